@@ -1,7 +1,7 @@
 """Checkpoints: the canonical safetensors file, and foreign formats, one table each.
 
-A format is a module with `view(path, **options) -> Checkpoint`, `save(path, config, parameters, **options)` and the names of the
-options that each takes, LOAD_OPTIONS and SAVE_OPTIONS. What is viewed is read where it is looked at, tensor by tensor.
+A format is a module with `view(path, **options) -> Checkpoint`, `save(path, config, parameters, **options)` and the names of their options,
+LOAD_OPTIONS and SAVE_OPTIONS. The tensors of a view are read on access, one by one.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from reference_numpy.suggestions import known
 
 __all__ = ["FORMATS", "Checkpoint", "CheckpointError", "load", "options", "recognised", "save", "view"]
 
-# name -> module, imported when it is asked for
+# name -> module, imported on demand
 FORMATS = {"canonical": "canonical", "torch-transformer": "torch_transformer", "hugging-face": "hugging_face"}
 SHOWN = 20  # problems that a message lists
 
@@ -27,8 +27,8 @@ SHOWN = 20  # problems that a message lists
 class Checkpoint:
     """A model: its config, and its parameters by canonical name, tied tensors once.
 
-    foreign: what its folder of Hugging Face says beyond the config, by the name of the JSON file: labels, ids of tokens, settings of
-    generation. It passes through a canonical file unchanged.
+    foreign: what its Hugging Face folder says beyond the config, by the name of the JSON file: labels, token ids, generation settings. A
+    canonical file stores it unchanged.
     """
 
     config: TransformerConfig
@@ -36,12 +36,12 @@ class Checkpoint:
     foreign: Mapping[str, Any] = field(default_factory=dict)
 
     def in_memory(self) -> "Checkpoint":
-        """The same with arrays of its own, which no change of a file reaches."""
+        """Returns a copy with arrays in memory, which no change of a file reaches."""
         return replace(self, parameters={name: np.array(array) for name, array in self.parameters.items()})
 
 
 class CheckpointError(ValueError):
-    """The first problems of a checkpoint and how many there are; `problems` holds all, one by one."""
+    """The first problems of a checkpoint and their number; `problems` holds all, one by one."""
 
     def __init__(self, name: str | Path, problems: Iterable[str]) -> None:
         self.problems = list(problems)
@@ -50,7 +50,7 @@ class CheckpointError(ValueError):
 
 
 def load(path: str | Path, format: str | None = None, **options: Any) -> Checkpoint:
-    """The config and canonical parameters of a file or folder of that format, by default of the one that `recognised` finds.
+    """Returns the config and canonical parameters of a file or folder in that format, by default the one that `recognised` finds.
 
     Raises ValueError listing every problem of the file.
     """
@@ -58,7 +58,7 @@ def load(path: str | Path, format: str | None = None, **options: Any) -> Checkpo
 
 
 def view(path: str | Path, format: str | None = None, **options: Any) -> Checkpoint:
-    """As `load`, with parameters that are read where they are looked at: views of the file, which must not be changed meanwhile."""
+    """Like `load`, with parameters that are read on access: views of the file, which must not change meanwhile."""
     module = _module(format or recognised(path))
     given = {name: value for name, value in options.items() if value not in (None, (), [])}
     if others := given.keys() - {*module.LOAD_OPTIONS}:
@@ -76,21 +76,21 @@ def save(
     dtype: str | None = None,
     **options: Any,
 ) -> None:
-    """Writes config and canonical parameters in that format, whole or not at all; raises ValueError on what it cannot express.
+    """Writes config and canonical parameters in that format, whole or not at all; raises ValueError if the format cannot express them.
 
-    foreign: as of `Checkpoint`; a format that has no place for it leaves it out. dtype: what every tensor is rounded to.
-    options: those of the format, and `written`, which is told how many bytes of tensors have been written since the last time.
+    foreign: see `Checkpoint`; a format without a place for it leaves it out. dtype: every tensor is rounded to it. options: those of the
+    format, and `written`, which is called with the number of bytes of tensors written since the last call.
     """
     _module(format).save(path, config, parameters, foreign=foreign, dtype=dtype, **options)
 
 
 def recognised(path: str | Path) -> str:
-    """The format of a file or folder, by what is there; canonical where it is none of the others."""
+    """Returns the format of a file or folder, from its content; canonical if no other format fits."""
     return importlib.import_module(".formats", __package__).recognised(Path(path))
 
 
 def options(format: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the options that `load` and `save` take for that format."""
+    """Returns the names of the options that `load` and `save` take for that format."""
     module = _module(format)
     return module.LOAD_OPTIONS, module.SAVE_OPTIONS
 

@@ -19,7 +19,7 @@ from .container import Container, Written
 __all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "metadata", "save", "validate", "view"]
 
 FORMAT = "rosettaformer"
-FIRST, VERSION = "1", "2"  # the first lacks the fields of `rosettaformer.versions.PAPER`
+FIRST, VERSION = "1", "2"  # the first version lacks the fields of `rosettaformer.versions.PAPER`
 LOAD_OPTIONS = ()
 SAVE_OPTIONS = ("max_shard_bytes",)
 
@@ -36,8 +36,8 @@ def save(
 ) -> None:
     """Writes the canonical file, or with `max_shard_bytes` a new folder of shards with their index: whole, or not at all.
 
-    foreign, dtype, written: as of `checkpoints.save`.
-    Raises ValueError listing every parameter that does not fit the config, differs in dtype, is not finite or too large for `dtype`.
+    foreign, dtype, written: see `checkpoints.save`. Raises ValueError listing every parameter that does not fit the config, differs in
+    dtype, is not finite or too large for `dtype`.
     """
     path = Path(path)
     arrays = {name: np.asarray(array) for name, array in parameters.items()}
@@ -56,17 +56,17 @@ def save(
 
 
 def load(path: str | Path) -> Checkpoint:
-    """The checkpoint in a file, an index of shards or the folder of one; raises ValueError as `validate`."""
+    """Returns the checkpoint in a file, an index of shards or the folder of one; raises ValueError like `validate`."""
     return view(path).in_memory()
 
 
 def view(path: str | Path) -> Checkpoint:
-    """As `load`, with parameters that are read where they are looked at."""
+    """Like `load`, with parameters that are read on access."""
     return validate(container.read(Path(path)), path)
 
 
 def validate(source: Container, name: str | Path) -> Checkpoint:
-    """The checkpoint in a container, whose tensors its parameters are.
+    """Returns the checkpoint in a container, whose tensors are its parameters.
 
     Raises ForeignError on another program's model, and otherwise ValueError listing every problem: of the container, the metadata, the
     config and the ties; missing, unexpected, misnamed, transposed and misshapen tensors; dtypes; values that are not finite.
@@ -75,7 +75,7 @@ def validate(source: Container, name: str | Path) -> Checkpoint:
         recognise.refuse_tensors(source.tensors, name)
     problems = list(source.problems)
     config = None
-    if source.tensors or not problems:  # otherwise there is nothing to judge
+    if source.tensors or not problems:  # without tensors there is nothing to judge
         config, metadata_problems = _read_metadata(source.metadata)
         problems += metadata_problems
         problems += _tensor_problems(config, source.tensors) if config else strict.content_problems(source.tensors, {})
@@ -86,12 +86,12 @@ def validate(source: Container, name: str | Path) -> Checkpoint:
 
 
 def is_canonical(source: Container) -> bool:
-    """Whether a container claims to be a canonical checkpoint, be it a damaged one."""
+    """Whether a container claims to be a canonical checkpoint, even a damaged one."""
     return source.metadata.get("format") == FORMAT
 
 
 def metadata(config: TransformerConfig, foreign: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """What the file says of itself beside its tensors."""
+    """Returns what the file says about itself beside its tensors."""
     return {
         "format": FORMAT,
         "format_version": VERSION,
@@ -128,7 +128,7 @@ def _tensor_problems(config: TransformerConfig, tensors: Mapping[str, np.ndarray
 
 
 def _json(fields: Mapping[str, str], name: str) -> Any:
-    """What a field of the metadata holds as JSON; None where it is none."""
+    """Returns a field of the metadata parsed as JSON; None if it is not JSON."""
     try:
         return parse_json(fields.get(name, ""))
     except ValueError:

@@ -1,6 +1,6 @@
 """Tensors and metadata of a safetensors file, or of several with Hugging Face's index.
 
-The index, `*.safetensors.index.json`, is `{"metadata": {...}, "weight_map": {tensor: file}}`; the files stand beside it.
+The index, `*.safetensors.index.json`, is `{"metadata": {...}, "weight_map": {tensor: file}}`; the files lie beside it.
 """
 
 import json
@@ -25,19 +25,19 @@ INDEX = "model.safetensors.index.json"
 NONE = "is empty, damaged or not a safetensors file"
 LONGEST_NAME = 255  # of a file
 MOST_FILES, MOST_TENSORS = 10_000, 100_000  # of an index; of a file, and of an index
-# in the order in which the safetensors package lays them down, so that every tensor is aligned
+# in the order in which the safetensors package writes them, so that every tensor is aligned
 DTYPES: dict[str, Any] = {
     "U64": np.uint64, "I64": np.int64, "F64": np.float64, "C64": np.complex64, "F32": np.float32, "U32": np.uint32, "I32": np.int32,
     "BF16": ml_dtypes.bfloat16, "F16": np.float16, "U16": np.uint16, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
-Written = Callable[[int], None]  # is told how many bytes of tensors have been written since the last time
+Written = Callable[[int], None]  # called with the number of bytes of tensors written since the last call
 
 
 @dataclass
 class Container:
-    """What a file, or a set of files, holds, with everything that is wrong with it as a container of tensors.
+    """The content of a file, or a set of files, and all its faults as a container of tensors.
 
-    tensors: read-only views of the files, which are read where they are looked at: names, shapes and dtypes cost nothing.
+    tensors: read-only views of the files, read on access: names, shapes and dtypes cost nothing.
     """
 
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Container:
 
 
 def read(path: Path) -> Container:
-    """The container of a file, of an index, or of the folder that holds one of the two; raises ForeignError on another program's."""
+    """Returns the container of a file, of an index, or of the folder that holds one of the two; raises ForeignError if it is another's."""
     if path.is_dir():
         return read(_only_checkpoint(path))
     if not path.is_file():
@@ -58,9 +58,9 @@ def read(path: Path) -> Container:
 
 
 def parse(content: bytes) -> Container:
-    """The container of a file's content, which nobody can change any more while it is looked at."""
+    """Returns the container of a file's content in memory, which nobody can change meanwhile."""
     try:
-        deserialize(content)  # which checks it as safe_open checks a file
+        deserialize(content)  # it checks the content as safe_open checks a file
         return _views(np.frombuffer(content, np.uint8))
     except (SafetensorError, ValueError) as error:
         return Container(problems=[f"{NONE}: {error!s:.300}"])
@@ -69,9 +69,9 @@ def parse(content: bytes) -> Container:
 def write(
     path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], dtype: Any = None, written: Written = lambda count: None
 ) -> None:
-    """Writes one file, tensor by tensor, rounded to `dtype` where one is given; equal arguments give equal bytes.
+    """Writes one file, tensor by tensor, rounded to `dtype` if given; equal arguments give equal bytes.
 
-    Beside the tensors it takes the memory of one of them. A mapping that makes its tensors is asked twice for each.
+    It needs the memory of one tensor besides the arguments. A mapping that computes its tensors is asked twice for each.
     """
     _write(path, tensors, list(tensors), metadata, dtype, written)
 
@@ -102,13 +102,13 @@ def _write(
 
 
 def _content(array: np.ndarray, dtype: Any) -> np.ndarray:
-    """The bytes of an array in that dtype, in C order; little-endian, as those of every machine that the frameworks run on."""
+    """Returns the bytes of an array in that dtype, in C order, little-endian like every machine that the frameworks run on."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8)
 
 
 def release(array: np.ndarray) -> None:
-    """Lets go of the memory that looking at a view of a file has taken; looking at it again reads it again."""
+    """Releases the memory pages of a view of a file; the next access reads them again."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -120,7 +120,9 @@ def write_shards(
     folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], max_shard_bytes: int, dtype: Any = None,
     written: Written = lambda count: None,
 ) -> None:  # fmt: skip
-    """Writes shards of at most that many bytes of tensors, a larger tensor alone, and their index, into a folder; as `write`."""
+    """Writes shards of at most `max_shard_bytes` of tensors, a larger tensor in a shard of its own, and their index, into a folder; like
+    `write`.
+    """
     sizes = {name: array.size * np.dtype(dtype or array.dtype).itemsize for name, array in tensors.items()}
     shards = _split(sizes, max_shard_bytes)
     weight_map: dict[str, str] = {}
@@ -161,14 +163,14 @@ def _only_checkpoint(folder: Path) -> Path:
 
 def _read_file(path: Path) -> Container:
     try:
-        with safe_open(path, framework="np"):  # which checks the header, its sizes against the file's, and all offsets
+        with safe_open(path, framework="np"):  # safe_open checks the header, its sizes against the file's, and all offsets
             return _views(np.asarray(np.memmap(path, np.uint8, "r")))
     except (SafetensorError, ValueError) as error:
         return Container(problems=[f"{NONE}: {error!s:.300}"])
 
 
 def _views(content: np.ndarray) -> Container:
-    """The container in bytes that are known to be well formed. Raises ValueError on dtypes and shapes that NumPy lacks."""
+    """Returns the container of well-formed bytes. Raises ValueError on dtypes and shapes that NumPy lacks."""
     start = 8 + int.from_bytes(content[:8], "little")
     entries = json.loads(content[8:start].tobytes())
     metadata = entries.pop("__metadata__", None) or {}
@@ -184,7 +186,7 @@ def _views(content: np.ndarray) -> Container:
 
 
 def read_index(path: Path, read_shard: Callable[[Path], Container] | None = None) -> Container:
-    """The container of the shards that an index names. read_shard: of a safetensors file by default."""
+    """Returns the container of the shards that an index names. read_shard: reads a safetensors file by default."""
     try:
         index = read_json(path)
     except ValueError as error:
@@ -210,7 +212,7 @@ def read_index(path: Path, read_shard: Callable[[Path], Container] | None = None
 def _merge(
     merged: Container, folder: Path, file: str, mapped: set[str], read_shard: Callable[[Path], Container]
 ) -> Iterator[str]:  # fmt: skip
-    """Adds the tensors that weight_map puts into a shard, and its metadata; yields what is wrong."""
+    """Adds the tensors that weight_map assigns to a shard, and its metadata; yields the problems."""
     if PureWindowsPath(file).name != file:  # with the separators and drives of any system
         yield f"weight_map names {file!r:.100}, which leaves the checkpoint's folder"
         return

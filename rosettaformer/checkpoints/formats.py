@@ -1,4 +1,4 @@
-"""Of which format a file or a folder is."""
+"""Recognises the format of a file or a folder."""
 
 import itertools
 import re
@@ -10,9 +10,9 @@ __all__ = ["recognised"]
 
 
 def recognised(path: Path) -> str:
-    """The format of a file or folder, by what is there; canonical where it is none of the others, whose reader says what it is.
+    """Returns the format of a file or folder, from its content; canonical if no other fits, whose reader then says what it is.
 
-    Raises ValueError where there is nothing to read, and ForeignError on another program's.
+    Raises ValueError if there is nothing to read, and ForeignError on another program's file.
     """
     pickle = pickled.weights(path)
     if pickle and recognise.model_type(path) in hugging_face.FAMILIES:

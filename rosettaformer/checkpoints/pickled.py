@@ -1,4 +1,4 @@
-"""State dicts that torch.save wrote. PyTorch is imported here only, when such a file is read or written."""
+"""State dicts written by torch.save. PyTorch is imported here only, when such a file is read or written."""
 
 import itertools
 import pickletools
@@ -21,12 +21,12 @@ __all__ = ["SUFFIXES", "read", "weights", "write"]
 
 SUFFIXES = (".pt", ".pth", ".bin")
 USUAL = ("state_dict", "model_state_dict", "model", "net", "module")  # where training programs put a state dict, best first
-WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # of a folder of Hugging Face without safetensors
+WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # of a Hugging Face folder without safetensors
 LIGHTNING = "pytorch-lightning_version"
 
 
 class _StandIn:
-    """Stands for an object of a class that is not imported: it takes whatever its pickle gives it, and does nothing."""
+    """Stands for an object of a class that is not imported: it accepts whatever its pickle gives it, and does nothing."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         pass
@@ -35,10 +35,10 @@ class _StandIn:
 
 
 def read(path: Path, key: str | None = None) -> Container:
-    """The tensors of a safetensors file, shards with an index, a file of torch.save or Hugging Face's folder of one: as its content says,
-    else its suffix.
+    """Returns the tensors of a safetensors file, shards with an index, a torch.save file or the Hugging Face folder of one: decided by
+    content, else by suffix.
 
-    Raises ValueError as `container.read`, and on a key where there are no entries; ForeignError on a whole pickled module and on a training
+    Raises ValueError like `container.read`, and on a key if there are no entries; ForeignError on a whole pickled module and on a training
     checkpoint without the key.
     """
     path = weights(path) or path
@@ -52,7 +52,7 @@ def read(path: Path, key: str | None = None) -> Container:
 
 
 def _is_pickled(path: Path) -> bool:
-    """Whether it is a file of torch.save, as its content says, else its suffix."""
+    """Whether it is a torch.save file, by its content, else by its suffix."""
     if not path.is_file() or path.name.endswith(".index.json"):
         return False
     kind = recognise.kind_of(path)
@@ -60,9 +60,9 @@ def _is_pickled(path: Path) -> bool:
 
 
 def weights(path: Path) -> Path | None:
-    """The file of torch.save, or the index of several, with the weights of Hugging Face's folder, where the path is one or holds one.
+    """Returns the torch.save file, or the index of several, with the weights of a Hugging Face folder, if the path is one or holds one.
 
-    A folder's safetensors go before it. None where its config.json is not that of a model that is read.
+    Safetensors in the folder take precedence. None if its config.json is not that of a supported model.
     """
     try:
         kind = recognise.hugging_face_config(path).get("model_type")
@@ -77,7 +77,7 @@ def weights(path: Path) -> Path | None:
 
 
 def _state_dict(path: Path, key: str | None) -> dict[str, np.ndarray]:
-    """The tensors of a state dict, or of the one at the key, by name. The file runs no code: it is read with weights_only=True."""
+    """Returns the tensors of a state dict, or of the one at the key, by name. The file runs no code: it is read with weights_only=True."""
     torch, weights = _torch()
     state = _select(path, _load(torch, path), key)
     if not isinstance(state, Mapping):
@@ -86,7 +86,7 @@ def _state_dict(path: Path, key: str | None) -> dict[str, np.ndarray]:
     for name, tensor in state.items():
         try:
             arrays[str(name)] = weights.to_numpy(tensor)
-        except (AttributeError, TypeError, RuntimeError):  # no tensor, of no NumPy dtype, or sparse
+        except (AttributeError, TypeError, RuntimeError):  # no tensor, or one that is sparse or has no NumPy dtype
             problems.append(f"must hold a state dict, names to dense tensors; got {name!r}: {_kind(tensor)}")
     if problems:
         raise CheckpointError(path, problems)
@@ -112,18 +112,18 @@ def _torch() -> Any:
 
 
 def _load(torch: Any, path: Path) -> Any:
-    """What the file holds; in place of every object of a class that PyTorch does not hold for safe, one that does nothing.
+    """Loads a file; every object of a class that PyTorch does not consider safe becomes one that does nothing.
 
-    Raises ForeignError on a whole module, and CheckpointError on what cannot be read so.
+    Raises ForeignError on a whole module, and CheckpointError if the file cannot be read that way.
     """
     try:
         named = torch.serialization.get_unsafe_globals_in_checkpoint(path) if zipfile.is_zipfile(path) else _named(path)
         stand_ins = [(type(name, (_StandIn,), {}), name) for name in named]
-        with torch.serialization.safe_globals(stand_ins), path.open("rb") as file:  # given a path, torch.load would heed its suffix
+        with torch.serialization.safe_globals(stand_ins), path.open("rb") as file:  # given a path, torch.load would decide by its suffix
             state = torch.load(file, map_location="cpu", weights_only=True)
     except ForeignError:
         raise
-    except Exception as error:  # whatever bytes in the file make the readers raise
+    except Exception as error:  # whatever bytes of the file make the readers raise
         reason = str(error).partition("WeightsUnpickler error:")[2].split() or str(error).split() or [type(error).__name__]
         raise CheckpointError(path, [f"cannot be read as tensors alone (weights_only=True): {' '.join(reason):.200}"]) from None
     if isinstance(state, _StandIn):
@@ -132,9 +132,10 @@ def _load(torch: Any, path: Path) -> Any:
 
 
 def _named(path: Path) -> list[str]:
-    """The classes and functions that a file from before PyTorch 1.6 names. It is a number, a version, the machine and the object, pickled.
+    """Returns the classes and functions named in a file from before PyTorch 1.6, which pickles a number, a version, the machine and the
+    object.
 
-    Raises ForeignError where the object is a module.
+    Raises ForeignError if the object is a module.
     """
     with path.open("rb") as file:
         for _ in range(4):
@@ -151,7 +152,7 @@ def _whole(path: Path, name: str) -> ForeignError:
 
 
 def _select(path: Path, state: Any, key: str | None) -> Any:
-    """The state, or its entry at the key. Raises ForeignError where it needs a key."""
+    """Returns the state, or its entry at the key. Raises ForeignError if it needs a key."""
     if not isinstance(state, Mapping):
         return state
     if key is not None:
@@ -164,10 +165,10 @@ def _select(path: Path, state: Any, key: str | None) -> Any:
 
 
 def _training(path: Path, state: Mapping[Any, Any], entries: list[str]) -> Kind:
-    """The kind of a checkpoint with state dicts in these entries."""
+    """Returns the kind of a training checkpoint with state dicts in these entries."""
     what = "a Lightning checkpoint" if LIGHTNING in state else "a training checkpoint"
     best = next((name for name in USUAL if name in entries), entries[0])
-    if weights(path):  # whose folder is read whole
+    if weights(path):  # its folder is read as a whole
         return Kind(f"{what}, with tensors in {_listed(entries)}", f"torch.save its entry {best} alone as {path.name}")
     first = {str(name).partition(".")[0] for name in state[best]}
     names = f"; its names begin with {first.pop()}., which --prefix finds or takes" if len(first) == 1 else ""

@@ -1,5 +1,6 @@
-"""What a file or folder is that is no safetensors, by its first bytes, members and names, and of which architecture a set of tensors is, by
-theirs. Nothing in it is run."""
+"""Recognises files and folders that are not safetensors, by their first bytes, members and names, and the architecture of a set of tensors
+by their names. Nothing in a file is run.
+"""
 
 import itertools
 import re
@@ -16,14 +17,14 @@ __all__ = [
     "model_type", "refuse", "refuse_folder", "refuse_tensors",
 ]  # fmt: skip
 
-CONFIG = "config.json"  # of Hugging Face's folders
-HEAD, FOOTER = 4096, 8  # bytes of a file that are looked at
+CONFIG = "config.json"  # of Hugging Face folders
+HEAD, FOOTER = 4096, 8  # bytes of a file that are read
 MOST = 10_000  # names of tensors that are looked at
-LEVEL_DB = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"  # how a table of LevelDB ends
+LEVEL_DB = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"  # how a LevelDB table ends
 
 
 class Kind(NamedTuple):
-    """What something is, and what its owner can do. lacks_config: whether it is of a family that is read, and no config.json says so."""
+    """What something is, and what its owner can do. lacks_config: whether it belongs to a supported family but no config.json says so."""
 
     what: str
     advice: str
@@ -31,7 +32,7 @@ class Kind(NamedTuple):
 
 
 class ForeignError(CheckpointError):
-    """A checkpoint of another program, in one line."""
+    """Another program's checkpoint, described in one line."""
 
     def __init__(self, name: str | Path, kind: Kind) -> None:
         self.problems = [f"is {kind.what}: {kind.advice}"]
@@ -56,13 +57,13 @@ _MSGPACK = Kind("a msgpack file, as Flax writes", _LOAD)
 _ONNX = Kind("an ONNX model", _ORIGINAL)
 _CTRANSLATE2 = Kind("a CTranslate2 model", _ORIGINAL)
 
-# first bytes -> what the file is; the first row that fits is taken
+# first bytes -> what the file is; the first match counts
 _HEADS: tuple[tuple[bytes, Kind], ...] = (
     (rb"\Z", Kind("empty", _AGAIN)),
     (rb".{6}\0\0\s*\{", SAFETENSORS),
     (rb"version https://git-lfs\.github\.com/spec", Kind("a Git LFS pointer, not the file", "git lfs pull fetches it")),
     (rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body|\?xml)", Kind("a web page", "download the file, not the page that shows it")),
-    (rb"\x80.\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19\.", TORCH),  # a pickled number, which PyTorch wrote before 1.6
+    (rb"\x80.\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19\.", TORCH),  # a pickled number, written by PyTorch before 1.6
     (rb"\x80[\2-\5]", Kind("a Python pickle that torch.save did not write", _LOAD)),
     (rb"\x89HDF\r\n\x1a\n", Kind("an HDF5 file, as Keras writes", _LOAD)),
     (rb"\x93NUMPY", Kind("one NumPy array", _LOAD)),
@@ -83,7 +84,7 @@ _MEMBERS: tuple[tuple[str, Kind], ...] = (
     (r".*\.npy", Kind("a NumPy archive (.npz)", "write its arrays with rosettaformer.checkpoints.save")),
     (r".*", Kind("a zip archive", _UNPACK)),
 )
-# name of a file that its bytes do not tell -> what it is
+# name of a file whose bytes do not tell -> what it is
 _NAMES: tuple[tuple[str, Kind], ...] = (
     (r".*\.data-\d{5}-of-\d{5}", _TENSORFLOW),
     (r"saved_model\.pb(txt)?", _SAVED_MODEL),
@@ -106,8 +107,8 @@ _BART_LAYER = r"(.*\.)?decoder\.layers\.\d+\.encoder_attn\.k_proj\.weight"
 _EMBEDDING_NORM = r"(.*\.)?encoder\.layernorm_embedding\.weight"
 _LAST_NORM = r"(.*\.)?encoder\.layer_norm\.weight"
 
-CONVERTED = ("bert", "gpt2")  # the model_type of Hugging Face's folders that are read
-# name, patterns that must all fit the name of some tensor; the first row that fits is taken
+CONVERTED = ("bert", "gpt2")  # the supported model_type values of Hugging Face folders
+# name, patterns each of which must match the name of some tensor; the first match counts
 _FAMILIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a Hugging Face RoBERTa", (r"(.*\.)?roberta\.encoder\.layer\.\d+\.attention\.self\.query\.weight",)),
     ("a Hugging Face DistilBERT", (r"(.*\.)?transformer\.layer\.\d+\.attention\.q_lin\.weight",)),
@@ -129,7 +130,7 @@ _FAMILIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("an OpenNMT Transformer", (r"(.*\.)?transformer(_layers)?\.\d+\.self_attn\.linear_keys\.weight",)),
     ("a model of the Annotated Transformer", (r"(.*\.)?encoder\.layers\.\d+\.self_attn\.linears\.\d+\.weight",)),
 )
-# pattern that fits the name of some tensor -> what the tensors are of
+# pattern that must match the name of some tensor -> what the tensors belong to
 _OTHER: tuple[tuple[str, Kind], ...] = (
     (NATIVE, Kind("a state dict of torch.nn.Transformer", CONVERT)),
     (r"layers\.\d+\.self_attn\.in_proj_weight", Kind("a state dict of torch.nn.TransformerEncoder or TransformerDecoder alone", _NAME)),
@@ -137,7 +138,7 @@ _OTHER: tuple[tuple[str, Kind], ...] = (
 
 
 def kind_of(path: Path) -> Kind | None:
-    """What a file is; None where nothing is known of it. Raises OSError where it cannot be read."""
+    """Returns what a file is; None if that is unknown. Raises OSError if it cannot be read."""
     with path.open("rb") as file:
         head = file.read(HEAD)
         file.seek(max(0, file.seek(0, 2) - FOOTER))
@@ -149,14 +150,14 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def refuse(path: Path) -> None:
-    """Raises ForeignError where the file is known to be of another kind than safetensors."""
+    """Raises ForeignError if the file is known to be something other than safetensors."""
     kind = kind_of(path)
     if kind is not None and kind is not SAFETENSORS:
         raise ForeignError(path, kind)
 
 
 def refuse_folder(folder: Path) -> None:
-    """Raises ForeignError where a folder without safetensors is known to be another program's checkpoint."""
+    """Raises ForeignError if a folder without safetensors is known to be another program's checkpoint."""
     names = sorted(entry.name for entry in folder.iterdir())
     if (found := model_type(folder)) in CONVERTED:
         what = f"the folder of a Hugging Face model of type {found!r} without safetensors"
@@ -172,9 +173,9 @@ def refuse_folder(folder: Path) -> None:
 
 
 def describe(names: Iterable[str], path: str | Path) -> Kind | None:
-    """What model the tensors are of, with two of their names; None where nothing is known.
+    """Returns which model the tensors belong to, with two of their names; None if that is unknown.
 
-    path: where they were read; a config.json of Hugging Face beside it tells more than names do.
+    path: of the tensors; a Hugging Face config.json beside it tells more than names do.
     """
     names = list(itertools.islice(names, MOST))
     for pattern, kind in _OTHER:
@@ -195,19 +196,19 @@ def describe(names: Iterable[str], path: str | Path) -> Kind | None:
 
 
 def refuse_tensors(names: Iterable[str], path: str | Path) -> None:
-    """Raises ForeignError where the tensors' names are those of a known model."""
+    """Raises ForeignError if the tensors' names are those of a known model."""
     if kind := describe(names, path):
         raise ForeignError(path, kind)
 
 
 def _typed(place: Path) -> str | None:
-    """The architecture that Hugging Face's config.json names, in a folder or beside a file; None where there is none."""
+    """Returns the architecture that Hugging Face's config.json names, in a folder or beside a file; None if there is none."""
     found = model_type(place)
     return f"a Hugging Face model of type {found!r}" if found else None
 
 
 def model_type(place: Path) -> str | None:
-    """The model_type in Hugging Face's config.json, in a folder or beside a file; None where there is none."""
+    """Returns the model_type in Hugging Face's config.json, in a folder or beside a file; None if there is none."""
     try:
         found = hugging_face_config(place).get("model_type")
     except (OSError, ValueError):
@@ -216,12 +217,12 @@ def model_type(place: Path) -> str | None:
 
 
 def hugging_face_config(place: Path) -> dict[str, Any]:
-    """The config.json in a folder or beside a file. Raises ValueError where it is no JSON object."""
+    """Returns the config.json in a folder or beside a file. Raises ValueError if it is not a JSON object."""
     return read_object((place if place.is_dir() else place.parent) / CONFIG)
 
 
 def flaw(place: Path) -> str:
-    """Why the config.json in a folder or beside a file is none of a model that is read, or nothing."""
+    """Returns why the config.json in a folder or beside a file is not that of a supported model; empty if it is."""
     try:
         found = hugging_face_config(place).get("model_type")
     except (OSError, ValueError) as error:
@@ -240,10 +241,10 @@ def _archive(path: Path) -> Kind:
 
 
 def _first(table: Iterable[tuple[str, Kind]], names: Sequence[str]) -> Kind | None:
-    """The first row of which a name fits."""
+    """Returns the first row that matches a name."""
     return next((kind for pattern, kind in table if _fitting(pattern, names) is not None), None)
 
 
 def _fitting(pattern: str, names: Iterable[str]) -> str | None:
-    """The first name that fits."""
+    """Returns the first name that matches."""
     return next((name for name in names if re.fullmatch(pattern, name)), None)

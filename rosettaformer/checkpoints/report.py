@@ -1,4 +1,4 @@
-"""What becomes of every tensor of a checkpoint: a load report, in which the layers that are alike are one line."""
+"""Reports the state of every tensor of a checkpoint, folding layers that are alike into one line."""
 
 import re
 from collections import Counter
@@ -15,8 +15,8 @@ _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 class Line(NamedTuple):
-    """A tensor, or that of several layers. name: with the numbers of the layers, `h.{0..11}.ln_1.weight`; state: one of STATES; shape and
-    dtype: as stored, or of one that is missing as wanted; canonical: the parameters that it is; layers: of how many it stands for.
+    """A tensor, or the same tensor of several layers. name: with the layers' numbers, `h.{0..11}.ln_1.weight`; state: one of STATES; shape
+    and dtype: as stored, or as wanted if it is missing; canonical: the parameters that it holds; layers: how many it stands for.
     """
 
     name: str
@@ -28,17 +28,17 @@ class Line(NamedTuple):
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> list[Line]:
-    """The report of a checkpoint whose tensors are its parameters."""
+    """Returns the report of a checkpoint whose tensors are its parameters."""
     return [*fold(Line(name, "matched", array.shape, str(array.dtype), (name,)) for name, array in checkpoint.parameters.items())]
 
 
 def of_examination(found: Examination) -> list[Line]:
-    """The report of a folder, those first that have no problem."""
+    """Returns the report of a folder; tensors without a problem come first."""
     return sorted(fold(_lines(found)), key=lambda line: STATES.index(line.state))
 
 
 def counts(lines: Iterable[Line]) -> dict[str, int]:
-    """How many tensors are in each state."""
+    """Counts the tensors in each state."""
     found: Counter[str] = Counter()
     for line in lines:
         found[line.state] += line.layers
@@ -46,7 +46,7 @@ def counts(lines: Iterable[Line]) -> dict[str, int]:
 
 
 def fold(lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines, with those one line that differ in the number of the layer alone."""
+    """Folds lines that differ only in the number of the layer into one."""
     groups: dict[Line, list[str]] = {}
     for line in lines:
         number = _LAYER.search(line.name)

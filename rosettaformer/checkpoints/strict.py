@@ -1,4 +1,4 @@
-"""What must hold for tensors before they are taken for a model's parameters, and which config they speak for."""
+"""Checks that tensors are a model's parameters, and finds the config that they show."""
 
 import contextlib
 import math
@@ -21,20 +21,20 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of that name, bfloat16 included."""
+    """Returns the NumPy dtype of that name, bfloat16 included."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> list[str]:
-    """Everything that is wrong with the tensors of a model whose parameters have the expected names and shapes.
+    """Returns everything that is wrong with the tensors of a model whose parameters have the expected names and shapes.
 
-    dtype: what they are to be rounded to, which may be too small for them.
+    dtype: what they will be rounded to, which may be too small for them.
     """
     return [*parameters.mismatches(tensors, expected), *content_problems(tensors, expected), *_overflow_problems(tensors, dtype)]
 
 
 def _overflow_problems(tensors: Mapping[str, np.ndarray], dtype: str | None) -> Iterator[str]:
-    """Where the largest of finite values is not finite in the dtype."""
+    """Returns the tensors whose largest finite value is not finite in the dtype."""
     for name, array in tensors.items():
         if dtype and array.size:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -45,9 +45,10 @@ def _overflow_problems(tensors: Mapping[str, np.ndarray], dtype: str | None) -> 
 
 
 def content_problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Every tensor of another dtype than the four or than most tensors, and every one that holds NaN or infinite values.
+    """Returns every tensor with a dtype that is not one of the four or not that of most tensors, and every one that holds NaN or infinite
+    values.
 
-    Values are read of tensors that are no larger than expected, and where memory has room for all of these.
+    Values are read only if the tensors are no larger than expected and fit into memory.
     """
     found = [*_dtype_problems(tensors)]
     known = {name: array for name, array in tensors.items() if array.size <= math.prod(expected.get(name, (0,)))}
@@ -83,9 +84,9 @@ _FIELDS = {
 
 
 def contradictions(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> tuple[TransformerConfig, list[str]]:
-    """The config that the tensors show, and a line for each field in which the given one differs."""
+    """Returns the config that the tensors show, and a line for each field in which the given config differs."""
     shown, believed = _layers(config, tensors) | _switches(tensors), config
-    with contextlib.suppress(ValueError):  # where the tensors agree on no valid config, they are reported one by one
+    with contextlib.suppress(ValueError):  # if the tensors show no valid config, they are reported one by one
         believed = config.replace(**shown | {"encoder_layers": shown["encoder_layers"] or min(1, config.encoder_layers)})
         sizes = _sizes(believed, tensors)
         believed, shown = believed.replace(**sizes), shown | sizes
@@ -98,7 +99,7 @@ def contradictions(config: TransformerConfig, tensors: Mapping[str, np.ndarray])
 
 
 def contiguous_layers(names: Iterable[str], stack: str) -> int:
-    """The number of layers 0, 1, 2, ... of encoder or decoder that have tensors."""
+    """Returns the number of layers 0, 1, 2, ... of encoder or decoder that have tensors."""
     present = _numbers(names, stack)
     return next(index for index in range(len(present) + 1) if index not in present)
 
@@ -108,7 +109,7 @@ def _numbers(names: Iterable[str], stack: str) -> set[int]:
 
 
 def _layers(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The declared numbers of layers, unless the tensors end with another layer: one that is lost in between is missing."""
+    """Returns the declared numbers of layers, unless the tensors end with another layer: one lost in between is missing."""
     shown = {}
     for stack in ("encoder", "decoder"):
         shown[f"{stack}_layers"] = declared = getattr(config, f"{stack}_layers")
@@ -128,7 +129,7 @@ def _switches(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _sizes(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The sizes on which all tensors of an axis agree, of which there must be two: one alone may as well be the wrong one."""
+    """Returns the sizes on which all tensors of an axis agree, at least two: a single one may be the wrong one."""
     found: dict[str, list[int]] = defaultdict(list)
     for name, letters in parameters.axes(config).items():
         shape = tensors[name].shape if name in tensors else ()
@@ -136,6 +137,6 @@ def _sizes(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict
             vocabulary = "source_vocabulary" if name.startswith(("source_embedding", "masked_language_head")) else "target_vocabulary"
             fields = _FIELDS | {"v": vocabulary}
             for letter, size in zip(letters.split(), shape, strict=True):
-                if letter in fields:  # of a table of positions there is one for each stack
+                if letter in fields:  # each stack has a table of positions of its own
                     found[fields[letter]].append(size)
     return {field: sizes[0] for field, sizes in found.items() if len(sizes) > 1 and len(set(sizes)) == 1}

@@ -33,7 +33,7 @@ Table = tuple[Row, ...]
 
 
 class Native(NamedTuple):
-    """A native tensor of one model: its parts with their canonical axes and the size of each, and the numbers of where each begins."""
+    """A native tensor of one model: its parts with their canonical axes and sizes, and the offset of each."""
 
     name: str
     parts: tuple[tuple[Part, str, dict[str, int]], ...]
@@ -48,14 +48,14 @@ class Native(NamedTuple):
 
 
 def within(native: str, canonical: str, rows: Table) -> Table:
-    """The rows under names that begin so."""
+    """Returns the rows with this prefix before their names."""
     return tuple(
         Row(f"{native}.{end}", tuple(Part(f"{canonical}.{name}", axes) for name, axes in parts), axis) for end, parts, axis in rows
     )
 
 
 def natives(table: Table, config: TransformerConfig) -> Iterator[Native]:
-    """The native tensors that a model of the config has, one for each layer, tied ones under each of their names."""
+    """Returns the native tensors of a model of the config, one for each layer, tied ones under each of their names."""
     untied = config.replace(share_embeddings=False, tie_logits=False)
     axes, shapes = parameters.axes(untied), parameters.shapes(untied)
     sizes = {name: dict(zip(letters.split(), shapes[name], strict=True)) for name, letters in axes.items()}
@@ -69,7 +69,7 @@ def natives(table: Table, config: TransformerConfig) -> Iterator[Native]:
 
 
 def split(native: Native, array: np.ndarray) -> dict[str, np.ndarray]:
-    """The canonical tensors of a native one: views of it, where NumPy can make them."""
+    """Returns the canonical tensors of a native one, as views if NumPy can make them."""
     tensors, start = {}, 0
     for part, axes, sizes in native.parts:
         stop = start + layout.shape(part.axes, sizes)[native.axis]
@@ -80,6 +80,6 @@ def split(native: Native, array: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def merged(native: Native, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The native tensor of canonical ones, the inverse of `split`: a view, where it has one part and NumPy can make it."""
+    """Returns the native tensor of canonical ones, the inverse of `split`; a view if it has one part and NumPy can make it."""
     pieces = [layout.rearranged(tensors[part.name], axes, part.axes, sizes) for part, axes, sizes in native.parts]
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, native.axis)

@@ -44,12 +44,12 @@ TABLE: Table = (
     *tables.within("decoder.norm", "decoder.final_norm", _NORM),
 )
 
-# native names around the nn.Transformer, where the user's own are renamed to
+# native names around the nn.Transformer, to which the user's own are renamed
 OUTER = ("source_embedding.weight", "target_embedding.weight", "logits.weight", "logits.bias")
 
 
 def to_native(tensors: Mapping[str, np.ndarray], config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Canonical parameters as a state dict, in which a tied tensor stands under each of its names."""
+    """Returns canonical parameters as a state dict, with a tied tensor under each of its names."""
     tied = ties(config)
     result: dict[str, np.ndarray] = {}
     for native in tables.natives(TABLE, config):
@@ -58,7 +58,7 @@ def to_native(tensors: Mapping[str, np.ndarray], config: TransformerConfig) -> d
 
 
 def from_native(natives: Mapping[str, np.ndarray], config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Canonical parameters, tied ones once, from the native tensors that are there; the inverse of `to_native`."""
+    """Returns canonical parameters, tied ones once, from the native tensors that are given; the inverse of `to_native`."""
     tied, tensors = ties(config), dict[str, np.ndarray]()
     for native in tables.natives(TABLE, config):
         if native.name in natives and native.name not in tied:
@@ -67,11 +67,11 @@ def from_native(natives: Mapping[str, np.ndarray], config: TransformerConfig) ->
 
 
 def native_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every native tensor, tied ones under each of their names."""
+    """Returns the shape of every native tensor, tied ones under each of their names."""
     return {native.name: native.shape for native in tables.natives(TABLE, config)}
 
 
 def ties(config: TransformerConfig) -> dict[str, str]:
-    """The native tensors that the config declares to be another one; all of them have the axes `v d`, so that ties are equalities."""
+    """Returns the native tensors that the config ties to another one; all of them have the axes `v d`, so that ties are equalities."""
     names = {row.parts[0].name: row.name for row in TABLE}
     return {names[name]: names[stored] for name, stored in parameters.ties(config).items()}

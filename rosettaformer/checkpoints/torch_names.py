@@ -1,4 +1,4 @@
-"""Which tensor of a user's state dict is which of `torch_layout`: the prefix of the nn.Transformer, the names around it."""
+"""Maps the names of a user's state dict to those of `torch_layout`: the prefix of the nn.Transformer, the names around it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ State = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Names:
-    """What the user says of the names; None where nothing is said.
+    """What the user says about the names; None for what is not said.
 
-    prefix: what stands before `encoder.layers...`; None finds it. source_embedding, target_embedding, logits: the names of the modules (or
-    of their weights) around the nn.Transformer.
+    prefix: of `encoder.layers...`; found automatically if None. source_embedding, target_embedding, logits: the names of the modules (or of
+    their weights) around the nn.Transformer.
     """
 
     prefix: str | None = None
@@ -34,7 +34,7 @@ class Names:
     logits: str | None = None
 
     def find(self, name: str, state: State, ignore: Sequence[str]) -> "Found":
-        """The tensors by their native names; raises CheckpointError where there is no nn.Transformer or no source embedding."""
+        """Returns the tensors by native name; raises CheckpointError if there is no nn.Transformer or no source embedding."""
         problems = [f"--ignore {key}: no such tensor{nearest(key, state)}" for key in ignore if key not in state]
         rest = {key: tensor for key, tensor in state.items() if key not in ignore}
         if not any(re.fullmatch(recognise.NATIVE, key) for key in rest):
@@ -57,7 +57,7 @@ class Names:
         return Found(name, prefix, keys, [key for key in rest if key not in taken], problems)
 
     def rename(self, natives: Mapping[str, Any], config: TransformerConfig) -> dict[str, Any]:
-        """Native tensors under the user's names; raises ValueError where two different ones would get the same."""
+        """Returns native tensors under the user's names; raises ValueError if two different ones would get the same name."""
         prefix = "transformer." if self.prefix is None else self.prefix
         stored = torch_layout.ties(config)
         result: dict[str, Any] = {}
@@ -71,7 +71,7 @@ class Names:
         return result
 
     def _outer(self, native: str, state: State) -> tuple[str, str | None]:
-        """The name of a tensor around the nn.Transformer, and what the user said: the module's name, or its weight's."""
+        """Returns the name of a tensor around the nn.Transformer, given as the module's name or its weight's."""
         module, _, kind = native.rpartition(".")
         given = getattr(self, module)
         if given is None:
@@ -83,7 +83,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Found:
-    """The tensors of a state dict by native name, those that nothing takes, and what is wrong with the names that were given."""
+    """The tensors of a state dict by native name, the unused ones, and the problems of the given names."""
 
     name: str
     prefix: str
@@ -92,7 +92,7 @@ class Found:
     problems: list[str]
 
     def shown(self, natives: State, fresh: bool) -> dict[str, Any]:
-        """The fields of the config that the tensors show; the vocabularies of fresh tables cannot be shown."""
+        """Returns the config fields that the tensors show; the vocabularies of fresh tables cannot be shown."""
         shapes = {native: tuple(tensor.shape) for native, tensor in natives.items()}
         width = _length(shapes, r"\.norm\d?\.weight$")
         if not width:
@@ -111,13 +111,13 @@ class Found:
             raise CheckpointError(self.name, [*self.problems, self._no_source()])
         target = _vocabulary(shapes, ("target_embedding.weight", "logits.weight", "logits.bias"), width)
         if target or not fresh:
-            result["target_vocabulary"] = target or source  # none of its own: shared, or missing and reported
+            result["target_vocabulary"] = target or source  # shared, or missing and reported
         if layers["decoder_layers"] and ("logits.weight" in natives or not fresh):
             result["output_bias"] = "logits.bias" in natives
         return result
 
     def match_problems(self, config: TransformerConfig, state: State, fresh: bool) -> list[str]:
-        """Missing, unexpected and misshapen tensors, by the user's names."""
+        """Returns missing, unexpected and misshapen tensors, by the user's names."""
         tied = torch_layout.ties(config)
         optional = [native for native in torch_layout.OUTER if native not in self.keys and (fresh or native in tied)]
         expected = {
@@ -159,7 +159,7 @@ def _find_prefix(name: str, state: State) -> str:
 
 
 def _length(shapes: Mapping[str, tuple[int, ...]], pattern: str) -> int:
-    """The first size of the first tensor whose name fits; 0 where there is none."""
+    """Returns the first size of the first tensor whose name matches; 0 if there is none."""
     return next((shape[0] for native, shape in shapes.items() if shape and re.search(pattern, native)), 0)
 
 

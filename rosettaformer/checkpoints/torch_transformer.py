@@ -25,7 +25,7 @@ _PER_HEAD = ("key_value_heads", "key_size", "value_size")
 
 
 def view(path: str | Path, *, key: str | None = None, **options: Any) -> Checkpoint:
-    """The checkpoint in a .safetensors file, shards with an index, or a file of torch.save; options as `import_state_dict`.
+    """Returns the checkpoint in a .safetensors file, shards with an index, or a torch.save file; options: see `import_state_dict`.
 
     key: the entry of a training checkpoint that holds the state dict.
     """
@@ -46,9 +46,9 @@ def save(
     written: Written = lambda count: None,
     **names: Any,
 ) -> None:
-    """Writes the state dict as .safetensors, .pt or .pth: whole, or not at all; names as `export_state_dict`.
+    """Writes the state dict as .safetensors, .pt or .pth, whole or not at all; names: see `export_state_dict`.
 
-    A state dict has no place for `foreign`; dtype, written: as of `checkpoints.save`.
+    A state dict has no place for `foreign`; dtype, written: see `checkpoints.save`.
     """
     path = Path(path)
     if path.suffix not in (".safetensors", *pickled.SUFFIXES):
@@ -60,7 +60,7 @@ def save(
         if path.suffix in pickled.SUFFIXES:
             pickled.write(temporary, {name: array.astype(kind or array.dtype, copy=False) for name, array in state.items()})
         else:
-            container.write(temporary, state, {"format": "pt"}, kind, written)  # what Hugging Face's readers ask for
+            container.write(temporary, state, {"format": "pt"}, kind, written)  # required by Hugging Face's readers
 
 
 def import_state_dict(
@@ -76,12 +76,12 @@ def import_state_dict(
     fresh_embeddings: int | None = None,
     name: str = "the state dict",
 ) -> Checkpoint:
-    """The checkpoint of a state dict, given as NumPy arrays.
+    """Returns the checkpoint of a state dict of NumPy arrays.
 
-    Sizes come from the shapes; choices that no shape shows, heads among them, from the preset and the settings. prefix,
-    source_embedding, target_embedding, logits: as of `Names`. ignore: tensors that are no parameters, such as a positional table.
-    fresh_embeddings: a seed, from which the tables and the output layer that the state dict lacks are initialised.
-    Raises ValueError listing every name, shape, dtype and value that does not fit, and every contradiction with what is told.
+    Sizes come from the shapes; choices that no shape shows, such as the number of heads, from the preset and the settings. prefix,
+    source_embedding, target_embedding, logits: see `Names`. ignore: tensors that are no parameters, such as a positional table.
+    fresh_embeddings: a seed that initialises the tables and the output layer that the state dict lacks.
+    Raises ValueError listing every name, shape, dtype and value that does not fit, and every contradiction with the settings.
     """
     found = Names(prefix, source_embedding, target_embedding, logits).find(name, state, ignore)
     natives = {native: state[key] for native, key in found.keys.items()}
@@ -114,10 +114,10 @@ def export_state_dict(
     target_embedding: str | None = None,
     logits: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """The state dict of canonical parameters, the inverse of `import_state_dict`; a tied tensor stands under each of its names.
+    """Returns the state dict of canonical parameters, the inverse of `import_state_dict`, with a tied tensor under each of its names.
 
-    The names: as of `Names`. dtype: what they are to be rounded to, which must be able to hold them.
-    Raises ValueError on parameters that do not fit the config and on a config that nn.Transformer cannot express.
+    The names: see `Names`. dtype: what tensors are rounded to, which must be able to hold them. Raises ValueError on parameters that do not
+    fit the config and on a config that nn.Transformer cannot express.
     """
     head_size = config.model_width / config.heads
     needed = PAPER | {"key_value_heads": config.heads, "key_size": f"{head_size:g}", "value_size": f"{head_size:g}", "attention_bias": True}
@@ -131,7 +131,7 @@ def export_state_dict(
 
 
 def _tie_problems(config: TransformerConfig, natives: Mapping[str, np.ndarray], keys: Mapping[str, str]) -> list[str]:
-    """What a file holds twice of a tied tensor must be the same bits."""
+    """Returns a problem for a tied tensor whose two copies differ in a bit."""
     return [
         f"{keys[native]} must equal {keys[stored]}, to which the config ties it"
         for native, stored in torch_layout.ties(config).items()
@@ -143,10 +143,10 @@ def _tie_problems(config: TransformerConfig, natives: Mapping[str, np.ndarray], 
 def _resolve(
     shown: Mapping[str, Any], preset_name: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> tuple[TransformerConfig | None, list[str]]:
-    """The config, and every contradiction between what the tensors show and what the user says.
+    """Returns the config, and every contradiction between what the tensors show and what the user says.
 
-    A preset speaks for its choices and not for its sizes, which are the paper's. Its heads count only at its own width: at another they
-    would be a guess that no shape refutes.
+    A preset decides choices, not sizes, which are the paper's. Its heads count only at its own width: at another one they would be a guess
+    that no shape refutes.
     """
     told = dict(settings or {})
     base = preset_of(preset_name).to_dict() if preset_name else {}
@@ -172,7 +172,7 @@ def _resolve(
 
 
 def _split_heads(shown: Mapping[str, Any], claims: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What is shown, with what nn.Transformer fixes: each of h heads has its own key and value, of size d / h."""
+    """Completes what is shown with what nn.Transformer fixes: each of h heads has its own key and value, of size d / h."""
     width, heads = shown["model_width"], claims.get("heads")
     if "heads" not in claims:
         return dict(shown), []

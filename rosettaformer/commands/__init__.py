@@ -1,1 +1,1 @@
-"""The subcommands, one a file."""
+"""The subcommands, one per file."""

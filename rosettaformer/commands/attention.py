@@ -18,7 +18,7 @@ __all__ = ["attention"]
 
 
 class Numbers(click.ParamType):
-    """Numbers and ranges with both ends, such as 0,4-7."""
+    """Numbers and ranges including both ends, such as 0,4-7."""
 
     name = "numbers"
 

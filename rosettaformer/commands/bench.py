@@ -25,7 +25,7 @@ from .options import exit_code, listed, require_picture, wide_console
 __all__ = ["bench"]
 
 FRAMEWORKS = {"cpu": ("numpy", "torch", "tf", "jax"), "cuda": ("torch", "jax")}
-WIDTH = 160  # of the tables where there is no terminal
+WIDTH = 160  # width of the tables outside a terminal
 OUT = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -72,7 +72,7 @@ def bench(
         _write(found, json_file, None, None)
     else:
         report.render(wide_console(WIDTH), found)
-    # A peer that is not installed is no failure.
+    # a peer that is not installed is not a failure
     statuses = [result.status for result in found.results if result.status != "missing" or not result.peer]
     sys.exit(exit_code(statuses, "timed", bool(frameworks)))
 
@@ -80,7 +80,7 @@ def bench(
 def _first(
     workloads: Sequence[str], small: bool, settings: peer_process.Settings, json_file: Path | None, markdown_file: Path | None
 ) -> None:
-    """Exits with 1 where a row fails."""
+    """Exits with 1 if a row fails."""
     command, stamp = shlex.join(["rosettaformer", *sys.argv[1:]]), report.environment(settings.threads, {})
     tasks = [tiny(task) if small else task for name in workloads for task in first.one_share(WORKLOADS[name])]
     tables = [(task, list(first.run(task, settings))) for task in tasks]
@@ -94,7 +94,7 @@ def _first(
 
 
 def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: peer_process.Settings) -> Iterator[report.Report]:
-    """What is found so far, after each task: a run that is interrupted has that on the disk."""
+    """Yields the results so far after each task, so that an interrupted run has them on the disk."""
     described: dict[str, str] = {}
     tables: list[tuple[Task, list[Result]]] = []
     series: list[tuple[Series, list[tuple[int, list[Result]]]]] = []
@@ -120,7 +120,7 @@ def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: pee
 
 
 def _write(found: report.Report, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None) -> None:
-    """Each file whole, or not at all."""
+    """Writes each file, whole or not at all."""
     if json_file:
         files.write_json(json_file, report.to_dict(found))
     if markdown_file:

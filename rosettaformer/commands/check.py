@@ -147,7 +147,7 @@ def _fails(entries: Sequence[deviations.Deviation], version: int, result: runner
 
 
 def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: float) -> dict[str, Diagnosis]:
-    """What is wrong with the ports that fail, for the report."""
+    """Diagnoses the ports that fail, for the report."""
     from . import diagnose
 
     failing: dict[str, dict[str, None]] = {}
@@ -162,7 +162,7 @@ def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: 
 def _cases(
     core: bool, components: Names, expression: str | None, full: bool, checkpoint: Path | None, leave_out: Names, ignore: Names, grad: bool
 ) -> list[Case]:
-    """The cases that are run: those that are chosen, those of the checkpoint, or every one; of them the core where that is enough."""
+    """Returns the cases to run: those chosen, those of the checkpoint, or all; only their core if that suffices."""
     for option, names in (("--leave-out", leave_out), ("--ignore", ignore)):
         if names and not checkpoint:
             raise ValueError(f"{option} {names[0]} is of a --checkpoint; got none")
@@ -174,14 +174,14 @@ def _cases(
 
 
 def _refuse_for_quick(results: Path | None, selection: dict[str, Any]) -> None:
-    """Raises ValueError on what contradicts --quick."""
+    """Raises ValueError on options that contradict --quick."""
     given = {"--results": results, "--dtype": selection["dtypes"], "--full": selection["full"], "--checkpoint": selection["checkpoint"]}
     if wrong := [option for option, value in given.items() if value]:
         raise ValueError(f"--quick runs core cases in float32; it takes no {', '.join(wrong)}")
 
 
 def _refuse_for_results(ports: Names, selection: dict[str, Any]) -> None:
-    """Raises ValueError on what means nothing where nothing is run."""
+    """Raises ValueError on options without meaning if nothing is run."""
     if ports:
         raise ValueError(f"--results judges outputs that exist; it takes no port, got {', '.join(ports)}")
     for name in ("devices", "modes", "checkpoint"):
@@ -193,7 +193,7 @@ def _run(
     cases: list[Case], ports: Names, selection: dict[str, Any], core: bool, quick: bool, limit: float,
     last: Callable[[runner.Result], bool],
 ) -> list[runner.Result]:  # fmt: skip
-    """Runs the ports, and says how it goes."""
+    """Runs the ports and reports progress."""
     dtypes, devices = selection["dtypes"] or DTYPES, selection["devices"] or ("cpu",)
     modes = selection["modes"] or (("all",) if selection["full"] else ("",))
     asked = without_other_layouts(cases, OWN) if {*ports} <= {*PORTS} else cases

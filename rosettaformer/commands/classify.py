@@ -41,7 +41,7 @@ def classify(folder: Path, file: BinaryIO, batch_size: int, as_json: bool, **opt
 
 
 def _text(line: str) -> str | tuple[str, str]:
-    """The text of a line, or its pair."""
+    """Returns the text of a line, or its pair of texts."""
     parts = line.split("\t")
     if len(parts) > 2:
         raise ValueError(f"a line must be one text, or two that a tab separates; got {len(parts)}")

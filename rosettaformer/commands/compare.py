@@ -19,7 +19,7 @@ from .options import Choice, Grouped, Missing, section, wide_console
 
 __all__ = ["compare"]
 
-WIDTH = 140  # of the tables where there is no terminal
+WIDTH = 140  # width of the tables outside a terminal
 RANDOM = "A random one, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'; repeatable."
 WORSE = "Of two reports: noise units, and the factor, by which an error gets worse."
 TIMED = click.option(
@@ -116,7 +116,7 @@ def _console() -> Console:
 
 
 def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The report, with progress on a terminal."""
+    """Returns the report, with progress in a terminal."""
     chosen = options["weights"]
     if chosen not in ("left", "right", "own") and not Path(chosen).exists():
         raise ValueError(f"--weights must be left, right, own or a file; got {chosen!r}")
@@ -146,7 +146,7 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
 
 
 def _versus(before: Path, after: Path, threshold: float, json_file: Path | None, quiet: bool) -> int:
-    """Prints what changed between two reports; the exit code."""
+    """Prints the changes between two reports and returns the exit code."""
     found = versus.versus(versus.read(before), versus.read(after), threshold)
     if json_file:
         files.write_json(json_file, found)

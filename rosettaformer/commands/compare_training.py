@@ -25,7 +25,7 @@ __all__ = ["compare_training"]
 
 RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 PRESET, DROPOUT = "tiny", 0.1
-WIDTH = 120  # of the tables where there is no terminal
+WIDTH = 120  # width of the tables outside a terminal
 
 
 @click.command()
@@ -86,7 +86,7 @@ def _refuse(backends: Iterable[str], written: list[Path]) -> None:
 def _start(
     checkpoint: Path | None, preset_name: str | None, settings: Iterable[str], seed: int, dtype: str
 ) -> tuple[TransformerConfig, dict[str, Any]]:
-    """The config with dropout, and the parameters of the first step in the run's dtype."""
+    """Returns the config with dropout, and the initial parameters in the run's dtype."""
     if checkpoint and preset_name:
         raise ValueError(f"a CHECKPOINT has its own config; it takes no --preset, got {preset_name}")
     changes = parse_settings(settings)

@@ -76,14 +76,14 @@ def convert(source: Path, destination: Path, from_format: str | None, to_format:
 
 
 def _format_of(destination: Path) -> str:
-    """The format of what has no content yet."""
+    """Returns the format of something without content yet."""
     if destination.suffix in SUFFIXES:
         return "torch-transformer"
     return "canonical" if destination.suffix == ".safetensors" else "hugging-face"
 
 
 def _report(source: Path, from_format: str, options: Mapping[str, Any], as_json: bool) -> None:
-    """Prints the load report. Raises CheckpointError where something is wrong, after it."""
+    """Prints the load report, then raises CheckpointError if there are problems."""
     if from_format != "hugging-face":
         print_report(report.of_checkpoint(checkpoints.view(source, from_format, **options)), [], as_json)
         return
@@ -94,7 +94,7 @@ def _report(source: Path, from_format: str, options: Mapping[str, Any], as_json:
 
 
 def _options(from_format: str, to_format: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of reading and those of writing; raises ValueError on one that would do nothing."""
+    """Returns the options of reading and of writing; raises ValueError on an option without effect."""
     if from_format == to_format == "torch-transformer":
         raise ValueError(f"one of the two formats must be canonical; got --from {from_format} --to {to_format}")
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
@@ -108,7 +108,7 @@ def _options(from_format: str, to_format: str, given: Mapping[str, Any]) -> tupl
 
 
 def _check_destination(destination: Path, force: bool) -> None:
-    """Refused before a large source is read."""
+    """Refuses a bad destination before a large source is read."""
     if (destination.exists() or destination.is_symlink()) and not force:
         raise ValueError(f"{destination} exists; replace it with --force")
     if not destination.is_dir():

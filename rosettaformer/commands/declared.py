@@ -1,4 +1,4 @@
-"""What a component is made of: its canonical parameters with their axes and sizes, and the fields of the config that it takes."""
+"""Describes a component: its canonical parameters with their axes and sizes, and the fields that it takes from the config."""
 
 import copy
 import dataclasses
@@ -20,7 +20,7 @@ _SIZES = {
     "d": "model_width", "r": "model_width", "h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size",
     "f": "feed_forward_width", "p": "max_positions + position_offset", "a": "segments", "c": "classes",
 }  # fmt: skip
-# models that between them have every parameter, and for each field a value with which some are left out
+# models that together have every parameter, and for each field a value that removes some
 _WHOLE = preset(
     "tiny", source_vocabulary=102, share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True, final_norm=True,
     embedding_norm=True, positions="learned", max_positions=9, segments=2,
@@ -43,9 +43,10 @@ _WITHOUT: dict[str, dict[str, Any]] = {
 
 
 def parameter_lines(component: str) -> Iterator[str]:
-    """The canonical parameters of a component in the order of the forward pass, each with its axes, its shape and the fields that add it.
+    """Returns the canonical parameters of a component in the order of the forward pass, each with its axes, its shape and the fields that
+    add it.
 
-    Nothing where it has none. Of a stack the first layer stands for all.
+    Empty if it has none. The first layer of a stack stands for all.
     """
     model = model_of(component)
     found: dict[str, tuple[str, str, str]] = {}
@@ -66,12 +67,12 @@ def parameter_lines(component: str) -> Iterator[str]:
 
 
 def is_encoder_alone(component: str) -> bool:
-    """Whether it runs an encoder with a head."""
+    """Whether the component runs an encoder with a head."""
     return component in ("pool", "classify", "masked_language_logits")
 
 
 def _axes(config: TransformerConfig, model: str, changes: Mapping[str, Any] | None = None) -> dict[str, str] | None:
-    """The axes of all parameters with these changes of the config; None where there is no such model."""
+    """Returns the axes of all parameters with these changes of the config; None if there is no such model."""
     try:
         return parameters.axes(config.replace(**changes or {}), model)
     except ValueError:
@@ -79,18 +80,18 @@ def _axes(config: TransformerConfig, model: str, changes: Mapping[str, Any] | No
 
 
 def _tells(words: str, name: str) -> bool:
-    """Whether it need be said when there is the parameter; a model without an encoder has none of the encoder's."""
+    """Whether to name the condition of a parameter; a model without an encoder has none of its parameters."""
     return words != "with encoder_layers" or "cross_attention" in name
 
 
 def _shape(letters: str, config: TransformerConfig, sizes: Sequence[int]) -> str:
-    """The shape, in fields of the config."""
+    """Returns the shape in terms of config fields."""
     vocabulary = "source_vocabulary" if config.source_vocabulary in sizes else "target_vocabulary"
     return f"({', '.join(_SIZES.get(letter, vocabulary) for letter in letters.split())})"
 
 
 def field_names(cases: Iterable[Case], component: str) -> list[str]:
-    """The fields of the config on which the answers and the parameters of a component depend, in their order."""
+    """Returns the config fields that the outputs and the parameters of a component depend on, in their order."""
     seen: set[str] = set()
     for case in cases:
         answer(dataclasses.replace(case, config=_Seen.of(case.config, seen)))
@@ -99,7 +100,7 @@ def field_names(cases: Iterable[Case], component: str) -> list[str]:
 
 
 class _Seen(TransformerConfig):
-    """A config that notes which of its fields are read."""
+    """A config that records which of its fields are read."""
 
     @classmethod
     def of(cls, config: TransformerConfig, seen: set[str]) -> "_Seen":
@@ -119,7 +120,7 @@ class _Seen(TransformerConfig):
 
 
 def config_lines() -> Iterator[str]:
-    """The fields of the config: name, what its value must be, and what it says."""
+    """Returns the fields of the config: name, required value, and meaning."""
     about = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(TransformerConfig), re.MULTILINE))
     rows = [(field.name, _wanted(field.type), about.get(field.name, "")) for field in dataclasses.fields(TransformerConfig)]
     widths = [max(map(len, column)) for column in itertools.islice(zip(*rows, strict=True), 2)]
@@ -128,6 +129,6 @@ def config_lines() -> Iterator[str]:
 
 
 def _wanted(annotation: Any) -> str:
-    """What a field must be, in the words of its last rule but that of being a name."""
+    """Returns the required value of a field, in the words of its last rule other than being a name."""
     rules = get_args(annotation)[1:]
     return str(", ".join(rule.wanted.removeprefix("one of ") for rule in rules if rule.wanted != "a name"))

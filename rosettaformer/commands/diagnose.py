@@ -69,7 +69,7 @@ def diagnose(
 
 
 def run(port: str, components: Sequence[str], entries: Sequence[deviations.Deviation], **options: Any) -> diagnosis.Diagnosis:
-    """The diagnosis of a port, but for its declared deviations, with progress on a terminal. options: as `diagnosis.diagnose` has them."""
+    """Diagnoses a port, except for its declared deviations, with progress in a terminal. options: see `diagnosis.diagnose`."""
     declared = {pair for entry in entries if entry.port == port for pair in entry.covers}
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -48,7 +48,7 @@ def explain(defect_id: str | None, as_json: bool) -> None:
 
 
 def _effects(defect: Defect) -> list[Effect]:
-    """What the defect does to the cases that claim it, the worst first."""
+    """Returns the effect of the defect on the cases that claim it, the worst first."""
     claiming = [case.at(dtype) for case in all_cases(grad=True) if defect.id in case.catches for dtype in defect.dtypes]
     return sorted((effect(defect, case, tolerance.expect(case)) for case in claiming), key=lambda one: -one.times)
 

@@ -55,7 +55,7 @@ def fill_mask(
 
 
 def _words(row: Row) -> str:
-    """A line for each token; an empty one between masks."""
+    """Yields a line for each token, and an empty line between masks."""
     if row.problem:
         return f"[{row.number}] error: {row.problem}"
     masks = ["\n".join(f"{one.score:.4f}  {one.token:6}  {one.token_str}\t{one.sequence}" for one in mask) for mask in row.answer]

@@ -16,7 +16,7 @@ from .options import BATCH_SIZE, Choice, Grouped, section
 __all__ = ["generate"]
 
 _COUNT, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
-# option -> what it is of, without which it would change nothing
+# option -> the option without which it has no effect
 _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_penalty", "early_stopping")
 
 
@@ -90,7 +90,7 @@ def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batc
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that the user gave, as `GenerationOptions` has them."""
+    """Returns the options that the user gave, as fields of `GenerationOptions`."""
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if "early_stopping" in given:
         given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], given["early_stopping"])
@@ -98,7 +98,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_without_effect(given: dict[str, Any], settings: Any) -> None:
-    """Raises ValueError where an option is of another search than the one that is run."""
+    """Raises ValueError on an option of another kind of search."""
     idle = [] if settings.do_sample else [name for name in _OF_SAMPLING if name in given]
     idle += [] if settings.num_beams > 1 else [name for name in _OF_BEAMS if name in given]
     if idle:
@@ -110,7 +110,7 @@ def _refuse_without_effect(given: dict[str, Any], settings: Any) -> None:
 def _answers(
     found: Any, model: Any, lines: list[tuple[str, str]], settings: Any, rows: Lines, as_json: bool, several: bool
 ) -> Iterator[str]:
-    """What is printed of the answers to these texts, in their order, as soon as it is known."""
+    """Yields what to print of the answers to these texts, in their order, as soon as it is known."""
     from ..inference.generation import Answer
     from ..inference.generation import generate as run
 
@@ -133,7 +133,7 @@ def _answers(
 
 
 def _prompt(found: Any, model: Any, text: str, settings: Any) -> tuple[list[int], str]:
-    """The ids of a text; none, and why, where it cannot be continued."""
+    """Returns the ids of a text, or none and the reason why it cannot be continued."""
     config, first = model.config, settings.bos_token_id
     try:
         ids: list[int] = found.tokenizer.prompt(text)
@@ -146,7 +146,7 @@ def _prompt(found: Any, model: Any, text: str, settings: Any) -> tuple[list[int]
 
 
 class _Page:
-    """The answers, each printed after those before it: the first that has not ended as it comes, the others when it is their turn."""
+    """The answers, each printed after those before it: the first unfinished one as it comes, the others when their turn comes."""
 
     def __init__(self, tokenizer: Any, answers: int, number: int, as_json: bool, several: bool) -> None:
         self._tokenizer, self._answers, self._number, self._as_json = tokenizer, answers, number, as_json
@@ -160,7 +160,7 @@ class _Page:
         self._ended = set[tuple[int, int]]()
 
     def expect(self, text: str, prompt: list[int], problem: str) -> None:
-        """Makes room for the answers to one prompt more, or for why there is none."""
+        """Makes room for the answers to one more prompt, or for the reason why there is none."""
         from ..inference.tokenizer import Pieces
 
         place = len(self._texts)
@@ -182,12 +182,12 @@ class _Page:
         return f"[{which}] " if self._several else ""
 
     def add(self, prompt: int, answer: int, id_: int) -> None:
-        """One token more."""
+        """Adds a token."""
         self._write((prompt, answer), self._pieces[prompt, answer].add(id_))
         self._told[prompt, answer] += 1
 
     def end(self, found: Any) -> None:
-        """The answer has ended."""
+        """Ends an answer."""
         turn = found.prompt, found.answer
         for id_ in found.tokens[self._told[turn] :]:
             self.add(*turn, id_)
@@ -200,7 +200,7 @@ class _Page:
         self._waiting[turn] += "\n"
 
     def ready(self) -> str:
-        """What can be printed now."""
+        """Yields what can be printed already."""
         text = ""
         while self._turns:
             turn = self._turns[0]

@@ -21,8 +21,8 @@ __all__ = ["inspect"]
 
 _STATISTICS = ("mean", "std", "min", "max")
 LISTED = 1000  # tensors that are shown
-WIDTH = 160  # where there is no terminal
-LARGEST = 1 << 28  # bytes of a tensor that is read for its statistics
+WIDTH = 160  # width of the tables outside a terminal
+LARGEST = 1 << 28  # largest tensor, in bytes, that is read for its statistics
 
 
 @click.command()
@@ -51,7 +51,7 @@ def inspect(context: click.Context, file: Path, key: str | None, ignore: tuple[s
 
 
 def _describe(file: Path, key: str | None, ignore: tuple[str, ...], statistics: bool) -> dict[str, Any]:
-    """Everything that is said of a file. statistics: those of its tensors, whose values are read for them, too."""
+    """Describes a file. statistics: also read the tensors' values for their statistics."""
     source = pickled.read(file, key)
     if canonical.is_canonical(source):
         checkpoint = canonical.validate(source, file)
@@ -86,7 +86,7 @@ def _canonical(checkpoint: Checkpoint, statistics: bool) -> dict[str, Any]:
 
 
 def _hugging_face(file: Path, ignore: tuple[str, ...], statistics: bool) -> dict[str, Any]:
-    """A folder of Hugging Face, without the heads that are not supported, which are said."""
+    """Describes a Hugging Face folder without its unsupported heads, which are named."""
     found = hugging_face.examine(file, ignore=ignore, leave_out=hugging_face.examine(file, ignore=ignore).alien)
     family, checkpoint = found.family, found.checkpoint()
     left = [name for name, state in found.states.items() if state == "left out"]
@@ -100,7 +100,7 @@ def _hugging_face(file: Path, ignore: tuple[str, ...], statistics: bool) -> dict
 
 
 def _row(name: str, array: np.ndarray, statistics: bool) -> dict[str, Any]:
-    """A tensor and its statistics in float64; None where they are not finite numbers, which JSON cannot hold, and of a huge tensor."""
+    """Returns a tensor and its statistics in float64; None if they are not finite, which JSON cannot hold, or if the tensor is huge."""
     row: dict[str, Any] = {"name": name, "dtype": str(array.dtype), "shape": list(array.shape), **dict.fromkeys(_STATISTICS)}
     if statistics and array.size and array.nbytes <= LARGEST and not np.iscomplexobj(array):
         values = array.astype(np.float64)

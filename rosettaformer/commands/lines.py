@@ -1,4 +1,4 @@
-"""Lines that are read and answered in batches: one that is bad costs its own row."""
+"""Reads lines and answers them in batches; a bad line costs only its own row."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ SHOWN = 5  # problems that a message lists
 
 
 class Row(NamedTuple):
-    """number: from 1. item: what was read. answer: None where there is a problem, which says why."""
+    """number: from 1. item: what was read. answer: None if there is a problem, which says why."""
 
     number: int
     item: Any
@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 class Lines:
-    """How many lines, or prompts, have been read, and what is wrong with those that have no answer."""
+    """Counts the lines, or prompts, that were read, and collects the problems of those without an answer."""
 
     def __init__(self, what: str = "line") -> None:
         self._what, self.count, self._problems = what, 0, list[str]()
@@ -27,9 +27,9 @@ class Lines:
     def answered(
         self, lines: Sequence[tuple[str, str]], run: Callable[[list[Any]], Iterable[Any]], parse: Callable[[str], Any] = str
     ) -> Iterator[Row]:
-        """A row for every line, with what `run` gives for it: for all of them together; where it raises ValueError, for each alone.
+        """Yields a row for every line with the result of `run`, called for all of them together; if it raises ValueError, for each singly.
 
-        lines: texts, and what is wrong with each. parse: what `run` is given for a text; raises ValueError where there is nothing.
+        lines: texts and their problems. parse: converts a text into an argument of `run`; raises ValueError if it cannot.
         """
         parsed = [_tried(parse, text) if not problem else (text, problem) for text, problem in lines]
         answers = iter(_answers(run, [item for item, problem in parsed if not problem]))
@@ -39,13 +39,13 @@ class Lines:
             yield Row(self.count, text if item is None else item, answer, problem)
 
     def add(self, problem: str = "") -> None:
-        """One line more."""
+        """Adds a line."""
         self.count += 1
         if problem:
             self._problems.append(f"{self._what} {self.count}: {problem}")
 
     def end(self) -> None:
-        """Raises ValueError where a line had a problem, naming the first ones."""
+        """Raises ValueError if a line had a problem, naming the first ones."""
         if bad := len(self._problems):
             said = [*self._problems[:SHOWN], *([f"and {bad - SHOWN} more"] if bad > SHOWN else [])]
             between, have = (" ", "has") if bad == 1 else ("\n  ", "have")

@@ -25,7 +25,7 @@ __all__ = ["list"]
 
 Thing = TypeVar("Thing")
 
-NEVER = ("parameters", "config", "dtype", "cotangent")  # what a case gives in another way
+NEVER = ("parameters", "config", "dtype", "cotangent")  # names that a case gives in another form
 AXES = (
     "axes: b batch, t target or query position, s source or key position, n new token or beam, d model width, h query heads, g key heads, "
     "k key size, e value size, f hidden width, v vocabulary, p learned positions, a segments, r pooled width, c classes"
@@ -33,7 +33,7 @@ AXES = (
 
 
 def _components(expression: str | None) -> Iterable[str]:
-    """Each component as the reference calls it, and what it computes; of those that are chosen everything that there is to know."""
+    """Prints each component as the reference calls it, and what it computes; for chosen ones everything there is to know."""
     every = all_cases(grad=True)
     for name in _chosen(COMPONENTS, str, expression):
         function = getattr(module_of(COMPONENTS[name][0]), name)
@@ -63,7 +63,9 @@ def _components(expression: str | None) -> Iterable[str]:
 
 
 def _parameters(name: str) -> Iterable[str]:
-    """The canonical parameters of a component, one in a line; of a gradient, and of what runs another component, where they stand."""
+    """Prints the canonical parameters of a component, one per line; for a gradient or a component that runs another one, where they are
+    listed.
+    """
     of, forward = model_of(forward_of(name) or name), forward_of(name) or name
     lines = [*parameter_lines(forward)]
     if not lines:
@@ -78,14 +80,14 @@ def _parameters(name: str) -> Iterable[str]:
 
 
 def _strategy() -> Iterable[str]:
-    """The fields of a search's strategy with their defaults, and which ids no answer holds."""
+    """Prints the fields of a search's strategy with their defaults, and the ids that no answer holds."""
     fields = [one.name + ("" if one.default is dataclasses.MISSING else f"={one.default}") for one in dataclasses.fields(Strategy)]
     yield f"    strategy: {', '.join(fields)}"
     yield "    no answer holds the padding id or the strategy's start_id, unless it is its end_id: these ids are not scored"
 
 
 def _arguments(cases: Iterable[Case]) -> dict[str, None]:
-    """What cases of a component give, by the outermost name."""
+    """Returns the arguments that cases of a component give, by their outermost name."""
     keys = (key for case in cases for key in case.inputs)
     return dict.fromkeys(key.partition(".")[0] for key in keys if key != "cotangent")
 

@@ -1,4 +1,4 @@
-"""A load report as text or JSON."""
+"""Prints a load report as text or JSON."""
 
 import json
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from .options import wide_console
 
 __all__ = ["print_report"]
 
-WIDTH = 180  # where there is no terminal
+WIDTH = 180  # width of the tables outside a terminal
 
 
 def print_report(lines: Sequence[Line], problems: Sequence[str], as_json: bool) -> None:
-    """Prints every line, and how many tensors are in each state."""
+    """Prints every line, and the number of tensors in each state."""
     totals = counts(lines)
     if as_json:
         click.echo(json.dumps({"tensors": [line._asdict() for line in lines], "counts": totals, "problems": list(problems)}))

@@ -1,4 +1,4 @@
-"""What the commands that use a folder's model have in common: its options, and opening it."""
+"""The options that commands on a folder's model share, and opening it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from .options import Choice, Missing, ignore_option, leave_out_option, section
 
 __all__ = ["MODEL_OPTIONS", "folder_argument", "model_options", "open_both"]
 
-MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out", "ignore")  # what `open_both` takes of those that a command has
+MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out", "ignore")  # the options of a command that `open_both` takes
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
 
@@ -31,7 +31,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, **options: tuple[str, ...]) -> tuple[Any, Any]:
-    """The folder (`inference.folder.open_folder`) and its model. Raises Missing where a package or the backend is not installed."""
+    """Returns the folder (`inference.folder.open_folder`) and its model. Raises Missing if a package or the backend is not installed."""
     try:
         require(f"the tokenizer of {folder}", "inference", "tokenizers")
         from ..inference.folder import open_folder

@@ -23,7 +23,7 @@ __all__ = ["new_port"]
 FRAMEWORKS = ("torch", "tf", "jax")
 KINDS = ("torch", "keras", "flax", "numpy", "command")
 TEMPLATES = Path(__file__).parent.parent / "templates"
-PLACEHOLDER = "my_port.py"  # what the templates call themselves
+PLACEHOLDER = "my_port.py"  # the templates' placeholder for the name
 SHEBANG = "#!/usr/bin/env python3"
 LONGEST_SHEBANG = 120
 
@@ -73,7 +73,7 @@ def new_port(
 def _propose(
     source: str, name: str | None, spare: str | None, component: str, framework: str | None, given: tuple[str, ...], check: bool
 ) -> int:
-    """Writes the port of a class, and checks it where nothing is left to be decided; the exit code."""
+    """Writes the port of a class, and checks it if nothing is left to decide; returns the exit code."""
     if spare is not None:
         raise click.UsageError(f"--from takes one name; got {name} and {spare}")
     where = source.partition(":")[0]
@@ -97,13 +97,13 @@ def _propose(
         click.echo(f"\nThen:\n  rosettaformer check {path}")
         return 0
     code = _check(str(path), proposal.component) if check else 0
-    if code == 0:  # where it differs the summary says what is next
+    if code == 0:  # if it differs, the summary says what comes next
         click.echo(f"\nNext:\n  rosettaformer check {path}")
     return code
 
 
 def _refuse(name: str, path: Path) -> None:
-    """Raises ValueError on names that Python cannot import, or takes for another module, and on files that exist."""
+    """Raises ValueError on names that Python cannot import or would confuse with another module, and on files that exist."""
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"the name of a port must be a Python name, such as my_port; got {name!r}")
     if path.exists() or path.is_symlink():
@@ -125,9 +125,9 @@ def _write(kind: str, path: Path) -> None:
 
 
 def _check(port: str, component: str = "") -> int:
-    """Prints what the port comes to; the exit code.
+    """Prints how the port fares and returns the exit code.
 
-    Of a template the core cases in float32; of a port of one component what `rosettaformer check` runs: every case in every dtype.
+    A template runs the core cases in float32; a port of one component what `rosettaformer check` runs: every case in every dtype.
     """
     console = Console(stderr=True)
     with console.status("checking"):

@@ -1,4 +1,4 @@
-"""What the commands have in common: options and their groups, words with the nearest one where one is unknown, what is missing."""
+"""What commands share: options and their groups, suggestions for unknown words, missing packages."""
 
 import importlib.util
 from collections.abc import Callable, Collection
@@ -51,7 +51,7 @@ class Grouped(click.Command):
 
 
 def section(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The options, which the help of a Grouped command shows under that title."""
+    """Puts the options under that title in the help of a Grouped command."""
 
     def decorate(function: Any) -> Any:
         for option in reversed(options):
@@ -63,7 +63,7 @@ def section(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class Choice(click.Choice):
-    """The type of an option that takes one of a few words."""
+    """The type of an option with a few allowed words."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         _refuse(lambda text: self.fail(text, param, ctx), "it", value, self.choices)
@@ -78,7 +78,7 @@ def _refuse(fail: Callable[[str], Any], what: str, value: str, words: Any) -> No
 
 
 def listed(name: str, help_text: str) -> Callable[[Any], Any]:
-    """An option that takes several values: given several times, or separated by commas."""
+    """Declares an option with several values: given several times, or separated by commas."""
 
     def split(ctx: click.Context, option: click.Parameter, values: Names) -> Names:
         return tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
@@ -96,7 +96,7 @@ ignore_option = click.option(
 
 
 def require_picture(path: Path | None, option: str) -> None:
-    """Raises ValueError where the suffix of the file names no format, and Missing where pictures cannot be drawn."""
+    """Raises ValueError if the file's suffix names no format, and Missing if pictures cannot be drawn."""
     if path and path.suffix not in SUFFIXES:
         raise ValueError(f"the picture must be a file {', '.join(SUFFIXES)}; got {path}")
     if path and importlib.util.find_spec("matplotlib") is None:
@@ -104,14 +104,14 @@ def require_picture(path: Path | None, option: str) -> None:
 
 
 def exit_code(statuses: Collection[str], good: str, named: bool) -> int:
-    """1 where one is neither good nor missing; that of Missing where one is missing that was named, or where none is good."""
+    """Returns 1 if one is neither good nor missing; Missing's exit code if a named one is missing, or none is good."""
     if set(statuses) - {good, "missing"}:
         return 1
     return Missing.exit_code if "missing" in statuses and (named or good not in statuses) else 0
 
 
 def wide_console(width: int, **options: Any) -> Console:
-    """Standard output; as wide as that where it is no terminal, so that nothing in a table is cut."""
+    """Returns standard output, wide enough outside a terminal that no table is cut."""
     console = Console(**options)
     if not console.is_terminal:
         console.width = width

@@ -1,4 +1,4 @@
-"""Ports as a command is given them."""
+"""Checks ports given on the command line."""
 
 import importlib.util
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ __all__ = ["importable", "require_ports"]
 
 
 def require_ports(ports: Iterable[str]) -> None:
-    """Raises ValueError where a port cannot even be looked for; what is wrong within one is a result."""
+    """Raises ValueError if a port cannot even be looked for; problems within one are results."""
     if absent := [port for port in ports if port.endswith(".py") and not Path(port).is_file()]:
         raise ValueError(f"there is no file {', '.join(absent)}")
     installed = {point.name for point in entry_points(group=ENTRY_POINTS)}

@@ -1,4 +1,4 @@
-"""What a long run says on standard error while it goes: a bar on a terminal, otherwise a line now and then."""
+"""Reports the progress of a long run on standard error: a bar in a terminal, otherwise a line now and then."""
 
 import time
 from collections import Counter
@@ -14,14 +14,14 @@ from ..conformance.result import Result
 __all__ = ["Checking", "Writing"]
 
 EVERY = 15.0  # seconds between two lines
-ENOUGH = 5  # cases, before which nothing is estimated
+ENOUGH = 5  # cases before the first estimate
 
 
 class Checking:
-    """How a run of ports goes. To be entered; `begin` and `advance` are for `runner.run`."""
+    """The progress of a run of ports. Use as a context manager; `begin` and `advance` are callbacks for `runner.run`."""
 
     def __init__(self, ports: Sequence[str], cases: int, console: Console | None = None) -> None:
-        """cases: how many each port may be asked, until the port says how many it covers."""
+        """cases: the most that each port may be asked, until the port says how many it covers."""
         self._console = console or Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
@@ -42,7 +42,7 @@ class Checking:
         self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, port: str, modes: Counter[str]) -> None:
-        """Says what a port that has started is asked, and what takes long before it does."""
+        """Announces what a port that has started is asked, and what takes long before it does."""
         for mode, count in modes.items():
             self.say(f"compiling {port}: {count} cases, each compiled ..." if mode == "compiled" else f"running {port}: {count} cases ...")
         self._expect(sum(modes.values()))
@@ -53,14 +53,14 @@ class Checking:
             self._expect(0)
         elif result.seconds:
             self._done += 1
-            self._first = self._first if self._done > 1 else time.monotonic()  # after what happens once, such as an import
+            self._first = self._first if self._done > 1 else time.monotonic()  # after one-time work, such as an import
             self._bar.update(self._task, completed=self._done)
             if not self._console.is_terminal and time.monotonic() - self._said > EVERY:
                 self._said = time.monotonic()
                 self.say(self._so_far())
 
     def _expect(self, cases: int) -> None:
-        """One of the ports will be asked so many cases."""
+        """Sets the number of cases that one of the ports will be asked."""
         self._total += cases - self._expected
         self._bar.update(self._task, total=self._total)
 
@@ -73,7 +73,7 @@ class Checking:
 
 
 class Writing:
-    """How the writing of a checkpoint goes. To be entered; `written` is for `checkpoints.save`."""
+    """The progress of writing a checkpoint. Use as a context manager; `written` is a callback for `checkpoints.save`."""
 
     def __init__(self, total: int, console: Console | None = None) -> None:
         """total: bytes of tensors."""
@@ -91,7 +91,7 @@ class Writing:
         self._bar.stop()
 
     def written(self, count: int) -> None:
-        """Counts bytes that have been written since the last time."""
+        """Counts the bytes written since the last call."""
         self._done += count
         self._bar.update(self._task, completed=self._done)
         if not self._console.is_terminal and time.monotonic() - self._said > EVERY:

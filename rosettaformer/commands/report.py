@@ -88,7 +88,7 @@ def report(
 
 def _options(onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[str, ...],
              steps: int, quick: bool, rounds: int, **others: Any) -> dict[str, Any]:  # fmt: skip
-    """The fields of `Options`. Raises ValueError on words that are none, and on what contradicts --quick."""
+    """Returns the fields of `Options`. Raises ValueError on unknown words, and on what contradicts --quick."""
     known("section", onlys, SECTIONS)
     known("implementation", backends, IMPLEMENTATIONS)
     known("dtype", dtypes, DTYPES)
@@ -104,7 +104,7 @@ def _options(onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[st
 
 
 def _require(out: Path, figures: Path | None, json_file: Path | None) -> None:
-    """Raises ValueError, before any work, where something could not be written, and Missing where a package is not there."""
+    """Raises ValueError, before any work, if something could not be written, and Missing if a package is not installed."""
     for path in (out, json_file):
         if path:
             writable(path)
@@ -118,7 +118,7 @@ def _require(out: Path, figures: Path | None, json_file: Path | None) -> None:
 
 
 def _write(found: Report, page: str, out: Path, figures: Path | None, json_file: Path | None, say: Callable[[str], None]) -> None:
-    """Each file, and the folder of figures, whole or not at all."""
+    """Writes each file, and the folder of figures, whole or not at all."""
     numbers = to_dict(found) if figures or json_file else {}
     if figures:
         with replacing(figures, folder=True) as temporary:
@@ -133,7 +133,7 @@ def _write(found: Report, page: str, out: Path, figures: Path | None, json_file:
 
 
 class _Saying:
-    """What the command says on standard error while it works: a line for each thing it begins, and how far the matrix is."""
+    """Reports on standard error: a line for each step it begins, and the progress of the matrix."""
 
     def __init__(self) -> None:
         self._console, self._started, self._done = Console(stderr=True, highlight=False, markup=False), time.monotonic(), 0

@@ -19,11 +19,11 @@ FILE = click.Path(resolve_path=True)
 COUNT = click.IntRange(min=1)
 TASK_OPTIONS = ("from_language", "to_language", "limit", "source", "target", "tsv", "skip_damaged", "catalogues", "length", "alphabet",
                 "size", "fresh", "held_out")  # fmt: skip
-PACKAGES = {"number-words": ("num2words",), "gettext": ("polib",)}  # what a task needs besides
+PACKAGES = {"number-words": ("num2words",), "gettext": ("polib",)}  # the extra packages of a task
 
 
 def _default(name: str, none: str) -> str:
-    """What an option is where it is not given: in general, and with the tasks that have another value."""
+    """Returns the default of an option: in general, and for the tasks that have another one."""
     general = (FIXED | FREE).get(name)
     own: dict[Any, list[str]] = {}
     for task in tasks.TASKS:
@@ -38,7 +38,7 @@ def _default(name: str, none: str) -> str:
 
 
 def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Callable[[Any], Any]:
-    """An option whose help ends with its default. none: the words for a default of None."""
+    """Declares an option whose help ends with its default. none: the words for a default of None."""
     name = names[-1].removeprefix("--").replace("-", "_")
     return click.option(*names, help=f"{help} [default: {_default(name, none)}]", **attributes)
 
@@ -133,7 +133,7 @@ def _train(out: Path, resumed: bool, task: str | None, task_options: dict[str, A
     if not resumed and task is None:
         raise ValueError("a new run needs a --task (or --resume to continue one)")
     if "backend" in given:
-        trainer(given["backend"])  # missing is said before data are made
+        trainer(given["backend"])  # missing packages are reported before data are made
     found = run.resume(out, task, task_options, given) if resumed else run.begin(out, str(task), task_options, given)
     report = Report()
     _describe(found, report)

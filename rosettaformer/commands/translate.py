@@ -17,7 +17,7 @@ from .options import Choice, Missing
 
 __all__ = ["translate"]
 
-CHUNK = 256  # lines that are translated at a time; at a terminal one
+CHUNK = 256  # lines that are translated at a time; one in a terminal
 
 
 @click.command()
@@ -70,7 +70,7 @@ class _Session:
 
 
 def _attention(choice: str | None, as_json: bool) -> Path | str | None:
-    """What shows attention: None, "text" or a picture's path, which is checked before anything is computed."""
+    """Returns how to show attention: None, "text" or a picture's path, which is checked before anything is computed."""
     if choice is None or choice == "text":
         if choice and as_json:
             raise ValueError("--attention text and --json both speak on standard output: choose one")
@@ -101,7 +101,7 @@ def _open(folder: Path, backend: str | None, device: str, dtype: str, checkpoint
 
 
 def _score(session: _Session, folder: Path) -> None:
-    """A line for each measure of the task; the pairs must be those that the run was begun with."""
+    """Yields a line for each measure of the task; the pairs must be those that the run started with."""
     from ..training import answers, run
 
     found = run.resume(folder, None, {}, {})

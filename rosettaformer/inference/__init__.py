@@ -1,1 +1,1 @@
-"""Using a checkpoint: continuing texts, classifying them, and what a model computes on the way, on any backend."""
+"""Uses a checkpoint on any backend: continues texts, classifies them, and shows what a model computes on the way."""

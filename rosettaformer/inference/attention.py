@@ -1,4 +1,4 @@
-"""What a model attends to when it reads a text."""
+"""Returns what a model attends to when it reads a text."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ Inputs = dict[str, np.ndarray | None]
 
 
 def attend(model: Model, tokenizer: Tokenizer, text: str, pair: str | None = None) -> list[AttentionMap]:
-    """The attention weights of every layer and head of the model, and the texts of its tokens. Texts and errors as `inputs_of`."""
+    """Returns the attention weights of every layer and head, and the texts of the tokens. Texts and errors: see `inputs_of`."""
     config = model.config
     inputs, source, target = inputs_of(config, tokenizer, text, pair)
     if 0 < config.max_positions < len(target):
@@ -31,11 +31,11 @@ def attend(model: Model, tokenizer: Tokenizer, text: str, pair: str | None = Non
 def inputs_of(
     config: TransformerConfig, tokenizer: Tokenizer, text: str, pair: str | None = None
 ) -> tuple[Inputs, Sequence[str], Sequence[str]]:
-    """What `reference_numpy.states` is given for a text, one row; and the texts of the source's and the target's tokens.
+    """Returns the arguments of `reference_numpy.states` for a text, in one row; and the texts of the source's and the target's tokens.
 
-    An encoder alone reads the text, and the pair as a second segment, as `classify` does: cut to the positions. A decoder alone reads the
-    text as a prompt, which is not cut. A decoder beside an encoder reads the pair. Raises ValueError on a text without a token, and a pair
-    that is missing or has no place.
+    An encoder-only model reads the text, and the pair as a second segment, as `classify` does: cut to the positions. A decoder-only model
+    reads the text as a prompt, uncut. An encoder-decoder reads the pair. Raises ValueError on a text without a token, and on a pair that is
+    missing or has no place.
     """
     if config.cross_attention and pair is None:
         raise ValueError("an encoder and a decoder read two texts; got no pair")
@@ -56,7 +56,7 @@ def inputs_of(
 
 
 def _shown(tokenizer: Tokenizer, token_t: np.ndarray, text: str) -> list[str]:
-    """The texts of tokens, in which the end of a line is seen."""
+    """Returns the texts of tokens, with line ends made visible."""
     if not len(token_t):
         raise ValueError(f"a text must have a token; got {text!r}")
     return [word.replace("\n", "↵") for word in tokenizer.words(token_t.tolist())]

@@ -1,4 +1,4 @@
-"""Attention weights as one self-contained HTML page: every head of every layer as a picture, and one head with its tokens."""
+"""Renders attention weights as one self-contained HTML page: every head of every layer as a picture, and one head with its tokens."""
 
 import base64
 import zlib
@@ -13,7 +13,7 @@ from .. import pages
 __all__ = ["LEVELS", "AttentionMap", "chosen", "maps", "packed", "render"]
 
 LEVELS = 65535  # a weight is stored as the nearest multiple of 1 / LEVELS
-# name in the result of `states` -> name, and which side's tokens are the keys
+# name in the result of `states` -> title, and the side whose tokens are the keys
 _KINDS = {
     ("encoder", "self_attention"): ("encoder self-attention", "source"),
     ("decoder", "self_attention"): ("decoder self-attention", "target"),
@@ -23,10 +23,10 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The weights of one kind of attention, `l h t s`: of layer l and head h, what the query token t takes from the key token s.
+    """The weights of one attention, `l h t s`: in layer l and head h, the weight of key token s for query token t.
 
-    second: where the second of two texts in one row begins; 0 where there is one text. layers, heads: the numbers that the model counts
-    them by, from 0 on where they are empty.
+    second: where the second of two texts in one row begins; 0 for one text. layers, heads: the model's numbers of the layers and heads;
+    counted from 0 if empty.
     """
 
     name: str
@@ -43,9 +43,9 @@ class AttentionMap:
 
 
 def maps(states: Mapping[str, Any], source: Sequence[str] = (), target: Sequence[str] = (), second: int = 0) -> Iterator[AttentionMap]:
-    """The attention of one row, from what `reference_numpy.states` and its twins return for it, and the texts of its tokens.
+    """Returns the attention maps of one row, from the result of `reference_numpy.states` or a twin, and the texts of its tokens.
 
-    second: where the second text of the source begins, 0 where it is one text.
+    second: where the second text of the source begins, 0 for one text.
     """
     for (stack, part), (name, keys) in _KINDS.items():
         weights_lbhts = states.get(stack, {}).get(f"{part}_lbhts")
@@ -57,7 +57,7 @@ def maps(states: Mapping[str, Any], source: Sequence[str] = (), target: Sequence
 
 
 def chosen(shown: Sequence[AttentionMap], layers: Sequence[int] = (), heads: Sequence[int] = ()) -> list[AttentionMap]:
-    """The maps with these layers and heads only; none means all. Raises ValueError on one that no map has."""
+    """Returns the maps restricted to these layers and heads; None means all. Raises ValueError on a number that no map has."""
     for name, numbers, axis in (("layer", layers, 0), ("head", heads, 1)):
         count = max(one.weights_lhts.shape[axis] for one in shown)
         if beyond := [number for number in numbers if not 0 <= number < count]:
@@ -72,9 +72,9 @@ def chosen(shown: Sequence[AttentionMap], layers: Sequence[int] = (), heads: Seq
 
 
 def render(model: str, texts: Sequence[str], facts: Mapping[str, str], shown: Sequence[AttentionMap]) -> str:
-    """The page. model: its name. texts: what was read. facts: what else stands in the head, by its name.
+    """Renders the page. model: its name. texts: what was read. facts: further lines of its head, by name.
 
-    Raises ValueError on weights that are no numbers from 0 to 1, or not of those tokens.
+    Raises ValueError on weights that are not numbers from 0 to 1, or do not fit the tokens.
     """
     return (
         pages.environment(__package__)
@@ -84,7 +84,7 @@ def render(model: str, texts: Sequence[str], facts: Mapping[str, str], shown: Se
 
 
 def _data(one: AttentionMap) -> dict[str, Any]:
-    """What the page's script reads."""
+    """Returns what the page's script reads."""
     lengths = list(one.weights_lhts.shape[2:])
     if lengths != [len(one.queries), len(one.keys)]:
         raise ValueError(f"weights must be of {len(one.queries)} by {len(one.keys)} tokens; got {' by '.join(map(str, lengths))}")
@@ -100,7 +100,7 @@ def _data(one: AttentionMap) -> dict[str, Any]:
 
 
 def packed(weights_lhts: np.ndarray) -> str:
-    """base64 of zlib of the weights as multiples of 1 / LEVELS: the high bytes of all of them, then the low bytes."""
+    """Returns base64 of zlib of the weights as multiples of 1 / LEVELS: the high bytes of all of them, then the low bytes."""
     wide = np.asarray(weights_lhts, np.float64)
     if not ((wide > -0.01) & (wide < 1.01)).all():  # half precision rounds a weight of 1 up
         raise ValueError(f"attention weights must be numbers from 0 to 1; got {wide.min()} to {wide.max()}")

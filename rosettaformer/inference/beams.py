@@ -1,4 +1,4 @@
-"""The beams of one prompt, as `transformers` 5 searches them: which live on, which are finished, and when the search ends."""
+"""The beam search of one prompt as `transformers` 5 defines it: which beams live on, which are finished, and when the search ends."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ __all__ = ["Beam", "Beams"]
 
 
 class Beam(NamedTuple):
-    """Tokens, and their log p; or, of a hypothesis, its score. parent: the live beam that it continues."""
+    """Tokens, and their log p; for a hypothesis, its score. parent: the live beam that it continues."""
 
     score: float
     tokens: tuple[int, ...]
@@ -33,7 +33,7 @@ class Beams:
         self.live, self.kept = [Beam(0.0, ())], list[Beam]()
 
     def advance(self, scores_wv: np.ndarray) -> None:
-        """One token more, given its scores for each live beam.
+        """Advances by one token, given its scores for each live beam.
 
         Of the likeliest max(2, 1 + e) num_beams continuations, e end tokens, the first num_beams may finish; the others can only live on.
         """
@@ -42,7 +42,7 @@ class Beams:
         options, length = self.options, len(self.live[0].tokens) + 1
         total_wv = scores_wv[: len(self.live)] + np.array([beam.score for beam in self.live], scores_wv.dtype)[:, None]
         found = self._best(total_wv, max(2, 1 + len(options.eos_token_id)) * options.num_beams)
-        if not found:  # nothing may follow: what lives ends as it is
+        if not found:  # nothing may follow: live beams end as they are
             found, length = self.live, length - 1
         ends = [length == self.most or found is self.live or beam.tokens[-1] in options.eos_token_id for beam in found]
         penalty = total_wv.dtype.type(max(length, 1) ** options.length_penalty)
@@ -53,7 +53,7 @@ class Beams:
         self.done = not self.live or self._stops(length, total_wv.dtype)
 
     def _best(self, total_wv: np.ndarray, count: int) -> list[Beam]:
-        """The likeliest continuations, likeliest first; those of probability 0 are none."""
+        """Returns the likeliest continuations, likeliest first, without those of probability 0."""
         flat = total_wv.ravel()
         order = np.argpartition(-flat, count)[:count] if count < len(flat) else np.arange(len(flat))
         order = order[np.lexsort((order, -flat[order]))]

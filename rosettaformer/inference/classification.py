@@ -1,4 +1,4 @@
-"""The classes of texts."""
+"""Classifies texts."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ __all__ = ["classify", "probabilities"]
 
 
 def classify(model: Model, tokenizer: Tokenizer, labels: Labels, texts: Sequence[str | tuple[str, str]]) -> np.ndarray:
-    """The probability of every class of every text, `b c`, read in one batch: cut to the positions of the model, padded to the longest.
+    """Returns the probability of every class for every text, `b c`, read in one batch: cut to the model's positions, padded to the longest.
 
-    Of a regression its numbers. A pair is two texts that are read together, as two segments; an empty second text is none, as in the
-    library's pipeline.
+    A regression returns its numbers. A pair is two texts that are read together, as two segments; an empty second text counts as none, as
+    in the library's pipeline.
     """
     given = [text[0] if isinstance(text, tuple) and not text[1] else text for text in texts]
     logits_bc = model.classify(*tokenizer.read(given, model.config))
@@ -25,7 +25,7 @@ def classify(model: Model, tokenizer: Tokenizer, labels: Labels, texts: Sequence
 
 
 def probabilities(logits_bc: np.ndarray, labels: Labels) -> np.ndarray:
-    """As the pipeline `text-classification` of `transformers`."""
+    """Converts logits as the pipeline `text-classification` of `transformers` does."""
     if labels.function == "softmax":
         return softmax.softmax(logits_bc)
     return 0.5 * (1 + np.tanh(logits_bc / 2)) if labels.function == "sigmoid" else logits_bc

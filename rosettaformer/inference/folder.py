@@ -1,6 +1,4 @@
-"""A folder as people have it: a model, its tokenizer, and what it says of labels and of generation. All that is wrong with it is said at
-once.
-"""
+"""A folder as people have it: a model, its tokenizer, its labels and its generation options. All of its problems are reported at once."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ __all__ = ["Folder", "Labels", "open_folder", "refuse"]
 
 @dataclass(frozen=True)
 class Labels:
-    """The names of the classes, and what makes their logits probabilities: `softmax`, `sigmoid` of each, or `none` in a regression."""
+    """The names of the classes, and the function that turns logits into probabilities: `softmax`, `sigmoid`, or `none` in a regression."""
 
     names: tuple[str, ...]
     function: str
@@ -26,7 +24,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder holds. defaults: the generation options that it gives."""
+    """The content of a folder. defaults: its generation options."""
 
     path: Path
     checkpoint: Checkpoint
@@ -36,8 +34,8 @@ class Folder:
 
 
 def open_folder(path: Path, use: str, leave_out: Sequence[str] = (), ignore: Sequence[str] = ()) -> Folder:
-    """The folder, for that use: "generate" needs a decoder alone, "classify" a classification head, "fill" a masked language head, "encode"
-    an encoder alone, "attend" takes any model. leave_out, ignore: as of `hugging_face.view`; a pooler that has no use may be absent.
+    """Opens the folder for a use: "generate" needs a decoder-only model, "classify" a classification head, "fill" a masked language head,
+    "encode" an encoder-only model; "attend" takes any. leave_out, ignore: see `hugging_face.view`; an unused pooler may be absent.
 
     Raises ValueError listing every problem.
     """
@@ -70,7 +68,7 @@ def _checkpoint(path: Path, use: str, leave_out: Sequence[str], ignore: Sequence
 
 
 def _entries(path: Path, checkpoint: Checkpoint | None) -> Mapping[str, Any]:
-    """What config.json says, as far as it can be read."""
+    """Returns the entries of config.json, as far as it can be read."""
     if checkpoint:
         entries: Mapping[str, Any] = checkpoint.foreign.get(CONFIG, {})
         return entries
@@ -81,13 +79,13 @@ def _entries(path: Path, checkpoint: Checkpoint | None) -> Mapping[str, Any]:
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raises one ValueError with every problem, where there are any."""
+    """Raises one ValueError with every problem, if there are any."""
     if text := "\n  ".join(problems):
         raise ValueError(text)
 
 
 def _unfit(config: Any, use: str) -> str:
-    """Why a model of that config cannot be used so, or nothing."""
+    """Returns why a model of that config cannot be used so; empty if it can."""
     has = f"got encoder_layers={config.encoder_layers}, decoder_layers={config.decoder_layers}"
     if use == "generate" and (config.encoder_layers or not config.decoder_layers):
         return f"prompts are continued by a decoder alone, as GPT-2 is; {has}"
@@ -101,7 +99,7 @@ def _unfit(config: Any, use: str) -> str:
 
 
 def _labels(checkpoint: Checkpoint) -> Labels:
-    """As config.json says; without it LABEL_0, ..., and softmax of more classes than one."""
+    """Returns the labels of config.json; by default LABEL_0, ..., and softmax for more than one class."""
     entries, classes = checkpoint.foreign.get(CONFIG, {}), checkpoint.config.classes
     named = entries.get("id2label") or {}
     if not isinstance(named, Mapping):

@@ -1,5 +1,5 @@
-"""Continuing prompts with a decoder alone: greedy, by sampling, and by beams. The model computes logits; the tokens are chosen here, in
-NumPy, so that every backend chooses alike.
+"""Continues prompts with a decoder-only model: greedy, by sampling, and by beams. The model computes logits; NumPy chooses the tokens here,
+so that every backend chooses alike.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ CHUNK = 128  # tokens of a prompt that are read at a time, since logits of all o
 
 @dataclass(frozen=True)
 class Token:
-    """The next token of the answer with that number to the prompt with that number, as soon as it is chosen."""
+    """The next token of an answer, by the numbers of the prompt and the answer, reported as soon as it is chosen."""
 
     prompt: int
     answer: int
@@ -31,7 +31,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer: its tokens, the end token included; and their log p, that of a beam divided by n^length_penalty."""
+    """A whole answer: its tokens, the end token included; and their log p, divided by n^length_penalty in a beam search."""
 
     prompt: int
     answer: int
@@ -40,13 +40,13 @@ class Answer:
 
 
 def generate(model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> Iterator[Token | Answer]:
-    """The answers to the prompts, all in one batch: tokens as they are chosen, but of beams, and every answer when it has ended.
+    """Yields the answers to the prompts, all in one batch: each token as it is chosen (except with beams), and each answer when it ends.
 
-    Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left, which no token
-    attends to and no penalty counts (for no_repeat_ngram_size `transformers` takes the padding for tokens).
-    Drawn tokens depend on the seed and the numbers of prompt and answer, not on the other prompts. Where no token may follow, an answer
-    ends. Raises ValueError where there is no prompt, on one that is empty, and where a prompt or an answer has no room in the positions,
-    or the answers have none in memory.
+    Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left; no token attends
+    to the padding and no penalty counts it (for no_repeat_ngram_size `transformers` takes the padding for tokens). Drawn tokens depend on
+    the seed and the numbers of prompt and answer, not on the other prompts. An answer ends if no token may follow.
+    Raises ValueError if there is no prompt, if one is empty, if a prompt or an answer exceeds the positions, and if the answers exceed the
+    memory.
     """
     if not prompts or not all(prompts):
         raise ValueError(f"every prompt needs at least one token; got {[len(prompt) for prompt in prompts]} tokens")
@@ -62,7 +62,7 @@ def generate(model: Model, prompts: Sequence[Sequence[int]], options: Generation
 
 
 def _require_room(config: TransformerConfig, rows: int, width: int, length: int) -> None:
-    """Raises ValueError where the logits and caches of so many rows, prompts of that width, take more than the machine's memory."""
+    """Raises ValueError if the logits and caches of these rows, with prompts of that width, exceed the machine's memory."""
     logits = 4 * min(width, CHUNK) * config.target_vocabulary
     cache = 2 * length * config.decoder_layers * config.key_value_heads * (config.key_size + config.value_size)  # of half precision
     size, room = rows * (logits + cache), physical_memory()
@@ -71,9 +71,10 @@ def _require_room(config: TransformerConfig, rows: int, width: int, length: int)
 
 
 def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarray, options: GenerationOptions, ends: bool) -> np.ndarray:
-    """The scores by which the next token is chosen: repetition_penalty, no_repeat_ngram_size, then no end token where it may not come yet.
+    """Returns the scores that choose the next token: with repetition_penalty and no_repeat_ngram_size, and -inf for an end token that comes
+    too early.
 
-    scores_bv: logits, or of beams `log p`. ends: whether an end token may come.
+    scores_bv: logits, or `log p` of beams. ends: whether an end token may come.
     """
     result_bv = sampling.penalise(scores_bv, target_bt, options.repetition_penalty, options.no_repeat_ngram_size, mask_bt)
     if not ends:
@@ -82,7 +83,7 @@ def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarra
 
 
 class _Reading:
-    """The model that has read a text for each row: the scores of the next token."""
+    """The model after it has read a text for each row: the scores of the next token."""
 
     def __init__(self, model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions, most: int, least: int) -> None:
         width = max(map(len, prompts))
@@ -99,7 +100,7 @@ class _Reading:
             self._read(self._target_bt[:, part], self._mask_bt[:, part])
 
     def read(self, token_b: np.ndarray, row_b: np.ndarray | None = None) -> None:
-        """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
+        """Reads these tokens; first, row i becomes what row `row_b[i]` was."""
         if row_b is not None:
             self._cache = self._model.reorder(self._cache, row_b)
             self._target_bt, self._mask_bt = self._target_bt[row_b], self._mask_bt[row_b]
@@ -119,13 +120,13 @@ class _Reading:
         return x_bv - np.log(np.sum(np.exp(x_bv), axis=1, keepdims=True))
 
     def scores_bv(self, beams: bool) -> np.ndarray:
-        """Of the logits, or for beams of `log p`."""
+        """The logits, or `log p` for beams."""
         ends = self._target_bt.shape[1] - self._prompt_length >= self._least
         return next_scores(self.log_p_bv if beams else self._logits_bv, self._target_bt, self._mask_bt, self._options, ends)
 
 
 def _one_by_one(reading: _Reading, options: GenerationOptions, most: int) -> Iterator[Token | Answer]:
-    """Greedy search, or sampling: a token of every row, then the next."""
+    """Searches greedily, or samples: one token for every row, then the next."""
     names = [divmod(row, options.num_return_sequences) for row in range(reading.rows)]
     uniform = [np.random.default_rng([options.seed, *name]) for name in names]
     tokens, log_p, live = [list[int]() for _ in names], np.zeros(reading.rows), np.ones(reading.rows, bool)
@@ -154,7 +155,7 @@ def _choose(scores_v: np.ndarray, uniform: np.random.Generator, options: Generat
 
 
 def _beams(reading: _Reading, options: GenerationOptions, most: int) -> Iterator[Answer]:
-    """Beam search of every prompt: its best hypotheses when it ends."""
+    """Searches every prompt by beams, and yields its best hypotheses when it ends."""
     size = options.num_beams
     searches = [Beams(options, most) for _ in range(reading.rows // size)]
     while True:

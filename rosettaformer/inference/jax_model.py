@@ -1,4 +1,4 @@
-"""The port to JAX as a model for use: a program for each set of shapes."""
+"""The JAX port as a model for use: one program for each set of shapes."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -23,7 +23,7 @@ def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device
 
 
 class JaxModel:
-    """`models.Model`, in JAX. A float64 model is one of jax_enable_x64, whatever the caller's setting."""
+    """`models.Model`, in JAX. A float64 model runs under jax_enable_x64, whatever the caller's setting."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config = config
@@ -70,7 +70,7 @@ class JaxModel:
 
 
 def _last(model: Transformer, token_bt: jax.Array, cache_: Any, mask_bt: jax.Array) -> tuple[jax.Array, Any]:
-    """The logits after the last token, and the cache."""
+    """Returns the logits after the last token, and the cache."""
     logits_btv, cache_ = cache.decode_step(model, token_bt, cache_, mask_bt)
     return logits_btv[:, -1], cache_
 

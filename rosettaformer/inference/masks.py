@@ -1,4 +1,4 @@
-"""What may stand at the masks of texts."""
+"""Fills the masks of texts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ __all__ = ["Filling", "fill"]
 
 
 class Filling(NamedTuple):
-    """A token in place of a mask: its probability, its id and text, and the text with it, as the pipeline `fill-mask` names them."""
+    """A token in place of a mask: its probability, id and text, and the text with it, named as in the pipeline `fill-mask`."""
 
     score: float
     token: int
@@ -23,11 +23,12 @@ class Filling(NamedTuple):
 
 
 def fill(model: Model, tokenizer: Tokenizer, texts: Sequence[str], top_k: int) -> list[list[list[Filling]]]:
-    """For every text and every mask in it the top_k likeliest tokens, read in one batch: cut to the positions, padded to the longest.
+    """Returns, for every text and every mask in it, the top_k likeliest tokens, read in one batch: cut to the positions, padded to the
+    longest.
 
-    Of equal ones the lower id comes first. The other masks of a text stay in its sequences, with all special tokens; where there is one
-    mask alone, special tokens are left out. Raises ValueError where a tokenizer has no mask, a text none, or the model fewer tokens.
-    Source: FillMaskPipeline of transformers/pipelines/fill_mask.py, 5.23.
+    Of equally likely tokens the lower id comes first. Other masks of a text stay in its sequences, with all special tokens; a text with a
+    single mask has special tokens left out. Raises ValueError if a tokenizer has no mask, a text none, or the model fewer tokens. Source:
+    FillMaskPipeline of transformers/pipelines/fill_mask.py, 5.23.
     """
     config, mask_id = model.config, tokenizer.id_of("mask_token")
     if mask_id is None:

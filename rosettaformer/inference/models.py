@@ -1,4 +1,4 @@
-"""Models for use: one face for the four implementations, with NumPy arrays in and out."""
+"""Models for use: one interface to the four implementations, with NumPy arrays in and out."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -23,31 +23,31 @@ class Model(Protocol):
     config: TransformerConfig
 
     def start(self, rows: int, length: int) -> Any:
-        """An empty cache for so many rows of at most so many tokens, of a decoder alone."""
+        """Returns an empty cache of a decoder-only model, for `rows` rows of at most `length` tokens."""
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache: Any) -> tuple[np.ndarray, Any]:
-        """Reads tokens; the logits `b v` after the last of them, and the cache after them. The cache that is given is then of no use."""
+        """Reads tokens; returns the logits `b v` after the last one, and the cache after them. The given cache must not be used again."""
 
     def reorder(self, cache: Any, row_b: np.ndarray) -> Any:
-        """The cache whose row i is what row `row_b[i]` was."""
+        """Returns the cache whose row i is what row `row_b[i]` was."""
 
     def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        """The vectors `b s d` of an encoder."""
+        """Returns the vectors `b s d` of an encoder."""
 
     def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        """The logits `b c` of each row's classes."""
+        """Returns the logits `b c` of each row's classes."""
 
     def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        """The logits `b s v` of what stands at every position."""
+        """Returns the logits `b s v` of the token at every position."""
 
     def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
-        """The vectors and attention weights of every layer: arguments and result as of `reference_numpy.states.states`."""
+        """Returns the vectors and attention weights of every layer, like `reference_numpy.states.states`."""
 
 
 def open_model(checkpoint: Checkpoint, backend: str = "numpy", dtype: str = "float32", device: str = "cpu") -> Model:
-    """The checkpoint's model in a backend, its parameters rounded to the dtype; int8: the projections of a decoder (INT8).
+    """Returns the checkpoint's model in a backend, its parameters rounded to the dtype; int8: the projections of a decoder (INT8).
 
-    Raises MissingBackend where the backend's framework is missing or broken, ValueError on another backend, dtype or device.
+    Raises MissingBackend if the backend's framework is missing or broken, ValueError on another backend, dtype or device.
     """
     known("backend", [backend], BACKENDS)
     known("dtype", [dtype], (*DTYPES, "int8"))

@@ -12,7 +12,7 @@ __all__ = ["make"]
 
 
 def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> "NumpyModel":
-    """The model of canonical parameters. Raises ValueError on another device than cpu."""
+    """Returns the model of canonical parameters. Raises ValueError on a device other than cpu."""
     if device != "cpu":
         raise ValueError(f"device must be cpu; got {device!r}")
     return NumpyModel(config, parameters)

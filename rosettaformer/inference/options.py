@@ -1,4 +1,4 @@
-"""How a text is continued: the options of `generate` of the library transformers, with its names, meanings and defaults."""
+"""How a text is continued: the options of transformers' `generate`, with its names, meanings and defaults."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ _Early = Annotated[bool | str, Rule(lambda value: isinstance(value, bool) or val
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions(Fields):
-    """The options of a continuation. Those that a search has no use for are not read by it.
+    """The options of a continuation. A search ignores those that it does not use.
 
     Raises ValueError naming every field that is out of range, with what is required and what came, and every conflict of two.
     """
@@ -44,23 +44,23 @@ class GenerationOptions(Fields):
     KIND: ClassVar[str] = "generation option"
 
     max_new_tokens: _Limit = None  # the end token counts
-    min_new_tokens: _Least = None  # so many tokens come before an end token at least
-    max_length: _Limit = None  # of the longest prompt and its continuation together, where max_new_tokens is None
-    min_length: _Natural = 0  # the same, where min_new_tokens is None
-    do_sample: _Flag = False  # draw tokens; otherwise the likeliest
+    min_new_tokens: _Least = None  # the least number of tokens before an end token
+    max_length: _Limit = None  # of the longest prompt and its continuation together, if max_new_tokens is None
+    min_length: _Natural = 0  # the same, if min_new_tokens is None
+    do_sample: _Flag = False  # draw tokens; otherwise take the likeliest
     num_beams: _Rows = 1
     num_return_sequences: _Rows = 1  # continuations of a prompt
     temperature: _Positive = 1.0  # divides the logits that are sampled from
     top_k: _Natural = 50  # samples from the k likeliest tokens; 0: from all
     top_p: _Probability = 1.0  # samples from the likeliest tokens that together have at least this probability
     repetition_penalty: _Positive = 1.0  # makes a token that the text holds less likely; 1: no less
-    no_repeat_ngram_size: _Natural = 0  # no run of so many tokens appears twice; 0: any may
+    no_repeat_ngram_size: _Natural = 0  # no n-gram of this length appears twice; 0: any may
     length_penalty: _Exponent = 1.0  # a hypothesis of n new tokens has the score log p / n^length_penalty
-    early_stopping: _Early = False  # when a beam search ends: `beams.Beams`
+    early_stopping: _Early = False  # when a beam search ends: see `beams.Beams`
     eos_token_id: _Ids = ()  # each ends a continuation
     bos_token_id: _Id = None  # begins a continuation of nothing
-    pad_token_id: _Id = None  # stands before shorter prompts of a batch; it is never looked at
-    seed: _Natural = 0  # of the numbers that tokens are drawn by
+    pad_token_id: _Id = None  # stands before shorter prompts of a batch; no token attends to it
+    seed: _Natural = 0  # of the numbers by which tokens are drawn
 
     def _conflicts(self) -> Iterator[str]:
         if self.do_sample and self.num_beams > 1:
@@ -72,10 +72,11 @@ class GenerationOptions(Fields):
             )
 
     def most(self, prompt_length: int, positions: int) -> int:
-        """How many tokens follow a prompt of that length at most: max_new_tokens, what max_length leaves, or 20, as far as there is room.
+        """Returns how many tokens may follow a prompt of that length: max_new_tokens, what max_length leaves, or 20, as far as there is
+        room.
 
-        positions: what the model has, 0: no limit. The last token needs none, since it is not read. Raises ValueError where the prompt
-        leaves no room, or less than was asked for.
+        positions: of the model, 0: no limit. The last token needs none, since it is not read. Raises ValueError if the prompt leaves no
+        room, or less than was asked for.
         """
         if positions and prompt_length > positions:
             raise ValueError(f"a prompt must have at most {positions} tokens, the positions of the model; got {prompt_length}")
@@ -93,11 +94,11 @@ class GenerationOptions(Fields):
         return count
 
     def least(self, prompt_length: int) -> int:
-        """How many tokens come before an end token."""
+        """Returns how many tokens must come before an end token."""
         return self.min_new_tokens if self.min_new_tokens is not None else max(self.min_length - prompt_length, 0)
 
 
-# What a file may say beside the fields, which changes no token: what is recorded, kept or returned
+# Entries of a file, beside the fields, that change no token: what is recorded, kept or returned
 _WITHOUT_EFFECT = {
     "transformers_version", "_from_model_config", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "trust_remote_code",
     "decoder_start_token_id", "output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate",
@@ -105,7 +106,7 @@ _WITHOUT_EFFECT = {
     "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_early_exit",
     "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size",
 }  # fmt: skip
-# and what does, and is not built: entry -> the value at which it has no effect; every entry has none at null
+# Entries that do, and are not supported: entry -> the value without effect; null has none either
 _NEUTRAL = {
     "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
     "renormalize_logits": False, "remove_invalid_values": False, "token_healing": False, "guidance_scale": 1, "num_beam_groups": 1,
@@ -114,9 +115,9 @@ _NEUTRAL = {
 
 
 def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a checkpoint brings (`Checkpoint.foreign`): of its generation_config.json, or of its config.json without one.
+    """Returns the options of a checkpoint (`Checkpoint.foreign`): of its generation_config.json, or else of its config.json.
 
-    Raises ValueError listing every entry that changes tokens and is not supported. Of config.json only the options are read.
+    Raises ValueError listing every unsupported entry that changes tokens. Of config.json only the options are read.
     """
     own = GENERATION in foreign
     entries = foreign.get(GENERATION, foreign.get(CONFIG, {}))

@@ -1,4 +1,4 @@
-"""Sentence embeddings: one vector for each text, of the vectors of its tokens."""
+"""Sentence embeddings: one vector for each text, from the vectors of its tokens."""
 
 import os
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ _FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 
 @dataclass(frozen=True)
 class Recipe:
-    """pooling: the mean of a text's tokens, or its first one. normalised: whether a vector has length 1. positions: 0, or what texts are
-    cut to.
+    """pooling: the mean of a text's tokens, or its first one. normalised: whether a vector has length 1. positions: the length to which
+    texts are cut; 0 for no limit.
     """
 
     pooling: str = "mean"
@@ -32,9 +32,9 @@ class Recipe:
 
 
 def recipe(folder: Path) -> Recipe:
-    """What the files of sentence-transformers in the folder say; without them the mean, of length 1.
+    """Returns the recipe in the folder's sentence-transformers files; by default the mean, of length 1.
 
-    Raises ValueError on files that hold something else, and on a pooling that is not supported.
+    Raises ValueError on files that hold something else, and on an unsupported pooling.
     """
     limits = folder / "sentence_bert_config.json"
     cut = read_object(limits, optional=True).get("max_seq_length") or 0
@@ -53,7 +53,7 @@ def recipe(folder: Path) -> Recipe:
 
 
 def _modules(path: Path) -> dict[str, str] | None:
-    """The folder of each kind of module that a modules.json lists; None where there is no such file."""
+    """Returns the folder of each kind of module that a modules.json lists; None if there is no such file."""
     if not os.path.lexists(path):
         return None
     parts = read_json(path)

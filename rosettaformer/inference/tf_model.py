@@ -1,4 +1,4 @@
-"""The port to TensorFlow as a model for use: a graph for each set of shapes."""
+"""The TensorFlow port as a model for use: one graph for each set of shapes."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -27,7 +27,7 @@ def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device
 
 
 class TfModel:
-    """`models.Model`, in TensorFlow. Steps of decoding are compiled by XLA; an encoder, which sees many shapes, is not."""
+    """`models.Model`, in TensorFlow. XLA compiles decoding steps but not an encoder, which sees many shapes."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config, self._device = config, device
@@ -68,7 +68,7 @@ class TfModel:
         return self._run(self._states, **inputs)
 
     def _last(self, token_bt: tf.Tensor, cache_: Any, mask_bt: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The logits after the last token, and the cache."""
+        """Returns the logits after the last token, and the cache."""
         logits_btv, cache_ = cache.decode_step(self._decoding, token_bt, cache_, mask_bt)
         return logits_btv[:, -1], cache_
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder: texts to ids, alone or in batches, and back."""
+"""The tokenizer of a folder: texts to ids, singly or in batches, and back."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +13,9 @@ from . import tokenizer_files
 
 __all__ = ["Batch", "Pieces", "Tokenizer"]
 
-_UNLIMITED = 1_000_000  # a model_max_length of at least that says that there is none
+_UNLIMITED = 1_000_000  # a model_max_length of at least this means that there is none
 _OF_PAIRS = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
-# what clean_up_tokenization_spaces takes a space from, in this order
+# clean_up_tokenization_spaces removes a space before these, in this order
 _CLEANED = {" .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", **{f" {end}": end for end in ("n't", "'m", "'s", "'ve", "'re")}}
 
 
@@ -23,7 +23,7 @@ Inputs = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # ids, masks and segm
 
 
 class Batch(NamedTuple):
-    """Texts, padded to the longest: ids, which of them are real, and the segment of each: 0 where the tokenizer gives none to a model."""
+    """Texts padded to the longest: ids, masks of real tokens, and the segment of each, 0 if the tokenizer has none."""
 
     token_bs: np.ndarray
     mask_bs: np.ndarray
@@ -33,8 +33,8 @@ class Batch(NamedTuple):
 class Tokenizer:
     """Texts to ids and back, as `transformers` does with the files of the folder.
 
-    vocabulary: the number of the model's tokens; None where it is not known. entries: what the model's config.json says.
-    Raises ValueError where the folder has no tokenizer, where its files are damaged, and where it has another number of tokens.
+    vocabulary: the number of the model's tokens; None if unknown. entries: the model's config.json. Raises ValueError if the folder has no
+    tokenizer, if its files are damaged, and if it has another number of tokens.
     """
 
     def __init__(self, folder: Path, vocabulary: int | None, entries: Mapping[str, Any]) -> None:
@@ -43,11 +43,11 @@ class Tokenizer:
             raise ValueError(f"the tokenizer of {folder} must have the {vocabulary} tokens of the model; it has {size}")
 
     def prompt(self, text: str) -> list[int]:
-        """The ids of a text that is to be continued."""
+        """Returns the ids of a text that is to be continued."""
         return list(self._encoded([text])[0].ids)
 
     def words(self, ids: Sequence[int]) -> list[str]:
-        """Each token by itself: as it is written in the vocabulary, where it is no whole characters in the bytes of a text."""
+        """Returns the text of each token; a token that is no whole character is shown as the vocabulary writes it."""
         written = [self._inner.id_to_token(int(id_)) or f"<{id_}>" for id_ in ids]
         if not isinstance(self._inner.decoder, decoders.ByteLevel):
             return written
@@ -55,7 +55,7 @@ class Tokenizer:
         return [token if "\ufffd" in text else text for token, text in zip(written, texts, strict=True)]
 
     def text(self, ids: Sequence[int], special: bool = False) -> str:
-        """The text of ids; special tokens, such as one that ends a text, are no part of it, unless `special`."""
+        """Returns the text of ids, without special tokens unless `special`."""
         text = str(self._inner.decode(list(ids), skip_special_tokens=not special))
         pairs = isinstance(self._inner.model, models.BPE) and not self._settings.get(_OF_PAIRS, False)
         if self._settings.get("clean_up_tokenization_spaces", False) and not pairs:
@@ -64,8 +64,8 @@ class Tokenizer:
         return text
 
     def batch(self, texts: Sequence[str | tuple[str, str]], positions: int) -> Batch:
-        """Texts and pairs of texts, with the tokens that the model puts between and around them, as `tokenizer(texts, truncation=True,
-        padding=True)` gives them: cut to the positions (0: not cut) or the tokenizer's own limit, of a pair the longer text first.
+        """Encodes texts and pairs of texts like `tokenizer(texts, truncation=True, padding=True)`: with special tokens, cut to the
+        positions (0: not cut) or the tokenizer's own limit, the longer text of a pair first.
         """
         found = self._cut(texts, positions)
         width = max(len(row.ids) for row in found)
@@ -82,9 +82,9 @@ class Tokenizer:
         return Batch(padded([row.ids for row in found], pad_id), mask_bs, segment_bs)
 
     def read(self, texts: Sequence[str | tuple[str, str]], config: TransformerConfig, positions: int = 0) -> Inputs:
-        """As `batch`, for an encoder of that config: cut to its positions, or fewer; without segments where it has none.
+        """Like `batch`, for an encoder of that config: cut to at most its positions; without segments if it has none.
 
-        Raises ValueError on a text without a token, and on a pair for which there is no second segment.
+        Raises ValueError on a text without a token, and on a pair if there is no second segment.
         """
         limits = [limit for limit in (config.max_positions, positions) if limit]
         token_bs, mask_bs, segment_bs = self.batch(texts, min(limits, default=0))
@@ -95,17 +95,17 @@ class Tokenizer:
         return token_bs, mask_bs, segment_bs if config.segments else None
 
     def id_of(self, name: str) -> int | None:
-        """The id of a special token, such as mask_token; None where there is none."""
+        """Returns the id of a special token, such as mask_token; None if there is none."""
         token = self._settings.get(name)
         return None if token is None else self._inner.token_to_id(token)
 
     def second(self, pair: tuple[str, str], positions: int) -> int:
-        """The place of the second text's first token in the row that `batch` makes of a pair; its length where nothing of that is left."""
+        """Returns where the second text begins in the row that `batch` makes of a pair; the row's length if nothing of it is left."""
         (row,) = self._cut([pair], positions)
         return row.sequence_ids.index(1) if 1 in row.sequence_ids else len(row.ids)
 
     def _cut(self, texts: Sequence[str | tuple[str, str]], positions: int) -> list[Any]:
-        """The rows of `batch` before they are padded."""
+        """Returns the rows of `batch` before they are padded."""
         own = self._settings.get("model_max_length", self._settings.get("max_len"))
         limits = [limit for limit in (positions, own) if isinstance(limit, (int, float)) and 0 < limit < _UNLIMITED]
         if limits:
@@ -116,7 +116,7 @@ class Tokenizer:
             self._inner.no_truncation()
 
     def _encoded(self, texts: Sequence[str | tuple[str, str]]) -> list[Any]:
-        """Texts and pairs, whole. Raises ValueError on one that the tokenizer cannot read."""
+        """Returns texts and pairs, uncut. Raises ValueError on one that the tokenizer cannot read."""
         try:
             return list(self._inner.encode_batch(list(texts)))
         except Exception as error:  # tokenizers raises Exception itself
@@ -131,13 +131,13 @@ class Pieces:
         self._told = tokenizer.text(prompt)
 
     def add(self, id_: int) -> str:
-        """The text that the token completes, which may be none."""
+        """Adds a token and returns the text that it completes, which may be empty."""
         self._ids.append(id_)
         text = self._tokenizer.text(self._ids)
         return "" if text.endswith("\ufffd") else self._new(text)
 
     def end(self) -> str:
-        """What is left when no token follows."""
+        """Returns the rest when no token follows."""
         return self._new(self._tokenizer.text(self._ids))
 
     def _new(self, text: str) -> str:
@@ -148,5 +148,5 @@ class Pieces:
 
 
 def _padded(size: int, vocabulary: int) -> bool:
-    """Whether the vocabulary is that size, or that size rounded up to a multiple, as tables are for speed."""
+    """Whether the vocabulary has that size, or that size rounded up to a multiple, as tables are for speed."""
     return any(-(-size // multiple) * multiple == vocabulary for multiple in (1, 8, 16, 32, 64, 128))

@@ -1,4 +1,4 @@
-"""The classes of `transformers`' tokenizers that are read: what each makes of its vocabulary and settings.
+"""The supported classes of `transformers`' tokenizers, each built from its vocabulary and settings.
 
 Source: transformers/models/bert/tokenization_bert.py, transformers/models/gpt2/tokenization_gpt2.py, 5.23.
 """
@@ -16,8 +16,8 @@ Vocabulary = tuple[dict[str, int], list[tuple[str, str]]]  # tokens, and the pai
 
 
 class Kind(NamedTuple):
-    """A class of tokenizers. files: those of its vocabulary, where there is no tokenizer.json. special: its special tokens where nothing is
-    said of them. ends: those that stand before a text and after each. make: None where tokenizer.json is all of it.
+    """A class of tokenizers. files: of its vocabulary, if there is no tokenizer.json. special: its default special tokens. ends: those
+    before a text and after each. make: None if tokenizer.json describes all of it.
     """
 
     input_names: tuple[str, ...] = _TEXT
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
 
 def _byte_pairs(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """The tokenizer of GPT-2: bytes, merged by rank."""
+    """Returns the tokenizer of GPT-2: bytes, merged by rank."""
     inner = tokenizers.Tokenizer(models.BPE(*vocabulary, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
     inner.decoder = decoders.ByteLevel()
@@ -37,7 +37,7 @@ def _byte_pairs(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenize
 
 
 def _word_pieces(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """The tokenizer of BERT: words, and the longest pieces of each."""
+    """Returns the tokenizer of BERT: words, and the longest pieces of each."""
     tokens, unknown = vocabulary[0], str(settings["unk_token"])
     if lacking := [str(settings[key] or key) for key in ("unk_token", "cls_token", "sep_token") if str(settings[key]) not in tokens]:
         raise ValueError(f"it must have the tokens {', '.join(lacking)}")

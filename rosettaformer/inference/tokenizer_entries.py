@@ -1,4 +1,4 @@
-"""What the entries of tokenizer_config.json and special_tokens_map.json must be, and the tokens that they write as objects."""
+"""Checks the entries of tokenizer_config.json and special_tokens_map.json, and reads tokens written as objects."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of a to
 
 
 def _is_object(value: Any) -> bool:
-    """Whether it is a token that is written as an object."""
+    """Whether it is a token written as an object."""
     has_content = isinstance(value, Mapping) and isinstance(value.get("content"), str)
     return has_content and all(isinstance(value.get(key, True), bool) for key in _FLAGS)
 
@@ -55,9 +55,9 @@ _RULES = {
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The entries of a file, none where there is none; one that is null is absent, but for a special token.
+    """Returns the entries of a file, empty if there is none; a null entry is absent, except for a special token.
 
-    Raises ValueError naming every entry that is not what it must be.
+    Raises ValueError naming every entry that is not as required.
     """
     entries = {name: value for name, value in read_object(path, optional=True).items() if value is not None or name in SPECIAL}
     wrong = {name: value for name, value in entries.items() if name in _RULES and value is not None and not _RULES[name].good(value)}
@@ -67,14 +67,14 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def token(value: Any) -> AddedToken:
-    """A token that is written as an object. Raises ValueError on something else."""
+    """Returns a token that is written as an object. Raises ValueError on something else."""
     if not _is_object(value):
         raise ValueError(f"an added token must be an object with its content, and flags that are true or false; got {value!r:.100}")
     return AddedToken(value["content"], **{key: value[key] for key in _FLAGS if key in value})
 
 
 def special(value: Any) -> Any:
-    """A special token that may be written as an object, or a list of such."""
+    """Returns a special token that may be written as an object, or a list of such."""
     if isinstance(value, Mapping) and "content" in value:
         return token({**value, "special": True})
     return [special(one) for one in value] if isinstance(value, list) else value

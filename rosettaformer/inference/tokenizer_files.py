@@ -1,7 +1,7 @@
-"""The files of a folder's tokenizer, read as `transformers` 5 reads them: its class, its vocabulary, and the tokens that are added to it.
+"""Reads the files of a folder's tokenizer as `transformers` 5 does: its class, its vocabulary, and the tokens added to it.
 
-Source: `AutoTokenizer.from_pretrained`, `PreTrainedTokenizerBase._from_pretrained` and `TokenizersBackend.__init__`, 5.23. A class that
-the library builds from a vocabulary takes that of tokenizer.json, and its normalizer from tokenizer_config.json; TokenizersBackend is
+Source: `AutoTokenizer.from_pretrained`, `PreTrainedTokenizerBase._from_pretrained` and `TokenizersBackend.__init__`, 5.23. A class that the
+library builds from a vocabulary takes the vocabulary of tokenizer.json, and its normalizer from tokenizer_config.json; TokenizersBackend is
 tokenizer.json as it stands.
 """
 
@@ -27,8 +27,8 @@ WHOLE, LARGEST = "tokenizer.json", 1 << 27
 
 
 class Files(NamedTuple):
-    """A tokenizer, what its files say of it (special tokens as texts), and the names of what it gives a model. size: the number of its
-    tokens, but for special ones that the class adds and the vocabulary has not.
+    """A tokenizer, what its files say about it (special tokens as texts), and the names of what it gives a model. size: the number of its
+    tokens, without special ones that the class adds and the vocabulary lacks.
     """
 
     inner: tokenizers.Tokenizer
@@ -38,9 +38,9 @@ class Files(NamedTuple):
 
 
 def read(folder: Path, entries: Mapping[str, Any]) -> Files:
-    """The tokenizer of a folder. entries: what the model's config.json says.
+    """Returns the tokenizer of a folder. entries: the model's config.json.
 
-    Raises ValueError where there is none, where its files are damaged, and on a class that is not supported.
+    Raises ValueError if there is none, if its files are damaged, and on an unsupported class.
     """
     said = tokenizer_entries.read(folder / "tokenizer_config.json")
     name = _class(folder, said, entries)
@@ -57,7 +57,7 @@ def read(folder: Path, entries: Mapping[str, Any]) -> Files:
 
 
 def _class(folder: Path, said: Mapping[str, Any], entries: Mapping[str, Any]) -> str:
-    """The class that the folder names, otherwise that of the model's family, otherwise that which has such files."""
+    """Returns the class that the folder names, else that of the model's family, else the one that has such files."""
     named = said.get("tokenizer_class", entries.get("tokenizer_class"))
     if named is not None:
         name = named.removesuffix("Fast") if isinstance(named, str) else ""
@@ -74,7 +74,7 @@ def _class(folder: Path, said: Mapping[str, Any], entries: Mapping[str, Any]) ->
 
 
 def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any]) -> Files:
-    """The tokenizer of these files."""
+    """Builds the tokenizer from these files."""
     text, *_ = [read_text(folder / file, LARGEST) for file in files]
     whole = _whole(text) if files == [WHOLE] else {}
     settings, added = _settings(folder, kind, said, whole)
@@ -98,7 +98,7 @@ def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any
 
 
 def _whole(text: str) -> dict[str, Any]:
-    """What a tokenizer.json says. Raises ValueError where it has no model, or added tokens without numbers."""
+    """Returns the content of a tokenizer.json. Raises ValueError if it has no model, or added tokens without numbers."""
     whole = parse_json(text)
     if not isinstance(whole, dict) or not isinstance(whole.get("model"), dict):
         raise ValueError("it must be a JSON object with a model")
@@ -109,20 +109,20 @@ def _whole(text: str) -> dict[str, Any]:
 
 
 def _frame(whole: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """A tokenizer.json without its vocabulary: what stands around texts, and how they are padded and cut."""
+    """Returns a tokenizer.json without its vocabulary: what stands around texts, and how they are padded and cut."""
     model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
     return tokenizers.Tokenizer.from_str(json.dumps({**whole, "model": model, "added_tokens": []}))
 
 
 def _sides(frame: tokenizers.Tokenizer | None) -> dict[str, Any]:
-    """On which side a tokenizer.json pads and cuts, and with what."""
+    """Returns the sides on which a tokenizer.json pads and cuts, and its padding."""
     padding, truncation = (frame.padding, frame.truncation) if frame is not None else (None, None)
     found = {"padding_side": padding["direction"], "pad_token": padding["pad_token"]} if padding else {}
     return found | ({"truncation_side": truncation["direction"]} if truncation else {})
 
 
 def _vocabulary(whole: Mapping[str, Any]) -> Vocabulary:
-    """The tokens and merges of a tokenizer.json."""
+    """Returns the tokens and merges of a tokenizer.json."""
     vocabulary, merges = whole["model"].get("vocab"), whole["model"].get("merges", [])
     if not isinstance(vocabulary, dict) or not isinstance(merges, list) or not all(isinstance(pair, (str, list)) for pair in merges):
         raise ValueError("its model must have a vocabulary of tokens to ids, and merges of pairs")
@@ -130,12 +130,12 @@ def _vocabulary(whole: Mapping[str, Any]) -> Vocabulary:
 
 
 def _settings(folder: Path, kind: Kind, said: Mapping[str, Any], whole: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, AddedToken]]:
-    """What is said of a tokenizer, and the tokens that are added to its vocabulary, by number.
+    """Returns the settings of a tokenizer, and the tokens added to its vocabulary, by number.
 
-    special_tokens_map.json, added_tokens.json and the added tokens of tokenizer.json count where tokenizer_config.json has no
+    special_tokens_map.json, added_tokens.json and the added tokens of tokenizer.json count only if tokenizer_config.json has no
     added_tokens_decoder.
     """
-    around = ("add_bos_token", "add_eos_token") if whole else ()  # a tokenizer.json has what stands around a text
+    around = ("add_bos_token", "add_eos_token") if whole else ()  # a tokenizer.json describes what stands around a text
     settings = {key: value for key, value in said.items() if key not in around}
     _rename(settings, not settings.get(EXTRA))
     own = {key: special(value) for key, value in settings.pop(EXTRA).items()} if isinstance(settings.get(EXTRA), Mapping) else {}
@@ -161,7 +161,7 @@ def _settings(folder: Path, kind: Kind, said: Mapping[str, Any], whole: Mapping[
 
 
 def _rename(settings: dict[str, Any], absent: bool) -> None:
-    """Additional special tokens are the extra ones, where these are absent."""
+    """Takes additional special tokens for the extra ones, if these are absent."""
     if absent and ADDITIONAL in settings:
         settings[EXTRA] = settings.pop(ADDITIONAL)
 
@@ -186,7 +186,7 @@ def _add(inner: tokenizers.Tokenizer, settings: Mapping[str, Any], added: Mappin
 
 
 def _ends(inner: tokenizers.Tokenizer, kind: Kind, settings: Mapping[str, Any]) -> Any:
-    """What puts the class's tokens, or those that settings ask for, around texts; None where that of tokenizer.json does."""
+    """Returns the post-processor that puts the class's or the settings' tokens around texts; None if tokenizer.json's does."""
     if kind.ends:
         first, last = (str(settings[key]) for key in kind.ends)
         single, pair = f"{first}:0 $A:0 {last}:0", f"$B:1 {last}:1"
@@ -202,7 +202,7 @@ def _ends(inner: tokenizers.Tokenizer, kind: Kind, settings: Mapping[str, Any]) 
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The numbers of the tokens that an added_tokens.json names."""
+    """Returns the numbers of the tokens that an added_tokens.json names."""
     numbers = read_object(path, optional=True)
     if wrong := [name for name, number in numbers.items() if not is_integer(number)]:
         raise ValueError(f"{path} must map tokens to their numbers; got {wrong[0]!r:.100}: {numbers[wrong[0]]!r:.100}")

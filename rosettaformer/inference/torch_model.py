@@ -1,4 +1,4 @@
-"""The port to PyTorch as a model for use: eager, with fused projections in a decoder."""
+"""The PyTorch port as a model for use: eager, with fused projections in a decoder."""
 
 from collections.abc import Mapping
 from typing import Any

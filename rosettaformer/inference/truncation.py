@@ -1,4 +1,4 @@
-"""What a token is drawn from, as `transformers` 5 keeps it."""
+"""Selects the tokens that may be drawn, as `transformers` 5 does."""
 
 import numpy as np
 
@@ -10,13 +10,13 @@ __all__ = ["truncate"]
 
 
 def truncate(scores_v: np.ndarray, options: GenerationOptions) -> np.ndarray:
-    """The scores divided by the temperature; then -inf for those below the top_k-th; then for the least likely ones that together have a
-    probability of at most 1 - top_p, but never for the likeliest.
+    """Returns the scores divided by the temperature, with -inf for those below the top_k-th, then for the least likely ones whose
+    probabilities together are at most 1 - top_p, but never for the likeliest.
 
-    Scores that equal the top_k-th stay, so that more than top_k may; `reference_numpy.sampling.truncate` keeps top_k, the lower ids first.
-    Of equal scores at the edge of top_p the lower ids stay; the library leaves it to its sort. Sums of probabilities are of
-    float64, rounded, as PyTorch's on a CPU.
-    Source: TemperatureLogitsWarper, TopKLogitsWarper and TopPLogitsWarper of transformers/generation/logits_process.py, 5.23.
+    Scores equal to the top_k-th stay, so that more than top_k may; `reference_numpy.sampling.truncate` keeps top_k, lower ids first. Of
+    equal scores at the edge of top_p the lower ids stay; the library leaves it to its sort. Probabilities are summed in float64 and
+    rounded, as PyTorch does on a CPU. Source: TemperatureLogitsWarper, TopKLogitsWarper and TopPLogitsWarper of
+    transformers/generation/logits_process.py, 5.23.
     """
     x_v = arithmetic.divide(scores_v, scores_v.dtype.type(options.temperature))
     if 0 < options.top_k < len(x_v):

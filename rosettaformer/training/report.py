@@ -143,7 +143,7 @@ class Report:
         self.console.print(text, soft_wrap=True)
 
     def step(self, number: int, loss: float, tokens: int, share: float) -> None:
-        """Updates the display after a step. tokens: of the batch, without padding. share: the completed part of the run, between 0 and 1."""
+        """Updates the display after a step. tokens: of the batch, without padding. share: the completed part of the run, from 0 to 1."""
         now = time.monotonic()
         self._seen += 1
         weight = min(RECENT, 1 - 1 / self._seen)  # a plain mean over the first few

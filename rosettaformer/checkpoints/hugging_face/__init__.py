@@ -1,6 +1,6 @@
-"""Folders of Hugging Face's transformers: config.json and safetensors or files of torch.save, one or shards. A table for each family.
+"""Folders of Hugging Face's transformers: config.json with safetensors or torch.save files, single or in shards. One table for each family.
 
-What a folder says and the config does not hold, such as labels and ids of tokens, is in `Checkpoint.foreign`.
+`Checkpoint.foreign` holds what a folder says beyond the config, such as labels and token ids.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +26,8 @@ SAVE_OPTIONS = ("max_shard_bytes", "tokenizer")
 
 
 def family_of(path: Path, names: Iterable[str]) -> Family | None:
-    """The family of a folder, or of that of a file within it, whose tensors have these names: as config.json says, or where it has no
-    model_type, as its class or the tensors do. None where it is none of those that are read.
+    """Returns the family of a folder, or of the folder of a file, whose tensors have these names: by config.json's model_type, or by its
+    class or the tensors if it has none. None if the family is not supported.
     """
     try:
         return reading.family_of(FAMILIES, recognise.hugging_face_config(path), names)
@@ -36,13 +36,13 @@ def family_of(path: Path, names: Iterable[str]) -> Family | None:
 
 
 def view(path: str | Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = (), spare: Sequence[str] = ()) -> Checkpoint:
-    """The checkpoint in a folder, or in a file or an index within it, whose parameters are views of its files.
+    """Returns the checkpoint in a folder, or in a file or an index within it, with parameters that are views of its files.
 
-    ignore: tensors, and entries of config.json and generation_config.json, that are taken for absent. leave_out: heads without which the
-    model is read, whether they are there or not: pooler, masked_language_head, classifier, and those that are not supported, such as
-    next_sentence_head. spare: heads without which it is read where they are not there.
-    Raises ValueError listing every problem: shards; entries that are not supported; missing, unexpected and misshapen tensors; those of
-    other heads, with how to leave them out; ties that contradict config.json; dtypes; values that are not finite.
+    ignore: tensors, and entries of config.json and generation_config.json, that are treated as absent. leave_out: heads that are not read,
+    whether present or not: pooler, masked_language_head, classifier, and unsupported ones such as next_sentence_head. spare: heads that are
+    optional.
+    Raises ValueError listing every problem: shards; unsupported entries; missing, unexpected and misshapen tensors; those of other heads,
+    with how to leave them out; ties that contradict config.json; dtypes; values that are not finite.
     """
     return examine(path, ignore=ignore, leave_out=leave_out, spare=spare).checkpoint()
 
@@ -50,9 +50,9 @@ def view(path: str | Path, *, ignore: Sequence[str] = (), leave_out: Sequence[st
 def examine(
     path: str | Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = (), spare: Sequence[str] = ()
 ) -> Examination:  # fmt: skip
-    """As `view`, with the problems in what is returned, and what becomes of every tensor.
+    """Like `view`, but returns the problems, and the state of every tensor.
 
-    Raises ValueError where there is no config.json of a supported family, or no safetensors.
+    Raises ValueError if there is no config.json of a supported family, or no safetensors.
     """
     return reading.examine(Path(path), FAMILIES, ignore, leave_out, spare)
 
@@ -68,10 +68,10 @@ def save(
     max_shard_bytes: int | None = None,
     tokenizer: str | Path | None = None,
 ) -> None:
-    """Writes a new folder, whole or not at all. foreign, dtype, written: as of `checkpoints.save`; tokenizer: a folder whose tokenizer's
-    files are copied.
+    """Writes a new folder, whole or not at all. foreign, dtype, written: see `checkpoints.save`; tokenizer: a folder whose tokenizer files
+    are copied.
 
-    Raises ValueError on what no family has, on parameters that do not fit the config, and where something is at the path.
+    Raises ValueError if no family can express the config, if parameters do not fit it, and if the path exists.
     """
     path, beside = Path(path), tokenizer and Path(tokenizer)
     writing.save(path, FAMILIES, config, parameters, foreign or {}, dtype, written, max_shard_bytes, beside or None)

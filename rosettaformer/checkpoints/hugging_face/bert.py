@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): BertModel, BertForMaskedLM, BertForSequenceClassification and what has other heads on the same encoder."""
+"""BERT (Devlin et al. 2019): BertModel, BertForMaskedLM, BertForSequenceClassification and classes with other heads on the same encoder."""
 
 from .. import tables
 from ..tables import Part, Row, Table
@@ -32,7 +32,7 @@ FAMILY = Family(
         "norm_placement": "post", "final_norm": False, "scale_embedding": False, "share_embeddings": True, "attention_bias": True,
         "output_bias": True, "padding_id": None, "hidden_dropout_rate": 0.0,
     },
-    unused=("share_embeddings", "target_vocabulary", "padding_id"),  # the library masks what it is told to mask, and no id
+    unused=("share_embeddings", "target_vocabulary", "padding_id"),  # the library masks by the given mask only, not by an id
     entries=(
         Entry("vocab_size", 30522, ("source_vocabulary", "target_vocabulary")),
         Entry("hidden_size", 768, ("model_width",)),

@@ -1,4 +1,4 @@
-"""Sizes of a config.json that the tensors beside it contradict, each in one line that names the entry."""
+"""Finds sizes in a config.json that contradict its tensors; each is one line that names the entry."""
 
 import re
 from collections import defaultdict
@@ -17,7 +17,7 @@ _FIELDS = {"d": "model_width", "f": "feed_forward_width", "p": "max_positions", 
 
 
 def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """A line for every entry of which all tensors of its axis show another value. natives: by their stored names."""
+    """Returns a line for every entry whose axes have another size in all tensors. natives: by their stored names."""
     entries = {field: entry.name for entry in reversed(family.entries) for field in entry.fields}
     letters = {letter: entries[field] for letter, field in _FIELDS.items() if field in entries} | {"v": "vocab_size", "c": "id2label"}
     sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -34,9 +34,9 @@ def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mappi
 
 
 def layered(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:
-    """The config with the layers that the tensors have, by their native names, and a line where it says another number of them.
+    """Returns the config with the number of layers that the tensors show, by their native names, and a line if it differs.
 
-    Nothing is built of a layer before it is known that there is one: a file may claim any number.
+    Nothing is built for a layer before a tensor proves it exists: a file may claim any number.
     """
     names, problems = list(names), []
     entries = {field: entry.name for entry in reversed(family.entries) for field in entry.fields}

@@ -1,4 +1,4 @@
-"""Between the entries of a config.json and a config, by the table of a family."""
+"""Translates between the entries of a config.json and a config, by the table of a family."""
 
 import contextlib
 import json
@@ -13,18 +13,18 @@ from .family import Entry, Family
 
 __all__ = ["config_of", "entries_of", "labels"]
 
-_LABELS = 2  # that the library takes where nothing is said of them
+_LABELS = 2  # the library's defaults
 
 
 def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]) -> tuple[TransformerConfig | None, list[str]]:
-    """The config that the entries of a config.json say of a model with these heads, and every entry that is wrong or not supported."""
+    """Returns the config of a model with these heads, from the entries of a config.json, and every entry that is wrong or unsupported."""
     renamed = {family.aliases.get(name, name): value for name, value in entries.items()}
     problems = [*_unsupported(family, renamed)]
     problems += [f"{name} and {other} are the same; they must not both be given" for name, other in family.aliases.items()
                  if name in entries and other in entries]  # fmt: skip
     given = {entry.name: entry.default for entry in family.entries} | renamed
     fields: dict[str, Any] = dict(family.fixed)
-    source: dict[str, str] = {}  # the entry that each field is of
+    source: dict[str, str] = {}  # field -> its entry
     for entry in family.entries:
         try:
             value = _value(entry, given)
@@ -39,7 +39,7 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
     if "classifier" in heads:
         fields["classes"] = labels(entries)
     if "language_head" not in heads and any(head.name == "language_head" for head in family.heads):
-        fields["tie_logits"] = True  # of a model without an output layer
+        fields["tie_logits"] = True  # for a model without an output layer
     if not problems:
         problems += _head_problems(fields, source)
     if problems:
@@ -54,7 +54,7 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
 def _value(entry: Entry, given: Mapping[str, Any]) -> Any:
     value = given[entry.name]
     if value is None:
-        with contextlib.suppress(TypeError):  # of an entry that is no number, which is said of that
+        with contextlib.suppress(TypeError):  # an entry that is not a number already has a problem
             value = entry.otherwise(given)
     if not entry.words:
         return value
@@ -77,7 +77,7 @@ def _unsupported(family: Family, entries: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _same(value: Any, wanted: Any) -> bool:
-    """Whether they are the same, and nothing is the same as nothing in it."""
+    """Whether two values are equal; nothing equals None."""
     return (value is wanted or value in ({}, [])) if wanted is None else type(value) is type(wanted) and value == wanted
 
 
@@ -90,13 +90,13 @@ def _head_problems(fields: Mapping[str, Any], source: Mapping[str, str]) -> Iter
 
 
 def _in_entries(text: str, source: Mapping[str, str]) -> str:
-    """A message about fields, about the entries that they are of; one of several fields is named once."""
+    """Rewrites a message about fields in terms of their entries; an entry of several fields is named once."""
     parts = (re.sub(r"^\w+|\w+(?==)", lambda found: source.get(found[0], found[0]), part) for part in text.split("; "))
     return "; ".join(dict.fromkeys(re.split(r"; (?=\w+ must )", "; ".join(parts))))
 
 
 def labels(entries: Mapping[str, Any]) -> int:
-    """The number of labels, as the library counts them: those of `id2label`, or `num_labels`, or two."""
+    """Returns the number of labels as the library counts them: from `id2label`, or `num_labels`, or two."""
     said = entries.get("id2label")
     if isinstance(said, dict) and said and all(re.fullmatch(r"[0-9]{1,9}", str(number)) for number in said):
         return len({int(number) for number in said})
@@ -105,9 +105,9 @@ def labels(entries: Mapping[str, Any]) -> int:
 
 
 def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The config.json of a config, and what a model of the family cannot be.
+    """Returns the config.json of a config, and the reasons why it is no model of the family.
 
-    said: what an earlier config.json says, which stays as it is, but for what contradicts the config.
+    said: an earlier config.json, which is kept except where it contradicts the config.
     """
     own, problems = family.heads_of(config), list[str]()
     classes = family.classes_of(config)
@@ -127,7 +127,7 @@ def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any
 
 
 def _written(family: Family, config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Every entry that the config decides."""
+    """Returns every entry that the config decides."""
     values = config.to_dict()
     result: dict[str, Any] = {}
     for entry in family.entries:
@@ -141,7 +141,7 @@ def _written(family: Family, config: TransformerConfig, said: Mapping[str, Any])
 
 
 def _differences(family: Family, config: TransformerConfig, entries: Mapping[str, Any], heads: Collection[str]) -> list[str]:
-    """In what the entries are not those of the config."""
+    """Returns the entries that differ from those of the config."""
     found, problems = config_of(family, entries, heads)
     if found is None:
         return problems

@@ -1,4 +1,4 @@
-"""What is said of a family of Hugging Face's models: the entries of its config.json, its classes and heads, and its tensors."""
+"""Describes a family of Hugging Face models: the entries of its config.json, its classes and heads, and its tensors."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,10 +14,10 @@ __all__ = ["GELU", "HARMLESS", "ONLY", "Entry", "Family", "Head"]
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of config.json that fields of the config hold.
+    """An entry of config.json that corresponds to fields of the config.
 
-    default: what the library takes where it is absent. words: its values, and those of the fields; of two that mean the same the first is
-    written. otherwise: what holds where it is null, given all entries.
+    default: the library's value if it is absent. words: its values -> values of the fields; of two synonyms the first is written.
+    otherwise: computes its value from all entries if it is null.
     """
 
     name: str
@@ -29,9 +29,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Head:
-    """What stands on the last layer. tensors: the pattern of their names. flag: the field of the config that has it, "" where every config
-    of the family has it, None where none has. shown: of heads whose tensors have the same names, whether tensors of these shapes are its,
-    where the config.json names no class and counts so many labels.
+    """A head on the last layer. tensors: the pattern of their names. flag: the config field that enables it, "" if every config of the
+    family has it, None if no config can. shown: decides between heads with equal tensor names, given the tensors' shapes and the number of
+    labels, if config.json names no class.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Head:
 class Family:
     """A family of models. Tensors are named here as in the base class, without its prefix.
 
-    fixed: fields of the config that are the same in all. unused: fields that mean nothing in them. only: entries with one supported value.
-    harmless: entries without effect on what is computed. aliases: other names of entries. prefix: before the tensors of the base class in
-    a class with a head, but not before `outside`. classes: the heads of each class, those that are written first; base: the class
-    without any. older: ends of names that earlier versions of the library gave. buffers: stored, but no parameters.
-    twins: tensors that equal another, beside those that the config ties. tokenizer: the library's class of its tokenizers.
+    fixed: config fields that are equal in all its models. unused: fields without meaning in them. only: entries with one supported value.
+    harmless: entries without effect on the result. aliases: other names of entries. prefix: of the base class's tensors in a class with a
+    head, except for `outside`. classes: the heads of each class, preferred ones first; base: the class without any. older: suffixes used by
+    earlier versions of the library. buffers: stored, but not parameters. twins: tensors equal to another one, beside those that the config
+    ties. tokenizer: the library's tokenizer class.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Family:
     tokenizer: str
 
     def native(self, key: str) -> str:
-        """The name of a stored tensor as it is in the base class, by this version of the library."""
+        """Returns the name that a stored tensor has in the base class of this version of the library."""
         name = key.removeprefix(self.prefix)
         return next((name.removesuffix(old) + new for old, new in self.older.items() if name.endswith(old)), name)
 
     def owns(self, said: Mapping[str, Any], names: Iterable[str]) -> bool:
-        """Whether a model is of this family, whose config.json has no model_type: by its class, or by tensors under the family's prefix."""
+        """Whether a model without model_type in config.json is of this family: by its class, or by tensors under the prefix."""
         if named := said.get("architectures"):
             return isinstance(named, list) and any(name in named for name in self.classes)
         natives = {self.native(name) for name in names if name.startswith(self.prefix)}
@@ -84,15 +84,15 @@ class Family:
         return all(row.name.replace("*", "0") in natives for row in self.table if not re.fullmatch(heads, row.name))
 
     def stored(self, native: str, prefixed: bool) -> str:
-        """The name under which a tensor is stored, the inverse of `native`."""
+        """Returns the stored name of a tensor, the inverse of `native`."""
         return native if not prefixed or re.fullmatch(self.outside, native) else self.prefix + native
 
     def heads_of(self, config: TransformerConfig) -> set[str]:
-        """The heads that a config has by one of its fields."""
+        """Returns the heads that the config enables by its fields."""
         return {head.name for head in self.heads if head.flag and getattr(config, head.flag)}
 
     def classes_of(self, config: TransformerConfig) -> list[str]:
-        """The classes that have the config's heads, and those alone but for a pooler, which some files hold without need."""
+        """Returns the classes that have exactly the config's heads, or those and a pooler, which some files hold needlessly."""
         own, always = self.heads_of(config), {head.name for head in self.heads if head.flag == ""}
         found = [name for name, heads in self.classes.items() if own - {"pooler"} <= {*heads} <= own | always]
         return found or ([] if own else [self.base])
@@ -102,12 +102,12 @@ _TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_py
 # names of transformers.activations -> ours
 GELU = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", **dict.fromkeys(_TANH, "gelu_tanh"), "quick_gelu": "gelu_sigmoid", "relu": "relu"}
 
-# entries of every family, which have one supported value
+# entries of every family that have one supported value
 ONLY: dict[str, Any] = {
     "is_encoder_decoder": False, "add_cross_attention": False, "cross_attention_hidden_size": None, "per_layer_config": None,
     "pruned_heads": None, "tie_last_hidden_states": None, "quantization_config": None, "auto_map": None,
 }  # fmt: skip
-# entries of every family that change nothing that is computed: how a program runs, what it is trained on, what it generates
+# entries of every family without effect on the result: how a program runs, what it is trained on, what it generates
 HARMLESS = frozenset({
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures",
     "assistant_confidence_threshold", "assistant_lookbehind", "attn_implementation", "bad_words_ids", "begin_suppress_tokens",

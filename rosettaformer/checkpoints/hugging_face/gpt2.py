@@ -1,6 +1,6 @@
-"""GPT-2 (Radford et al. 2019): GPT2Model, GPT2LMHeadModel and what has other heads on the same decoder.
+"""GPT-2 (Radford et al. 2019): GPT2Model, GPT2LMHeadModel and classes with other heads on the same decoder.
 
-Its kernels are those of Conv1D: inputs before outputs, not transposed. c_attn holds three: query, key and value beside each other.
+Its kernels are those of Conv1D: inputs before outputs, not transposed. c_attn holds query, key and value side by side.
 """
 
 from .. import tables
@@ -57,7 +57,7 @@ FAMILY = Family(
         Entry("attn_pdrop", 0.1, ("attention_dropout_rate",)),
     ),
     only={**ONLY, "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-    # n_ctx was the length of a buffer, reorder_and_upcast_attn is a precision, summary_* are of GPT2DoubleHeadsModel
+    # n_ctx was the length of a buffer, reorder_and_upcast_attn is a precision, summary_* belong to GPT2DoubleHeadsModel
     harmless=HARMLESS | {
         "n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
         "summary_first_dropout", "predict_special_tokens",

@@ -1,4 +1,4 @@
-"""Which heads a folder's model has: those of its class, those that its tensors show, and none that is left out."""
+"""Selects the heads of a folder's model: those of its class and those that its tensors show, except those that are left out."""
 
 import json
 import re
@@ -14,8 +14,8 @@ __all__ = ["Heads", "advice", "belonging", "select"]
 
 
 class Heads:
-    """chosen: the heads that the model is read with. left: those that are left out. alien: those that no config has; their tensors, and
-    those that are left out, are no parameters. problems: all that is wrong.
+    """chosen: the heads that are read. left: those that are left out. alien: those that no config supports; their tensors, and those of
+    `left`, are no parameters. problems: everything that is wrong.
     """
 
     def __init__(self) -> None:
@@ -30,13 +30,13 @@ def advice(head: str) -> str:
 
 
 def belonging(heads: Iterable[Head], names: Iterable[str]) -> list[str]:
-    """The native names that are of these heads."""
+    """Returns the native names that belong to these heads."""
     patterns = [head.tensors for head in heads]
     return [name for name in names if any(re.fullmatch(pattern, name) for pattern in patterns)]
 
 
 def select(family: Family, entries: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], leave_out: Sequence[str]) -> Heads:
-    """The heads of a model with these entries of config.json and tensors of these shapes, by their native names."""
+    """Selects the heads of a model with these entries of config.json and tensors of these shapes, by native name."""
     result, known = Heads(), {head.name: head for head in family.heads}
     result.problems += [f"{name} is no head of a {family.name}{nearest(name, known)}" for name in leave_out if name not in known]
     named, problem = _named(family, entries)
@@ -48,7 +48,7 @@ def select(family: Family, entries: Mapping[str, Any], shapes: Mapping[str, tupl
     for alike in _others(family, result.chosen, rest):
         head = next((one for one in alike if named is None and one.shown(shapes, labels(entries))), alike[0])
         if head.flag is not None and (named is None or len(alike) == 1):
-            result.chosen.add(head.name)  # no class is needed to know it
+            result.chosen.add(head.name)  # the class need not be known
         else:
             result.alien.append(head)
             why = "is not supported" if head.flag is None else "the class of `architectures` has not"
@@ -63,7 +63,7 @@ def select(family: Family, entries: Mapping[str, Any], shapes: Mapping[str, tupl
 
 
 def _others(family: Family, chosen: Collection[str], natives: Iterable[str]) -> Iterator[list[Head]]:
-    """The heads that the tensors show beside the chosen ones: those whose tensors have the same names together."""
+    """Returns the heads, beyond the chosen ones, that the tensors show; heads with equal tensor names come together."""
     seen = {head.tensors for head in family.heads if head.name in chosen}
     for head in family.heads:
         if head.tensors not in seen and belonging([head], natives):
@@ -72,7 +72,7 @@ def _others(family: Family, chosen: Collection[str], natives: Iterable[str]) -> 
 
 
 def _named(family: Family, entries: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, list[str]]:
-    """The heads of the class that `architectures` names, None where it names none; and what is wrong with it."""
+    """Returns the heads of the class that `architectures` names, None if it names none; and its problems."""
     said = entries.get("architectures")
     if said in (None, []):
         return None, []

@@ -1,4 +1,4 @@
-"""A folder of Hugging Face, looked at as a whole: its config.json, its tensors, and everything that is wrong with either."""
+"""Examines a Hugging Face folder as a whole: its config.json, its tensors, and everything that is wrong with either."""
 
 import os
 import re
@@ -23,13 +23,13 @@ from .heads import Heads, advice, belonging, select
 __all__ = ["CONFIG", "GENERATION", "Examination", "examine", "family_of"]
 
 CONFIG, GENERATION = recognise.CONFIG, "generation_config.json"
-ROWS = 1024  # of a table that are compared at once
+ROWS = 1024  # elements of a table that are compared at once
 
 
 @dataclass
 class Examination:
-    """What a folder holds. natives: the tensors that the config has, by their stored names. states: of every tensor, stored or missing, by
-    its stored name: matched, tied, missing, unexpected, shape, dtype, left out or buffer. alien: heads that have to be left out.
+    """The content of a folder. natives: the tensors that the config has, by stored name. states: of every tensor, stored or missing, by
+    stored name: matched, tied, missing, unexpected, shape, dtype, left out or buffer. alien: heads that have to be left out.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class Examination:
     problems: list[str] = field(default_factory=list)
 
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint, whose parameters are views of the files. Raises CheckpointError listing every problem."""
+        """Returns the checkpoint, with parameters that are views of the files. Raises CheckpointError listing every problem."""
         if self.problems or self.config is None:
             raise CheckpointError(self.path, self.problems)
         found: dict[str, np.ndarray] = {}
@@ -60,10 +60,10 @@ def examine(
     leave_out: Sequence[str] = (),
     spare: Sequence[str] = (),
 ) -> Examination:
-    """What a folder holds, or that of a file within it. families: those that are supported, by model_type. Options as of `view`.
+    """Examines a folder, or the folder of a file. families: the supported ones, by model_type. Options: see `view`.
 
-    Raises ValueError where there is no config.json of one of the families, or no tensors; every other problem is in what is returned.
-    Where files are damaged or missing, that is all that is said.
+    Raises ValueError if there is no config.json of one of the families, or no tensors; the result holds every other problem. If files are
+    damaged or missing, it holds only that.
     """
     folder = path if path.is_dir() else path.parent
     files = {CONFIG: recognise.hugging_face_config(path)}
@@ -100,7 +100,7 @@ def examine(
 
 
 def family_of(families: Mapping[str, Family], said: Mapping[str, Any], names: Iterable[str]) -> Family | None:
-    """As of `hugging_face.family_of`, by what config.json says."""
+    """See `hugging_face.family_of`; decides by config.json."""
     kind = said.get("model_type")
     if kind is not None:
         return families.get(kind) if isinstance(kind, str) else None
@@ -110,7 +110,7 @@ def family_of(families: Mapping[str, Family], said: Mapping[str, Any], names: It
 
 
 def _keys(found: Examination, ignore: Sequence[str]) -> dict[str, str]:
-    """The stored name of every tensor, by its native one; buffers and what is ignored are not among them."""
+    """Returns native name -> stored name of every tensor, without buffers and ignored ones."""
     keys: dict[str, str] = {}
     for key in found.tensors:
         native = found.family.native(key)
@@ -127,7 +127,7 @@ def _keys(found: Examination, ignore: Sequence[str]) -> dict[str, str]:
 
 
 def _match(found: Examination, config: TransformerConfig, keys: Mapping[str, str], heads: Heads) -> None:
-    """Which tensor of the config is which of the folder, and all that does not fit: names, shapes, ties."""
+    """Matches the config's tensors with the folder's, and notes what does not fit: names, shapes, ties."""
     family, ties = found.family, _ties(found.family, config)
     keys, prefixed = dict(keys), any(key.startswith(family.prefix) for key in keys.values())
     expected = {native.name: native for native in tables.natives(family.table, config)}
@@ -164,13 +164,13 @@ def _state(array: np.ndarray | None, shape: tuple[int, ...]) -> str:
 
 
 def _ties(family: Family, config: TransformerConfig) -> dict[str, str]:
-    """The native tensors that the config declares to be another one."""
+    """Returns the native tensors that the config ties to another one."""
     names = {row.parts[0].name: row.name for row in family.table}
     return {names[name]: names[stored] for name, stored in parameters.ties(config).items()}
 
 
 def _lost_heads(found: Examination, heads: Heads, missing: Sequence[str]) -> list[str]:
-    """The tensors of heads that are missing whole, each of which is one problem."""
+    """Returns the tensors of heads that are missing completely; each head is one problem."""
     lost: list[str] = []
     for head in found.family.heads:
         own = belonging([head], [row.name for row in found.family.table])
@@ -181,7 +181,7 @@ def _lost_heads(found: Examination, heads: Heads, missing: Sequence[str]) -> lis
 
 
 def _compare(found: Examination, key: str, stored: str, tied: bool) -> None:
-    """Notes a tensor that is stored beside the one that it is tied to; a problem where it is another."""
+    """Notes a tensor that is stored beside the one it is tied to, as a problem if they differ."""
     found.states[key] = "tied"
     first, second = found.tensors[key], found.tensors[stored]
     if tied and (first.shape != second.shape or first.dtype != second.dtype or not _same_bits(first, second)):

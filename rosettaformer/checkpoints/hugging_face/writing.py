@@ -1,4 +1,4 @@
-"""A new folder of Hugging Face: config.json, safetensors, and what the folder that the model came from says beside them."""
+"""Writes a new Hugging Face folder: config.json, safetensors, and what the original folder says beside them."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def save(
     max_shard_bytes: int | None,
     tokenizer: Path | None,
 ) -> None:
-    """Writes the folder, whole or not at all; arguments as of `hugging_face.save`."""
+    """Writes the folder, whole or not at all; arguments: see `hugging_face.save`."""
     family, said = _family(families, config, foreign.get(CONFIG, {}))
     arrays = {name: np.asarray(array) for name, array in parameters.items()}
     if problems := strict.problems(arrays, declaration.shapes(config), dtype):
@@ -62,12 +62,12 @@ def save(
 
 
 def companions(folder: Path | None) -> list[Path]:
-    """The files of a tokenizer in a folder."""
+    """Returns the tokenizer files in a folder."""
     return [folder / name for name in COMPANIONS if (folder / name).is_file()] if folder and folder.is_dir() else []
 
 
 def _family(families: Mapping[str, Family], config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
-    """The family that has the config, and its config.json: that of an earlier one, otherwise the first that can."""
+    """Returns the family of the config, and its config.json: the earlier one's family if given, otherwise the first that can express it."""
     problems = ["no family of Hugging Face that is written has both an encoder and a decoder"]
     own = config.to_dict()
     for kind, family in sorted(families.items(), key=lambda item: item[0] != said.get("model_type")):
@@ -79,7 +79,7 @@ def _family(families: Mapping[str, Family], config: TransformerConfig, said: Map
 
 
 class _Made(Mapping[str, np.ndarray]):
-    """Tensors that are made where they are looked at, and not kept."""
+    """Tensors that are computed on access and not kept."""
 
     def __init__(self, makers: Mapping[str, Callable[[], np.ndarray]]) -> None:
         self._makers = makers
@@ -95,7 +95,9 @@ class _Made(Mapping[str, np.ndarray]):
 
 
 def _natives(family: Family, config: TransformerConfig, arrays: Mapping[str, np.ndarray], prefixed: bool) -> Mapping[str, np.ndarray]:
-    """The tensors as the library stores them: tied ones once; a twin in place of the other where the logits are tied, else beside it."""
+    """Yields the tensors as the library stores them: tied ones once; a twin replaces the other one if the logits are tied, and is added
+    otherwise.
+    """
     makers: dict[str, Callable[[], np.ndarray]] = {}
     for native in tables.natives(family.table, config):
         if all(part.name in arrays for part, _, _ in native.parts):

@@ -72,7 +72,7 @@ def _system_folders() -> list[Path]:
 
 
 def _read(file: Path) -> Iterator[Pair]:
-    """Returns every message and its translation; of plural forms the singular, if the language distinguishes them. A damaged file has none."""
+    """Returns every message and its translation; of plural forms the singular, if there is one. A damaged file has none."""
     import polib
 
     try:
