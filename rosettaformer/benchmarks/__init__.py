@@ -1,1 +1,1 @@
-"""Ours beside every peer, in one run: `rosettaformer bench`."""
+"""Times ours beside every peer in one run: `rosettaformer bench`."""

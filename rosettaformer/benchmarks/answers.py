@@ -1,4 +1,4 @@
-"""The reference's answers, and how far a row's are from them."""
+"""The reference's answers, and the distance of a row's answers from them."""
 
 import functools
 from collections.abc import Mapping
@@ -16,38 +16,38 @@ from .workloads import PADDING
 __all__ = ["BOUNDS", "CHECKED", "LOSS_BOUNDS", "SCORE_BOUND", "Reference", "bound_of", "forward"]
 
 Arrays = Mapping[str, np.ndarray]
-# precision -> the largest difference from the reference, in units of the reference's largest logit. Rounding alone stays ten times below;
+# precision -> largest difference from the reference, relative to the reference's largest logit. Rounding stays ten times below it;
 # a wrong mask, position or weight is far above.
 BOUNDS = {"float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1, "int8": 1e-1}
 # The same for the losses of the first training steps.
 LOSS_BOUNDS = {"float32": 1e-5, "tf32": 1e-3}
-# Of beam search: how much less likely than the reference's best hypothesis one may be, in units of its log p.
+# For beam search: how much less likely than the reference's best hypothesis one may be, relative to its log p.
 SCORE_BOUND = 1e-3
-SEARCHED = 128  # new tokens, up to which the reference itself searches: every token of its search is a pass of NumPy
+SEARCHED = 128  # most new tokens for which the reference itself searches: every token of its search is a NumPy pass
 CHECKED = 2  # training steps whose losses are compared: the second shows the gradients and the update
 
 
 def bound_of(kind: str, precision: str) -> float:
-    """The largest difference of a row that is timed."""
+    """Returns the largest difference that a timed row may have."""
     return {"training": LOSS_BOUNDS, "beam": dict.fromkeys(BOUNDS, SCORE_BOUND)}.get(kind, BOUNDS)[precision]
 
 
 def forward(nested: Mapping[str, Any], problem: Problem) -> np.ndarray:
-    """The reference's logits, or the encoder's output, by nested parameters."""
+    """Returns the reference's logits, or the encoder's output, from nested parameters."""
     if problem.task.kind == "encoder":
         return reference.encode(nested, problem.config, problem.source)
     return reference.transformer(nested, problem.config, problem.source, problem.target)
 
 
 class Reference:
-    """The answers of one problem, each computed when a row is compared with it."""
+    """The answers to one problem, each computed when a row is compared with it."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
 
     def check_shape(self, output: Arrays) -> None:
-        """Raises ValueError where the output has not the reference's shape, for answers exactly new_tokens tokens."""
+        """Raises ValueError if the output does not have the reference's shape; for answers, exactly new_tokens tokens."""
         task = self.problem.task
         got = output["token_bn" if task.decodes else "output"].shape
         wanted = (task.batch, task.new_tokens) if task.decodes else self.expected.shape
@@ -55,9 +55,9 @@ class Reference:
             raise ValueError(f"shape {got}, must be {wanted}")
 
     def difference(self, output: Arrays, skips: bool = False) -> tuple[float, str]:
-        """How far a row of the reference's shape is from it, and in words how many of its answers are equal, where it searches.
+        """Returns the difference between a row's output and the reference, and, for a search, in words how many answers are equal.
 
-        What stands where there is padding is the row's own; skips: it must be zeros. Raises ValueError where that is not so.
+        Positions of padding are not compared; with skips they must be zeros, otherwise raises ValueError.
         """
         kind = self.problem.task.kind
         if kind in ("greedy", "beam"):
@@ -76,7 +76,7 @@ class Reference:
 
     @functools.cached_property
     def expected(self) -> np.ndarray:
-        """In float64: logits, losses, or the encoder's output."""
+        """Returns logits, losses, or the encoder's output, in float64."""
         problem = self.problem
         if problem.task.kind == "training":
             trainer = Trainer(problem.checked.config, problem.checked.recipe, _wide(problem.tensors))
@@ -85,15 +85,16 @@ class Reference:
 
     @functools.cached_property
     def _found(self) -> np.ndarray:
-        """The reference's own answers, `b w n`, best first; in float32, since the search takes seconds."""
+        """Returns the reference's own answers, `b w n`, best first; in float32, since the search takes seconds."""
         problem, nested = self.problem, parameters.nest(self.problem.tensors)
         if problem.task.kind == "greedy":
             return decoding.greedy_search(nested, problem.config, strategy=problem.strategy, **problem.question)["token_bn"][:, None]
         return decoding.beam_search(nested, problem.config, strategy=problem.strategy, **problem.question)["token_bwn"]
 
     def _greedy(self, output: Arrays) -> tuple[float, str]:
-        """How much less likely a chosen token is than the likeliest one after the same tokens, in units of the largest logit. So near
-        ties, after which two right answers differ, need no exception."""
+        """Returns how much less likely a chosen token is than the likeliest one after the same tokens, relative to the largest logit. Near
+        ties, after which two right answers differ, therefore need no exception.
+        """
         token_bn = output["token_bn"]
         logits_bnv, strategy = self._logits(token_bn), self.problem.strategy
         largest, away = np.abs(logits_bnv[np.isfinite(logits_bnv)]).max(), 0.0
@@ -105,10 +106,11 @@ class Reference:
         return float(away / largest), self._agreement(token_bn) if token_bn.shape[1] <= SEARCHED else ""
 
     def _beam(self, output: Arrays) -> tuple[float, str]:
-        """How much less likely the best hypothesis is than the reference's, in units of its log p; a row's scores are held to theirs too.
+        """Returns how much less likely the best hypothesis is than the reference's, relative to its log p; a row's scores are compared as
+        well.
 
-        A row without scores ends its answers in its own way, some by force: up to its last token the answer must be as likely as one of
-        the reference's beams.
+        A row without scores ends its answers in its own way, some by force: up to its last token the answer must be as likely as one of the
+        reference's beams.
         """
         token_bn = output["token_bn"]
         log_p_bwn = np.stack([self._log_p(self._found[:, beam]) for beam in range(self._found.shape[1])], axis=1)
@@ -127,8 +129,9 @@ class Reference:
         return f"{same.sum()} of {len(same)} answers token by token {whose}"
 
     def _logits(self, token_bn: np.ndarray) -> np.ndarray:
-        """Of each token after those before it, in float64; -inf where it is no part of any answer. Kept for the next row, which mostly has
-        the same answers."""
+        """Returns the logits of each token after those before it, in float64; -inf for tokens that no answer contains. Cached for the next
+        row, which mostly has the same answers.
+        """
         problem, kept = self.problem, self._kept
         if kept is None or not np.array_equal(kept[0], token_bn):
             target = np.concatenate([problem.begin, token_bn[:, :-1]], axis=1)

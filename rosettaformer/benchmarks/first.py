@@ -1,4 +1,4 @@
-"""First answers: of a process that finds no compiled program on the disk, and of a second one, which finds those of the first."""
+"""Times first answers: of a process that finds no compiled programs on the disk, and of a second one, which finds those of the first."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from .workloads import Task
 
 __all__ = ["TASKS", "First", "markdown", "one_share", "render", "run"]
 
-TASKS = ("W1", "W2", "W3", "W5")  # a forward pass, a training step, a search; and of a small model
+TASKS = ("W1", "W2", "W3", "W5")  # a forward pass, a training step, a search; and a small model
 COLUMNS = ("row", "cold s", "warm s", "warm / cold", "cold with imports s", "warm with imports s")
 NOTE = (
     "From a model that is not built to its first answer, each in a fresh process: cold without compiled programs on the disk, warm with "
@@ -41,12 +41,12 @@ class First:
 
 
 def one_share(tasks: Sequence[Task]) -> list[Task]:
-    """Of tasks that differ in their padding the one of the usual share: the same is compiled for all."""
+    """Keeps, of tasks that differ only in padding, the one with the usual share: all compile the same."""
     return [task for task in tasks if task.padding == Task.padding] or [*tasks]
 
 
 def run(task: Task, settings: Settings) -> Iterator[First]:
-    """Every row of the task that compiles."""
+    """Returns the first answers of every row of the task that compiles."""
     for framework in settings.frameworks:
         for module in modules(framework, task):
             with process(framework, module, settings, {}) as peer:
@@ -92,7 +92,7 @@ def process(framework: str, module: str, settings: Settings, environment: Mappin
 
 
 def render(console: Console, tables: Iterable[tuple[Task, Sequence[First]]]) -> None:
-    """In a terminal."""
+    """Renders the results for a terminal."""
     for task, rows in tables:
         table = Table(*COLUMNS, title=_title(task), title_justify="left", caption=NOTE, caption_justify="left")
         for row in rows:
@@ -101,7 +101,7 @@ def render(console: Console, tables: Iterable[tuple[Task, Sequence[First]]]) -> 
 
 
 def markdown(tables: Iterable[tuple[Task, Sequence[First]]], command: str, stamp: Mapping[str, str]) -> list[str]:
-    """One section a task, as of `report.markdown`."""
+    """Renders one section per task, see `report.markdown`."""
     result = []
     for task, rows in tables:
         lines = [f"## {_title(task)}", "", f"By `{command}`:", "", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]

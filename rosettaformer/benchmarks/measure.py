@@ -1,4 +1,6 @@
-"""Rows of one task: each is compared with the reference, then they are timed in turn, in rounds, by processes that idle meanwhile."""
+"""Measures the rows of one task: each is compared with the reference, then all are timed in turn, in rounds, by processes that idle
+meanwhile.
+"""
 
 import dataclasses
 import statistics
@@ -14,13 +16,14 @@ from .workloads import Task
 
 __all__ = ["compare", "run"]
 
-PAUSE = 0.05  # seconds, in which the threads of the row before stop spinning for work
+PAUSE = 0.05  # seconds for the threads of the previous row to stop spinning
 
 
 def run(task: Task, reference: Reference, settings: Settings) -> tuple[list[Result], dict[str, str]]:
-    """A result for each row of the task, and what each framework says of its threads or device. reference: of the task's problem.
+    """Returns a result for each row of the task, and what each framework says about its threads or device. reference: of the task's
+    problem.
 
-    Raises ValueError where a framework has not the device.
+    Raises ValueError if a framework does not have the device.
     """
     with started(settings, [(name, module) for name in settings.frameworks for module in modules(name, task)]) as processes:
         rows = [row for process in processes for row in _rows(process, task, settings)]
@@ -44,14 +47,14 @@ def run(task: Task, reference: Reference, settings: Settings) -> tuple[list[Resu
 
 @dataclass(frozen=True)
 class _Row:
-    """One of a process's rows, by its number there; or what a whole process came to, which is never asked."""
+    """A row of a process, by its number there; or the result of a process that cannot be asked."""
 
     process: PeerProcess
     result: Result
     index: int = -1
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """The answer; None where there is none, for a reason that the result then has."""
+        """Asks and returns the answer; None, with the reason in the result, if there is none."""
         kind, answer = self.process.ask(method, self.index, *arguments)
         if kind == "answer":
             return answer
@@ -60,7 +63,7 @@ class _Row:
 
 
 def _rows(process: PeerProcess, task: Task, settings: Settings) -> list[_Row]:
-    """The process's rows that are asked for."""
+    """Yields the requested rows of the process."""
     if process.failed:
         return [] if process.failed.status == "missing" and process.second else [_Row(process, process.failed)]
     kind, answer = process.ask("rows", dataclasses.asdict(task), settings.device)
@@ -76,7 +79,7 @@ def _rows(process: PeerProcess, task: Task, settings: Settings) -> list[_Row]:
 
 
 def _check(row: _Row, reference: Reference) -> None:
-    """The first call, which compiles, and how far its output is from the reference."""
+    """Makes the first call, which compiles, and compares its output with the reference."""
     result, answer = row.result, row.ask("check")
     if answer is None:
         return
@@ -103,7 +106,7 @@ def _unit(task: Task) -> str:
 
 
 def _time(task: Task, rows: Sequence[_Row], settings: Settings) -> None:
-    """One round after another, in each of them every row once."""
+    """Times every row once in each round."""
     for row in rows:
         settings.progress(f"{task.name}: warming up {row.result.name}")
         row.result.calls = row.ask("calls") or 1
@@ -129,7 +132,7 @@ def _summarise(result: Result) -> None:
 
 
 def _memory(row: _Row, task: Task, settings: Settings) -> float | None:
-    """Measured in a process that builds this row alone."""
+    """Measures memory in a process that builds only this row."""
     with started(settings, [(row.process.framework, row.process.module)]) as [alone]:
         if alone.failed or alone.ask("rows", dataclasses.asdict(task), settings.device)[0] != "answer":
             return None
@@ -137,8 +140,9 @@ def _memory(row: _Row, task: Task, settings: Settings) -> float | None:
 
 
 def compare(results: Sequence[Result]) -> None:
-    """Ratios of medians, within one precision: to the framework's best peer and to the best of all. A peer that is not compared with the
-    reference is a measure only where a framework has no other. NumPy has no peers, and is held to the best of all."""
+    """Computes ratios of medians, within one precision: to the framework's best peer and to the best of all. A peer that is not compared
+    with the reference counts only if the framework has no other. NumPy has no peers, and is related to the best of all.
+    """
     timed = [result for result in results if result.median_ms is not None]
     for result in timed:
         if result.ceiling:

@@ -1,4 +1,4 @@
-"""The processes of the rows: which there are, and how one is asked."""
+"""The processes of the rows, and how they are asked."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,12 +13,12 @@ __all__ = ["PROCESSES", "PeerProcess", "Settings", "failure", "modules", "starte
 
 # framework -> the processes of its rows, each a module of `peers`
 PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax",)}
-LIMIT = 3600.0  # seconds, in which a process must answer
+LIMIT = 3600.0  # seconds for an answer
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How rows are run. only: those whose name has one of these in it, where it is not empty."""
+    """How rows are run. only: if not empty, the rows whose name contains one of these."""
 
     frameworks: tuple[str, ...]
     rounds: int = 9
@@ -29,7 +29,7 @@ class Settings:
 
 
 class PeerProcess:
-    """The process of one module of `peers`. environment: variables that it has besides."""
+    """The process of one module of `peers`. environment: additional variables."""
 
     def __init__(self, framework: str, module: str, settings: Settings, environment: Mapping[str, str] | None = None) -> None:
         self.framework, self.module = framework, module
@@ -48,7 +48,7 @@ class PeerProcess:
         return self._child.answer(LIMIT)
 
     def answer(self, method: str, *arguments: Any) -> Any:
-        """None where there is none."""
+        """Returns the answer, or None."""
         kind, answer = self.ask(method, *arguments)
         return answer if kind == "answer" else None
 
@@ -57,19 +57,19 @@ class PeerProcess:
 
     @property
     def second(self) -> bool:
-        """Whether the framework has another process, which says what is missing."""
+        """Whether the framework has another process, which reports what is missing."""
         return self.module != PROCESSES[self.framework][0]
 
 
 def modules(framework: str, task: Task) -> tuple[str, ...]:
-    """The processes that have rows of the task: NumPy's searches are written to be read."""
+    """Returns the processes with rows of the task. NumPy's searches, written to be read, are left out."""
     if framework == "numpy":
         return PROCESSES["numpy"] if task.kind in ("forward", "encoder") and task.peers else ()
     return PROCESSES[framework] if task.peers and (task.decodes or task.published) else PROCESSES[framework][:1]
 
 
 def failure(result: Result, kind: str, answer: Any) -> Result:
-    """The result of a row, or of a whole process, that could not be run."""
+    """Returns the result of a row, or of a whole process, that could not be run."""
     if kind == "missing":
         result.status, (package, install) = "missing", answer
         result.message = f"needs {package}: {install}" if result.name else install

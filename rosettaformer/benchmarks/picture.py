@@ -1,4 +1,4 @@
-"""Bars of medians, one panel a table, and curves of the scaling."""
+"""Draws bars of medians, one panel per table, and curves of the scaling."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ COLOURS = {"ours": "C0", "peer": "0.65", "ceiling": "0.85"}
 
 
 def draw(path: Path, report: Report) -> None:
-    """Into a file whose suffix names the format."""
+    """Draws into a file whose suffix names the format."""
     from matplotlib.figure import Figure
 
     tables = [(task, _timed(results)) for task, results in report.tables if _timed(results)]
@@ -47,7 +47,7 @@ def _bars(axes: Any, task: Task, results: Sequence[Result]) -> None:
 
 
 def _curves(time: Any, memory: Any, series: Series, points: Sequence[tuple[int, Sequence[Result]]]) -> None:
-    """Milliseconds, by token where new tokens grow, and MiB."""
+    """Draws milliseconds, per token if new tokens grow, and MiB."""
     by_token = series.axis == "new tokens"
     names = dict.fromkeys(label(result) for _, results in points for result in _timed(results))
     for name in names:

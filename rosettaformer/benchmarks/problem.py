@@ -15,15 +15,15 @@ from .workloads import END, PADDING, START, Task, config_of
 
 __all__ = ["Problem", "make", "products", "renamed"]
 
-NEVER = -30.0  # the logit's bias of a token that is no part of an answer: so no peer needs an option that bars it
-QUIET = 0.3  # of what a layer of the decoder adds
+NEVER = -30.0  # the logit bias of a token that no answer may contain, so that no peer needs an option for it
+QUIET = 0.3  # share of what a decoder layer adds
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A config, float32 parameters by canonical name, token ids padded at the right, and how it is trained or answered.
+    """A config, float32 parameters by canonical name, token ids padded on the right, and how it is trained or answered.
 
-    source is what is read: of a decoder alone, the prompts. target is the decoder's input of a forward pass; `sequence` is the target of a
+    source: what is read; the prompts of a decoder-only model. target: the decoder's input in a forward pass; `sequence` is the target of a
     training step.
     """
 
@@ -36,44 +36,44 @@ class Problem:
 
     @property
     def inputs(self) -> tuple[np.ndarray, ...]:
-        """What a pass is given: that of the encoder alone has no target."""
+        """The arguments of a pass; the encoder alone takes no target."""
         return (self.source,) if self.task.kind == "encoder" else (self.source, self.target)
 
     @property
     def question(self) -> dict[str, np.ndarray | None]:
-        """What a search is given, by name: the source, or of a decoder alone the prompts."""
+        """The arguments of a search, by name: the source, or the prompts of a decoder-only model."""
         return {"source": self.source} if self.config.encoder_layers else {"source": None, "prefix": self.source}
 
     @property
     def begin(self) -> np.ndarray:
-        """What every answer follows, `b p`: the start token, or the prompt."""
+        """The tokens that every answer follows, `b p`: the start token, or the prompt."""
         return np.full((len(self.source), 1), START) if self.config.encoder_layers else self.source
 
     @property
     def sequence(self) -> np.ndarray:
-        """One token longer than target: the decoder is given all but the last of it, and the labels are all but the first."""
+        """One token longer than target: the decoder is given all but the last token, the labels are all but the first."""
         return np.concatenate([np.ones((len(self.target), 1), self.target.dtype), self.target], axis=1)
 
     @property
     def checked(self) -> "Problem":
-        """The problem of which training steps are compared: without dropout, and with a learning rate that shows in the next loss."""
+        """The problem whose training steps are compared: without dropout, and with a learning rate that shows in the next loss."""
         config, recipe = self.config.replace(dropout_rate=0.0), self.recipe.replace(warmup=40)
         return dataclasses.replace(self, config=config, recipe=recipe)
 
     @property
     def strategy(self) -> Strategy:
-        """Answers of exactly new_tokens tokens: the end token is not among those before the last."""
+        """Answers of exactly new_tokens tokens: the end token may only come last."""
         count, beams = self.task.new_tokens, self.task.beams
         start_id = START if self.config.encoder_layers else None
         return Strategy(start_id=start_id, end_id=END, max_new_tokens=count, min_new_tokens=count - 1, beam_size=beams, n_best=beams)
 
 
 def make(task: Task, seed: int = 0) -> Problem:
-    """The problem of that task."""
+    """Returns the problem of that task."""
     rng, config = np.random.default_rng(seed), config_of(task)
     tensors = parameters.initialise(config, seed, np.float32)
     for name, tensor in tensors.items():
-        if name.endswith(("bias", "scale", "offset")):  # fresh ones are 0 and 1: exchanged ones would not show
+        if name.endswith(("bias", "scale", "offset")):  # fresh ones are 0 and 1: swapped ones would not show
             tensor += rng.normal(0, 0.1, tensor.shape).astype(np.float32)
     if task.decodes:
         _enliven(rng, config, tensors)
@@ -84,17 +84,17 @@ def make(task: Task, seed: int = 0) -> Problem:
 
 
 def _enliven(rng: np.random.Generator, config: TransformerConfig, tensors: dict[str, np.ndarray]) -> None:
-    """So that answers vary from token to token: fresh tied parameters repeat one for ever, by which a wrong cache would not be seen.
+    """Makes answers vary from token to token: fresh tied parameters repeat one token for ever, which would hide a wrong cache.
 
-    The last norm turns half of the features about, so that no token is its own likeliest successor; and what the layers add is little, so
-    that the successor depends on the token.
+    The last norm flips half of the features, so that no token is its own likeliest successor; and the layers add little, so that the
+    successor depends on the token.
     """
     last = "final_norm" if config.final_norm else f"layers.{config.decoder_layers - 1}.feed_forward_norm"
     scale, offset = (tensors[f"decoder.{last}.{name}"] for name in ("scale", "offset"))
     scale *= rng.choice([-1, 1], scale.shape)
     if config.output_bias:
         tensors["logits.bias"][[PADDING, START]] = NEVER
-    else:  # a feature that is 1 stands for the bias, and no answer ends
+    else:  # a feature that is 1 acts as the bias, and no answer ends
         scale[0], offset[0] = 0, 1
         tensors["target_embedding.table"][END, 0] = NEVER
     for name, tensor in tensors.items():
@@ -103,7 +103,7 @@ def _enliven(rng: np.random.Generator, config: TransformerConfig, tensors: dict[
 
 
 def renamed(tensors: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, Any]:
-    """The tensors under names in which each of these parts is another, replaced in this order."""
+    """Returns the tensors with these parts of their names replaced, in this order."""
     result = {}
     for name, tensor in tensors.items():
         for part, other in parts.items():
@@ -113,7 +113,7 @@ def renamed(tensors: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, A
 
 
 def products(problem: Problem) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The matrix products of the forward pass, each as the shapes of its factors; what a layer can take in one is one."""
+    """Returns the shapes of the factors of the forward pass's matrix products; products that a layer can do at once count as one."""
     config, batch, length = problem.config, problem.task.batch, problem.task.length
     d, f, tokens = config.model_width, config.feed_forward_width, batch * length
     h, k, e = config.heads, config.key_size, config.value_size
@@ -126,7 +126,7 @@ def products(problem: Problem) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     logits = [(1, tokens, d, config.target_vocabulary)] * (config.decoder_layers > 0)
     return [
         ((rows, inner), (inner, columns)) if count == 1 else ((count, rows, inner), (count, inner, columns))
-        for count, rows, inner, columns in layers + logits  # how many at once, rows, inner, columns
+        for count, rows, inner, columns in layers + logits  # batch, rows, inner, columns
     ]
 
 

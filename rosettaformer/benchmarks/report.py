@@ -1,4 +1,4 @@
-"""Tables and where their numbers were taken, in a terminal, as Markdown and as JSON."""
+"""Shows tables and the environment in which they were measured, in a terminal, as Markdown and as JSON."""
 
 import dataclasses
 import importlib.metadata
@@ -41,7 +41,7 @@ class Report:
 
 
 def render(console: Console, report: Report) -> None:
-    """In a terminal."""
+    """Renders the tables for a terminal."""
     for title, columns, lines, note, remarks in _sections(report):
         table = Table(title=title, title_justify="left", caption=note, caption_justify="left")
         for column in columns:
@@ -54,7 +54,7 @@ def render(console: Console, report: Report) -> None:
 
 
 def markdown(report: Report) -> list[str]:
-    """One section a table, each with the command that makes it and the environment."""
+    """Renders one section per table, each with the command that makes it and the environment."""
     result = []
     for title, columns, lines, note, remarks in _sections(report):
         text = [f"## {title}", "", f"Median of {report.rounds} rounds, by `{report.command}`:", "", _line(columns)]
@@ -65,14 +65,14 @@ def markdown(report: Report) -> list[str]:
 
 
 def merged(page: str, sections: Iterable[str]) -> str:
-    """The page with the sections in place of those of the same workload, or at its end; all else stays as it is."""
+    """Returns the page with the sections in place of those of the same workload, or appended; the rest stays as it is."""
     head, *parts = re.split(r"^(?=## )", page or "# Performance\n", flags=re.MULTILINE)
     found = {_key(part): part.strip() + "\n" for part in (*parts, *sections)}
     return "\n".join([head.strip() + "\n", *found.values()])
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """Every number, as JSON can hold them."""
+    """Returns every number in a form that JSON can hold."""
     return {
         "command": report.command,
         "rounds": report.rounds,
@@ -91,7 +91,7 @@ def _rows(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def environment(threads: int, described: Mapping[str, str]) -> dict[str, str]:
-    """Where numbers were taken. described: threads or device by framework."""
+    """Describes where numbers were measured. described: threads or device by framework."""
     return {
         "CPU": _cpu(),
         "cores": f"{cores()}, of which each row had {threads}",
@@ -102,7 +102,7 @@ def environment(threads: int, described: Mapping[str, str]) -> dict[str, str]:
 
 
 def _cpu() -> str:
-    """The processor's name: Linux writes it into /proc, where `platform` does not look."""
+    """Returns the processor's name: Linux writes it into /proc, which `platform` does not read."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -118,7 +118,7 @@ def _versions() -> Iterable[str]:
 
 
 Section = tuple[str, list[str], list[tuple[list[str], bool]], str, list[str]]
-# column -> a result's cell, or "" where it has none; a column without cells is left out
+# column -> a result's cell, "" if it has none; a column without cells is left out
 COLUMNS: dict[str, Callable[[Result], str]] = {
     "median ms": lambda result: _number(result.median_ms, ".2f") if result.status == "timed" else result.status,
     "quartiles": lambda result: " - ".join(f"{value:.2f}" for value in result.quartiles_ms or ()),
@@ -165,7 +165,7 @@ def _scaling(
 
 
 def _note(task: Task, results: Sequence[Result]) -> str:
-    """What the numbers of a table mean."""
+    """Returns an explanation of a table's numbers."""
     ratio = "Ratio: of medians, to the framework's best peer in the same precision; to the best: to the best peer of all. "
     other = "* another architecture of the same sizes: timed, not compared; it counts where a framework has no other peer. "
     products = "The products are those of all positions, padding among them. " * (task.ceiling and task.padding > 0)
@@ -186,7 +186,7 @@ def _checked(task: Task) -> str:
 
 
 def label(result: Result) -> str:
-    """The row's name, with its precision where it is another than float32, and a star where it is not compared."""
+    """Returns the row's name, with its precision if it is not float32, and a star if it is not compared."""
     name = result.name or result.framework
     return name + ("" if result.comparable else " *") + ("" if result.precision == "float32" else f", {result.precision}")
 
@@ -201,7 +201,7 @@ def _number(value: float | None, how: str) -> str:
 
 
 def _key(section: str) -> str:
-    """What a section is called, without the sizes."""
+    """Returns the identity of a section: its title without sizes."""
     return re.split(r"[:\n]", section.removeprefix("## "))[0]
 
 

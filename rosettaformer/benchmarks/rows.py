@@ -1,4 +1,4 @@
-"""A row of a table: what one implementation does, and what became of it."""
+"""A row of a table: one implementation of a task, and its result."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from .problem import Problem
 
 __all__ = ["About", "Call", "Result", "Row", "Step", "named", "training_row"]
 
-Call = Callable[[], Any]  # returns when its result is there, and is what is timed
-Step = Callable[[], Any]  # one update of the parameters; returns the loss before it, a scalar that float() reads when it is there
+Call = Callable[[], Any]  # the timed call; returns when its result is ready
+Step = Callable[[], Any]  # one update of the parameters; returns the loss before it, a scalar that float() reads when it is ready
 
 
 def named(result: Any) -> Mapping[str, np.ndarray]:
-    """What a call returned, by the names that are compared: "output", or those of the searches, of a beam search the best hypothesis's."""
+    """Names what a call returned: "output", or a search's results, of a beam search those of the best hypothesis."""
     if not isinstance(result, Mapping):
         return {"output": np.asarray(result, np.float32)}
     found = {name: np.asarray(tensor) for name, tensor in result.items()}
@@ -27,24 +27,24 @@ def named(result: Any) -> Mapping[str, np.ndarray]:
 
 @dataclass
 class About:
-    """What a row is."""
+    """Describes a row."""
 
     framework: str
     name: str = ""
     precision: str = "float32"
     peer: bool = False
     compiles: bool = False
-    comparable: bool = True  # otherwise another architecture of the same sizes: timed, not compared
-    ceiling: bool = False  # the matrix products alone
-    skips: bool = False  # with skip_padding: its rows of padding are zeros
+    comparable: bool = True  # another architecture of the same sizes: timed, not compared
+    ceiling: bool = False  # the matrix products only
+    skips: bool = False  # with skip_padding: its rows at padding are zeros
 
 
 @dataclass
 class Row(About):
-    """One implementation of a task. start: builds the model, where the row is run at all, and returns the call that is timed.
+    """One implementation of a task. start: builds the model, when the row is run, and returns the call that is timed.
 
-    Compared with the reference is what `read` makes of the call's result: arrays by name, as `named` names them. Of a training
-    step, which is random, it is what `check` returns: the losses of the first steps of the problem's `checked`.
+    What is compared with the reference is the output of `read` on the call's result: arrays by name, see `named`. For a training step,
+    which is random, it is the result of `check`: the losses of the first steps of the problem's `checked`.
     """
 
     start: Callable[[], Call] = field(kw_only=True)
@@ -53,9 +53,9 @@ class Row(About):
 
 
 def training_row(framework: str, name: str, start: Callable[[Problem], Step], problem: Problem, **about: Any) -> Row:
-    """The row of a training step. start: builds a model and its optimiser for a problem and returns the step on its one batch.
+    """Returns the row of a training step. start: builds a model and its optimiser for a problem and returns the step on its one batch.
 
-    about: what else the row is (peer, compiles, precision). Its `check` starts anew with the problem's `checked`.
+    about: further fields of the row (peer, compiles, precision). Its `check` starts anew with the problem's `checked`.
     """
 
     def begin() -> Call:
@@ -71,20 +71,20 @@ def training_row(framework: str, name: str, start: Callable[[Problem], Step], pr
 
 @dataclass
 class Result(About):
-    """What became of a row. status: timed; wrong (not the reference's answer); error (an exception); missing (not installed)."""
+    """The result of a row. status: timed; wrong (not the reference's answer); error (an exception); missing (not installed)."""
 
     task: str = ""
     status: str = "timed"
     message: str = ""
-    difference: float | None = None  # from the reference, as `answers` says
+    difference: float | None = None  # from the reference, see `answers`
     agreement: str = ""  # of the answers of a search
     median_ms: float | None = None
     min_ms: float | None = None
     quartiles_ms: tuple[float, float] | None = None
-    calls: int = 1  # that one round's time is the mean of
+    calls: int = 1  # whose mean is one round's time
     compile_s: float | None = None
     ratio: float | None = None  # of medians, to the framework's best peer in the same precision
     ratio_to_best: float | None = None  # the same, to the best peer of all
-    share: float | None = None  # of the time that the framework's matrix products take alone
-    memory_mib: float | None = None  # at the peak of a call, above what is held before it
+    share: float | None = None  # of the time of the framework's matrix products
+    memory_mib: float | None = None  # at the peak of a call, beyond what was held before it
     samples_ms: list[float] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""The process of one module of rows: it builds, checks and times one row when it is asked to, and idles meanwhile.
+"""The process of one module of rows: it builds, checks and times one row on request, and idles meanwhile.
 
-`python -m rosettaformer.benchmarks.worker MODULE` takes (method, *arguments) and gives pairs (kind, answer), as the process of a port does.
+`python -m rosettaformer.benchmarks.worker MODULE` takes (method, *arguments) and returns pairs (kind, answer), as a port's process does.
 MODULE is a module of `peers`.
 """
 
@@ -27,12 +27,12 @@ from .workloads import Task
 
 __all__ = ["Server", "reply", "resident"]
 
-INSTALLS = {"keras_hub": "pip install --no-deps keras-hub regex"}  # it declares a TensorFlow beside the one that is there
-LONG = 0.05  # seconds that the calls of one round take together at least
-LASTING = 2.0  # seconds of a call from which on it does not matter how it finds memory and caches
+INSTALLS = {"keras_hub": "pip install --no-deps keras-hub regex"}  # KerasHub declares a TensorFlow other than the installed one
+LONG = 0.05  # least seconds of all calls of one round together
+LASTING = 2.0  # seconds of a call from which memory and caches no longer matter
 MOST = 200  # calls of one round
 TRIM_THRESHOLD = -1  # as malloc.h numbers it
-SETTLED = 0.1  # seconds, in which threads free what a call has left to them
+SETTLED = 0.1  # seconds for threads to free what a call has left them
 
 
 class Server:
@@ -48,12 +48,12 @@ class Server:
         return self._module.describe(device)
 
     def rows(self, task: Mapping[str, Any], device: str) -> list[dict[str, Any]]:
-        """Of each row of the task, given by its fields, what a result says of it; none is built."""
+        """Returns the description of each row of the task, given by its fields; builds none."""
         self._rows = self._module.rows(problem.make(Task(**task)), device)
         return [{field.name: getattr(row, field.name) for field in dataclasses.fields(About)} for row in self._rows]
 
     def check(self, index: int) -> tuple[float, Mapping[str, np.ndarray]]:
-        """The seconds of the first call, which compiles, and what is compared with the reference."""
+        """Returns the seconds of the first call, which compiles, and what is compared with the reference."""
         row = self._rows[index]
         call = self.started[index] = row.start()
         seconds, output = _timed(call)
@@ -62,13 +62,13 @@ class Server:
         return seconds, {"output": row.check()} if row.check else row.read(output)
 
     def first(self, index: int) -> float:
-        """The seconds from nothing to the first answer: the model is built and the call is made once."""
+        """Returns the seconds from nothing to the first answer: builds the model and calls it once."""
         start = time.perf_counter()
         self._rows[index].start()()
         return time.perf_counter() - start
 
     def calls(self, index: int) -> int:
-        """Warms up, and says how many calls of the row a round takes, so that no clock or waking counts."""
+        """Warms up, and returns how many calls of the row make a round long enough for the clock."""
         seconds = _timed(self.started[index])[0]
         if seconds < LASTING:
             seconds = min(seconds, _timed(self.started[index])[0])
@@ -77,7 +77,7 @@ class Server:
         return max(1, min(MOST, round(LONG / seconds)))
 
     def time(self, index: int, calls: int) -> float:
-        """Seconds of a call that comes after another of its row, where it matters how memory and caches are found."""
+        """Returns the seconds of a call that follows another one of its row, if the state of memory and caches matters."""
         if index not in self._lasting:
             self.started[index]()
         start = time.perf_counter()
@@ -86,7 +86,7 @@ class Server:
         return (time.perf_counter() - start) / calls
 
     def memory(self, index: int) -> float | None:
-        """MiB at the peak of a warm call, above what is held before it; None where neither framework nor system tells.
+        """Returns the MiB at the peak of a warm call, beyond what was held before it; None if neither framework nor system tells.
 
         Nothing is timed after it.
         """
@@ -103,14 +103,16 @@ class Server:
 
 
 def resident(call: Call) -> float:
-    """By what the process has in memory. glibc would keep what is freed, and a call live on what another left: it gives everything back."""
+    """Measures the process's resident memory. glibc would keep freed memory, and a call would live on what another left: it is given back
+    first.
+    """
     system = ctypes.CDLL(None)
     if hasattr(system, "mallopt"):
         system.mallopt(TRIM_THRESHOLD, 0)
-        call()  # at whose end threads trim their own heaps
+        call()  # at its end threads trim their own heaps
         time.sleep(SETTLED)
         system.malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     call()
     return max(0.0, (_status("VmHWM") - before) / 1024)
@@ -145,7 +147,7 @@ def reply(action: Callable[[], Any]) -> Answer:
 
 
 def _limit(threads: int) -> None:
-    """So many processors, for frameworks that ask the system how many there are, and variables for those that ask the environment."""
+    """Limits the processors, for frameworks that ask the system, and sets variables for those that ask the environment."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     for name in ("OPENBLAS_NUM_THREADS", "NPROC"):

@@ -1,4 +1,4 @@
-"""What is measured: each workload is one task or two, whose rows are timed side by side."""
+"""What is measured: each workload is one or two tasks, whose rows are timed side by side."""
 
 import dataclasses
 from collections.abc import Collection
@@ -15,7 +15,7 @@ SIZES = {
     "base": (512, 8, 6, 2048, 8192), "small": (128, 4, 2, 512, 1000), "tiny": (32, 4, 1, 64, 101),
     "bert_base": (768, 12, 12, 3072, 30522), "gpt2_small": (768, 12, 12, 3072, 50257),
 }  # fmt: skip
-# preset -> how its model is called in titles, and what is another than in the preset
+# preset -> its name in titles, and its changed fields
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper_base": ("", {"attention_bias": True, "output_bias": True, "epsilon": 1e-5, "padding_id": PADDING}),
     "bert_base": ("BERT, ", {"pooler": False, "masked_language_head": False}),
@@ -26,13 +26,13 @@ PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "tf32", "bfloat16")}
 
 @dataclass(frozen=True)
 class Task:
-    """One table. kind: forward, training, encoder (its forward pass alone), greedy or beam.
+    """One table. kind: forward, training, encoder (its forward pass only), greedy or beam.
 
-    length: tokens of the source, and of the target of a forward pass; of a decoder alone, tokens of the prompt. new_tokens: exactly so many
-    of every answer.
+    length: tokens of the source, and of the target of a forward pass; of a decoder-only model, tokens of the prompt. new_tokens: exact
+    number of tokens of every answer.
     """
 
-    name: str  # the workload's, and what else tells it from that workload's other task
+    name: str  # the workload's name, and what distinguishes the task from its other one
     kind: str
     batch: int
     length: int
@@ -40,12 +40,12 @@ class Task:
     beams: int = 1
     model: str = "paper_base"  # the preset whose choices the model has
     size: str = "base"
-    padding: float = 0.2  # the share of the source, or of both, that is padding, at the right of their rows
-    precisions: tuple[str, ...] = ()  # where it is not the device that tells them
+    padding: float = 0.2  # the share of padding in the source, or in both, at the right of their rows
+    precisions: tuple[str, ...] = ()  # if not decided by the device
     peers: bool = True
-    others: bool = False  # of a forward pass: models of the same sizes that cannot be compared are timed too
-    ceiling: bool = False  # the matrix products alone are timed too
-    skips: bool = False  # of a forward pass: ours are timed with skip_padding too
+    others: bool = False  # of a forward pass: also time models of the same sizes that cannot be compared
+    ceiling: bool = False  # also time the matrix products
+    skips: bool = False  # of a forward pass: also time ours with skip_padding
     memory: str = ""  # where the growth of each row's memory is measured: alone, in a process of its own, or beside the other rows
 
     @property
@@ -54,7 +54,7 @@ class Task:
 
     @property
     def published(self) -> bool:
-        """Whether the peers are models of this name, and not layers or models of the paper's kind."""
+        """Whether the peers are models of this name, rather than layers or models of the paper's kind."""
         return self.model != "paper_base"
 
     @property
@@ -76,14 +76,14 @@ class Task:
         return f"{self.name}: {what}, batch {self.batch}, {MODELS[self.model][0]}{sizes}, {padding}"
 
     def precisions_on(self, device: str, of: Collection[str] = ("float32", "tf32", "bfloat16")) -> tuple[str, ...]:
-        """of: the precisions that a framework has. tf32 is a way of adding that training takes too; bfloat16 parameters are not trained."""
+        """of: the precisions of a framework. tf32 is a way of multiplying that training takes too; bfloat16 parameters are not trained."""
         found = self.precisions or PRECISIONS[device]
         return tuple(name for name in found if name in of and not (self.kind == "training" and name == "bfloat16"))
 
 
 @dataclass(frozen=True)
 class Series:
-    """A task at growing sizes. axis: what grows, and is on the picture's axis."""
+    """A task at growing sizes. axis: what grows, on the picture's axis."""
 
     name: str
     axis: str
@@ -125,14 +125,15 @@ SCALING = (
 
 
 def tiny(task: Task) -> Task:
-    """The same at a size that is good for a test alone."""
+    """Returns the same task at a size for tests."""
     length, new_tokens = min(task.length, 12 if task.length < 128 else 24), min(task.new_tokens, 6)
     return dataclasses.replace(task, size="tiny", batch=min(task.batch, 3), length=length, new_tokens=new_tokens)
 
 
 def config_of(task: Task) -> TransformerConfig:
-    """The sizes, with the choices of the model that the task's peers can express: of the paper's those of `torch.nn.Transformer`, or where
-    it decodes of Marian."""
+    """Returns the sizes with the choices that the task's peers can express: for the paper's model those of `torch.nn.Transformer`, or of
+    Marian if it decodes.
+    """
     width, heads, layers, hidden, vocabulary = SIZES[task.size]
     config = preset(task.model, **MODELS[task.model][1])
     config = config.replace(

@@ -1,1 +1,1 @@
-"""The rows. numpy, torch, ctranslate2, tf and jax are processes: each defines `describe(device)` and `rows(problem, device)`."""
+"""The rows. numpy, torch, ctranslate2, tf and jax run in processes: each defines `describe(device)` and `rows(problem, device)`."""

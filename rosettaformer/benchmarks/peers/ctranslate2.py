@@ -21,12 +21,12 @@ Tokens = list[list[str]]
 
 
 def describe(device: str) -> str:
-    """Nothing but what torch says of the device."""
+    """Adds nothing to torch's description of the device."""
     return f"{torch.get_num_threads()} threads, each with its share of the rows" if device == "cpu" else ""
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Its searches, and BERT's hidden states."""
+    """Returns rows for its searches, and for BERT's hidden states."""
     if not problem.task.decodes:
         return [Row("ctranslate2", "CTranslate2 BERT", peer=True, start=lambda: _encode(problem, device))]
     if problem.task.published:
@@ -83,8 +83,9 @@ def _encode(problem: Problem, device: str) -> Call:
 
 
 def _loaded(kind: Any, convert: Any, problem: Problem, device: str, precision: str = "float32") -> tuple[Any, int]:
-    """The converted model, and how many shares the rows have: on a CPU each thread has its own, since all of them at one row after another
-    take longer."""
+    """Returns the converted model, and into how many shares to split the rows: on a CPU each thread takes its own, since all threads on one
+    row after another take longer.
+    """
     workers = torch.get_num_threads() if device == "cpu" else 1
     with tempfile.TemporaryDirectory() as folder:
         with torch.no_grad():
@@ -96,7 +97,7 @@ def _loaded(kind: Any, convert: Any, problem: Problem, device: str, precision: s
 
 
 def _marian(problem: Problem) -> Any:
-    """By the converter's loader of BART, of which Marian's is one that starts with a zero embedding, as ours does not."""
+    """Converts by the loader of BART; Marian's differs by a zero start embedding, which ours does not have."""
     from ctranslate2.converters.transformers import BartLoader
 
     class Loader(BartLoader):
@@ -108,7 +109,7 @@ def _marian(problem: Problem) -> Any:
 
 
 def _bert(problem: Problem) -> Any:
-    """With a pooler and a word for its positions, which the loader wants: transformers 5 has no other ones."""
+    """Adds a pooler and a name for its positions, which the loader requires; transformers 5 has no other positions."""
     from ctranslate2.converters.transformers import BertLoader
 
     model = huggingface_single.bert(problem, pooler=True)
@@ -123,7 +124,7 @@ def _gpt2(problem: Problem) -> Any:
 
 
 def _tokenizer(problem: Problem) -> Any:
-    """The tokens are their ids."""
+    """Uses the ids as tokens."""
     names = [str(token) for token in range(problem.config.target_vocabulary)]
     return SimpleNamespace(
         get_vocab=lambda: {name: token for token, name in enumerate(names)}, convert_ids_to_tokens=lambda token: names[token],

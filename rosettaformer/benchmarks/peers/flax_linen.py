@@ -1,4 +1,4 @@
-"""The stock layers of Flax Linen: their greedy search with their cache, as in Flax's own translation example."""
+"""The stock layers of Flax Linen: their greedy search with their cache, as in Flax's translation example."""
 
 import functools
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """The paper's model, of a config whose embeddings are shared and tied."""
+    """The paper's model with shared embeddings and tied logits."""
 
     config: TransformerConfig
 
@@ -65,7 +65,7 @@ class Model(nn.Module):
         return x
 
     def step(self, target: Array, position: Array, memory: Array, memory_mask: Array, length: int) -> Array:
-        """The logits after these tokens. Linen's layer keeps no keys and values of the memory: they are computed at every step."""
+        """Returns the logits after these tokens. Linen's layer caches no keys and values of the memory: every step computes them."""
         x = self._embed(target, position, length)
         for layer in self.decoder:
             x = layer(x, None, memory, memory_mask)
@@ -77,14 +77,14 @@ class Model(nn.Module):
 
 
 def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
-    """One program: the encoder, then a loop of steps."""
+    """Builds one program: the encoder, then a loop of steps."""
     model, batch, count = Model(problem.config), problem.task.batch, problem.task.new_tokens
     tensors = {name: jnp.asarray(tensor) for name, tensor in renamed(problem.tensors, NAMES).items()}
     values = {"params": parameters.nest(tensors)}
     source = jnp.asarray(problem.source)
     memory_mask = jnp.ones((batch, 1, 1, source.shape[1]), bool)
     memory = jnp.zeros((*source.shape, problem.config.model_width))
-    whole = jnp.zeros((batch, count), int)  # tells the caches how many tokens there will be
+    whole = jnp.zeros((batch, count), int)  # tells the caches the number of tokens
     shapes = jax.eval_shape(
         lambda: model.init(jax.random.key(0), whole, jnp.arange(count), memory, memory_mask, count, method=Model.step)["cache"]
     )

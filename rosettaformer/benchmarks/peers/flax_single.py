@@ -45,7 +45,7 @@ class Layer(nnx.Module):
         return self.feed_forward_norm(x + self._fed(x))
 
     def read(self, x: Array) -> Array:
-        """A whole prompt, whose keys and values it writes into the cache: in its cached mode Flax's layer takes one token at a time."""
+        """Reads a whole prompt and writes its keys and values into the cache: in its cached mode Flax's layer takes one token at a time."""
         attention: Any = self.self_attention
         y, length = self.self_attention_norm(x), x.shape[1]
         attention.cached_key[...] = attention.cached_key[...].at[:, :length].set(attention.key(y))
@@ -92,14 +92,14 @@ class Gpt2(nnx.Module):
             layer.self_attention.init_cache((batch, length, self.target_embedding.features))
 
     def read(self, prompt: Array) -> Array:
-        """The logits after the prompt."""
+        """Returns the logits after the prompt."""
         x = self.target_embedding(prompt) + self.target_position_embedding(jnp.arange(prompt.shape[1]))
         for layer in self.decoder.layers:
             x = layer.read(x)
         return self._logits(x[:, -1])
 
     def step(self, token_b: Array, position: Array) -> Array:
-        """The logits after one token."""
+        """Returns the logits after one token."""
         x = (self.target_embedding(token_b) + self.target_position_embedding(position))[:, None]
         for layer in self.decoder.layers:
             x = layer(x, step=True)
@@ -110,14 +110,14 @@ class Gpt2(nnx.Module):
 
 
 def build(problem: Problem) -> Any:
-    """With the problem's weights."""
+    """Builds the model with the problem's weights."""
     model = (Gpt2 if problem.task.decodes else Bert)(problem.config, nnx.Rngs(0))
     weights.load(model, problem.tensors, problem.config, table=TABLE)
     return model
 
 
 def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
-    """One program: the prompt at once, then a loop of steps with Flax's cache."""
+    """Builds one program: the whole prompt at once, then a loop of steps with Flax's cache."""
     model, length = build(problem), problem.task.length
     model.eval()
     model.start(problem.task.batch, length + problem.task.new_tokens - 1)

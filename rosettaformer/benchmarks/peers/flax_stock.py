@@ -63,7 +63,7 @@ class StockStack(nnx.Module):
 
 
 class Tied(nnx.Module):
-    """The transposed table as the output layer, with a bias, which `nnx.Embed.attend` has not."""
+    """The transposed table as the output layer, with a bias, which `nnx.Embed.attend` lacks."""
 
     def __init__(self, embedding: nnx.Embed, dtype: Dtype) -> None:
         self.embedding, self.bias = embedding, nnx.Param(jnp.zeros(embedding.num_embeddings, dtype))
@@ -104,7 +104,7 @@ class Stock(nnx.Module):
             layer.self_attention.init_cache((batch, length, self.config.model_width), self.source_embedding.dtype)
 
     def step(self, token_b: Array, position: Array, memory: Array, memory_mask: Array, length: int) -> Array:
-        """The logits after one token. Flax's layer keeps no keys and values of the memory: they are computed at every step."""
+        """Returns the logits after one token. Flax's layer caches no keys and values of the memory: every step computes them."""
         x = self.target_embedding(token_b[:, None]) * self.config.model_width**0.5
         x += jnp.asarray(positional_encoding(np.arange(length), self.config.model_width, x.dtype))[position]
         return self.logits(self.decoder(x, None, memory, memory_mask, step=True))[:, 0]
@@ -115,7 +115,7 @@ class Stock(nnx.Module):
 
 
 def build(problem: Problem, dtype: Dtype = jnp.float32) -> Stock:
-    """With the problem's weights."""
+    """Builds the model with the problem's weights."""
     stock = Stock(problem.config, dtype, nnx.Rngs(0))
     tensors = {name: tensor.astype(dtype) for name, tensor in problem.tensors.items()}
     weights.load(stock, tensors, problem.config, table=TABLE)
@@ -123,13 +123,13 @@ def build(problem: Problem, dtype: Dtype = jnp.float32) -> Stock:
 
 
 def split_by_hand(stock: Stock, method: str = "__call__") -> Callable[..., Array]:
-    """Split once, as in `compiled`: `nnx.jit` would walk the module at every call."""
+    """Splits the module once, like `compiled`: `nnx.jit` would walk it at every call."""
     graph, state = nnx.split(stock)
     return functools.partial(jax.jit(lambda state, *tokens: getattr(nnx.merge(graph, state), method)(*tokens)), state)
 
 
 def walked_training(problem: Problem) -> Step:
-    """By `nnx.jit` and `nnx.Optimizer`."""
+    """Trains by `nnx.jit` and `nnx.Optimizer`."""
     stock, source, target = _stock_to_train(problem)
     optimizer = nnx.Optimizer(stock, _adam(problem), wrt=nnx.Param)
 
@@ -143,7 +143,7 @@ def walked_training(problem: Problem) -> Step:
 
 
 def split_training(problem: Problem) -> Step:
-    """Split once, with all that changes donated."""
+    """Trains a module that is split once, with everything that changes donated."""
     stock, source, target = _stock_to_train(problem)
     optimizer = _adam(problem)
     graph, *state = nnx.split(stock, nnx.Param, ...)
@@ -188,7 +188,7 @@ def _loss(stock: Stock, source: Array, target: Array, smoothing: float) -> Array
 
 
 def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
-    """One program: the encoder, then a loop of steps with Flax's cache."""
+    """Builds one program: the encoder, then a loop of steps with Flax's cache."""
     stock, strategy = build(problem), problem.strategy
     stock.eval()
     stock.start(problem.task.batch, strategy.max_new_tokens)
@@ -213,9 +213,9 @@ def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
 def answer(
     problem: Problem, step: Callable[[Array, Array, Any], tuple[Array, Any]], caches: Any, first_bv: Array | None = None
 ) -> dict[str, Array]:
-    """The tokens of a greedy search. step: of a token, the number of those before it and the caches, the logits after it and the caches.
+    """Returns the tokens of a greedy search. step: (token, number of tokens before it, caches) -> (logits after it, caches).
 
-    first_bv: the logits of the first token, where a prompt is read already; the number of those before a token is then that of answers.
+    first_bv: the logits of the first token, if a prompt is already read; the number of tokens before one then counts answer tokens only.
     """
     strategy, batch = problem.strategy, problem.task.batch
 

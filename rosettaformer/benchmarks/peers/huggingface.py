@@ -35,7 +35,7 @@ MARIAN = {
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Searches are eager, as `generate` runs them, with their caches; a forward pass, of Marian alone, is compiled."""
+    """Searches are eager with their caches, as `generate` runs them; the forward pass, of Marian only, is compiled."""
     if not problem.task.decodes:
         start = functools.partial(_pass, problem, device)
         return [Row("torch", "transformers Marian compiled", peer=True, compiles=True, comparable=False, start=start, read=read)]
@@ -46,10 +46,10 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 def marian(problem: Problem) -> nn.Module:
-    """The paper's model with our weights."""
+    """Returns the paper's model with our weights."""
     config, model, ours = problem.config, _marian(problem), layout.to_native(problem.tensors, weights.TABLE, problem.config)
     shared, bias = ours.pop("source_embedding.weight"), ours.pop("logits.bias")
-    table = positional_encoding(np.arange(_longest(problem)), config.model_width, "float32")  # Marian's has sines before cosines
+    table = positional_encoding(np.arange(_longest(problem)), config.model_width, "float32")  # Marian puts sines before cosines
     new = {"model.shared.weight": shared, "lm_head.weight": shared, "final_logits_bias": bias[None]}
     for stack in ("encoder", "decoder"):
         new |= {f"model.{stack}.embed_tokens.weight": shared, f"model.{stack}.embed_positions.weight": table}
@@ -98,7 +98,7 @@ def _longest(problem: Problem) -> int:
 
 
 def _pass(problem: Problem, device: str) -> Call:
-    """Of a model with fresh weights: its three tables are one."""
+    """Times a model with fresh weights, whose three tables are one."""
     model = torch.compile(_marian(problem).to(device).eval())
     source, target = (weights.from_numpy(token, device) for token in (problem.source, problem.target))
     masks = {"attention_mask": source != PADDING, "decoder_attention_mask": target != PADDING}

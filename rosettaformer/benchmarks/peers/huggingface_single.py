@@ -1,4 +1,4 @@
-"""BERT and GPT-2 of Hugging Face `transformers`, with our weights by way of a folder."""
+"""BERT and GPT-2 of Hugging Face `transformers`, which load our weights from a folder."""
 
 import copy
 import functools
@@ -20,7 +20,7 @@ __all__ = ["bert", "gpt2", "rows"]
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """BERT's hidden states and GPT-2's greedy search with its cache, eager and compiled."""
+    """Returns rows for BERT's hidden states and GPT-2's greedy search with its cache, eager and compiled."""
     name, start = ("GPT-2", _generate) if problem.task.decodes else ("BERT", _pass)
     row = functools.partial(Row, "torch", peer=True, read=read)
     return [
@@ -30,7 +30,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 def bert(problem: Problem, pooler: bool = False) -> Any:
-    """The encoder; pooler: with a fresh one."""
+    """Returns the encoder; pooler: with fresh weights."""
     from transformers import BertModel
 
     return _loaded(BertModel, problem, add_pooling_layer=pooler)
@@ -46,11 +46,11 @@ def _loaded(kind: Any, problem: Problem, **options: Any) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    logging.set_verbosity_error()  # it warns of what is fresh
+    logging.set_verbosity_error()  # the library warns about fresh weights
     with tempfile.TemporaryDirectory() as folder:
-        # Its padding is what the mask says, and no id.
+        # its padding is given by the mask, not by an id
         checkpoints.save(f"{folder}/model", problem.config.replace(padding_id=None), problem.tensors, "hugging-face")
-        return copy.deepcopy(kind.from_pretrained(f"{folder}/model", **options)).eval()  # tensors that are no views of the file
+        return copy.deepcopy(kind.from_pretrained(f"{folder}/model", **options)).eval()  # tensors that are not views of the file
 
 
 def _pass(problem: Problem, device: str, compiles: bool) -> Call:
@@ -61,7 +61,7 @@ def _pass(problem: Problem, device: str, compiles: bool) -> Call:
 
 
 def _generate(problem: Problem, device: str, compiles: bool) -> Call:
-    """Compiled, the prompt is read eager and each step is one graph on a static cache, as its documents have it."""
+    """Compiled, the prompt is read eagerly and each step is one graph on a static cache, as its documentation says."""
     from transformers import CompileConfig
 
     model, count = gpt2(problem).to(device), problem.task.new_tokens

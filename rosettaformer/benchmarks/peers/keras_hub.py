@@ -1,4 +1,4 @@
-"""BART, BERT and GPT-2 of KerasHub: searches with its cache and samplers, and BERT's hidden states, as one graph compiled by XLA or not."""
+"""BART, BERT and GPT-2 of KerasHub: searches with its cache and samplers, and BERT's hidden states, as a graph with and without XLA."""
 
 import functools
 from typing import Any
@@ -15,7 +15,7 @@ from ..workloads import PADDING, START
 __all__ = ["rows"]
 
 HEADS = {"query": "h k", "key": "g k", "value": "g e"}
-# the variables of its layers, by the ends of our names
+# the variables of its layers, by the suffixes of our names
 TABLE: layout.Table = (
     *(("table", "embeddings", f"{rows} d") for rows in "vpa"),
     *((f"{name}.kernel", f"{name}_dense.kernel", f"d {heads}") for name, heads in HEADS.items()),
@@ -44,7 +44,7 @@ NAMES = {
 
 
 def rows(problem: Problem) -> list[Row]:
-    """BART is another architecture than the paper's (learned positions, a norm after the embedding): timed, not compared."""
+    """BART differs from the paper's architecture (learned positions, a norm after the embedding): it is timed, not compared."""
     if problem.task.published:
         name, start = ("GPT-2", _continue) if problem.task.decodes else ("BERT", _encode)
     else:
@@ -57,7 +57,7 @@ def rows(problem: Problem) -> list[Row]:
 
 
 def _encode(problem: Problem, jit_compile: bool) -> Call:
-    """Without its pooler. It has the approximate GELU, which is exchanged for BERT's own."""
+    """Encodes without the pooler. Its approximate GELU is replaced by BERT's own."""
     keras, keras_hub = _packages()
     import tensorflow as tf
 
@@ -96,7 +96,7 @@ def _search(problem: Problem, jit_compile: bool) -> Call:
 
 
 def _inputs(problem: Problem) -> dict[str, Any]:
-    """The tokens that a preprocessor would make: a prompt of one token, and room for the new ones. No token stops."""
+    """Returns what a preprocessor would make: a prompt of one token, and room for the new ones. No token stops the search."""
     batch, length = len(problem.source), problem.task.new_tokens + 1
     target = np.full((batch, length), PADDING, "int32")
     target[:, 0] = START
@@ -126,6 +126,6 @@ def _sizes(problem: Problem) -> dict[str, Any]:
 
 
 def _fill(backbone: Any, problem: Problem) -> None:
-    """Puts our weights into its variables, all but those of a pooler."""
+    """Sets its variables, except a pooler's, to our weights."""
     for name, tensor in renamed(layout.to_native(problem.tensors, TABLE, problem.config), NAMES).items():
         weights.at(backbone, name).assign(tensor)

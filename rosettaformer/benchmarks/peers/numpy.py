@@ -12,13 +12,13 @@ __all__ = ["describe", "rows"]
 
 
 def describe(device: str) -> str:
-    """Raises ValueError on another device than the CPU."""
+    """Raises ValueError on a device other than the CPU."""
     if device != "cpu":
         raise ValueError(f"numpy is measured on device cpu; got {device}")
     return "OpenBLAS"
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """The forward pass or the encoder, in float32."""
+    """Returns rows for the forward pass or the encoder, in float32."""
     nested = parameters.nest(problem.tensors)
     return [Row("numpy", "reference_numpy", start=lambda: functools.partial(forward, nested, problem))]

@@ -99,7 +99,7 @@ def ids(token: np.ndarray) -> tf.Tensor:
 
 
 def build(problem: Problem) -> Stock:
-    """With the problem's weights."""
+    """Builds the model with the problem's weights."""
     stock = Stock(problem.config, problem.task.length)
     stock(ids(problem.source[:1]), ids(problem.target[:1]))  # creates its variables
     weights.load(stock, problem.tensors, problem.config, table=TABLE)
@@ -107,7 +107,7 @@ def build(problem: Problem) -> Stock:
 
 
 def training(jit_compile: bool, problem: Problem) -> Step:
-    """Its Adam adds epsilon before the correction, which shows in no loss that is compared."""
+    """Trains with Keras's Adam, which adds epsilon before the correction; this shows in no loss that is compared."""
     config, recipe, stock = problem.config, problem.recipe, build(problem)
     source, target = ids(problem.source), ids(problem.sequence)
     schedule = Noam(config.model_width, recipe.warmup)
@@ -122,7 +122,7 @@ def training(jit_compile: bool, problem: Problem) -> Step:
             logits = stock(source, target[:, :-1], training=True)
             losses = keras.losses.categorical_crossentropy(one_hot, logits, from_logits=True, label_smoothing=recipe.smoothing)
             loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
-        # Of a table the gradient is a list of rows, and Keras's Adam would square those of a token that repeats one by one.
+        # The gradient of a table is a list of rows, and Keras's Adam would square those of a repeated token one by one.
         gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, stock.trainable_variables)]
         optimizer.apply_gradients(zip(gradients, stock.trainable_variables, strict=True))
         return loss

@@ -1,4 +1,4 @@
-"""`torch.nn.Transformer`, and its training step as a user of torch writes it."""
+"""`torch.nn.Transformer`, and its training step as a PyTorch user writes it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ __all__ = ["Stock", "build", "placed", "read", "training", "waiting"]
 
 
 class Stock(nn.Module):
-    """`nn.Transformer` with embeddings, positions and masks before it and an output layer behind it.
+    """`nn.Transformer` with embeddings, positions and masks before it and an output layer after it.
 
     Dropout is where the paper has it; `nn.Transformer` would also drop attention weights and hidden units.
     """
@@ -53,7 +53,7 @@ class Stock(nn.Module):
             self._embed(self.source_embedding, source),
             self._embed(self.target_embedding, target),
             tgt_mask=self.future,
-            tgt_is_causal=True,  # unsaid, it is found out from the values, which breaks the compiled graph
+            tgt_is_causal=True,  # if not given, it is derived from the values, which breaks the compiled graph
             src_key_padding_mask=no_source,
             tgt_key_padding_mask=no_target,
             memory_key_padding_mask=no_source,
@@ -68,14 +68,14 @@ class Stock(nn.Module):
 
 
 def build(problem: Problem) -> Stock:
-    """With the problem's weights."""
+    """Builds the model with the problem's weights."""
     stock, state = Stock(problem.config, problem.task.length), export_state_dict(problem.config, problem.tensors)
     stock.load_state_dict({name: weights.from_numpy(tensor) for name, tensor in state.items()})
     return stock
 
 
 def training(problem: Problem, device: str, compiles: bool) -> Step:
-    """Loss and gradients as one graph, the update as one fused kernel."""
+    """Computes loss and gradients as one graph, and updates by one fused kernel."""
     config, recipe = problem.config, problem.recipe
     model = build(problem).to(device).train()
     source, target = (weights.from_numpy(token, device) for token in (problem.source, problem.sequence))
@@ -100,7 +100,7 @@ def training(problem: Problem, device: str, compiles: bool) -> Step:
 
 
 def placed(call: Call, device: str, precision: str = "float32") -> Call:
-    """The call with products in that precision, done when it returns; of a training step the loss is there before the update."""
+    """Runs the call with products in that precision and waits for its end; a training step returns its loss before the update."""
 
     def run() -> Any:
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
@@ -113,12 +113,12 @@ def placed(call: Call, device: str, precision: str = "float32") -> Call:
 
 
 def waiting(call: Call, device: str, precision: str = "float32") -> Call:
-    """The same without gradients."""
+    """Does the same without gradients."""
     return torch.inference_mode()(placed(call, device, precision))
 
 
 def read(result: Tensor | Mapping[str, Tensor]) -> Mapping[str, np.ndarray]:
-    """What a call returned, as `rows.named` names it."""
+    """Returns a call's result as `rows.named` names it."""
     if isinstance(result, Mapping):
         return named({name: weights.to_numpy(tensor) for name, tensor in result.items()})
     return named(weights.to_numpy(result))

@@ -1,4 +1,4 @@
-"""`x_transformers.XTransformer`: pre-norm and with learned positions, so of the same sizes alone."""
+"""`x_transformers.XTransformer`: pre-norm with learned positions, so that only its sizes are the same."""
 
 import functools
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = ["rows"]
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Its greedy search, with its cache, or its forward pass, compiled."""
+    """Returns a row for its greedy search, with its cache, or its forward pass, compiled."""
     start = functools.partial(_search if problem.task.decodes else _pass, problem, device)
     if problem.task.kind == "greedy":
         return [Row("torch", "x-transformers", peer=True, comparable=False, start=start, read=read)]
