@@ -1,4 +1,4 @@
-"""Writing that succeeds whole or leaves everything as it was."""
+"""Writes that succeed as a whole or leave everything as it was."""
 
 import contextlib
 import os
@@ -16,8 +16,8 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOC
 
 
 def require(path: Path, folder: bool = False) -> None:
-    """Raises ValueError, before any work, where nothing could be written to `path`: its folder must exist, and it may be no block device,
-    no socket, and a folder itself only where one is to be written.
+    """Raises ValueError, before any work, if nothing could be written to `path`: its folder must exist, and it may be no block device, no
+    socket, and a folder only if one is to be written.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         kind = stat.S_IFMT(path.stat().st_mode)
@@ -30,13 +30,12 @@ def require(path: Path, folder: bool = False) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
-    """Yields a free path, for a file or a new folder, that takes the place of `path` when the block ends well.
+    """Yields a free path, for a file or a new folder, which replaces `path` when the block ends without an exception.
 
-    folder: `path` may be a folder, which is replaced with all that it holds.
-
-    When the block, the disk or the renaming fails, the old file stands untouched and nothing new is left behind. A link stays one, and a
-    file keeps its permissions. A character device, a named pipe and what is the standard output or error of this process are not
-    replaced: what the block wrote is written into them. Raises ValueError as `require`.
+    folder: `path` may be a folder, which is replaced with everything in it.
+    When the block, the disk or the renaming fails, the old file stays untouched and nothing new is left. A link stays a link, and a file
+    keeps its permissions. A character device, a named pipe and this process's standard output or error are not replaced: what the block
+    wrote is written into them. Raises ValueError like `require`.
     """
     require(path, folder)
     if (stream := _stream(path)) is None:
@@ -54,7 +53,7 @@ def _target(path: Path) -> Path:
 
 
 def _stream(path: Path) -> Path | int | None:
-    """What is written into instead of being replaced: a descriptor or a path; None for a regular file and for one that is yet to be."""
+    """Returns the descriptor or path to write into instead of replacing it; None for a regular file and for a new path."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -73,7 +72,7 @@ def _renamed(target: Path) -> Iterator[Path]:
     try:
         yield temporary
         for file in [path for path in temporary.rglob("*") if path.is_file()] if temporary.is_dir() else [temporary]:
-            with file.open("rb+") as written:  # on the disk before it is named
+            with file.open("rb+") as written:  # on the disk before it is renamed
                 os.fsync(written.fileno())
         if target.exists():
             shutil.copymode(target, temporary)
@@ -88,7 +87,7 @@ def _renamed(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _aside(target: Path) -> Iterator[None]:
-    """Makes room where the target is a folder: it is gone after the block, and back where that fails."""
+    """Makes room if the target is a folder: it is removed after the block, and put back if the block fails."""
     if not target.is_dir():
         yield
         return
@@ -107,8 +106,8 @@ def _hidden(target: Path) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Puts the names in a folder on the disk, where the system can."""
-    with contextlib.suppress(OSError):  # some file systems, and Windows, have no such thing
+    """Flushes the names in a folder to the disk, if the system can."""
+    with contextlib.suppress(OSError):  # some file systems, and Windows, cannot
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -44,12 +44,12 @@ LONGEST = 10_000  # characters of a message
 
 
 class _Gone(Exception):
-    """Nobody reads the output any more."""
+    """Raised when nobody reads the output any more."""
 
 
 @contextlib.contextmanager
 def _read() -> Iterator[None]:
-    """Raises _Gone for BrokenPipeError, which click takes for exit code 1, a difference; what is still to be written goes nowhere."""
+    """Raises _Gone for BrokenPipeError, which click turns into exit code 1, a difference; further output is discarded."""
     try:
         yield
     except BrokenPipeError as error:
@@ -96,8 +96,8 @@ def cli() -> None:
 def main(arguments: Any = None) -> None:
     """Runs the command; a user's mistake is one message on standard error and exit code 2.
 
-    Mistakes are ValueError, which everything raises that reads what a user gave, and OSError and MemoryError, which the system raises.
-    Ctrl-C ends with 130, and a reader of the output that has gone with 141, as the shell says of a command that a signal ended.
+    Mistakes are ValueError, raised by everything that reads user input, and OSError and MemoryError, raised by the system. Ctrl-C exits
+    with 130, and a closed output with 141, as a shell reports a command ended by a signal.
     """
     try:
         code = _run(arguments)
@@ -111,13 +111,13 @@ def main(arguments: Any = None) -> None:
 
 
 def _run(arguments: Any) -> int:
-    """The exit code of the command, with all of its output written."""
+    """Returns the command's exit code, with all of its output written."""
     try:
         with _read():
             try:
                 code = cli.main(arguments, prog_name="rosettaformer", standalone_mode=False)
             except SystemExit as ended:
-                if isinstance(ended.__context__, BrokenPipeError):  # rich's answer to one
+                if isinstance(ended.__context__, BrokenPipeError):  # rich's answer to BrokenPipeError
                     raise ended.__context__ from None
                 code = ended.code
             sys.stdout.flush()

@@ -1,6 +1,6 @@
-"""Where the frameworks keep compiled programs between processes: a first call that another process has made compiles nothing.
+"""Keeps the frameworks' compiled programs between processes: a call that an earlier process made compiles nothing.
 
-Each framework has its own setting, a variable that it reads when it starts, and names a program by all that it is made of.
+Each framework has its own setting, an environment variable read at its start, and identifies a program by everything it is made of.
 """
 
 import contextlib
@@ -15,14 +15,14 @@ from unittest.mock import patch
 
 __all__ = ["PLACE", "folder", "kept", "trim", "unused", "variables"]
 
-PLACE = "ROSETTAFORMER_CACHE"  # the environment variable that names another folder, or is "off"
-LARGEST = 4 << 30  # bytes, above which the files that have not been used for longest are removed
-IN_USE = 3600.0  # seconds after its last use in which no file is removed
+PLACE = "ROSETTAFORMER_CACHE"  # environment variable that names another folder, or is "off"
+LARGEST = 4 << 30  # bytes above which the least recently used files are removed
+IN_USE = 3600.0  # seconds after its last use during which no file is removed
 
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Programs that are compiled in this process, and in those that it starts, are kept for later ones; the user's own settings stand."""
+    """Keeps programs that this process and its children compile, for later ones; the user's own settings take precedence."""
     place = folder()
     if place is None:
         yield
@@ -35,7 +35,7 @@ def kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unused() -> Iterator[None]:
-    """Within `kept`, the settings as the user has them, for what measures how long compiling takes."""
+    """Restores the user's own settings within `kept`, for measuring how long compiling takes."""
     place = folder()
     ours = {} if place is None else variables(place)
     with patch.dict(os.environ):
@@ -46,9 +46,9 @@ def unused() -> Iterator[None]:
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where programs are kept, by default in the user's folder for caches; None where nothing is kept.
+    """Returns the folder of compiled programs, by default in the user's cache folder; None if nothing is kept.
 
-    Machine code is of one kind of processor, which the last part of the path tells.
+    Machine code is for one kind of processor, which the last part of the path names.
     """
     place = environment.get(PLACE, "")
     if place.lower() == "off":
@@ -57,7 +57,7 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def variables(place: Path) -> dict[str, str]:
-    """The settings of the frameworks for that folder. By default torch writes into a temporary folder, XLA nothing."""
+    """Returns the frameworks' settings for that folder. By default torch writes into a temporary folder, XLA nothing."""
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(place / "torch"),
         "JAX_COMPILATION_CACHE_DIR": str(place / "jax"),
@@ -68,7 +68,7 @@ def variables(place: Path) -> dict[str, str]:
 
 
 def trim(place: Path, largest: int = LARGEST) -> None:
-    """Removes files, those first whose last use is longest ago, until the others take no more than so many bytes."""
+    """Removes files, least recently used first, until the rest takes no more than `most` bytes."""
     found = [(about.st_mtime if about.st_mtime > about.st_atime else about.st_atime, about.st_size, path) for path, about in _files(place)]
     size, now = sum(size for _, size, _ in found), time.time()
     for used, taken, path in sorted(found):
@@ -87,7 +87,7 @@ def _files(place: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _caches(environment: Mapping[str, str]) -> Path:
-    """As the system has it: XDG's on Linux."""
+    """Returns the system's cache folder: XDG's on Linux."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     if sys.platform == "win32" and "LOCALAPPDATA" in environment:
@@ -96,7 +96,7 @@ def _caches(environment: Mapping[str, str]) -> Path:
 
 
 def _processor() -> str:
-    """A short name of the kind of processor, by what Linux says that it can do."""
+    """Returns a short name of the kind of processor, from the features that Linux lists."""
     about, lines = Path("/proc/cpuinfo"), [platform.machine(), platform.processor()]
     if about.exists():
         lines += sorted({line for line in about.read_text().splitlines() if line.startswith(("model name", "flags", "Features"))})

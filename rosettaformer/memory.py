@@ -1,4 +1,4 @@
-"""How much there is room for."""
+"""The size of the machine's memory."""
 
 import os
 
@@ -6,5 +6,5 @@ __all__ = ["physical_memory"]
 
 
 def physical_memory() -> int:
-    """Bytes of the machine's memory."""
+    """Returns the bytes of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,4 +1,4 @@
-"""Pictures drawn by matplotlib, which the extras `report` and `train` install."""
+"""Saves pictures drawn by matplotlib, which the extras `report` and `train` install."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,6 @@
-"""Reading text that anyone may have written: regular files of a bounded size, in UTF-8; JSON and TOML of a bounded depth; lines of a
-bounded length, ended by a line feed; settings FIELD=VALUE."""
+"""Reads text that anyone may have written: regular files of bounded size, in UTF-8; JSON and TOML of bounded depth; lines of bounded
+length, ended by a line feed; settings FIELD=VALUE.
+"""
 
 import dataclasses
 import json
@@ -19,14 +20,14 @@ __all__ = [
     "read_toml",
 ]  # fmt: skip
 
-LARGEST = 1 << 24  # bytes of a file that is read whole
-DIGITS = 400  # of an integer; float64 has no room for more
+LARGEST = 1 << 24  # bytes of a file that is read as a whole
+DIGITS = 400  # digits of an integer; float64 has no room for more
 LONGEST_LINE, ENDLESS = 100_000, 1 << 26  # bytes of a line; no sentence is longer than the first, no text has lines like the second
 _CONTROL = re.compile("[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\ufffd]")
 
 
 def read_bytes(path: Path, most: int = LARGEST) -> bytes:
-    """What a file holds. Raises ValueError where it is no regular file or larger, and OSError where the disk fails."""
+    """Returns the content of a file. Raises ValueError if it is no regular file or too large, and OSError if the disk fails."""
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     with path.open("rb") as file:
@@ -37,7 +38,7 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_text(path: Path, most: int = LARGEST) -> str:
-    """The text of a file. Raises ValueError as `read_bytes`, and where it is not UTF-8."""
+    """Returns the text of a file. Raises ValueError like `read_bytes`, and if it is not UTF-8."""
     content = read_bytes(path, most)
     try:
         return content.decode()
@@ -46,7 +47,7 @@ def read_text(path: Path, most: int = LARGEST) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError where it is none, nested too deeply, or names a field of an object twice."""
+    """Returns the value of a JSON text. Raises ValueError if it is not JSON, nested too deeply, or names a field of an object twice."""
     try:
         return json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except RecursionError:
@@ -54,7 +55,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file. Raises ValueError as `read_text` and `parse_json`, naming the file."""
+    """Returns the value of a JSON file. Raises ValueError like `read_text` and `parse_json`, naming the file."""
     text = read_text(path)
     try:
         return parse_json(text)
@@ -63,9 +64,9 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path, optional: bool = False) -> dict[str, Any]:
-    """The object of a JSON file. optional: it has no entries where nothing is at the path.
+    """Returns the object of a JSON file. optional: a missing file counts as empty.
 
-    Raises ValueError as `read_json`, and where it holds another value.
+    Raises ValueError like `read_json`, and if it holds another kind of value.
     """
     value = {} if optional and not os.path.lexists(path) else read_json(path)
     if not isinstance(value, dict):
@@ -74,7 +75,7 @@ def read_object(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises ValueError as `read_text`, and where it is none or nested too deeply, naming the file."""
+    """Returns the tables of a TOML file. Raises ValueError like `read_text`, and if it is not TOML or nested too deeply, naming the file."""
     text = read_text(path, LARGEST >> 4)
     try:
         return tomllib.loads(text)
@@ -98,7 +99,8 @@ def _integer(digits: str) -> int:
 
 
 def parse_settings(settings: Iterable[str], kind: type[TransformerConfig] | type[Recipe] = TransformerConfig) -> dict[str, Any]:
-    """The mapping that FIELD=VALUE texts declare; values are numbers, true, false, none, or names. kind: the class that has the fields.
+    """Returns the mapping that FIELD=VALUE texts declare; values are numbers, true, false, none, or names. kind: the class that has the
+    fields.
 
     Raises ValueError listing every text without a field, unknown field and field set twice.
     """
@@ -130,9 +132,9 @@ def _value(text: str) -> Any:
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines, each with its end; of one that is too long the beginning, which `decode` refuses.
+    """Yields the lines, each with its end; of one that is too long only the beginning, which `decode` refuses.
 
-    Raises ValueError where a line does not end at all.
+    Raises ValueError if a line does not end at all.
     """
     while line := file.readline(LONGEST_LINE + 1):
         yield line
@@ -144,7 +146,7 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def read_texts(file: BinaryIO, size: int) -> Iterator[list[tuple[str, str]]]:
-    """The lines' texts and what is wrong with each, as of `decode`: `size` at a time; at a terminal one. Raises as `read_lines`."""
+    """Yields the lines' texts and problems, see `decode`, `size` at a time; one at a time in a terminal. Raises like `read_lines`."""
     size = 1 if file.isatty() else size
     texts: list[tuple[str, str]] = []
     for raw in read_lines(file):
@@ -157,7 +159,7 @@ def read_texts(file: BinaryIO, size: int) -> Iterator[list[tuple[str, str]]]:
 
 
 def decode(raw: bytes) -> tuple[str, str]:
-    """The text of a line without its end and without a byte order mark; and what is wrong with it as a line, or nothing."""
+    """Returns the text of a line without its end and without a byte order mark; and its problem as a line, or an empty text."""
     if len(raw) > LONGEST_LINE:
         return "", f"must be at most {LONGEST_LINE} bytes long; it is longer"
     try:
@@ -169,7 +171,7 @@ def decode(raw: bytes) -> tuple[str, str]:
 
 
 def damage(text: str) -> str:
-    """Why a text is no line of a corpus, or nothing."""
+    """Returns why a text cannot be a line of a corpus; empty if it can."""
     if not text.strip():
         return "must not be empty"
     found = _CONTROL.search(text)

@@ -1,4 +1,4 @@
-"""The end of the command by a signal."""
+"""Ends the command on a signal."""
 
 import contextlib
 import signal
@@ -12,7 +12,7 @@ __all__ = ["terminable"]
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Within the block SIGTERM and SIGHUP end this process as an exception does, so that what it has started is ended too."""
+    """Turns SIGTERM and SIGHUP into an exception within the block, so that everything this process has started is ended too."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)

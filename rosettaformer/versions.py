@@ -1,4 +1,4 @@
-"""What files of earlier versions mean: a config that lacks fields is of the models that there were before these fields."""
+"""The meaning of files of earlier versions: a config without certain fields describes the models that existed before these fields."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from reference_numpy import TransformerConfig
 
 __all__ = ["PAPER", "config_of"]
 
-# the value of every field that the first version lacks: the models of the paper, and those of torch.nn.Transformer
+# the values of the fields that the first version lacks: the models of the paper, and of torch.nn.Transformer
 PAPER: dict[str, Any] = {
     "positions": "sinusoidal",
     "max_positions": 0,
@@ -23,5 +23,5 @@ PAPER: dict[str, Any] = {
 
 
 def config_of(fields: Mapping[str, Any], first: bool) -> TransformerConfig:
-    """The config of a file's fields; first: of the first version. Raises ValueError as `TransformerConfig.from_dict`."""
+    """Returns the config of a file's fields; first: of the first version. Raises ValueError like `TransformerConfig.from_dict`."""
     return TransformerConfig.from_dict({**PAPER, **fields} if first else fields)
