@@ -75,7 +75,7 @@ def read_object(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Returns the tables of a TOML file. Raises ValueError like `read_text`, and if it is not TOML or nested too deeply, naming the file."""
+    """Returns the tables of a TOML file. Raises ValueError like `read_text`, and if it is not TOML or too deep, naming the file."""
     text = read_text(path, LARGEST >> 4)
     try:
         return tomllib.loads(text)
