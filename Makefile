@@ -32,10 +32,10 @@ lint: $(INSTALLED)  ## ruff and mypy
 	$(BIN)/mypy
 
 soak: $(INSTALLED)  ## 200 random configurations on every port: no false alarm
-	$(BIN)/python -m pytest tests/test_soak.py --soak 200
+	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
 
 mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md
-	$(BIN)/python tests/mutation.py docs/mutation.md
+	PYTHONPATH=tests/support $(BIN)/python tests/mutation.py docs/mutation.md
 
 wild: $(INSTALLED)  ## mistakes written without sight of the catalogue, diagnosed: docs/wild.md
 	$(BIN)/python tests/wild.py docs/wild.md

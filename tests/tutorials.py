@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parent / "house"))
 from test_readme import DECLARED, HOUSE
 from test_session import printed, steps
 

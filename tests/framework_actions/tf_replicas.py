@@ -14,7 +14,7 @@ from typing import Any
 from .tf_models import ACTIONS
 
 TOPIC = "tf.distribute"
-SCRIPT = Path(__file__).parent.parent / "keras_on_replicas.py"
+SCRIPT = Path(__file__).parent / "keras_on_replicas.py"
 
 
 @functools.cache

@@ -1,0 +1,306 @@
+"""The Trainer of each port: the reference's steps, runs that are resumed, random keep masks, and what is refused."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import PORTS, Backend
+
+from reference_numpy import TransformerConfig, parameters, preset, sites
+from reference_numpy.recipe import PAPER, Recipe
+from reference_numpy.strategy import Strategy
+from reference_numpy.training import Trainer
+from rosettaformer.conformance.case import DTYPES, numpy_dtype
+
+# Without biases of attention: a key's bias moves no softmax, so its gradient is rounding alone, which Adam divides by itself.
+CONFIG = preset(
+    "tiny", source_vocabulary=23, target_vocabulary=23, model_width=12, heads=6, key_value_heads=2, key_size=7, value_size=5,
+    feed_forward_width=19, encoder_layers=1, decoder_layers=1, output_bias=True, dropout_rate=0.4, attention_dropout_rate=0.3,
+    hidden_dropout_rate=0.2,
+)  # fmt: skip
+UNTIED = CONFIG.replace(target_vocabulary=29, share_embeddings=False, tie_logits=False, norm_placement="pre", final_norm=True)
+STILL = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "hidden_dropout_rate": 0.0}
+RECIPE = PAPER.replace(warmup=3)
+FULL = RECIPE.replace(weight_decay=0.1, clip_norm=0.5, microbatches=2)
+STRATEGY = Strategy(start_id=1, end_id=2, max_new_tokens=6, beam_size=3, n_best=2)
+SEARCHES = ("greedy_search", "beam_search")
+CLOSE = 1e-10  # float64, after some steps of Adam, whose quotient makes a rounding of a small gradient larger
+COMPILES = {"torch": False, "tf": False, "jax": True}  # what is quick for a few steps
+
+
+@pytest.fixture(scope="module", params=PORTS)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return Backend(request.param)
+
+
+def begin(backend: Backend, config: TransformerConfig = CONFIG, recipe: Recipe = RECIPE, dtype: str = "float64", **settings: Any) -> Any:
+    settings = {"compiled": COMPILES[backend.name]} | settings
+    return backend.part("training").Trainer(config, recipe, parameters.initialise(config, 0, dtype), **settings)
+
+
+@pytest.fixture(scope="module")
+def shared(backend: Backend) -> tuple[Any, dict[str, np.ndarray]]:
+    """One run for many tests, since some frameworks compile its step, and the state with which it begins."""
+    run = begin(backend)
+    return run, run.state()
+
+
+@pytest.fixture
+def run(shared: tuple[Any, dict[str, np.ndarray]]) -> Any:
+    """The shared run at its beginning."""
+    trainer, state = shared
+    trainer.load_state(state, 0)
+    return trainer
+
+
+def batch(seed: int = 0, rows: int = 4, length: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    """Ids with padding on the right, on the left, and a row of padding throughout. length: of the source."""
+    rng = np.random.default_rng([7, seed])
+    source, target = rng.integers(1, 23, (rows, length)), rng.integers(1, 23, (rows, 6))
+    source[0, 5:] = target[0, 4:] = source[1, :2] = target[1, :3] = source[2] = target[2] = 0
+    return source, target
+
+
+def close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert sorted(found) == sorted(expected)
+    for name, array in expected.items():
+        assert isinstance(found[name], np.ndarray)
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=0 if array.dtype.kind == "i" else CLOSE, err_msg=name)
+
+
+def bits(state: dict[str, np.ndarray]) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in state.items()}
+
+
+def equals_the_reference(run: Any, config: TransformerConfig, recipe: Recipe, steps: int = 5) -> None:
+    """Steps of both, with the same keep masks."""
+    other = Trainer(config, recipe, parameters.initialise(config, 0))
+    for step in range(steps):
+        keep = sites.draw(config, 4, 7, 5, np.random.default_rng([3, step])) if config.dropout_rate else None
+        assert abs(float(run.train_step(*batch(step), keep)) - float(other.train_step(*batch(step), keep))) < CLOSE
+    assert run.steps == steps
+    close(run.state(), other.state())
+    np.testing.assert_allclose(run.loss(*batch(9)), other.loss(*batch(9)), rtol=CLOSE)
+    if config.dropout_rate == 0:  # the searches of one run, since some frameworks compile them
+        for search in SEARCHES:
+            close(getattr(run, search)(batch(9)[0], STRATEGY), getattr(other, search)(batch(9)[0], STRATEGY))
+
+
+VARIANTS = {
+    "tied": (CONFIG, RECIPE),
+    "untied-decay-clip-parts": (UNTIED, FULL),
+    "no-dropout": (CONFIG.replace(padding_id=None, **STILL), RECIPE),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in ("tied", "no-dropout") else ()) for name in VARIANTS]
+)
+def test_steps_are_those_of_the_reference(backend: Backend, name: str) -> None:
+    equals_the_reference(begin(backend, *VARIANTS[name]), *VARIANTS[name])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("port", PORTS)
+def test_the_other_mode_gives_the_same_steps(port: str) -> None:
+    """Compiled where the other tests are eager, and eager where they are compiled; with random keep masks the same twice."""
+    backend = Backend(port)
+    run = begin(backend, recipe=FULL, compiled=not COMPILES[port])
+    state = run.state()
+    equals_the_reference(run, CONFIG, FULL, steps=2)
+    losses = []
+    for each in (run, run, begin(backend, recipe=FULL)):
+        each.load_state(state, 0)
+        losses.append([float(each.train_step(*batch(step))) for step in range(2)])
+    assert losses[0] == losses[1]
+    if port != "torch":  # whose compiled attention draws its own masks
+        np.testing.assert_allclose(losses[0], losses[2], rtol=CLOSE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_steps_on_cuda_are_those_of_the_reference(backend: Backend, name: str, compiled: bool) -> None:
+    """The numbers of whole steps on the GPU; of torch `test_torch_devices` shows only that none of their tensors is made on the CPU."""
+    if backend.name == "tf" and not backend.framework.config.list_physical_devices("GPU"):
+        pytest.skip("TensorFlow sees no GPU")
+    if backend.name == "jax" and not compiled:
+        pytest.skip("operation by operation JAX takes minutes")
+    equals_the_reference(begin(backend, *VARIANTS[name], device="cuda", compiled=compiled), *VARIANTS[name])
+
+
+RESUME = """
+import sys
+sys.path[:0] = ["tests/backends", "tests/support"]
+import numpy as np
+import test_training
+from backends import Backend
+port, compiled, device, start, path = sys.argv[1:]
+if port == "torch":
+    import torch
+    torch.set_num_threads(4)
+settings = {"recipe": test_training.FULL, "dtype": "float32", "compiled": compiled == "True", "device": device, "seed": 5}
+run = test_training.begin(Backend(port), **settings)
+if start == "2":
+    run.load_state(dict(np.load(path + "/middle.npz")), 2)
+for step in range(int(start), 4):
+    print(float(run.train_step(*test_training.batch(step, 64))).hex())
+    if step in (1, 3):
+        np.savez(path + ("/middle.npz" if step == 1 else f"/end{start}.npz"), **run.state())
+"""
+RESUMED = [(port, COMPILES[port], "cpu") for port in ("torch", "jax")]
+RESUMED += [pytest.param(*each, "cpu", marks=pytest.mark.exhaustive) for each in (("tf", COMPILES["tf"]), ("torch", True), ("tf", True))]
+RESUMED += [pytest.param(port, compiled, "cuda", marks=pytest.mark.gpu) for port in ("torch", "jax") for compiled in {True, port == "jax"}]
+
+
+@pytest.mark.parametrize(("port", "compiled", "device"), RESUMED)
+def test_a_run_resumed_in_another_process_has_the_same_bits(tmp_path: Path, port: str, compiled: bool, device: str) -> None:
+    """On a GPU: its own generator, and kernels whose sums have one order only where they are asked for it."""
+    Backend(port)
+    said = []
+    for start in ("0", "2"):
+        command = [sys.executable, "-c", RESUME, port, str(compiled), device, start, str(tmp_path)]
+        result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        said.append(result.stdout.split())
+    assert len(said[0]) == 4
+    assert said[0][2:] == said[1]
+    assert bits(dict(np.load(tmp_path / "end0.npz"))) == bits(dict(np.load(tmp_path / "end2.npz")))
+
+
+def test_random_masks_are_a_function_of_seed_and_step_alone(backend: Backend, run: Any) -> None:
+    state, other = run.state(), begin(backend, seed=1)
+
+    def loss(trainer: Any, steps: int, of: int = 0) -> float:
+        trainer.load_state(state, steps)
+        return float(trainer.train_step(*batch(of)))
+
+    first = loss(run, 1)
+    loss(run, 5, of=1)
+    drawn = {first, loss(run, 2), loss(other, 0), loss(other, 1), loss(other, 2)}
+    assert len(drawn) == 5  # and seed and step are not exchanged
+    assert loss(run, 1) == first
+
+
+def test_evaluation_drops_nothing(backend: Backend, run: Any) -> None:
+    run.train_step(*batch())
+    found = run.loss(*batch())
+    assert found == run.loss(*batch())
+    still = begin(backend, CONFIG.replace(**STILL))
+    still.load_state(run.state(), 1)
+    assert found == still.loss(*batch())
+
+
+def test_a_batch_without_labels_changes_nothing(run: Any) -> None:
+    before, (source, target) = run.state(), (np.zeros_like(token) for token in batch())
+    assert float(run.train_step(source, target)) == 0
+    assert run.loss(source, target) == (0.0, 0)
+    assert bits(run.state()) == bits(before)
+
+
+def test_the_state_is_a_copy_and_loads_strictly(run: Any) -> None:
+    run.train_step(*batch())
+    state = run.state()
+    kept = {name: array.copy() for name, array in state.items()}
+    assert len(state) == 3 * len(parameters.shapes(CONFIG))
+    run.train_step(*batch())
+    assert bits(state) == bits(kept)
+    wrong = {name: array + 1 for name, array in state.items() if name != "first_moment.logits.bias"}
+    wrong["second_moment.logits.bias"] = np.zeros(23, np.float32)
+    wrong["parameters.logits.bias"] = np.zeros(3)
+    wrong["parameters.extra"] = np.zeros(3)
+    before = run.state()
+    with pytest.raises(ValueError) as error:
+        run.load_state(wrong, 7)
+    for words in (
+        "missing first_moment.logits.bias",
+        "must be float64; got float32",
+        "must have shape (23,); got (3,)",
+        "unexpected parameters.extra",
+    ):
+        assert words in str(error.value)
+    assert (run.steps, bits(run.state())) == (2, bits(before))
+    run.load_state(state, 1)
+    state["parameters.source_embedding.table"][:] = 0
+    assert (run.steps, bits(run.state())) == (1, bits(kept))
+
+
+def test_bad_input_is_refused_before_anything_changes(backend: Backend, run: Any) -> None:
+    before, (source, target) = run.state(), batch()
+    for arguments, words in (
+        ((source + 16, target), r"token ids must lie in 0 \.\. 22; got 3\d"),
+        ((source, target - 1), r"token ids must lie in 0 \.\. 22; got -1"),
+        ((source, target[:, :1]), "target must have length at least 2"),
+        ((source, target[:2]), "batch sizes must be equal; got source 4, target 2"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run.train_step(*arguments)
+    assert (run.steps, bits(run.state())) == (0, bits(before))
+    with pytest.raises(ValueError, match="the batch must divide into 3 microbatches; got 4 rows"):
+        begin(backend, recipe=RECIPE.replace(microbatches=3)).train_step(source, target)
+    with pytest.raises(ValueError, match="must all be float32 or all float64; got float16"):
+        begin(backend, dtype="float16")
+
+
+def test_searches_are_of_the_parameters_as_they_are_now_and_copy_them_once(
+    backend: Backend, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[int] = []
+    searcher = backend.part("decoding").Searcher
+    for name in ("__init__", "refresh"):
+        if original := getattr(searcher, name, None):
+            monkeypatch.setattr(
+                searcher, name, lambda *args, original=original, **options: copies.append(run.steps) or original(*args, **options)
+            )
+    source, state = batch()[0], run.state()
+
+    def found() -> np.ndarray:
+        run.beam_search(source, STRATEGY)
+        return run.greedy_search(source, STRATEGY)["log_p_bn"]
+
+    first = found()
+    assert copies == [0]
+    run.train_step(*batch())
+    assert not np.array_equal(found(), first)
+    assert copies == [0, 1]
+    run.load_state(state, 0)
+    np.testing.assert_array_equal(found(), first)
+    assert copies == [0, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_label_that_does_not_count_passes_zero_gradient_whatever_its_logits_are(backend: Backend, dtype: str, smoothing: float) -> None:
+    logits = np.random.default_rng(1).normal(size=(2, 3, 5))
+    logits[0, 1] = np.inf
+    label, mask = np.array([[1, 2, 3], [0, 0, 4]]), np.array([[True, False, True], [False] * 3])
+    with backend.wide():
+        given = logits.astype(numpy_dtype(dtype))
+        for which in (mask, np.zeros_like(mask)):
+            tensors = [backend.weights.from_numpy(array) for array in (label, which)]
+            loss, (gradient,) = backend.gradients(lambda x: backend.part("loss").cross_entropy(x, *tensors, smoothing), given)  # noqa: B023
+            assert loss.dtype == gradient.dtype == given.dtype
+            assert np.isfinite(loss.astype(float))
+            assert np.isfinite(gradient.astype(float)).all()
+            assert not gradient[~which].astype(float).any()
+    assert float(loss) == 0
+
+
+def test_a_norm_within_the_limit_keeps_every_bit(backend: Backend) -> None:
+    """Where `limit * (1 / limit)` is not 1, as for 49."""
+    gradients = {"kernel": np.array([0.1, 0.7], np.float32), "bias": np.array([0.3], np.float32)}
+    clip, given = backend.part("optimizer").clip_global_norm, {name: backend.weights.from_numpy(x) for name, x in gradients.items()}
+    assert bits(backend.arrays(clip(given, 49.0))) == bits(gradients)
+    short = backend.arrays(clip(given, 0.25))
+    assert abs(np.sqrt(sum((x.astype(float) ** 2).sum() for x in short.values())) - 0.25) < 1e-7
+
+
+def test_a_schedule_begins_at_step_1(backend: Backend) -> None:
+    noam = backend.part("schedule").noam
+    with pytest.raises(ValueError, match="step must be an integer of at least 1; got 0"):
+        noam(0, 512, 4)
+    with pytest.raises(ValueError, match="warmup must be an integer of at least 1; got 0"):
+        noam(1, 512, 0)

@@ -1,0 +1,605 @@
+"""The benchmark's own proof: it times what is right and refuses to time what is wrong."""
+
+import ctypes
+import dataclasses
+import importlib
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from invoke import invoke, refused
+
+from reference_numpy import decoding, parameters
+from reference_numpy.training import Trainer
+from reference_numpy.transformer import training_loss, transformer
+from rosettaformer.benchmarks import answers, measure, peer_process, problem, report, rows, worker
+from rosettaformer.benchmarks.workloads import SCALING, WORKLOADS, Task, tiny
+from rosettaformer.commands import bench as command
+
+HOUSE = Path(__file__).resolve().parents[2]
+PAGE = (HOUSE / "docs" / "performance.md").read_text()
+TASKS = {name: tiny(tasks[name in ("W1", "W2")]) for name, tasks in WORKLOADS.items()}  # of the three shares of padding a fifth
+FORWARD, TRAINING, GREEDY, BEAM, ENCODER = (TASKS[name] for name in ("W1", "W2", "W3", "W4", "W6"))
+BERT, GPT2 = TASKS["W8"], TASKS["W9"]
+FRAMEWORKS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
+EXHAUSTIVE = ("W2", "W3", "W4", "W6", "W7", "W8", "W9", "W10")  # of the workloads whose rows are run
+Peers = Callable[[str], Any]
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> Peers:
+    """Imports the module that builds a framework's rows; here torch may keep what it has compiled."""
+
+    def load(name: str) -> Any:
+        pytest.importorskip(FRAMEWORKS.get(name, "torch"))
+        monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "0")
+        return importlib.import_module(f"rosettaformer.benchmarks.peers.{name}")
+
+    return load
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[rows.Result]]]:
+    """Measures given rows in this process."""
+    built: list[rows.Row] = []
+
+    class Here(peer_process.PeerProcess):
+        def __init__(self, framework: str, module: str, settings: peer_process.Settings) -> None:
+            self.framework, self.module, self.failed, self.described = framework, module, None, "here"
+            self.server = worker.Server(SimpleNamespace(describe=str, rows=lambda problem, device: list(built)))  # type: ignore[arg-type]
+
+        def ask(self, method: str, *arguments: Any) -> tuple[str, Any]:
+            return worker.reply(lambda: getattr(self.server, method)(*arguments))
+
+        def close(self) -> None: ...
+
+    def run(task: Task, *given: rows.Row, reference: answers.Reference | None = None, **settings: Any) -> list[rows.Result]:
+        built[:] = given
+        reference = reference or answers.Reference(problem.make(task))
+        return measure.run(task, reference, peer_process.Settings(("jax",), **settings))[0]
+
+    monkeypatch.setattr(peer_process, "PeerProcess", Here)
+    monkeypatch.setattr(worker, "LONG", 0.0)
+    yield run
+
+
+def _row(output: Any, name: str = "a row", **about: Any) -> rows.Row:
+    return rows.Row("jax", name, start=lambda: lambda: output, **about)
+
+
+def _searched(task: Task) -> tuple[answers.Reference, dict[str, np.ndarray]]:
+    """The reference of the task's problem, and what its own search returns."""
+    made = problem.make(task)
+    search = decoding.greedy_search if task.kind == "greedy" else decoding.beam_search
+    found = search(parameters.nest(made.tensors), made.config, strategy=made.strategy, **made.question)
+    if task.kind == "beam":
+        found = {"token_bn": found["token_bwn"][:, 0], "score_b": found["score_bw"][:, 0]}
+    return answers.Reference(made), found
+
+
+def test_every_workload_is_a_task_of_its_name_and_scaling_grows_one_size() -> None:
+    assert list(WORKLOADS) == [f"W{number}" for number in range(1, 11)]
+    for name, tasks in WORKLOADS.items():
+        assert all(task.name.split()[0] == name and task.title.startswith(task.name) for task in tasks)
+    assert [[series.value(task) for task in series.tasks] for series in SCALING] == [
+        [64, 128, 256, 512, 1024, 2048, 4096],
+        [1, 2, 4, 8, 16, 32, 64],
+        [16, 32, 64, 128, 256, 512, 1024],
+    ]
+
+
+def test_the_share_of_padding_is_the_task_s_and_every_row_has_a_token() -> None:
+    for name, tasks in WORKLOADS.items():
+        assert [task.padding for task in tasks] == {"W1": [0, 0.2, 0.5], "W2": [0, 0.2, 0.5], "W6": [0], "W9": [0]}.get(
+            name, [0.2] * len(tasks)
+        )
+        for task in tasks:
+            made = problem.make(dataclasses.replace(task, size="tiny"))
+            for real in (made.source != 0, made.target != 0):
+                assert np.mean(~real) == pytest.approx(task.padding, abs=0.02)
+                assert real[:, 0].all() and not (real[:, 1:] & ~real[:, :-1]).any()
+            assert f", {100 * task.padding:.0f} % padding" in task.title if task.padding else task.title.endswith(", no padding")
+
+
+@pytest.mark.parametrize(("task", "attentions"), [(WORKLOADS["W5"][0], 6), (BERT, 1)], ids=["W5", "W8"])
+def test_the_products_are_those_of_the_model(task: Task, attentions: int) -> None:
+    """Every weight of a product once for each token, and both products of each attention."""
+    made = problem.make(task)
+    tokens, kernels = task.batch * task.length, [tensor.size for name, tensor in made.tensors.items() if name.endswith("kernel")]
+    attention = 2 * attentions * tokens * task.length * made.config.model_width
+    assert sum(np.prod(left) * right[-1] for left, right in problem.products(made)) == tokens * sum(kernels) + attention
+
+
+def test_a_wrong_row_is_not_timed(measured: Any) -> None:
+    def fail() -> Any:
+        raise RuntimeError("no kernel\nand more")
+
+    reference = answers.Reference(problem.make(FORWARD))
+    logits = reference.expected
+    near = logits + 0.5 * answers.BOUNDS["float32"] * np.abs(logits).max()
+    away = logits + 2 * answers.BOUNDS["float32"] * np.abs(logits).max()
+    failing = rows.Row("jax", "failing", start=lambda: fail)
+    given = [_row(near, "right"), _row(away, "wrong"), _row(logits * np.nan, "nan"), _row(logits[1:], "short"), failing]
+    right, wrong, nan, short, failed = measured(FORWARD, *given, reference=reference, rounds=3)
+    assert (right.status, len(right.samples_ms)) == ("timed", 3)
+    assert right.quartiles_ms[0] <= right.median_ms <= right.quartiles_ms[1]
+    assert wrong.status == nan.status == short.status == "wrong"
+    assert wrong.message == "differs from the reference by 2.0e-04 of its largest logit; at most 1e-04"
+    assert short.message == "shape (2, 12, 101), must be (3, 12, 101)"
+    assert (failed.status, failed.message) == ("error", "RuntimeError: no kernel")
+    for result in (wrong, nan, short, failed):
+        assert result.median_ms is result.ratio is None
+        assert result.samples_ms == []
+
+
+def test_ratios_are_to_the_best_peer_and_shares_to_the_products(measured: Any) -> None:
+    def result(name: str, median: float, framework: str = "jax", **about: Any) -> rows.Result:
+        return rows.Result(framework, name, median_ms=median, **about)
+
+    ours, stock, better, other = result("o", 3), result("s", 2, peer=True), result("b", 1.5, peer=True), result("t", 1, "torch", peer=True)
+    quick = result("q", 0.5, peer=True, comparable=False)
+    half = result("h", 3, precision="bfloat16")
+    products = result("p", 1, ceiling=True)
+    measure.compare([ours, stock, better, other, quick, half, products])
+    assert (ours.ratio, ours.ratio_to_best, ours.share) == (2, 3, pytest.approx(1 / 3))
+    assert (better.ratio, other.ratio, other.share) == (1, 1, None)
+    assert half.ratio is half.ratio_to_best is products.ratio is products.share is None
+    measure.compare([ours, quick])
+    assert ours.ratio == 6  # where there is no other peer
+
+
+def test_the_references_own_answers_are_right(measured: Any) -> None:
+    for task in (GREEDY, BEAM):
+        reference, found = _searched(task)
+        [result] = measured(task, _row(found, read=lambda output: output), reference=reference, rounds=1)
+        assert (result.status, result.agreement) == ("timed", "3 of 3 answers token by token the reference's"), result.message
+        assert result.difference < 1e-5
+
+
+def test_a_token_that_is_not_the_likeliest_is_wrong(measured: Any) -> None:
+    reference, found = _searched(GREEDY)
+    token_bn, log_p_bn = found["token_bn"].copy(), found["log_p_bn"].copy()
+    token_bn[1, 2] = 77 if token_bn[1, 2] != 77 else 78
+    log_p_bn[2, 0] += 0.1
+    given = [
+        _row({"token_bn": found["token_bn"]}, "tokens alone", read=dict),
+        _row({"token_bn": token_bn}, "another token", read=dict),
+        _row({**found, "log_p_bn": log_p_bn}, "another log p", read=dict),
+        _row({"token_bn": token_bn[:, 1:]}, "too few", read=dict),
+        _row({"token_bn": token_bn[:, 1:]}, "too few, not compared", read=dict, comparable=False),
+        _row({"token_bn": token_bn}, "not compared", read=dict, comparable=False),
+    ]
+    results = measured(GREEDY, *given, reference=reference, rounds=1)
+    assert [result.status for result in results] == ["timed", "wrong", "wrong", "wrong", "wrong", "timed"]
+    assert results[3].message == "shape (3, 5), must be (3, 6)"
+
+
+def test_an_answer_depends_on_its_prompt_from_the_first_token_on() -> None:
+    """So that a wrong cache or mask is seen; and it goes on to its last token, though nothing bars the end."""
+    reference, found = _searched(GPT2)
+    made = reference.problem
+    other = np.where(np.arange(made.source.shape[1]) == 0, 3 + (made.source + 40) % 90, made.source)
+    changed = answers.Reference(dataclasses.replace(made, source=other))
+    assert reference.difference({"token_bn": found["token_bn"]})[0] < 1e-5
+    assert changed.difference({"token_bn": found["token_bn"]})[0] > 10 * answers.BOUNDS["float32"]
+    free = made.strategy.replace(min_new_tokens=0)
+    again = decoding.greedy_search(parameters.nest(made.tensors), made.config, strategy=free, **made.question)
+    assert np.array_equal(again["token_bn"], found["token_bn"])
+
+
+def test_what_stands_where_there_is_padding_is_not_compared() -> None:
+    reference = answers.Reference(problem.make(BERT))
+    real = (reference.problem.source != 0)[..., None]
+    assert reference.difference({"output": np.where(real, reference.expected, np.nan)})[0] == 0
+    assert reference.difference({"output": np.where(real, reference.expected + 1e-3, 0)})[0] > answers.BOUNDS["float32"]
+
+
+@pytest.mark.parametrize(("skips", "status"), [(False, "timed"), (True, "wrong")])
+def test_rows_of_padding_are_not_compared_but_zeros_with_skip_padding(measured: Any, skips: bool, status: str) -> None:
+    reference = answers.Reference(problem.make(FORWARD))
+    real = (reference.problem.target != 0)[..., None]
+    zeros, others = (np.where(real, reference.expected, value) for value in (0, 1e-9))
+    given = [_row(zeros, "zeros", skips=skips), _row(others, "others", skips=skips), _row(np.where(real, zeros + 1e-2, 0), "wrong")]
+    results = measured(FORWARD, *given, reference=reference, rounds=1)
+    assert [result.status for result in results] == ["timed", status, "wrong"]
+    assert results[1].message == "with skip_padding the rows of padding must be zeros; they are not" * skips
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_with_padding_ours_are_timed_with_skip_padding_too(peers: Peers, framework: str) -> None:
+    for task in WORKLOADS["W1"]:
+        given = peers(framework).rows(problem.make(tiny(task)), "cpu")
+        skipping = [row.name for row in given if row.skips]
+        assert skipping == [f"impl_{framework} compiled, skip_padding"] * bool(task.padding)
+        assert not any(row.peer for row in given if row.skips)
+
+
+def test_the_end_token_may_not_come_early() -> None:
+    reference, found = _searched(GREEDY)
+    token_bn = found["token_bn"].copy()
+    token_bn[0, 3] = reference.problem.strategy.end_id
+    assert reference.difference({"token_bn": token_bn})[0] == np.inf
+
+
+def test_a_near_tie_is_right_whatever_follows() -> None:
+    """Two tokens of the same bias and row in the table are equally likely everywhere; the other one is as right as the lower."""
+    made = problem.make(GREEDY)
+    reference, found = answers.Reference(made), _searched(GREEDY)[1]
+    chosen, twin = int(found["token_bn"][0, 0]), 99
+    made.tensors["source_embedding.table"][twin] = made.tensors["source_embedding.table"][chosen]
+    made.tensors["logits.bias"][twin] = made.tensors["logits.bias"][chosen]
+    search = decoding.greedy_search(parameters.nest(made.tensors), made.config, made.source, made.strategy)["token_bn"]
+    other = np.where(search == chosen, twin, search)
+    assert (other != search).any()
+    difference, agreement = reference.difference({"token_bn": other})
+    assert difference < 1e-5
+    assert agreement != "3 of 3 answers token by token the reference's"
+
+
+def test_a_worse_hypothesis_and_a_wrong_score_are_wrong() -> None:
+    reference, found = _searched(BEAM)
+    greedy = np.random.default_rng(0).integers(3, 100, found["token_bn"].shape)
+    assert reference.difference({**found, "token_bn": greedy})[0] > 10 * answers.SCORE_BOUND
+    assert reference.difference({"token_bn": greedy})[0] > 10 * answers.SCORE_BOUND
+    assert reference.difference({**found, "score_b": found["score_b"] * 1.01})[0] > 5 * answers.SCORE_BOUND
+
+
+def test_a_row_that_ends_otherwise_is_held_to_the_references_beams() -> None:
+    reference, found = _searched(BEAM)
+    token_bn = found["token_bn"].copy()
+    token_bn[:, -1] = 50
+    difference, agreement = reference.difference({"token_bn": token_bn})
+    assert (difference, agreement) == (0, "3 of 3 answers token by token a beam of the reference's")
+
+
+def test_a_training_step_is_compared_without_dropout_and_timed_with_it(measured: Any) -> None:
+    reference = answers.Reference(problem.make(TRAINING))
+    losses = reference.expected
+
+    def row(losses: np.ndarray, name: str) -> rows.Row:
+        return _row(9.5, name, check=lambda: losses)
+
+    given = [row(losses * 1.000001, "ours"), row(losses + np.array([0, 0.001]), "no update"), row(losses[:1], "one")]
+    ours, wrong, short = measured(TRAINING, *given, reference=reference, rounds=2)
+    assert ours.status == "timed"
+    assert wrong.message.endswith("of its largest loss; at most 1e-05")
+    assert (short.status, short.message) == ("wrong", "shape (1,), must be (2,)")
+
+
+def test_the_training_problem_is_the_forward_one_with_labels() -> None:
+    made = problem.make(TRAINING)
+    assert np.array_equal(made.sequence[:, 1:], made.target)
+    assert made.config.dropout_rate == 0.1
+    assert made.checked.config.dropout_rate == 0
+    first, second = answers.Reference(made).expected
+    alone = training_loss(parameters.nest(made.tensors), made.checked.config, made.source, made.sequence, made.recipe.smoothing)
+    assert first == pytest.approx(float(alone), rel=1e-6)
+    # the update shows in the next loss far more clearly than the comparison needs
+    assert first - second > 100 * answers.LOSS_BOUNDS["float32"] * first
+
+
+@pytest.mark.parametrize(("warmup", "status"), [(40, "timed"), (80, "wrong")])
+def test_the_references_own_trainer_is_timed_and_another_schedule_is_refused(measured: Any, warmup: int, status: str) -> None:
+    made, built = problem.make(TRAINING), []
+
+    def start(given: problem.Problem) -> rows.Step:
+        built.append(given.config.dropout_rate)
+        recipe = given.recipe.replace(warmup=warmup) if given is not made else given.recipe
+        trainer = Trainer(given.config, recipe, given.tensors)
+        return lambda: trainer.train_step(given.source, given.sequence)
+
+    [result] = measured(TRAINING, rows.training_row("jax", "reference_numpy", start, made), rounds=1)
+    assert result.status == status
+    assert built == [0.1, 0.0]
+
+
+def test_rows_are_built_when_they_are_run_and_only_those_named(measured: Any) -> None:
+    built = []
+
+    def start() -> rows.Call:
+        built.append("other")
+        return lambda: None
+
+    reference = answers.Reference(problem.make(FORWARD))
+    given = [_row(reference.expected, "impl_jax"), rows.Row("jax", "other", start=start)]
+    [result] = measured(FORWARD, *given, reference=reference, rounds=1, only=("impl",))
+    assert (result.name, result.status, built) == ("impl_jax", "timed", [])
+
+
+@pytest.fixture
+def server() -> Iterator[worker.Server]:
+    """One whose process goes on as it was, once its memory is measured."""
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("this system does not tell the peak")
+    one = worker.Server(SimpleNamespace(rows=lambda problem, device: [_row(None)]))  # type: ignore[arg-type]
+    one.rows(dataclasses.asdict(FORWARD), "cpu")
+    yield one
+    ctypes.CDLL(None).mallopt(worker.TRIM_THRESHOLD, 64 << 20)
+
+
+def test_memory_is_that_of_a_call(server: worker.Server) -> None:
+    """Above what the process holds, and again at every call, whatever the one before it left."""
+    held = np.ones(10 << 20)
+    server.started[0] = lambda: float(np.ones(4 << 20).sum() + held[0])
+    for _ in range(2):
+        assert server.memory(0) == pytest.approx(32, abs=3)
+
+
+def test_memory_of_a_call_in_a_thread_is_not_what_another_call_left(server: worker.Server) -> None:
+    """Threads have heaps of their own, which glibc does not give back."""
+    with ThreadPoolExecutor(1) as thread:
+        server.started[0] = lambda: thread.submit(lambda: float(np.ones(1 << 20).sum())).result()
+        for _ in range(8):
+            server.started[0]()
+        assert server.memory(0) == pytest.approx(8, abs=2)
+
+
+def test_tensorflow_counts_the_memory_of_a_call() -> None:
+    tf = pytest.importorskip("tensorflow")
+    from rosettaformer.benchmarks.peers.tf import memory
+
+    held = tf.ones((1 << 20,))
+    call = lambda: tf.reduce_sum(tf.ones((4 << 20,)) + held[0])  # noqa: E731
+    call()
+    found = memory(call)
+    if found is None:
+        pytest.skip("TensorFlow counts memory with oneDNN alone")
+    assert 16 <= found <= 2 * 16 + 1  # the ones and the sums, and what is small
+
+
+@pytest.mark.parametrize(("lasting", "expected"), [(60.0, [2, 4]), (0.0, [1, 3])], ids=["a short call is warmed up", "a long one is not"])
+def test_a_call_is_timed_after_another_where_that_matters(monkeypatch: pytest.MonkeyPatch, lasting: float, expected: list[int]) -> None:
+    monkeypatch.setattr(worker, "LASTING", lasting)
+    made: list[int] = []
+    server = worker.Server(SimpleNamespace())  # type: ignore[arg-type]
+    server.started[0] = lambda: made.append(0)
+    seen = []
+    for ask in (lambda: server.calls(0), lambda: server.time(0, 3)):
+        made.clear()
+        ask()
+        seen.append(len(made))
+    assert seen == expected
+
+
+@pytest.mark.parametrize("name", ["W1", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in EXHAUSTIVE)])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_our_rows_and_the_stock_layers_give_the_references_answers(peers: Peers, measured: Any, framework: str, name: str) -> None:
+    for task in (dataclasses.replace(tiny(task), memory="") for task in WORKLOADS[name]):
+        made = problem.make(task)
+        given = [row for row in peers(framework).rows(made, "cpu") if _quick(row, task)]
+        assert any(not row.peer for row in given)
+        if task.kind == "training":  # what is compared compiles already
+            given = [dataclasses.replace(row, start=lambda: lambda: 0.0) for row in given]
+        results = measured(task, *given, rounds=1)
+        assert [(result.name, result.status, result.message) for result in results] == [(row.name, "timed", "") for row in given]
+
+
+def _quick(row: rows.Row, task: Task) -> bool:
+    """Compiling by torch takes most of a minute, and other ways to run the same model add nothing; optional peers have their own test."""
+    if (row.framework == "torch" and row.compiles) or row.name.endswith(("nnx.jit", "impl_tf eager", "compiled, no XLA")):
+        return False
+    return row.name.startswith(("impl", "torch", "keras.layers", "flax", "tf")) and row.precision in task.precisions_on("cpu")[-1:]
+
+
+@pytest.mark.parametrize(
+    ("framework", "package", "start"),
+    [
+        ("torch", "transformers", "transformers"),
+        ("torch", "x_transformers", "x-"),
+        pytest.param("tf", "keras_hub", "keras_hub", marks=pytest.mark.exhaustive),
+        ("ctranslate2", "ctranslate2", "CTr"),
+    ],
+)
+def test_optional_peers_give_answers_of_the_asked_length(peers: Peers, measured: Any, framework: str, package: str, start: str) -> None:
+    pytest.importorskip(package)
+    if framework == "ctranslate2":
+        pytest.importorskip("transformers")
+    for task in (GREEDY, BEAM):
+        given = [row for row in peers(framework).rows(problem.make(task), "cpu") if row.name.startswith(start) and "no XLA" not in row.name]
+        results = measured(task, *given, rounds=1)
+        assert [(result.status, result.message) for result in results] == [("timed", "")] * len(given)
+        compared = {result.name for result in results if result.difference is not None}
+        assert compared == {row.name for row in given if row.comparable} == {row.name for row in given if "Marian" in row.name}
+
+
+@pytest.mark.parametrize(
+    ("framework", "packages"),
+    [
+        ("torch", ("transformers",)),
+        pytest.param("tf", ("keras_hub",), marks=pytest.mark.exhaustive),
+        ("ctranslate2", ("ctranslate2", "transformers")),
+    ],
+    ids=["torch", "tf", "ctranslate2"],
+)
+@pytest.mark.parametrize("task", [BERT, GPT2], ids=["BERT", "GPT-2"])
+def test_published_models_give_the_references_answers(
+    peers: Peers, measured: Any, task: Task, framework: str, packages: tuple[str, ...]
+) -> None:
+    for package in packages:
+        pytest.importorskip(package)
+    given = [row for row in peers(framework).rows(problem.make(task), "cpu") if row.peer and (framework != "torch" or not row.compiles)]
+    results = measured(task, *given, rounds=1)
+    assert given
+    assert [(result.status, result.message) for result in results] == [("timed", "")] * len(given)
+    assert all(result.difference is not None for result in results)
+
+
+def test_forward_passes_of_other_models_are_timed_and_not_compared(peers: Peers, measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("transformers", "x_transformers"):
+        pytest.importorskip(package)
+    given = [row for row in peers("torch").rows(problem.make(FORWARD), "cpu") if not row.comparable]
+    monkeypatch.setattr("torch.compile", lambda function: function)
+    results = measured(FORWARD, *given, rounds=1)
+    assert [(result.name, result.status, result.difference) for result in results] == [
+        ("transformers Marian compiled", "timed", None),
+        ("x-transformers compiled", "timed", None),
+    ]
+
+
+def test_marian_has_our_logits(peers: Peers) -> None:
+    pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    peers("torch")
+    from rosettaformer.benchmarks.peers.huggingface import marian
+
+    made = problem.make(GREEDY)
+    target = np.where(made.target == 0, 5, made.target)
+    source, mask, decoded = (torch.from_numpy(array) for array in (made.source, made.source != 0, target))
+    model = marian(made).eval()
+    with torch.inference_mode():
+        got = model(input_ids=source, attention_mask=mask, decoder_input_ids=decoded).logits.numpy()
+    wanted = transformer(parameters.nest(made.tensors), made.config, made.source, target)
+    assert np.abs(got - wanted).max() < 1e-4 * np.abs(wanted).max()
+
+
+def test_processes_measure_and_everything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = {name: tmp_path / f"numbers.{name}" for name in ("json", "md", "png")}
+    arguments = ["--json", str(out["json"]), "--markdown", str(out["md"])]
+    if importlib.util.find_spec("matplotlib"):
+        arguments += ["--plot", str(out["png"])]
+    line = ["bench", "--size", "tiny", "--workload", "W1,W6", "--framework", "numpy", "--rounds", "2", "--threads", "1", *arguments]
+    monkeypatch.setattr(sys, "argv", ["rosettaformer", *line])
+    result = invoke(*line)
+    assert (result.code, result.err) == (0, "")
+    numbers = json.loads(out["json"].read_text())
+    assert [task["name"] for task in numbers["tasks"]] == ["W1 0 %", "W1 20 %", "W1 50 %", "W6"]
+    for task in numbers["tasks"]:
+        [row] = task["rows"]
+        assert (row["name"], row["status"], len(row["samples_ms"])) == ("reference_numpy", "timed", 2)
+        assert 0 < row["min_ms"] <= row["median_ms"]
+        assert row["difference"] < 1e-5
+    assert numbers["tasks"][-1]["rows"][0]["memory_mib"] is not None
+    assert {"CPU", "cores", "numpy", "versions"} <= numbers["environment"].keys()
+    page = out["md"].read_text()
+    assert page.count("| reference_numpy |") == 4
+    assert shlex.join(["rosettaformer", *line]) in page
+    assert sorted(tmp_path.iterdir()) == sorted(path for path in out.values() if path.exists())
+
+
+@pytest.mark.exhaustive
+def test_scaling_is_measured_and_drawn(measured: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+
+    def run(task: Task, reference: answers.Reference, settings: peer_process.Settings) -> tuple[list[rows.Result], dict[str, str]]:
+        size = task.length * task.batch + task.new_tokens
+        ours = rows.Result("jax", "ours", median_ms=size, memory_mib=size / 2, quartiles_ms=(size, size), min_ms=size)
+        return [ours, rows.Result("jax", "peer", status="error", message="no kernel", peer=True)], {"jax": "here"}
+
+    monkeypatch.setattr(measure, "run", run)
+    monkeypatch.setattr(command, "make", lambda task: None)
+    files = [tmp_path / name for name in ("a.json", "a.md", "a.svg")]
+    arguments = ["--scaling", "--json", str(files[0]), "--markdown", str(files[1]), "--plot", str(files[2])]
+    result = CliRunner().invoke(command.bench, arguments)
+    assert result.exit_code == 1  # a peer fails
+    scaling = json.loads(files[0].read_text())["scaling"]
+    assert [[point["value"] for point in series["points"]] for series in scaling] == [[s.value(t) for t in s.tasks] for s in SCALING]
+    page = files[1].read_text()
+    assert "| row | 64 | 128 | 256 | 512 | 1024 | 2048 | 4096 |" in page
+    assert page.count("## Scaling") == 6
+    assert files[2].read_text().startswith("<?xml")
+
+
+def test_an_interrupted_run_keeps_the_tasks_that_it_finished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(task: Task, reference: answers.Reference, settings: peer_process.Settings) -> tuple[list[rows.Result], dict[str, str]]:
+        if task.kind == "beam":
+            raise KeyboardInterrupt
+        return [rows.Result("jax", "ours", median_ms=1.0, quartiles_ms=(1.0, 1.0), min_ms=1.0)], {}
+
+    monkeypatch.setattr(measure, "run", run)
+    files = [tmp_path / name for name in ("a.json", "a.md")]
+    arguments = ["--size", "tiny", "--workload", "W1,W3,W4", "--json", str(files[0]), "--markdown", str(files[1])]
+    assert CliRunner().invoke(command.bench, arguments).exit_code == 1  # aborted
+    assert [task["name"] for task in json.loads(files[0].read_text())["tasks"]] == ["W1 0 %", "W1 20 %", "W1 50 %", "W3"]
+    assert files[1].read_text().count("| ours | 1.00 |") == 4
+
+
+def test_a_page_keeps_what_is_not_measured_anew() -> None:
+    def section(task: Task, median: float) -> list[str]:
+        results = [rows.Result("torch", "ours", median_ms=median, min_ms=1.0, quartiles_ms=(1.0, 2.0))]
+        return report.markdown(report.Report("rosettaformer bench", 9, {"CPU": "x"}, [(task, results)]))
+
+    page = report.merged("# Performance\n\nBy hand.\n\n## Read me\n\ntext\n", section(GREEDY, 2.0))
+    both = report.merged(page, section(FORWARD, 3.0))
+    assert both == report.merged(both, []) == report.merged(both, section(FORWARD, 3.0))
+    again = report.merged(both, section(dataclasses.replace(GREEDY, batch=2), 5.0))
+    headings = [line.partition(":")[0] for line in again.splitlines() if line.startswith("#")]
+    assert headings == ["# Performance", "## Read me", "## W3", "## W1 20 %"]
+    assert again.count("| ours |") == 2
+    assert "By hand." in again
+    assert "| ours | 5.00 |" in again
+    assert "| ours | 2.00 |" not in again
+    assert "0.833" in again  # ms a token
+
+
+def test_the_page_in_the_docs_can_be_written_again() -> None:
+    assert report.merged(PAGE, []) == PAGE
+
+
+@pytest.mark.parametrize(
+    ("status", "peer", "code"), [("timed", False, 0), ("wrong", False, 1), ("error", True, 1), ("missing", False, 3), ("missing", True, 0)]
+)
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch, status: str, peer: bool, code: int) -> None:
+    results = [rows.Result("torch", "one", status=status, message="why", peer=peer), rows.Result("torch", "two", median_ms=1.0, min_ms=1.0)]
+    monkeypatch.setattr(measure, "run", lambda *_: (results, {}))
+    monkeypatch.setattr(command, "make", lambda task: None)
+    result = CliRunner().invoke(command.bench, ["--framework", "torch", "--workload", "W1"])
+    assert result.exit_code == code
+    assert f"one: {status}, why" in result.stdout
+
+
+def test_a_missing_framework_and_a_missing_peer_are_reported() -> None:
+    def fail(name: str) -> Callable[[], Any]:
+        def start() -> Any:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        return start
+
+    found = worker.reply(fail("jax"))
+    result = peer_process.failure(rows.Result("jax"), *found)
+    assert (result.status, result.message) == ("missing", "pip install -e '.[jax]'")
+    result = peer_process.failure(rows.Result("torch", "transformers Marian"), *worker.reply(fail("transformers")))
+    assert (result.status, result.message) == ("missing", "needs transformers: pip install -e '.[bench]'")
+    result = peer_process.failure(rows.Result("jax", "ours"), *worker.reply(fail("impl_jax.decoding")))
+    assert result.status == "error"
+
+
+def test_a_process_that_dies_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(peer_process.PROCESSES, "numpy", ("nothing",))
+    results, _ = measure.run(FORWARD, answers.Reference(problem.make(FORWARD)), peer_process.Settings(("numpy",), rounds=1))
+    assert [(result.status, result.message) for result in results] == [
+        ("error", "ModuleNotFoundError: No module named 'rosettaformer.benchmarks.peers.nothing'")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--framework", "keras"), "framework on cpu must be one of numpy, torch, tf, jax; got 'keras'"),
+        (("--framework", "tf", "--device", "cuda"), "framework on cuda must be one of torch, jax; got 'tf'"),
+        (("--device", "tpu"), "device must be one of cpu, cuda; got 'tpu' (nearest: cpu)"),
+        (("--workload", "W1,fast"), "workload must be one of W1, W2, W3, W4, W5, W6, W7, W8, W9, W10; got 'fast'"),
+        (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
+        (("--plot", "x.txt"), "the picture must be a file .png, .svg, .pdf; got x.txt"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    assert refused("bench", *arguments) == f"Error: {message}\n"
+
+
+def test_a_mistake_in_the_process_of_a_framework_is_one_line(peers: Peers) -> None:
+    peers("torch")
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    assert refused("bench", "--framework", "torch", "--device", "cuda", "--workload", "W1") == (
+        "Error: device cuda needs a CUDA device; torch sees none\n"
+    )

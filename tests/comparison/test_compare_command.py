@@ -1,0 +1,481 @@
+"""`rosettaformer compare`: models that the reference does not know, on the same weights and inputs."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import invoke, refused
+
+from rosettaformer.comparison import axes, declared, matching, noise, versus, weights
+from rosettaformer.comparison.rename import Rename, Row
+
+MODELS = Path(__file__).resolve().parents[1] / "compared"
+IMAGE = ("--input", "x: b=3 h=14 w=14 c=3 float32")
+LARGE = ("--input", "x: b=2 h=32 w=32 c=3 float32")
+FORWARD = ("--no-gradients", "--no-step")
+
+
+def compared(left: str, right: str, *options: object, code: int, folder: Path) -> dict[str, Any]:
+    """The report of a comparison that ends with that code."""
+    report = folder / "report.json"
+    found = invoke("compare", MODELS / left, MODELS / right, *options, "-q", "--json", report)
+    assert found.code == code, found
+    return json.loads(report.read_text())
+
+
+def first(report: dict[str, Any]) -> tuple[str, ...]:
+    """Where the first divergence is."""
+    found = report["first"]
+    return (found["left"],) if found["what"] == "layer" else (found["after"][0], found["before"][0])
+
+
+@pytest.fixture(autouse=True)
+def _frameworks() -> None:
+    pytest.importorskip("torch")
+
+
+# PyTorch beside PyTorch: what is planted is found where it is
+
+
+def test_equal_models_are_equal_in_everything(tmp_path: Path) -> None:
+    report = compared("conv_torch.py:trained", "conv_torch.py:Net", *IMAGE, "--time", "eager", "--rounds", "1", code=0, folder=tmp_path)
+    assert report["verdict"] == "equal"
+    assert report["first"] is None
+    assert {row["verdict"] for row in report["gradients"]} == {"equal"}
+    assert {row["verdict"] for step in report["steps"].values() for row in step["rows"]} == {"equal"}
+    assert [row["left"] for row in report["layers"] if row["leaf"]] == ["conv1", "bn1", "conv2", "fc1", "fc2"]
+    assert all(side["median_ms"] > 0 for row in report["timing"] for side in row["sides"])
+
+
+PLANTED = {
+    "epsilon": (("bn1",), "epsilon 1e-05 on the left, 0.001 on the right"),
+    "stride": (("bn1", "conv2"), "the right has conv2.0 alone"),
+    "padding": (("conv1",), ""),
+    "bias": (("fc1",), "bias on the left, none on the right"),
+    "Place": (("conv1", "bn1"), ""),
+    "Pool": (("bn1", "conv2"), ""),
+    "Gelu": (("conv2", "fc1"), ""),
+    "Swapped": (("conv2",), ""),
+}
+SAMPLE = ("epsilon", "Gelu", "bias")
+
+
+def _planted(name: str, folder: Path) -> None:
+    where, said = PLANTED[name]
+    report = compared("conv_torch.py:trained", f"planted.py:{name}", *IMAGE, *FORWARD, code=1, folder=folder)
+    assert first(report) == where
+    assert said in report["sentences"][1]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_difference_is_found_in_its_layer(name: str, tmp_path: Path) -> None:
+    _planted(name, tmp_path)
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("name", SAMPLE)
+def test_some_planted_differences_are_found_in_their_layers(name: str, tmp_path: Path) -> None:
+    _planted(name, tmp_path)
+
+
+def test_what_drops_at_random_in_training_is_not_comparable(tmp_path: Path) -> None:
+    report = compared("conv_torch.py:Net", "planted.py:Random", *IMAGE, "--no-gradients", code=0, folder=tmp_path)
+    assert "something random is active in training" in report["steps"]["sgd"]["not comparable"]
+
+
+# PyTorch as it is published
+
+TOKENS = ("--input", "ids: b=3 t=7 int64 <19")
+ROWS = ("--input", "x: b=4 d=5 float32")
+
+
+def test_layers_of_one_name_are_one_whatever_their_class(tmp_path: Path) -> None:
+    report = compared("foreign_torch.py:Small", "foreign_torch.py:stock", *TOKENS, code=0, folder=tmp_path)
+    assert report["verdict"] == "equal"
+    assert {"left": "norm", "right": "norm", "how": "name"} in report["layers_matched"]
+
+
+def test_a_row_of_the_table_may_have_one_name_twice(tmp_path: Path) -> None:
+    table = tmp_path / "table.toml"
+    table.write_text('"norm" = "norm"\n')
+    report = compared("foreign_torch.py:Small", "foreign_torch.py:stock", *TOKENS, *FORWARD, "--rename", table, code=0, folder=tmp_path)
+    assert {"left": "norm", "right": "norm", "how": "renamed"} in report["layers_matched"]
+
+
+def test_a_tie_that_cannot_be_carried_is_said() -> None:
+    left, right = MODELS / "foreign_torch.py:Small", MODELS / "foreign_torch.py:tied"
+    said = refused("compare", left, right, *TOKENS, "-q")
+    assert "the right side has one tensor for token.weight and head.weight, and the other side two" in said
+
+
+def test_numbers_of_another_shape_are_no_divergence(tmp_path: Path) -> None:
+    report = compared("foreign_torch.py:Small", "foreign_torch.py:row", *TOKENS, *FORWARD, code=1, folder=tmp_path)
+    assert first(report) == ("up", "down")
+    assert next(row for row in report["layers"] if row["left"] == "position")["verdict"] == "equal"
+
+
+def test_functions_that_close_over_layers_have_the_weights_that_are_carried(tmp_path: Path) -> None:
+    assert compared("foreign_torch.py:Closure", "foreign_torch.py:Closure", *ROWS, code=0, folder=tmp_path)["verdict"] == "equal"
+    report = compared("foreign_torch.py:Closure", "foreign_torch.py:other_closure", *ROWS, *FORWARD, code=1, folder=tmp_path)
+    assert first(report) == ("parts.down", "")
+
+
+def test_what_has_no_float64_is_judged_in_float32(tmp_path: Path) -> None:
+    models = "foreign_torch.py:Fixed", "foreign_torch.py:Fixed"
+    report = compared(*models, *ROWS, code=0, folder=tmp_path)
+    assert any("has no float64: mat1 and mat2 must have the same dtype" in note for note in report["notes"])
+    assert {one["note"] for one in report["outputs"]} == {"one side has no float64, so that only float32 judges"}
+    narrow = compared(*models, *ROWS, "--dtype", "float32", code=0, folder=tmp_path)
+    assert any("--dtype float32 leaves it out" in note for note in narrow["notes"])
+
+
+# other frameworks
+
+
+def _numpy_conv(values: dict[str, np.ndarray], x_bhwc: np.ndarray) -> np.ndarray:
+    """The small network in plain NumPy, of PyTorch's weights."""
+    import math
+
+    def convolution(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, stride: int) -> np.ndarray:
+        rows = (x.shape[1] - 3) // stride + 1
+        out = np.zeros((x.shape[0], rows, rows, kernel.shape[0])) + bias
+        for i in range(3):
+            for j in range(3):
+                part = x[:, i : i + stride * rows : stride, j : j + stride * rows : stride][:, :rows, :rows]
+                out += part @ kernel[:, :, i, j].T
+        return out
+
+    x = convolution(np.pad(x_bhwc, ((0, 0), (1, 1), (1, 1), (0, 0))), values["conv1.weight"], values["conv1.bias"], 1)
+    scale = values["bn1.weight"] / np.sqrt(values["bn1.running_var"] + 1e-5)
+    x = np.maximum((x - values["bn1.running_mean"]) * scale + values["bn1.bias"], 0)
+    b, h, w, c = x.shape
+    x = x.reshape(b, h // 2, 2, w // 2, 2, c).max((2, 4))
+    x = convolution(x, values["conv2.weight"], values["conv2.bias"], 2)
+    x = x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    x = x.transpose(0, 3, 1, 2).reshape(b, -1)
+    x = np.maximum(x @ values["fc1.weight"].T + values["fc1.bias"], 0)
+    return x @ values["fc2.weight"].T + values["fc2.bias"]
+
+
+def _of_side(side: Any, values: dict[str, np.ndarray] | None, inputs: dict[str, np.ndarray]) -> tuple[Any, np.ndarray]:
+    """The values of a side's model, and its output in float64."""
+    side.build(inputs)
+    side.widen(inputs)
+    if values is not None:
+        side.load(values)
+    return side.values(), side.run(inputs, "float64")[-1].outputs[0]
+
+
+@pytest.mark.parametrize("file", ["conv_nnx.py", "conv_linen.py"])
+def test_a_convolutional_network_in_torch_and_flax_is_equal(file: str, tmp_path: Path) -> None:
+    pytest.importorskip("flax")
+    more = () if file == "conv_nnx.py" else FORWARD
+    report = compared("conv_torch.py:trained", f"{file}:Net", *IMAGE, *more, code=0, folder=tmp_path)
+    assert report["verdict"] == "equal", report["sentences"]
+    assert [len(row["forced"]) for row in report["layers"] if row["leaf"]] == [2] * 5
+    conventions = [row for step in report.get("steps", {}).values() for row in step["rows"] if row["verdict"] == "convention"]
+    assert all("unbiased variance" in row["note"] for row in conventions)
+    assert bool(conventions) == (file == "conv_nnx.py")
+
+
+def test_torch_s_side_is_plain_arithmetic() -> None:
+    from rosettaformer.comparison.opening import opened
+    from rosettaformer.comparison.sides import parse
+
+    x = np.random.default_rng(0).standard_normal((2, 14, 14, 3)).astype(np.float32)
+    side = opened(parse(f"{MODELS / 'conv_torch.py'}:trained", {}))
+    values, output = _of_side(side, None, {"x": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
+    wide = {name: array.astype(np.float64) for name, array in values.items()}
+    np.testing.assert_allclose(output, _numpy_conv(wide, x.astype(np.float64)), rtol=0, atol=1e-12)
+
+
+FLAX = {"epsilon": ("bn1",), "padding": ("conv1",)}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", FLAX)
+def test_a_difference_planted_in_flax_is_found(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("flax")
+    report = compared("conv_torch.py:trained", f"conv_nnx_planted.py:{name}", *IMAGE, *FORWARD, code=1, folder=tmp_path)
+    assert first(report) == FLAX[name]
+    assert name in report["sentences"][1]
+
+
+@pytest.mark.exhaustive
+def test_a_side_that_flattens_channels_first_is_seen(tmp_path: Path) -> None:
+    pytest.importorskip("flax")
+    report = compared("conv_torch.py:trained", "conv_nnx_planted.py:Flattened", *IMAGE, *FORWARD, code=0, folder=tmp_path)
+    assert any("flatten in the same order" in note for note in report["notes"])
+
+
+def test_a_residual_network_in_torch_and_keras_is_equal(tmp_path: Path) -> None:
+    pytest.importorskip("keras")
+    report = compared("resnet_torch.py:net", "resnet_keras.py:ResNet", *LARGE, code=0, folder=tmp_path)
+    assert report["verdict"] == "equal", report["sentences"]
+    wrong = {row["verdict"] for step in report["steps"].values() for row in step["rows"]} - {"equal", "convention"}
+    assert not wrong
+
+
+KERAS = {"epsilon": ("layer2.bn1",), "same": ("layer2.downsample.1", "layer2.conv1"), "Early": ("stem", "bn")}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", KERAS)
+def test_a_difference_planted_in_keras_is_found(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("keras")
+    report = compared("resnet_torch.py:net", f"resnet_keras_planted.py:{name}", *LARGE, *FORWARD, code=1, folder=tmp_path)
+    assert "layer2" in first(report)[-1] if name != "Early" else first(report) == KERAS[name]
+    if name == "epsilon":
+        assert "epsilon 1e-05 on the left, 0.001 on the right" in report["sentences"][1]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_a_folder_of_hugging_face_is_equal_in_torch_and_jax(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("flax")
+    from hugging_face_folders import drawn, saved
+
+    folder = saved(drawn(family, 1)._replace(dtype="float32"), tmp_path / "folder")
+    found = invoke("compare", f"{folder}@torch", f"{folder}@jax", "-q")
+    assert found.code == 0, found
+    assert found.out.startswith("equal"), found.out
+
+
+def test_concatenated_channels_are_followed(tmp_path: Path) -> None:
+    """All axes of up.conv's input have 16 elements, so that no shape tells which are the channels."""
+    pytest.importorskip("flax")
+    image = ("--input", "x: b=16 h=16 w=16 c=2 float32")
+    report = compared("unet_torch.py:Net", "unet_nnx.py:Net", *image, code=0, folder=tmp_path)
+    assert report["verdict"] == "equal"
+    report = compared("unet_torch.py:Net", "unet_nnx.py:other", *image, *FORWARD, code=1, folder=tmp_path)
+    assert first(report) == ("up.up", "up.conv")
+
+
+@pytest.mark.parametrize(("right", "code"), [("Net", 0), ("narrow", 1)])
+def test_a_layer_that_pads_itself_is_compared_as_it_runs(right: str, code: int, tmp_path: Path) -> None:
+    pytest.importorskip("flax")
+    series = ("--input", "x: b=2 t=17 c=2 float32")
+    report = compared("wave_torch.py:Net", f"wave_nnx.py:{right}", *series, *FORWARD, code=code, folder=tmp_path)
+    if code:
+        assert first(report) == ("filters.2", "gates.2")
+        assert "dilation [4] on the left, [2] on the right" in report["sentences"][1]
+
+
+# layers in private attributes; components of ports
+
+
+@pytest.mark.parametrize(("right", "code"), [("Net", 0), ("far", 1)])
+def test_layers_in_private_attributes_are_seen(right: str, code: int, tmp_path: Path) -> None:
+    pytest.importorskip("keras")
+    left = "private_keras.py:Net"
+    report = compared(left, f"private_torch.py:{right}", "--input", "x: b=3 d=9 float32", *FORWARD, code=code, folder=tmp_path)
+    leaves = ["_blocks.0._norm", "_blocks.0._hidden", "_blocks.1._norm", "_blocks.1._hidden", "_head"]
+    assert [row["left"] for row in report["layers"] if row["leaf"]] == leaves
+    assert first(report) == ("_blocks.0._norm",) if code else report["first"] is None
+
+
+def test_a_port_s_component_is_called_with_its_own_arguments(tmp_path: Path) -> None:
+    """The tutorial's layers have other argument names, a mask in another polarity and all projections in one parameter."""
+    report = compared("../ports/torch_nn_transformer.py", "../ports/tutorial.py", "--component", "encoder_layer", code=0, folder=tmp_path)
+    assert report["verdict"] == "equal"
+    assert {"mask_bhts", "x_btd"} == report["inputs"].keys()
+    names = {row["left"] for row in report["gradients"]}
+    assert {"input x_btd", "self_attention.query.kernel", "feed_forward.output.bias"} <= names
+
+
+def test_mistakes_of_a_hand_written_port_are_found_in_their_layers(tmp_path: Path) -> None:
+    """handwritten_torch.py says of itself what they are."""
+    ports = [f"../ports/handwritten_torch{end}.py" for end in ("_correct", "")]
+    report = compared(*ports, "--component", "transformer", *FORWARD, code=1, folder=tmp_path)
+    assert first(report) == ("decoder.positional_encoding",)
+    wrong = {row["left"] for row in report["layers"] if row["leaf"] and any(one["verdict"] == "differs" for one in row["forced"])}
+    assert all("norm" in name or "positional_encoding" in name for name in wrong), wrong
+    assert "encoder.layers.0.self_attention_norm" in wrong
+
+
+PORTS = [
+    ("torch", "jax", "transformer"),
+    ("torch", "tf", "classify"),
+    ("linen_attention.py", "torch", "multi_head_attention"),
+    ("torch_nn_transformer.py", "keras_hub_layers.py", "decoder_layer"),
+    ("keras_hub_layers.py", "tf", "encoder_layer"),
+    ("transformers_bert.py", "tf", "pool"),
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("left", "right", "component"), PORTS)
+def test_components_of_correct_ports_are_equal(left: str, right: str, component: str, tmp_path: Path) -> None:
+    for module in ("keras_hub", "transformers", "flax"):
+        pytest.importorskip(module)
+    files = [f"{MODELS.parent / 'ports' / name}" if name.endswith(".py") else name for name in (left, right)]
+    found = invoke("compare", *files, "--component", component, "-q")
+    assert found.code == 0, found
+    assert found.out.startswith("equal"), found.out
+    assert found.out.count("agree to rounding") == 4, found.out
+
+
+def test_weights_of_a_file_are_given_to_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(MODELS))
+    from private_torch import Net
+    from safetensors.torch import save_file
+
+    save_file({name: tensor * 0 for name, tensor in Net().state_dict().items()}, tmp_path / "zero.safetensors")
+    net = MODELS / "private_torch.py:Net"
+    said = refused("compare", net, net, "--weights", tmp_path / "zero.safetensors", "--input", "x: b=3 d=9 float32")
+    assert "zero on both sides" in said
+
+
+def test_a_missing_framework_ends_with_3_and_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text('raise ModuleNotFoundError("No module named torch", name="torch")\n')
+    monkeypatch.syspath_prepend(str(tmp_path))  # torch itself is imported in this process already
+    net = MODELS / "private_torch.py:Net"
+    found = invoke("compare", net, net, "--input", "x: b=3 d=9 float32")
+    assert found.code == 3, found
+    assert "pip install -e '.[torch]'" in found.err
+
+
+def test_what_is_found_before_a_side_ends_is_not_lost(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    found = invoke("compare", MODELS / "conv_torch.py:Net", MODELS / "planted.py:Mortal", *IMAGE, "-q", "--json", report)
+    assert found.code == 2, found
+    assert "cannot be trained: crashes: the side's process ended with exit code 7" in " ".join(found.err.split())
+    kept = json.loads(report.read_text())
+    assert {row["verdict"] for row in (*kept["outputs"], *kept["gradients"])} == {"equal"}
+
+
+# bad input is one message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nothing", "nowhere"), "there is no file or folder nothing"),
+        ((MODELS / "conv_torch.py", "nowhere"), "name its class or function"),
+        ((f"{MODELS / 'conv_torch.py'}:", MODELS), "a class or a function must be named after the colon"),
+        ((f"{MODELS / 'conv_torch.py'}:Net", MODELS / "nothing.py:Net"), "there is no file"),
+        ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--input", "x: b=2 h"), "either every axis has a size or none has"),
+        ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--input", "x: b=2 int64"), "integers need their range"),
+        ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--set", "width"), "a setting must be NAME=VALUE"),
+        ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--weights", "middle"), "--weights must be left, right, own or a file"),
+        ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--left-axes", "y: b c"), "whose axes no --input declares"),
+    ],
+)
+def test_what_names_nothing_is_refused_before_any_work(arguments: tuple[object, ...], said: str) -> None:
+    assert said in refused("compare", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "options", "said"),
+    [
+        ("conv_torch.py:Net", "planted.py:narrow", IMAGE, "left fc1 (Linear: weight (12, 144), bias (12,)) has no layer on the other side"),
+        ("planted.py:damaged", "conv_torch.py:Net", IMAGE, "weights must be finite; NaN or infinite are fc1.weight"),
+        ("conv_torch.py:Net", "planted.py:text", IMAGE, "must build a torch.nn.Module"),
+        ("conv_torch.py:Net", "planted.py:Crash", IMAGE, "crashes: the side's process ended with exit code 7"),
+        ("conv_torch.py:Net", "conv_torch.py:Net", (), "inputs are required"),
+        ("conv_torch.py:Net", "conv_torch.py:Mesh", IMAGE, "has no Mesh; it has Net, trained"),
+        ("conv_torch.py:Net", "conv_torch.py:Net", ("--set", "clases=3", *IMAGE), "takes no clases (nearest: classes)"),
+        ("conv_torch.py:Net", "planted.py:Hang", (*IMAGE, "--limit", "8"), "no answer within 8 s"),
+    ],
+)  # fmt: skip
+@pytest.mark.exhaustive
+def test_a_side_that_fails_is_one_message(left: str, right: str, options: tuple[object, ...], said: str) -> None:
+    assert said in " ".join(refused("compare", MODELS / left, MODELS / right, *options).split())
+
+
+@pytest.mark.sample
+def test_a_side_whose_process_ends_is_one_message() -> None:
+    assert "exit code 7" in refused("compare", MODELS / "conv_torch.py:Net", MODELS / "planted.py:Crash", *IMAGE)
+
+
+def test_inputs_of_a_file_must_be_finite(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.array([[1.0, np.nan]]))
+    with pytest.raises(ValueError, match=re.escape("x must be finite; 1 of 2 elements are NaN or infinite")):
+        declared.read(tmp_path / "x.npz")
+
+
+# its parts
+
+
+def test_two_reports_say_what_got_worse(tmp_path: Path) -> None:
+    def report(units: float, verdict: str = "equal") -> dict[str, Any]:
+        row = {"verdict": verdict, "units": units}
+        return {"version": 1, "variables": [], "layers": [], "outputs": [row], "gradients": [{**row, "left": "a", "right": "b"}]}
+
+    for name, found in (("a", report(1.0)), ("b", report(90.0, "differs")), ("c", report(2.0))):
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    worse = invoke("compare", tmp_path / "a.json", tmp_path / "b.json")
+    assert worse.code == 1 and "2 worse, 0 better" in worse.out
+    assert invoke("compare", tmp_path / "b.json", tmp_path / "a.json").code == 0
+    assert "0 worse, 0 better, 0 appeared, 0 vanished" in invoke("compare", tmp_path / "a.json", tmp_path / "c.json").out
+    changed = versus.versus(report(1.0), {**report(1.0), "gradients": []})
+    assert changed["vanished"] == ["gradient a = b"]
+
+
+def test_a_difference_is_judged_by_the_sides_own_noise() -> None:
+    rng = np.random.default_rng(0)
+    exact = rng.standard_normal(100)
+    noisy = exact + 1e-6 * rng.standard_normal(100)
+    narrow = exact.astype(np.float32), noisy.astype(np.float32)
+    assert noise.difference(*narrow, exact, exact).verdict == "equal"  # the right is noisy in float32 alone
+    assert noise.difference(*narrow, exact, noisy).verdict == "differs"  # and here it is another function
+    assert noise.difference(narrow[0], narrow[0], exact, exact + 1e-8).verdict == "rounding"
+    assert noise.difference(narrow[0], np.where(exact > 2, np.nan, narrow[0]), exact, exact).verdict == "differs"
+    assert noise.difference(np.zeros(3, "f"), np.zeros(3, "f"), np.zeros(3), np.zeros(3)).verdict == "not comparable"
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (("o i", (5, 3)), ("i o", (3, 5))),
+        (("o i y x", (5, 3, 2, 4)), ("y x i o", (2, 4, 3, 5))),
+        (("(i m) 1 y x", (6, 1, 2, 2)), ("y x i m", (2, 2, 3, 2))),
+        (("(h k) d", (6, 4)), ("d h k", (4, 3, 2))),
+        (("i o y", (3, 5, 2)), ("-y i o", (2, 3, 5))),
+    ],
+)
+def test_kernels_are_carried_there_and_back(left: tuple[str, Any], right: tuple[str, Any]) -> None:
+    one, other, sizes = weights.solved(left, right, {"h": 3})
+    array = np.random.default_rng(0).standard_normal(left[1])
+    there = weights.carried(array, one, other, sizes)
+    assert there.shape == right[1]
+    np.testing.assert_array_equal(weights.carried(there, other, one, sizes), array)
+
+
+def test_a_flattened_image_is_brought_to_channels_last_and_back() -> None:
+    image = np.random.default_rng(0).standard_normal((2, 3, 4, 5))  # b c h w
+    tag = [[["b", 2]], [["c", 3], ["h", 4], ["w", 5]]]
+    common = axes.to_common(image.reshape(2, -1), tag, ["b", "h", "w", "c"])
+    np.testing.assert_array_equal(common, image.transpose(0, 2, 3, 1).reshape(2, -1))
+    np.testing.assert_array_equal(axes.from_common(common, tag, ["b", "h", "w", "c"]), image.reshape(2, -1))
+
+
+def _network(*rows: tuple[str, tuple[int, ...]]) -> matching.Network:
+    """Dense layers in the order of execution."""
+    about = {
+        "layers": [{"path": path, "kind": "dense", "type": "Dense", "settings": {}} for path, _ in rows],
+        "variables": [
+            {"name": f"{path}.w", "layer": path, "role": "kernel", "axes": "i o", "shape": shape, "required": True} for path, shape in rows
+        ],
+    }
+    return matching.Network.of(about, [{"path": path} for path, _ in rows])
+
+
+def test_layers_are_matched_by_name_or_by_order_and_never_by_numbers_that_are_off_by_one() -> None:
+    left = _network(("conv1", (3, 3)), ("conv2", (3, 3)), ("query", (4, 4)), ("key", (4, 4)), ("head", (3, 9)))
+    right = _network(("conv_0", (3, 3)), ("conv_1", (3, 3)), ("k", (4, 4)), ("q", (4, 4)), ("fc", (3, 9)))
+    found, problems = matching.layers(left, right, Rename())
+    assert not problems
+    assert {one: other for one, (other, _) in found.items() if one} == {
+        "conv1": "conv_0", "conv2": "conv_1", "query": "q", "key": "k", "head": "fc",
+    }  # fmt: skip
+    renamed, _ = matching.layers(left, right, Rename({"conv1": Row("conv_1"), "conv2": Row("conv_0")}))
+    assert renamed["conv1"][0] == "conv_1"
+    _, problems = matching.layers(left, right, Rename({"conv1": Row("conv_7")}))
+    assert problems == ["the rename table says that conv1 is conv_7 on the right, which has none (nearest: conv_1)"]

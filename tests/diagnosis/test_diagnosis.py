@@ -1,0 +1,697 @@
+"""Diagnosis names what was put in, says when it cannot, and never names what is not there."""
+
+import contextlib
+import functools
+import itertools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rosettaformer.cli import main
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.diagnosis import diagnose, examination
+from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp
+from rosettaformer.conformance.diagnosis.subject import Subject
+from rosettaformer.conformance.reference import components, orders, tolerance
+
+TESTS = Path(__file__).parents[1]
+
+
+def _port(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "a_port.py"
+    file.write_text("import numpy as np\nfrom reference_numpy import attention, layers, normalization, parameters, softmax as s\n" + text)
+    return str(file)
+
+
+# --- a port's findings
+
+
+def test_a_wrong_formula_is_named_with_its_fix() -> None:
+    findings = diagnose(str(TESTS / "ports" / "numpy_wrong_norm.py")).findings
+    assert [(finding.component, finding.verdict, finding.explanations) for finding in findings] == [
+        ("layer_norm", "explained", (("NRM1",),))
+    ]
+    assert "layer_norm: your output equals the reference with NRM1 (unbiased deviation, epsilon outside the root)" in findings[0].text
+    assert "torch: " in findings[0].text
+
+
+def test_a_correct_port_gets_no_finding() -> None:
+    assert diagnose(str(TESTS / "ports" / "numpy_function.py")).findings == []
+
+
+def test_a_composite_follows_from_what_was_found_in_its_part(tmp_path: Path) -> None:
+    port = _port(
+        tmp_path,
+        """
+def softmax(case):
+    return wrong(case.inputs["logits"], case.inputs["mask"])
+true = s.softmax
+def wrong(logits, mask=None):
+    return true(logits, None if mask is None else ~mask)
+def scaled_dot_product_attention(case):
+    s.softmax = wrong
+    try:
+        return attention.scaled_dot_product_attention(**case.inputs)
+    finally:
+        s.softmax = true
+""",
+    )
+    found = diagnose(port, pairs=False).findings
+    assert [finding.component for finding in found] == ["softmax", "scaled_dot_product_attention"]
+    assert found[1].verdict == "follows"
+
+
+# name -> of the one finding the verdict, the names, what it says and what not; and the port
+ONE_FINDING: dict[str, tuple[str, tuple[tuple[str, ...], ...], list[str], list[str], str]] = {
+    "what nothing explains is unexplained": ("unexplained", (), ["none of"], [], """
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return (y + 0.01 * np.sin(1000 * y)).astype(y.dtype)
+"""),
+    "a factor is said": ("described", (), ["layer_norm: your output is the reference times 1.01"], ["unexplained"], """
+def layer_norm(case):
+    return (1.01 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)).astype(case.inputs["x_btd"].dtype)
+"""),
+    "a wider dtype is said at once": (
+        "described", (), ["layer_norm: your output must be float32; got float64, on ", "the values are right"], ["float32 numbers"], """
+def layer_norm(case):
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float64)
+"""),
+    "a name but for the digits of a table, at the widths that have it": (
+        "imprecise", (("PE2",),), [
+            "not where width is 13: your output is the reference with PE2 (every column has its own exponent 2j/d) but for at most ",
+            "something is computed or stored with fewer digits\n  it differs besides on positional_encoding/odd_width, ",
+        ], [], """
+def positional_encoding(case):
+    width, position = case.config.model_width, case.inputs["position_bt"].astype(np.float32)[..., None]
+    column = np.arange(width, dtype=np.float32)
+    angle = position / np.power(np.float32(10000), 2 * column / np.float32(width))
+    angle = angle[..., ::-1] if width % 2 else angle
+    return np.where(np.arange(width) % 2 == 0, np.sin(angle), np.cos(angle)).astype(np.float64)
+dtypes = ("float64",)
+"""),
+    "a number that is nearly another is no matter of digits": ("explained", (("mask.fill=-1e-09",),), [], ["fewer digits"], """
+def softmax(case):
+    logits, mask = case.inputs["logits"], case.inputs.get("mask")
+    return s.softmax(logits if mask is None else np.where(mask, logits, logits.dtype.type(-1e-9)))
+"""),
+    "another dtype is said": ("described", (), ["the reference rounded to float16", "small_variance: must be float64; got float16"], [], """
+def layer_norm(case):
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)
+"""),
+    "a defect on one path is named with what the path depends on": (
+        "explained", (("NRM2",),), ["only where batch is 1 and target length is 1: your output equals the reference with NRM2"], [], """
+def layer_norm(case):
+    epsilon = 1e-3 if case.inputs["x_btd"].shape[0] == 1 else case.config.epsilon
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
+"""),
+    "a defect on a path that no property of the cases tells is partly there": (
+        "partly", (("NRM2",),), ["it equals the reference with NRM2"], [], """
+def layer_norm(case):
+    epsilon = 1e-3 if case.inputs["x_btd"].ravel()[:1].sum() < 0 else case.config.epsilon
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
+"""),
+    "a port that fails on every case": ("error", (), ["fails on every case: TypeError: forward() takes 2 arguments"], [], """
+def transformer(case):
+    raise TypeError("forward() takes 2 arguments")
+"""),
+    "low precision is not equality": ("imprecise", (("PRC1",),), ["every error is within what PRC1"], [], """
+dtypes = ("float64", "float32")
+def multi_head_attention(case):
+    inputs = dict(case.inputs)
+    if case.dtype == "float32":
+        inputs["query_btd"] = inputs["query_btd"] * np.float32(1 + 1e-5)
+    return attention.multi_head_attention(parameters.nest(case.parameters), **inputs, dropout_rate=case.config.attention_dropout_rate)
+"""),
+    "randomness in evaluation": (
+        "unstable", (), ["two evaluations of the same input differ", "no defect of the catalogue makes exactly these cases random"], [], """
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y * (np.random.default_rng().random(y.shape) > 0.1)
+"""),
+    "dropout in evaluation": ("unstable", (("DRP2",),), [], [], """
+from rosettaformer.conformance.defects import all_defects, injected
+def encoder_layer(case):
+    with injected(all_defects()["DRP2"]):
+        return layers.encoder_layer(parameters.nest(case.parameters), case.config, **case.inputs)
+"""),
+    "other rows of the batch": ("unexplained", (), ["a row's output depends on the other rows of its batch"], [], """
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y + 0.1 * y.sum(0, keepdims=True)
+"""),
+    "what an earlier call was given": ("described", (), ["your output depends on the calls before it", "gives the right answer"], [
+        "other rows of its batch"], """
+kept = {}
+def layer_norm(case):
+    x = case.inputs["x_btd"]
+    return normalization.layer_norm(case.parameters, kept.setdefault((x.shape, x.dtype), x), case.config.epsilon)
+"""),
+    "the length of the padding": ("unexplained", (), ["the output depends on how long the padding is"], ["other rows of its batch"], """
+from reference_numpy import transformer as t
+dtypes = ("float64",)
+def transformer(case):
+    logits = t.transformer(parameters.nest(case.parameters), case.config, **case.inputs)
+    return logits * (1 + 0.01 * case.inputs["target"].shape[1])
+"""),
+    "half-precision dtypes where the others conform": ("explained", (("NRM7",),), [], [], """
+def layer_norm(case):
+    x, p, one = case.inputs["x_btd"], case.parameters, case.parameters["scale"].dtype.type
+    unit = {"scale": np.ones_like(p["scale"]), "offset": np.zeros_like(p["offset"])}
+    return normalization.layer_norm(unit, x, case.config.epsilon) * p["scale"] + p["offset"]
+"""),
+    "two crashes are not equal, though PE8 fails at odd widths": (
+        "error", (), ["fails on every case: ", "NotImplementedError: nor this", "ValueError: no table"], [], """
+def positional_encoding(case):
+    raise ValueError("no table") if case.config.model_width % 2 or case.name == "far" else NotImplementedError("nor this")
+"""),
+    "a defect that fails on the same cases": (
+        "error", (("PE8",),), ["fails on the same cases and equals your output on the others"], [], """
+from reference_numpy import positional_encoding as p
+def positional_encoding(case):
+    if case.config.model_width == 13:
+        raise ValueError("odd")
+    return p.positional_encoding(case.inputs["position_bt"], case.config.model_width, np.dtype(case.inputs.get("dtype", "float64")))
+dtypes = ("float64",)
+"""),
+    "NaN is not another row": ("unexplained", (), [], ["other rows"], """
+def layer_norm(case):
+    y = 1.01 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    y[:1, :1] = np.nan if len(y) > 1 else y[:1, :1]
+    return y.astype(case.inputs["x_btd"].dtype)
+"""),
+    "rounding of large wrong numbers is not another row": ("described", (), [], ["other rows"], """
+def layer_norm(case):
+    y = 1e9 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y * (1 + len(y) * np.finfo(y.dtype).eps)
+dtypes = ("float64",)
+"""),
+    "dropout of one sub-layer in evaluation": ("unstable", (), ["dropout is active in evaluation"], ["no defect of the catalogue"], """
+def encoder_layer(case):
+    y = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+    drawn = case.config.hidden_dropout_rate and not any(name.startswith("keep") for name in case.inputs)
+    return y * (np.random.default_rng().random(y.shape) > 0.1) if drawn else y
+dtypes = ("float64",)
+"""),
+    "randomness in the last bits is not dropout": ("unstable", (), [], ["dropout"], """
+def encoder_layer(case):
+    y = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+    drawn = case.config.dropout_rate and not any(name.startswith("keep") for name in case.inputs)
+    return y * (1 + np.finfo(y.dtype).eps * np.random.default_rng().integers(0, 3, y.shape)) if drawn else y
+dtypes = ("float64",)
+"""),
+    "the wrong query is not explained by what draws": ("unexplained", (), [], [], """
+import contextlib
+from unittest import mock
+attend = attention.multi_head_attention
+def wrong(p, query, memory, *rest, **options):
+    return attend(p, query if query is memory else np.roll(query, 1, axis=1), memory, *rest, **options)
+def decoder_layer(case):
+    with mock.patch.object(attention, "multi_head_attention", wrong):
+        return layers.decoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+"""),
+}  # fmt: skip
+LOWER_DTYPE = {
+    "a wider dtype is said at once": "float32",
+    "low precision is not equality": "float32",
+    "half-precision dtypes where the others conform": "bfloat16",
+}
+
+
+@pytest.mark.parametrize("name", ONE_FINDING)
+def test_a_port_of_functions_has_one_finding(tmp_path: Path, name: str) -> None:
+    verdict, explanations, says, says_not, text = ONE_FINDING[name]
+    (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert (finding.verdict, finding.explanations) == (verdict, explanations)
+    assert [words for words in says if words not in finding.text] == [words for words in says_not if words in finding.text] == []
+    assert finding.dtype == LOWER_DTYPE.get(name, "float64")
+
+
+def test_what_an_error_says_is_shown(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    if case.config.model_width == 4:
+        raise TypeError("four is too few")
+    return case.inputs["x_btd"]
+"""
+    crash, rest = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert (crash.verdict, rest.verdict) == ("error", "described")
+    assert "your output is the input" in rest.text
+    assert "cases: TypeError: four is too few (a_port.py:6); only where target length is 7 and model_width is 4" in crash.text
+
+
+def test_what_cannot_run_in_float64_is_searched_in_float32(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    if case.dtype == "float64":
+        raise TypeError("float32 is required")
+    return normalization.layer_norm(case.parameters, case.inputs["x_btd"], EPSILON)
+"""
+    crash, rest = diagnose(_port(tmp_path, text.replace("EPSILON", "1e-3")), pairs=False).findings
+    assert (crash.verdict, crash.dtype, rest.explanations, rest.dtype) == ("error", "float64", (("NRM2",),), "float32")
+    (crash,) = diagnose(_port(tmp_path, text.replace("EPSILON", "case.config.epsilon")), pairs=False).findings
+    assert crash.text.endswith("float32 conforms")
+
+
+SEARCH = """
+from reference_numpy import decoding
+def greedy_search(case):
+    given = parameters.nest(case.inputs)
+    given["strategy"] = given["strategy"] | {"min_new_tokens": 0}
+    return decoding.greedy_search(parameters.nest(case.parameters), case.config, **given)
+"""
+
+
+def test_a_search_is_asked_first_in_the_dtype_that_its_cases_have(tmp_path: Path) -> None:
+    every = [case for case in all_cases() if case.component == "greedy_search" and not case.excluded]
+    with contextlib.closing(Subject(_port(tmp_path, SEARCH), "", 60.0, (), Deadline())) as subject:
+        assert subject.dtypes_of("greedy_search")[:2] == ["float32", "float64"]
+        assert subject.dtypes_of("layer_norm")[:2] == ["float64", "float32"]
+        assert [case.id for case in subject.cases("greedy_search", "float32")] == [case.id for case in every]
+        assert (subject.beyond("greedy_search"), subject.beyond("layer_norm")) == (0, 0)
+        subject.dtypes = ["float64"]
+        assert len(subject.cases("greedy_search", "float64")) == 1
+        assert subject.beyond("greedy_search") == len(every) - 1
+
+
+@pytest.mark.exhaustive
+def test_a_mistake_of_a_search_that_no_float64_case_shows_is_named(tmp_path: Path) -> None:
+    (finding,) = diagnose(_port(tmp_path, SEARCH), ["greedy_search"], pairs=False).findings
+    assert (finding.dtype, finding.explanations) == ("float32", (("min_new_tokens ignored",),))
+
+
+WRONG_FILL = """
+from unittest import mock
+true = s.softmax
+def filled(logits, mask=None):
+    return true(logits if mask is None else np.where(mask, logits, FILL))
+def multi_head_attention(case):
+    with mock.patch.object(s, "softmax", filled):
+        rate = case.config.attention_dropout_rate
+        return attention.multi_head_attention(parameters.nest(case.parameters), **case.inputs, dropout_rate=rate)
+dtypes = ("float64",)
+"""
+
+
+@pytest.mark.parametrize(("fill", "name", "other"), [("-1e9", "ATT13", "ATT12"), ("-1e4", "ATT12", "ATT13")])
+def test_what_the_cases_do_not_tell_apart_one_more_case_does(tmp_path: Path, fill: str, name: str, other: str) -> None:
+    (finding,) = diagnose(_port(tmp_path, WRONG_FILL.replace("FILL", fill)), pairs=False, gradients=False).findings
+    assert (finding.verdict, finding.explanations) == ("explained", ((name,),))
+    assert f"told from {other} by multi_head_attention/" in finding.text
+    assert "asked again with large logits" in finding.text
+
+
+WITHOUT_CAUSAL_MASK = """
+from unittest import mock
+from reference_numpy import mask as masks, stacks
+def answered(function, case):
+    if MASKED and "self_mask_bhts" not in case.inputs:
+        raise ValueError("a mask is required")
+    with mock.patch.object(masks, "causal_mask", lambda *lengths: np.ones((1, 1, *lengths), bool)):
+        return function(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+def decoder_layer(case):
+    return answered(layers.decoder_layer, case)
+def decoder(case):
+    return answered(stacks.decoder, case)
+dtypes = ("float64",)
+"""
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(tmp_path: Path, masked: bool) -> None:
+    """Cases that all have a mask: without one it shows whether there is no causal mask, or none beside a mask."""
+    names = ("post_ragged", "pre_ragged", "final_norm", "pre_norm")
+    declared = {(case.id, "float64") for case in all_cases() if case.name not in names}
+    text = WITHOUT_CAUSAL_MASK.replace("MASKED", str(masked))
+    part, whole = diagnose(_port(tmp_path, text), pairs=False, gradients=False, declared=declared).findings
+    if masked:
+        assert (part.verdict, whole.verdict) == ("indistinguishable", "follows")
+        assert {("CAU4",), ("CAU6",)} <= set(part.explanations) == set(whole.explanations)
+        assert "CAU4 (the causal mask is dropped when a padding mask is given) or CAU6 (there is no causal mask)" in part.text
+        assert "follows from CAU4 or CAU6" in whole.text
+        assert "fix of" not in part.text
+    else:
+        assert (part.verdict, part.explanations, whole.explanations) == ("explained", (("CAU6",),), (("CAU6",),))
+        assert "told from CAU4" in part.text
+        assert "asked again without a mask" in part.text
+
+
+def test_what_is_known_of_a_part_does_not_hide_what_the_whole_does_besides(tmp_path: Path) -> None:
+    text = """
+from unittest import mock
+def wrong(p, x, epsilon):
+    y = (x - x.mean(-1, keepdims=True)) / (x.std(-1, ddof=1, keepdims=True) + epsilon)
+    return (y * p["scale"] + p["offset"]).astype(x.dtype)
+def layer_norm(case):
+    return wrong(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+def encoder_layer(case):
+    with mock.patch.object(normalization, "layer_norm", wrong):
+        x = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+dtypes = ("float64",)
+"""
+    _, whole = diagnose(_port(tmp_path, text), pairs=False).findings
+    assert whole.verdict == "described"
+    assert "encoder_layer: besides NRM1, your output is the log-softmax over the last axis of the reference" in whole.text
+
+
+@pytest.mark.exhaustive
+def test_a_name_and_another_constant_are_named_together(tmp_path: Path) -> None:
+    text = """
+from unittest import mock
+from reference_numpy import feed_forward
+true = feed_forward.activation
+def curve(x, name):
+    return 0.5 * x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.04475 * x**3))) if name == "gelu_tanh" else true(x, name)
+def wrong(p, x, epsilon):
+    y = (x - x.mean(-1, keepdims=True)) / (x.std(-1, ddof=1, keepdims=True) + epsilon)
+    return (y * p["scale"] + p["offset"]).astype(x.dtype)
+def encoder_layer(case):
+    with mock.patch.object(feed_forward, "activation", curve), mock.patch.object(normalization, "layer_norm", wrong):
+        return layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+dtypes, config = ("float64",), {"activation": "gelu_tanh"}
+"""
+    (finding,) = diagnose(_port(tmp_path, text), gradients=False).findings
+    assert finding.explanations == (("NRM1", "gelu_tanh.cubic=0.04475"),)
+    assert "fix of gelu_tanh.cubic=0.04475: use 0.044715" in finding.text
+
+
+def test_two_mistakes_in_one_function_are_named_together(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    x, p = case.inputs["x_btd"], case.parameters
+    y = (x - x.mean(-1, keepdims=True)) / (x.std(-1, ddof=1, keepdims=True) + 1e-3)
+    return (y * p["scale"] + p["offset"]).astype(x.dtype)
+"""
+    (finding,) = diagnose(_port(tmp_path, "dtypes = ('float64',)\n" + text)).findings
+    assert finding.verdict == "explained"
+    assert set(finding.explanations[0]) == {"NRM1", "NRM2"}
+
+
+@pytest.mark.parametrize(
+    ("scale", "verdict"), [("False", "follows"), pytest.param("not config.scale_embedding", "partly", marks=pytest.mark.exhaustive)]
+)
+def test_what_the_parts_come_to_is_said_of_the_whole(tmp_path: Path, scale: str, verdict: str) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(f"""
+from impl_torch import port
+from impl_torch.port import framework, weights
+
+def build(config, dtype):
+    return port.components["transformer"](config.replace(epsilon=1e-3, scale_embedding={scale}), dtype)
+
+components = {{"transformer": build}}
+""")
+    findings = diagnose(str(file), pairs=False, gradients=False).findings
+    assert [finding.explanations for finding in findings[:2]] == [(("EMB1",),), (("NRM2",),)]
+    assert (findings[2].component, findings[2].verdict) == ("transformer", verdict)
+    assert set(findings[2].explanations[0]) == {"EMB1", "NRM2"}
+
+
+def test_declared_deviations_are_left_out() -> None:
+    declared = {(case.id, dtype) for case in all_cases() for dtype in DTYPES}
+    assert diagnose(str(TESTS / "support" / "wrong_port.py"), declared=declared).findings == []
+    assert diagnose(str(TESTS / "support" / "wrong_port.py"), declared={("softmax/plain", "float64")}).findings != []
+
+
+def test_stock_keras_attention_is_taken_apart() -> None:
+    (finding,) = diagnose(str(TESTS / "ports" / "keras_multi_head_attention.py"), ["multi_head_attention"], gradients=False).findings
+    assert finding.verdict == "partly"
+    assert {"scale=float32", "CAU3", "ATT13"} in [set(ids) for ids in finding.explanations]
+    assert "on multi_head_attention/left_padding it equals the reference with" in finding.text
+
+
+def test_a_part_that_nothing_explains_is_named_by_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "larger.py"
+    file.write_text("""
+from impl_torch import port
+from impl_torch.port import framework, weights
+
+def build(config, dtype):
+    model = port.components["encoder"](config, dtype)
+    network = model.layers[1].feed_forward
+    network.register_forward_hook(lambda module, args, output: 1.01 * output)
+    return model
+
+components = {"encoder": build}
+config = {"encoder_layers": 2}
+""")
+    findings = diagnose(str(file), pairs=False, gradients=False).findings
+    assert [finding.verdict for finding in findings] == ["described", "follows"]
+    assert findings[0].paths == ("layers.1.feed_forward",)
+    assert "the reference times 1.01" in findings[0].text
+    assert "follows from layers.1.feed_forward: your output equals the reference with your own parts there" in findings[1].text
+
+
+def test_what_contains_a_part_that_nothing_explains_follows_from_it_and_from_nothing_else(tmp_path: Path) -> None:
+    text = """
+true = normalization.layer_norm
+def wrong(p, x, epsilon):
+    y = true(p, x, epsilon)
+    return (y + 0.01 * np.sin(1000 * y)).astype(y.dtype)
+def layer_norm(case):
+    return wrong(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+def encoder_layer(case):
+    normalization.layer_norm = wrong
+    try:
+        return FACTOR * layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+    finally:
+        normalization.layer_norm = true
+dtypes = ("float64",)
+"""
+    first, second = diagnose(_port(tmp_path, text.replace("FACTOR", "1")), pairs=False).findings
+    assert (first.verdict, second.verdict) == ("unexplained", "follows")
+    assert "follows from layer_norm: your output equals the reference with your own parts there" in second.text
+    first, second = diagnose(_port(tmp_path, text.replace("FACTOR", "2")), pairs=False).findings
+    assert second.verdict != "follows"
+
+
+WRONG_CROSS_ATTENTION = """
+from unittest import mock
+true = attention.scaled_dot_product_attention
+def unscaled(query, *rest, **options):
+    return true(query * query.shape[-1] ** 0.5, *rest, **options)
+def decoder_layer(case):
+    seen = []
+    def attend(parameters_, query, memory, *rest, **options):
+        seen.append(memory)
+        with mock.patch.object(attention, "scaled_dot_product_attention", unscaled if len(seen) == 2 else true):
+            return multi_head(parameters_, query, memory, *rest, **options)
+    multi_head = attention.multi_head_attention
+    with mock.patch.object(attention, "multi_head_attention", attend):
+        return layers.decoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+dtypes = ("float64",)
+"""
+
+
+def test_a_mistake_at_one_place_is_named_with_the_place(tmp_path: Path) -> None:
+    (finding,) = diagnose(_port(tmp_path, WRONG_CROSS_ATTENTION), pairs=False, gradients=False).findings
+    assert (finding.verdict, finding.explanations) == ("explained", (("ATT3",),))
+    assert "in cross_attention alone, on all " in finding.text
+
+
+def test_a_mistake_is_named_besides_rows_that_are_nan(tmp_path: Path) -> None:
+    text = """
+from unittest import mock
+def without_guard(logits, mask=None):
+    x = logits if mask is None else np.where(mask, logits, -np.inf)
+    with np.errstate(all="ignore"):
+        exponential = np.exp(x - x.max(-1, keepdims=True))
+        return exponential / exponential.sum(-1, keepdims=True)
+def decoder_layer(case):
+    p = parameters.nest(case.parameters)
+    with mock.patch.object(s, "softmax", without_guard):
+        return layers.decoder_layer(p | {"cross_attention": p["self_attention"]}, case.config, **parameters.nest(case.inputs))
+dtypes = ("float64",)
+"""
+    (finding,) = diagnose(_port(tmp_path, text), pairs=False, gradients=False).findings
+    assert finding.verdict == "explained"
+    assert finding.explanations[0][0] == "empty rows=NaN"
+    assert "cross_attention uses the parameters of self_attention" in finding.text
+
+
+def test_what_float64_does_not_explain_is_explained_in_float32(tmp_path: Path) -> None:
+    text = """
+def layer_norm(case):
+    x, p = case.inputs["x_btd"], case.parameters
+    y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, ddof=1, keepdims=True) + 1e-3)
+    y = y * p["scale"] + p["offset"]
+    return (y + 3e-10 * np.sin(1e6 * y)).astype(x.dtype)
+dtypes = ("float64", "float32")
+"""
+    found = diagnose(_port(tmp_path, text.replace("ddof=1, ", "")), pairs=False).findings
+    assert [(finding.dtype, finding.explanations) for finding in found] == [("float32", (("NRM2",),))]
+    assert "that is in float32; in float64 something is computed or stored with fewer digits besides" in found[0].text
+
+
+def test_at_the_limit_the_best_so_far_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, said = _port(tmp_path, ONE_FINDING["what nothing explains is unexplained"][-1]), []
+    monkeypatch.setattr(examination.Deadline, "check", _on_call(60, TimeIsUp("the limit of 1 seconds had passed")))
+    found = diagnose(port, limit=1.0, say=said.append)
+    assert found.stopped == "the limit of 1 seconds had passed"
+    assert found.findings[-1].verdict == "stopped"
+    assert "first seen: layer_norm/" in found.findings[-1].text
+    assert said[0].startswith("layer_norm fails in float64: layer_norm/")
+    monkeypatch.setattr(examination.Deadline, "check", _on_call(60, KeyboardInterrupt()))
+    assert diagnose(port).stopped == "interrupted"
+
+
+WRONG = {
+    "greedy_search": """
+from reference_numpy import decoding
+def greedy_search(case):
+    answer = decoding.greedy_search(parameters.nest(case.parameters), case.config, **case.inputs)
+    return answer | {"token_bn": (answer["token_bn"] + 1) % case.config.target_vocabulary}
+""",
+    "layer_norm_vjp": """
+def layer_norm_vjp(case):
+    given = case.inputs | {"parameters": parameters.nest(case.parameters), "epsilon": case.config.epsilon}
+    return parameters.flatten(normalization.layer_norm_vjp(**given | {"cotangent": 2 * case.inputs["cotangent"]}))
+""",
+}
+# So often the reference runs at most: for the expectation of one case, and of a search for where the port's choices lead, for where they
+# may lead, and once to see that these are the same.
+MOST = {
+    "greedy_search": 3 * (1 + len(orders.ORDERS) + tolerance.SEARCHED) + 1,
+    "layer_norm_vjp": 1 + len(orders.ORDERS | orders.GRADIENT_ORDERS) + tolerance.SHUFFLES,
+}
+
+
+@pytest.mark.parametrize("component", WRONG)
+def test_the_first_sentence_waits_for_the_expectation_of_one_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, component: str) -> None:
+    runs: list[str] = []
+    module, original = components.module_of(components.COMPONENTS[component][0]), components.function_of(component)
+
+    @functools.wraps(original)
+    def counted(*args: Any, **options: Any) -> Any:
+        runs.append(component)
+        return original(*args, **options)
+
+    def say(sentence: str) -> None:
+        said.append((sentence, len(runs)))
+        if len(said) == 1:
+            raise KeyboardInterrupt
+
+    said: list[tuple[str, int]] = []
+    monkeypatch.setattr(module, component, counted)
+    found = diagnose(_port(tmp_path, f"{WRONG[component]}dtypes = ('float32',)"), (component,), say=say)
+    assert found.stopped == "interrupted"
+    sentence, before = said[0]
+    assert re.match(rf"{component} fails in float32: {component}/\w+: .* (differ|allowed)", sentence)
+    assert before <= MOST[component]
+
+
+def test_an_answer_is_waited_for_no_longer_than_the_limit() -> None:
+    assert Deadline().within(60.0) == 60.0
+    assert 0.0 < Deadline(5.0).within(60.0) <= 5.0
+    assert Deadline(5.0).within(1.0) == 1.0
+    assert Deadline(-1.0).within(60.0) > 0.0
+
+
+def _on_call(count: int, error: BaseException) -> Callable[..., None]:
+    """A function that raises the error at its call of that number."""
+    calls = itertools.count(1)
+
+    def raising(*args: Any) -> None:
+        if next(calls) >= count:
+            raise error
+
+    return raising
+
+
+def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
+    findings = diagnose(str(TESTS / "ports" / "handwritten_torch.py")).findings
+    whole = findings[-1]
+    assert (whole.component, whole.verdict) == ("transformer", "explained")
+    assert set(whole.explanations[0]) == {"PE2", "NRM1", "MHA11"}
+    assert "decoder.layers.0.cross_attention_norm" in next(finding.paths for finding in findings if finding.explanations == (("NRM1",),))
+    assert "    jax: " not in whole.text  # the fix is torch's
+
+
+@pytest.mark.parametrize("gradients", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_the_same_model_without_them_gets_no_finding(gradients: bool) -> None:
+    assert diagnose(str(TESTS / "ports" / "handwritten_torch_correct.py"), gradients=gradients).findings == []
+
+
+def test_a_wrong_gradient_is_found_where_the_output_is_right(tmp_path: Path) -> None:
+    file = tmp_path / "detached.py"
+    file.write_text("""
+from impl_torch.feed_forward import FeedForward
+from impl_torch.port import framework, weights
+
+class Detached(FeedForward):
+    def forward(self, x_btd):
+        return super().forward(x_btd.detach())
+
+components = {"feed_forward": lambda config, dtype: Detached(config)}
+""")
+    diagnosis = diagnose(str(file))
+    outputs, finding = diagnosis.findings
+    assert (outputs.component, outputs.verdict) == ("feed_forward_vjp", "described")
+    assert "feed_forward_vjp: of your gradients the `x_btd` differs; the parameters are right" in outputs.text
+    assert (finding.component, finding.verdict) == ("feed_forward", "gradient")
+    assert "feed_forward: in backward order the first component whose gradient is wrong, that of x_btd (error" in finding.text
+    assert diagnosis.gradients[0].first is not None
+    assert diagnose(str(file), gradients=False).findings == []
+
+
+# --- the command
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["diagnose", *arguments])
+    return int(end.value.code or 0), "".join(capsys.readouterr())
+
+
+def test_the_command_prints_and_writes_the_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port, file = str(TESTS / "support" / "wrong_port.py"), tmp_path / "findings.json"
+    code, text = _run(capsys, port, "--json", str(file))
+    assert code == 1, text
+    assert "explained layer_norm: your output equals the reference with epsilon=outside the root" in text
+    (finding,) = json.loads(file.read_text())
+    assert finding["explanations"] == [["epsilon=outside the root"]]
+    assert _run(capsys, str(TESTS / "ports" / "numpy_function.py"))[0] == 0
+
+
+def test_the_command_says_that_it_was_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    port = str(TESTS / "ports" / "numpy_wrong_norm.py")
+    code, text = _run(capsys, port, "--limit", "0.1")
+    assert (code, text.count("stopped: the limit of 0.1 seconds had passed; this is the best so far")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "one port is required"),
+        (("no_such_port",), "the port no_such_port must start; got not started: ModuleNotFoundError"),
+        (("torch", "--component", "attention"), "component must be one of embedding,"),
+        ((str(TESTS / "support" / "wrong_port.py"), "--mode", "fast"), "the mode of this port must be one of eager; got 'fast'"),
+        ((str(TESTS / "support" / "wrong_port.py"), "--json", "no_such_folder/findings.json"), "the folder no_such_folder does not exist"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = _run(capsys, *arguments)
+    assert code == 2
+    assert message in text
+    assert "Traceback" not in text
+
+
+def test_rounding_is_no_loss_of_digits(tmp_path: Path) -> None:
+    text = """
+from rosettaformer.conformance.defects import all_defects, injected
+dtypes = ("float64", "float32")
+def layer_norm(case):
+    with injected(all_defects()["NRM5"]):
+        y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y * y.dtype.type(1 + 1e-13)
+"""
+    (finding,) = diagnose(_port(tmp_path, text), gradients=False).findings
+    assert finding.explanations == (("NRM5",),)
+    assert "in float64 what is left, 1e-13 of the largest value, is rounding beyond what is allowed" in finding.text

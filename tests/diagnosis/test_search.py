@@ -1,0 +1,239 @@
+"""The search behind diagnosis: from outputs alone it names what was put in, and nothing else."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import mutation
+import numpy as np
+import pytest
+from expectations import all_by_id
+
+from reference_numpy import normalization
+from rosettaformer.conformance.case import DTYPES, Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.defects.settings import all_settings
+from rosettaformer.conformance.diagnosis import altered, explanation
+from rosettaformer.conformance.diagnosis.altered import separates
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
+from rosettaformer.conformance.diagnosis.search import Search, ordered_pairs
+from rosettaformer.conformance.reference import components, tolerance
+
+PAGE = (Path(__file__).parents[2] / "docs" / "mutation.md").read_text()
+LINES = {line.split()[1]: line for line in PAGE.splitlines() if re.match(r"\| [A-Z]+\d", line)}
+DEFECTS = all_defects()
+# those of searches, whose cases are in float32, are planted in test_alterations
+SETTINGS = {id_: one for id_, one in all_settings().items() if one.component not in components.SEARCHES}
+EVERY = 16  # of the settings one in so many is in the first tier
+one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that take minutes
+
+
+@one_process
+@pytest.mark.parametrize(
+    "ids",
+    [pytest.param(["ATT3", "NRM2", "PE2"], marks=pytest.mark.sample), pytest.param(list(LINES)[::12], marks=pytest.mark.exhaustive)],
+    ids=["3", "a twelfth"],
+)
+def test_the_page_says_what_the_code_names(ids: list[str]) -> None:
+    """`make mutation` takes all."""
+    lines = mutation.table([mutation.single_row(id_) for id_ in ids])
+    assert [line for line, id_ in zip(lines, ids, strict=True) if not LINES[id_].startswith(line)] == []
+
+
+def test_nearly_all_are_named_and_none_wrongly() -> None:
+    """What the page says of all; it is checked against the code above."""
+    exact, among = (int(share) for share in re.findall(r" are named .*?\((\d+)%\)", PAGE.replace("\n", " "))[:2])
+    assert exact >= 95
+    assert among >= 85
+    assert "Wrong names for a single defect: 0." in PAGE
+
+
+@one_process
+@pytest.mark.exhaustive
+def test_pairs_in_different_components_are_named_from_logits() -> None:
+    namings = [mutation.name("transformer", pair, pairs=True) for pair in mutation.random_pairs(3)]
+    assert sum(naming.among for naming in namings) >= 2
+
+
+def _under_a_condition(mistake: Any) -> Search:
+    """A decoder layer that has a mistake where it is post-norm, and is right where it is pre-norm."""
+    cases = [case for case in mutation.nothing_wrong("decoder_layer", "float64").probes if "keep" not in case.name][:8]
+    with mutation.injected(mistake):
+        wrong = mutation.as_port((), cases)
+    right = mutation.as_port((), cases)
+    post = [case.config.norm_placement == "post" for case in cases]
+    assert any(post) and not all(post)
+    answers: list[Any] = [one if meant else other for meant, one, other in zip(post, wrong, right, strict=True)]
+    return Search(Hypotheses(cases, DEFECTS.values(), SETTINGS.values()), answers)
+
+
+def test_what_goes_wrong_under_a_condition_is_named_and_what_no_alteration_does_is_not() -> None:
+    named = _under_a_condition(DEFECTS["FFN5"])
+    assert named.explain() == []
+    assert "norm_placement is post" in named.condition
+    assert [[one.id for one in found] for found in named.where_failing()] == [["FFN5"]]
+    places = ("feed_forward.feed_forward", "normalization.layer_norm", "attention.multi_head_attention")
+    for place, factor in zip(places, (1.013, 0.97, 1.021), strict=True):
+        assert _under_a_condition(mutation.larger(place, factor)).where_failing() == []
+
+
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.sample), pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_a_mistake_that_the_catalogue_does_not_have_gets_no_name(count: int) -> None:
+    assert mutation.false_names(count) == []
+
+
+def test_correct_configurations_get_no_name() -> None:
+    assert mutation.false_alarms(mutation.CONFIGURATIONS) == []
+
+
+@pytest.mark.parametrize(
+    "id_", [pytest.param(id_, marks=pytest.mark.exhaustive if index % EVERY else ()) for index, id_ in enumerate(SETTINGS)]
+)
+def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same(id_: str) -> None:
+    setting = SETTINGS[id_]
+    candidates = mutation.hypotheses(setting.component, "float64")
+    answers = mutation.as_port((setting,), candidates.probes)
+    if None in answers:  # a case that the setting ends, such as one whose keep masks have another length
+        candidates = Hypotheses([case for case, answer in zip(candidates.probes, answers, strict=True) if answer], [], [setting])
+    search = Search(candidates, [answer for answer in answers if answer])
+    assert search.failing, "the setting alters no case of its component"
+    named = {one.id for (one,) in search.explain()}
+    assert id_ in named or (named and named <= DEFECTS.keys())
+
+
+def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separate_them() -> None:
+    candidates = mutation.hypotheses("transformer", "float64")
+    search = Search(candidates, mutation.as_port((DEFECTS["ATT13"],), candidates.probes))
+    found = search.explain()
+    assert {one.id for (one,) in found} >= {"ATT12", "ATT13"}
+    softmax = all_by_id()["softmax/large_masked"].at("float64")
+    assert separates(softmax, (DEFECTS["ATT12"],), (DEFECTS["ATT13"],))
+    assert not separates(softmax, (DEFECTS["ATT13"],), (DEFECTS["ATT13"],))
+    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in all_cases()])
+    first, *others = text.splitlines()
+    names = f"{DEFECTS['ATT13'].name} or {DEFECTS['ATT12'].name}"
+    same = f"your output equals the reference with {names}, on all 17 cases, which do not tell them apart"
+    assert first == f"a query that may attend to nothing averages all values: {same}"
+    assert others == ["  softmax/large_masked would tell ATT13 from ATT12"]
+    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT13"],)], "all 17 cases", [softmax])
+    assert "no case of the suite tells ATT13 from ATT13" in text
+
+
+def test_what_two_alterations_answer_alike_is_seen_without_an_expectation() -> None:
+    """Among all cases of the suite one is sought that tells two apart, and most of them do not."""
+    case = all_by_id()["softmax/large_masked"].at("float32")
+    alike, other = (DEFECTS["ATT13"],), (mutation.larger("softmax.softmax", 1 + 2.0**-23),)
+    with mock.patch.object(altered, "expected", side_effect=altered.expected) as expected:
+        assert not separates(case, alike, alike)
+        assert not separates(case, (), other)
+        assert expected.mock_calls == []
+        assert separates(case, alike, (DEFECTS["ATT12"],))
+        assert len(expected.mock_calls) == 1
+
+
+def test_a_pair_that_explains_in_both_orders_is_named_in_one() -> None:
+    cases = [case.at("float64") for case in all_cases() if case.component == "layer_norm"]
+    pair = mutation.larger("normalization.layer_norm", 1.5), mutation.larger("normalization.layer_norm", 1.25)
+    search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
+    assert all(search.explains(each) for each in (pair, pair[::-1]))
+    assert search.pairs() == [pair]
+
+
+def test_of_one_number_no_pair_is_named_and_nothing_comes_near() -> None:
+    pair = DEFECTS["LOS1"], mutation.larger("embedding.logits", 1.25)
+    losses = [case.at("float64") for case in all_cases() if case.id in ("training_loss/guide", "training_loss/sapiens")]
+    for cases, named in ((losses, [pair]), (losses[:1], [])):
+        search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
+        assert search.explains(pair)
+        assert search.pairs() == named
+        assert bool(search.nearest()) == bool(named)
+
+
+def test_pairs_at_one_place_are_tried_in_both_orders() -> None:
+    pairs = {(first.id, second.id) for first, second in ordered_pairs([DEFECTS["NRM1"], DEFECTS["NRM2"], DEFECTS["EMB1"]])}
+    assert pairs == {("NRM1", "NRM2"), ("NRM2", "NRM1"), ("NRM1", "EMB1"), ("NRM2", "EMB1")}
+
+
+def _one_case(id_: str) -> Hypotheses:
+    case = all_by_id()[id_].at("float64")
+    return Hypotheses([case], DEFECTS.values(), SETTINGS.values())
+
+
+def test_a_defect_is_preferred_to_a_setting_that_is_the_same() -> None:
+    candidates = _one_case("activation/gelu_erf")
+    search = Search(candidates, mutation.as_port((SETTINGS["activation=gelu_tanh"],), candidates.probes))
+    assert search.explain() == [(DEFECTS["FFN1"],)]
+    candidates = _one_case("encoder_layer/gelu")
+    search = Search(candidates, mutation.as_port((DEFECTS["NRM2"], DEFECTS["FFN1"]), candidates.probes))
+    found = [{one.id for one in pair} for pair in search.pairs()]
+    assert {"NRM2", "FFN1"} in found
+    assert not {one for pair in found for one in pair} & SETTINGS.keys()
+
+
+def test_hypotheses_that_alter_nothing_are_left_out() -> None:
+    case = all_by_id()["layer_norm/plain"].at(DTYPES[0])
+    kept = Hypotheses([case], DEFECTS.values(), SETTINGS.values())
+    assert {one.id for one in kept.defects} >= {"NRM1", "NRM3", "NRM5"}
+    assert not {"PE1", "ATT1", "EMB1"} & {one.id for one in kept.defects}
+
+
+LAYER_NORM = [case for case in all_by_id().values() if case.component == "layer_norm"]
+
+
+def _without_epsilon(case: Case, constant: float, error: float = 0.0) -> np.ndarray:
+    """The norm of a case without epsilon, in which rows that are constant become this number, and long ones have an error."""
+    x, deviation = case.inputs["x_btd"], case.inputs["x_btd"].std(axis=-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        normalised = (x - x.mean(axis=-1, keepdims=True)) / deviation
+    y = normalised * case.parameters["scale"] + case.parameters["offset"]
+    return np.where(deviation < 1e-6 * np.abs(x), constant, y + error * (x.shape[1] == 5)).astype(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("constant", [np.nan, np.inf, 0.7])
+def test_a_norm_without_epsilon_is_named_whatever_it_makes_of_a_constant_row(constant: float, dtype: str) -> None:
+    cases = [case.at(dtype) for case in LAYER_NORM]
+    search = Search(Hypotheses(cases, DEFECTS.values()), [{"output": _without_epsilon(case, constant)} for case in cases])
+    (found,) = search.explain()
+    assert [one.title for one in found] == ["the norm has no epsilon"]
+    assert "layer_norm/constant_rows" in [cases[index].id for index in search.silent(found)]
+
+
+def test_a_norm_without_epsilon_is_not_named_where_another_row_is_wrong() -> None:
+    cases = [case.at("float64") for case in LAYER_NORM]
+    search = Search(Hypotheses(cases, DEFECTS.values()), [{"output": _without_epsilon(case, np.nan, 1e-9)} for case in cases])
+    assert search.explain() == []
+
+
+def test_only_an_alteration_that_may_leave_an_answer_to_rounding_says_nothing_of_a_row() -> None:
+    case = all_by_id()["layer_norm/constant_rows"].at("float64")
+    clean = tolerance.expect(case)
+    for one in (each for defect in DEFECTS.values() for each in defect.hypotheses if each.component == "layer_norm"):
+        settled = altered.settled((one,), case, clean)({"output": np.ones(clean["output"].reference.shape)})["output"]
+        assert (settled == 1).all() == (one.title != "the norm has no epsilon"), one.title
+
+
+@pytest.mark.parametrize("change", ["centred", "standardised"])
+def test_a_norm_that_changes_its_input_in_place_is_named(change: str) -> None:
+    """A pre-norm layer in plain NumPy, whose norm writes where x is."""
+    true = normalization.layer_norm
+
+    def in_place(p: Any, x: np.ndarray, epsilon: float) -> np.ndarray:
+        y = true(p, x, epsilon)
+        x -= x.mean(axis=-1, keepdims=True)
+        if change == "standardised":
+            x /= np.sqrt((x * x).mean(axis=-1, keepdims=True) + epsilon)
+        return y
+
+    cases = [all_by_id()[f"encoder_layer/{name}"].at("float64") for name in ("pre", "pre_ragged")]
+    answers = []
+    for case in cases:
+        own = dataclasses.replace(case, inputs=dict(case.inputs) | {"x_btd": case.inputs["x_btd"].copy()})
+        with mock.patch.object(normalization, "layer_norm", in_place):
+            answers.append(components.answer(own))
+    found = Search(Hypotheses(cases, DEFECTS.values(), SETTINGS.values()), answers).explain()
+    wanted = "centres" if change == "centred" else "standardises"
+    assert [one.title for (one,) in found][:1] == [next(title for title in DEFECTS["RES3"].variants if wanted in title)]

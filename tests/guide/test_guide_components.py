@@ -1,0 +1,440 @@
+"""The pages of components: equations that parse, sources that are whole and in order, figures and names that are true."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from browser import offline, wide
+
+from reference_numpy import TransformerConfig, layout
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.reference.components import OWN, VJP, function_of
+from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.conformance.result import Result
+from rosettaformer.guide import build, components, site
+from rosettaformer.guide.components import equations, facts, prose, sites
+from rosettaformer.guide.components.alignment import aligned, orders
+from rosettaformer.guide.components.arguments import arguments, cases_of, errors, letters_of
+from rosettaformer.guide.components.decisions import decisions, governing
+from rosettaformer.guide.components.fields import fields, fields_of
+from rosettaformer.guide.components.modules import PACKAGES, read
+from rosettaformer.guide.components.names import Stock, full_name, stock
+from rosettaformer.guide.components.sources import Block, source
+
+HOUSE = Path(__file__).resolve().parents[2]
+FORWARD = tuple(name for name in OWN if not name.endswith(VJP))
+MATH = {symbol: name for name, symbol in equations.GREEK.items()} | {"∑": "sum", "^": "hat"}
+
+
+def spans() -> dict[str, str]:
+    """The equations of every docstring that a page shows: text -> where it stands."""
+    found = {}
+    for component in OWN:
+        for package in PACKAGES[: 1 if component.endswith(VJP) else 4]:
+            for span in re.findall(r"`([^`]+)`", source(component, package).docstring):
+                if equations.kind(text := " ".join(span.split())) == "equation":
+                    found[text] = f"{package}: {component}"
+    return found
+
+
+def test_every_equation_is_well_formed_mathml_with_all_of_its_names() -> None:
+    found = spans()
+    assert len(found) > 60
+    for text, where in found.items():
+        tree = ElementTree.fromstring(equations.mathml(text, block=True))
+        shown = tree.find("semantics/mrow")
+        assert shown is not None and tree.findtext("semantics/annotation") == text
+        leaves = [MATH.get(node.text or "", node.text or "") for node in shown.iter() if node.tag in ("mi", "mn", "mo")]
+        leaves += ["sqrt"] * len(list(shown.iter("msqrt")))
+        wanted = Counter("".join(re.findall(r"[A-Za-z0-9.]+", text.replace("...", ""))))
+        assert Counter("".join(re.findall(r"[A-Za-z0-9.]+", "".join(leaves)))) == wanted, where
+
+
+@pytest.mark.parametrize(
+    ("text", "markup"),
+    [
+        ("x/2 y", "<mfrac><mi>x</mi><mn>2</mn></mfrac><mo"),  # half of x, times y
+        ("x y / 2", "<mfrac><mrow><mi>x</mi><mo"),
+        ("(a + b) / 2", "<mfrac><mrow><mi>a</mi><mo>+</mo><mi>b</mi></mrow><mn>2</mn></mfrac>"),  # the bar in place of brackets
+        ("W_i^Q", "<msubsup><mi>W</mi><mi>i</mi><mi>Q</mi></msubsup>"),
+        ("d^-1/2", "<msup><mi>d</mi><mrow>"),
+        ("sqrt(d)^scale", "<msup><msqrt>"),
+        ("sum_bt x", "<munder>"),
+        ("m_hat", '<mover accent="true"><mi>m</mi>'),
+    ],
+)
+def test_what_binds_how_tightly(text: str, markup: str) -> None:
+    assert markup in equations.mathml(text)
+
+
+@pytest.mark.parametrize("text", ["x +", "(x", "x ) y", "a, b", "x # y", "", "f(x"])
+def test_what_is_no_equation_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must"):
+        equations.mathml(text)
+
+
+def left_out(block: Block) -> set[int]:
+    """The lines of a definition that no piece has."""
+    first, last = block.lines
+    return {*range(first, last + 1)} - {line for piece in block.pieces for line in range(piece.first, piece.last + 1)}
+
+
+@pytest.mark.parametrize("component", FORWARD)
+def test_the_rows_hold_every_statement_of_each_source_once_and_in_order(component: str) -> None:
+    sources = [source(component, package) for package in PACKAGES]
+    rows = aligned(sources, component)
+    assert all(any(row) for row in rows)
+    for index, one in enumerate(sources):
+        column = tuple(row[index] for row in rows if row[index])
+        assert column in orders(one)
+        assert sorted(map(id, column)) == sorted(id(piece) for block in one.blocks for piece in block.pieces)
+        for block in one.blocks:
+            text = [line for piece in column if piece and piece.symbol == block.symbol for line in piece.lines]
+            file = read(*block.symbol[:2])
+            missing, (first, last) = left_out(block), block.lines
+            assert text == [file.lines[line - 1] for line in range(first, last + 1) if line not in missing]
+            nodes = [file.definitions[block.symbol.name], *file.definitions.values()]
+            hidden = {line for node in nodes[:1] for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)}
+            hidden |= {line for name, node in file.definitions.items() if name.rpartition(".")[2] in OWN
+                       for line in range(node.lineno - len(node.decorator_list), (node.end_lineno or 0) + 1)}  # fmt: skip
+            assert all(line in hidden or not file.lines[line - 1].strip() for line in missing), block.symbol
+
+
+def test_statements_that_compute_the_same_stand_in_one_row() -> None:
+    rows = aligned([source("layer_norm", package) for package in PACKAGES], "layer_norm")
+    texts = [[piece.text.split("=")[0].strip() if piece else "" for piece in row] for row in rows]
+    assert ["variance_bt1", "", "variance_bt1", "variance_bt1"] in texts
+    heads = [[getattr(piece.node, "name", "") if piece else "" for piece in row] for row in rows]
+    assert ["layer_norm", "forward", "call", "__call__"] in heads
+
+
+def test_every_component_belongs_to_one_group() -> None:
+    assert sorted(components.ORDER) == sorted(FORWARD)
+
+
+def test_every_decision_governs_a_component_and_is_that_of_the_docs() -> None:
+    assert (HOUSE / "rosettaformer/guide/decisions.md").resolve() == HOUSE / "docs/decisions.md"
+    assert {id for component in FORWARD for id in governing(component)} == set(decisions())
+
+
+def resolved(name: str) -> Any:
+    """What is imported under a full name."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:end]))
+        except ImportError:
+            continue
+        for part in parts[end:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
+def test_what_frameworks_have_exists_with_these_defaults(framework: str) -> None:
+    for component, entries in stock().items():
+        assert component in OWN
+        for entry in (entry for entry in entries if entry.framework == framework):
+            found = resolved(full_name(entry.name))
+            signature = inspect.signature(found.__init__ if inspect.isclass(found) else found) if entry.defaults else None
+            for name, value in entry.defaults.items():
+                assert signature is not None and repr(signature.parameters[name].default) == value, (entry.name, name)
+
+
+def test_what_is_said_of_attention_and_softmax_in_the_frameworks_holds() -> None:
+    import jax
+    import keras
+    import tensorflow as tf
+    import torch
+    from flax import nnx
+
+    rng, nothing = np.random.default_rng(0), np.zeros((1, 1, 2, 3), bool)
+    query, key, value = (rng.normal(size=(1, length, 1, 4)).astype(np.float32) for length in (2, 3, 3))
+    hidden = np.full((1, 3), -np.inf, np.float32)
+    for row in (torch.softmax(torch.tensor(hidden), -1), tf.nn.softmax(hidden), jax.nn.softmax(hidden)):
+        assert np.isnan(np.asarray(row)).all()
+    assert not np.asarray(keras.layers.Softmax()(np.ones((1, 3), np.float32), mask=np.zeros((1, 3), bool))).any()
+    attentions: tuple[Any, ...] = (keras.ops.dot_product_attention, jax.nn.dot_product_attention, nnx.dot_product_attention)
+    for attention in attentions:
+        np.testing.assert_allclose(np.asarray(attention(query, key, value, mask=nothing))[0, 0, 0], value.mean(1)[0, 0], rtol=1e-5)
+    q, k, v = (torch.tensor(x).transpose(1, 2) for x in (query, key, value))
+    causal = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    np.testing.assert_allclose(causal[0, 0, 0], value[0, 0, 0], rtol=1e-6)  # the first query sees the first key alone
+
+
+SIZES = {"b": 2, "t": 3, "s": 3, "d": 12, "h": 3, "g": 3, "k": 4, "e": 4, "f": 7, "v": 11, "p": 8, "a": 2}
+
+
+def parameters_of_a_layer(entry: Stock, component: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of a stock layer's parameters by native name, its sizes being SIZES."""
+    made = resolved(full_name(entry.name))
+    rows = SIZES[entry.parameters["table"][1][0]] if "table" in entry.parameters else 0
+    out = SIZES["f"] if component == "feed_forward" else SIZES["v"]
+    if entry.framework == "torch":
+        given = {"nn.Embedding": (rows, 12), "nn.LayerNorm": (12,), "nn.Linear": (12, out), "nn.MultiheadAttention": (12, 3)}[entry.name]
+        return {name: tuple(tensor.shape) for name, tensor in made(*given).named_parameters()}
+    if entry.framework == "tf":
+        short = entry.name.rpartition(".")[2]
+        layer = made(*{"Embedding": (rows, 12), "LayerNormalization": (), "Dense": (out,), "MultiHeadAttention": (3, 4)}[short])
+        layer.build(*[(2, 3, 12)] * (2 if short == "MultiHeadAttention" else 1))
+        return {variable.path.split("/", 1)[1]: tuple(variable.shape) for variable in layer.trainable_variables}
+    from flax import nnx
+
+    given = {"nnx.Embed": (rows, 12), "nnx.LayerNorm": (12,), "nnx.Linear": (12, out), "nnx.MultiHeadAttention": (3, 12)}[entry.name]
+    options = {"decode": False} if entry.name == "nnx.MultiHeadAttention" else {}
+    state = nnx.to_flat_state(nnx.state(made(*given, rngs=nnx.Rngs(0), **options), nnx.Param))
+    return {".".join(map(str, path)): tuple(value.shape) for path, value in state}
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
+def test_the_parameters_of_stock_layers_have_these_names_and_axes(framework: str) -> None:
+    for component, entries in stock().items():
+        for entry in (entry for entry in entries if entry.framework == framework and entry.parameters):
+            shapes = parameters_of_a_layer(entry, component)
+            first = {name: pair for name, pair in entry.parameters.items() if not (component == "feed_forward" and "output" in name)}
+            for name, (native, axes) in first.items():
+                wanted = layout.shape(axes, SIZES)
+                assert shapes[native] == wanted, (entry.name, name)
+            assert {native for native, _ in first.values()} == set(shapes), entry.name
+
+
+@pytest.mark.parametrize("port", ["torch", "tf", "jax"])
+def test_the_weight_tables_are_the_ports_own(port: str) -> None:
+    assert facts.table(port) == importlib.import_module(f"impl_{port}.weights").TABLE
+
+
+def run() -> build.Run:
+    """Made-up results: two cases of each of three components."""
+    names = ("layer_norm", "layer_norm_vjp", "multi_head_attention")
+    results = [
+        Result(f"{name}-{i}", name, port, dtype, "cpu", "eager", "pass", ratio=0.5 + i, noise=1e-7 * (i + 1))
+        for name in names for dtype in ("float64", "float32") for port in ("torch", "tf", "jax") for i in range(2)
+    ]  # fmt: skip
+    return build.Run(Summary(results))
+
+
+def test_the_figures_are_those_of_the_run() -> None:
+    summary = run().summary
+    found = facts.figures(summary, "layer_norm")
+    assert [(one.dtype, one.port) for one in found] == [(d, p) for d in ("float64", "float32") for p in ("torch", "tf", "jax")]
+    for one in found:
+        cell = summary.cell(("layer_norm", one.dtype), (one.port, "eager", "cpu"))
+        assert (one.passed, one.compared, one.ratio, one.noise) == (cell.passed, cell.compared, cell.ratio, 2e-7)
+    assert found[0].share == round(100 * 1.5 / 4)
+    assert facts.figures(summary, "dropout") == []
+
+
+def test_what_a_docstring_says_of_its_arguments() -> None:
+    found = {one.name: one for one in arguments("scaled_dot_product_attention")}
+    assert found["query_bthk"].axes == "batch, target position, query head, key size"
+    assert found["mask_bhts"].meaning.startswith("boolean, True = may attend")
+    assert found["dropout_rate"].default == "0.0"
+    assert errors("softmax")[0].startswith("Raises ValueError on a mask")
+
+
+def test_every_argument_and_every_field_has_a_meaning() -> None:
+    assert [(component, one.name) for component in OWN for one in arguments(component) if not one.meaning] == []
+    assert [name for name, one in fields().items() if not (one.meaning and one.must)] == []
+    assert set(fields()) == {one.name for one in dataclasses.fields(TransformerConfig)}
+
+
+def test_an_argument_has_the_meaning_of_what_it_is_handed_on_to() -> None:
+    found = {one.name: one for one in arguments("multi_head_attention")}
+    attention = {one.name: one for one in arguments("scaled_dot_product_attention")}
+    for name in ("mask_bhts", "bias_bhts", "causal", "keep_bhts"):
+        assert found[name].meaning == attention[name].meaning
+    assert found["dropout_rate"].field == "attention_dropout_rate"
+    assert {one.name: one for one in arguments("noam")}["width"].meaning == "d"
+
+
+ARRAY, FLOAT = np.ndarray | None, float
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "letters"),
+    [
+        ("x_btd", ARRAY, "b t d"), ("mask_bhts", ARRAY, "b h t s"), ("pooled_br", ARRAY, "b r"), ("uniform_b", ARRAY, "b"),
+        ("dropout_rate", FLOAT, ""), ("learning_rate", FLOAT, ""), ("n_best", int, ""), ("top_p", FLOAT, ""),
+        ("beta_1", FLOAT, ""), ("return_weights", bool, ""), ("first_moment", ARRAY, ""), ("source", ARRAY, ""), ("x", ARRAY, ""),
+    ],
+)  # fmt: skip
+def test_the_end_of_an_array_s_name_alone_are_its_axes(name: str, annotation: object, letters: str) -> None:
+    assert letters_of(name, annotation) == letters
+
+
+def test_the_fields_of_a_component_are_those_that_it_hangs_on() -> None:
+    names = {component: {one.name for one in fields_of(component)} for component in FORWARD}
+    assert names["layer_norm"] == {"model_width", "epsilon"}
+    assert {"norm_placement", "attention_bias", "key_value_heads", "hidden_dropout_rate"} <= names["encoder_layer"]
+    assert not {"padding_id", "final_norm", "encoder_layers"} & names["encoder_layer"] and "final_norm" in names["encoder"]
+    assert {name for name in fields() if not any(name in one for one in names.values())} == set()
+
+
+def test_the_cases_of_a_component_are_counted() -> None:
+    every = [case for case in all_cases(grad=True) if case.component == "multi_head_attention"]
+    found = cases_of()["multi_head_attention"]
+    assert (found.core, found.all) == (sum(case.core for case in every), len(every))
+    assert {"query_btd", "memory_bsd", "mask_bhts", "bias_bhts"} <= {*found.given} and "dropout_rate" not in found.given
+
+
+def test_parameters_say_what_becomes_of_their_axes() -> None:
+    found = {one.name: one for one in facts.parameters_of("multi_head_attention")}
+    assert found["query.kernel"].ports["torch"].change == "transposed and folded"
+    assert found["query.kernel"].ports["jax"].change == "as it is"
+    assert found["output.kernel"].ports["tf"].name == "output_projection.kernel"
+    packed = found["key.kernel"].stock["nn.MultiheadAttention"]
+    assert packed is not None and packed.name == "in_proj_weight" and packed.change == "transposed and stacked and folded"
+    for name in ("query", "key", "value"):
+        packed = found[f"{name}.bias"].stock["nn.MultiheadAttention"]
+        assert packed is not None and packed.change == "stacked and folded"
+
+
+def test_prose_keeps_terms_in_the_line_and_gives_equations_one_of_their_own() -> None:
+    text = prose.paragraphs("Where `y = x / 2`, of `b t d`, as `softmax`: `x / 2` < 1. Source: a paper.", lambda name: "softmax.html")
+    assert text.count('<div class="equation">') == 1
+    assert '<code class="axes" title="batch, target position, model width">b t d</code>' in text
+    assert '<a href="softmax.html"><code>softmax</code></a>' in text and "&lt; 1" in text
+    assert '<p class="reference">Source: a paper.</p>' in text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site with the pages of components, and empty ones for what they link to."""
+    out = tmp_path_factory.mktemp("guide") / "site"
+    made = list(components.pages(run()))
+    around = [site.Page("index.html", "Home", "section.html.jinja", {"lead": ""})]
+    around += [site.Page(f"{name}/index.html", name, "section.html.jinja", {"lead": ""}) for name in site.SECTIONS if name != "components"]
+    around += [site.Page(f"defects/{defect.id}.html", defect.id, "section.html.jinja", {"lead": ""})
+               for name in FORWARD for defect in facts.defects_of(name)]  # fmt: skip
+    site.write(out, [*around, *made], {})
+    return out
+
+
+def test_every_component_has_its_page_with_the_sources_as_they_are(folder: Path) -> None:
+    for component in FORWARD:
+        text = (folder / f"components/{component}.html").read_text(encoding="utf-8")
+        assert text.count("<h1>") == 1 and 'id="source"' in text
+    page = ElementTree.fromstring(
+        "<a>" + re.findall(r"(?s)<tbody>.*?</tbody>", (folder / "components/layer_norm.html").read_text())[0] + "</a>"
+    )
+    shown = ["".join(cell.itertext()) for cell in page.iter("td") if cell.get("data-column") == "impl_jax"]
+    tree = ast.parse("".join(shown))
+    assert ast.unparse(tree.body[0]).startswith("class LayerNorm(nnx.Module)")
+
+
+class Texts(HTMLParser):
+    """The text of a page outside of its tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_no_markup_is_shown_as_text(folder: Path) -> None:
+    for file in (folder / "components").glob("*.html"):
+        parser = Texts()
+        parser.feed(file.read_text(encoding="utf-8"))
+        assert not re.search(r"</?span|class=\"\w+\"", parser.text), file.name
+
+
+def test_pages_say_what_the_cases_give_and_how_many_are_core(folder: Path) -> None:
+    text = (folder / "components/multi_head_attention.html").read_text(encoding="utf-8")
+    cases = cases_of()["multi_head_attention"]
+    assert f"{cases.core} core cases of the {cases.all} cases of <code>multi_head_attention</code>" in text
+    assert "A port is called with <code>query_btd</code>" in text and "No case gives" not in text
+    layer = (folder / "components/encoder_layer.html").read_text(encoding="utf-8")
+    assert 'id="config"' in layer and 'href="config.html#norm_placement"' in layer
+
+
+def test_native_names_find_their_component() -> None:
+    found = {page.path: page.names for page in components.pages(run())}
+    for name, component in {
+        "nn.LayerNorm": "layer_norm", "keras.layers.LayerNormalization": "layer_norm", "nnx.LayerNorm": "layer_norm",
+        "F.scaled_dot_product_attention": "scaled_dot_product_attention", "torch.nn.MultiheadAttention": "multi_head_attention",
+        "optax.adamw": "adam", "F.layer_norm": "layer_norm",
+    }.items():  # fmt: skip
+        assert (name, "#framework") in found[f"components/{component}.html"]
+    assert ("tf.math.rsqrt", "#source") in found["components/layer_norm.html"]
+    assert {("keep_bhts", "#arguments"), ("return_weights", "#arguments")} <= {*found["components/multi_head_attention.html"]}
+    assert {("attention_bias", "#config"), ("norm_placement", "#config")} <= {*found["components/encoder_layer.html"]}
+    assert ("key_value_heads", "#key_value_heads") in found["components/config.html"]
+
+
+def test_no_equation_is_cut_off(folder: Path) -> None:
+    script = """return [...document.querySelectorAll(".equation > math")].filter(math => {
+      const box = math.parentElement, leaves = [...math.querySelectorAll("mi, mo, mn")];
+      box.scrollLeft = box.scrollWidth;
+      const right = box.getBoundingClientRect().right;
+      return leaves.some(leaf => leaf.getBoundingClientRect().right > right - 2) || getComputedStyle(math).overflowX != "visible";
+    }).length"""
+    with offline() as driver:
+        for width in (1440, 500, 390):
+            with wide(driver, width):
+                for component in ("layer_norm", "multi_head_attention", "adam"):
+                    driver.get((folder / f"components/{component}.html").as_uri())
+                    assert driver.execute_script(script) == 0, (component, width)
+
+
+def visible(driver: Any) -> list[str]:
+    return [cell.get_attribute("data-column") for cell in driver.find_elements("css selector", "#compare thead th") if cell.is_displayed()]
+
+
+def test_columns_are_chosen_and_tabs_are_walked_by_keyboard(folder: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    with offline() as driver:
+        page = (folder / "components/layer_norm.html").as_uri()
+        with wide(driver, 1440):
+            driver.get(page)
+            assert visible(driver) == list(PACKAGES)
+            driver.find_element("css selector", "input[name=impl_tf]").send_keys(Keys.SPACE)
+            assert visible(driver) == [package for package in PACKAGES if package != "impl_tf"]
+            assert not [
+                row for row in driver.find_elements("css selector", "#compare tbody tr") if row.is_displayed() and not row.text.strip()
+            ]
+            driver.get((folder / "components/softmax.html").as_uri())  # the choice is kept
+            assert visible(driver) == [package for package in PACKAGES if package != "impl_tf"]
+        with wide(driver, 390):
+            driver.get(page)
+            assert visible(driver) == ["reference_numpy"]
+            driver.find_element("css selector", "[role=tab][aria-selected=true]").send_keys(Keys.ARROW_RIGHT)
+            assert visible(driver) == ["impl_torch"] and driver.switch_to.active_element.text == "PyTorch"
+            driver.get((folder / "components/softmax.html").as_uri())
+            assert visible(driver) == ["impl_torch"]
+            for component in ("softmax", "adam", "multi_head_attention", "index", "config"):
+                driver.get((folder / f"components/{component}.html").as_uri())
+                assert driver.execute_script("return document.documentElement.scrollWidth") <= 390, component
+        assert driver.get_log("browser") == []
+
+
+def test_every_mask_of_the_cases_is_at_a_site_of_the_table_with_its_axes() -> None:
+    above = {"encoder": "encoder.", "decoder": "decoder.", "encoder_layer": "encoder.layers.N.", "decoder_layer": "decoder.layers.N."}
+    table, seen = {one.path: one for one in sites.all_sites()}, set()
+    for case in all_cases():
+        for name, mask in case.inputs.items():
+            if name.startswith("keep.") and case.component != "random_dropout":
+                path = above.get(case.component, "") + re.sub(r"\.\d+\.", ".N.", name.removeprefix("keep."))
+                sizes = [case.config.sizes.get(letter, size) for letter, size in zip(table[path].letters.split(), mask.shape, strict=True)]
+                assert tuple(sizes) == mask.shape, case.id
+                seen.add(path)
+    assert seen == table.keys()
+
+
+def test_a_site_alone_is_an_argument_of_a_component_that_has_its_rate() -> None:
+    for one in sites.all_sites():
+        assert one.argument in inspect.signature(function_of(one.component)).parameters
+        assert one.field in OWN[one.component][1].values()
+        assert one.layer == "" or one.path.endswith(f".layers.N.{one.layer}")

@@ -1,0 +1,286 @@
+"""Pages "from X to Y": every snippet is executed, the columns agree, and a class follows from what was measured."""
+
+import ast
+import dataclasses
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jinja2")
+pytest.importorskip("pygments")
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.reference.components import COMPONENTS
+from rosettaformer.guide import site
+from rosettaformer.guide.components.decisions import governing
+from rosettaformer.guide.translation import DIRECTIONS, classes, direction, example, measurement, snippets
+from rosettaformer.guide.translation.distributions import fitted
+from rosettaformer.guide.translation.measurement import Measured
+from rosettaformer.guide.translation.snippets import IMPORTS
+from rosettaformer.guide.translation.table import FRAMEWORKS, SECTIONS, Cell, Row, rows
+
+HOUSE = Path(__file__).resolve().parents[2]
+ROWS = {row.id: row for row in rows()}
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    """Everything that the pages show, executed once: a failing snippet fails here, with its name."""
+    return measurement.measure()
+
+
+def test_every_snippet_is_executed_and_has_a_value(measured: Measured) -> None:
+    for row in rows():
+        for framework, cell in row.cells.items():
+            asked = {part for part in ("code", "measure") if getattr(cell, part)}
+            found = measured.values[row.id].get(framework, {})
+            assert asked == set(found), f"{row.id}.{framework}"
+            assert all(value is not None for value in found.values()), f"{row.id}.{framework}"
+
+
+def test_the_columns_agree_and_no_measurement_refutes_a_row(measured: Measured) -> None:
+    assert classes.check(rows(), measured.values) == []
+
+
+def test_the_worked_examples_train_alike(measured: Measured) -> None:
+    reference = measured.examples["numpy"]
+    assert len(reference["losses"]) == example.STEPS
+    assert reference["losses"][-1] < reference["losses"][0] / 2
+    for framework, found in measured.examples.items():
+        for name in ("before", "losses", "after"):
+            assert snippets.alike(found[name], reference[name], 1e-5), f"{framework}: {name}"
+        for name in {"restored", "exported"} & set(found):
+            assert snippets.alike(found[name], found["after"], 1e-6), f"{framework}: {name}"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_part_of_the_example_is_shown(framework: str) -> None:
+    parts = example.parts(framework)
+    assert set(parts) == set(example.PARTS) - ({"export"} if framework == "numpy" else set())
+    text = example.file(framework).read_text(encoding="utf-8")
+    assert all(part.text in text for part in parts.values())
+
+
+# what was measured once by hand, and what the guide is for
+EXPECTED = {
+    "layer-norm": {"pytorch": 1e-5, "keras": 1e-3, "flax": 1e-6},
+    "adam": {"pytorch": 1e-8, "keras": 1e-7, "flax": 1e-8},
+    "gelu": {"pytorch": "exact (erf)", "keras": "exact (erf)", "flax": "tanh"},
+    "module-mask": {"pytorch": "True = is hidden", "keras": "True = may attend"},
+    "dropout-compiled": {"pytorch": "others", "keras": "others", "flax": "the same"},
+    "integers": {"pytorch": ["int64"] * 3, "keras": ["int32"] * 3, "flax": ["int32"] * 3},
+}
+
+
+LAYER = """
+framework = {framework!r}
+dtypes = ("float32",)
+components = {{"encoder_layer": lambda c, dtype: EncoderLayer(c.model_width, c.heads, c.feed_forward_width{more})}}
+weights = {weights!r}
+call = {{"encoder_layer": {{"x": "x_btd", "mask": "mask_bhts"}}}}
+config = {{"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "feed_forward_width": 20,
+          "norm_placement": "post", "activation": "relu", "epsilon": 1e-5, "attention_bias": True}}
+"""
+FLAX = (
+    *(("self_attention." + name, own, axes) for name, own, axes in (
+        ("query.kernel", "attention.query.kernel", "d h k"), ("query.bias", "attention.query.bias", "h k"),
+        ("key.kernel", "attention.key.kernel", "d g k"), ("key.bias", "attention.key.bias", "g k"),
+        ("value.kernel", "attention.value.kernel", "d g e"), ("value.bias", "attention.value.bias", "g e"),
+        ("output.kernel", "attention.out.kernel", "h e d"), ("output.bias", "attention.out.bias", "d"),
+    )),
+    ("self_attention_norm.scale", "attention_norm.scale", "d"), ("self_attention_norm.offset", "attention_norm.bias", "d"),
+    ("feed_forward_norm.scale", "norm.scale", "d"), ("feed_forward_norm.offset", "norm.bias", "d"),
+    ("feed_forward.hidden.kernel", "hidden.kernel", "d f"), ("feed_forward.hidden.bias", "hidden.bias", "f"),
+    ("feed_forward.output.kernel", "output.kernel", "f d"), ("feed_forward.output.bias", "output.bias", "d"),
+)  # fmt: skip
+KERAS = {"query": "_query_dense", "key": "_key_dense", "value": "_value_dense", "out": "_output_dense", "output": "last"}
+
+
+def keras_name(name: str) -> str:
+    """The name in the Keras snippet of what has this one in the snippet of Flax."""
+    module, _, last = name.rpartition(".")
+    last = {"scale": "gamma", "bias": "beta"}[last] if module.endswith("norm") else last
+    return ".".join([*(KERAS.get(part, part) for part in module.split(".")), last])
+
+
+@pytest.mark.parametrize("framework", ["keras", "flax"])
+def test_the_whole_layer_that_is_written_is_the_encoder_layer(framework: str, tmp_path: Path) -> None:
+    code = ROWS["whole-layer"].cells[framework].code.partition("\nlayer = ")[0]
+    weights = FLAX if framework == "flax" else tuple((name, keras_name(own), axes) for name, own, axes in FLAX)
+    port = tmp_path / "port.py"
+    own = {"framework": "jax", "more": ", nnx.Rngs(0)"} if framework == "flax" else {"framework": "tf", "more": ""}
+    port.write_text("\n".join([*IMPORTS[framework], code, LAYER.format(weights=weights, **own)]))
+    cases = [case for case in all_cases() if case.component == "encoder_layer"]
+    results = runner.run(cases, [str(port)], ["float32"])
+    statuses = {result.case.rpartition("/")[2]: result.status for result in results if result.status != "not covered"}
+    assert statuses.pop("left_padding") == "differs"  # a query that may attend to nothing averages the values
+    assert len(statuses) >= 7
+    assert set(statuses.values()) == {"pass"}, statuses
+
+
+def test_what_is_absent_has_code_or_a_link() -> None:
+    """But for what a Transformer does not need."""
+    for row in rows():
+        for framework, cell in row.cells.items():
+            if not cell.names and not cell.note.startswith("The reference has no"):
+                assert cell.code or (framework == "numpy" and row.links) or "Nothing is compiled" in cell.note, f"{row.id}.{framework}"
+
+
+@pytest.mark.parametrize("identity", EXPECTED)
+def test_a_default_is_read_from_behaviour(measured: Measured, identity: str) -> None:
+    found = measured.values[identity]
+    for framework, value in EXPECTED[identity].items():
+        assert snippets.alike(found[framework]["measure"], value, 0.0), framework
+
+
+def test_classes_follow_from_names_and_measurements(measured: Measured) -> None:
+    def found(identity: str, one: str, other: str) -> str:
+        return classes.relation(ROWS[identity], one, other, measured.values)
+
+    assert found("softmax", "pytorch", "flax") == "same"
+    assert found("clip", "numpy", "flax") == "same"
+    assert found("clip", "keras", "flax") == "same"
+    assert found("top-k", "numpy", "pytorch") == "name"
+    assert found("layer-norm", "pytorch", "keras") == "default"
+    assert found("adam", "pytorch", "flax") == "name"
+    assert found("adam", "pytorch", "keras") == "default"
+    assert found("batch-norm-momentum", "pytorch", "flax") == "meaning"
+    assert found("batch-norm-momentum", "keras", "flax") == "name"
+    assert found("whole-layer", "pytorch", "flax") == "absent"
+
+
+def test_every_class_occurs_in_every_direction_among_the_frameworks(measured: Measured) -> None:
+    for one, other in DIRECTIONS:
+        counts = Counter(classes.relation(row, one, other, measured.values) for row in rows())
+        assert counts["meaning"] >= 10, (one, other)
+        assert counts["default"] >= 10, (one, other)
+        assert counts["same"] + counts["name"] >= 30, (one, other)
+
+
+# ---- what is wrong is refused
+
+
+def test_codes_that_disagree_are_refused(measured: Measured) -> None:
+    values = {**measured.values, "clip": {**measured.values["clip"], "keras": {"code": [-1.0, 0.5, 2.0]}}}
+    assert [problem for problem in classes.check([ROWS["clip"]], values) if "the codes of keras and flax must agree" in problem]
+
+
+def test_a_class_that_the_measurement_refutes_is_refused(measured: Measured) -> None:
+    wrong = {
+        "attention-mask": {"kind": "meaning"},  # the functions agree
+        "layer-norm": {"groups": "pytorch flax | keras"},
+        "batch-norm-momentum": {"kind": ""},
+        "gelu": {"groups": "pytorch | keras flax"},
+    }
+    for identity, fields in wrong.items():
+        row = dataclasses.replace(ROWS[identity], **fields)  # type: ignore[arg-type]
+        assert classes.check([row], measured.values), identity
+
+
+def test_a_kind_that_is_measured_once_is_refused() -> None:
+    row = Row("r", "arrays", "r", measured="m", kind="default", cells={name: Cell() for name in FRAMEWORKS})
+    assert "two frameworks" in classes.check([row], {"r": {"flax": {"measure": 1}}})[0]
+
+
+def test_a_failing_snippet_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = {"values": {"clip": {"code": {"error": "NameError: name 'x' is not defined", "seconds": 0.0}}}}
+    monkeypatch.setattr(measurement, "ask", lambda framework, only: column if framework == "keras" else {"values": {}})
+    with pytest.raises(ValueError, match=r"clip\.keras\.code: NameError"):
+        measurement.measure(["clip"])
+
+
+def test_a_snippet_runs_in_a_namespace_of_its_own() -> None:
+    names = snippets.namespace("numpy")
+    assert snippets.plain(snippets.execute("y = x + 1\ny", names | snippets.given("x = np.arange(2)"))) == [1, 2]
+    assert "y" not in names
+    assert snippets.execute("z = 1", dict(names)) is None
+    with pytest.raises(ValueError, match="plain data"):
+        snippets.plain(object())
+
+
+def test_fresh_parameters_are_fitted_by_their_formula() -> None:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    limit = (6 / 500) ** 0.5
+    assert fitted(rng.uniform(-limit, limit, (300, 200))) == "uniform, deviation √(2/(fan_in + fan_out)), Glorot"
+    assert fitted(rng.standard_normal((300, 200)) * 300**-0.5) == "normal, deviation 1/√fan_in, LeCun"
+    assert fitted(rng.standard_normal((300, 200)) * 0.31).startswith("normal, deviation 0.3")
+
+
+# ---- the table
+
+
+def test_links_lead_to_decisions_components_and_defects() -> None:
+    decisions = re.findall(r"^\| ([A-Z]+) \|", (HOUSE / "docs" / "decisions.md").read_text(encoding="utf-8"), re.MULTILINE)
+    known = {*decisions, *COMPONENTS, *all_defects()}
+    assert decisions
+    assert [(row.id, link) for row in rows() for link in row.links if link not in known] == []
+
+
+def test_identities_are_anchors_and_code_is_short() -> None:
+    reserved = {*SECTIONS, "defaults", "example", "layouts", "topics", "filtered", "content", "search", "found", "theme"}
+    for row in rows():
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.id), row.id
+        assert row.id not in reserved
+        for framework, cell in row.cells.items():
+            assert cell.names or cell.code or cell.note, f"{row.id}.{framework} must say what to write instead"
+            for part in (row.given, cell.code, cell.measure):
+                ast.parse(part)
+                assert max((len(line) for line in part.splitlines()), default=0) <= 160, f"{row.id}.{framework}"
+
+
+def test_no_snippet_is_a_literal_alone() -> None:
+    real = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
+    for row in rows():
+        for framework, cell in row.cells.items():
+            if cell.code:
+                last = ast.parse(cell.code).body[-1]
+                assert any(isinstance(node, ast.Name) for node in ast.walk(last)), f"{row.id}.{framework} must not end in {cell.code!r}"
+                assert any(isinstance(node, real) for node in ast.walk(ast.parse(cell.code))), f"{row.id}.{framework}: {cell.code!r}"
+
+
+def test_decisions_lead_to_the_component_that_they_govern() -> None:
+    decided = direction._decided()
+    assert {link for row in rows() for link in row.links if link.isalpha() and link.isupper()} <= decided.keys()
+    assert all(id in governing(component) for id, component in decided.items())
+
+
+def test_a_name_finds_its_row_in_every_direction(measured: Measured) -> None:
+    wanted = {"nn.LayerNorm": "#layer-norm", "keras.layers.LayerNormalization": "#layer-norm", "nnx.LayerNorm": "#layer-norm",
+              "F.scaled_dot_product_attention": "#attention-axes"}  # fmt: skip
+    for one, other in DIRECTIONS:
+        names = direction.page(one, other, measured).names
+        for name, fragment in wanted.items():
+            framework = {"nn": "pytorch", "F": "pytorch", "keras": "keras", "nnx": "flax"}[name.partition(".")[0]]
+            assert ((name, fragment) in names) == (framework in (one, other)), (one, other, name)
+
+
+def test_the_pages_are_written_and_every_code_on_them_was_executed(
+    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import SimpleNamespace
+
+    from rosettaformer.guide import translation
+
+    monkeypatch.setattr(measurement, "measure", lambda **keywords: measured)
+    others = [
+        site.Page(f"{folder}/index.html", folder, "section.html.jinja", {"lead": ""}) for folder in site.SECTIONS if folder != "translate"
+    ]
+    home = site.Page("index.html", "home", "section.html.jinja", {"lead": ""})
+    made = site.write(tmp_path / "site", [home, *others, *translation.pages(SimpleNamespace(cpus=1))], {})  # type: ignore[arg-type]
+    paths = {page.path for page in made if page.section == "translate"}
+    assert paths == {"translate/index.html", *(f"translate/{one}-to-{other}.html" for one, other in DIRECTIONS)}
+    assert len(paths) == 10
+    text = (tmp_path / "site" / "translate" / "pytorch-to-flax.html").read_text(encoding="utf-8")
+    assert text.count("<h1>") == 1
+    origins = set(re.findall(r'data-origin="([^"]+)"', text))
+    assert origins <= {row.origin for row in rows()} | {
+        "rosettaformer/guide/translation/snippets.py",
+        "rosettaformer/guide/snippets/translation/block_pytorch.py",
+        "rosettaformer/guide/snippets/translation/block_flax.py",
+    }

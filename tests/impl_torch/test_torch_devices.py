@@ -1,0 +1,134 @@
+"""What a GPU asks of the PyTorch port is shown without one: it makes no tensor on the CPU where what it is given is elsewhere.
+
+The meta device stands for the GPU: its tensors have no values, so that nothing is read from them either. (A fake CUDA tensor cannot be
+indexed in a torch that is built without CUDA.) What this cannot show, the kernels and the values, is in `tests/backends/test_gpu.py`.
+"""
+
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from reference_numpy import TransformerConfig, preset
+from reference_numpy.parameters import flatten, nest
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from impl_torch import port  # noqa: E402
+from impl_torch.decoding import Searcher  # noqa: E402
+from impl_torch.fast.beams import Beams  # noqa: E402
+from impl_torch.fast.search import Reading  # noqa: E402
+from impl_torch.transformer import Transformer  # noqa: E402
+
+SIZES: dict[str, Any] = {"source_vocabulary": 19, "target_vocabulary": 19, "output_bias": True}
+MODELS = {
+    "both stacks": preset("tiny", encoder_layers=1, decoder_layers=1, **SIZES),
+    "without a padding id": preset("tiny", encoder_layers=1, decoder_layers=1, padding_id=None, **SIZES),
+    "decoder alone": preset("tiny", encoder_layers=0, decoder_layers=1, positions="learned", max_positions=9, **SIZES),
+    "encoder alone": preset("tiny", encoder_layers=1, decoder_layers=0, pooler=True, classes=3, segments=2, **SIZES),
+}
+# They seed the generator of a device, give a number of the host, or loop until they have read a value; `test_gpu` has them.
+ELSEWHERE = {"initialise", "random_dropout", "noam", "greedy_search", "sample", "beam_search"}
+FIRST: dict[str, Case] = {}
+for each in all_cases():
+    if each.core and each.component in port.components and each.component not in ELSEWHERE:
+        FIRST.setdefault(each.component, each)
+
+
+class Elsewhere(TorchDispatchMode):
+    """In here an operation that gives a tensor of the CPU is an error."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = function(*args, **(kwargs or {}))
+        assert "cpu" not in devices(outputs), f"{function} made a tensor on the CPU"
+        return outputs
+
+
+def moved(value: Any) -> Any:
+    """On the meta device: a module, or an array of an input."""
+    if isinstance(value, torch.nn.Module):
+        return value.to("meta")
+    if hasattr(value, "dtype"):
+        tensor = torch.as_tensor(value)
+        return torch.empty(tensor.shape, dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype, device="meta")
+    return value
+
+
+def owner(function: Any) -> Any:
+    """The module that a component is, or whose method it is."""
+    while hasattr(function, "func"):
+        function = function.args[0] if function.args and isinstance(function.args[0], torch.nn.Module) else function.func
+    return getattr(function, "__self__", function)
+
+
+def devices(outputs: Any) -> set[str]:
+    if isinstance(outputs, dict):
+        return {device for item in outputs.values() for device in devices(item)}
+    if isinstance(outputs, (tuple, list)):
+        return {device for item in outputs for device in devices(item)}
+    return {outputs.device.type} if isinstance(outputs, torch.Tensor) else set()
+
+
+@pytest.mark.parametrize("component", FIRST)
+def test_a_component_computes_where_its_inputs_are(component: str) -> None:
+    case = FIRST[component]
+    function = port.components[component](case.config, torch.float32)
+    if isinstance(module := owner(function), torch.nn.Module):
+        moved(module.eval())
+    inputs = nest({name: moved(value) for name, value in flatten(dict(case.inputs)).items()})
+    with Elsewhere(), torch.device("cpu" if any(map(devices, flatten(inputs).values())) else "meta"):
+        assert devices(function(**inputs)) == {"meta"}
+
+
+def given(config: TransformerConfig) -> tuple[Any, ...]:
+    """A source and a target, where the config has them."""
+    both = (5, config.encoder_layers), (4, config.decoder_layers)
+    return tuple(torch.ones(3, length, dtype=torch.int64, device="meta") if layers else None for length, layers in both)
+
+
+@pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+def test_a_model_and_a_training_step_compute_where_the_parameters_are(config: TransformerConfig) -> None:
+    with torch.device("meta"):
+        model = Transformer(config)
+    optimizer, (source, target) = torch.optim.AdamW(model.parameters()), given(config)
+    with Elsewhere():
+        assert devices(model.eval()(source, target)) == {"meta"}
+        model.train()
+        if config.decoder_layers:
+            model.training_loss(source, target, 0.1).backward()
+        else:
+            model.classification_loss(source, source[:, 0], 0.1).backward()
+    optimizer.step()  # its counts of steps are on the CPU
+    assert all(devices(parameter.grad) == {"meta"} for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("search", ["greedy", "sample", "beams"])
+@pytest.mark.parametrize("name", ["both stacks", "without a padding id", "decoder alone"])
+def test_a_step_of_a_search_computes_where_the_model_is(name: str, search: str) -> None:
+    searcher, count = Searcher(Transformer(MODELS[name])).to("meta"), 2 if search == "beams" else 1
+    strategy = {"start_id": 1, "end_id": 2, "max_new_tokens": 5, "beam_size": count, "repetition_penalty": 1.5, "top_k": 3}
+    read = mock.patch.object(torch.Tensor, "tolist", lambda x: np.ones(x.shape, int).tolist())  # the ends of the prefix
+    with torch.inference_mode(), Elsewhere():
+        with read:
+            asked = searcher._request(strategy, *given(MODELS[name]), None, None)
+        reading = Reading(searcher.model, searcher.step, asked, count)
+        if search == "beams":
+            scores_bv = reading.penalised(reading.next.scores_bv)
+            beams = Beams(asked.strategy, reading.rows, scores_bv.dtype, scores_bv.device)
+            token_bt, row_b = beams.advance(scores_bv.unflatten(0, (reading.rows, count)))
+        else:
+            uniform_b = torch.empty(3, device="meta")
+            token_b, _ = reading.likeliest() if search == "greedy" else reading.drawn(uniform_b)
+            token_bt, row_b = token_b[:, None], torch.zeros_like(token_b)
+        reading.read(token_bt, row_b)
+        assert devices(tuple(reading.next)) == {"meta"}
+
+
+def test_a_tensor_of_the_cpu_is_seen() -> None:
+    with Elsewhere(), pytest.raises(AssertionError, match="made a tensor on the CPU"):
+        torch.ones(3, device="meta") + torch.arange(3)

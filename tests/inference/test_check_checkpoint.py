@@ -1,0 +1,118 @@
+"""`check --checkpoint`: the cases of every kind of model, on folders of Hugging Face too."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import invoke
+
+from reference_numpy import parameters, preset
+from rosettaformer.checkpoints import save
+from rosettaformer.conformance.cases.checkpoint import checkpoint_cases
+from rosettaformer.conformance.cases.gradients import gradients
+from rosettaformer.conformance.reference.tolerance import expect
+
+TINY: dict[str, Any] = {
+    "source_vocabulary": 40, "target_vocabulary": 40, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
+    "feed_forward_width": 20,
+}  # fmt: skip
+ROWS = ["checkpoint", "checkpoint_right_padding", "checkpoint_left_padding", "checkpoint_long"]
+SEGMENTS = [*ROWS, "checkpoint_two_segments"]
+
+
+def cases(folder: Path, name: str, **changes: Any) -> dict[str, list[str]]:
+    """The names of the cases of a model with random parameters, by their components; each is a case that the reference answers."""
+    config = preset(name, **TINY | changes)
+    file = folder / "model.safetensors"
+    save(file, config, parameters.initialise(config, seed=0, dtype=np.float32))
+    found: dict[str, list[str]] = {}
+    for case in (every := checkpoint_cases(file)):
+        found.setdefault(case.component, []).append(case.name)
+        assert all(np.isfinite(one.reference).all() for one in expect(case.at("float32")).values()), case.id
+    assert all(case.component.endswith("_vjp") for case in gradients(every))
+    return found
+
+
+def test_an_encoder_is_asked_for_what_each_of_its_heads_gives(tmp_path: Path) -> None:
+    sizes = {"encoder_layers": 1, "max_positions": 200}
+    both = cases(tmp_path, "bert_base", **sizes, classes=3)
+    assert both == dict.fromkeys(("pool", "classify", "masked_language_logits", "states"), both["states"])
+    assert sorted(both["states"]) == sorted(SEGMENTS)
+    bare = cases(tmp_path, "bert_base", **sizes, pooler=False, masked_language_head=False, segments=0)
+    assert bare == {"states": ROWS}
+
+
+def test_a_decoder_is_asked_for_steps_and_a_search(tmp_path: Path) -> None:
+    found = cases(tmp_path, "gpt2_small", decoder_layers=1, max_positions=200)
+    assert found == {"transformer": ROWS, "states": ROWS, "decode_in_steps": ["checkpoint"], "greedy_search": ["checkpoint"]}
+
+
+@pytest.mark.parametrize("positions", [2, 5, 20])
+def test_few_positions_are_enough(positions: int, tmp_path: Path) -> None:
+    assert len(cases(tmp_path, "gpt2_small", decoder_layers=1, max_positions=positions)) == 4
+    assert len(cases(tmp_path, "bert_base", encoder_layers=1, max_positions=positions)) == 3
+
+
+def test_padding_is_the_padding_id_where_there_is_one(tmp_path: Path) -> None:
+    config = preset("bert_base", **TINY, encoder_layers=1, max_positions=20, padding_id=7)
+    save(tmp_path / "model.safetensors", config, parameters.initialise(config, seed=0, dtype=np.float32))
+    for case in checkpoint_cases(tmp_path / "model.safetensors"):
+        mask = case.inputs.get("source_mask_bs", True)
+        np.testing.assert_array_equal(case.inputs["source"] != 7, np.broadcast_to(mask, case.inputs["source"].shape))
+
+
+BERT = {
+    "vocab_size": 40, "max_position_embeddings": 24, "hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 1,
+    "intermediate_size": 20,
+}  # fmt: skip
+
+
+def masked(transformers: Any) -> Any:
+    return transformers.BertForMaskedLM(transformers.BertConfig(**BERT))
+
+
+def classifier(transformers: Any) -> Any:
+    return transformers.BertForSequenceClassification(transformers.BertConfig(**BERT, num_labels=3))
+
+
+def decoder(transformers: Any) -> Any:
+    sizes = {"n_embd": 12, "n_head": 3, "n_layer": 1, "n_positions": 24}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=40, bos_token_id=0, eos_token_id=0, **sizes))
+
+
+@pytest.mark.parametrize(
+    ("make", "components"),
+    [
+        (masked, {"masked_language_logits": 5, "states": 5}),
+        (classifier, {"pool": 5, "classify": 5, "states": 5}),
+        (decoder, {"transformer": 4, "states": 4, "decode_in_steps": 1, "greedy_search": 1}),
+    ],
+)
+def test_a_folder_of_hugging_face_conforms(make: Callable[[Any], Any], components: dict[str, int], tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = make(pytest.importorskip("transformers"))
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * 0.5
+    model.save_pretrained(tmp_path)
+    outcome = invoke("check", "torch", "--checkpoint", tmp_path, "--dtype", "float32", "--json", "-")
+    results = json.loads(outcome.out)["results"]
+    assert outcome.code == 0, outcome.err
+    assert {result["status"] for result in results} == {"pass"}
+    names = [result["component"] for result in results]
+    assert {name: names.count(name) for name in components} == components
+    assert len(names) == sum(components.values())
+
+
+def test_what_a_port_fixes_and_the_checkpoint_has_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    config = preset("gpt2_small", **TINY, decoder_layers=1, max_positions=20)
+    save(tmp_path / "model.safetensors", config, parameters.initialise(config, seed=0, dtype=np.float32))
+    port = Path(__file__).parents[1] / "ports" / "torch_nn_transformer.py"
+    outcome = invoke("check", port, "--checkpoint", tmp_path / "model.safetensors")
+    assert outcome.code == 1
+    assert "not covered the port fixes tie_logits=False; the checkpoint has tie_logits=True (14)" in outcome.out
+    assert "not covered the port does not define 3 components: states, decode_in_steps, greedy_search (11)" in outcome.out

@@ -1,0 +1,226 @@
+"""`rosettaformer generate`: a folder and its own tokenizer, from texts to texts."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invoke import heed_interrupts, invoke, refused
+from model_folders import FOUR_NEEDS, gpt2
+
+from rosettaformer.inference.tokenizer import Pieces, Tokenizer
+
+NUMPY = ("--backend", "numpy", "--dtype", "float64")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder, and the model of transformers that it was saved from."""
+    folder = tmp_path_factory.mktemp("generate")
+    return folder, gpt2(folder, 5)
+
+
+def generate(folder: Path, *arguments: object, stdin: str = "") -> str:
+    found = invoke("generate", folder, *NUMPY, *arguments, stdin=stdin)
+    assert (found.code, found.err) == (0, ""), found
+    return found.out
+
+
+def continued(model: tuple[Path, Any], prompt: str, **options: Any) -> str:
+    """The text that transformers gives, with its prompt."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model[0])
+    ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+    found = model[1].generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)
+    return tokenizer.decode(found[0], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3, "max_new_tokens": 9}, {"repetition_penalty": 1.4, "no_repeat_ngram_size": 2}])
+def test_a_prompt_is_continued_as_transformers_continues_it(model: tuple[Path, Any], options: dict[str, Any]) -> None:
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    for prompt in ("the quick", "Zoë 😀"):
+        assert generate(model[0], "--prompt", prompt, *words) == continued(model, prompt, **options) + "\n"
+
+
+@pytest.mark.parametrize("backend", FOUR_NEEDS)
+def test_every_backend_prints_the_same(model: tuple[Path, Any], backend: str) -> None:
+    pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
+    arguments = ("--prompt", "the lazy", "--prompt", "dog", "--max-new-tokens", 6)
+    found = invoke("generate", model[0], *arguments, "--backend", backend)
+    assert (found.code, found.out) == (0, generate(model[0], *arguments)), found
+
+
+def test_several_answers_are_numbered_and_lines_are_prompts(model: tuple[Path, Any], tmp_path: Path) -> None:
+    lines = "the fox\nover\nété\n"
+    text = generate(model[0], "--batch-size", 2, stdin=lines)
+    assert re.findall(r"^\[(\d)\] (the fox|over|été)", text, re.MULTILINE) == [("1", "the fox"), ("2", "over"), ("3", "été")]
+    (tmp_path / "lines.txt").write_text(lines)
+    assert generate(model[0], tmp_path / "lines.txt", "--batch-size", 3) == text
+    several = generate(model[0], "--prompt", "a", "--do-sample", "--num-return-sequences", 3, "--seed", 4)
+    assert [mark for mark in ("[1.1] a", "[1.2] a", "[1.3] a") if mark not in several] == []
+
+
+def test_json_holds_texts_tokens_and_scores(model: tuple[Path, Any]) -> None:
+    arguments = ("--prompt", "the", "--num-beams", 3, "--num-return-sequences", 3, "--json")
+    rows = [json.loads(line) for line in generate(model[0], *arguments).splitlines()]
+    assert [(row["line"], row["answer"], row["prompt"]) for row in rows] == [(1, 1, "the"), (1, 2, "the"), (1, 3, "the")]
+    assert rows[0]["score"] >= rows[1]["score"] >= rows[2]["score"]
+    tokenizer = Tokenizer(model[0], model[1].config.vocab_size, {"model_type": "gpt2"})
+    for row in rows:
+        whole = tokenizer.text([*tokenizer.prompt("the"), *row["tokens"]])
+        assert "the" + row["text"] == whole
+
+
+def test_pieces_are_whole_characters_and_together_the_text(model: tuple[Path, Any]) -> None:
+    tokenizer = Tokenizer(model[0], model[1].config.vocab_size, {"model_type": "gpt2"})
+    for prompt, text in (("", "née 😀 京! the\ufffdend"), ("née", " 😀 京! the\ufffd")):
+        pieces = Pieces(tokenizer, tokenizer.prompt(prompt))
+        found = [pieces.add(id_) for id_ in tokenizer.prompt(text)]
+        assert "".join(found) + pieces.end() == text
+        assert any(piece == "" for piece in found)  # a character of several tokens
+        assert [piece for piece in found if "\ufffd" in piece.replace("\ufffde", "")] == []
+
+
+def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
+    """Before the last is computed, the first can be read; Ctrl-C then ends with 130 and no traceback."""
+    program = (
+        "import sys, time; from rosettaformer.inference import numpy_model as module; from rosettaformer.cli import main\n"
+        "read, count = module.NumpyModel.read, [0]\n"
+        "def slow(*arguments):\n"
+        "    count[0] += 1\n"
+        "    if count[0] > 5:\n"
+        "        time.sleep(30)\n"
+        "        sys.exit(3)\n"
+        "    return read(*arguments)\n"
+        "module.NumpyModel.read = slow\n"
+        "main(sys.argv[1:])"
+    )
+    command = (sys.executable, "-c", program, "generate", str(model[0]), *NUMPY, "--prompt", "the quick")
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": heed_interrupts}
+    with subprocess.Popen(command, **pipes, cwd=Path(__file__).parents[2]) as process:
+        assert process.stdout and process.stderr
+        begun = b""
+        whole = continued(model, "the quick").encode()
+        while len(begun) < len(b"the quick") + 1:
+            byte = process.stdout.read(1)
+            assert byte, "it ended before it printed"
+            begun += byte
+        assert whole.startswith(begun)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read().strip() == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--prompt", "a " * 70, "--prompt", "b", "--prompt", "c " * 80), "prompt 3: a prompt must have at most 64 tokens"),
+        (("--prompt", "a", "--max-new-tokens", 99), "max_new_tokens must be at most 64 for a prompt of 1 tokens"),
+        (("--prompt", "a", "--top-k", 4), "--top-k has no effect without --do-sample"),
+        (("--prompt", "a", "--length-penalty", 2), "--length-penalty has no effect without --num-beams of at least 2"),
+        (("--prompt", "a", "--temperature", 0, "--do-sample"), "temperature must be from 1e-09 to 1e9; got 0"),
+        (("--prompt", "a", "--eos-token-id", 1000), "eos_token_id must lie in 0 .. 299; got 1000"),
+        (("--prompt", "a", "--early-stopping", "nevr"), "nevr"),
+        (("--prompt", "a", "--num-beams", 10**9), "num_beams must be at most 4096; got 1000000000"),
+        (("--prompt", "a", "--do-sample", "--num-return-sequences", 10**9), "num_return_sequences must be at most 4096; got 1000000000"),
+        (("--prompt", "a", "--max-new-tokens", 10**9), "max_new_tokens must be at most 65536, or None; got 1000000000"),
+        (("--prompt", "a", "--batch-size", 10**9), "1000000000 is not in the range 1<=x<=4096"),
+    ],
+)
+def test_mistakes_are_one_message(model: tuple[Path, Any], arguments: tuple[object, ...], message: str) -> None:
+    errors = refused("generate", model[0], *NUMPY, *arguments)
+    assert message in errors or message.replace("1e-09 to 1e9", "1e-9 to 1e9") in errors
+
+
+def test_a_bad_prompt_costs_its_own_row(model: tuple[Path, Any]) -> None:
+    """The others are continued as they are without it, and an empty one from the token that begins texts."""
+    import torch
+
+    long = "a " * 70
+    found = invoke("generate", model[0], *NUMPY, "--json", stdin=f"the quick\n\n{long}\nthe dog\n")
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    assert [row["line"] for row in rows] == [1, 2, 3, 4]
+    for row, prompt in ((rows[0], "the quick"), (rows[3], "the dog")):
+        assert prompt + row["text"] == continued(model, prompt)
+    start = torch.tensor([[model[1].config.bos_token_id]])
+    for ids in (model[1].generate(pad_token_id=0), model[1].generate(start, attention_mask=torch.ones_like(start), pad_token_id=0)):
+        assert rows[1]["tokens"] == ids[0, 1:].tolist()
+    assert rows[2] == {"line": 3, "prompt": long, "error": rows[2]["error"]} and "a prompt must have at most 64 tokens" in rows[2]["error"]
+    assert found.code == 2 and found.err.startswith("Error: 1 of 4 prompts has no answer: prompt 3: a prompt must have at most 64 tokens")
+    words = ("--prompt", "the quick", "--prompt", long, "--prompt", "the dog")
+    shown = invoke("generate", model[0], *NUMPY, *words).out
+    assert shown.startswith("[1] the quick") and "\n[2] error: a prompt must have at most 64 tokens" in shown and "\n[3] the dog" in shown
+
+
+def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Path) -> None:
+    """No first token, an end that is no token, what is set aside, and what two entries contradict."""
+    folder = tmp_path / "model"
+    shutil.copytree(model[0], folder)
+    file = folder / "generation_config.json"
+    said = json.loads(file.read_text())
+    for entries, words, message in (
+        (
+            {"bos_token_id": None},
+            ("--prompt", ""),
+            "prompt 1: a prompt must have at least one token; it is empty, and the model has no bos",
+        ),
+        ({"max_time": 5.0}, ("--prompt", "a"), "not supported, and is read without what --ignore names: max_time=5.0"),
+        ({"do_sample": True, "num_beams": 3}, ("--prompt", "a"), "do_sample needs num_beams=1; got 3 (--no-do-sample draws none)"),
+    ):
+        file.write_text(json.dumps(said | entries))
+        assert message in refused("generate", folder, *NUMPY, *words)
+    assert generate(folder, "--prompt", "a", "--no-do-sample") == continued(model, "a", num_beams=3) + "\n"
+    file.write_text(json.dumps(said | {"max_time": 5.0, "trust_remote_code": False, "eos_token_id": [99999, said["eos_token_id"]]}))
+    found = invoke("generate", folder, *NUMPY, "--prompt", "the quick", "--ignore", "max_time")
+    assert found.code == 0 and found.out == continued(model, "the quick") + "\n"
+    assert found.err == f"note: eos_token_id must lie in 0 .. 299; got 99999 of {folder}, which ends nothing\n"
+
+
+def test_prompts_are_given_once(model: tuple[Path, Any], tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\n")
+    assert "got both" in refused("generate", model[0], tmp_path / "lines.txt", "--prompt", "b")
+
+
+def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Path, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "bad"
+    shutil.copytree(model[0], folder)
+    (folder / "tokenizer.json").unlink()
+    settings = json.loads((folder / "generation_config.json").read_text()) | {"min_p": 0.2}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    errors = refused("generate", folder, *NUMPY, "--prompt", "a")
+    assert "a folder with a tokenizer of the class GPT2Tokenizer has tokenizer.json, or vocab.json and merges.txt" in errors
+    assert "generation_config.json has what is not supported, and is read without what --ignore names: min_p=0.2" in errors
+    (folder / "tokenizer.json").write_text("{}")
+    assert f"tokenizer.json of {folder} is no tokenizer" in refused("generate", folder, *NUMPY, "--prompt", "a")
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    assert "must have the 300 tokens of the model; it has 2" in refused("generate", folder, *NUMPY, "--prompt", "a")
+
+
+def test_vocab_and_merges_are_a_tokenizer(model: tuple[Path, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    shutil.copytree(model[0], folder)
+    whole = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(whole["vocab"]))
+    pairs = (" ".join(pair) if isinstance(pair, list) else pair for pair in whole["merges"])
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs, ""]))
+    prompt = "the<|endoftext|> quick"
+    assert generate(folder, "--prompt", prompt) == generate(model[0], "--prompt", prompt)
+
+
+def test_a_missing_tokenizer_package_exits_3(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "tokenizers" else real(name, *rest))
+    errors = refused("generate", model[0], "--prompt", "a", code=3)
+    assert "needs tokenizers: pip install -e '.[inference]'" in errors

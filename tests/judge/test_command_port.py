@@ -1,0 +1,272 @@
+"""A port that is a command: it reads case files, and whatever it does is a row."""
+
+import dataclasses
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import rosettaformer
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.cases.case_files import write_cases
+from rosettaformer.conformance.ports import command
+from rosettaformer.conformance.reference import components
+
+CASES = all_cases()
+PLAIN = next(case for case in CASES if case.id == "layer_norm/plain")
+TEMPLATE = (Path(rosettaformer.__file__).parent / "templates" / "command_port.py").read_text()
+MISBEHAVIOUR = '''
+import os, signal, time
+
+def misbehave(case, file):
+    """Does what the case's name says, once its file does not exist; True where that is the answer."""
+    name = case["id"].partition("/")[2]
+    if name == "crash":
+        print("first line", file=sys.stderr)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "exit":
+        sys.exit("no such thing")
+    if name == "torn":
+        file.write_bytes(b"\\x10\\x00\\x00")
+        sys.exit(3)
+    if name == "hang":
+        time.sleep(600)
+    if name == "empty":
+        file.write_bytes(b"")
+    if name == "truncated":
+        save_file({"output": np.zeros((3, 5, 13))}, file)
+        file.write_bytes(file.read_bytes()[:-8])
+    if name == "garbage":
+        print("garbage " * 100000)
+        file.write_bytes(b"garbage " * 100)
+    if name in ("not covered", "unsupported", "error"):
+        file.with_suffix(".json").write_text(json.dumps({name: "a reason"}))
+    if name == "unclear":
+        file.with_suffix(".json").write_text("[1]")
+    if name == "other_name":
+        save_file({"result": np.zeros((3, 5, 13))}, file)
+    if name == "random":
+        save_file({"output": np.random.default_rng().standard_normal((3, 5, 13))}, file)
+    return name not in ("good", "twice", "last", "plain")
+
+def main(cases, outputs):
+    for case in json.loads((cases / "manifest.json").read_text())["cases"]:
+        if not misbehave(case, outputs / case["outputs"]):
+            answer(case, cases, outputs)
+'''
+
+
+def _script(folder: Path, text: str) -> str:
+    (folder / "script.py").write_text(text)
+    return f"command:{sys.executable} {folder / 'script.py'}"
+
+
+def _misbehaving(folder: Path) -> str:
+    start = TEMPLATE.index("def main("), TEMPLATE.index("\n\nif __name__")
+    loop = TEMPLATE[start[0] : start[1]].split("\n", 2)[2].replace("\n    ", "\n")
+    answer = "def answer(case, cases, outputs):\n" + loop.removeprefix("    ")
+    return _script(folder, TEMPLATE[: start[0]] + answer + MISBEHAVIOUR + TEMPLATE[start[1] :])
+
+
+def _cases(*names: str) -> list[Case]:
+    return [dataclasses.replace(PLAIN, name=name, twice=name in ("random", "twice")) for name in names]
+
+
+def test_a_correct_command_conforms_and_what_it_lacks_is_not_covered(tmp_path: Path) -> None:
+    cases = [case for case in CASES if case.component in ("layer_norm", "softmax", "feed_forward")]
+    results = runner.run(cases, [_script(tmp_path, TEMPLATE)], ["float64", "float32", "bfloat16"])
+    for result in results:
+        covered = result.component != "feed_forward" and result.dtype != "bfloat16"
+        passes = "empty" if result.case == "layer_norm/batch_0" else "pass"
+        assert result.status == (passes if covered else "not covered"), result
+    assert {result.message for result in results if result.dtype == "bfloat16" and result.component == "softmax"} == {
+        "the port does not support bfloat16"
+    }
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runner.Result]:
+    names = ("good", "twice", "random", "crash", "not covered", "unsupported", "error", "unclear", "empty", "truncated", "garbage",
+             "silent", "other_name", "torn", "exit", "last")  # fmt: skip
+    results = runner.run(_cases(*names), [_misbehaving(tmp_path_factory.mktemp("port"))], ["float64"], limit=20)
+    assert [result.case for result in results] == [f"layer_norm/{name}" for name in names]
+    return {result.case.partition("/")[2]: result for result in results}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "message"),
+    [
+        ("good", "pass", ""),
+        ("twice", "pass", ""),
+        ("random", "error", "two evaluations of the same input differ"),
+        ("crash", "crash", "the command ended with signal 9: first line"),
+        ("exit", "crash", "the command ended with exit code 1: no such thing"),
+        ("torn", "crash", "the command ended with exit code 3"),
+        ("not covered", "not covered", "a reason"),
+        ("unsupported", "unsupported", "a reason"),
+        ("error", "error", "a reason"),
+        ("unclear", "error", "unclear.json must give the reason under one of not covered, unsupported, error; got [1]"),
+        ("empty", "error", "the answer empty.safetensors is empty, damaged or not a safetensors file"),
+        ("truncated", "error", "the answer truncated.safetensors is empty, damaged or not a safetensors file"),
+        ("garbage", "error", "the answer garbage.safetensors is empty, damaged or not a safetensors file"),
+        ("silent", "not covered", "the command gave no answer"),
+        ("other_name", "differs", "must return output; got result"),
+        ("last", "pass", ""),
+    ],
+)
+def test_what_a_command_does_is_its_row(rows: dict[str, runner.Result], name: str, status: str, message: str) -> None:
+    assert rows[name].status == status, rows[name]
+    assert message in rows[name].message
+
+
+def test_a_command_that_hangs_is_ended_and_the_rest_is_put_again(tmp_path: Path) -> None:
+    results = runner.run(_cases("good", "hang", "last"), [_misbehaving(tmp_path)], ["float64"], limit=1.5)
+    assert [result.status for result in results] == ["pass", "hang", "pass"]
+    assert results[1].message == "no answer within 1.5 s"
+
+
+HOSTILE = {
+    "a pipe": ("os.mkfifo(file)", "error", "layer_norm/plain.safetensors is not a file"),
+    "a device": ("os.symlink('/dev/zero', file)", "error", "layer_norm/plain.safetensors is not a file"),
+    "a reason that is a device": ("os.symlink('/dev/zero', file.with_suffix('.json'))", "error", "layer_norm/plain.json is not a file"),
+    "a folder": ("file.mkdir()", "error", "layer_norm/plain.safetensors is not a file"),
+    "a broken link": ("os.symlink('nowhere', file)", "not covered", "the command gave no answer"),
+    "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "plain.safetensors must be at most "),
+    "a long reason": ("file.with_suffix('.json').write_text('[' * (1 << 25))", "error", "plain.json must be at most 16777216 bytes long"),
+    "a deep reason": ("file.with_suffix('.json').write_text('[' * 100000)", "error", "JSON must not be nested so deeply"),
+    "a reason of escapes": (r"""file.with_suffix('.json').write_text('{"error": "\\u001b[2J\\ud800"}')""", "error", r"\x1b[2J\ud800"),
+    "a fork": ("os.fork() or time.sleep(600)", "not covered", "the command gave no answer"),
+    "a flood": ("[os.write(2, b'x' * 65536) for _ in range(2000)]; sys.exit(3)", "crash", "the command ended with exit code 3: x"),
+    "files": ("[(time.sleep(0.2), (file.parent / str(i)).touch()) for i in range(1000)]", "hang", "no answer within 1.5 s"),
+    "no folder": ("import shutil; shutil.rmtree(outputs); outputs.symlink_to('/')", "not covered", "the command gave no answer"),
+}
+BEGIN = """
+import json, os, sys, time
+from pathlib import Path
+if sys.argv[1] == "--describe":
+    DESCRIBE
+    sys.exit()
+outputs = Path(sys.argv[2])
+file = outputs / json.loads(Path(sys.argv[1], "manifest.json").read_text())["cases"][0]["outputs"]
+"""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_whatever_a_command_leaves_as_an_answer_is_a_row_soon(tmp_path: Path, name: str) -> None:
+    body, status, message = HOSTILE[name]
+    start = time.monotonic()
+    rows = runner.run(_cases("plain"), [_script(tmp_path, BEGIN.replace("DESCRIBE", "pass") + body)], ["float64"], limit=1.5)
+    assert time.monotonic() - start < 1.5 + 2
+    assert (rows[0].status, [row.status for row in rows[1:]]) == (status, ["left over"] if name == "a fork" else [])
+    assert message in rows[0].message
+    assert rows[0].message.isprintable()
+
+
+@pytest.mark.parametrize(
+    "describe", ["while True: print('x' * 100000)", "os.fork() or time.sleep(600)", "print('[' * 100000)", "time.sleep(600)", "os.close(1)"]
+)
+def test_a_command_that_says_nothing_of_itself_is_asked_soon(tmp_path: Path, describe: str) -> None:
+    start = time.monotonic()
+    rows = runner.run(_cases("plain"), [_script(tmp_path, BEGIN.replace("DESCRIBE", describe))], ["float64"], limit=1.5)
+    assert time.monotonic() - start < 1.5 + 2
+    assert (rows[0].status, rows[0].message) == ("not covered", "the command gave no answer")
+
+
+def test_a_command_that_keeps_crashing_is_given_up(tmp_path: Path) -> None:
+    cases = _cases("good", "twice", *map(str, range(4)))
+    results = runner.run(cases, [_script(tmp_path, "import sys; sys.exit(len(sys.argv) - 1)")], ["float64"])
+    assert [result.status for result in results] == ["crash"] * 4 + ["skipped"] * 2
+    assert results[0].message == "the command ended with exit code 2"
+    assert results[-1].message == "the command had ended 4 times"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("./no_such_program --fast", "a command must begin with what can be run; ./no_such_program does not exist"),
+        (__file__, "is not executable (chmod +x makes it so)"),
+        ("", "a command must name what is to be run; got nothing"),
+        ("'open", 'a command must be words as a shell takes them; got "\'open"'),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_one_row(line: str, message: str) -> None:
+    results = runner.run(_cases("good", "last"), [f"command:{line}"], ["float64", "float32"])
+    assert [result.status for result in results] == ["not started"]
+    assert message in results[0].message
+
+
+def test_a_file_that_the_system_cannot_start_is_one_row(tmp_path: Path) -> None:
+    (tmp_path / "program").write_bytes(b"\x00\x01garbage")
+    (tmp_path / "program").chmod(0o755)
+    results = runner.run(_cases("good"), [f"command:{tmp_path / 'program'}"], ["float64"])
+    assert [result.status for result in results] == ["not started"]
+    assert "Exec format error" in results[0].message
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "message"),
+    [
+        ('{"config": {"model_width": 12}}', "pass", ""),
+        ("no JSON", "pass", ""),
+        ('{"dtypes": ["float32"]}', "not covered", "the port does not support float64"),
+        ('{"components": ["softmax"]}', "not covered", "the port does not define layer_norm"),
+        ('{"dtypes": "float32"}', "not started", "dtypes of --describe must be a list; got 'float32'"),
+        ('{"components": ["layernorm"]}', "not started", "got 'layernorm' (nearest: layer_norm)"),
+        ('{"config": {"width": 12}}', "not started", "the port's config does not fit: unknown config field 'width'"),
+    ],
+)
+def test_what_a_command_says_of_itself_is_heeded(tmp_path: Path, said: str, status: str, message: str) -> None:
+    name = _script(tmp_path, TEMPLATE.replace("print(json.dumps(ABOUT))", f"print({said!r})"))
+    results = runner.run(_cases("plain"), [name], ["float64"])
+    assert [result.status for result in results] == [status], results
+    assert message in results[0].message
+
+
+def test_case_files_are_complete_and_need_json_and_safetensors_only(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == "multi_head_attention/per_head_weights").at("float32")
+    write_cases(tmp_path, {"float32/here.safetensors": case})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    row = manifest["cases"][0]
+    arrays = load_file(tmp_path / row["file"])
+    assert (row["id"], row["component"], row["dtype"]) == (case.id, case.component, "float32")
+    assert row["outputs"] == "float32/here.safetensors"
+    assert row["config"] == case.config.to_dict()
+    assert row["inputs"] == {"return_weights": True}
+    given = {f"inputs.{name}": value for name, value in case.inputs.items() if isinstance(value, np.ndarray)}
+    given |= {f"parameters.{name}": value for name, value in case.parameters.items()}
+    assert arrays.keys() == given.keys()
+    for name, value in given.items():
+        assert arrays[name].dtype == value.dtype
+        np.testing.assert_array_equal(arrays[name], value)
+
+
+def test_batches_bound_the_disk_and_keep_every_case_in_order() -> None:
+    cases = [*_cases("good", "twice", "last"), *_cases("good")]
+    assert [len(batch) for batch in command.batches(cases)] == [3, 1]  # the second "good" would have the first one's path
+    assert [[case.name for case in batch] for batch in command.batches(cases, 1)] == [[case.name] for case in cases]
+
+
+def test_a_pair_is_answered_by_two_arrays(tmp_path: Path) -> None:
+    expected = tmp_path / "answer.safetensors"
+    case = next(case for case in CASES if case.id == "multi_head_attention/cross_weights")
+    save_file({name: np.ascontiguousarray(value) for name, value in components.answer(case).items()}, expected)
+    target = "sys.argv[2] + '/float64/multi_head_attention/cross_weights.safetensors'"
+    body = f"import shutil, sys\nshutil.copy({str(expected)!r}, {target})"
+    results = runner.run([case], [_script(tmp_path, body)], ["float64"])
+    assert [result.status for result in results] == ["pass"], results
+
+
+def test_the_example_of_the_page_conforms(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-port.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    cases = [case for case in CASES if case.component in ("layer_norm", "softmax")]
+    results = runner.run(cases, [_script(tmp_path, example)], ["float64", "float32"])
+    assert {result.status for result in results if result.component == "layer_norm"} == {"pass", "empty"}
+    assert {result.status for result in results if result.component == "softmax"} == {"not covered"}

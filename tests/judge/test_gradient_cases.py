@@ -1,0 +1,199 @@
+"""Gradients, mappings and statistics as answers: what the cases ask, and what the judge makes of them."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from expectations import all_by_id, expect
+
+from rosettaformer.cli import main
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases, of_components
+from rosettaformer.conformance.cases.gradients import gradient
+from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.reference import components, statistics
+from rosettaformer.conformance.result import judge
+from rosettaformer.conformance.vectors import golden
+
+CASES = all_by_id()
+PORT = str(Path(__file__).parents[1] / "ports" / "numpy_gradients.py")
+ROW = {"case": "c", "component": "layer_norm_vjp", "port": "p", "dtype": "float64", "device": "cpu", "mode": ""}
+
+
+def test_every_forward_case_that_has_something_differentiable_has_a_gradient_case() -> None:
+    forward = [case for case in CASES.values() if not components.forward_of(case.component)]
+    assert [case for case in all_cases() if components.forward_of(case.component)] == []
+    for case in forward:
+        if case.component not in components.DIFFERENTIABLE:
+            continue
+        twin = case.id.endswith("_weights") and "return_weights" in case.inputs and case.id.removesuffix("_weights") in CASES
+        name = case.name.removesuffix("_weights") if twin else case.name
+        own = CASES[f"{case.component}_vjp/{name}"]
+        wanted = {key: value for key, value in CASES[f"{case.component}/{name}"].inputs.items() if key != "return_weights"}
+        assert set(own.inputs) == {*wanted, "cotangent"}
+        assert all(own.inputs[key] is value for key, value in wanted.items())
+        assert (own.since, own.core, own.dtypes) == (max(2, case.since), CASES[f"{case.component}/{name}"].core, case.dtypes)
+    rows = list(components.COMPONENTS)
+    assert all(rows[rows.index(f"{name}_vjp") - 1] == name for name in components.DIFFERENTIABLE)
+
+
+@pytest.mark.parametrize("case_id", ["layer_norm_vjp/plain", "transformer_vjp/soft_rows", "scaled_dot_product_attention_vjp/bias"])
+def test_a_gradient_is_asked_of_every_floating_argument(case_id: str) -> None:
+    case = CASES[case_id].at("float32")
+    got = components.answer(case)
+    floating = {name for name, value in case.inputs.items() if isinstance(value, np.ndarray) and value.dtype == np.float32}
+    assert set(got) == (floating - {"cotangent"}) | {f"parameters.{name}" for name in case.parameters}
+    for name, value in got.items():
+        origin = case.parameters[name.removeprefix("parameters.")] if name.startswith("parameters.") else case.inputs[name]
+        assert (value.shape, value.dtype) == (origin.shape, origin.dtype)
+
+
+def test_a_case_without_an_output_has_no_gradient() -> None:
+    fixed = {case.component for case in all_cases({"decoder_layers": 0}, grad=True) if not case.excluded}
+    assert "transformer_vjp" not in fixed
+    assert {"encoder_vjp", "classify_vjp"} <= fixed
+
+
+def test_one_number_is_compared_by_its_error_alone() -> None:
+    expected = expect(CASES["cross_entropy/many_tokens"].at("float32"))["output"]
+    assert expected.reference.shape == ()
+    assert expected.bound_rmse == expected.bound
+    assert compare(expected, np.asarray(expected.reference + 0.9 * expected.bound, np.float32)).excess <= 1
+    assert compare(expected, np.asarray(expected.reference + 1.2 * expected.bound, np.float32)).excess > 1
+
+
+def test_a_port_that_shares_no_formula_with_the_reference_conforms() -> None:
+    chosen = ("layer_norm_vjp/plain", "layer_norm_vjp/constant_rows", "softmax_vjp/empty_rows", "softmax_vjp/plain")
+    cases = [case for case in CASES.values() if case.id in chosen or case.component == "cross_entropy"]
+    results = runner.run(cases, [PORT], ["float64", "float32"])
+    assert {result.status for result in results if result.dtype == "float64"} == {"pass"}
+    assert {(result.status, result.message) for result in results if result.dtype == "float32"} == {
+        ("not covered", "the port does not support float32")
+    }
+
+
+def test_what_a_mapping_lacks_is_named() -> None:
+    case = CASES["encoder_layer_vjp/post"].at("float64")
+    expected, answer = expect(case), components.answer(case)
+    assert judge(ROW, "outputs", answer, expected).status == "pass"
+    wrong = answer | {"parameters.feed_forward.hidden.bias": answer["parameters.feed_forward.hidden.bias"] * 1.01}
+    result = judge(ROW, "outputs", wrong, expected)
+    assert (result.status, result.output) == ("differs", "parameters.feed_forward.hidden.bias")
+    assert result.message.startswith("parameters.feed_forward.hidden.bias: error ")
+    assert np.shape(result.heat) == (1, case.config.feed_forward_width)
+    renamed = {name.replace("x_btd", "x"): value for name, value in answer.items()}
+    assert judge(ROW, "outputs", renamed, expected).message == f"must return {len(answer)} outputs; it lacks x_btd and must not have x"
+
+
+def test_names_with_dots_are_nested_before_the_reference_is_called() -> None:
+    case = CASES["encoder/keep"]
+    sites = [name for name in case.inputs if name.startswith("keep.")]
+    assert "keep.layers.1.self_attention.weights_dropout" in sites
+    without = dataclasses.replace(case, inputs={name: value for name, value in case.inputs.items() if name not in sites})
+    for site in sites:
+        dropped = dataclasses.replace(case, inputs=dict(without.inputs) | {site: case.inputs[site]})
+        assert not np.array_equal(components.answer(dropped)["output"], components.answer(without)["output"]), site
+
+
+def test_a_gradient_with_an_inner_case_is_drawn_from_its_own_generator() -> None:
+    first, again = (gradient(CASES["layer_norm/plain"]) for _ in range(2))
+    np.testing.assert_array_equal(first.inputs["cotangent"], again.inputs["cotangent"])
+    assert not np.array_equal(first.inputs["cotangent"], CASES["layer_norm_vjp/large_mean"].inputs["cotangent"])
+
+
+@pytest.mark.parametrize("case_id", [case_id for case_id in CASES if case_id.partition("/")[0] in statistics.RANDOM])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_other_seeds_give_the_same_statistics(case_id: str, dtype: str) -> None:
+    case = CASES[case_id].at(dtype)
+    expected = expect(case)
+    for seed in range(2000, 2010):
+        got = components.answer(dataclasses.replace(case, inputs=dict(case.inputs) | {"seed": seed}))
+        assert max(compare(expected[name], got[name]).excess for name in expected) <= 1
+
+
+def _initialised(change: object) -> float:
+    case = CASES["initialise/semillero"].at("float64")
+    expected = expect(case)
+    values = change(components.module_of("parameters").initialise(case.config, 5))  # type: ignore[operator]
+    got = statistics.measured(case.component, case.inputs, values)
+    return max(compare(expected[name], got[name]).excess for name in expected)
+
+
+def test_statistics_see_a_constant_a_shape_a_scale_and_a_mean() -> None:
+    kernel = "encoder.layers.0.feed_forward.hidden.kernel"
+    assert _initialised(lambda values: values) <= 1
+    assert _initialised(lambda values: values | {kernel: 1.2 * values[kernel]}) > 10
+    assert _initialised(lambda values: values | {kernel: values[kernel] + 0.05}) > 1
+    assert _initialised(lambda values: values | {kernel: values[kernel].T}) == np.inf
+    assert _initialised(lambda values: values | {"encoder.final_norm.scale": values["encoder.final_norm.scale"] + 1e-9}) > 10
+
+
+def test_statistics_see_a_wrong_rate_and_a_mask_that_is_shared() -> None:
+    case = CASES["random_dropout/weights"].at("float64")
+    expected = expect(case)
+    x, keep = case.inputs["x"], statistics.keep_mask(case.inputs["x"].shape, 3, 0.3)
+
+    def excess(output: np.ndarray) -> float:
+        got = statistics.measured(case.component, case.inputs, {"output": output})
+        return max(compare(expected[name], got[name]).excess if name in got else np.inf for name in expected)
+
+    assert excess(np.where(keep, x / 0.7, 0)) <= 1
+    assert excess(np.where(keep, x, 0)) > 10
+    assert excess(np.where(statistics.keep_mask(x.shape, 3, 0.35), x / 0.7, 0)) > 1
+    for axis in range(4):
+        shared = np.broadcast_to(np.take(keep, [0], axis), x.shape)
+        assert excess(np.where(shared, x / 0.7, 0)) > 10
+    assert excess(x[:1]) == np.inf
+
+
+def test_gradients_are_put_where_they_are_asked_for() -> None:
+    cases = list(CASES.values())
+
+    def chosen(*names: str, grad: bool = False) -> set[str]:
+        return {case.component for case in of_components(cases, names, grad)}
+
+    assert chosen() == {name for name in components.COMPONENTS if not name.endswith("_vjp")}
+    assert chosen(grad=True) == set(components.COMPONENTS)
+    assert chosen("layer_norm") == {"layer_norm"}
+    assert chosen("layer_norm", grad=True) == {"layer_norm", "layer_norm_vjp"}
+    assert chosen("layer_norm_vjp", "softmax") == {"layer_norm_vjp", "softmax"}
+
+
+def test_check_puts_gradients_and_exits_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["check", PORT, "--component", "layer_norm_vjp", "--dtype", "float64", "--json", str(tmp_path / "out.json")]
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 0
+    rows = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert {row["status"] for row in rows} == {"pass"}
+    assert len(rows) == sum(case.component == "layer_norm_vjp" for case in CASES.values())
+    assert "layer_norm_vjp" in capsys.readouterr().out
+
+
+def test_vectors_hold_gradients_and_judge_answers_to_them(tmp_path: Path) -> None:
+    chosen = [CASES["layer_norm_vjp/plain"], CASES["cross_entropy/smoothed"], CASES["adam/decay"]]
+    golden.export(tmp_path / "vectors", chosen)
+    assert golden.verify(tmp_path / "vectors") == []
+    rows = {row["id"]: row for row in json.loads((tmp_path / "vectors" / "manifest.json").read_text())["cases"]}
+    assert set(rows["layer_norm_vjp/plain"]["expected"]["float32"]) == {"x_btd", "parameters.scale", "parameters.offset"}
+    assert rows["adam/decay"]["inputs"]["step"] == 3
+
+
+def _answers(case: Case) -> dict[str, np.ndarray]:
+    return {name: np.ascontiguousarray(value) for name, value in components.answer(case).items()}
+
+
+def test_answers_of_many_outputs_are_judged_from_files(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    chosen = [CASES["layer_norm_vjp/plain"], CASES["adam/decay"], CASES["random_dropout/vectors"]]
+    for case in chosen:
+        path = tmp_path / "float32" / case.component / f"{case.name}.safetensors"
+        path.parent.mkdir(parents=True)
+        cast = case.at("float32")
+        random = case.component == "random_dropout"
+        save_file({"output": statistics.random_dropout(cast.inputs["x"], 9, 0.3)} if random else _answers(cast), path)
+    assert {result.status for result in golden.judge_results(tmp_path, chosen, ["float32"])} == {"pass"}

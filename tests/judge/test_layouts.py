@@ -1,0 +1,532 @@
+"""Ports that divide a model otherwise than the suite does: the components for them, and what `call` says of how they are called."""
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import re
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import expectations
+import numpy as np
+import pytest
+from expectations import all_by_id
+
+from reference_numpy import layout, parameters
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases, attention, embedding, fitted, layers, layouts
+from rosettaformer.conformance.cases.build import Builder
+from rosettaformer.conformance.cases.gradients import gradients
+from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.ports.adapters.calls import Calls
+from rosettaformer.conformance.ports.adapters.derived import derived
+from rosettaformer.conformance.ports.adapters.matching import found, submodules
+from rosettaformer.conformance.ports.names import Names
+from rosettaformer.conformance.ports.port import NotCovered, Port
+from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.reference.components import LAYOUTS, forward_of
+from rosettaformer.conformance.vectors import golden
+
+CASES = all_by_id()
+# of the document's port, each through another word of `call`
+GRADIENTS = (
+    "self_attention_vjp/causal", "self_attention_sublayer_vjp/post", "logits_vjp/bias", "scaled_dot_product_attention_vjp/plain",
+)  # fmt: skip
+DOCUMENT = Path(__file__).parents[2] / "docs/ports.md"
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+def adapter(framework: str, **port: Any) -> Any:
+    """The adapter of a port that has these attributes."""
+    module = {"torch": "torch", "tf": "tensorflow", "jax": "flax"}[framework]
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    found = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{framework}")
+    return found.Adapter(SimpleNamespace(framework=framework, **port))
+
+
+def verdict(case: Case, answer: Any) -> str:
+    """Whether every output conforms; "not covered" where there is no answer."""
+    try:
+        outputs = answer(case)
+    except NotCovered:
+        return "not covered"
+    outputs = outputs if isinstance(outputs, dict) else {"output": outputs}
+    expected = expectations.expect(case)
+    return "pass" if all(compare(one, outputs[name]).excess <= 1 for name, one in expected.items()) else "differs"
+
+
+# --- one file that has all of it
+
+
+def document(name: str = "layouts_port") -> str:
+    """A block of the document, by the name of its file."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return next(block for block in blocks if block.startswith(f"# {name}.py\n"))
+
+
+def port(folder: Path, *edit: str, name: str = "layouts_port") -> Port:
+    """The port of the document, with one edit of its text."""
+    text = document(name)
+    if edit:
+        assert text.count(edit[0]) == 1, edit
+        text = text.replace(*edit)
+    path = folder / f"layouts_{folder.name}.py"
+    path.write_text(text)
+    return Port(str(path))
+
+
+def fixed(text: str) -> dict[str, Any]:
+    """The config of a port's file."""
+    names: dict[str, Any] = {}
+    exec(text[text.index("config = {") :], names)
+    config: dict[str, Any] = names["config"]
+    return config
+
+
+def made(config: dict[str, Any], *families: Any, shared: tuple[str, ...] = ()) -> list[Case]:
+    """The cases of some families for a port that fixes this config."""
+    found = (case for family in families for case in family.cases(Builder(config, shared)))
+    return [case for case in found if all(getattr(case.config, name) == value for name, value in config.items())]
+
+
+@functools.cache
+def asked() -> list[Case]:
+    """The cases of the port's config: all forward ones, and some gradients."""
+    forward = made(fixed(document()), attention, layers, layouts, embedding)
+    return [
+        case.at("float64") for case in (*forward, *gradients(case for case in forward if f"{case.component}_vjp/{case.name}" in GRADIENTS))
+    ]
+
+
+@needs_torch
+def test_the_documents_port_of_another_division_differs_nowhere(tmp_path: Path) -> None:
+    own = port(tmp_path)
+    verdicts = Counter((case.component, verdict(case, own.answer)) for case in asked() if case.component in own.components)
+    assert {what for _, what in verdicts} == {"pass", "not covered"}
+    passed = {component: number for (component, what), number in verdicts.items() if what == "pass"}
+    assert passed.keys() == {component for component in own.components if not forward_of(component)} | {
+        case.component for case in asked() if forward_of(case.component)
+    }
+    assert (passed["self_attention"], passed["multi_head_attention"], passed["self_attention_sublayer"]) == (2, 7, 2)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("right", "wrong", "seen"),
+    [
+        ("dtype=torch.bool).tril()", "dtype=torch.bool).tril(1)", {"self_attention"}),
+        ("self.c_attn(x).chunk(3, -1)", "self.c_attn(x).chunk(3, -1)[::-1]", {"self_attention"}),
+        ("torch.arange(keys.size(1)) < lens", "torch.arange(keys.size(1)) <= lens",
+         {"multi_head_attention", "self_attention_sublayer", "cross_attention_sublayer", "encoder_layer", "token_encoder"}),
+        ("self.layer_norm(q + y), y", "q + self.layer_norm(y), y",
+         {"self_attention_sublayer", "cross_attention_sublayer", "encoder_layer", "token_encoder"}),
+        ("self.layer_norm(q + y), y", "self.layer_norm(k + y) if k.shape == q.shape else self.layer_norm(q) + y, y",
+         {"cross_attention_sublayer"}),
+        ("self.w_2(torch.relu", "self.w_2(torch.tanh", {"feed_forward_sublayer", "encoder_layer", "token_encoder"}),
+        ("self.emb(ids) * self.scale", "self.emb(ids)", {"token_encoder"}),
+        ("self.proj(x.flatten(0, 1))", "self.proj(x.transpose(0, 1).flatten(0, 1))", {"logits"}),
+        (".div(math.sqrt(query.size(-1)))", "", {"scaled_dot_product_attention"}),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_it_is_seen_where_it_is(tmp_path: Path, right: str, wrong: str, seen: set[str]) -> None:
+    own = port(tmp_path, right, wrong)
+    cases = [case for case in asked() if case.component in own.components and not forward_of(case.component)]
+    assert {case.component for case in cases if verdict(case, own.answer) == "differs"} == seen
+
+
+@needs_torch
+def test_a_port_that_has_none_of_these_components_is_not_asked_them() -> None:
+    cases = [CASES["layer_norm/plain"], *(CASES[name] for name in CASES if name.partition("/")[0] in LAYOUTS)]
+    (result,) = runner.run(cases, ["tests/ports/numpy_function.py"], ["float64"])
+    assert (result.case, result.status) == ("layer_norm/plain", "pass")
+    results = runner.run(cases[1:3], ["tests/ports/numpy_function.py"], ["float64"])
+    assert {result.status for result in results} == {"not covered"}
+
+
+def test_of_results_that_were_made_elsewhere_none_is_missed_of_these_components(tmp_path: Path) -> None:
+    (tmp_path / "float64").mkdir()
+    results = golden.judge_results(tmp_path, [CASES["layer_norm/plain"], CASES["self_attention/plain"]], ["float64"])
+    assert [(result.case, result.status) for result in results] == [("layer_norm/plain", "not given")]
+
+
+# --- kernels that all heads share
+
+
+@functools.cache
+def narrow() -> list[Case]:
+    """The cases of the document's port of them."""
+    cases = made(fixed(document("shared_port")), attention, shared=("query.kernel", "key.kernel", "value.kernel"))
+    cases = [case for case in cases if case.component == "multi_head_attention"]
+    return [case.at("float64") for case in (*cases, *gradients(cases[:3]))]
+
+
+@needs_torch
+def test_the_documents_port_of_shared_kernels_differs_nowhere(tmp_path: Path) -> None:
+    own = port(tmp_path, name="shared_port")
+    assert own.describe()["shared"] == ("query.kernel", "key.kernel", "value.kernel")
+    verdicts = Counter((case.component, verdict(case, own.answer)) for case in narrow())
+    assert {what for _, what in verdicts} == {"pass", "not covered"}
+    assert verdicts["multi_head_attention", "pass"] >= 3
+    assert verdicts["multi_head_attention_vjp", "pass"] == 1
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("q.size(-1) ** 0.5", "queries.size(-1) ** 0.5"),
+        ('"queries.weight", "k i"', '"queries.weight", "i k"'),
+        ("x.unflatten(-1, (self.heads, -1))", "x.unflatten(-1, (-1, self.heads)).transpose(2, 3)"),  # every third column for a head
+    ],
+)
+def test_a_mistake_beside_shared_kernels_is_seen(tmp_path: Path, right: str, wrong: str) -> None:
+    own = port(tmp_path, right, wrong, name="shared_port")
+    assert "differs" in {verdict(case, own.answer) for case in narrow() if not forward_of(case.component)}
+
+
+def test_a_shared_kernel_is_one_block_for_every_head_and_its_gradient_the_sum() -> None:
+    case = next(case for case in narrow() if case.id == "multi_head_attention_vjp/cross")
+    kernel = case.parameters["query.kernel"]
+    blocks = np.stack([kernel[4 * head : 4 * head + 4, head] for head in range(3)])
+    assert np.array_equal(blocks[0], blocks[1])
+    assert np.count_nonzero(kernel) == blocks.size
+    whole = components.answer(dataclasses.replace(case, shared=()))["parameters.query.kernel"]
+    expected = sum(whole[4 * head : 4 * head + 4, head] for head in range(3))
+    np.testing.assert_allclose(components.answer(case)["parameters.query.kernel"], expected, rtol=1e-13)
+
+
+def test_heads_that_have_a_kernel_each_are_refused_where_they_share_one() -> None:
+    case = CASES["multi_head_attention/square"]
+    names = parameters.axes(case.config, "multi_head_attention")
+    table = tuple((name, name, "i k" if name == "query.kernel" else axes) for name, axes in names.items())
+    with pytest.raises(ValueError, match=r"query\.kernel must be one block for every head"):
+        layout.to_native(case.parameters, table, case.config, "multi_head_attention")
+    other = dataclasses.replace(case, name="of a checkpoint")
+    (found,) = fitted([other], {}, ("query.kernel",))
+    assert found.excluded == "all heads of the port share query.kernel, and the checkpoint has a kernel of each"
+
+
+def test_a_width_that_heads_cannot_divide_is_not_asked_with_shared_kernels() -> None:
+    cases = [case for case in all_cases(shared=("query.kernel",)) if case.component == "multi_head_attention"]
+    reasons = {case.excluded for case in cases if case.config.model_width == 13 and case.config.heads == 3}
+    assert any("all heads of the port share query.kernel" in reason for reason in reasons)
+    assert "" not in reasons
+
+
+# --- the other frameworks
+
+
+def rows(framework: str) -> Any:
+    """A norm of one row, `t d`."""
+    if framework == "tf":
+        import keras
+
+        class Keras(keras.layers.Layer):
+            def __init__(self, width: int, epsilon: float, dtype: Any) -> None:
+                super().__init__(dtype=dtype.name)
+                self.scale, self.offset, self.epsilon = *(self.add_weight(shape=(width,)) for _ in range(2)), epsilon
+
+            def call(self, x: Any) -> Any:
+                mean, variance = keras.ops.moments(x, -1, keepdims=True)
+                assert x.ndim == 2
+                return (x - mean) / keras.ops.sqrt(variance + self.epsilon) * self.scale + self.offset
+
+        return Keras
+    import jax.numpy as jnp
+    from flax import linen, nnx
+
+    def norm(x: Any, scale: Any, offset: Any, epsilon: float) -> Any:
+        assert x.ndim == 2
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * scale + offset
+
+    class Nnx(nnx.Module):
+        def __init__(self, width: int, epsilon: float, dtype: Any) -> None:
+            self.scale, self.offset = (nnx.Param(jnp.zeros(width, dtype)) for _ in range(2))
+            self.epsilon = epsilon
+
+        def __call__(self, x: Any) -> Any:
+            return norm(x, self.scale, self.offset, self.epsilon)
+
+    class Linen(linen.Module):
+        width: int
+        epsilon: float
+        dtype: Any
+
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            scale, offset = (self.param(name, linen.initializers.zeros, self.width, self.dtype) for name in ("scale", "offset"))
+            return norm(x, scale, offset, self.epsilon)
+
+    return Nnx if framework == "nnx" else Linen
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("component", ["layer_norm", "layer_norm_vjp"])
+@pytest.mark.parametrize("kind", ["nnx", "linen", "tf"])
+def test_a_module_without_a_batch_is_called_for_each_row(kind: str, component: str, mode: str) -> None:
+    own = adapter(
+        "tf" if kind == "tf" else "jax",
+        components={"layer_norm": lambda config, dtype: rows(kind)(config.model_width, config.epsilon, dtype)},
+        weights={"layer_norm": (("scale", "scale", "d"), ("offset", "offset", "d"))},
+        call={"layer_norm": {"x": "x_btd", "for": "b"}},
+        modes=("eager", "compiled"),
+    )
+    assert verdict(CASES[f"{component}/plain"].at("float64", mode=mode), own.run) == "pass"
+    if component == "layer_norm":
+        assert verdict(CASES["layer_norm/batch_0"].at("float64"), own.run) == "not covered"
+        with pytest.raises(NotCovered, match="called for each row"):
+            own.trace(CASES["layer_norm/plain"].at("float64"))
+
+
+def test_numpy_functions_have_these_components_too(tmp_path: Path) -> None:
+    path = tmp_path / "numpy_layouts.py"
+    path.write_text("""import numpy as np
+
+def self_attention(case):
+    p, x = case.parameters, case.inputs["x_btd"]
+    bias = lambda name: p.get(f"{name}.bias", np.zeros((1, 1)))[:, None]
+    q, k, v = (np.einsum("btd,dhk->bhtk", x, p[f"{name}.kernel"]) + bias(name) for name in ("query", "key", "value"))
+    k, v = (np.repeat(y, q.shape[1] // y.shape[1], 1) for y in (k, v))
+    scores = np.einsum("bhtk,bhsk->bhts", q, k) / np.sqrt(q.shape[-1])
+    allowed = np.broadcast_to(case.inputs.get("mask_bhts", True), scores.shape)
+    if case.inputs.get("causal"):
+        allowed = allowed & np.tri(scores.shape[-1], dtype=bool)
+    e = np.exp(scores - scores.max(-1, keepdims=True)) * allowed
+    weights = e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+    output = np.einsum("bhts,bhse,hed->btd", weights, v, p["output.kernel"]) + p.get("output.bias", 0)
+    return (output, weights) if case.inputs.get("return_weights") else output
+""")
+    own = Port(str(path))
+    cases = [case.at("float64") for case in CASES.values() if case.component == "self_attention"]
+    for case in cases:
+        outputs = own.answer(case)
+        named = dict(zip(("output", "weights"), outputs, strict=False)) if isinstance(outputs, tuple) else {"output": outputs}
+        assert all(compare(one, named[name]).excess <= 1 for name, one in expectations.expect(case).items()), case.id
+
+
+# --- call
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"x": "x_btd", "return": "output"},
+            "\"return\" in call of layer_norm must be a function of the output and all inputs; got 'output'",
+        ),
+        ({"x": "x_btd", "for": "t"}, '"for" in call of layer_norm must be "b", the axis of its inputs that the module lacks; got \'t\''),
+        ({"x": "x_btd", "if": "causal"}, "an input in call of layer_norm must be one of x_btd; got 'causal'"),
+    ],
+)
+def test_a_bad_word_in_call_is_one_clear_error(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Calls({"layer_norm": row})
+
+
+def test_for_is_refused_where_no_input_has_a_batch() -> None:
+    with pytest.raises(ValueError, match='"for" in call of softmax must be'):
+        Calls({"softmax": {"x": "logits", "for": "b"}})
+
+
+def called(row: dict[str, Any], function: Any = lambda **own: own, **inputs: Any) -> Any:
+    """What a self-attention gives."""
+    return Calls({"self_attention": row}).around(function, CASES["self_attention/plain"], list)(**inputs)
+
+
+def test_if_says_which_cases_a_module_answers() -> None:
+    assert called({"x": "x_btd", "if": "causal"}, x_btd=1.0, causal=True) == {"x": 1.0}
+    with pytest.raises(NotCovered, match=r"^the port's self_attention answers only if causal$"):
+        called({"x": "x_btd", "if": "causal"}, x_btd=1.0)
+    bare = {"x": "x_btd", "if": lambda inputs: inputs["mask_bhts"] is None}
+    assert called(bare, x_btd=1.0) == {"x": 1.0}
+    with pytest.raises(NotCovered, match="answers only if its condition holds"):
+        called(bare, x_btd=1.0, mask_bhts=np.ones(1))
+
+
+def test_return_picks_and_what_it_looks_at_is_taken() -> None:
+    def pair(x: float) -> tuple[float, float]:
+        return x, 2 * x
+
+    row = {"x": "x_btd", "return": lambda output, inputs: output if inputs["return_weights"] else output[0]}
+    assert called(row, pair, x_btd=1.0) == 1.0
+    assert called(row, pair, x_btd=1.0, return_weights=True) == (1.0, 2.0)
+    with pytest.raises(NotCovered, match="takes no return_weights"):
+        called({"x": "x_btd", "return": lambda output, inputs: output[0]}, pair, x_btd=1.0, return_weights=True)
+    with pytest.raises(NotCovered, match="takes no causal"):
+        called({"x": "x_btd", "return": lambda output, inputs: output[2]}, pair, x_btd=1.0, causal=True)
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "lengths"),
+    [
+        ("multi_head_attention/ragged", "length_b", [7, 5, 3]),
+        ("multi_head_attention/cross", "length_b", None),
+        ("multi_head_attention/left_padding", "length_b", "mask_bhts hides others than the last ones"),
+        ("multi_head_attention/per_head_weights", "length_b", "mask_bhts differs by query or head"),
+        ("decoder_layer/post_ragged", "self_length_b", [5, 3, 1]),
+        ("decoder_layer/post_ragged", "cross_length_b", [7, 5, 3]),
+        ("token_encoder/post", "source_length_b", [7, 5, 3]),
+        ("token_encoder/explicit_mask", "source_length_b", [7, 5, 3]),
+        ("token_decoder/post", "target_length_b", [5, 3, 1]),
+        ("token_decoder/pre_norm", "source_length_b", None),
+    ],
+)
+def test_lengths_say_what_a_mask_says(case: str, name: str, lengths: Any) -> None:
+    made, refused = derived(CASES[case])
+    if isinstance(lengths, str):
+        assert lengths in refused[name]
+        return
+    assert (None if made[name] is None else made[name].tolist()) == lengths  # type: ignore[union-attr]
+
+
+def test_what_stands_for_an_input_stands_in_a_function_of_the_inputs() -> None:
+    case = CASES["positional_encoding/odd_width"]
+    calls = Calls({"positional_encoding": {"x": lambda inputs: inputs["zeros_btd"].swapaxes(0, 1)}})
+    given = calls.derived(case)
+    assert given["zeros_btd"] is not None
+    own = calls.around(lambda x: x, case, list)(**case.inputs, **given)
+    assert own.shape == given["zeros_btd"].swapaxes(0, 1).shape
+    assert calls.adds_positions()
+    assert not Calls({"positional_encoding": {"x": lambda inputs: inputs["position_bt"]}}).adds_positions()
+    masked = Calls({"multi_head_attention": {"q": "query_btd", "k": "memory_bsd", "n": lambda inputs: inputs["length_b"]}})
+    case = CASES["multi_head_attention/left_padding"]
+    with pytest.raises(NotCovered, match="how many keys of a row are real"):
+        masked.around(lambda **own: own, case, list)(**case.inputs, **masked.derived(case))
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("names", "own"),
+    [
+        (["mha.W_q.weight", "mha.W_k.weight"], "mha.W_q.weight"),
+        (["W_q.weight", "mha.W_q.weight"], "W_q.weight"),
+        (["a.W_q.weight", "b.W_q.weight"], "W_q.weight"),  # either may be meant
+        (["mha.MW_q.weight"], "W_q.weight"),
+    ],
+)
+def test_a_name_is_the_end_of_the_only_one_that_fits(names: list[str], own: str) -> None:
+    table = (("query.kernel", "W_q.weight", "(h k) d"),)
+    assert found(table, names.__contains__, lambda: names) == (("query.kernel", own, "(h k) d"),)
+
+
+def test_within_a_part_more_steps_may_stand_between() -> None:
+    table = (("layers.1.query.kernel", "blocks.1.W_q.weight", "(h k) d"),)
+    names = [f"blocks.{index}.mha.W_q.weight" for index in (0, 1, 11)]
+    assert found(table, names.__contains__, lambda: names)[0][1] == "blocks.1.mha.W_q.weight"
+
+
+@pytest.mark.parametrize("kind", ["torch", "nnx", "linen", "tf"])
+def test_the_end_of_a_name_is_found_in_every_framework(kind: str) -> None:
+    """And its gradient."""
+
+    def build(config: Any, dtype: Any) -> Any:
+        if kind == "torch":
+            import torch
+
+            return torch.nn.Sequential(torch.nn.LayerNorm(config.model_width, config.epsilon))
+        if kind == "tf":
+            import keras
+
+            return keras.Sequential([keras.layers.LayerNormalization(epsilon=config.epsilon, dtype=dtype.name)])
+        from flax import linen, nnx
+
+        if kind == "nnx":
+            norm = nnx.LayerNorm(config.model_width, epsilon=config.epsilon, param_dtype=dtype, use_fast_variance=False, rngs=nnx.Rngs(0))
+            return nnx.Sequential(norm)
+        return linen.Sequential([linen.LayerNorm(epsilon=config.epsilon, param_dtype=dtype, use_fast_variance=False)])
+
+    scale, offset = {"torch": ("weight", "bias"), "tf": ("gamma", "beta")}.get(kind, ("scale", "bias"))
+    own = adapter(
+        kind if kind in ("torch", "tf") else "jax",
+        components={"layer_norm": lambda config, dtype: build(config, dtype)},
+        weights={"layer_norm": (("scale", scale, "d"), ("offset", offset, "d"))},
+        call={"layer_norm": {{"torch": "input", "tf": "inputs"}.get(kind, "x"): "x_btd"}},
+    )
+    for component in ("layer_norm", "layer_norm_vjp"):
+        assert verdict(CASES[f"{component}/plain"].at("float64", mode="eager"), own.run) == "pass"
+
+
+def test_what_a_jax_module_has_is_said_where_the_table_names_something_else() -> None:
+    def build(config: Any, dtype: Any) -> Any:
+        from flax import nnx
+
+        return nnx.LayerNorm(config.model_width, param_dtype=dtype, rngs=nnx.Rngs(0))
+
+    own = adapter(
+        "jax", components={"layer_norm": build}, weights={"layer_norm": (("scale", "gain", "d"), ("offset", "bias", "d"))},
+        call={"layer_norm": {"x": "x_btd"}},
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="the module has no variable gain for scale") as caught:
+        own.run(CASES["layer_norm/plain"].at("float64"))
+    assert "no row of the weight table loads the module's scale" in str(caught.value)
+
+
+def test_the_tables_of_self_attention_and_attention_are_one() -> None:
+    row = ("query.kernel", "q", "(h k) d")
+    config = CASES["self_attention/causal_no_bias"].config
+    rest = tuple((name, name[0], axes) for name, axes in (("key.kernel", "d g k"), ("value.kernel", "d g e"), ("output.kernel", "h e d")))
+    for table, component in (("self_attention", "multi_head_attention"), ("multi_head_attention", "self_attention")):
+        assert Names({table: (row, *rest)}).table(component, config)[0] == row
+
+
+# --- the trace
+
+
+@needs_torch
+def test_a_dense_layer_that_is_called_pooler_is_not_the_component() -> None:
+    import torch
+
+    from impl_torch.transformer import Transformer
+
+    class Model(Transformer):
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.pooler = torch.nn.Linear(config.model_width, config.model_width)
+
+        def forward(self, source: Any, source_mask_bs: Any = None, segment_bs: Any = None) -> Any:
+            return torch.tanh(self.pooler(self.encode(source, source_mask_bs, segment_bs=segment_bs)[:, 0]))
+
+    own = adapter("torch", components={"pool": lambda config, dtype: Model(config)})
+    case = CASES["pool/bert"].at("float64")
+    assert verdict(case, own.run) == "pass"
+    (run,) = own.trace(case)
+    assert {"", "encoder", "source_embedding"} <= run.keys()
+    assert "pooler" not in run
+
+
+@needs_torch
+def test_a_sublayer_with_its_norm_is_not_the_component_whose_parameters_it_has(tmp_path: Path) -> None:
+    case = next(case for case in asked() if case.id == "encoder_layer/post")
+    (run,) = port(tmp_path).trace(case)
+    assert {"", "self_attention", "self_attention_norm", "feed_forward_norm"} <= run.keys()
+    assert "feed_forward" not in run
+
+
+@pytest.mark.parametrize(
+    ("path", "native", "seen"),
+    [
+        ("feed_forward", "ffn", False),
+        ("self_attention", "attn", True),
+        ("self_attention_norm", "norm", True),
+        ("softmax", "attn.soft", True),
+    ],
+)
+def test_a_module_is_more_than_a_component_where_it_holds_a_parameter_of_another(path: str, native: str, seen: bool) -> None:
+    table = (
+        ("feed_forward.hidden.kernel", "ffn.up", "d f"),
+        ("feed_forward_norm.scale", "ffn.norm.g", "d"),
+        ("self_attention.query.kernel", "attn.q", "d h k"),
+        ("self_attention_norm.scale", "norm.g", "d"),
+        ("final_norm.scale", "norm.g", "d"),  # one norm for both
+    )
+    names = Names({"encoder_layer": ((path, native),)})
+    modules = submodules(lambda own: own, [path], CASES["encoder_layer/post"], names, table)
+    assert modules == ({path: native} if seen else {})

@@ -1,0 +1,579 @@
+"""Ports as people have them: tables by component, arguments of their own, positions that are added inside, Linen modules."""
+
+import contextlib
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from expectations import all_by_id
+
+from reference_numpy import layout, parameters, preset
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.diagnosis.divergence import backward, divergence
+from rosettaformer.conformance.ports.adapters.calls import Called, Calls
+from rosettaformer.conformance.ports.names import Names
+from rosettaformer.conformance.ports.port import NotCovered, Port
+from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.conformance.runner import open_worker
+
+CASES = all_by_id()
+TUTORIAL = "tests/ports/tutorial.py"
+NORM = {"layer_norm": (("scale", "a", "d"), ("offset", "b", "d"))}
+CONFIG = preset(
+    "tiny", encoder_layers=2, decoder_layers=2, attention_bias=True, output_bias=True, share_embeddings=False, tie_logits=False
+)  # fmt: skip
+
+
+def adapter(framework: str, **port: Any) -> Any:
+    """The adapter of a port that has these attributes."""
+    module = {"torch": "torch", "tf": "tensorflow", "jax": "flax"}[framework]
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    found = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{framework}")
+    return found.Adapter(SimpleNamespace(framework=framework, **port))
+
+
+def conforms(adapter: Any, case: Case) -> None:
+    """Every output, or gradient, is within the tolerance."""
+    answer = adapter.run(case)
+    answers = answer if isinstance(answer, dict) else {"output": answer}
+    for name, expectation in tolerance.expect(case).items():
+        assert compare(expectation, answers[name]).excess <= 1, name
+
+
+# --- names
+
+
+def test_a_name_is_that_of_the_innermost_component_within_what_the_others_call_it() -> None:
+    names = Names(
+        {
+            "layer_norm": (("scale", "g", "d"), ("offset", "b", "d")),
+            "multi_head_attention": (("kernel", "w", "d h k"), ("kernel", "w", "d g k"), ("kernel", "w", "d g e"), ("kernel", "w", "h e d"),
+                                     ("bias", "c", "h k"), ("bias", "c", "g k"), ("bias", "c", "g e"), ("bias", "c", "d"),
+                                     ("query.kernel", "wq", "d h k")),
+            "encoder_layer": (("self_attention", "attn"), ("feed_forward", ""), ("feed_forward_norm", "n.2"),
+                              ("hidden.kernel", "up", "d f")),
+            "decoder_layer": (("self_attention", "masked"), ("cross_attention", "cross")),
+            "feed_forward": (("hidden.bias", "up_bias", "f"), ("output.kernel", "down", "f d"), ("output.bias", "down_bias", "d")),
+            "encoder": (("layers", "blocks"),),
+            "transformer": (("encoder.layers", "enc"), ("self_attention_norm", "n1"), ("self_attention", "never"),
+                            ("hidden.kernel", "fc", "d f"), ("table", "t", "v d"),
+                            ("source_embedding", "src"), ("logits.kernel", "head", "d v"), ("logits.bias", "head_bias", "v")),
+        }
+    )  # fmt: skip
+    own = {name: native for name, native, _ in names.table("transformer", CONFIG)}
+    expected = {
+        "source_embedding.table": "src.t",
+        "target_embedding.table": "target_embedding.t",
+        "encoder.layers.1.self_attention.query.kernel": "enc.1.attn.wq",  # the longest row of the table
+        "encoder.layers.1.self_attention.key.kernel": "enc.1.attn.key.w",
+        "encoder.layers.0.self_attention_norm.scale": "enc.0.n1.g",  # the step is one of the outermost component's rows
+        "encoder.layers.0.feed_forward_norm.offset": "enc.0.n.2.b",
+        "encoder.layers.0.feed_forward.hidden.kernel": "enc.0.up",  # of the layer's table, not of the model's, which has a row, too
+        "encoder.layers.0.feed_forward.output.bias": "enc.0.down_bias",
+        "decoder.layers.1.feed_forward.hidden.kernel": "decoder.layers.1.feed_forward.fc",
+        "decoder.layers.1.cross_attention.value.bias": "decoder.layers.1.cross.value.c",
+        "logits.kernel": "head",
+    }
+    assert {name: own[name] for name in expected} == expected
+    assert own.keys() == parameters.axes(CONFIG).keys()
+    assert names.path("transformer", "encoder.layers.1.self_attention") == "enc.1.attn"
+    assert names.path("encoder", "layers.1.self_attention.softmax") == "blocks.1.attn.softmax"
+    assert names.path("encoder_layer", "feed_forward") == ""
+    assert names.table("encoder_layer", CONFIG)[0] == ("self_attention.query.kernel", "attn.wq", "d h k")
+
+
+def test_one_table_is_read_as_it_always_was() -> None:
+    table = (*layout.CANONICAL, ("0.self_attention.query.kernel", "0.first.q", "(h k) d"))
+    rows = Names(table).table("transformer", CONFIG)
+    assert [(own, axes) for _, own, axes in rows] == [layout.native(name, axes, table) for name, axes in parameters.axes(CONFIG).items()]
+    paths = (("encoder.layers", "blocks"), ("self_attention", "attn"), ("0.feed_forward", "0.mlp"), ("feed_forward", "ff"))
+    names = Names(table, paths)
+    assert names.path("transformer", "encoder.layers.1.self_attention") == "blocks.1.attn"
+    assert names.path("transformer", "encoder.layers.0.feed_forward") == "blocks.0.mlp"
+    assert names.path("transformer", "encoder.layers.1.feed_forward") == "blocks.1.ff"
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"layer_nrm": ()}, "component of weights must be one of .*got 'layer_nrm' \\(nearest: layer_norm\\)"),
+        ({"layer_norm": (("scale",),)}, "a row of the table of layer_norm must be \\(end of the canonical name, .*; got \\('scale',\\)"),
+        ({"layer_norm": (("scale", "a", "d", "d"),)}, "must be \\(end of the canonical name, .*; got \\('scale', 'a', 'd', 'd'\\)"),
+        ({"layer_norm": ("scale", "a", "d")}, "a row of the table of layer_norm must be .*; got 'scale'"),
+        ({"layer_norm": "scale"}, "the table of layer_norm must be a sequence of rows; got 'scale'"),
+        ({"layer_norm": (("scale", "a", 3),)}, "must be \\(end of the canonical name"),
+        ({"layer_norm": (("scale", "", "d"),)}, "must have names that are not empty; got \\('scale', '', 'd'\\)"),
+        ({"layer_norm": (("scale", "a", "x"),)}, "axes that are letters of d, h, .*, which 'x' is not; got \\('scale', 'a', 'x'\\)"),
+        ({"layer_norm": (("scale", "a", "(hk) d"),)}, "which 'hk' is not"),
+        ((("scale", "a", "2 d"),), "a row of weights must have axes .*, which '2' is not"),
+        (7, "weights must be a sequence of rows; got 7"),
+    ],
+)
+def test_a_bad_table_is_one_clear_error(weights: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        adapter("torch", components={}, weights=weights)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_parameter_without_a_row_says_where_one_may_stand() -> None:
+    names = Names({"encoder_layer": (("scale", "a", "d"),), "layer_norm": (("offset", "b", "f"),)})
+    with pytest.raises(ValueError, match=r"no row of weights fits self_attention\.query\.kernel with axes 'd h k'") as caught:
+        names.table("encoder_layer", CONFIG)
+    assert "the table of one of multi_head_attention, encoder_layer must have it" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("from_axes", "to_axes"), [("d f", "1 d f"), ("d", "1 1 d"), ("h k", "(1 h k) 1"), ("1 d f 1", "f 1 d"), ("d", "d")]
+)
+def test_an_axis_of_size_one_comes_and_goes(from_axes: str, to_axes: str) -> None:
+    sizes = {"d": 3, "f": 4, "h": 2, "k": 5}
+    array = np.random.default_rng(0).standard_normal(layout.shape(from_axes, sizes))
+    there = layout.relayout(array, from_axes, to_axes, sizes)
+    assert there.shape == layout.shape(to_axes, sizes)
+    np.testing.assert_array_equal(layout.relayout(there, to_axes, from_axes, sizes), array)
+    table = (("kernel", "w", "1 f d"),)
+    kernel = {"kernel": np.arange(12.0).reshape(3, 4)}
+    assert layout.fitting("kernel", "d f", table) == table[0]
+    assert layout.relayout(kernel["kernel"], "d f", "1 f d", sizes).tolist() == [kernel["kernel"].T.tolist()]
+
+
+def test_an_axis_of_size_one_must_be_of_size_one() -> None:
+    with pytest.raises(ValueError, match="axes '1 d' must have shape \\(1, 3\\); got \\(2, 3\\)"):
+        layout.relayout(np.ones((2, 3)), "1 d", "d", {"d": 3})
+
+
+# --- arguments
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"layer_nrm": {}}, "component of call must be one of .*got 'layer_nrm' \\(nearest: layer_norm\\)"),
+        ({"layer_norm": {"x": "x_bt"}}, "an input in call of layer_norm must be one of x_btd; got 'x_bt'"),
+        ({"layer_norm": {"x": "zeros_btd"}}, "an input in call of layer_norm must be one of x_btd; got 'zeros_btd'"),
+        ({"layer_norm": {"x": 3}}, "call of layer_norm must map own arguments to inputs or functions of all inputs; got 'x': 3"),
+        ({"layer_norm": {0: "x_btd"}}, "call of layer_norm must map own arguments .*; got 0: 'x_btd'"),
+        ({"layer_norm": "x_btd"}, "call must map components to mappings from own argument to input; got"),
+        ({"layer_norm_vjp": {"x": "x_btd"}}, "component of call must be one of .*got 'layer_norm_vjp'"),
+        (3, "call must map components to mappings from own argument to input; got 3"),
+    ],
+)
+def test_a_bad_call_is_one_clear_error(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        adapter("torch", components={}, call=call)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def called(row: dict[str, Any], **inputs: Any) -> dict[str, Any]:
+    """The own arguments of an attention."""
+    function = Calls({"multi_head_attention": row}).around(lambda **own: own, CASES["multi_head_attention/cross"], list)
+    assert isinstance(function, Called)
+    return function(**inputs)
+
+
+def test_own_arguments_are_inputs_or_functions_of_all_of_them() -> None:
+    row = {"q": "query_btd", "kv": "memory_bsd", "mask": "mask_bhts", "both": lambda inputs: (inputs["causal"], inputs.get("bias_bhts"))}
+    assert called(row, query_btd=1.0, memory_bsd=2.0) == {"q": 1.0, "kv": 2.0, "mask": None, "both": (False, None)}
+    assert called(row, query_btd=1.0, memory_bsd=2.0, mask_bhts=3, causal=True, bias_bhts=4)["both"] == (True, 4)
+    assert called(row, query_btd=1.0, memory_bsd=2.0, return_weights=False, keep_bhts=None, training=False)["training"] is False
+
+
+@pytest.mark.parametrize(
+    ("inputs", "left"),
+    [
+        ({"causal": True}, "causal"),
+        ({"mask_bhts": np.ones(1, bool)}, "mask_bhts"),
+        ({"bias_bhts": np.zeros(1), "return_weights": True}, "bias_bhts, return_weights"),
+    ],
+)
+def test_an_input_that_nothing_takes_is_not_covered(inputs: dict[str, Any], left: str) -> None:
+    with pytest.raises(NotCovered, match=f"^the port's multi_head_attention takes no {left}$"):
+        called({"q": "query_btd", "kv": lambda inputs: inputs["memory_bsd"]}, query_btd=1.0, memory_bsd=2.0, **inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "status"),
+    [
+        ("that_reads", 'source=i["source"], target=i["target"], skip_padding=i.get("skip_padding", False)', "pass"),
+        ("that_takes_all", "**i", "pass"),
+        ("that_drops_it", '**{**i, "skip_padding": False}', "differs"),
+        ("that_reads_nothing_else", 'source=i["source"], target=i["target"]', "not covered"),
+    ],
+)
+def test_a_function_that_does_not_look_at_skip_padding_does_not_cover_it(tmp_path: Path, name: str, given: str, status: str) -> None:
+    (tmp_path / f"skip_padding_{name}.py").write_text(f"""from reference_numpy.parameters import nest
+from reference_numpy.transformer import transformer as model
+
+def transformer(case):
+    i = case.inputs
+    return model(nest(case.parameters), case.config, {given})
+""")
+    port = Port(str(tmp_path / f"skip_padding_{name}.py"))
+    case = all_by_id()["transformer/skip_padding_left_padding"].at("float64")
+    plain = all_by_id()["transformer/left_padding"].at("float64")
+    np.testing.assert_array_equal(port.answer(plain), components.answer(plain)["output"])
+    if status == "not covered":
+        with pytest.raises(NotCovered, match=r"^the port's transformer takes no skip_padding$"):
+            port.answer(case)
+        return
+    assert np.array_equal(port.answer(case), components.answer(case)["output"]) == (status == "pass")
+
+
+def test_a_function_that_asks_for_no_input_is_told_which_there_are() -> None:
+    with pytest.raises(KeyError, match=r"the inputs are query_btd, memory_bsd, .*; got mask"):
+        called({"m": lambda inputs: inputs["mask"]}, query_btd=1.0)
+
+
+def test_added_positions_are_0_1_2_in_every_row() -> None:
+    calls = Calls({"positional_encoding": {"x": "zeros_btd"}})
+    for position in ([[0, 1, 2], [1, 2, 3]], [[1, 2, 3]], [0, 1, 2]):
+        case = Case("one", "positional_encoding", CONFIG, {"position_bt": np.array(position)})
+        with pytest.raises(NotCovered, match="the module adds positions 0, 1, 2"):
+            calls.around(lambda x: x, case, list)(**case.inputs, **calls.derived(case))
+    zeros = calls.derived(Case("one", "positional_encoding", CONFIG, {"position_bt": np.array([[0, 1, 2]] * 2)}, dtype="float32"))[
+        "zeros_btd"
+    ]
+    assert zeros is not None
+    assert (zeros.shape, zeros.dtype, zeros.any()) == ((2, 3, CONFIG.model_width), np.float32, False)
+
+
+# --- a whole tutorial in one file
+
+
+def test_a_tutorial_is_one_file() -> None:
+    """The core of every component and its gradient."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    components = [*Port(TUTORIAL).components]
+    fixed = Port(TUTORIAL).config
+    cases = [case for case in all_cases(fixed, grad=True) if case.component in components and case.core]
+    results = runner.run(cases, [TUTORIAL], ["float64"])
+    compared = {result.component for result in results if result.status == "pass"}
+    assert {result.status for result in results} <= {"pass", "not covered", "empty"}
+    assert compared == {*components} - {"positional_encoding_vjp"}
+    reasons = {result.message for result in results if result.status == "not covered" and "fixes" not in result.message}
+    assert reasons == {
+        "the embedding takes ids, not rows of weights",
+        "the module adds positions 0, 1, 2, ... to what it is given, and the case has others",
+        "the port's transformer takes no skip_padding",
+    }
+
+
+def test_the_documents_example_differs_where_it_says(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    (tmp_path / "tutorial_port.py").write_text(_blocks("ports.md")[0])
+    port = str(tmp_path / "tutorial_port.py")
+    components = ("positional_encoding", "multi_head_attention", "feed_forward", "encoder_layer", "encoder")
+    cases = [case for case in CASES.values() if case.component in components and not case.excluded]
+    results = runner.run(cases, [port], ["float64"])
+    assert {result.component for result in results if result.status == "pass"} == {*components}
+    assert {result.case for result in results if result.status in runner.FAILURES} == {
+        "multi_head_attention/left_padding",
+        "encoder_layer/left_padding",
+    }
+
+
+def test_the_documents_port_of_many_configs_differs_nowhere(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    (tmp_path / "configs_port.py").write_text(_blocks("ports.md")[3])
+    port = str(tmp_path / "configs_port.py")
+    cases = [case for case in all_cases(Port(port).config, grad=False) if case.component in ("multi_head_attention", "encoder_layer")]
+    results = runner.run(cases, [port], ["float64"])
+    assert {result.status for result in results} == {"pass", "not covered"}
+    configs = [case.config for case, result in zip(cases, results, strict=True) if result.status == "pass"]
+    for field in ("attention_bias", "key_value_heads", "norm_placement"):
+        assert len({getattr(config, field) for config in configs}) > 1, field
+
+
+def test_the_documents_other_blocks_are_of_the_port_file() -> None:
+    call, refusal = _blocks("ports.md")[4:]
+    exec(call, names := {})
+    assert Calls(names["call"]).arguments("encoder_layer") == ["x"]
+    with pytest.raises(NotCovered, match="padded on the right"):
+        exec(refusal, {})
+    (paths,) = _blocks("diagnosis.md")
+    exec(paths, names)
+    assert Names({"encoder": ()}, names["module_paths"]).path("encoder", "layers.0.feed_forward") == "layers.0.mlp"
+
+
+def _blocks(file: str) -> list[str]:
+    """The blocks of Python of a document."""
+    text = (Path(__file__).parents[2] / "docs" / file).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+MISTAKES = {
+    "": "",
+    "positions": "port.PositionalEncoding.forward = lambda self, x: x + self.pe[:, 1 : 1 + x.size(1)]",
+    "scaled first": "port.PositionalEncoding.forward = lambda self, x: 2 * x + self.pe[:, : x.size(1)]",
+    "norm": "port.LayerNorm.forward = lambda self, x: self.a_2 * (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True) + self.b_2",
+}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "first", "dtype"),
+    [
+        ("", None, "float32"),
+        pytest.param("", None, "float64", marks=pytest.mark.exhaustive),
+        ("positions", "encoder.positional_encoding", "float64"),
+        pytest.param("scaled first", "", "float32", marks=pytest.mark.exhaustive),
+        pytest.param("norm", "encoder.layers.0.self_attention_norm", "float32", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_tutorial_is_traced_by_its_tables(tmp_path: Any, mistake: str, first: str | None, dtype: str) -> None:
+    """Queries and keys have one shape, so that only `call` tells which of them the attention is given first."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    name = f"tutorial_{mistake.replace(' ', '_')}_"
+    lines = [
+        "import sys",
+        "sys.path.insert(0, 'tests/ports')",
+        "import tutorial as port",
+        MISTAKES[mistake],
+        "globals().update(vars(port))",
+    ]
+    (tmp_path / f"{name}.py").write_text("\n".join(lines))
+    with contextlib.closing(open_worker(str(tmp_path / f"{name}.py"), threads=1)) as worker:
+        case = next(case for case in all_cases(worker.greeting[1]["config"]) if case.id == "transformer/same_length")
+        found = divergence(worker, case, dtype)
+        gradients = backward(worker, found, case) if not mistake else None
+    assert (None if found.first is None else found.first.path) == first, found.sentence
+    assert found.untraced == ("encoder", "decoder")  # which are lists in this model
+    positions = {row.path: row for row in found.rows}["encoder.positional_encoding"]
+    assert positions.free is None
+    assert positions.forced is not None
+    assert positions.inputs_agree
+    if gradients is not None:
+        assert not any(row.fails for row in found.rows)
+        assert gradients.sentence == "no divergence of the gradients of 16 components"
+
+
+# --- the other frameworks
+
+
+def keras_norm(dtype: Any) -> Any:
+    import keras
+
+    class Norm(keras.layers.Layer):
+        def __init__(self, width: int, epsilon: float) -> None:
+            super().__init__(dtype=dtype.name)
+            self.gamma, self.beta = (self.add_weight(shape=(1, 1, width)) for _ in range(2))
+            self.epsilon = epsilon
+
+        def call(self, x: Any, training: bool = True) -> Any:
+            if training:
+                raise ValueError("it is not evaluated")
+            mean, variance = keras.ops.moments(x, -1, keepdims=True)
+            return (x - mean) / keras.ops.sqrt(variance + self.epsilon) * self.gamma + self.beta
+
+    return Norm
+
+
+def nnx_norm(dtype: Any) -> Any:
+    import jax.numpy as jnp
+    from flax import nnx
+
+    class Norm(nnx.Module):
+        def __init__(self, width: int, epsilon: float) -> None:
+            self.gamma, self.beta = (nnx.Param(jnp.zeros((1, 1, width), dtype)) for _ in range(2))
+            self.epsilon = epsilon
+
+        def __call__(self, x: Any) -> Any:
+            centred = x - x.mean(-1, keepdims=True)
+            return centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon) * self.gamma + self.beta
+
+    return Norm
+
+
+def linen_norm(dtype: Any) -> Any:
+    from flax import linen as nn
+
+    class Norm(nn.Module):
+        width: int
+        epsilon: float
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            gamma, beta = (self.param(name, nn.initializers.zeros, (1, 1, self.width), dtype) for name in ("gamma", "beta"))
+            centred = x - x.mean(-1, keepdims=True)
+            return centred / (((centred**2).mean(-1, keepdims=True) + self.epsilon) ** 0.5) * gamma + beta
+
+    return Norm
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("component", ["layer_norm", "layer_norm_vjp"])
+@pytest.mark.parametrize(("framework", "norm"), [("tf", keras_norm), ("jax", nnx_norm), ("jax", linen_norm)])
+def test_modules_of_every_framework_have_arguments_and_axes_of_their_own(framework: str, norm: Any, component: str, mode: str) -> None:
+    port = adapter(
+        framework,
+        components={"layer_norm": lambda config, dtype: norm(dtype)(config.model_width, config.epsilon)},
+        weights={"layer_norm": (("scale", "gamma", "1 1 d"), ("offset", "beta", "1 1 d"))},
+        call={"layer_norm": {"x": "x_btd"}},
+        modes=("eager", "compiled"),
+    )
+    conforms(port, CASES[f"{component}/plain"].at("float64", mode=mode))
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
+def test_positions_are_added_to_zeros_of_every_framework(framework: str) -> None:
+    def add(x: Any) -> Any:
+        position, column = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])
+        angle = position / 10000.0 ** (column // 2 * 2 / x.shape[2])
+        table = np.where(column % 2, np.cos(angle), np.sin(angle))
+        if framework == "torch":
+            import torch
+
+            return x + torch.from_numpy(table)
+        return x + table
+
+    port = adapter(
+        framework, components={"positional_encoding": lambda config, dtype: add}, call={"positional_encoding": {"x": "zeros_btd"}}
+    )
+    covered = []
+    for case in (case for name, case in CASES.items() if case.component == "positional_encoding"):
+        with contextlib.suppress(NotCovered):
+            conforms(port, case.at("float64"))
+            covered.append(case)
+    assert len(covered) >= 3
+
+
+def test_a_keras_layer_of_layers_is_called_once_to_be_built_and_once_to_answer() -> None:
+    """And not by Keras besides, which would trace each layer before it is called, and the layers in it again."""
+    weights = (("hidden.kernel", "inner.up.kernel", "d f"), ("hidden.bias", "inner.up.bias", "f"),
+               ("output.kernel", "inner.down.kernel", "f d"), ("output.bias", "inner.down.bias", "d"))  # fmt: skip
+    calls: list[str] = []
+    port = adapter(
+        "tf", components={"feed_forward": lambda config, dtype: keras_outer(config, dtype.name, calls)}, weights={"feed_forward": weights}
+    )
+    conforms(port, CASES["feed_forward/relu"].at("float64"))
+    assert calls == ["Outer", "Inner"] * 2
+
+
+def keras_outer(config: Any, dtype: str, calls: list[str]) -> Any:
+    import keras
+
+    class Inner(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__(dtype=dtype)
+            self.up = keras.layers.Dense(config.feed_forward_width, activation="relu", dtype=dtype)
+            self.down = keras.layers.Dense(config.model_width, dtype=dtype)
+
+        def call(self, x_btd: Any) -> Any:
+            calls.append("Inner")
+            return self.down(self.up(x_btd))
+
+    class Outer(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__(dtype=dtype)
+            self.inner = Inner()
+
+        def call(self, x_btd: Any) -> Any:
+            calls.append("Outer")
+            return self.inner(x_btd)
+
+    return Outer()
+
+
+def test_not_covered_within_a_keras_layer_is_its_own_words(tmp_path: Any) -> None:
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("tensorflow is not installed")
+    (tmp_path / "keras_uncovered.py").write_text(
+        """
+import os
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+import keras
+from rosettaformer.conformance.ports.port import NotCovered
+
+class Inner(keras.layers.Layer):
+    def call(self, x):
+        raise NotCovered("no such thing")
+
+class Outer(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def call(self, x_btd):
+        return self.inner(x_btd)
+
+framework = "tf"
+components = {"layer_norm": lambda config, dtype: Outer()}
+weights = ()
+"""
+    )
+    case = Case("one", "layer_norm", CONFIG, {"x_btd": np.ones((1, 2, 12))})
+    with contextlib.closing(open_worker(str(tmp_path / "keras_uncovered.py"), threads=1)) as worker:
+        assert worker.ask(case, 60) == ("not covered", "no such thing")
+
+
+# --- Linen
+
+
+@pytest.fixture
+def linen(tmp_path: Any) -> Any:
+    """Writes the file of a Linen port whose model has a mistake, and gives its path."""
+    if importlib.util.find_spec("flax") is None:
+        pytest.skip("flax is not installed")
+
+    def write(mistake: str) -> str:
+        path = tmp_path / f"linen_{mistake or 'right'}.py"
+        path.write_text(f"import traced_linen\nglobals().update(traced_linen.port({mistake!r}))\n")
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("mistake", "first", "last"),
+    [
+        ("", None, None),
+        pytest.param("unscaled", "layers.1.self_attention", None, marks=pytest.mark.exhaustive),
+        pytest.param("residual", "layers.1", None, marks=pytest.mark.exhaustive),
+        ("detached", None, "layers.1"),
+    ],
+)
+def test_linen_modules_are_traced(linen: Any, mistake: str, first: str | None, last: str | None) -> None:
+    case = CASES["encoder/final_norm"]
+    with contextlib.closing(open_worker(linen(mistake), threads=1)) as worker:
+        found = divergence(worker, case, "float64")
+        gradients = backward(worker, found, case)
+    assert (None if found.first is None else found.first.path) == first, found.sentence
+    assert (None if gradients.first is None else gradients.first.path) == last, gradients.sentence
+    assert found.untraced == ("layers.0.feed_forward", "layers.1.feed_forward")  # which are written out in the layer
+    assert len(found.rows) == 10
+    assert all(row.gradients for row in gradients.rows)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("component", ["encoder_layer", "encoder", "encoder_vjp"])
+def test_linen_modules_conform(linen: Any, component: str, mode: str) -> None:
+    import traced_linen
+
+    port = adapter("jax", **{name: value for name, value in traced_linen.port("").items() if name != "framework"})
+    name = {"encoder_layer": "encoder_layer/post", "encoder": "encoder/final_norm", "encoder_vjp": "encoder_vjp/final_norm"}[component]
+    conforms(port, CASES[name].at("float64", mode=mode))
+
+
+def test_linen_parameters_that_do_not_fit_are_listed(linen: Any) -> None:
+    import traced_linen
+
+    weights = {**traced_linen.WEIGHTS, "layer_norm": (("scale", "scales", "d"), ("offset", "bias", "d"))}
+    port = adapter(
+        "jax", components={"encoder_layer": traced_linen.port("")["components"]["encoder_layer"]}, weights=weights, call=traced_linen.CALL
+    )
+    with pytest.raises(ValueError, match="parameters do not fit") as caught:
+        port.run(CASES["encoder_layer/post"].at("float64"))
+    assert "the module has no parameter ln.0.scales (nearest: ln.0.scale)" in str(caught.value)
+    assert "no row of the weight table loads the module's ln_0.scale" in str(caught.value)

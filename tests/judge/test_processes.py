@@ -1,0 +1,282 @@
+"""Processes: nothing waits longer than it must, nothing stays, and what cannot start is told from what is wrong."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from invoke import heed_interrupts, invoke
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.ports.port import unavailable
+from rosettaformer.conformance.ports.process import Process
+from rosettaformer.conformance.report.summary import Summary
+
+HOUSE = Path(__file__).resolve().parents[2]
+PLAIN = next(case for case in all_cases() if case.id == "layer_norm/plain")
+RIGHT = """
+import enum, os, signal, subprocess, threading, time
+from reference_numpy import normalization
+
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    before(case)
+    return y
+
+def before(case): pass
+"""
+SLEEP = "def before(case): subprocess.Popen(['sleep', '600'], start_new_session=True)"
+FORK = "def before(case): os.fork() or time.sleep(600)"
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What every process of a test inherits."""
+    value = uuid.uuid4().hex
+    monkeypatch.setenv("TEST_PROCESSES", value)
+    yield value
+    for process in _marked(value):
+        os.kill(process, signal.SIGKILL)
+
+
+def _marked(mark: str) -> list[int]:
+    """The processes that still run, but this one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            if f"TEST_PROCESSES={mark}".encode() in (folder / "environ").read_bytes() and state != b"Z":
+                found.append(int(folder.name))
+        except OSError:
+            pass
+    return [process for process in found if process != os.getpid()]
+
+
+def _port(folder: Path, text: str) -> str:
+    (folder / "port.py").write_text(RIGHT + text)
+    return str(folder / "port.py")
+
+
+def _cases(*names: str) -> list[Case]:
+    return [dataclasses.replace(PLAIN, name=name, twice=False) for name in names]
+
+
+def _rows(port: str, *names: str, limit: float = 20.0) -> list[tuple[str, str]]:
+    return [(row.status, row.message) for row in runner.run(_cases(*names), [port], ["float64"], limit=limit)]
+
+
+@pytest.mark.parametrize("text", [SLEEP, FORK], ids=["another session", "a fork that holds the pipes"])
+def test_processes_that_a_port_leaves_are_ended_and_said(tmp_path: Path, mark: str, text: str) -> None:
+    start = time.monotonic()
+    rows = runner.run(_cases("plain"), [_port(tmp_path, text)], ["float64"], limit=20)
+    assert time.monotonic() - start < 10
+    assert [(row.status, row.message) for row in rows] == [
+        ("pass", ""),
+        ("left over", "processes that the port left running, which were ended: 1"),
+    ]
+    summary = Summary(rows)
+    assert (summary.compared, summary.conforms) == (1, True)
+    assert not _marked(mark)
+
+
+def test_helpers_that_end_with_the_port_are_not_left_over(tmp_path: Path, mark: str) -> None:
+    text = """
+import multiprocessing, sys
+def before(case):
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True).start()
+    subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+"""
+    assert _rows(_port(tmp_path, text), "plain") == [("pass", "")]
+    assert not _marked(mark)
+
+
+def test_a_port_that_dies_while_its_fork_holds_the_pipes_is_a_crash_at_once(tmp_path: Path, mark: str) -> None:
+    port = _port(tmp_path, "def before(case):\n    if case.name == 'bad': os.fork() and os._exit(7) or time.sleep(600)")
+    start = time.monotonic()
+    assert _rows(port, "good", "bad", "last") == [
+        ("pass", ""),
+        ("crash", "the port's process ended with exit code 7; processes that it left running, which were ended: 1"),
+        ("pass", ""),
+    ]
+    assert time.monotonic() - start < 10
+    assert not _marked(mark)
+
+
+def test_a_port_that_takes_no_question_hangs_until_the_limit(tmp_path: Path) -> None:
+    text = "def before(case): threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGSTOP)).start()"
+    large = dataclasses.replace(PLAIN, parameters=dict(PLAIN.parameters) | {"other": PLAIN.inputs["x_btd"].repeat(2000)})
+    worker = Process(_port(tmp_path, text), 1, 20.0)
+    try:
+        assert worker.ask(PLAIN, 20.0)[0] == "outputs"
+        time.sleep(0.5)
+        start = time.monotonic()
+        assert worker.ask(large, 1.0) == ("hang", "did not take a question within 1 s")
+        assert time.monotonic() - start < 2
+        assert worker.ask(PLAIN, 20.0)[0] == "outputs"  # of a new process
+    finally:
+        worker.close()
+
+
+def test_a_port_cannot_read_its_own_questions(tmp_path: Path) -> None:
+    text = "import sys\ndef before(case): assert sys.stdin.read() == ''"
+    assert _rows(_port(tmp_path, text), "one", "two") == [("pass", "")] * 2
+
+
+def test_an_enumeration_of_text_in_the_config_is_its_text(tmp_path: Path) -> None:
+    text = "class Act(str, enum.Enum):\n    GELU = 'gelu_erf'\n\nconfig = {'activation': Act.GELU, 'model_width': 12}"
+    assert _rows(_port(tmp_path, text), "plain") == [("pass", "")]
+
+
+def test_what_is_too_large_to_be_copied_is_refused_by_its_size(tmp_path: Path) -> None:
+    text = "import numpy as np\ndef layer_norm(case): return np.broadcast_to(np.float64(0), (10**5, 10**5))"
+    assert _rows(_port(tmp_path, text), "plain") == [("differs", "must return arrays of at most 1073748896 bytes; got 80000000000")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_command_leaves_nothing_when_it_is_ended(tmp_path: Path, mark: str, number: signal.Signals) -> None:
+    port = _port(tmp_path, "from pathlib import Path\ndef before(case):\n    Path(__file__).with_name('here').touch()\n    time.sleep(600)")
+    command = [sys.executable, "-m", "rosettaformer", "check", port, "--component", "layer_norm", "--dtype", "float64"]
+    with subprocess.Popen(command, cwd=HOUSE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=heed_interrupts) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "here").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(_marked(mark)) == 2
+        process.send_signal(number)
+        process.wait(10)
+    while _marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _marked(mark)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+
+
+def test_a_diagnosis_that_is_interrupted_gives_the_best_so_far(tmp_path: Path, mark: str) -> None:
+    """Ctrl-C, which every process of the terminal is sent, after the first sentence; the second component would never answer."""
+    (tmp_path / "port.py").write_text("""
+import time
+from reference_numpy import softmax as own
+
+def softmax(case):
+    return 2 * own.softmax(case.inputs["logits"], case.inputs.get("mask"))
+
+def feed_forward(case):
+    time.sleep(600)
+""")
+    command = [sys.executable, "-m", "rosettaformer", "diagnose", "port.py", "--no-gradients", "--json", "findings.json"]
+    command += ["--answer-limit", "600"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(HOUSE), "PYTHONDONTWRITEBYTECODE": "1"}}
+    with subprocess.Popen(command, preexec_fn=_of_a_terminal, **pipes, **place) as process:
+        first = process.stderr.readline()
+        assert first.startswith("softmax fails in float64: softmax/"), first
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert "Traceback" not in err
+    assert " softmax: " in out, out  # what is known of it, whatever the search had come to
+    assert out.rstrip().endswith("stopped: interrupted; this is the best so far")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["findings.json", "port.py"]
+    assert [finding["component"] for finding in json.loads((tmp_path / "findings.json").read_text())] == ["softmax"]
+    assert not _marked(mark)
+
+
+def _of_a_terminal() -> None:
+    """A process of a group of its own, which heeds Ctrl-C."""
+    os.setsid()
+    heed_interrupts()
+
+
+BROKEN = {"torch": "OSError: libtorch.so: cannot open shared object file", "jax": "RuntimeError: compiled for NumPy 1"}
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of frameworks that are installed and cannot be imported."""
+    for package, error in BROKEN.items():
+        (tmp_path / package).mkdir()
+        kind, _, message = error.partition(": ")
+        (tmp_path / package / "__init__.py").write_text(f"raise {kind}({message!r})\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for name in [name for name in sys.modules if name.partition(".")[0] in (*BROKEN, "impl_torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "torch", "--component", "softmax"),
+        ("check", "own.py", "--component", "softmax"),
+        ("diagnose", "torch"),
+        ("train", "--out", "run", "--task", "copy", "--backend", "torch"),
+        ("compare-training", "--backend", "torch", "--steps", "1"),
+        ("bench", "--framework", "torch", "--row", "impl_torch", "--workload", "W5", "--size", "tiny", "--rounds", "1"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_broken_framework_is_exit_3_with_the_reason_in_one_line(broken: Path, arguments: tuple[str, ...]) -> None:
+    (broken / "own.py").write_text("import torch\nframework = 'torch'\ncomponents = {'softmax': lambda config, dtype: torch.softmax}\n")
+    result = invoke(*arguments, folder=broken)
+    assert result.code == 3, result
+    lines = [line for line in (result.out + result.err).splitlines() if BROKEN["torch"] in line]
+    assert lines
+    assert all("torch is installed, but cannot be imported: " in line for line in lines)
+    assert "Traceback" not in result.err
+    if arguments[0] == "check":
+        assert "0 compared, 0 failed" in result.out
+
+
+def test_a_broken_framework_beside_a_port_that_conforms_is_exit_3_where_it_is_named(broken: Path) -> None:
+    port = _port(broken, "")
+    for ports, code in (((port, "jax"), 3), ((port,), 0)):
+        result = invoke("check", *ports, "--component", "layer_norm", "--dtype", "float64")
+        assert (result.code, " 0 failed" in result.out) == (code, True), result
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("def f(:", "SyntaxError: "),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("from reference_numpy import nothing", "ImportError: cannot import name 'nothing'"),
+        ("import numpy.nothing", "ModuleNotFoundError: No module named 'numpy.nothing'"),
+        ("x = 1", "ValueError: a port must define at least one component"),
+        ("import os; os._exit(3)", "the port's process ended with exit code 3"),
+        ("import time; time.sleep(60)", "no answer within 2 s"),
+        ("config = {'heads': 0}\ndef softmax(case): pass", "the port's config does not fit: heads must be at least 1"),
+        (None, "there is no file port.py"),
+    ],
+)
+def test_a_file_that_is_no_port_is_exit_2_and_nothing_is_compared(tmp_path: Path, text: str | None, reason: str) -> None:
+    if text is not None:
+        (tmp_path / "port.py").write_text(text)
+    result = invoke("check", "port.py", "--component", "softmax", "--limit", "2", folder=tmp_path)
+    assert result.code == 2, result
+    assert reason in result.out + result.err
+    assert ("0 compared, 0 failed" in result.out) == (text is not None)
+    assert "Traceback" not in result.err
+
+
+def test_what_is_wrong_in_a_file_is_not_the_framework_s_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A framework is broken where its own import fails, and not where it is used wrongly."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("def softmax(x):\n    raise TypeError('must be a tensor')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    for text, expected in (
+        ("import torch; torch.softmax(3)", ""),
+        ("import torch.nothing", ""),
+        ("from torch import nothing", ""),
+        ("raise ModuleNotFoundError(name='torch')", "pip install -e '.[torch]'"),
+    ):
+        with pytest.raises((TypeError, ImportError)) as caught:
+            exec(text, {"__name__": "own"})
+        assert unavailable(caught.value) == expected

@@ -1,0 +1,196 @@
+"""The pytest plug-in, as a user's own test run sees it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
+from rosettaformer.pytest_plugin import parametrize_with_cases
+
+pytest_plugins = ["pytester"]
+
+NORM = """
+import numpy as np
+
+def layer_norm(case):
+    x = case.inputs["x_btd"].astype(np.float64)
+    mean = x.mean(-1, keepdims=True)
+    y = (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + case.config.epsilon)
+    y = y * case.parameters["scale"] + case.parameters["offset"]
+    {fault}
+    return y.astype(case.inputs["x_btd"].dtype)
+"""
+SUITE = """
+import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
+from rosettaformer.pytest_plugin import parametrize_with_cases
+
+@parametrize_with_cases("norm.py", {options})
+def test_conforms(case):
+    case.judge()
+"""
+ENTRY = """
+[[deviation]]
+case = "layer_norm/plain"
+port = "norm.py"
+dtype = "float32"
+reason = "known to be off"
+link = "https://example.org/1"
+"""
+ONE = 'components=["layer_norm"], dtypes=["float32"]'
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    """Runs a test file with the given options on a port with the given fault; without other plug-ins, unless they are asked for."""
+
+    def run(options: str = ONE, fault: str = "", *arguments: str) -> pytest.RunResult:
+        pytester.path.joinpath("norm.py").write_text(NORM.replace("{fault}", fault))
+        pytester.makepyfile(test_port=SUITE.replace("{options}", options))
+        if "-n" not in arguments:
+            monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            arguments = ("-p", "rosettaformer.pytest_plugin", *arguments)
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rsxX", *arguments)
+
+    return run
+
+
+def test_every_case_is_a_test_with_a_nice_id(suite) -> None:
+    result = suite(ONE, "", "-v")
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] > 5
+    assert (set(outcomes), outcomes["skipped"]) == ({"passed", "skipped"}, 1)
+    result.stdout.fnmatch_lines(["*layer_norm/batch_0-float32* SKIPPED *"])  # outputs without elements show nothing
+    result.stdout.fnmatch_lines(["*test_conforms[[]layer_norm/plain-float32[]] PASSED*"])
+
+
+def test_options_choose_the_cases(suite) -> None:
+    result = suite('components=["layer_norm", "softmax"], dtypes=["float64"], modes=["eager"], core=True', "", "-v")
+    result.stdout.fnmatch_lines(["*layer_norm/large_mean-float64-eager*PASSED*", "*SKIPPED*not covered: the port does not define softmax*"])
+    assert "float32" not in result.stdout.str()
+    assert result.parseoutcomes()["passed"] == 3
+
+
+def test_what_a_port_does_not_cover_is_one_skip_for_each_component(suite) -> None:
+    result = suite('components=["layer_norm", "softmax", "dropout", "transformer"], dtypes=["float64", "float32"], core=True')
+    outcomes = result.parseoutcomes()
+    assert outcomes["skipped"] == 3
+    assert outcomes["deselected"] > 5
+    result.stdout.fnmatch_lines(["SKIPPED*not covered: the port does not define transformer (* cases)"])
+    listed = suite('components=["layer_norm", "softmax"], dtypes=["float64"], core=True', "", "--collect-only", "-q")
+    assert len([line for line in listed.outlines if "softmax/" in line]) > 1  # nothing is started where nothing is run
+
+
+def test_other_divisions_of_a_model_are_skipped_only_where_nothing_else_is_asked(suite) -> None:
+    result = suite('components=["layer_norm", "self_attention", "token_encoder"], dtypes=["float64"], core=True')
+    assert set(outcomes := result.parseoutcomes()) == {"passed", "deselected"}
+    assert outcomes["deselected"] > 3
+    result = suite('components=["self_attention", "token_encoder"], dtypes=["float64"], core=True')
+    assert result.parseoutcomes()["skipped"] == 2
+    result.stdout.fnmatch_lines(["SKIPPED*not covered: the port does not define token_encoder (* cases)"])
+
+
+def test_a_failure_is_one_clear_message(suite) -> None:
+    result = suite(ONE, "y = y + (case.name == 'plain')")
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["E*AssertionError: norm.py differs layer_norm/plain float32 eager: output: error 1 at *, allowed *"])
+    text = result.stdout.str()
+    assert "pytest_plugin.py" not in text
+    assert len([line for line in text.splitlines() if line.startswith("E ")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("__import__('os')._exit(7)", "crash *exit code 7"), ("__import__('time').sleep(60)", "hang *no answer within 2 s")],
+)
+def test_a_crash_or_a_hang_fails_its_test_alone(suite, fault: str, message: str) -> None:
+    result = suite(ONE + ", limit=2", f"if case.name == 'plain': {fault}")
+    outcomes = result.parseoutcomes()
+    assert outcomes["failed"] == 1
+    assert outcomes["passed"] > 5
+    result.stdout.fnmatch_lines([f"E*AssertionError: norm.py {message}*"])
+
+
+def test_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> None:
+    result = suite(ONE, "y = (")
+    assert result.parseoutcomes() == {"failed": 1, "deselected": 9}
+    result.stdout.fnmatch_lines(["E*AssertionError: norm.py not started layer_norm/*: SyntaxError: * (10 cases)"])
+    result = suite(ONE, "return y\n\nraise ModuleNotFoundError('no torch', name='torch')\n\ndef rest(y, case):")
+    assert result.parseoutcomes() == {"skipped": 1, "deselected": 9}
+    result.stdout.fnmatch_lines(["*missing: pip install -e '.[[]torch[]]'*"])
+
+
+def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("deviations.toml").write_text(ENTRY + ENTRY.replace("plain", "square").replace("norm.py", "another_port"))
+    options = ONE + ', deviations="deviations.toml"'
+    result = suite(options, "y = y + (case.name == 'plain')", "-v")
+    result.stdout.fnmatch_lines(["*deviation-1-layer_norm/plain*PASSED*"])
+    assert "deviation-2" not in result.stdout.str()
+    assert set(outcomes := result.parseoutcomes()) == {"passed", "skipped", "xfailed"}
+    assert outcomes["xfailed"] == outcomes["skipped"] == 1
+    result.stdout.fnmatch_lines(["XFAIL*known to be off (https://example.org/1)*"])
+    result = suite(options)
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["E*the deviation layer_norm/plain of norm.py declares fails any more; remove the entry*"])
+    result = suite(options + ', modes=["compiled"]')
+    assert "failed" not in result.parseoutcomes()  # the port has no such mode, so nothing was compared
+
+
+def test_failures_of_newer_cases_are_expected(pytester: pytest.Pytester, suite) -> None:
+    newer = "from rosettaformer.conformance import case; case.SUITE_VERSION = 3\n"
+    newer += "import dataclasses; from rosettaformer.conformance import cases, single; old = cases.all_cases\n"
+    newer += "change = lambda c: dataclasses.replace(c, since=3) if c.name == 'plain' else c\n"
+    newer += "new = lambda *given, **named: [*map(change, old(*given, **named))]\n"
+    newer += "cases.all_cases = single.all_cases = new\n"
+    pytester.makeconftest(newer)
+    for version, status in ((2, "xfailed"), (3, "failed")):
+        result = suite(ONE + f", min_version={version}", "y = y + (case.name == 'plain')")
+        assert result.parseoutcomes()[status] == 1
+        assert ("suite version 3, newer than 2" in result.stdout.str()) == (version == 2)
+
+
+def test_a_port_has_one_process_a_session_which_ends_with_it(suite, pytester: pytest.Pytester) -> None:
+    record = "open('pids', 'a').write(f'{__import__(\"os\").getpid()}\\n')"
+    suite(ONE, record, "--collect-only")
+    assert pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "rosettaformer.pytest_plugin").ret == 0
+    pids = pytester.path.joinpath("pids").read_text().split()
+    assert len(pids) > 5
+    assert len(set(pids)) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pids[0]), 0)
+
+
+@pytest.mark.exhaustive
+def test_it_works_under_xdist(suite, pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("deviations.toml").write_text(ENTRY)
+    result = suite(ONE + ', deviations="deviations.toml"', "y = y + (case.name == 'plain')", "-n", "2")
+    outcomes = result.parseoutcomes()
+    assert outcomes["xfailed"] == outcomes["skipped"] == 1
+    assert set(outcomes) == {"passed", "skipped", "xfailed"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"components": ["norm"]}, "components must be a list of embedding, .*; got norm"),
+        ({"dtypes": "float32"}, "dtypes must be a list of float64, .*; got float32"),
+        ({"min_version": 99}, "min_version must be from 1 to .*; got 99"),
+        ({"command": "./port"}, "one of port and command must be given"),
+        ({"components": ["layer_norm"], "deviations": "deviations.toml"}, r"'layer_norm/plane' is unknown \(nearest: layer_norm/plain\)"),
+    ],
+)
+def test_bad_arguments_are_one_message(options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("deviations.toml").write_text(ENTRY.replace("plain", "plane"))
+    with pytest.raises(ValueError, match=message):
+        parametrize_with_cases("norm.py", **options)
+
+
+def test_loading_the_plug_in_loads_nothing_heavy() -> None:
+    heavy = ("numpy", "ml_dtypes", "safetensors", "torch", "tensorflow", "jax", "click", "rich", "jinja2", "reference_numpy")
+    script = f"import sys, rosettaformer.pytest_plugin; print([name for name in {heavy!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

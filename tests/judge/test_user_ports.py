@@ -1,0 +1,111 @@
+"""Ports as users bring them (tests/ports): the correct ones conform but for what they declare, the defective ones do not."""
+
+import importlib.util
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rosettaformer.conformance import deviations, runner
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.cases import all_cases
+
+HOUSE = Path(__file__).resolve().parents[2]
+JUDGED = ("pass", "deviation", *runner.FAILURES)
+
+# port -> (what it needs, how many comparisons pass and how many fail as declared, by component)
+CONFORMING = {
+    "numpy_function": ("numpy", {"layer_norm": (16, 0)}),
+    "handwritten_torch_correct": ("torch", {"transformer": (20, 0)}),
+    "torch_nn_transformer": (
+        "torch",
+        {
+            "layer_norm": (16, 0),
+            "multi_head_attention": (20, 2),
+            "encoder_layer": (16, 0),
+            "decoder_layer": (18, 0),
+            "encoder": (10, 0),
+            "decoder": (8, 0),
+            "transformer": (22, 6),
+        },
+    ),
+    "keras_multi_head_attention": ("tensorflow", {"layer_norm": (16, 0), "multi_head_attention": (11, 11)}),
+    "keras_hub_layers": ("keras_hub", {"encoder_layer": (16, 0), "decoder_layer": (21, 3)}),
+    "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
+}
+SLOW = ("torch_nn_transformer", "keras_hub_layers", "keras_multi_head_attention", "linen_attention")
+# port -> (what it needs, component, how many comparisons differ)
+DEFECTIVE = {"numpy_wrong_norm": ("numpy", "layer_norm", 16), "handwritten_torch": ("torch", "transformer", 20)}
+
+
+def judged(port: str, needs: str, components: set[str]) -> list[runner.Result]:
+    """The results of a port that were compared, with its deviations applied, run from the root of the repository."""
+    if importlib.util.find_spec(needs) is None:
+        pytest.skip(f"{needs} is not installed")
+    path = f"tests/ports/{port}.py"
+    cases = [case for case in all_cases() if case.component in components]
+    results = runner.run(cases, [path], DTYPES)
+    declared = HOUSE / f"tests/ports/{port}.toml"
+    if declared.exists():
+        results = deviations.apply(results, deviations.read(declared, cases))
+    return [result for result in results if result.status in (*JUDGED, "stale", "missing")]
+
+
+@pytest.mark.parametrize("port", [pytest.param(port, marks=pytest.mark.exhaustive if port in SLOW else ()) for port in CONFORMING])
+def test_a_correct_port_conforms_but_for_the_deviations_that_it_declares(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HOUSE)
+    needs, expected = CONFORMING[port]
+    results = judged(port, needs, set(expected))
+    assert [result for result in results if result.status not in ("pass", "deviation")] == []
+    counts = Counter((result.component, result.status) for result in results)
+    passed = {component: counts[component, "pass"] for component in expected}
+    declared = {component: counts[component, "deviation"] for component in expected}
+    assert all(passed[component] >= least for component, (least, _) in expected.items()), passed
+    assert declared == {component: number for component, (_, number) in expected.items()}
+
+
+@pytest.mark.parametrize("port", DEFECTIVE)
+def test_a_defective_port_differs_far_beyond_the_tolerance(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HOUSE)
+    needs, component, least = DEFECTIVE[port]
+    results = judged(port, needs, {component})
+    failed = [result for result in results if result.status != "pass"]
+    assert {result.status for result in failed} == {"differs"}
+    assert len(failed) >= least
+    assert min(result.excess for result in failed) >= 10
+
+
+@pytest.fixture(scope="module")
+def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    program = tmp_path_factory.mktemp("ports") / "layer_norm"
+    subprocess.run(["cc", "-O2", "-o", program, HOUSE / "tests/ports/layer_norm.c", "-lm"], check=True)
+    return program
+
+
+def test_a_c_program_conforms(c_program: Path) -> None:
+    cases = [case for case in all_cases() if case.component in ("layer_norm", "softmax")]
+    results = runner.run(cases, [f"command:{c_program}"], DTYPES)
+    counts = Counter((result.component, result.dtype, result.status) for result in results)
+    judged = {("layer_norm", dtype, status) for dtype in ("float64", "float32") for status in ("pass", "empty")}
+    assert {key for key in counts if key[2] != "not covered"} == judged
+    assert min(counts["layer_norm", dtype, "pass"] for dtype in ("float64", "float32")) >= 8
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        ("", "the JSON ends too early"),
+        ('{"cases": 3}', "cases is of the wrong kind"),
+        ('{"cases": [{"component": "layer_norm"}]}', "dtype is missing"),
+        ('{"cases": [{"component": "layer_norm", "dtype": "float\\u0036"}]}', "not supported"),
+    ],
+)
+def test_the_c_program_says_what_it_does_not_understand(c_program: Path, tmp_path: Path, manifest: str, message: str) -> None:
+    (tmp_path / "manifest.json").write_text(manifest)
+    result = subprocess.run([c_program, tmp_path, tmp_path], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert message in result.stderr

@@ -1,0 +1,361 @@
+"""Golden vectors: the frozen ones are what the suite still makes, and whatever is wrong with a folder of them is found.
+
+The frozen files are made by `rosettaformer vectors export tests/data/vectors --core` and `python tests/judge/test_vectors.py`.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from rosettaformer.cli import main
+from rosettaformer.conformance.case import DTYPES, SUITE_VERSION, Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.cases.case_files import answer_path, arrays_of, row_of
+from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.vectors import golden, regenerate, seal
+
+DATA = Path(__file__).parents[1] / "data"
+FROZEN, FINGERPRINTS = DATA / "vectors", DATA / "cases.json"
+CASES = all_cases()
+MANY = [case for case in CASES if case.component in ("layer_norm", "combine_masks")] + [
+    case for case in CASES if case.id == "multi_head_attention/per_head_weights"
+]
+
+
+def fingerprint(case: Case) -> dict[str, Any]:
+    """What a case is: its config, and a digest of its inputs and parameters."""
+    state = hashlib.sha256(json.dumps(row_of(case)["inputs"], sort_keys=True).encode())
+    for name, value in sorted(arrays_of(case).items()):
+        state.update(f"{name} {value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    return {"since": case.since, "digest": state.hexdigest()[:32], "config": case.config.to_dict()}
+
+
+def changes(frozen: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The ids whose data are no longer what they were; a config may have fields that it had not then."""
+    known = {case_id: now[case_id] | {"config": {name: now[case_id]["config"].get(name) for name in frozen[case_id]["config"]}}
+             for case_id in frozen.keys() & now.keys()}  # fmt: skip
+    return sorted(case_id for case_id in frozen if known.get(case_id) != frozen[case_id])
+
+
+ADVICE = (
+    "The data of a case never change under its id, and no id disappears, since others compare with them. Give a changed case another id "
+    "(name@2) with `since` of a new SUITE_VERSION, and keep the old one as it was."
+)
+
+
+def test_no_case_has_changed_or_disappeared() -> None:
+    frozen, now = json.loads(FINGERPRINTS.read_text()), {case.id: fingerprint(case) for case in all_cases(grad=True)}
+    assert not (changed := changes(frozen, now)), f"{', '.join(changed)}: {ADVICE}"
+    assert not (new := now.keys() - frozen.keys()), f"{', '.join(new)}: new cases are frozen by `python tests/judge/test_vectors.py`"
+
+
+def test_a_changed_case_has_another_fingerprint() -> None:
+    case = next(case for case in CASES if case.id == "layer_norm/plain")
+    scaled = dataclasses.replace(case, parameters=dict(case.parameters) | {"scale": case.parameters["scale"] * 2})
+    other = dataclasses.replace(case, config=case.config.replace(epsilon=0.5))
+    plain = dataclasses.replace(case, inputs=dict(case.inputs) | {"causal": True})
+    frozen = {case.id: fingerprint(case)}
+    for changed in (scaled, other, plain, dataclasses.replace(case, since=2)):
+        assert changes(frozen, {case.id: fingerprint(changed)}) == [case.id]
+    assert changes(frozen, {}) == [case.id]
+    later = fingerprint(case)
+    later["config"]["a_field_of_later"] = True
+    assert changes(frozen, {case.id: later}) == []
+
+
+def test_every_case_says_since_which_version_it_stands() -> None:
+    assert {case.since for case in CASES} <= set(range(1, SUITE_VERSION + 1))
+
+
+def test_the_frozen_vectors_are_what_the_suite_makes_bit_for_bit() -> None:
+    assert FROZEN.is_dir()
+    assert sum(path.stat().st_size for path in FROZEN.iterdir()) < 2e6
+    same_kind = json.loads((FROZEN / "manifest.json").read_text())["made_with"] == regenerate.made_with()
+    findings = [finding for finding in golden.verify(FROZEN) if same_kind or not finding.rounding]
+    assert findings == []
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("vectors") / "exported"
+    golden.export(directory, MANY)
+    return directory
+
+
+@pytest.fixture
+def copy(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported, tmp_path / "copy"))
+
+
+def test_an_export_holds_every_case_and_is_the_same_again(exported: Path, tmp_path: Path) -> None:
+    manifest = json.loads((exported / "manifest.json").read_text())
+    assert [row["id"] for row in manifest["cases"]] == [case.id for case in CASES if case in MANY]
+    assert manifest["suite"] == SUITE_VERSION
+    assert {path.name for path in exported.iterdir()} == {"manifest.json", *(row["file"] for row in manifest["cases"])}
+    golden.export(tmp_path / "again", MANY)
+    for path in exported.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+    assert golden.verify(exported) == []
+
+
+READER = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from safetensors.numpy import load_file
+
+checked = 0
+folder = Path(sys.argv[1])
+for row in json.loads((folder / "manifest.json").read_text())["cases"]:
+    if row["component"] == "layer_norm" and row["inputs"] == {}:
+        tensors = load_file(folder / row["file"])
+        x, scale, offset = (tensors[name].astype("f4") for name in ("inputs.x_btd", "parameters.scale", "parameters.offset"))
+        centred = x - x.mean(-1, keepdims=True)
+        y = centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + np.float32(row["config"]["epsilon"])) * scale + offset
+        error = np.abs(y - tensors["expected.float32.output"]).max(initial=0)
+        assert error <= row["expected"]["float32"]["output"]["bound"], (row["id"], error)
+        checked += 1
+print(checked, [name for name in ("rosettaformer", "reference_numpy", "ml_dtypes", "torch") if name in sys.modules])
+"""
+
+
+def test_vectors_are_read_and_met_without_anything_of_ours(exported: Path, tmp_path: Path) -> None:
+    result = subprocess.run([sys.executable, "-c", READER, str(exported)], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    count, loaded = result.stdout.strip().split(" ", 1)
+    assert int(count) >= 5
+    assert loaded == "[]"
+
+
+def test_flipped_bits_and_missing_files_are_listed_all_at_once(copy: Path) -> None:
+    names = sorted(path.name for path in copy.iterdir() if path.suffix == ".safetensors")
+    for name in names[:2]:
+        content = bytearray((copy / name).read_bytes())
+        content[-1] ^= 1
+        (copy / name).write_bytes(content)
+    (copy / names[2]).unlink()
+    messages = [finding.message for finding in golden.verify(copy)]
+    assert sorted(messages) == sorted(
+        [*(f"{name} is damaged: its SHA-256 is not that of the manifest" for name in names[:2]), f"{names[2]} is missing"]
+    )
+
+
+def _edit(directory: Path, case_id: str, change: Any, tensors: Any = None) -> None:
+    """Changes a row of the manifest, and the tensors of its file; every SHA-256 is then right again."""
+    manifest = json.loads((directory / "manifest.json").read_text())
+    row = next(row for row in manifest["cases"] if row["id"] == case_id)
+    if tensors:
+        arrays = load_file(directory / row["file"])
+        tensors(arrays)
+        save_file(arrays, directory / row["file"])
+        row["sha256"] = seal.digest((directory / row["file"]).read_bytes())
+    change(row)
+    _write(directory, manifest)
+
+
+def _write(directory: Path, manifest: dict[str, Any]) -> None:
+    """Writes a manifest whose own SHA-256 is right."""
+    (directory / "manifest.json").write_text(json.dumps(seal.sealed(manifest)))
+
+
+def _scale_noise(row: dict[str, Any], factor: float) -> None:
+    row["expected"]["float32"]["output"]["noise"] *= factor
+
+
+def _shift(name: str, size: float) -> Any:
+    def change(arrays: dict[str, np.ndarray]) -> None:
+        arrays[name].flat[0] += size
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "tensors", "message", "rounding"),
+    [
+        (None, _shift("inputs.x_btd", 1e-3), "layer_norm/plain: the data of the case differ", False),
+        (None, _shift("parameters.scale", 1e-3), "layer_norm/plain: the data of the case differ", False),
+        (lambda row: row["config"].update(epsilon=1e-3), None, "layer_norm/plain: the data of the case differ", False),
+        (lambda row: row["config"].clear(), None, "layer_norm/plain: the data of the case differ", False),
+        (lambda row: row.update(component="softmax"), None, "layer_norm/plain: the data of the case differ", False),
+        (lambda row: row.update(dtype="float16"), None, "layer_norm/plain: the data of the case differ", False),
+        (lambda row: row["expected"].clear(), None, "layer_norm/plain: the outputs are others", False),
+        (None, _shift("expected.float32.output", 1e-15), "the expected result of layer_norm/plain in float32: output differs by", True),
+        (
+            None,
+            _shift("expected.float32.output", 1e-9),
+            "the expected result of layer_norm/plain in float32: output differs by 1e-09",
+            False,
+        ),
+        (None, _shift("expected.float16.output", np.nan), "in float16: output is finite elsewhere", False),
+        (lambda row: _scale_noise(row, 1.5), None, "the noise of layer_norm/plain in float32: output differs: noise ", True),
+        (lambda row: _scale_noise(row, 100), None, "the noise of layer_norm/plain in float32: output differs: noise ", False),
+        (lambda row: row["expected"]["float32"]["output"].update(bound=1.0), None, "differs: its bounds", False),
+        (lambda row: row["expected"].pop("float16"), None, "layer_norm/plain: the outputs are others", False),
+        (lambda row: row.update(id="layer_norm/made_up"), None, "layer_norm/made_up: the suite has no such case", False),
+    ],
+)
+def test_whatever_differs_is_said_of_its_case(copy: Path, change: Any, tensors: Any, message: str, rounding: bool) -> None:
+    _edit(copy, "layer_norm/plain", change or (lambda row: None), tensors)
+    (finding,) = golden.verify(copy)
+    assert message in finding.message
+    assert finding.rounding == rounding
+
+
+def _messages(directory: Path) -> list[str]:
+    return [finding.message for finding in golden.verify(directory)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest["cases"].pop(),
+        lambda manifest: manifest["cases"][0]["config"].update(epsilon=1e-3),
+        lambda manifest: manifest["cases"][0].update(component="softmax"),
+        lambda manifest: manifest["cases"][0].update(catches=["STR1"]),
+        lambda manifest: manifest.update(rosettaformer="0"),
+        lambda manifest: manifest.update(more=1),
+        lambda manifest: manifest["made_with"].update(numpy="0"),
+        lambda manifest: manifest.update(sha256="0" * 64),
+    ],
+)
+def test_whatever_the_manifest_says_is_bound_by_its_digest(copy: Path, change: Any) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    change(manifest)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    assert _messages(copy)[0] == "manifest.json is damaged: its sha256 is not that of what it says"
+
+
+def test_an_older_manifest_without_a_digest_is_not_identical(copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    del manifest["sha256"]
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    assert _messages(copy) == ["manifest.json has no sha256: these vectors are of an older format, and must be exported again"]
+
+
+def test_no_cases_double_rows_and_other_files_are_found_though_the_digest_is_right(copy: Path, tmp_path: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    first = manifest["cases"][0]
+    _write(copy, manifest | {"cases": [*manifest["cases"], first]})
+    assert _messages(copy) == [f"manifest.json has more than one row of the {field} {first[field]}" for field in ("id", "file")]
+    _write(copy, manifest)
+    (copy / "notes.txt").write_text("")
+    (copy / "more").mkdir()
+    assert _messages(copy) == ["more belongs to no case", "notes.txt belongs to no case"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    _write(empty, manifest | {"cases": []})
+    assert _messages(empty) == ["manifest.json has no cases"]
+
+
+def test_a_name_that_an_object_has_twice_is_refused(copy: Path) -> None:
+    text = (copy / "manifest.json").read_text()
+    (copy / "manifest.json").write_text(text.replace('"component":', '"component": "softmax", "component":', 1))
+    with pytest.raises(ValueError, match="a field must be named once; got 'component' twice"):
+        golden.verify(copy)
+
+
+def test_another_processor_differs_in_the_last_bits_only(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regenerate, "environment", lambda: dict(os.environ))
+    assert [finding for finding in golden.verify(exported) if not finding.rounding] == []
+
+
+def _run(*arguments: Any, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["vectors", *map(str, arguments)])
+    out, error = capsys.readouterr()
+    return int(end.value.code or 0), out + error
+
+
+def test_the_command_exports_verifies_and_exits(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = _run("export", tmp_path / "some", "--component", "softmax", "--core", capsys=capsys)
+    assert (code, text.split(" in ")[0][:8]) == (0, "2 cases,")
+    assert _run("verify", tmp_path / "some", capsys=capsys) == (0, "identical\n")
+    _edit(copy, "layer_norm/plain", lambda row: _scale_noise(row, 1.5))
+    code, text = _run("verify", copy, capsys=capsys)
+    assert code == 1
+    assert "--rounding allows it" in text
+    assert _run("verify", copy, "--rounding", capsys=capsys) == (0, "0 differences, 1 of the last bits allowed\n")
+
+
+def test_bad_folders_are_one_message_and_exit_2(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    for arguments, message in (
+        (("export", tmp_path / "mine"), "holds no vectors"),
+        (("export", tmp_path / "no" / "such"), "does not exist"),
+        (("export", tmp_path / "new", "--component", "softmacks"), "component must be one of"),
+        (("verify", tmp_path / "mine"), "holds no vectors: its manifest.json cannot be read"),
+        (("verify", tmp_path / "nowhere"), "holds no vectors"),
+    ):
+        code, text = _run(*arguments, capsys=capsys)
+        assert code == 2
+        assert message in text
+        assert "Traceback" not in text
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+    (copy / "thesis.txt").write_text("years of work")
+    code, text = _run("export", copy, "--component", "softmax", capsys=capsys)
+    assert (code, "it holds thesis.txt" in text) == (2, True)
+    (copy / "thesis.txt").unlink()
+    assert _run("export", copy, "--component", "softmax", "--core", capsys=capsys)[0] == 0
+    assert sorted(path.name for path in copy.iterdir()) == [
+        "manifest.json", "softmax.empty_rows.safetensors", "softmax.large_masked.safetensors"
+    ]  # fmt: skip
+    for broken in ("{", "[]", '{"suite": 1, "cases": [{}]}', '{"suite": 1, "cases": 5}', '{"suite": 1, "cases": [5]}', "\udc80"):
+        (copy / "manifest.json").write_text(broken, errors="surrogateescape")
+        assert _run("verify", copy, capsys=capsys)[0] == 2
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_vectors_of_a_newer_suite_are_refused(copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(manifest | {"suite": SUITE_VERSION + 1}))
+    with pytest.raises(ValueError, match=f"suite version {SUITE_VERSION + 1}; this is version {SUITE_VERSION}"):
+        golden.verify(copy)
+
+
+def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
+    cases = [case for case in MANY if case.name in ("plain", "per_head_weights", "square", "large_mean", "one_position")]
+    for case in cases:
+        for dtype in ("float32", "bfloat16"):
+            path = tmp_path / answer_path(case.at(dtype))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            outputs = {name: np.ascontiguousarray(value) for name, value in components.answer(case.at(dtype)).items()}
+            save_file({name: value * 2 if case.name == "square" else value for name, value in outputs.items()}, path)
+    (tmp_path / "float32/layer_norm/large_mean.safetensors").write_bytes(b"garbage")
+    (tmp_path / "float32/layer_norm/one_position.safetensors").unlink()
+    (tmp_path / "float32/layer_norm/one_position.json").write_text('{"unsupported": "made_up"}')
+    results = golden.judge_results(tmp_path, cases, ["float32", "bfloat16", "float16"])
+    status = {(result.case, result.dtype): result.status for result in results}
+    assert len(results) == 3 * len(cases)
+    assert status["layer_norm/plain", "float32"] == status["multi_head_attention/per_head_weights", "bfloat16"] == "pass"
+    assert status["layer_norm/square", "float32"] == "differs"
+    assert status["layer_norm/large_mean", "float32"] == "error"
+    assert status["layer_norm/one_position", "float32"] == "unsupported"
+    assert {status[case.id, "float16"] for case in cases} == {"not given"}
+    assert {result.port for result in results} == {str(tmp_path)}
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be a folder of outputs"):
+        golden.judge_results(tmp_path / "nowhere", MANY, DTYPES)
+    (tmp_path / "float32").mkdir()
+    (tmp_path / "float32" / "layernorm.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"<dtype>/<component>/<name>.safetensors after a case; got\n  float32/layernorm.safetensors"):
+        golden.judge_results(tmp_path, MANY, DTYPES)
+
+
+if __name__ == "__main__":  # freezes what is new and leaves the rest as it was frozen
+    before = json.loads(FINGERPRINTS.read_text()) if FINGERPRINTS.exists() else {}
+    everything = {case.id: fingerprint(case) for case in all_cases(grad=True)} | before
+    lines = (f"{json.dumps(case_id)}: {json.dumps(row)}" for case_id, row in sorted(everything.items()))
+    FINGERPRINTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -1,0 +1,209 @@
+"""`new-port --from`: what is proposed for models of many styles, what it leaves open, and what it refuses."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from invoke import invoke, refused
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.proposals import propose
+from rosettaformer.proposals.shapes import layouts
+
+MODELS = Path(__file__).parents[1] / "proposed"
+SIZES = {"d": 12, "h": 3, "g": 3, "k": 4, "e": 4, "f": 20}
+EMPTY = {"left_padding", "shrinking_padding"}  # rows without a key, to which these models give the mean of all values
+QUERIES = {"ragged", "same_length", "square", "long"}  # its padding hides queries, not keys
+SLOW = pytest.mark.exhaustive
+# what is named, what it is found to be, and the cases in which it differs
+STYLES = [
+    ("torch_tutorial.py:DecoderLayer", "decoder_layer", EMPTY),
+    ("gpt_style.py:GPT", "transformer", set()),
+    ("torch_stock.py:Layer", "encoder_layer", set()),
+    ("torch_gpt.py:GPT", "transformer", set()),
+    ("keras_block.py:TransformerBlock", "encoder_layer", EMPTY),
+    ("nnx_encoder.py:Encoder", "encoder", EMPTY),
+    pytest.param("transformers.models.bert.modeling_bert:BertForMaskedLM", "masked_language_logits", set(), marks=SLOW),
+    pytest.param("transformers.models.gpt2.modeling_gpt2:GPT2LMHeadModel", "transformer", set(), marks=SLOW),
+    pytest.param("torch_tutorial.py:Transformer", "transformer", EMPTY | QUERIES | {"padding_id_0"}, marks=SLOW),
+    pytest.param("gpt_style.py:Block", "decoder_layer", set(), marks=SLOW),
+    pytest.param("annotated_style.py:make_model", "transformer", EMPTY | {"masks_beside_padding"}, marks=SLOW),
+    pytest.param("annotated_style.py:MultiHeadedAttention", "multi_head_attention", EMPTY, marks=SLOW),
+    pytest.param("torch_stock.py:Seq2Seq", "transformer", set(), marks=SLOW),
+    pytest.param("torch.nn:TransformerDecoderLayer", "decoder_layer", set(), marks=SLOW),
+    pytest.param("torch.nn:TransformerEncoderLayer", "encoder_layer", set(), marks=SLOW),
+    pytest.param("transformers.models.bert.modeling_bert:BertLayer", "encoder_layer", EMPTY, marks=SLOW),
+    pytest.param("raw_parameters.py:Attn", "multi_head_attention", EMPTY, marks=SLOW),
+    pytest.param("keras_bert.py:BertClassifier", "classify", set(), marks=SLOW),
+    pytest.param("keras_tutorial.py:MultiHeadAttention", "multi_head_attention", EMPTY, marks=SLOW),
+    pytest.param("keras_tutorial.py:DecoderLayer", "decoder_layer", EMPTY, marks=SLOW),
+    pytest.param("nnx_seq2seq.py:Seq2Seq", "transformer", EMPTY, marks=SLOW),
+    pytest.param("linen_block.py:EncoderBlock", "encoder_layer", EMPTY, marks=SLOW),
+    pytest.param("linen_block.py:DefaultBlock", "encoder_layer", EMPTY, marks=SLOW),
+    pytest.param("torch_files.py:EncoderLayer", "encoder_layer", EMPTY, marks=SLOW),
+    pytest.param("torch_files.py:DecoderLayer", "decoder_layer", EMPTY, marks=SLOW),
+    pytest.param("torch_files.py:Transformer", "transformer", EMPTY | QUERIES | {"padding_id_0"}, marks=SLOW),
+    pytest.param("torch_sublayers.py:EncoderLayer", "encoder_layer", EMPTY, marks=SLOW),
+    pytest.param("torch_sublayers.py:DecoderLayer", "decoder_layer", EMPTY, marks=SLOW),
+    pytest.param("keras_sublayers.py:EncoderLayer", "encoder_layer", set(), marks=SLOW),
+    pytest.param("keras_sublayers.py:DecoderLayer", "decoder_layer", set(), marks=SLOW),
+    pytest.param("keras_examples.py:TransformerEncoder", "encoder_layer", EMPTY, marks=SLOW),
+    pytest.param("keras_examples.py:TransformerDecoder", "decoder_layer", EMPTY, marks=SLOW),
+    pytest.param("keras_casts.py:PoswiseFeedForwardNet", "feed_forward", set(), marks=SLOW),
+    pytest.param("keras_casts.py:EncoderLayer", "encoder_layer", EMPTY, marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("source", "component", "differing"), STYLES)
+def test_a_model_of_any_style_is_proposed_whole(
+    source: str, component: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every case passes in every dtype that is proposed, but those in which the model itself is another."""
+    pytest.importorskip({"keras": "keras", "nnx": "flax", "linen": "flax"}.get(source.partition("_")[0], "torch"))
+    named = str(MODELS / source) if ".py:" in source else source
+    monkeypatch.chdir(tmp_path)
+    proposal = propose(named, "my_port.py")
+    assert (proposal.component, proposal.left) == (component, ()), proposal.text
+    Path("my_port.py").write_text(proposal.text)
+    cases = [case for case in all_cases() if case.component == component]
+    results = runner.run(cases, ["my_port.py"], DTYPES)
+    found = {result.case.partition("/")[2]: result for result in results if result.status not in ("pass", "not covered")}
+    assert found.keys() <= differing, {name: result.message for name, result in found.items()}
+    assert "pass" in {result.status for result in results}
+
+
+def test_what_has_no_counterpart_is_listed_and_marked(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "gated_layer.py").write_text(
+        (MODELS / "torch_stock.py").read_text() + "\n\nclass Gated(Layer):\n"
+        "    def __init__(self, embed_dim, num_heads, ff_dim):\n"
+        "        super().__init__(embed_dim, num_heads, ff_dim)\n"
+        "        self.gate = nn.Linear(embed_dim, 7)\n\n"
+        "    def forward(self, x, speaker):\n"
+        "        return super().forward(x)\n"
+    )
+    found = invoke("new-port", "--from", "gated_layer.py:Gated", "--component", "encoder_layer", folder=tmp_path)
+    assert found.code == 0, found
+    assert "gate.weight of shape (7, 12) has no counterpart" in found.out
+    assert "the argument speaker has no counterpart" in found.out
+    assert "compared" not in found.out and "rosettaformer check gated_layer_port.py" in found.out
+    text = (tmp_path / "gated_layer_port.py").read_text()
+    compile(text, "gated_layer_port.py", "exec")
+    assert "# TODO: decide: which parameter is gate.weight of shape (7, 12)?" in text
+    assert '"speaker": lambda inputs: None,  # TODO: decide:' in text
+
+
+def test_a_mistake_in_the_logits_leaves_nothing_open_that_can_be_tried_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    source = (MODELS / "torch_tutorial.py").read_text()
+    assert source.count("/ math.sqrt(self.d_k)") == 1
+    (tmp_path / "right_scale.py").write_text(source)
+    (tmp_path / "wrong_scale.py").write_text(source.replace("/ math.sqrt(self.d_k)", "/ math.sqrt(self.d_model)"))
+    monkeypatch.chdir(tmp_path)
+    right, wrong = (propose(f"{name}_scale.py:DecoderLayer", "my_port.py") for name in ("right", "wrong"))
+    assert wrong.left == right.left == ()
+    assert wrong.text.replace("wrong_scale", "right_scale") == right.text
+
+
+GPT = (MODELS / "torch_gpt.py").read_text()
+
+
+def _changed(folder: Path, name: str, source: str, *changes: tuple[str, str]) -> None:
+    for old, new in changes:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    (folder / name).write_text(source)
+
+
+def test_rows_that_the_model_fixes_and_does_not_use_are_read_from_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    table, use = "torch.zeros(1, block_size, n_embd)", "self.pos_emb[:, :t, :]"
+    _changed(tmp_path, "fixed_rows.py", GPT, (table, "torch.zeros(1, 66, n_embd)"), (use, "self.pos_emb[:, 2 : t + 2, :]"))
+    _changed(tmp_path, "more_rows.py", GPT, (table, "torch.zeros(1, block_size + 2, n_embd)"), (use, "self.pos_emb[:, 2 : t + 2, :]"))
+    _changed(tmp_path, "own_rows.py", GPT, (use, "self.pos_emb[:, 2 : t + 2, :]"))
+    monkeypatch.chdir(tmp_path)
+    for name, length, passed in (("fixed", 64, "256"), ("more", 256, "config.max_positions"), ("own", 256, "config.max_positions + 2")):
+        proposal = propose(f"{name}_rows.py:GPT", "my_port.py")
+        assert proposal.left == (), proposal.text
+        assert f'"max_positions": {length},' in proposal.text
+        assert '"position_offset": 2,' in proposal.text
+        assert f"block_size={passed}, " in proposal.text
+
+
+def test_one_table_of_positions_for_source_and_target_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference has two: nothing else is left open."""
+    pytest.importorskip("flax")
+    encoder = "        self.encoder = nnx.List("
+    shared = (encoder, f"        self.tgt_embed.position = self.src_embed.position\n{encoder}")
+    _changed(tmp_path, "one_table.py", (MODELS / "nnx_seq2seq.py").read_text(), shared)
+    monkeypatch.chdir(tmp_path)
+    proposal = propose("one_table.py:Seq2Seq", "my_port.py")
+    *left, spare = proposal.left
+    missing = [text for text in left if "has no" in text]
+    assert missing == [f"the module has no {side}_position_embedding.table (p d)" for side in ("source", "target")]
+    assert spare == "src_embed.position.embedding of shape (256, 12) has no counterpart"
+    for name in ("norm_placement", "activation", "scale_embedding", "final_norm"):  # no default stands undoubted
+        assert re.search(rf'"{name}": .*# TODO: decide:', proposal.text), proposal.text
+
+
+def test_a_model_without_a_head_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    _changed(
+        tmp_path,
+        "headless.py",
+        GPT,
+        ("nn.Linear(n_embd, vocab_size, bias=False)", "nn.Identity()"),
+        ("return logits, loss", "return logits"),
+    )
+    assert "GPT gives its last layer's vectors, for which no case asks" in refused("new-port", "--from", "headless.py:GPT", folder=tmp_path)
+
+
+REFUSALS = [
+    (("missing.py:Model",), "there is no file missing.py"),
+    (("my_file.py:Modle",), "nearest: Model"),
+    (("my_file.py",), "a class of my_file.py must be named, as in my_file.py:Model; it has Model"),
+    (("my_file.py:Model",), "Model needs values for flavour, whose meaning is not known; give --with flavour=VALUE"),
+    (("my_file.py:Model", "--with", "flavour=open('x')"), "--with flavour must be a Python value or a field such as config.model_width"),
+    (("my_file.py:Model", "--with", "flavour"), "--with must be NAME=VALUE; got 'flavour'"),
+    (("my_file.py:Model", "--with", "flavour=1", "--with", "colour=1"), "--with must name arguments of Model; it has no colour"),
+    (("my_file.py:Model", "--with", "flavour=1"), "Model must give a module of torch, Keras or Flax; got Model"),
+    (("my_file.py:Model", "--component", "encoder_leyer"), "nearest: encoder_layer"),
+    (("broken_file.py:Model",), "broken_file.py cannot be run: Warning: half written"),
+    (("my_file.py:Model", "my_file"), "my_file.py exists, and is not overwritten"),
+    (("my_file.py:Model", "torch", "my_port"), "--from takes one name; got torch and my_port"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSALS)
+def test_what_cannot_be_built_is_one_message_and_writes_nothing(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    (tmp_path / "my_file.py").write_text("class Model:\n    def __init__(self, d_model, flavour):\n        pass\n")
+    (tmp_path / "broken_file.py").write_text("raise Warning('half written')\n")
+    path, modules = list(sys.path), set(sys.modules)
+    assert message in refused("new-port", "--from", *arguments, folder=tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["broken_file.py", "my_file.py"]
+    assert sys.path == path and not {"my_file", "broken_file"} & (set(sys.modules) - modules)
+
+
+def test_a_class_without_source_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    module = ModuleType("sourceless_model")
+    exec((MODELS / "torch_stock.py").read_text(), module.__dict__)
+    monkeypatch.setitem(sys.modules, "sourceless_model", module)
+    proposal = propose("sourceless_model:Layer", "my_port.py")
+    assert (proposal.component, proposal.left) == ("encoder_layer", ())
+    assert "from sourceless_model import Layer" in proposal.text
+
+
+def test_axes_are_those_that_give_the_shape() -> None:
+    assert layouts("d h k", "h k", (12, 12), SIZES) == ["(h k) d", "d (h k)"]
+    assert layouts("d h k", "h k", (12, 12), SIZES, "out") == ["(h k) d"]
+    assert layouts("d h k", "h k", (12, 3, 4), SIZES) == ["d h k"]
+    assert layouts("d h k", "h k", (3, 12, 4), SIZES) == ["h d k"]
+    assert layouts("f d", "d", (12, 20, 1), SIZES) == ["d f 1"]
+    assert layouts("d h k", "h k", (36, 12), SIZES, "out", (1, 3)) == ["(1/3 h k) d", "(h 1/3 k) d"]
+    assert layouts("d h k", "h k", (12, 3, 3, 4), SIZES, "in", (2, 3)) == ["d (2/3) h k", "d h (2/3) k"]
+    assert layouts("d h k", "h k", (5, 12), SIZES) == []

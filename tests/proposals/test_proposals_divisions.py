@@ -1,0 +1,135 @@
+"""`new-port --from` of models that are divided otherwise than the suite divides them: each is proposed whole, and its port passes."""
+
+import sys
+from pathlib import Path
+
+import expectations
+import pytest
+from invoke import refused
+
+from rosettaformer.conformance.cases import attention, embedding, layers, layouts
+from rosettaformer.conformance.cases.build import Builder
+from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.ports.port import NotCovered, Port
+from rosettaformer.conformance.reference import components
+from rosettaformer.proposals import Proposal, propose
+
+MODELS = Path(__file__).parents[1] / "proposed"
+EMPTY = {"empty_row", "left_padding"}  # rows without a key, to which these models give the mean of all values
+FAMILIES = (attention, embedding, layers, layouts)
+SLOW = pytest.mark.exhaustive
+
+
+def judged(proposal: Proposal, path: Path) -> tuple[set[str], set[str]]:
+    """The cases of its component with which a port agrees, and those from which it differs, in every dtype that it has."""
+    path.write_text(proposal.text)
+    before = set(sys.modules)
+    own = Port(str(path))
+    for name in set(sys.modules) - before:  # the class's own file, which the next test may read again
+        if hasattr(sys.modules[name], "__file__") and str(sys.modules[name].__file__).startswith(str(MODELS)):
+            del sys.modules[name]
+    build = Builder(own.config, own.adapter.names.shared)
+    cases = [case for family in FAMILIES for case in family.cases(build) if case.component == proposal.component]
+    passed, failed = set(), set()
+    for case in cases:
+        if any(getattr(case.config, name) != value for name, value in own.config.items()):
+            continue
+        for dtype in own.dtypes:
+            try:
+                outputs = own.answer(case.at(dtype))
+            except NotCovered:
+                continue
+            outputs = outputs if isinstance(outputs, dict) else components.named_outputs(outputs)
+            expected = expectations.expect(case.at(dtype))
+            agrees = all(compare(one, outputs[name]).excess <= 1 for name, one in expected.items())
+            (passed if agrees else failed).add(case.name)
+    return passed, failed
+
+
+# what is named, what it is found to be, what its file says, a case that passes, and those that may differ
+DIVISIONS = [
+    ("torch_layouts.py:CausalSelfAttention", "self_attention", ['"x": "x_btd",', '"if": "causal",'], "causal_square", set()),
+    ("torch_layouts.py:MultiheadAttention", "self_attention", ['"(h 0/3 k) d"', '"return_attention": "return_weights"'], "ragged", EMPTY),
+    ("torch_sublayers.py:MultiHeadAttention", "cross_attention_sublayer", ['"return": lambda output, inputs: output[0],'], "ragged", EMPTY),
+    ("torch_sublayers.py:PositionwiseFeedForward", "feed_forward_sublayer", ['("feed_forward_norm", "layer_norm")'], "post", set()),
+    ("torch_layouts.py:CountedAttention", "multi_head_attention", ['"valid_lens": "length_b",'], "ragged", set()),
+    ("torch_layouts.py:CountedBlock", "encoder_layer", ['"valid_lens": "length_b",'], "post_ragged", set()),
+    ("torch_layouts.py:CountedEncoder", "token_encoder", ['"valid_lens": "source_length_b",'], "post", set()),
+    ("torch_layouts.py:RequiredCounts", "multi_head_attention", ["lengths(inputs[", "return torch.full("], "cross", set()),
+    ("torch_files.py:Encoder", "token_encoder", ['"src_mask": lambda inputs: attend_source(inputs),'], "post", EMPTY),
+    ("torch_files.py:Decoder", "token_decoder", ['"enc_src": "memory_bsd",', "attend_target(inputs)"], "post", EMPTY),
+    ("torch_layouts.py:SharedAttention", "multi_head_attention", ['"k i"', "module.fc_out.bias = None  # left out"], "square", EMPTY),
+    ("torch_layouts.py:SharedBlock", "encoder_layer", ['"value": "x_btd",', '"key": "x_btd",', '"k i"'], "post", EMPTY),
+    ("torch_layouts.py:RowAttention", "self_attention", ['"for": "b",', "earlier(inputs)[None] if"], "causal_ragged", EMPTY),
+    ("torch_layouts.py:FlatLogits", "logits", ['output.unflatten(0, inputs["x_btd"].shape[:2])'], "bias", set()),
+    pytest.param("linen_block.py:TokenEncoder", "token_encoder", ['("source_embedding", "tokens")'], "post", EMPTY, marks=SLOW),
+    pytest.param("linen_block.py:RowNorm", "layer_norm", ['"for": "b",'], "plain", {"large_mean", "batch_0"}, marks=SLOW),
+    pytest.param("keras_sublayers.py:FeedForward", "feed_forward_sublayer", ["layer_norm"], "post", set(), marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("source", "component", "words", "name", "differing"), DIVISIONS)
+def test_another_division_is_proposed_whole(
+    source: str, component: str, words: list[str], name: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what its class shows when it is run, and nothing is left to decide; every case passes but those in which the model is another."""
+    pytest.importorskip({"torch": "torch", "linen": "flax", "keras": "keras"}[source.partition("_")[0]])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(MODELS)
+    proposal = propose(str(MODELS / source), "my_port.py")
+    assert (proposal.component, proposal.left) == (component, ()), proposal.text
+    assert [text for text in words if text not in proposal.text] == []
+    passed, failed = judged(proposal, tmp_path / f"port_of_{source.partition(':')[2]}.py")
+    assert name in passed and failed <= differing, (passed, failed)
+
+
+@pytest.mark.exhaustive
+def test_keras_sublayers_need_the_arguments_that_they_hand_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a constructor takes as `**kwargs` is given by name."""
+    pytest.importorskip("keras")
+    monkeypatch.chdir(tmp_path)
+    given = {"num_heads": "config.heads", "key_dim": "config.key_size"}
+    for name, component in (("Cross", "cross_attention"), ("GlobalSelf", "self_attention"), ("CausalSelf", "self_attention")):
+        proposal = propose(f"{MODELS}/keras_sublayers.py:{name}Attention", "my_port.py", given=given)
+        assert (proposal.component, proposal.left) == (f"{component}_sublayer", ()), proposal.text
+        assert ('"if": "causal"' in proposal.text) == (name == "CausalSelf")
+
+
+def test_what_is_left_out_or_differs_is_said() -> None:
+    pytest.importorskip("torch")
+    proposal = propose(f"{MODELS}/torch_layouts.py:SharedAttention", "my_port.py")
+    assert proposal.notes == ("fc_out.bias left out: the other projections have no bias, and the reference has four or none",)
+    proposal = propose(f"{MODELS}/torch_sublayers.py:Transformer", "my_port.py")
+    assert proposal.left == ()
+    assert "1 / sqrt(model_width) times the logits, by which it differs from the reference" in proposal.notes[-1]
+    for words in (  # the norms stand before the layers, though they are declared after them
+        '("source_embedding_norm", "encoder.layer_norm")', '"final_norm": False,\n', '"embedding_norm": True,\n',
+        '"scale_embedding": False,\n', '"share_embeddings": True,\n', '"tie_logits": True,\n', '"epsilon": 1e-06,\n',
+        "output.unflatten(0, ", "these gave the reference's numbers; its output is 1 / sqrt(model_width) times the logits:",
+    ):  # fmt: skip
+        assert words in proposal.text, words
+
+
+def test_norms_that_are_declared_before_the_layers_may_stand_after_them(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = (MODELS / "torch_gpt.py").read_text()
+    lines = text.splitlines()
+    norm = next(line for line in lines if "self.ln_f = " in line)
+    blocks = next(line for line in lines if "self.blocks = " in line)
+    (tmp_path / "norm_first.py").write_text(text.replace(f"{norm}\n", "").replace(blocks, f"{norm}\n{blocks}"))
+    proposal = propose(f"{tmp_path}/norm_first.py:GPT", "my_port.py")
+    assert proposal.left == () and '"final_norm": True,\n' in proposal.text and '("decoder.final_norm", "ln_f")' in proposal.text
+
+
+REFUSED = [
+    ("torch_layouts.py:CausalSelfAttention", "multi_head_attention", "leave --component out, or name self_attention"),
+    ("torch_layouts.py:Headless", "", "gives its last layer's vectors, for which no case asks"),
+    ("torch_layouts.py:Odd", "", '(docs/ports.md, "Another division of the model")'),
+]
+
+
+@pytest.mark.parametrize(("source", "component", "message"), REFUSED)
+def test_the_way_in_is_said_where_nothing_is_proposed(source: str, component: str, message: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    options = ("--component", component) if component else ()
+    assert message in refused("new-port", "--from", str(MODELS / source), *options, folder=tmp_path)

@@ -1,0 +1,70 @@
+"""What the reference expects of a case, computed once for all tests, for every process of a run and for the next run.
+
+What is kept has the digest of what it depends on as its name: the code of the reference and of the judge, NumPy, and the case as it is run.
+Without pytest's cache folder it is kept in this process alone. A test of the expectation itself computes it anew.
+"""
+
+import functools
+import hashlib
+import os
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.reference import tolerance
+from rosettaformer.conformance.reference.store import Store, digest
+from rosettaformer.conformance.reference.tolerance import Expectation
+
+__all__ = ["FOLDER", "all_by_id", "expect", "store"]
+
+FOLDER = "ROSETTAFORMER_EXPECTATIONS"  # the variable that names the folder; tests/conftest.py sets it
+HOUSE = Path(__file__).parents[2]
+
+
+@functools.cache
+def all_by_id() -> dict[str, Case]:
+    """Every case by its id, gradients among them."""
+    return {case.id: case for case in all_cases(grad=True)}
+
+
+def expect(case: Case) -> dict[str, Expectation]:
+    """`tolerance.expect` of a case that has been cast to its dtype."""
+    return store().expect(case)
+
+
+class _OnDisk(Store):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def expect(self, case: Case) -> dict[str, Expectation]:
+        path = self._folder / digest(case)[:40]
+        if path.exists():
+            return pickle.loads(path.read_bytes())
+        found = tolerance.expect(case)
+        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+            pickle.dump(found, file)
+        os.replace(file.name, path)
+        return found
+
+
+@functools.cache
+def store() -> Store:
+    """The store of what this code expects; what other code expected is removed."""
+    if not (parent := os.environ.get(FOLDER)):
+        return Store()
+    state = hashlib.sha256(np.__version__.encode())
+    for package in ("reference_numpy", "rosettaformer/conformance"):
+        for path in sorted((HOUSE / package).rglob("*.py")):
+            state.update(path.read_bytes())
+    own = Path(parent, state.hexdigest()[:16])
+    for other in Path(parent).iterdir():
+        if other != own:
+            shutil.rmtree(other, ignore_errors=True)
+    own.mkdir(exist_ok=True)
+    return _OnDisk(own)

@@ -1,0 +1,140 @@
+"""The command, many times over, each time in a fork of one warmed process: what it says, how long it takes, how much memory it needs.
+
+`python tests/support/forked.py` serves: a line of JSON in, a line of JSON out.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Forks", "Outcome"]
+
+WARM = ("tokenizers", "sacrebleu", "matplotlib.figure", "torch", "safetensors.torch", "impl_torch.weights")
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1") | {"TOKENIZERS_PARALLELISM": "false"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """code: negative where a signal ended it. seconds: of the processor. memory: bytes at most, those of the warmed process among them."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    memory: int
+
+    def assert_refused(self) -> str:
+        """Exit code 2 with one message, in time and memory; the message."""
+        self.assert_modest()
+        assert self.code == 2, self
+        lines = [line for line in self.err.splitlines() if line.startswith("Error: ")]
+        assert len(lines) == 1 and len(self.err) < 20_000 and "Traceback" not in self.err, self
+        return self.err
+
+    def assert_modest(self) -> None:
+        assert "Traceback" not in self.err and self.seconds < 5 and self.memory < 1e9, self
+
+
+class Forks:
+    """The warmed process, and what commands do in forks of it."""
+
+    def __init__(self) -> None:
+        line = [sys.executable, __file__]
+        self._server = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | ONE_THREAD)
+
+    def run(self, *arguments: object, stdin: bytes = b"", folder: Path | None = None, limit: float = 20.0) -> Outcome:
+        """Ends the command after `limit` seconds."""
+        asked = {"arguments": [*map(str, arguments)], "stdin": stdin.hex(), "folder": str(folder or Path.cwd()), "limit": limit}
+        assert self._server.stdin and self._server.stdout
+        self._server.stdin.write(json.dumps(asked) + "\n")
+        self._server.stdin.flush()
+        return Outcome(**json.loads(self._server.stdout.readline()))
+
+    def close(self) -> None:
+        assert self._server.stdin
+        self._server.stdin.close()
+        self._server.wait(10)
+
+
+@contextlib.contextmanager
+def forks() -> Iterator[Forks]:
+    """For a fixture."""
+    found = Forks()
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def _serve() -> None:
+    for name in WARM:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    from rosettaformer import cli
+
+    for name in cli.COMMANDS:
+        importlib.import_module(f"rosettaformer.commands.{name.replace('-', '_')}")
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(_fork(**json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+def _fork(arguments: list[str], stdin: str, folder: str, limit: float) -> dict[str, Any]:
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(bytes.fromhex(stdin))
+        given.seek(0)
+        start = time.monotonic()
+        if not (child := os.fork()):
+            _become(arguments, folder, given.fileno(), out.fileno(), err.fileno())
+        while not (ended := os.wait4(child, os.WNOHANG))[0]:
+            if time.monotonic() - start > limit:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
+            time.sleep(0.002)
+        used = ended[2]
+        for file in (out, err):
+            file.seek(0)
+        texts = {"out": out.read().decode(errors="replace"), "err": err.read().decode(errors="replace")}
+        return {"code": os.waitstatus_to_exitcode(ended[1]), **texts, "seconds": used.ru_utime + used.ru_stime,
+                "memory": used.ru_maxrss * 1024}  # fmt: skip
+
+
+def _become(arguments: list[str], folder: str, *files: int) -> None:
+    """The command, in this process, as the interpreter would run it."""
+    code = 1
+    try:
+        os.setsid()
+        for target, file in enumerate(files):
+            os.dup2(file, target)
+        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0, "r"), os.fdopen(1, "w"), os.fdopen(2, "w", errors="backslashreplace")
+        os.chdir(folder)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        from rosettaformer.cli import main
+
+        main(arguments)
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()
