@@ -19,8 +19,8 @@ from random_cases import random_case
 
 from reference_numpy import arithmetic
 from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.defects import Defect, all_defects, injected
-from rosettaformer.conformance.defects.settings import all_settings
+from rosettaformer.conformance.catalogue import Defect, all_defects, injected
+from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws
 from rosettaformer.conformance.diagnosis.crashes import alike
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates

@@ -15,10 +15,10 @@ from rosettaformer import cli
 from rosettaformer.commands.explain import SHOWN, explain
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.defects import Defect, all_defects, injected
-from rosettaformer.conformance.defects.defect import CONFIGURED, bound
-from rosettaformer.conformance.defects.place import replaced
-from rosettaformer.conformance.defects.settings import all_settings
+from rosettaformer.conformance.catalogue import Defect, all_defects, injected
+from rosettaformer.conformance.catalogue.defect import CONFIGURED, bound
+from rosettaformer.conformance.catalogue.place import replaced
+from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis import explanation
 from rosettaformer.conformance.diagnosis.altered import FAILURES
 from rosettaformer.conformance.reference import components

@@ -8,8 +8,8 @@ from expectations import all_by_id
 
 from reference_numpy import layers
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.defects import Defect, all_defects
-from rosettaformer.conformance.defects.place import Place, Site, places, sites
+from rosettaformer.conformance.catalogue import Defect, all_defects
+from rosettaformer.conformance.catalogue.place import Place, Site, places, sites
 from rosettaformer.conformance.diagnosis import altered
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search

@@ -7,7 +7,7 @@ from typing import Any
 
 from reference_numpy import TransformerConfig, parameters, preset
 
-from ..conformance.defects import Defect
+from ..conformance.catalogue import Defect
 from ..conformance.reference.components import model_of
 from .calling import Call
 from .construction import Construction

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..conformance.case import Case
-from ..conformance.defects import Defect
+from ..conformance.catalogue import Defect
 from ..conformance.diagnosis import altered
 from ..conformance.reference.components import answer
 from .draft import Choice, Draft, Settings

@@ -5,8 +5,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from ..conformance.defects import Defect
-from ..conformance.defects.deviation import DEFECTS as DEVIATIONS
+from ..conformance.catalogue import Defect
+from ..conformance.catalogue.deviation import DEFECTS as DEVIATIONS
 from .draft import Choice, Draft
 from .inputs import is_model
 from .running import SAME, TRIED, Trials, combinations, with_values

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
+from ..catalogue import Defect, injected
 from ..compare import compare
-from ..defects import Defect, injected
 from ..reference import components, near_ties, tolerance
 
 __all__ = [

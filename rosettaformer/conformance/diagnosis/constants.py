@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
-from ..defects import Defect
-from ..defects.place import Place, places
+from ..catalogue import Defect
+from ..catalogue.place import Place, places
 from . import altered
 from .further_constants import FURTHER
 from .hypotheses import Hypotheses

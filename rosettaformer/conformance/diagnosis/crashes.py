@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ..case import Case
-from ..defects import Defect
+from ..catalogue import Defect
 from . import altered
 from .altered import Combination
 from .conditions import condition

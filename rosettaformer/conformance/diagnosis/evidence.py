@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
+from ..catalogue import Defect
 from ..compare import compare
-from ..defects import Defect
 from ..reference import tolerance
 from ..reference.components import SEARCHES
 from ..reference.near_ties import followed

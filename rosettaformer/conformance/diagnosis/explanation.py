@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..case import Case
-from ..defects import Defect
+from ..catalogue import Defect
 from .altered import Combination, separates
 from .crashes import Failed
 from .digits import ROUNDING, Nearly

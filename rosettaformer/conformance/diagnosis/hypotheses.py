@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..case import Case
-from ..defects import Defect
-from ..defects.place import Site, places, sites
+from ..catalogue import Defect
+from ..catalogue.place import Site, places, sites
 from ..reference.components import DECODING, FORWARD, TRAINING, forward_of
 from ..reference.store import Store
 from . import altered

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..defects import Defect
-from ..defects.place import Place
+from ..catalogue import Defect
+from ..catalogue.place import Place
 from . import explanation, stability
 from .altered import Combination
 from .findings import Finding

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from ..catalogue import Defect
+from ..catalogue.place import Site
 from ..compare import compare
-from ..defects import Defect
-from ..defects.place import Site
 from ..reference import tolerance
 from . import altered
 from .altered import Combination, Outputs

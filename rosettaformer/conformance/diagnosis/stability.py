@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
-from ..defects import Defect
+from ..catalogue import Defect
 from ..reference import trace
 from ..reference.tolerance import Expectation
 from . import altered

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...defects import Defect
-from ...defects.place import Site
+from ...catalogue import Defect
+from ...catalogue.place import Site
 from ...reference.paths import Paths, joined
 from .values import Values, arrays_of, first_of, general, observed, passed_on, relative, summing
 

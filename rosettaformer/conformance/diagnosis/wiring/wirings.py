@@ -14,8 +14,8 @@ import numpy as np
 from reference_numpy.parameters import flatten
 
 from ...case import Case
-from ...defects import Defect
-from ...defects.place import Site
+from ...catalogue import Defect
+from ...catalogue.place import Site
 from ...reference import components
 from ...reference.paths import Paths, joined
 from .values import Values, alike, arrays_of, defaults, first_of, general, observed, passed_on, relative, summing

@@ -49,7 +49,7 @@ class Mistake:
 def all_mistakes() -> Mapping[str, Mapping[str, Mistake]]:
     """The mistakes by the defect's id and the framework. Raises ValueError where two files hold one id."""
     found: dict[str, dict[str, Mistake]] = {}
-    for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):
+    for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
         if not file.name.endswith(".toml") or file.name == SAID:
             continue
         for identity, frameworks in tomllib.loads(file.read_text(encoding="utf-8")).items():
@@ -62,7 +62,7 @@ def all_mistakes() -> Mapping[str, Mapping[str, Mistake]]:
 @functools.cache
 def all_sayings() -> Mapping[str, str]:
     """What `rosettaformer diagnose` says of our PyTorch port with a mistake in it, by the defect's id."""
-    return tomllib.loads((resources.files(__name__) / SAID).read_text(encoding="utf-8"))
+    return tomllib.loads((resources.files(__package__) / SAID).read_text(encoding="utf-8"))
 
 
 def _mistake(tables: Sequence[Mapping[str, Any]]) -> Mistake:
