@@ -1,34 +1,31 @@
 """The catalogue of defects: real porting mistakes, each a few lines that alter one component of the reference."""
 
-import contextlib
+import functools
 import importlib
-import pkgutil
-from collections.abc import Iterator
+from collections.abc import Mapping
 
-from ..reference.paths import Paths
+from .alteration import Alteration, Altered, Variants, injected
 from .defect import Defect
+from .records import families, properties
 
-__all__ = ["Defect", "all_defects", "injected"]
-
-
-def all_defects() -> dict[str, Defect]:
-    """The catalogue by id. Raises ValueError where two defects share an id."""
-    defects: dict[str, Defect] = {}
-    for module in pkgutil.iter_modules(__path__):
-        for defect in getattr(importlib.import_module(f"{__name__}.{module.name}"), "DEFECTS", ()):
-            if defect.id in defects:
-                raise ValueError(f"defect ids must be unique; got {defect.id} twice")
-            defects[defect.id] = defect
-    return defects
+__all__ = ["Alteration", "Defect", "all_defects", "defects_of", "injected"]
 
 
-@contextlib.contextmanager
-def injected(*defects: Defect) -> Iterator[None]:
-    """The reference with these defects in it. Of several in one function each alters what those before it left there."""
-    paths = Paths()
-    with contextlib.ExitStack() as stack:
-        for defect in defects:
-            stack.enter_context(defect.altering(paths))
-        if any(defect.followed for defect in defects):
-            stack.enter_context(paths.followed())
-        yield
+@functools.cache
+def all_defects() -> Mapping[str, Defect]:
+    """The catalogue by id. Raises ValueError if a family's two files differ in their ids, or a table is not as `records` has it."""
+    return {id_: defect for name in families() for id_, defect in defects_of(name).items()}
+
+
+@functools.cache
+def defects_of(family: str) -> Mapping[str, Defect]:
+    """The defects of one family by id, in the order in which its Python file has them."""
+    module, tables = importlib.import_module(f"{__name__}.{family}"), families()[family]
+    altered: Altered = module.ALTERED
+    variants: Variants = getattr(module, "VARIANTS", {})
+    if odd := altered.keys() ^ tables.keys() | variants.keys() - altered.keys():
+        raise ValueError(f"{family}.py and {family}.toml must have the same ids; not in both: {', '.join(sorted(odd))}")
+    return {
+        id_: Defect(id=id_, replaces=replaces, variants=variants.get(id_, {}), **properties(family, tables, id_))
+        for id_, replaces in altered.items()
+    }

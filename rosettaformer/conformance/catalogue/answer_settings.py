@@ -7,8 +7,8 @@ import numpy as np
 
 from reference_numpy.strategy import Strategy
 
-from .defect import Defect, bound
-from .setting import setting
+from .alteration import Alteration, setting
+from .combinators import bound
 
 __all__ = ["answers", "looped"]
 
@@ -67,7 +67,7 @@ def looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Arr
     return altered
 
 
-def answers() -> Iterator[Defect]:
+def answers() -> Iterator[Alteration]:
     """The settings of what a search without beams returns, and of when it ends."""
     fix = "log p of each token given all before it; padding and 0 after the end"
     rows: dict[str, tuple[str, Callable[[Array, Array, int], tuple[Array, Array]]]] = {

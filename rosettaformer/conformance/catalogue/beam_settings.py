@@ -1,6 +1,5 @@
 """Settings of beam search: which beams live on, which end, what they are scored by, and what moves with them."""
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,9 +8,8 @@ import numpy as np
 from reference_numpy import beams
 from reference_numpy.beams import Beam
 
-from .defect import Defect
-from .place import replaced
-from .setting import setting
+from ..reference.patching import patched
+from .alteration import Alteration, setting
 
 __all__ = ["beam_settings", "ends_among", "penalised_by"]
 
@@ -150,7 +148,7 @@ def _tiled(original: Callable, self: Any, parameters: Any, config: Any, strategy
         mask_bs = None if source_mask_bs is None else source_mask_bs[row_b]
         return right(parameters, config, memory_bsd[row_b], mask_bs, batch)
 
-    with replaced("cache.start_cache", lambda right: functools.partial(start, right)):
+    with patched({"cache.start_cache": start}):
         original(self, parameters, config, strategy, *rest)
 
 
@@ -159,10 +157,10 @@ def _shifted_parents(original: Callable, rows: list[Any], size: int) -> tuple[Ar
     return token, row_b % size
 
 
-def beam_settings() -> Iterator[Defect]:
+def beam_settings() -> Iterator[Alteration]:
     """The settings of beam search."""
 
-    def of(name: str, title: str, fix: str, altered: Callable, place: str) -> Defect:
+    def of(name: str, title: str, fix: str, altered: Callable, place: str) -> Alteration:
         return setting(f"beams={name}", "beam_search", title, fix, altered, place)
 
     fix = "end every live beam once, and let the beam_size likeliest continuations of all live on"

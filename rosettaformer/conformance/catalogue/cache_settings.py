@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from .defect import Defect, on_arguments, on_result
-from .setting import setting
+from .alteration import Alteration, setting
+from .combinators import on_arguments, on_result
 
 __all__ = ["STEP", "caches", "numbered", "seeing", "with_mask"]
 
@@ -83,7 +83,7 @@ def _memory_of(choose: Callable[[int, int], int]) -> Callable[[Any], Any]:
     return change
 
 
-def caches() -> Iterator[Defect]:
+def caches() -> Iterator[Alteration]:
     """The settings of decoding in steps."""
     fix = "append the keys and values of every step, and attend to all of them"
     for name, (title, keys, values) in _SEEN.items():

@@ -7,15 +7,15 @@ import numpy as np
 
 from reference_numpy import softmax
 
-from .defect import Defect, on_arguments, on_call, on_result
-from .setting import setting
+from .alteration import Alteration, setting
+from .combinators import on_arguments, on_call, on_result
 
 __all__ = ["choices"]
 
 Array = np.ndarray
 
 
-def choices() -> Iterator[Defect]:
+def choices() -> Iterator[Alteration]:
     """The settings of penalties, truncation and draws."""
     yield from _penalties()
     yield from _truncations()
@@ -56,7 +56,7 @@ def _fewer(part: Callable[[Array], Array]) -> Callable:
     return on_call(lambda token_bn, mask_bn, **others: {"token_bn": part(token_bn), "mask_bn": None if mask_bn is None else part(mask_bn)})
 
 
-def _penalties() -> Iterator[Defect]:
+def _penalties() -> Iterator[Alteration]:
     fix = "x / penalty where the score x is positive, otherwise x penalty, of each token that the target holds"
     rows: dict[str, tuple[str, Callable]] = {
         "each time": ("a token is penalised each time that the target holds it", _penalised(lambda x, count, c: _by_sign(x, c**count))),
@@ -151,7 +151,7 @@ def _higher_first(original: Callable, logits_bv: Array, *options: Any, **named: 
     return original(logits_bv[:, ::-1], *options, **named)[:, ::-1]
 
 
-def _truncations() -> Iterator[Defect]:
+def _truncations() -> Iterator[Alteration]:
     fix = "first divide by the temperature, then keep the top_k largest, then the likeliest that together have top_p"
 
     def finite(value: float) -> Callable:
@@ -201,7 +201,7 @@ def _likeliest_first(p_bv: Array, uniform_b1: Array) -> Array:
     return np.take_along_axis(order_bv, place_b[:, None], axis=1)[:, 0]
 
 
-def _draws() -> Iterator[Defect]:
+def _draws() -> Iterator[Alteration]:
     fix = "the lowest id whose p_0 + ... + p_id exceeds the uniform number"
 
     def within(p_bv: Array, id_b: Array) -> Array:

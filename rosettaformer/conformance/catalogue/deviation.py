@@ -7,9 +7,9 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from .defect import Defect
+from .alteration import Altered, Variants
 
-__all__ = ["DEFECTS", "normalised", "variance"]
+__all__ = ["ALTERED", "VARIANTS", "normalised", "variance"]
 
 Array = np.ndarray
 
@@ -45,63 +45,34 @@ def _centred(x: Array) -> Array:
     return x - arithmetic.mean(x, -1)
 
 
-_VARIANCE: dict[str, Any] = {
-    "torch": "y = (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True, correction=0) + epsilon)",
-    "tf": "mean, variance = tf.nn.moments(x, -1, keepdims=True); y = (x - mean) * tf.math.rsqrt(variance + epsilon)",
-    "jax": "y = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + epsilon)",
+ALTERED: Altered = {
+    "NRM1": {"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1)) + epsilon)},
+    "NRM3": {"normalization.layer_norm": normalised(lambda x, epsilon: (variance(x) + epsilon) ** 2)},
+    "NRM23": _norm(lambda x, epsilon: np.sqrt(_squares(_centred(x)) + epsilon)),
 }
-DEFECTS = (
-    Defect(
-        id="NRM1",
-        title="unbiased deviation, epsilon outside the root",
-        what="`(x - mean) / (std + epsilon)` with std divided by d - 1, instead of `/ sqrt(variance + epsilon)` divided by d.",
-        shows="Too small by sqrt((d-1)/d), and more in rows of small variance. A small width shows it most.",
-        **_VARIANCE,
-        evidence="guide, annotated-transformer#119",
-        variants={
-            "the variance is at least epsilon: sqrt(max(variance, epsilon))": _norm(
-                lambda x, epsilon: np.sqrt(np.maximum(variance(x), epsilon))
-            ),
-            "the deviation is at least epsilon: max(sqrt(variance), epsilon)": _norm(
-                lambda x, epsilon: np.maximum(np.sqrt(variance(x)), epsilon)
-            ),
-            "epsilon is squared: sqrt(variance + epsilon^2)": _norm(lambda x, epsilon: np.sqrt(variance(x) + epsilon * epsilon)),
-            "epsilon is outside the root, and inside, too": _norm(lambda x, epsilon: np.sqrt(variance(x) + epsilon) + epsilon),
-        },
-        replaces={"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1)) + epsilon)},
-    ),
-    Defect(
-        id="NRM3",
-        title="the variance is squared instead of rooted",
-        what="`(x - mean) / (variance + epsilon)^2`: `** 2` for `** 0.5`; or there is no root at all.",
-        shows="Rows of variance 1 agree, all others do not. Any other variance shows it.",
-        **_VARIANCE,
-        variants={
-            "divided by the variance, without a root": {"normalization.layer_norm": normalised(lambda x, epsilon: variance(x) + epsilon)},
-            "multiplied by the deviation": {"normalization.layer_norm": normalised(lambda x, epsilon: 1 / np.sqrt(variance(x) + epsilon))},
-            "nothing is divided: x - mean": {"normalization.layer_norm": normalised(lambda x, epsilon: x.dtype.type(1))},
-        },
-        evidence="llm-foundry#372",
-        replaces={"normalization.layer_norm": normalised(lambda x, epsilon: (variance(x) + epsilon) ** 2)},
-    ),
-    Defect(
-        id="NRM23",
-        title="divided by the root of the sum of squares, not of their mean",
-        component="layer_norm",
-        what="`(x - mean) / sqrt(sum (x - mean)^2 + epsilon)`: every row has length 1, not sqrt(d); or the deviation "
-        "is another measure of spread.",
-        shows="Too small by sqrt(d). Any input shows it.",
-        **_VARIANCE,
-        variants={
-            "divided by the length: x / sqrt(sum x^2 + epsilon), as F.normalize": _norm(
-                lambda x, epsilon: np.sqrt(_squares(x) + epsilon), mean=False
-            ),
-            "divided by the mean magnitude of x - mean": _norm(lambda x, epsilon: arithmetic.mean(np.abs(_centred(x)), -1) + epsilon),
-            "divided by the largest magnitude of x - mean": _norm(
-                lambda x, epsilon: np.abs(_centred(x)).max(axis=-1, keepdims=True, initial=0) + epsilon
-            ),
-        },
-        evidence="derived, not reported",
-        replaces=_norm(lambda x, epsilon: np.sqrt(_squares(_centred(x)) + epsilon)),
-    ),
-)
+VARIANTS: Variants = {
+    "NRM1": {
+        "the variance is at least epsilon: sqrt(max(variance, epsilon))": _norm(
+            lambda x, epsilon: np.sqrt(np.maximum(variance(x), epsilon))
+        ),
+        "the deviation is at least epsilon: max(sqrt(variance), epsilon)": _norm(
+            lambda x, epsilon: np.maximum(np.sqrt(variance(x)), epsilon)
+        ),
+        "epsilon is squared: sqrt(variance + epsilon^2)": _norm(lambda x, epsilon: np.sqrt(variance(x) + epsilon * epsilon)),
+        "epsilon is outside the root, and inside, too": _norm(lambda x, epsilon: np.sqrt(variance(x) + epsilon) + epsilon),
+    },
+    "NRM3": {
+        "divided by the variance, without a root": {"normalization.layer_norm": normalised(lambda x, epsilon: variance(x) + epsilon)},
+        "multiplied by the deviation": {"normalization.layer_norm": normalised(lambda x, epsilon: 1 / np.sqrt(variance(x) + epsilon))},
+        "nothing is divided: x - mean": {"normalization.layer_norm": normalised(lambda x, epsilon: x.dtype.type(1))},
+    },
+    "NRM23": {
+        "divided by the length: x / sqrt(sum x^2 + epsilon), as F.normalize": _norm(
+            lambda x, epsilon: np.sqrt(_squares(x) + epsilon), mean=False
+        ),
+        "divided by the mean magnitude of x - mean": _norm(lambda x, epsilon: arithmetic.mean(np.abs(_centred(x)), -1) + epsilon),
+        "divided by the largest magnitude of x - mean": _norm(
+            lambda x, epsilon: np.abs(_centred(x)).max(axis=-1, keepdims=True, initial=0) + epsilon
+        ),
+    },
+}

@@ -1,14 +1,13 @@
 """Settings of what the first layer is given: the embedding's scale, shared and tied tables, positions and segments."""
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from .defect import CONFIGURED, Defect, on_arguments, on_result
-from .place import replaced
-from .setting import setting
+from ..reference.patching import patched
+from .alteration import CONFIGURED, Alteration, setting
+from .combinators import on_arguments, on_result
 
 __all__ = ["inputs"]
 
@@ -21,9 +20,7 @@ def _without_positions(side: str) -> Callable:
     def altered(original: Callable, parameters: Any, config: Any, own: str, *rest: Any) -> np.ndarray:
         if own != side or not (config.encoder_layers and config.decoder_layers):
             return original(parameters, config, own, *rest)
-        with contextlib.ExitStack() as stack:
-            for place in POSITIONS:
-                stack.enter_context(replaced(place, lambda function: lambda *given: np.zeros_like(function(*given))))
+        with patched(dict.fromkeys(POSITIONS, on_result(np.zeros_like))):
             return original(parameters, config, own, *rest)
 
     return altered
@@ -38,13 +35,13 @@ def _default_segment(number: int) -> Callable:
     return altered
 
 
-def inputs() -> Iterator[Defect]:
+def inputs() -> Iterator[Alteration]:
     """The settings of what the first layer is given, and of the tables."""
 
     def shared(config: Any) -> Any:
         return config.replace(share_embeddings=True) if config.source_vocabulary == config.target_vocabulary else config
 
-    def choice(name: str, component: str, title: str, altered: Callable, *places: str) -> Defect:
+    def choice(name: str, component: str, title: str, altered: Callable, *places: str) -> Alteration:
         return setting(
             f"{name}=True", component, title, f"build the model with the config's {name}", altered, *places, elsewhere=CONFIGURED
         )

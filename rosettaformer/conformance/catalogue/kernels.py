@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .defect import LOADED, Defect, on_arguments
+from .alteration import Altered
+from .combinators import on_arguments
 
 __all__ = [
-    "DEFECTS", "FUSED", "OUTPUT", "PROJECTIONS", "exchanged", "interleaved", "of_bias", "of_projection", "spread", "transposed",
+    "ALTERED", "FUSED", "OUTPUT", "PROJECTIONS", "exchanged", "interleaved", "of_bias", "of_projection", "spread", "transposed",
     "without_bias",
 ]  # fmt: skip
 
@@ -96,88 +97,11 @@ def _interleaved_by_head(parameters: Tree) -> Tree:
     return dict(parameters) | read
 
 
-_ORDER: dict[str, Any] = {
-    "torch": "query, key, value = F.linear(x, in_proj_weight, in_proj_bias).chunk(3, dim=-1)  # rows: all of q, all of k, all of v",
-    "tf": "query, key, value = tf.split(fused, 3, axis=-1)  # before the heads are split; Keras' own weights: query, key, value, output",
-    "jax": "query, key, value = jnp.split(fused, 3, axis=-1)  # before the heads are split",
+ALTERED: Altered = {
+    "MHA3": {"attention.multi_head_attention": on_arguments(parameters=_interleaved_by_head)},
+    "MHA4": {"attention._projection": of_projection(interleaved)},
+    "MHA5": {"attention._projection": of_projection(_transposed_if_square)},
+    "MHA6": {"attention.multi_head_attention": exchanged(("key", "value"), ("value", "key"))},
+    "MHA8": {"attention._projection": of_projection(without_bias)},
+    "MHA12": {"attention._projection": of_projection(without_bias, "key")},
 }
-_KERNEL: dict[str, Any] = {
-    "torch": "linear.weight.data = kernel.reshape(width, heads * size).T.contiguous()  # from d h k: first flatten, then transpose",
-    "tf": "attention.query_dense.kernel.assign(tf.reshape(tf.transpose(linear_weight), [width, heads, size]))  # Keras: d h k",
-    "jax": 'params["query"]["kernel"] = linear_weight.T.reshape(width, heads, size)  # Flax: d h k',
-}
-_BIAS: dict[str, Any] = {
-    "torch": "self.query = nn.Linear(width, heads * size, bias=True)  # the same for key, value and output",
-    "tf": "keras.layers.MultiHeadAttention(heads, size, use_bias=True)",
-    "jax": "nn.MultiHeadDotProductAttention(heads, use_bias=True)",
-}
-
-DEFECTS = (
-    Defect(
-        id="MHA3",
-        title="a fused query-key-value kernel is read head by head",
-        what="The columns `[q | k | v]`, each `h k`, are read as `h [q | k | v] k`, as GPT-NeoX and BLOOM store them (or the reverse).",
-        shows="No error, since the sizes agree; the projections are scrambled. Any input with more than one head and k = e shows it.",
-        **_ORDER,
-        elsewhere="the heads are split before query, key and value are",
-        evidence="vllm#53114, swift-models#564, tensor_parallel#103",
-        replaces={"attention.multi_head_attention": on_arguments(parameters=_interleaved_by_head)},
-    ),
-    Defect(
-        id="MHA4",
-        title="a kernel's head and size axes are exchanged",
-        component="multi_head_attention",
-        what="`d (h k)` is read as `d (k h)`, and the output's `(h e) d` as `(e h) d`.",
-        shows="A head gets every h-th column instead of a block of them. More than one head shows it.",
-        **_KERNEL,
-        elsewhere="the heads are split or merged with the size first: h k are the axes, the head before the size",
-        evidence="keras#18373, transformers#10809",
-        replaces={"attention._projection": of_projection(interleaved)},
-    ),
-    Defect(
-        id="MHA5",
-        title="a square kernel is not transposed",
-        component="multi_head_attention",
-        what="torch's Linear stores `(h k) d`; where h k = d the untransposed kernel fits without an error.",
-        shows="No error, another projection. Kernels with h k = d show it.",
-        **_KERNEL,
-        elsewhere="the kernel is applied transposed",
-        evidence="nntile#370, AutoGPTQ#139",
-        replaces={"attention._projection": of_projection(_transposed_if_square)},
-    ),
-    Defect(
-        id="MHA6",
-        title="the parameters of value and key are exchanged",
-        what="`m W^V` are the keys and `m W^K` the values: the order is query, value, key in Keras' call and query, key, value elsewhere.",
-        shows="No error where k = e. Any input with a key kernel unlike the value kernel shows it.",
-        torch="self.attention(query, key, value)",
-        tf="self.attention(query=query, value=value, key=key)  # by name: positionally Keras takes query, value, key",
-        jax="self.attention(query, key, value)",
-        elsewhere=LOADED,
-        evidence="jsbaan/transformer-from-scratch#1",
-        replaces={"attention.multi_head_attention": exchanged(("key", "value"), ("value", "key"))},
-    ),
-    Defect(
-        id="MHA8",
-        title="the projections' biases are missing",
-        component="multi_head_attention",
-        what="`x W` instead of `x W + b` for query, key, value and output.",
-        shows="Outputs are shifted. Biases that are not zero show it.",
-        **_BIAS,
-        elsewhere=LOADED,
-        evidence="keras_lab",
-        replaces={"attention._projection": of_projection(without_bias)},
-    ),
-    Defect(
-        id="MHA12",
-        title="the key projection's bias is missing",
-        component="multi_head_attention",
-        what="`m W^K` instead of `m W^K + b^K`: every logit of a query shifts by `q b^K`, which the softmax cancels.",
-        shows="Nothing in a model whose positions are added to the input; with rotary positions it would show.",
-        **_BIAS,
-        elsewhere=LOADED,
-        evidence="derived, not reported",
-        replaces={"attention._projection": of_projection(without_bias, "key")},
-        unobservable="the softmax does not change when all logits of a query shift by the same number",
-    ),
-)

@@ -8,8 +8,8 @@ import numpy as np
 
 from reference_numpy import arithmetic, loss
 
-from .defect import Defect, on_call
-from .setting import setting
+from .alteration import Alteration, setting
+from .combinators import on_call
 
 __all__ = ["BOTH", "KL", "losses", "lost_mass", "scored", "spread_over_fewer"]
 
@@ -130,10 +130,10 @@ def _clipped(epsilon: float) -> Curve:
     return lambda log_p: np.clip(log_p, *inside), lambda log_p: ((log_p >= inside[0]) & (log_p <= inside[1])).astype(log_p.dtype)
 
 
-def losses() -> Iterator[Defect]:
+def losses() -> Iterator[Alteration]:
     """The settings of the loss."""
 
-    def of(name: str, title: str, fix: str, altered: Mapping[str, Callable]) -> Defect:
+    def of(name: str, title: str, fix: str, altered: Mapping[str, Callable]) -> Alteration:
         return setting(name, "cross_entropy", title, fix, altered[BOTH[0]], *altered)
 
     fix = "q = (1 - smoothing) onehot + smoothing / V"
@@ -185,7 +185,7 @@ def _exponential(original: Callable, *args: Any, **options: Any) -> Array:
     return np.exp(original(*args, **options))
 
 
-def _alignments() -> Iterator[Defect]:
+def _alignments() -> Iterator[Alteration]:
     """What the decoder is given, and which labels count."""
     first = lambda x_bt: x_bt[:, :1]  # noqa: E731 - of a target its start tokens
     pairs: dict[str, tuple[str, Callable[[Array], tuple[Array, Array]]]] = {

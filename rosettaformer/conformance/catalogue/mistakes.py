@@ -1,7 +1,7 @@
 """The defects of the catalogue as edits of our own ports: in each framework the lines that are right, and the mistake in their place.
 
-A file for each family of defects holds `[[ID.framework]]` tables: `file`, `right` and `wrong`. `right` occurs once in that file of the
-port. The tests apply the edits to a copy of the port and compare what it gives with the reference with the defect in it.
+The `[[ID.framework]]` tables of a family's file have `file`, `right` and `wrong`. `right` occurs once in that file of the port. The tests
+apply the edits to a copy of the port and compare what it gives with the reference with the defect in it.
 """
 
 import functools
@@ -12,11 +12,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from .alteration import FRAMEWORKS
+from .records import SAID, families
+
 __all__ = ["FRAMEWORKS", "NOTHING", "SAID", "Edit", "Mistake", "all_mistakes", "all_sayings", "edited"]
 
-FRAMEWORKS = ("torch", "tf", "jax")
 NOTHING = "all that was asked conforms"  # what is said of a mistake that no case of its component shows
-SAID = "said.toml"  # what diagnosis says of the mistakes in PyTorch; `python tests/mistakes.py --said` adds what is missing
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,12 @@ class Mistake:
 
 @functools.cache
 def all_mistakes() -> Mapping[str, Mapping[str, Mistake]]:
-    """The mistakes by the defect's id and the framework. Raises ValueError where two files hold one id."""
-    found: dict[str, dict[str, Mistake]] = {}
-    for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
-        if not file.name.endswith(".toml") or file.name == SAID:
-            continue
-        for identity, frameworks in tomllib.loads(file.read_text(encoding="utf-8")).items():
-            if identity in found:
-                raise ValueError(f"{file.name}: {identity} is in another file, too")
-            found[identity] = {framework: _mistake(tables) for framework, tables in frameworks.items()}
-    return found
+    """The mistakes by the defect's id and the framework."""
+    return {
+        id_: {framework: _mistake(table[framework]) for framework in FRAMEWORKS if framework in table}
+        for family in families().values()
+        for id_, table in family.items()
+    }
 
 
 @functools.cache

@@ -1,20 +1,20 @@
 """Defects of where the norms of a layer stand, and of which is which."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from reference_numpy import layers, normalization
 
-from .defect import LOADED, Defect, on_call
+from ..reference.patching import patched
+from .alteration import Altered, Replaces, Variants
+from .combinators import on_call
 from .residual import LAYERS, SUBLAYERS
 
-__all__ = ["DEFECTS"]
+__all__ = ["ALTERED", "VARIANTS"]
 
 Array = np.ndarray
-Replaces = Mapping[str, Callable]
 IN, OUT = "layers.residual_in", "layers.residual_out"
 
 
@@ -49,12 +49,10 @@ def _norm_of(original: Callable, parameters: Any, config: Any, name: str, *rest:
 
 
 def _only_query(original: Callable, parameters: Any, config: Any, x_btd: Array, *rest: Any, **options: Any) -> Array:
-    attend = layers._attend
-
-    def of_input(parameters: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *others: Any) -> Array:
+    def of_input(attend: Callable, parameters: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *others: Any) -> Array:
         return attend(parameters, config, name, query_btd, x_btd if name == "self_attention" else memory_bsd, *others)
 
-    with mock.patch.object(layers, "_attend", of_input):
+    with patched({"layers._attend": of_input}):
         return original(parameters, config, x_btd, *rest, **options)
 
 
@@ -64,71 +62,29 @@ def _normed_memory(original: Callable, parameters: Any, config: Any, name: str, 
     return original(parameters, config, name, query_btd, memory_bsd, *rest)
 
 
-_LAYER: dict[str, Any] = {
-    "torch": "x = self.norm1(x + self.attention(x)); x = self.norm2(x + self.feed_forward(x))  # pre: x = x + f(norm(x)); two norms",
-    "tf": "x = self.norm1(x + self.attention(x, x)); x = self.norm2(x + self.feed_forward(x))  # pre: x = x + f(norm(x)); two norms",
-    "jax": "x = self.norm1(x + self.attention(x)); x = self.norm2(x + self.feed_forward(x))  # pre: x = x + f(norm(x)); two norms",
+ALTERED: Altered = {
+    "NRM16": _placed("post", "pre"),
+    "NRM17": _renamed(feed_forward="self_attention"),
+    "NRM18": dict.fromkeys((IN, OUT), _norm_of),
+    "NRM19": dict.fromkeys(LAYERS, _only_query),
 }
-DEFECTS = (
-    Defect(
-        id="NRM16",
-        title="the norms of the layers are missing",
-        component="encoder_layer",
-        what="`x + f(x)` instead of `norm(x + f(x))` or `x + f(norm(x))`.",
-        shows="The residual stream is never normalised. Any input shows it.",
-        variants={f"the norm of {words} is missing": _placed("post", "pre", name) for name, words in SUBLAYERS.items()}
-        | {"only the feed-forward has a norm": _placed("post", "pre", "self_attention", "cross_attention")},
-        **_LAYER,
-        evidence="allennlp#640",
-        replaces=_placed("post", "pre"),
-    ),
-    Defect(
-        id="NRM17",
-        title="the self-attention's norm serves the feed-forward, too",
-        component="encoder_layer",
-        what="Scale and offset of one norm of the layer are used at two places, or those of two are exchanged.",
-        shows="Nothing in a fresh model, whose norms are equal; trained scales and offsets show it.",
-        elsewhere=LOADED,
-        variants={
-            "the feed-forward's norm serves the self-attention, too": _renamed(self_attention="feed_forward"),
-            "the self-attention's norm serves every sub-layer": _renamed(cross_attention="self_attention", feed_forward="self_attention"),
-            "the self-attention's norm serves the cross-attention, too": _renamed(cross_attention="self_attention"),
-            "the norms of self-attention and feed-forward are exchanged": _renamed(
-                self_attention="feed_forward", feed_forward="self_attention"
-            ),
-            "the norms of cross-attention and feed-forward are exchanged": _renamed(
-                cross_attention="feed_forward", feed_forward="cross_attention"
-            ),
-            "the norms of self- and cross-attention are exchanged": _renamed(
-                self_attention="cross_attention", cross_attention="self_attention"
-            ),
-        },
-        **_LAYER,
-        evidence="OLMo#222, mmdit#4",
-        replaces=_renamed(feed_forward="self_attention"),
-    ),
-    Defect(
-        id="NRM18",
-        title="each norm of the layers is applied twice",
-        component="encoder_layer",
-        what="`norm(norm(x))` with one norm's scale and offset, instead of `norm(x)`.",
-        shows="Nothing in a fresh model, but for epsilon; trained scales and offsets show it.",
-        variants={"a norm stands before and after every sub-layer": _placed("pre", "post")},
-        **_LAYER,
-        evidence="llama.cpp#1925",
-        replaces=dict.fromkeys((IN, OUT), _norm_of),
-    ),
-    Defect(
-        id="NRM19",
-        title="only the query is normed",
-        component="encoder_layer",
-        what="`attention(norm(x), x, x)` instead of pre-norm's `attention(norm(x), norm(x), norm(x))`.",
-        shows="Keys and values grow with the residual stream. Any pre-norm input shows it; post-norm has no such place.",
-        variants={"the memory is normed with the cross-attention's norm": {"layers._attend": _normed_memory}},
-        torch="y = self.norm(x); x = x + self.attention(y, y, y)  # the memory of a cross-attention is not normed here",
-        tf="y = self.norm(x); x = x + self.attention(query=y, value=y)  # the memory of a cross-attention is not normed here",
-        jax="y = self.norm(x); x = x + self.attention(y, y, y)  # the memory of a cross-attention is not normed here",
-        evidence="jadore801120#142",
-        replaces=dict.fromkeys(LAYERS, _only_query),
-    ),
-)
+VARIANTS: Variants = {
+    "NRM16": {f"the norm of {words} is missing": _placed("post", "pre", name) for name, words in SUBLAYERS.items()}
+    | {"only the feed-forward has a norm": _placed("post", "pre", "self_attention", "cross_attention")},
+    "NRM17": {
+        "the feed-forward's norm serves the self-attention, too": _renamed(self_attention="feed_forward"),
+        "the self-attention's norm serves every sub-layer": _renamed(cross_attention="self_attention", feed_forward="self_attention"),
+        "the self-attention's norm serves the cross-attention, too": _renamed(cross_attention="self_attention"),
+        "the norms of self-attention and feed-forward are exchanged": _renamed(
+            self_attention="feed_forward", feed_forward="self_attention"
+        ),
+        "the norms of cross-attention and feed-forward are exchanged": _renamed(
+            cross_attention="feed_forward", feed_forward="cross_attention"
+        ),
+        "the norms of self- and cross-attention are exchanged": _renamed(
+            self_attention="cross_attention", cross_attention="self_attention"
+        ),
+    },
+    "NRM18": {"a norm stands before and after every sub-layer": _placed("pre", "post")},
+    "NRM19": {"the memory is normed with the cross-attention's norm": {"layers._attend": _normed_memory}},
+}

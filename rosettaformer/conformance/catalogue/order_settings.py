@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from reference_numpy import dropout
-
-from .defect import LOADED, Defect, on_arguments, on_result
-from .setting import setting
+from ..reference.patching import within
+from .alteration import LOADED, Alteration, setting
+from .combinators import on_arguments, on_result
 
 __all__ = ["orders"]
 
@@ -44,19 +42,15 @@ def _first(change: Callable[[Array], Array]) -> Callable[[Any], Any]:
     return lambda result: (change(result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
 
 
-def _transposed_weights(original: Callable, *args: Any, **options: Any) -> Any:
-    """The attention whose weights `b h t s`, where t is s, multiply the values with their last axes exchanged."""
-    dropped = dropout.dropout
-
-    def exchanged(weights_bhts: Array, *rest: Any) -> Array:
-        result = dropped(weights_bhts, *rest)
-        return result.swapaxes(2, 3) if result.shape[2] == result.shape[3] else result
-
-    with mock.patch.object(dropout, "dropout", exchanged):
-        return original(*args, **options)
+def _exchanged(weights_bhts: Array) -> Array:
+    return weights_bhts.swapaxes(2, 3) if weights_bhts.shape[2] == weights_bhts.shape[3] else weights_bhts
 
 
-def orders() -> Iterator[Defect]:
+# the attention whose weights `b h t s`, where t is s, multiply the values with their last axes exchanged
+_transposed_weights = within({"dropout.dropout": on_result(_exchanged)})
+
+
+def orders() -> Iterator[Alteration]:
     """Heads in another order, and reshapes in place of transposes."""
     fix, component = "keep the heads of queries, keys, values and output in one order", "scaled_dot_product_attention"
     for name, order in HEADS.items():

@@ -1,21 +1,19 @@
 """Defects of what is taken for padding, and of what is done to it."""
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from reference_numpy import mask, stacks
+from reference_numpy import mask
 
-from ..reference.components import module_of
-from .defect import CONFIGURED, Defect, bound, on_arguments
+from ..reference.patching import patched
+from .alteration import Altered, Replaces, Variants
+from .combinators import bound, on_arguments
 
-__all__ = ["DEFECTS"]
+__all__ = ["ALTERED", "VARIANTS"]
 
 Array = np.ndarray
-Replaces = Mapping[str, Callable]
 DECODE = "transformer.decode"
 SIDES = ("source", "target")
 
@@ -35,14 +33,12 @@ def _in_models(id_: Callable[[int], int | None], *sides: str, positions: bool = 
         return original(config, side, token, other_bt) if positions else (other_bt, original(config, side, token)[1])
 
     def crossing(original: Callable, parameters: Any, config: Any, source: Any, *rest: Any, **options: Any) -> Array:
-        given, decode = bound(original, parameters, config, source, *rest, **options), module_of("transformer").decode
+        given = bound(original, parameters, config, source, *rest, **options)
         if source is None or given["source_mask_bs"] is not None:
             return original(**given)
 
-        def under(parameters: Any, config: Any, target: Array, memory_bsd: Array, mask_bs: Array, *others: Any) -> Array:
-            return decode(parameters, config, target, memory_bsd, mask.token_mask(source, id_(config.source_vocabulary)), *others)
-
-        with mock.patch.object(module_of("transformer"), "decode", under):
+        under = on_arguments(source_mask_bs=mask.token_mask(source, id_(config.source_vocabulary)))
+        with patched({DECODE: under}):
             return original(**given)
 
     return {"inputs.masked_positions": masked} | ({"transformer.transformer": crossing} if "source" in sides else {})
@@ -57,7 +53,7 @@ def _at(stack: str, id_: int | None, ignoring: bool) -> Replaces:
         if source is None or (given["source_mask_bs"] is not None and not ignoring):
             return original(**given)
         other = on_arguments(**{argument: mask.padding_mask(mask.token_mask(source, id_))})
-        with mock.patch.object(stacks, stack, functools.partial(other, getattr(stacks, stack))):
+        with patched({f"stacks.{stack}": other}):
             return original(**given)
 
     return {"transformer.transformer": altered}
@@ -121,67 +117,27 @@ def _logit(value: float) -> Replaces:
     return {DECODE: altered}
 
 
-_MASK: dict[str, Any] = {
-    "torch": "mask = token != config.padding_id  # of the tokenizer; generate, collate and the loss ignore the same id",
-    "tf": "mask = tf.not_equal(token, config.padding_id)  # Embedding(mask_zero=True) takes it for 0",
-    "jax": "mask = token != config.padding_id  # of the tokenizer; Flax' examples take it for 0",
+ALTERED: Altered = {
+    "PAD1": _taken(0),
+    "PAD2": {"inputs._summed": _zero_embedding},
+    "PAD3": _logit(-np.inf),
 }
-_ROWS: dict[str, Any] = {
-    "torch": "x = self.norm(x + self.attention(x, x, x, key_padding_mask=~mask))  # hide keys; leave the rows of padding as they are",
-    "tf": "x = self.norm(x + self.attention(x, x, attention_mask=mask[:, None, :]))  # hide keys; leave the rows of padding as they are",
-    "jax": "x = self.norm(x + self.attention(x, mask=mask[:, None, None, :]))  # hide keys; leave the rows of padding as they are",
+VARIANTS: Variants = {
+    "PAD1": {
+        "no id is padding, for the positions neither (or one that does not occur)": _taken(None),
+        **{f"the padding id is taken as {id_}": _taken(id_) for id_ in (1, 2, 3)},
+        "the padding id is taken as the last one of the vocabulary": _in_models(lambda vocabulary: vocabulary - 1, *SIDES),
+        **dict(_each(0)),
+        **dict(_each(None)),
+        **dict(_each(1)),
+    },
+    "PAD2": {
+        "the self-attention's output is zero at padding": {"attention.multi_head_attention": _zero_where_hidden("mask_bhts", "memory_bsd")},
+        "the layers' output is zero at padding": {
+            "layers.encoder_layer": _zero_where_hidden("mask_bhts"),
+            "layers.decoder_layer": _zero_where_hidden("self_mask_bhts"),
+        },
+        "the logits are zero at padding": {DECODE: _zero_logits},
+    },
+    "PAD3": {"the padding id's logit is -1e9": _logit(-1e9), "the padding id's logit is 0": _logit(0.0)},
 }
-DEFECTS = (
-    Defect(
-        id="PAD1",
-        title="the padding id is taken as 0",
-        component="token_mask",
-        what="`mask = token != 0`, whatever the config's padding id is: another number is written in the code, or none.",
-        shows="Real tokens are hidden and padding is seen. A padding id that is another one shows it, together with the id that is hidden.",
-        **_MASK,
-        elsewhere=CONFIGURED,
-        variants={
-            "no id is padding, for the positions neither (or one that does not occur)": _taken(None),
-            **{f"the padding id is taken as {id_}": _taken(id_) for id_ in (1, 2, 3)},
-            "the padding id is taken as the last one of the vocabulary": _in_models(lambda vocabulary: vocabulary - 1, *SIDES),
-            **dict(_each(0)),
-            **dict(_each(None)),
-            **dict(_each(1)),
-        },
-        evidence="derived, not reported",
-        replaces=_taken(0),
-    ),
-    Defect(
-        id="PAD2",
-        title="padding tokens are zero vectors",
-        component="transformer",
-        what="The sum of embedding and position, or what a part of the model gives, is multiplied by the mask.",
-        shows="Only what stands at padding differs, which nothing real attends to. Padding shows it.",
-        **_ROWS,
-        variants={
-            "the self-attention's output is zero at padding": {
-                "attention.multi_head_attention": _zero_where_hidden("mask_bhts", "memory_bsd")
-            },
-            "the layers' output is zero at padding": {
-                "layers.encoder_layer": _zero_where_hidden("mask_bhts"),
-                "layers.decoder_layer": _zero_where_hidden("self_mask_bhts"),
-            },
-            "the logits are zero at padding": {DECODE: _zero_logits},
-        },
-        evidence="Kyubyong/transformer's query masks",
-        replaces={"inputs._summed": _zero_embedding},
-    ),
-    Defect(
-        id="PAD3",
-        title="the padding id's logit is -inf",
-        component="transformer",
-        what="The logit of the padding id is set to what no search chooses, in the model instead of in the search.",
-        shows="One logit of each row differs; a softmax then gives the others a little more. A padding id shows it.",
-        torch="return self.head(x)  # leave it to the search: generate(..., bad_words_ids=[[padding_id]])",
-        tf="return self.head(x)  # leave it to the search",
-        jax="return self.head(x)  # leave it to the search",
-        variants={"the padding id's logit is -1e9": _logit(-1e9), "the padding id's logit is 0": _logit(0.0)},
-        evidence="transformers' Marian: adjust_logits_during_generation",
-        replaces=_logit(-np.inf),
-    ),
-)

@@ -1,6 +1,5 @@
 """Where in a model an alteration is: at every call of the functions that it replaces, or at those within some part of the model."""
 
-import contextlib
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,9 +8,10 @@ from typing import Any
 
 from ..case import Case
 from ..reference import components
+from ..reference.patching import patched
 from ..reference.paths import Paths
 
-__all__ = ["Place", "Site", "limited", "places", "replaced", "sites"]
+__all__ = ["Place", "Site", "limited", "places", "sites"]
 
 LAST = "last"
 
@@ -66,37 +66,13 @@ def sites(case: Case, functions: Iterable[str]) -> dict[str, list[Site]]:
     """The sites of these functions, `module.function`, in the reference's run on a case; without those that are not called."""
     paths, found = Paths(), defaultdict(list)
 
-    def recorded(function: str, original: Callable) -> Callable:
-        def record(*args: Any, **options: Any) -> Any:
-            found[function].append(_site(paths, function, args, options))
-            return original(*args, **options)
+    def recorded(function: str, original: Callable, *args: Any, **options: Any) -> Any:
+        found[function].append(_site(paths, function, args, options))
+        return original(*args, **options)
 
-        return functools.wraps(original)(record)
-
-    with contextlib.ExitStack() as stack:
-        for function in functions:
-            stack.enter_context(replaced(function, functools.partial(recorded, function)))
-        stack.enter_context(paths.followed())
+    with patched({function: functools.partial(recorded, function) for function in functions}), paths.followed():
         components.answer(case)
     return found
-
-
-@contextlib.contextmanager
-def replaced(function: str, around: Callable[[Callable], Callable]) -> Iterator[None]:
-    """The reference with `around(original)` in place of `module.function`, or of `module.Class.method`."""
-    name, _, attribute = function.rpartition(".")
-    owner, _, last = name.rpartition(".")
-    within = getattr(components.module_of(owner), last) if last.lstrip("_")[:1].isupper() else components.module_of(name)
-    original = getattr(within, attribute)
-    altered = around(original)
-    if isinstance(within, type):  # of what it holds a function alone is bound to an object
-        call = altered
-        altered = functools.wraps(original)(lambda *args, **options: call(*args, **options))
-    setattr(within, attribute, altered)
-    try:
-        yield
-    finally:
-        setattr(within, attribute, original)
 
 
 def limited(altered: Callable, function: str, place: Place, paths: Paths) -> Callable:
@@ -145,7 +121,7 @@ def _held(pattern: str, site: Site) -> bool:
 
 
 def _width(pattern: str) -> tuple[int, bool, int, bool]:
-    """What is sorted by: first what stands for more."""
+    """The sort key of a pattern: those that match more come first."""
     parts = pattern.split(".")
     return (len(parts) - (parts[0] == "**"), parts[0] == "**", -parts.count("*"), LAST in parts)
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from .defect import Defect
+from .alteration import Altered, Variants
 
-__all__ = ["DEFECTS", "ENCODING"]
+__all__ = ["ALTERED", "ENCODING", "VARIANTS"]
 
 ENCODING = "positional_encoding.positional_encoding"
 
@@ -87,142 +87,43 @@ def _even_only(original: Callable, position_bt: np.ndarray, width: int, dtype: A
     return table
 
 
-_EXPONENT: dict[str, Any] = {
-    "torch": "frequency = 10000 ** -(torch.arange(0, width, 2) / width)  # arange already counts 2i; one frequency per sin/cos pair",
-    "tf": "frequency = 10000.0 ** -(tf.range(0, width, 2, dtype=tf.float32) / width)  # the same for the sine and the cosine of a pair",
-    "jax": "frequency = 10000.0 ** -(jnp.arange(0, width, 2) / width)  # the same for the sine and the cosine of a pair",
+ALTERED: Altered = {
+    "PE1": {ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -4.0 * (column // 2) / width))},
+    "PE2": {ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * column / width))},
+    "PE3": {ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * ((column + 1) // 2) / width))},
+    "PE4": {ENCODING: _halves(_timescales)},
+    "PE6": {ENCODING: _frequencies(lambda column, width: arithmetic.exp((column // 2) * (-math.log(10000.0) / width // 2)))},
+    "PE7": {ENCODING: _frequencies(_of_base(1000.0))},
+    "PE8": {ENCODING: _even_only},
+    "PE12": {},
+    "PE20": {ENCODING: _cosine_first},
+    "PE21": {ENCODING: _half_precision_angles},
 }
-DEFECTS = (
-    Defect(
-        id="PE1",
-        title="the exponent is 2i with i already even",
-        what="`sin(p / 10000^(4i/d))`: the loop's index counts 0, 2, 4, ... and is doubled once more.",
-        shows="Column 0 and 1 agree, every later pair turns too slowly. Two positions and d >= 3 show it.",
-        variants={
-            "the exponent is i/d: every pair turns too fast": {
-                ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -1.0 * (column // 2) / width))
-            },
-            "the exponent's sign is lost: 10000^(2i/d) is multiplied": {
-                ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, 2.0 * (column // 2) / width))
-            },
+VARIANTS: Variants = {
+    "PE1": {
+        "the exponent is i/d: every pair turns too fast": {
+            ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -1.0 * (column // 2) / width))
         },
-        **_EXPONENT,
-        evidence="guide, ict1022",
-        replaces={ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -4.0 * (column // 2) / width))},
-    ),
-    Defect(
-        id="PE2",
-        title="every column has its own exponent 2j/d",
-        what="`10000^(2j/d)` with the column j, not the pair j // 2: a sine and its cosine turn at different speeds.",
-        shows="Column 0 agrees alone. Two positions show it.",
-        variants={
-            "every column has its own exponent j/d": {
-                ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -1.0 * column / width))
-            }
+        "the exponent's sign is lost: 10000^(2i/d) is multiplied": {
+            ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, 2.0 * (column // 2) / width))
         },
-        **_EXPONENT,
-        evidence="semillero, Kyubyong/transformer#38, jadore801120#32, DeepCTR#379, PapersReimplementations#9",
-        replaces={ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * column / width))},
-    ),
-    Defect(
-        id="PE3",
-        title="the cosine's exponent is one pair ahead",
-        what="`PE(p, 2i+1) = cos(p / 10000^(2(i+1)/d))`.",
-        shows="Even columns agree, odd ones do not. Two positions show it.",
-        **_EXPONENT,
-        evidence="SamLynnEvans/Transformer#25",
-        replaces={ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * ((column + 1) // 2) / width))},
-    ),
-    Defect(
-        id="PE4",
-        title="sines and cosines in two halves, with n-1 timescales",
-        what="`[sin | cos]` instead of interleaved columns, with exponents i / (n - 1), n = d/2: tensor2tensor's; or one of the two.",
-        shows="Position 0 is 0 ... 0 1 ... 1 instead of 0 1 0 1. Any position shows it.",
-        torch="encoding[:, 0::2], encoding[:, 1::2] = torch.sin(angle), torch.cos(angle)",
-        tf="encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, width])",
-        jax="encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, width)",
-        evidence="tensor2tensor#1423, tensorflow/text#1122, allennlp#2993, multidim-positional-encoding#20, transformer-xl#119",
-        variants={
-            "sines and cosines in two halves, with the paper's exponents 2i/d": {ENCODING: _halves(_of_paper)},
-            "cosines and sines in two halves, with n-1 timescales": {ENCODING: _halves(_timescales, cosines_first=True)},
-            "cosines and sines in two halves, with the paper's exponents 2i/d": {ENCODING: _halves(_of_paper, cosines_first=True)},
-            "sines and cosines in two halves, with exponents i/d": {ENCODING: _halves(lambda pair, width: pair / width)},
-            "sines and cosines in two halves, with exponents 4i/d": {ENCODING: _halves(lambda pair, width: 4.0 * pair / width)},
-            "interleaved, with n-1 timescales": _interleaved(_timescales),
-            "interleaved, with n-1 timescales, n = d/2 rounded down": _interleaved(_rounded_down),
-            "interleaved, with n-1 timescales, n = d/2 unrounded": _interleaved(_unrounded),
-            "sines and cosines in two halves, with n-1 timescales, n = d/2 rounded down": {ENCODING: _halves(_rounded_down)},
-            "sines and cosines in two halves, with n-1 timescales, n = d/2 unrounded": {ENCODING: _halves(_unrounded)},
-        },
-        replaces={ENCODING: _halves(_timescales)},
-    ),
-    Defect(
-        id="PE6",
-        title="operator precedence: -log(10000) / d // 2",
-        what="`exp(i * (-log(10000) / d // 2))` is exp(-i), since the integer division comes last and rounds to -1.",
-        shows="Column 0 and 1 agree, every later pair turns with e^-i instead of 10000^(-2i/d). Two positions show it.",
-        torch="frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))",
-        tf="frequency = tf.exp(tf.range(0, width, 2, dtype=tf.float32) * (-math.log(10000.0) / width))",
-        jax="frequency = jnp.exp(jnp.arange(0, width, 2) * (-math.log(10000.0) / width))",
-        evidence="LoFTR#41",
-        replaces={ENCODING: _frequencies(lambda column, width: arithmetic.exp((column // 2) * (-math.log(10000.0) / width // 2)))},
-    ),
-    Defect(
-        id="PE7",
-        title="base 1000 instead of 10000",
-        what="`sin(p / 1000^(2i/d))`.",
-        shows="Column 0 and 1 agree, every later pair turns too fast. Two positions show it.",
-        **_EXPONENT,
-        variants={f"base {base:.0f} instead of 10000": {ENCODING: _frequencies(_of_base(base))} for base in (100.0, 1e5, 5e5, 1e6)},
-        evidence="maxjcohen/transformer#62",
-        replaces={ENCODING: _frequencies(_of_base(1000.0))},
-    ),
-    Defect(
-        id="PE8",
-        title="an odd width fails",
-        what="As many cosines as sines are assigned to the odd columns, of which an odd width has one less.",
-        shows="An error about shapes. Any odd width shows it.",
-        torch="encoding[:, 1::2] = torch.cos(angle[:, : width // 2])",
-        tf="encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, -1])[:, :width]",
-        jax="encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, -1)[:, :width]",
-        evidence="guide, ict1022",
-        replaces={ENCODING: _even_only},
-    ),
-    Defect(
-        id="PE12",
-        title="the table is not a buffer",
-        component="positional_encoding",
-        what="The table is a plain attribute: it follows the module neither to another device or dtype nor into a checkpoint.",
-        shows="An error about devices, or a mixed dtype, after `.to(...)`; on the device where it was made the values are right.",
-        torch='self.register_buffer("encoding", encoding, persistent=False)',
-        tf='self.encoding = self.add_weight(name="encoding", shape=shape, initializer=table, trainable=False)',
-        jax="encoding = positional_encoding(position, width)  # compute it in the call: XLA folds it into a constant",
-        evidence="semillero",
-        replaces={},
-        unobservable="the values are right; only moving or saving the module shows it",
-    ),
-    Defect(
-        id="PE20",
-        title="even columns are cosines, odd ones sines",
-        what="`PE(p, 2i) = cos(p / 10000^(2i/d))`, `PE(p, 2i+1) = sin(p / 10000^(2i/d))`: sine and cosine are exchanged.",
-        shows="Position 0 is 1 0 1 0 instead of 0 1 0 1. Any position shows it.",
-        torch="encoding[:, 0::2], encoding[:, 1::2] = torch.sin(angle), torch.cos(angle)",
-        tf="encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), [length, width])",
-        jax="encoding = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(length, width)",
-        evidence="derived, not reported",
-        replaces={ENCODING: _cosine_first},
-    ),
-    Defect(
-        id="PE21",
-        title="the angles of the positions are computed in half precision",
-        what="Position times frequency is rounded to the half-precision dtype before the sine is taken, instead of after it.",
-        shows="Far positions have angles that are off by whole radians, in half-precision dtypes only. Many positions show it.",
-        torch="encoding = positional_encoding(position.float()).to(dtype)  # compute in float32, cast last; module.half() casts buffers",
-        tf="encoding = tf.cast(positional_encoding(tf.cast(position, tf.float32)), self.compute_dtype)",
-        jax="encoding = positional_encoding(position.astype(jnp.float32)).astype(self.dtype)",
-        evidence="vllm#54620, fairseq2#65, gpt-neox#1003",
-        replaces={ENCODING: _half_precision_angles},
-        dtypes=("bfloat16", "float16"),
-        rounding=True,
-    ),
-)
+    },
+    "PE2": {
+        "every column has its own exponent j/d": {
+            ENCODING: _frequencies(lambda column, width: arithmetic.power(10000.0, -1.0 * column / width))
+        }
+    },
+    "PE4": {
+        "sines and cosines in two halves, with the paper's exponents 2i/d": {ENCODING: _halves(_of_paper)},
+        "cosines and sines in two halves, with n-1 timescales": {ENCODING: _halves(_timescales, cosines_first=True)},
+        "cosines and sines in two halves, with the paper's exponents 2i/d": {ENCODING: _halves(_of_paper, cosines_first=True)},
+        "sines and cosines in two halves, with exponents i/d": {ENCODING: _halves(lambda pair, width: pair / width)},
+        "sines and cosines in two halves, with exponents 4i/d": {ENCODING: _halves(lambda pair, width: 4.0 * pair / width)},
+        "interleaved, with n-1 timescales": _interleaved(_timescales),
+        "interleaved, with n-1 timescales, n = d/2 rounded down": _interleaved(_rounded_down),
+        "interleaved, with n-1 timescales, n = d/2 unrounded": _interleaved(_unrounded),
+        "sines and cosines in two halves, with n-1 timescales, n = d/2 rounded down": {ENCODING: _halves(_rounded_down)},
+        "sines and cosines in two halves, with n-1 timescales, n = d/2 unrounded": {ENCODING: _halves(_unrounded)},
+    },
+    "PE7": {f"base {base:.0f} instead of 10000": {ENCODING: _frequencies(_of_base(base))} for base in (100.0, 1e5, 5e5, 1e6)},
+}

@@ -3,15 +3,15 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from reference_numpy import arithmetic
 
 from ..case import numpy_dtype
-from .defect import Defect, on_arguments, on_result
-from .setting import setting
+from ..reference.patching import within
+from .alteration import Alteration, setting
+from .combinators import on_arguments, on_result
 
 __all__ = ["precisions"]
 
@@ -23,7 +23,7 @@ READERS = (
 )  # fmt: skip
 
 
-def precisions() -> Iterator[Defect]:
+def precisions() -> Iterator[Alteration]:
     """Numbers that are rounded to float32 in a float64 model."""
 
     def scaled(query_bthk: np.ndarray) -> np.ndarray:
@@ -63,12 +63,7 @@ def _rounded(number: float) -> float:
 
 def _with_power(power: Callable[[float, np.ndarray], np.ndarray]) -> Callable:
     """The sinusoids whose frequencies are another function of the base and of the exponents."""
-
-    def altered(original: Callable, *args: Any, **options: Any) -> np.ndarray:
-        with mock.patch.object(arithmetic, "power", power):
-            return original(*args, **options)
-
-    return altered
+    return within({"arithmetic.power": lambda original, base, exponent: power(base, exponent)})
 
 
 TIMESCALES: dict[str, tuple[str, Callable[[float, np.ndarray], np.ndarray]]] = {

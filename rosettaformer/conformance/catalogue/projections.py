@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from .defect import LOADED, Defect, bound, on_arguments
+from .alteration import Altered, Replaces, Variants
+from .combinators import bound, on_arguments
 from .kernels import PROJECTIONS
 
-__all__ = ["DEFECTS"]
+__all__ = ["ALTERED", "VARIANTS"]
 
 Array = np.ndarray
-Replaces = Mapping[str, Callable]
 PROJECTION, ATTENTION = "attention._projection", "attention.scaled_dot_product_attention"
 
 
@@ -92,90 +92,25 @@ def _with_query(original: Callable, parameters: Any, query_btd: Array, *rest: An
     return (result[0] + query_btd, result[1]) if isinstance(result, tuple) else result + query_btd
 
 
-_PROJECT: dict[str, Any] = {
-    "torch": "query, key, value = self.query(x), self.key(memory), self.value(memory); output = self.output(heads)",
-    "tf": "query, key, value = self.query(x), self.key(memory), self.value(memory); output = self.output(heads)",
-    "jax": "query, key, value = self.query(x), self.key(memory), self.value(memory); output = self.output(heads)",
+ALTERED: Altered = {
+    "MHA13": _shared(query="key"),
+    "MHA14": _left_out("output"),
+    "MHA15": _active("query", "key", "value"),
+    "MHA16": _one_head(wide=True),
+    "MHA17": {ATTENTION: _over_heads},
+    "MHA19": {"attention.multi_head_attention": _with_query},
 }
-_HEADS: dict[str, Any] = {
-    "torch": "query = query.view(b, t, heads, size).transpose(1, 2)  # b h t k, then query @ key.transpose(-2, -1) is b h t s",
-    "tf": "query = tf.transpose(tf.reshape(query, [b, t, heads, size]), [0, 2, 1, 3])  # b h t k, then the logits are b h t s",
-    "jax": "query = query.reshape(b, t, heads, size)  # jax.nn.dot_product_attention takes b t h k; einsum bthk,bshk->bhts",
+VARIANTS: Variants = {
+    "MHA13": {
+        "the key is projected by the query's kernel": _shared(key="query"),
+        "the value is projected by the key's kernel": _shared(value="key"),
+        "the key is projected by the value's kernel": _shared(key="value"),
+        "one kernel, the query's, projects all three": _shared(key="query", value="query"),
+    },
+    "MHA14": {f"the {name} projection is missing": _left_out(name) for name in ("query", "key", "value")},
+    "MHA15": {
+        "all four projections pass through ReLU": _active(*PROJECTIONS),
+        "the output projection passes through ReLU": _active("output"),
+    },
+    "MHA16": {"the heads are one head of width h k, scaled by sqrt(k)": _one_head(wide=False)},
 }
-DEFECTS = (
-    Defect(
-        id="MHA13",
-        title="the query is projected by the key's kernel",
-        component="multi_head_attention",
-        what="One layer is used for two of query, key and value: `x W^K` instead of `x W^Q`.",
-        shows="The parameters of one projection do not matter. Trained parameters show it.",
-        elsewhere=LOADED,
-        variants={
-            "the key is projected by the query's kernel": _shared(key="query"),
-            "the value is projected by the key's kernel": _shared(value="key"),
-            "the key is projected by the value's kernel": _shared(key="value"),
-            "one kernel, the query's, projects all three": _shared(key="query", value="query"),
-        },
-        **_PROJECT,
-        evidence="Khaliladib11/Transformer-from-scratch#1",
-        replaces=_shared(query="key"),
-    ),
-    Defect(
-        id="MHA14",
-        title="the output projection is missing",
-        component="multi_head_attention",
-        what="The merged heads themselves, instead of `sum_i head_i W_i^O + b^O`; or x is split into heads without a projection.",
-        shows="No error where h e = d. The parameters of the projection do not matter.",
-        variants={f"the {name} projection is missing": _left_out(name) for name in ("query", "key", "value")},
-        **_PROJECT,
-        evidence="Kyubyong/transformer#117, sequence_labeling_tf#83, translob#4",
-        replaces=_left_out("output"),
-    ),
-    Defect(
-        id="MHA15",
-        title="query, key and value pass through ReLU",
-        component="multi_head_attention",
-        what="`relu(x W + b)` instead of `x W + b`: the dense layers of the projections have an activation.",
-        shows="Half of the numbers are 0. Any input shows it.",
-        variants={
-            "all four projections pass through ReLU": _active(*PROJECTIONS),
-            "the output projection passes through ReLU": _active("output"),
-        },
-        **_PROJECT,
-        evidence="Kyubyong/transformer#49, Kyubyong/transformer#17",
-        replaces=_active("query", "key", "value"),
-    ),
-    Defect(
-        id="MHA16",
-        title="the heads are one head of width h k",
-        component="multi_head_attention",
-        what="`softmax(q k^T / sqrt(h k)) v` over the whole width at once: the heads are never split.",
-        shows="All heads have the same weights. More than one head shows it.",
-        variants={"the heads are one head of width h k, scaled by sqrt(k)": _one_head(wide=False)},
-        **_HEADS,
-        evidence="derived, not reported",
-        replaces=_one_head(wide=True),
-    ),
-    Defect(
-        id="MHA17",
-        title="the heads of each position attend to each other",
-        component="multi_head_attention",
-        what="`b t h k` times its transpose is `b t h h`: without `transpose(1, 2)` the product runs over the heads, not the positions.",
-        shows="No position sees another one. More than one position shows it, where there are as many keys as queries.",
-        **_HEADS,
-        evidence="derived, not reported",
-        replaces={ATTENTION: _over_heads},
-    ),
-    Defect(
-        id="MHA19",
-        title="the residual is added inside the attention",
-        component="multi_head_attention",
-        what="`attend(x, m) + x`: the module adds its query, and the layer around it does so, too.",
-        shows="The attention's output is too near its input. Any input shows it.",
-        torch="return self.output(heads)  # the layer adds the residual: x = self.norm(x + self.attention(x))",
-        tf="return self.output(heads)  # the layer adds the residual: x = self.norm(x + self.attention(x, x))",
-        jax="return self.output(heads)  # the layer adds the residual: x = self.norm(x + self.attention(x))",
-        evidence="derived, not reported",
-        replaces={"attention.multi_head_attention": _with_query},
-    ),
-)

@@ -1,18 +1,18 @@
 """Defects of which row of the table a token reads, and of what becomes of the table."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import arithmetic, inputs
 
-from .defect import LOADED, Defect, on_arguments, on_call
+from .alteration import Altered, Replaces, Variants
+from .combinators import on_arguments, on_call
 
-__all__ = ["DEFECTS"]
+__all__ = ["ALTERED", "VARIANTS"]
 
 Array = np.ndarray
-Replaces = Mapping[str, Callable]
 SUM, HEAD = "inputs._summed", "transformer.head"
 
 
@@ -88,64 +88,27 @@ def _head_of_scaled(original: Callable, parameters: Any, config: Any) -> dict[st
     return head | {"kernel": head["kernel"] * head["kernel"].dtype.type(factor)}
 
 
-_ROW: dict[str, Any] = {
-    "torch": "x = self.embedding(token)  # ids from 0; nn.Embedding without max_norm",
-    "tf": "x = self.embedding(token)  # ids from 0; input_dim is the size of the vocabulary",
-    "jax": "x = table[token]  # ids from 0; JAX clamps ids beyond the table and counts negative ones from the end",
+ALTERED: Altered = {
+    "EMB13": _of_id(lambda token, v: np.minimum(token + 1, v - 1)),
+    "EMB14": _rows(_at_most_one),
+    "EMB15": {SUM: on_call(_scaled_again), HEAD: _head_of_scaled},
 }
-_SCALE: dict[str, Any] = {
-    "torch": "x = self.embedding(token) * math.sqrt(width)  # a new tensor; not self.embedding.weight.mul_(math.sqrt(width))",
-    "tf": "x = self.embedding(token) * width**0.5  # a new tensor; not self.embedding.embeddings.assign(...)",
-    "jax": "x = self.embed(token) * width**0.5  # a new array; in NumPy not table *= width**0.5",
+VARIANTS: Variants = {
+    "EMB13": {
+        "every token reads the row of the id after its own, the last one the first": _of_id(lambda token, v: (token + 1) % max(v, 1)),
+        "every token reads the row of the id before its own, 0 the last row": _of_id(lambda token, v: (token - 1) % max(v, 1)),
+        "every token reads the row of the id before its own, 0 the row 0": _of_id(lambda token, v: np.maximum(token - 1, 0)),
+        "every token reads the row counted from the table's end": _of_id(lambda token, v: v - 1 - token),
+    },
+    "EMB14": {
+        "the rows of the table are divided by their lengths, the shorter ones, too": _rows(
+            lambda table_vd: arithmetic.divide(table_vd, _length(table_vd))
+        ),
+        "the rows that are longer than 1 are divided by their length plus 1e-7, as torch's max_norm does": {
+            "embedding.embedding": on_call(_looked_up)
+        },
+        "the rows that are longer than 1 are shortened in place, as torch's max_norm does: a tied head reads them": dict.fromkeys(
+            ("transformer.transformer", "encoder_only.masked_language_logits"), on_call(_in_place)
+        ),
+    },
 }
-DEFECTS = (
-    Defect(
-        id="EMB13",
-        title="every token reads the row of the id after its own",
-        component="embedding",
-        what="`table[token + 1]`, the last id the last row: ids that count from 1, or a row 0 kept for padding.",
-        shows="No error: every token is another one. Any ids show it.",
-        **_ROW,
-        elsewhere="the rows of the table are loaded so, or the ids come so",
-        variants={
-            "every token reads the row of the id after its own, the last one the first": _of_id(lambda token, v: (token + 1) % max(v, 1)),
-            "every token reads the row of the id before its own, 0 the last row": _of_id(lambda token, v: (token - 1) % max(v, 1)),
-            "every token reads the row of the id before its own, 0 the row 0": _of_id(lambda token, v: np.maximum(token - 1, 0)),
-            "every token reads the row counted from the table's end": _of_id(lambda token, v: v - 1 - token),
-        },
-        evidence="derived, not reported",
-        replaces=_of_id(lambda token, v: np.minimum(token + 1, v - 1)),
-    ),
-    Defect(
-        id="EMB14",
-        title="the rows of the table that are longer than 1 are shortened to it: max_norm, or all are normalised",
-        component="embedding",
-        what="`table[token] / max(|table[token]|, 1)`, as `nn.Embedding(max_norm=1)`; or every row is divided by its length.",
-        shows="All embeddings are of length 1 where the table's are longer. Any ids show it.",
-        **_ROW,
-        elsewhere=LOADED,
-        variants={
-            "the rows of the table are divided by their lengths, the shorter ones, too": _rows(
-                lambda table_vd: arithmetic.divide(table_vd, _length(table_vd))
-            ),
-            "the rows that are longer than 1 are divided by their length plus 1e-7, as torch's max_norm does": {
-                "embedding.embedding": on_call(_looked_up)
-            },
-            "the rows that are longer than 1 are shortened in place, as torch's max_norm does: a tied head reads them": dict.fromkeys(
-                ("transformer.transformer", "encoder_only.masked_language_logits"), on_call(_in_place)
-            ),
-        },
-        evidence="derived, not reported",
-        replaces=_rows(_at_most_one),
-    ),
-    Defect(
-        id="EMB15",
-        title="the table is multiplied by sqrt(d) in place",
-        component="transformer",
-        what="`table *= sqrt(d)`: what reads the same table afterwards, the target's embedding or the tied head, reads the product.",
-        shows="The first embedding agrees; a tied head, and a target whose table is the source's, do not. Tied or shared tables show it.",
-        **_SCALE,
-        evidence="derived, not reported",
-        replaces={SUM: on_call(_scaled_again), HEAD: _head_of_scaled},
-    ),
-)

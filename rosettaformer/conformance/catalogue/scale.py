@@ -1,18 +1,18 @@
 """Defects of what scales the logits of the attention, and of what else is done to them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import arithmetic
 
-from .defect import Defect, on_call
+from .alteration import Altered, Replaces, Variants
+from .combinators import on_call
 
-__all__ = ["DEFECTS"]
+__all__ = ["ALTERED", "VARIANTS"]
 
 Array = np.ndarray
-Replaces = Mapping[str, Callable]
 ATTENTION, QUERIES = "attention.scaled_dot_product_attention", "attention.queries"
 
 
@@ -103,108 +103,45 @@ def _rotated(halves: bool) -> Replaces:
     return {ATTENTION: on_call(change)}
 
 
-_SCALE: dict[str, Any] = {
-    "torch": "logits = query @ key.transpose(-2, -1) * query.size(-1) ** -0.5  # F.scaled_dot_product_attention does it",
-    "tf": "logits = tf.matmul(query, key, transpose_b=True) * key.shape[-1] ** -0.5  # keras: from key_dim",
-    "jax": 'logits = jnp.einsum("bthk,bshk->bhts", query, key) * query.shape[-1] ** -0.5  # jax.nn.dot_product_attention does it',
+ALTERED: Altered = {
+    "ATT1": _scaled(lambda h, k, e: h**-0.5),
+    "ATT2": _scaled(lambda h, k, e: (k / e) ** 0.5),
+    "ATT3": _scaled(lambda h, k, e: k**0.5),
+    "ATT31": _scaled_by_length(lambda query_bthk, key_bsgk: key_bsgk.shape[1]),
+    "ATT32": {QUERIES: _bias_after_scale},
+    "ATT33": _clipped(5.0),
+    "ATT34": _with_distances(top_left=False),
 }
-DEFECTS = (
-    Defect(
-        id="ATT1",
-        title="scaled by sqrt(h k), the width of all heads",
-        what="`q k^T / sqrt(h k)`, the width of all heads together, instead of `/ sqrt(k)`, the width of one.",
-        shows="The weights are too flat by sqrt(h) in the logits. More than one head shows it.",
-        variants={
-            "scaled by sqrt(d) of the model": {"attention.queries": _all_queries_times(lambda d, h, k: (k / d) ** 0.5)},
-            "scaled by d of the model, without a root": {"attention.queries": _all_queries_times(lambda d, h, k: k**0.5 / d)},
-            "scaled by h k, without a root": _scaled(lambda h, k, e: k**-0.5 / h),
-            "scaled by sqrt(h) of the heads": _scaled(lambda h, k, e: (k / h) ** 0.5),
-            "scaled by sqrt(d // h), where a head's size is another one": {
-                "attention.queries": _all_queries_times(lambda d, h, k: (k / max(d // h, 1)) ** 0.5)
-            },
+VARIANTS: Variants = {
+    "ATT1": {
+        "scaled by sqrt(d) of the model": {"attention.queries": _all_queries_times(lambda d, h, k: (k / d) ** 0.5)},
+        "scaled by d of the model, without a root": {"attention.queries": _all_queries_times(lambda d, h, k: k**0.5 / d)},
+        "scaled by h k, without a root": _scaled(lambda h, k, e: k**-0.5 / h),
+        "scaled by sqrt(h) of the heads": _scaled(lambda h, k, e: (k / h) ** 0.5),
+        "scaled by sqrt(d // h), where a head's size is another one": {
+            "attention.queries": _all_queries_times(lambda d, h, k: (k / max(d // h, 1)) ** 0.5)
         },
-        **_SCALE,
-        evidence="train-llm-from-scratch#3, ViT-CIFAR#12, tt-metal#56789",
-        replaces=_scaled(lambda h, k, e: h**-0.5),
-    ),
-    Defect(
-        id="ATT2",
-        title="scaled by sqrt(e) of the value head",
-        what="`q k^T / sqrt(e)` instead of `/ sqrt(k)`.",
-        shows="Nothing where k = e. A value head of another size than the key head shows it.",
-        **_SCALE,
-        evidence="openai/gpt-2#49",
-        variants={"scaled by e of the value head, without a root": _scaled(lambda h, k, e: k**0.5 / e)},
-        replaces=_scaled(lambda h, k, e: (k / e) ** 0.5),
-    ),
-    Defect(
-        id="ATT3",
-        title="the scale is missing",
-        what="`softmax(q k^T)` without `/ sqrt(k)`; or the scale is applied twice, the wrong way, or is another number.",
-        shows="The weights are too sharp. Any input with k >= 2 shows it.",
-        variants={
-            "scaled by k, without a root (or by sqrt(k) twice)": _scaled(lambda h, k, e: k**-0.5),
-            "the logits are multiplied by sqrt(k)": _scaled(lambda h, k, e: float(k)),
-            "scaled by the fourth root of k": _scaled(lambda h, k, e: k**0.25),
-            "scaled by 8, the paper's sqrt(64), whatever k is": _scaled(lambda h, k, e: k**0.5 / 8),
-        },
-        **_SCALE,
-        evidence="transformers#20828, cntkx#10, perceiver-io#9, pytorch/text#1432",
-        replaces=_scaled(lambda h, k, e: k**0.5),
-    ),
-    Defect(
-        id="ATT31",
-        title="scaled by sqrt(s) of the keys' number",
-        what="`q k^T / sqrt(s)`: the size is read from the wrong axis, the number of keys or of queries instead of the size of a head.",
-        shows="The weights grow flatter with the length. Any length other than k shows it.",
-        **_SCALE,
-        variants={"scaled by sqrt(t) of the queries' number": _scaled_by_length(lambda query_bthk, key_bsgk: query_bthk.shape[1])},
-        evidence="derived, not reported",
-        replaces=_scaled_by_length(lambda query_bthk, key_bsgk: key_bsgk.shape[1]),
-    ),
-    Defect(
-        id="ATT32",
-        title="the query's bias is not scaled",
-        component="multi_head_attention",
-        what="`(x W^Q / sqrt(k) + b^Q) k^T`: the scale is in the kernel, or applied before the bias is added.",
-        shows="The keys that the bias likes weigh too much. A query bias that is not zero shows it.",
-        **_SCALE,
-        evidence="derived, not reported",
-        replaces={QUERIES: _bias_after_scale},
-    ),
-    Defect(
-        id="ATT33",
-        title="the logits of the attention are clipped to -5 .. 5",
-        component="softmax",
-        what="A function of the logits that another model has, or that guards against large ones, precedes the softmax.",
-        shows="Small logits agree nearly, large ones do not. Large logits show it.",
-        **_SCALE,
-        variants={
-            "the logits of the attention are clipped to -10 .. 10": _clipped(10.0),
-            "the logits of the attention are clipped to -50 .. 50": _clipped(50.0),
-            "the logits of the attention are 50 tanh(x / 50), as in Gemma 2": _capped(50.0),
-            "the logits of the attention are 30 tanh(x / 30), as in Grok": _capped(30.0),
-            "the logits of the attention are 10 tanh(x / 10)": _capped(10.0),
-            "the softmax has base 2": _softmax_of(lambda x: x * x.dtype.type(np.log(2))),
-            "the logits of the attention are those above 0: ReLU before the softmax": _softmax_of(lambda x: np.maximum(x, 0)),
-        },
-        evidence="derived, not reported",
-        replaces=_clipped(5.0),
-    ),
-    Defect(
-        id="ATT34",
-        title="the distance of query and key is subtracted from the logits: ALiBi",
-        what="`-|i - j| 2^(-8 n / h)` in head n, as in BLOOM and MPT, beside the positions that are added to the embedding.",
-        shows="Near keys weigh too much. More than one position shows it.",
-        torch="logits = query @ key.transpose(-2, -1) * query.size(-1) ** -0.5  # nothing of the positions",
-        tf="logits = tf.matmul(query, key, transpose_b=True) * key.shape[-1] ** -0.5  # nothing of the positions",
-        jax='logits = jnp.einsum("bthk,bshk->bhts", query, key) * query.shape[-1] ** -0.5  # nothing of the positions',
-        variants={
-            "the distance of query and key is subtracted from the logits, the first query at the first key": _with_distances(True),
-            "rotary positions turn query and key, entries 2i and 2i + 1": _rotated(False),
-            "rotary positions turn query and key, entries i and i + k/2": _rotated(True),
-        },
-        evidence="derived, not reported",
-        replaces=_with_distances(top_left=False),
-    ),
-)
+    },
+    "ATT2": {"scaled by e of the value head, without a root": _scaled(lambda h, k, e: k**0.5 / e)},
+    "ATT3": {
+        "scaled by k, without a root (or by sqrt(k) twice)": _scaled(lambda h, k, e: k**-0.5),
+        "the logits are multiplied by sqrt(k)": _scaled(lambda h, k, e: float(k)),
+        "scaled by the fourth root of k": _scaled(lambda h, k, e: k**0.25),
+        "scaled by 8, the paper's sqrt(64), whatever k is": _scaled(lambda h, k, e: k**0.5 / 8),
+    },
+    "ATT31": {"scaled by sqrt(t) of the queries' number": _scaled_by_length(lambda query_bthk, key_bsgk: query_bthk.shape[1])},
+    "ATT33": {
+        "the logits of the attention are clipped to -10 .. 10": _clipped(10.0),
+        "the logits of the attention are clipped to -50 .. 50": _clipped(50.0),
+        "the logits of the attention are 50 tanh(x / 50), as in Gemma 2": _capped(50.0),
+        "the logits of the attention are 30 tanh(x / 30), as in Grok": _capped(30.0),
+        "the logits of the attention are 10 tanh(x / 10)": _capped(10.0),
+        "the softmax has base 2": _softmax_of(lambda x: x * x.dtype.type(np.log(2))),
+        "the logits of the attention are those above 0: ReLU before the softmax": _softmax_of(lambda x: np.maximum(x, 0)),
+    },
+    "ATT34": {
+        "the distance of query and key is subtracted from the logits, the first query at the first key": _with_distances(True),
+        "rotary positions turn query and key, entries 2i and 2i + 1": _rotated(False),
+        "rotary positions turn query and key, entries i and i + k/2": _rotated(True),
+    },
+}

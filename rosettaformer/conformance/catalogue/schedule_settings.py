@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from .defect import Defect, on_call
-from .setting import setting
+from .alteration import Alteration, setting
+from .combinators import on_call
 
 __all__ = ["other_rate", "schedules"]
 
@@ -45,7 +45,7 @@ _RATES: dict[str, tuple[str, Rate]] = {
 }  # fmt: skip
 
 
-def schedules() -> Iterator[Defect]:
+def schedules() -> Iterator[Alteration]:
     """The settings of the schedule."""
     fix = "d^-1/2 min(n^-1/2, n w^-3/2), n counted from 1"
     for name, (title, rate) in _RATES.items():

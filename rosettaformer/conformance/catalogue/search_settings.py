@@ -8,9 +8,9 @@ import numpy as np
 from reference_numpy import arithmetic
 
 from ..reference.components import SEARCHES
+from .alteration import Alteration, setting
 from .answer_settings import answers, looped
-from .defect import Defect, bound, on_arguments
-from .setting import setting
+from .combinators import bound, on_arguments
 
 __all__ = ["searches"]
 
@@ -34,7 +34,7 @@ def _of(name: str, change: Callable[[Any], Any], default: Any) -> Callable:
     return _option(lambda given: {name: change(given.get(name, default))})
 
 
-def _options() -> Iterator[Defect]:
+def _options() -> Iterator[Alteration]:
     rows: dict[str, tuple[str, Callable]] = {
         "min_new_tokens + 1": ("one token more comes before the end", _of("min_new_tokens", lambda n: n + 1 if n else 0, 0)),
         "min_new_tokens - 1": ("the end may come one token early", _of("min_new_tokens", lambda n: max(n - 1, 0), 0)),
@@ -117,7 +117,7 @@ def _over_all_tokens(original: Callable, self: Any, parameters: Any, config: Any
     self.penalised = barred
 
 
-def _models() -> Iterator[Defect]:
+def _models() -> Iterator[Alteration]:
     fix = "penalise, of every token that the target holds, prefix and answer, what is chosen from: logits, or log p of beams"
     rows: dict[str, tuple[str, Callable]] = {
         "answer": ("the penalties do not see the prefix", _penalised(_part(lambda target, length: target[:, length:]))),
@@ -137,7 +137,7 @@ def _models() -> Iterator[Defect]:
     yield setting("log p=after penalties", "greedy_search", title, fix, altered, "decoding._one_by_one")
 
 
-def _numbers() -> Iterator[Defect]:
+def _numbers() -> Iterator[Alteration]:
     fix = "draw token n of row b with the number uniform_bn[b, n]"
     rows: dict[str, tuple[str, Callable[[Array], Array]]] = {
         "one on": ("each token is drawn with the number of the next one", lambda u_bn: np.roll(u_bn, -1, axis=1)),
@@ -153,7 +153,7 @@ def _numbers() -> Iterator[Defect]:
         yield setting(f"numbers={name}", "sample", title, fix, on_arguments(uniform_bn=change), PLACES[1])
 
 
-def searches() -> Iterator[Defect]:
+def searches() -> Iterator[Alteration]:
     """The settings of the searches, but for those of the beams."""
     yield from _options()
     yield from _models()

@@ -11,10 +11,11 @@ import numpy as np
 from reference_numpy import arithmetic
 from reference_numpy.config import ACTIVATIONS
 
+from .alteration import CONFIGURED, LOADED, Alteration, setting
 from .beam_settings import beam_settings
 from .cache_settings import caches
 from .choice_settings import choices
-from .defect import CONFIGURED, LOADED, Defect, on_arguments
+from .combinators import on_arguments
 from .deviation import normalised, variance
 from .input_settings import inputs
 from .kernels import FUSED, PROJECTIONS, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias
@@ -23,7 +24,6 @@ from .order_settings import orders
 from .precision_settings import precisions
 from .schedule_settings import schedules
 from .search_settings import searches
-from .setting import setting
 from .transformer import other_final_norm
 from .update_settings import updates
 
@@ -50,7 +50,7 @@ CURVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 ORDERS = ("key query value", "value key query", "key value query", "value query key")
 
 
-def all_settings() -> dict[str, Defect]:
+def all_settings() -> dict[str, Alteration]:
     """The settings by id. A setting that the config already has alters nothing."""
     groups = (
         _norms,
@@ -72,7 +72,7 @@ def all_settings() -> dict[str, Defect]:
     return {one.id: one for group in groups for one in group()}
 
 
-def _norms() -> Iterator[Defect]:
+def _norms() -> Iterator[Alteration]:
     for value in EPSILONS:
         fix = "give the norm the config's epsilon"
         yield setting(f"epsilon={value:g}", "layer_norm", f"epsilon is {value:g}", fix, on_arguments(epsilon=value), elsewhere=CONFIGURED)
@@ -93,7 +93,7 @@ def _filled(name: str, value: float) -> Callable[[Tree], Tree]:
     return lambda parameters: dict(parameters) | {name: np.full_like(parameters[name], value)}
 
 
-def _activations() -> Iterator[Defect]:
+def _activations() -> Iterator[Alteration]:
     def of(curve: Callable[[np.ndarray], np.ndarray]) -> Callable:
         return lambda original, x, name: curve(arithmetic.upcast_half(x)).astype(x.dtype, copy=False)
 
@@ -103,7 +103,7 @@ def _activations() -> Iterator[Defect]:
         yield setting(id_, "activation", f"the activation is {name}", "use the config's activation", altered, elsewhere=CONFIGURED)
 
 
-def _attention() -> Iterator[Defect]:
+def _attention() -> Iterator[Alteration]:
     def not_a_number(original: Callable, logits: Any, mask: Any = None) -> np.ndarray:
         present = np.ones(logits.shape, bool) if mask is None else np.broadcast_to(mask, logits.shape)
         empty = ~(present & ~np.isneginf(logits)).any(axis=-1, keepdims=True)
@@ -120,7 +120,7 @@ def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
     return on_arguments(parameters=lambda parameters: dict(parameters) | {name: change(parameters[name])})
 
 
-def _biases() -> Iterator[Defect]:
+def _biases() -> Iterator[Alteration]:
     for name in ("query", "value", "output"):  # a bias of the keys moves all logits of a query alike, and no output
         title, altered = f"the {name} projection has no bias", of_projection(without_bias, name)
         fix, place = f"add the {name} bias", "attention._projection"
@@ -143,7 +143,7 @@ def _biases() -> Iterator[Defect]:
     yield setting("masked_language_head.hidden.bias=none", "masked_language_head", title, fix, altered, elsewhere=LOADED)
 
 
-def _layouts() -> Iterator[Defect]:
+def _layouts() -> Iterator[Alteration]:
     applied = "y = x W, with the axes (in, out) of W; a Linear of torch holds (out, in)"
     for name in PROJECTIONS:
         heads = "merge the heads as h e, the head first" if name == "output" else f"split the {name} into heads as h k, the head first"

@@ -1,18 +1,18 @@
 """Defects of sequences that are shifted, turned around or exchanged."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import mask
 
-from .defect import Defect, on_call, on_result
+from .alteration import Altered, Replaces, Variants
+from .combinators import on_call, on_result
 
-__all__ = ["DEFECTS"]
+__all__ = ["ALTERED", "VARIANTS"]
 
 Array = np.ndarray
-Replaces = Mapping[str, Callable]
 First = Callable[[Array, Any], Array]  # of a target and the config: the token `b 1` that comes in at its end
 DECODE = "transformer.decode"
 
@@ -89,58 +89,28 @@ def _earlier(logits_btv: Array) -> Array:
     return np.concatenate([logits_btv[:, 1:], np.zeros_like(logits_btv[:, :1])], axis=1)
 
 
-_INPUT: dict[str, Any] = {
-    "torch": "logits = model(source, target[:, :-1]); loss = criterion(logits, target[:, 1:])  # shifted once, by who calls the model",
-    "tf": "logits = model((source, target[:, :-1])); loss = loss_fn(target[:, 1:], logits)  # shifted once, by who calls the model",
-    "jax": "logits = model(source, target[:, :-1]); loss = cross_entropy(logits, target[:, 1:])  # shifted once, by who calls the model",
-}
 _OF = "the decoder's input is shifted right once more"
-DEFECTS = (
-    Defect(
-        id="SEQ1",
-        title=f"{_OF}: a 0 comes first",
-        component="transformer",
-        what="`decode([0, target[:-1]])` of a target that begins with its start token: the model shifts what its caller has shifted.",
-        shows="Each logit is of the token one place earlier, and the last token is never read. Any target shows it.",
-        **_INPUT,
-        variants={f"{_OF}: {words} comes first": _right(fill) for words, fill in _FILLS.items() if words != "a 0"}
-        | {f"{_OF}: {words} comes first, and the mask is not shifted": _right(fill, True) for words, fill in _FILLS.items()}
-        | {f"the decoder's input is shifted left: {words} comes last": _left(fill) for words, fill in _FILLS.items()}
-        | {
-            f"the decoder's input is shifted left: {words} comes last, and the mask is not shifted": _left(fill, True)
-            for words, fill in _FILLS.items()
-        },
-        evidence="Flax' example wmt: shift_right within the decoder",
-        replaces=_right(_FILLS["a 0"]),
-    ),
-    Defect(
-        id="SEQ2",
-        title="the source is reversed",
-        component="transformer",
-        what="`encode(source[::-1])`, as for recurrent networks; or the target is, or source and target are exchanged.",
-        shows="The positions of the tokens are turned around. Two tokens show it.",
-        **_INPUT,
-        variants={
-            "the target is reversed": _reversed("target", "target_mask_bt"),
-            "source and target are exchanged": {"transformer.transformer": on_call(_exchanged)},
-        },
-        evidence="derived, not reported",
-        replaces=_reversed("source", "source_mask_bs"),
-    ),
-    Defect(
-        id="SEQ3",
-        title="the logits are shifted by one position",
-        component="transformer",
-        what="Row t scores the token at t, not the one after it: zeros, or the last row, come first, and the last one is lost.",
-        shows="Every row is the one of its neighbour. Two positions show it.",
-        **_INPUT,
-        variants={
-            "the logits are shifted by one position, in a circle": {DECODE: on_result(lambda logits_btv: np.roll(logits_btv, 1, axis=1))},
-            "the logits are shifted the other way": {DECODE: on_result(_earlier)},
-            "the logits are shifted the other way, in a circle": {DECODE: on_result(lambda logits_btv: np.roll(logits_btv, -1, axis=1))},
-            "the logits are reversed along the positions": {DECODE: on_result(lambda logits_btv: logits_btv[:, ::-1])},
-        },
-        evidence="derived, not reported",
-        replaces={DECODE: on_result(_later)},
-    ),
-)
+ALTERED: Altered = {
+    "SEQ1": _right(_FILLS["a 0"]),
+    "SEQ2": _reversed("source", "source_mask_bs"),
+    "SEQ3": {DECODE: on_result(_later)},
+}
+VARIANTS: Variants = {
+    "SEQ1": {f"{_OF}: {words} comes first": _right(fill) for words, fill in _FILLS.items() if words != "a 0"}
+    | {f"{_OF}: {words} comes first, and the mask is not shifted": _right(fill, True) for words, fill in _FILLS.items()}
+    | {f"the decoder's input is shifted left: {words} comes last": _left(fill) for words, fill in _FILLS.items()}
+    | {
+        f"the decoder's input is shifted left: {words} comes last, and the mask is not shifted": _left(fill, True)
+        for words, fill in _FILLS.items()
+    },
+    "SEQ2": {
+        "the target is reversed": _reversed("target", "target_mask_bt"),
+        "source and target are exchanged": {"transformer.transformer": on_call(_exchanged)},
+    },
+    "SEQ3": {
+        "the logits are shifted by one position, in a circle": {DECODE: on_result(lambda logits_btv: np.roll(logits_btv, 1, axis=1))},
+        "the logits are shifted the other way": {DECODE: on_result(_earlier)},
+        "the logits are shifted the other way, in a circle": {DECODE: on_result(lambda logits_btv: np.roll(logits_btv, -1, axis=1))},
+        "the logits are reversed along the positions": {DECODE: on_result(lambda logits_btv: logits_btv[:, ::-1])},
+    },
+}

@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from reference_numpy import layers
 
-from .defect import LOADED, Defect, bound, on_call
+from ..reference.patching import patched
+from .alteration import Altered, Replaces, Variants
+from .combinators import bound, on_call
 from .residual import SUBLAYERS
 from .transformer import STACKS
 
-__all__ = ["DEFECTS"]
+__all__ = ["ALTERED", "VARIANTS"]
 
 Array = np.ndarray
-Replaces = Mapping[str, Callable]
 SELF, CROSS, FEED_FORWARD = SUBLAYERS
 
 
@@ -80,110 +80,45 @@ def _layers(order: Callable[[list[str]], Sequence[str]]) -> Replaces:
 
 def _of_stack_input(original: Callable, *args: Any, **options: Any) -> Array:
     """The stack whose layers' self-attention is given the input of the first layer, as the first layer's is."""
-    given, attend = bound(original, *args, **options), layers._attend
+    given = bound(original, *args, **options)
     x_btd = given["x_bsd" if "x_bsd" in given else "x_btd"]
 
-    def of_input(own: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *others: Any) -> Array:
+    def of_input(attend: Callable, own: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *others: Any) -> Array:
         if name == SELF:
             query_btd = memory_bsd = layers.residual_in(own, config, name, x_btd)
         return attend(own, config, name, query_btd, memory_bsd, *others)
 
-    with mock.patch.object(layers, "_attend", of_input):
+    with patched({"layers._attend": of_input}):
         return original(*args, **options)
 
 
-_ORDER: dict[str, Any] = {
-    "torch": "x = f1(x, self.self_attention); x = f2(x, self.cross_attention, memory); x = f3(x, self.feed_forward)",
-    "tf": "x = f1(x, self.self_attention); x = f2(x, self.cross_attention, memory); x = f3(x, self.feed_forward)",
-    "jax": "x = f1(x, self.self_attention); x = f2(x, self.cross_attention, memory); x = f3(x, self.feed_forward)",
+ALTERED: Altered = {
+    "STR4": _in_order(lambda names: [FEED_FORWARD, *names[:-1]]),
+    "STR5": _without(CROSS),
+    "STR6": _twice(FEED_FORWARD),
+    "STR7": _layers(lambda names: names[::-1]),
+    "STR8": _layers(lambda names: names[:1]),
+    "STR11": dict.fromkeys(STACKS, _of_stack_input),
 }
-_STACK: dict[str, Any] = {
-    "torch": "for layer in self.layers: x = layer(x)  # every layer, the first one first",
-    "tf": "for block in self.blocks: x = block(x)  # every layer, the first one first",
-    "jax": "for layer in self.layers: x = layer(x)  # every layer, the first one first; nnx.scan or nn.scan keeps that order",
+VARIANTS: Variants = {
+    "STR4": {
+        "the cross-attention comes before the self-attention": _in_order(
+            lambda names: [*(name for name in names if name == CROSS), *(name for name in names if name != CROSS)]
+        ),
+        "the feed-forward comes before the cross-attention": _in_order(
+            lambda names: [*(name for name in names if name != CROSS), *(name for name in names if name == CROSS)]
+        ),
+        "the sub-layers are parallel: all are given the layer's input": _in_order(list, parallel=True),
+    },
+    "STR5": {f"{words} is left out": _without(name) for name, words in SUBLAYERS.items() if name != CROSS}
+    | {f"{words} adds nothing, and its norm is there": _idle(name) for name, words in SUBLAYERS.items()},
+    "STR6": {f"{words} is applied twice": _twice(name) for name, words in SUBLAYERS.items() if name != FEED_FORWARD},
+    "STR8": {
+        "only the last layer runs, or each is given the stack's input (of two layers: the first one is left out)": _layers(
+            lambda names: names[-1:]
+        ),
+        "the last layer is left out": _layers(lambda names: names[:-1]),
+        "the first layer is left out": _layers(lambda names: names[1:]),
+        "the layers run twice": _layers(lambda names: names * 2),
+    },
 }
-DEFECTS = (
-    Defect(
-        id="STR4",
-        title="the feed-forward comes before the attention",
-        component="encoder_layer",
-        what="The sub-layers of a layer run in another order than self-attention, cross-attention, feed-forward.",
-        shows="The layer's output differs although every sub-layer agrees. Any input shows it.",
-        variants={
-            "the cross-attention comes before the self-attention": _in_order(
-                lambda names: [*(name for name in names if name == CROSS), *(name for name in names if name != CROSS)]
-            ),
-            "the feed-forward comes before the cross-attention": _in_order(
-                lambda names: [*(name for name in names if name != CROSS), *(name for name in names if name == CROSS)]
-            ),
-            "the sub-layers are parallel: all are given the layer's input": _in_order(list, parallel=True),
-        },
-        **_ORDER,
-        evidence="ggml#139, mlx-lm#586, TransformerLens#1644",
-        replaces=_in_order(lambda names: [FEED_FORWARD, *names[:-1]]),
-    ),
-    Defect(
-        id="STR5",
-        title="the cross-attention is left out",
-        component="decoder_layer",
-        what="A sub-layer is never called, with or without its norm: `x` instead of `norm(x + f(x))`, or `norm(x)`.",
-        shows="Without the cross-attention the logits do not depend on the source. Any input shows it.",
-        variants={f"{words} is left out": _without(name) for name, words in SUBLAYERS.items() if name != CROSS}
-        | {f"{words} adds nothing, and its norm is there": _idle(name) for name, words in SUBLAYERS.items()},
-        **_ORDER,
-        evidence="transformers#4293",
-        replaces=_without(CROSS),
-    ),
-    Defect(
-        id="STR6",
-        title="the feed-forward is applied twice",
-        component="encoder_layer",
-        what="A sub-layer of a layer is called two times, one after the other.",
-        shows="The layer's output differs although every sub-layer agrees. Any input shows it.",
-        variants={f"{words} is applied twice": _twice(name) for name, words in SUBLAYERS.items() if name != FEED_FORWARD},
-        **_ORDER,
-        evidence="derived, not reported",
-        replaces=_twice(FEED_FORWARD),
-    ),
-    Defect(
-        id="STR7",
-        title="the layers run in reverse",
-        component="encoder",
-        what="The last layer is the first one that runs.",
-        shows="The stack's output differs although every layer agrees. Two layers show it.",
-        **_STACK,
-        elsewhere=LOADED,
-        evidence="derived, not reported",
-        replaces=_layers(lambda names: names[::-1]),
-    ),
-    Defect(
-        id="STR8",
-        title="only the first layer runs (of two layers: the last one is left out)",
-        component="encoder",
-        what="The loop over the layers ends after one, starts at the second, or gives each the input of the first.",
-        shows="The stack's output is that of a smaller one. Two layers show it.",
-        variants={
-            "only the last layer runs, or each is given the stack's input (of two layers: the first one is left out)": _layers(
-                lambda names: names[-1:]
-            ),
-            "the last layer is left out": _layers(lambda names: names[:-1]),
-            "the first layer is left out": _layers(lambda names: names[1:]),
-            "the layers run twice": _layers(lambda names: names * 2),
-        },
-        **_STACK,
-        evidence="NYU-DLSP20#270",
-        replaces=_layers(lambda names: names[:1]),
-    ),
-    Defect(
-        id="STR11",
-        title="the self-attention of every layer reads the stack's input",
-        component="encoder",
-        what="Query, key and value of each layer are made of the embedded tokens, not of what the layer before gives.",
-        shows="Nothing with one layer. Two layers show it.",
-        torch="for layer in self.layers: x = layer(x)  # in the layer: self.attention(x, x, x), nothing from outside",
-        tf="for block in self.blocks: x = block(x)  # in the block: self.attention(x, x), nothing from outside",
-        jax="for layer in self.layers: x = layer(x)  # in the layer: self.attention(x), nothing from outside",
-        evidence="DongjunLee/transformer-tensorflow#3",
-        replaces=dict.fromkeys(STACKS, _of_stack_input),
-    ),
-)

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from reference_numpy import layers, normalization, stacks
+from reference_numpy import normalization, stacks
 
-from .defect import CONFIGURED, LOADED, Defect, bound, on_arguments
+from ..reference.patching import patched
+from .alteration import Altered, Variants
+from .combinators import bound, on_arguments
 from .residual import SUBLAYERS
 
-__all__ = ["DEFECTS", "STACKS", "fresh_norm", "other_final_norm"]
+__all__ = ["ALTERED", "STACKS", "VARIANTS", "fresh_norm", "other_final_norm"]
 
 
 STACKS = ("stacks.encoder", "stacks.decoder")
@@ -57,19 +58,13 @@ def _final_norm(where: Callable[[int, int], tuple[bool, bool]]) -> dict[str, Cal
     def altered(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
         norm, own = stacks.final_norm, parameters["layers"]
 
-        def normed(layer: Callable) -> Callable:
-            def of(part: Any, config: Any, x: np.ndarray, *others: Any) -> np.ndarray:
-                before, after = where(next(int(index) for index, each in own.items() if each is part), len(own))
-                y = layer(part, config, norm(parameters, config, x) if before else x, *others)
-                return norm(parameters, config, y) if after else y
+        def normed(layer: Callable, part: Any, config: Any, x: np.ndarray, *others: Any) -> np.ndarray:
+            before, after = where(next(int(index) for index, each in own.items() if each is part), len(own))
+            y = layer(part, config, norm(parameters, config, x) if before else x, *others)
+            return norm(parameters, config, y) if after else y
 
-            return of
-
-        with (
-            mock.patch.object(layers, "encoder_layer", normed(layers.encoder_layer)),
-            mock.patch.object(layers, "decoder_layer", normed(layers.decoder_layer)),
-            mock.patch.object(stacks, "final_norm", lambda parameters, config, x: x),
-        ):
+        without = {"stacks.final_norm": lambda norm, parameters, config, x: x}
+        with patched({"layers.encoder_layer": normed, "layers.decoder_layer": normed} | without):
             return original(parameters, config, *rest, **options)
 
     return dict.fromkeys(STACKS, altered)
@@ -96,87 +91,29 @@ def _layers_of(to: str, other: str, *names: str) -> Callable:
     return on_arguments(parameters=shared)
 
 
-_STACK: dict[str, Any] = {
-    "torch": "for layer in self.layers: x = layer(x)\nreturn self.final_norm(x)  # once, after the last layer",
-    "tf": "for block in self.blocks: x = block(x)\nreturn self.final_norm(x)  # once, after the last layer",
-    "jax": "for layer in self.layers: x = layer(x)\nreturn self.final_norm(x)  # once, after the last layer",
+ALTERED: Altered = {
+    "NRM10": dict.fromkeys(STACKS, other_final_norm),
+    "STR1": dict.fromkeys(STACKS, _one_layer_repeated(0)),
+    "NRM22": _final_norm(lambda index, count: (index == count - 1, False)),
+    "STR12": dict.fromkeys(STACKS, _with_its_input),
+    "STR13": {MODEL: _layers_of("decoder", "encoder", "self_attention", "feed_forward")},
 }
-DEFECTS = (
-    Defect(
-        id="NRM10",
-        title="the final norm is missing, or one is added",
-        what="The stack ends without the config's final norm, or with a fresh one (scale 1, offset 0) that the config does not have.",
-        shows="The output of a whole stack differs although every layer agrees. Any input shows it.",
-        torch="nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width))  # the default is none; nn.Transformer always has one",
-        tf="x = self.final_norm(x) if self.final_norm else x",
-        jax="x = self.final_norm(x) if self.config.final_norm else x",
-        elsewhere=CONFIGURED,
-        evidence="pytorch#24930, pytorch#50086, pytorch#74092",
-        replaces=dict.fromkeys(STACKS, other_final_norm),
-    ),
-    Defect(
-        id="STR1",
-        title="every layer is the first one",
-        what="`layers = [layer] * n` repeats one layer: all depths share the parameters of depth 0.",
-        shows="The parameters count once, and the output is that of equal layers. Two layers show it.",
-        torch="self.layers = nn.ModuleList(Layer(config) for _ in range(depth))  # or copy.deepcopy; not [layer] * depth",
-        tf="self.blocks = [Layer(config) for _ in range(depth)]  # not [layer] * depth",
-        jax="self.layers = [Layer(config) for _ in range(depth)]  # not [layer] * depth",
-        elsewhere=LOADED,
-        evidence="pytorch-vq-vae#2",
-        variants={
-            "every layer is the last one": dict.fromkeys(STACKS, _one_layer_repeated(-1)),
-            "every layer has the norms of the first one": dict.fromkeys(STACKS, _parts_of_the_first()),
-        }
-        | {
-            f"every layer has {words} of the first one": dict.fromkeys(STACKS, _parts_of_the_first(name))
-            for name, words in SUBLAYERS.items()
+VARIANTS: Variants = {
+    "STR1": {
+        "every layer is the last one": dict.fromkeys(STACKS, _one_layer_repeated(-1)),
+        "every layer has the norms of the first one": dict.fromkeys(STACKS, _parts_of_the_first()),
+    }
+    | {f"every layer has {words} of the first one": dict.fromkeys(STACKS, _parts_of_the_first(name)) for name, words in SUBLAYERS.items()},
+    "NRM22": {
+        "the final norm stands before the first layer": _final_norm(lambda index, count: (index == 0, False)),
+        "the final norm stands before every layer": _final_norm(lambda index, count: (True, False)),
+        "the final norm stands after every layer": _final_norm(lambda index, count: (False, True)),
+    },
+    "STR13": {
+        "the decoder's self-attention is the encoder's": {MODEL: _layers_of("decoder", "encoder", "self_attention")},
+        "the decoder's feed-forward is the encoder's": {MODEL: _layers_of("decoder", "encoder", "feed_forward")},
+        "the encoder's self-attention and feed-forward are the decoder's": {
+            MODEL: _layers_of("encoder", "decoder", "self_attention", "feed_forward")
         },
-        replaces=dict.fromkeys(STACKS, _one_layer_repeated(0)),
-    ),
-    Defect(
-        id="NRM22",
-        title="the final norm stands before the last layer",
-        component="encoder",
-        what="The stack's own norm is applied within the stack instead of to its result.",
-        shows="The output of a whole stack differs although every layer agrees. A final norm shows it.",
-        **_STACK,
-        variants={
-            "the final norm stands before the first layer": _final_norm(lambda index, count: (index == 0, False)),
-            "the final norm stands before every layer": _final_norm(lambda index, count: (True, False)),
-            "the final norm stands after every layer": _final_norm(lambda index, count: (False, True)),
-        },
-        evidence="derived, not reported",
-        replaces=_final_norm(lambda index, count: (index == count - 1, False)),
-    ),
-    Defect(
-        id="STR12",
-        title="the stack's input is added to its output",
-        component="encoder",
-        what="`x + stack(x)`: one residual more, around all of the layers.",
-        shows="The output is too near the embedding. Any input shows it.",
-        **_STACK,
-        evidence="derived, not reported",
-        replaces=dict.fromkeys(STACKS, _with_its_input),
-    ),
-    Defect(
-        id="STR13",
-        title="the decoder's self-attention and feed-forward are the encoder's",
-        component="transformer",
-        what="One object of each is made and given to both stacks, or the weights of one are loaded into both.",
-        shows="The parameters of one of the two do not matter. Trained parameters show it.",
-        torch="decoder_layer = DecoderLayer(Attention(config), Attention(config), FeedForward(config))  # new objects; or copy.deepcopy",
-        tf="decoder_block = DecoderBlock(Attention(config), Attention(config), FeedForward(config))  # new layers",
-        jax="decoder_layer = DecoderLayer(Attention(config), Attention(config), FeedForward(config))  # new modules",
-        elsewhere=LOADED,
-        variants={
-            "the decoder's self-attention is the encoder's": {MODEL: _layers_of("decoder", "encoder", "self_attention")},
-            "the decoder's feed-forward is the encoder's": {MODEL: _layers_of("decoder", "encoder", "feed_forward")},
-            "the encoder's self-attention and feed-forward are the decoder's": {
-                MODEL: _layers_of("encoder", "decoder", "self_attention", "feed_forward")
-            },
-        },
-        evidence="derived, not reported",
-        replaces={MODEL: _layers_of("decoder", "encoder", "self_attention", "feed_forward")},
-    ),
-)
+    },
+}

@@ -10,8 +10,8 @@ import numpy as np
 from reference_numpy import arithmetic, optimizer
 from reference_numpy.parameters import flatten, nest
 
-from .defect import Defect, on_arguments, on_result
-from .setting import setting
+from .alteration import Alteration, setting
+from .combinators import on_arguments, on_result
 
 __all__ = ["stepped", "updates"]
 
@@ -163,7 +163,7 @@ def _where(decays: Tree, meant: Callable[[str, bool], bool]) -> Tree:
     return nest({name: meant(name, own) for name, own in flatten(decays).items()})
 
 
-def updates() -> Iterator[Defect]:
+def updates() -> Iterator[Alteration]:
     """The settings of the update and of the clipping before it."""
     fix = "m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2; keep both as they are"
     for name, (title, altered) in _MOMENTS.items():
@@ -180,7 +180,7 @@ def updates() -> Iterator[Defect]:
     yield from _clippings()
 
 
-def _clippings() -> Iterator[Defect]:
+def _clippings() -> Iterator[Alteration]:
     def scaled(factor: Callable[[dict[str, np.ndarray], float], float]) -> Callable:
         """All gradients are multiplied by one factor."""
 

@@ -1,21 +1,20 @@
 """Defects of the attention weights: what stands for the softmax, and masks at other places than under it."""
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import arithmetic, mask
 
-from .defect import Defect, on_call
+from ..reference.patching import patched
+from .alteration import Altered, Replaces, Variants
+from .combinators import on_call
 from .fills import uniform_when_empty
-from .place import replaced
 
-__all__ = ["DEFECTS"]
+__all__ = ["ALTERED", "VARIANTS"]
 
 Array = np.ndarray
-Replaces = Mapping[str, Callable]
 SOFTMAX, ATTENTION = "softmax.softmax", "attention.scaled_dot_product_attention"
 
 
@@ -114,7 +113,7 @@ def _own_queries(x_btd: Array, self_mask_bhts: Any, **others: Any) -> dict[str, 
 
 def _own_queries_that_attend(original: Callable, *args: Any, **options: Any) -> Array:
     """The same with a finite fill: in the decoder a query without a key attends to all."""
-    with replaced(SOFTMAX, lambda softmax: functools.partial(uniform_when_empty, softmax)):
+    with patched({SOFTMAX: uniform_when_empty}):
         result: Array = on_call(_own_queries)(original, *args, **options)
     return result
 
@@ -133,109 +132,36 @@ def _minus_1e9_twice(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, causal:
     return {"mask_bhts": hidden == hidden.min(axis=-1, keepdims=True), "causal": False}
 
 
-_SOFTMAX: dict[str, Any] = {
-    "torch": "weights = torch.softmax(logits, dim=-1)  # once",
-    "tf": "weights = tf.nn.softmax(logits, axis=-1)  # once",
-    "jax": "weights = jax.nn.softmax(logits, axis=-1)  # once",
+ALTERED: Altered = {
+    "ATT23": _elementwise(_sigmoid),
+    "ATT24": {SOFTMAX: _without_maximum},
+    "ATT25": _added(1.0),
+    "ATT26": {ATTENTION: on_call(_in_values)},
+    "ATT27": _of_queries(False),
+    "ATT28": {ATTENTION: on_call(_scaled_bias)},
+    "ATT29": {ATTENTION: on_call(_minus_1e9_twice)},
 }
-_MASK: dict[str, Any] = {
-    "torch": 'logits = logits.masked_fill(~mask[:, None, None, :], float("-inf"))  # b 1 1 s: of keys, before the softmax',
-    "tf": "logits = tf.where(mask[:, None, None, :], logits, logits.dtype.min)  # b 1 1 s: of keys, before the softmax",
-    "jax": "weights = jax.nn.softmax(logits, where=mask[:, None, None, :])  # b 1 1 s: of keys",
+VARIANTS: Variants = {
+    "ATT23": {
+        "the softmax of the weights is taken once more, with the mask": _twice(True),
+        "the softmax of the weights is taken once more, without the mask": _twice(False),
+        "the weights are logarithms: log-softmax": {SOFTMAX: _log},
+        "the weights are the logits themselves": _elementwise(lambda x: x),
+        "the weights are the logits above 0": _elementwise(lambda x: np.maximum(x, 0)),
+        "the softmax has a 1 in its denominator": {SOFTMAX: _one_more},
+        "the weights are exponentials of the logits, not divided by their sum": _elementwise(arithmetic.exp),
+    },
+    "ATT24": {"the softmax subtracts the largest logit of the whole array, not of each row": {SOFTMAX: _one_maximum}},
+    "ATT25": {
+        "a 1 is added to the logits of hidden keys": _added(1.0, hidden=True),
+        "100 is subtracted from the logits of hidden keys": _added(-100.0, hidden=True),
+    },
+    "ATT27": {
+        "the padding mask hides queries and keys": _of_queries(True),
+        "the target's padding hides queries of the cross-attention": {"layers.decoder_layer": on_call(_crossing_queries)},
+        "the target's padding hides queries instead of keys": {"layers.decoder_layer": on_call(_own_queries)},
+        "the target's padding hides queries instead of keys, and a query without a key attends to all": {
+            "layers.decoder_layer": _own_queries_that_attend
+        },
+    },
 }
-DEFECTS = (
-    Defect(
-        id="ATT23",
-        title="the weights are sigmoids of the logits",
-        what="Another function stands for the softmax, or the softmax is applied to its own result.",
-        shows="The weights of a query do not sum to 1, or are nearly equal. Any logits show it.",
-        variants={
-            "the softmax of the weights is taken once more, with the mask": _twice(True),
-            "the softmax of the weights is taken once more, without the mask": _twice(False),
-            "the weights are logarithms: log-softmax": {SOFTMAX: _log},
-            "the weights are the logits themselves": _elementwise(lambda x: x),
-            "the weights are the logits above 0": _elementwise(lambda x: np.maximum(x, 0)),
-            "the softmax has a 1 in its denominator": {SOFTMAX: _one_more},
-            "the weights are exponentials of the logits, not divided by their sum": _elementwise(arithmetic.exp),
-        },
-        **_SOFTMAX,
-        evidence="derived, not reported",
-        replaces=_elementwise(_sigmoid),
-    ),
-    Defect(
-        id="ATT24",
-        title="the softmax does not subtract the largest logit",
-        what="`exp(x) / sum exp(x)`: beyond 88 in float32, or 709 in float64, the exponential is infinite, and infinity / infinity is NaN.",
-        shows="Ordinary logits agree; large ones give NaN, or, where all are far below 0, zeros. Large logits show it.",
-        torch="weights = torch.softmax(logits, dim=-1)  # not logits.exp() / logits.exp().sum(-1, keepdim=True)",
-        tf="weights = tf.nn.softmax(logits)  # not tf.exp(logits) / tf.reduce_sum(tf.exp(logits), -1, keepdims=True)",
-        jax="weights = jax.nn.softmax(logits)  # not jnp.exp(logits) / jnp.exp(logits).sum(-1, keepdims=True)",
-        evidence="derived, not reported",
-        variants={"the softmax subtracts the largest logit of the whole array, not of each row": {SOFTMAX: _one_maximum}},
-        replaces={SOFTMAX: _without_maximum},
-        dtypes=("float64", "float32"),
-    ),
-    Defect(
-        id="ATT25",
-        title="the mask's 1 is added to the logits",
-        what="`softmax(x + mask)` with a mask of 1 (may attend) and 0, where one of 0 and -inf is expected; or `x - (1 - mask)`.",
-        shows="Padding is attended to, if a little less. Any mask shows it.",
-        variants={
-            "a 1 is added to the logits of hidden keys": _added(1.0, hidden=True),
-            "100 is subtracted from the logits of hidden keys": _added(-100.0, hidden=True),
-        },
-        torch="F.scaled_dot_product_attention(query, key, value, attn_mask=mask.bool())  # a floating mask is added",
-        tf="logits = logits + (1.0 - mask) * -1e9",
-        jax="jax.nn.dot_product_attention(query, key, value, mask=mask.astype(bool))  # bias is added",
-        evidence="pytorch#136816",
-        replaces=_added(1.0),
-    ),
-    Defect(
-        id="ATT26",
-        title="the padding mask is applied to the values alone",
-        what="`softmax(x) (mask value)`: padding adds nothing to the output, and counts in the denominator.",
-        shows="The outputs are too small, the more padding there is. Any padding shows it.",
-        **_MASK,
-        evidence="pytorch-image-models#2236",
-        replaces={ATTENTION: on_call(_in_values)},
-    ),
-    Defect(
-        id="ATT27",
-        title="the padding mask hides queries instead of keys",
-        what="`b 1 t 1` stands where `b 1 1 s` is expected: a padded query sees nothing, and every other one sees the padding.",
-        shows="Padding is attended to. Any padding shows it where the lengths are equal.",
-        variants={
-            "the padding mask hides queries and keys": _of_queries(True),
-            "the target's padding hides queries of the cross-attention": {"layers.decoder_layer": on_call(_crossing_queries)},
-            "the target's padding hides queries instead of keys": {"layers.decoder_layer": on_call(_own_queries)},
-            "the target's padding hides queries instead of keys, and a query without a key attends to all": {
-                "layers.decoder_layer": _own_queries_that_attend
-            },
-        },
-        **_MASK,
-        evidence="hyunwoongko/transformer#40, keras-io#1046",
-        replaces=_of_queries(False),
-    ),
-    Defect(
-        id="ATT28",
-        title="the bias is scaled with the logits",
-        what="`(q k^T + bias) / sqrt(k)` instead of `q k^T / sqrt(k) + bias`.",
-        shows="Nothing without a bias; positions that enter as one weigh too little. A bias that is not zero shows it.",
-        torch="logits = query @ key.transpose(-2, -1) * scale + bias",
-        tf="logits = tf.matmul(query, key, transpose_b=True) * scale + bias",
-        jax='logits = jnp.einsum("bthk,bshk->bhts", query, key) * scale + bias',
-        evidence="derived, not reported",
-        replaces={ATTENTION: on_call(_scaled_bias)},
-    ),
-    Defect(
-        id="ATT29",
-        title="-1e9 is added twice: where both masks hide, and once",
-        what="`x - 1e9 (padding) - 1e9 (future)`: a row without a key attends to what one mask alone hides, by its logits.",
-        shows="Only rows that may attend to nothing differ. Left padding together with a causal mask shows it.",
-        torch="logits = logits.masked_fill(~(padding & causal), torch.finfo(logits.dtype).min)  # combine, then fill once",
-        tf="logits = tf.where(padding & causal, logits, logits.dtype.min)  # combine, then fill once",
-        jax="mask = nn.combine_masks(padding, causal, dtype=bool)  # combine, then fill once",
-        evidence="transformers#27114",
-        replaces={ATTENTION: on_call(_minus_1e9_twice)},
-    ),
-)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..catalogue.defect import on_arguments, on_call, on_result
+from ..catalogue.combinators import on_arguments, on_call, on_result
 from ..catalogue.loss_settings import BOTH
 from ..catalogue.schedule_settings import Rate, other_rate
 
