@@ -18,13 +18,13 @@ from unittest import mock
 from rosettaformer.atomic import replacing
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.catalogue import Defect, all_defects
+from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, SAID, Edit, Mistake, all_mistakes, all_sayings, edited
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.defects import Defect, all_defects
 from rosettaformer.conformance.diagnosis import altered, diagnose
 from rosettaformer.conformance.ports.port import NotCovered, Unsupported
 from rosettaformer.conformance.reference import statistics, tolerance
 from rosettaformer.conformance.reference.components import OWN, named_outputs, without_other_layouts
-from rosettaformer.guide.mistakes import FRAMEWORKS, NOTHING, SAID, Edit, Mistake, all_mistakes, all_sayings, edited
 
 ROOT = Path(__file__).resolve().parents[1]
 # the end of a copy's port.py: its process loads parameters by the copy's weights.py, in which an edit may be, instead of by ours
@@ -112,7 +112,7 @@ def _diagnosed(port: str, component: str) -> str:
 
 def write_said() -> None:
     """The sentences of every mistake, each as soon as it is known."""
-    file = ROOT / "rosettaformer" / "guide" / "mistakes" / SAID
+    file = ROOT / "rosettaformer" / "conformance" / "catalogue" / SAID
     known = {identity: text.strip("\n") for identity, text in all_sayings().items()}
     for identity, made in all_mistakes().items():
         if made["torch"].absent or identity in known:

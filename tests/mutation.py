@@ -19,8 +19,8 @@ from random_cases import random_case
 
 from reference_numpy import arithmetic
 from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.defects import Defect, all_defects, injected
-from rosettaformer.conformance.defects.settings import all_settings
+from rosettaformer.conformance.catalogue import Alteration, all_defects, injected
+from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws
 from rosettaformer.conformance.diagnosis.crashes import alike
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
@@ -118,7 +118,7 @@ def _hypotheses(probes: Sequence[Case]) -> Hypotheses:
     return Hypotheses(probes, candidates(probes, observable()), candidates(probes, all_settings().values()))
 
 
-def observable() -> list[Defect]:
+def observable() -> list[Alteration]:
     """The defects that some output can reveal."""
     return [defect for defect in all_defects().values() if not defect.unobservable]
 
@@ -179,7 +179,7 @@ def unknown(seed: int) -> Naming:
     return name("transformer", (larger(place, factor),), pairs=True)
 
 
-def larger(place: str, factor: float) -> Defect:
+def larger(place: str, factor: float) -> Alteration:
     """The function at a place whose output is larger by a factor."""
 
     def multiplied(original: Callable, *arguments: Any, **options: Any) -> Any:
@@ -189,7 +189,7 @@ def larger(place: str, factor: float) -> Defect:
         return output * output.dtype.type(factor)
 
     title = f"{place} x {factor:.4f}"
-    return Defect(id="unknown", title=title, component="transformer", what="", torch="", tf="", jax="", replaces={place: multiplied})
+    return Alteration(id="unknown", title=title, component="transformer", fix={}, replaces={place: multiplied})
 
 
 def false_alarms(count: int) -> list[int]:
@@ -210,7 +210,7 @@ def single_row(id_: str) -> Row:
     return id_, smallest(defect), named[smallest(defect)], named[whole(defect)]
 
 
-def whole(defect: Defect) -> str:
+def whole(defect: Alteration) -> str:
     """What of a whole model shows the defect: its logits, its loss, its gradients; of what is done without or around it the component."""
     if forward_of(defect.component):
         return "transformer_vjp"
@@ -222,7 +222,7 @@ def whole(defect: Defect) -> str:
     return next((model for model in MODELS if model in claiming), MODELS[0])
 
 
-def smallest(defect: Defect) -> str:
+def smallest(defect: Alteration) -> str:
     """The defect's component, or where its cases claim nothing the smallest one whose cases do."""
     claiming = [case.component for case in all_by_id().values() if defect.id in case.catches]
     return defect.component if defect.component in claiming else claiming[0]

@@ -11,8 +11,8 @@ from rich.table import Column, Table
 from reference_numpy.suggestions import nearest
 
 from ..conformance.cases import all_cases
-from ..conformance.defects import Defect, all_defects
-from ..conformance.defects.effect import Effect, effect
+from ..conformance.catalogue import Defect, all_defects
+from ..conformance.catalogue.effect import Effect, effect
 from ..conformance.reference import tolerance
 from ..conformance.reference.components import COMPONENTS
 

@@ -14,7 +14,7 @@ from reference_numpy.strategy import Strategy
 from ..conformance.case import Case
 from ..conformance.cases import all_cases
 from ..conformance.cases.expression import choose, matching
-from ..conformance.defects import all_defects
+from ..conformance.catalogue import all_defects
 from ..conformance.ports.adapters.derived import stands_for
 from ..conformance.ports.port import ENTRY_POINTS, PORTS
 from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..conformance.case import Case
 from ..conformance.cases import all_cases
-from ..conformance.defects import Defect, all_defects
-from ..conformance.defects.effect import Effect, effect
+from ..conformance.catalogue import Defect, all_defects
+from ..conformance.catalogue.effect import Effect, effect
+from ..conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, Edit, all_mistakes, all_sayings
 from ..conformance.reference import tolerance
 from ..conformance.reference.components import COMPONENTS
 from .code import Code
 from .evidence import linked
-from .mistakes import FRAMEWORKS, NOTHING, Edit, all_mistakes, all_sayings
 from .site import Page
 
 if TYPE_CHECKING:

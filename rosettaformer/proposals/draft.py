@@ -7,7 +7,7 @@ from typing import Any
 
 from reference_numpy import TransformerConfig, parameters, preset
 
-from ..conformance.defects import Defect
+from ..conformance.catalogue import Alteration
 from ..conformance.reference.components import model_of
 from .calling import Call
 from .construction import Construction
@@ -72,7 +72,7 @@ class Draft:
     nearest: list[str] = field(default_factory=list)
     undecided: dict[str, str] = field(default_factory=dict)
     form: str = ""
-    deviation: Defect | None = None
+    deviation: Alteration | None = None
     filled: bool = False
     verified: bool = False
     dtypes: tuple[str, ...] = ("float64", "float32")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..conformance.case import Case
-from ..conformance.defects import Defect
+from ..conformance.catalogue import Alteration
 from ..conformance.diagnosis import altered
 from ..conformance.reference.components import answer
 from .draft import Choice, Draft, Settings
@@ -134,7 +134,7 @@ class Trials:
         self._errors: dict[Any, float] = {}
         self._runs: dict[tuple[str, str], Any] = {}
 
-    def error(self, settings: Settings, group: str, deviation: Defect | None) -> float:
+    def error(self, settings: Settings, group: str, deviation: Alteration | None) -> float:
         """The largest error on the cases of a group, where the norms deviate so; infinite where the module cannot be run."""
         key = group, *sorted(settings.items())
         if key not in self._found:
@@ -192,12 +192,12 @@ def _run(adapter: Any, case: Case, dtype: str) -> Any:
         return adapter.run(case.at(dtype, mode="eager"))
 
 
-def _error(case: Case, found: Any, deviation: Defect | None) -> float:
+def _error(case: Case, found: Any, deviation: Alteration | None) -> float:
     """The largest difference from the reference, as a part of its largest number; infinite where it is no such array."""
     return min(_errors(case, found, deviation).values())
 
 
-def _errors(case: Case, found: Any, deviation: Defect | None) -> dict[str, float]:
+def _errors(case: Case, found: Any, deviation: Alteration | None) -> dict[str, float]:
     """The same for each form in which a model may give its logits."""
     outputs = altered.answer((deviation,), case) if deviation else answer(case)
     if outputs is None or not isinstance(found, np.ndarray) or found.shape != outputs["output"].shape:

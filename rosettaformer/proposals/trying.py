@@ -5,8 +5,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from ..conformance.defects import Defect
-from ..conformance.defects.deviation import DEFECTS as DEVIATIONS
+from ..conformance.catalogue import Alteration, defects_of
 from .draft import Choice, Draft
 from .inputs import is_model
 from .running import SAME, TRIED, Trials, combinations, with_values
@@ -27,7 +26,7 @@ STEPS = (
     *((group, (group,)) for group in GROUPS[2:]),
     ("all", GROUPS),
 )
-NORMS = next(defect for defect in DEVIATIONS if defect.id == "NRM1").hypotheses  # what people's own norms divide by
+NORMS = defects_of("deviation")["NRM1"].hypotheses  # what people's own norms divide by
 
 
 def decide(draft: Draft) -> None:
@@ -80,10 +79,10 @@ def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -
     return bool(exact)
 
 
-def _exact(trials: Trials, tried: Sequence[dict[str, int]], group: str) -> tuple[dict[str, int], Defect | None] | None:
+def _exact(trials: Trials, tried: Sequence[dict[str, int]], group: str) -> tuple[dict[str, int], Alteration | None] | None:
     """The first settings that give the reference's numbers, and with which deviation of the norms; None where none do."""
     known = trials.draft.deviation
-    possible: tuple[Defect | None, ...] = (known,) if known else (None,) if group == "all" else (None, *NORMS)
+    possible: tuple[Alteration | None, ...] = (known,) if known else (None,) if group == "all" else (None, *NORMS)
     for deviation in possible:
         for settings in tried:
             if trials.error(settings, group, deviation) < SAME:
@@ -93,7 +92,7 @@ def _exact(trials: Trials, tried: Sequence[dict[str, int]], group: str) -> tuple
 
 def _climbed(
     trials: Trials, tried: Sequence[dict[str, int]], choices: Sequence[Choice], group: str
-) -> tuple[dict[str, int], Defect | None] | None:
+) -> tuple[dict[str, int], Alteration | None] | None:
     """The settings that give the reference's numbers, reached from the nearest by the best value of one choice after another; or None."""
     deviation = trials.draft.deviation
     settings = min(tried, key=lambda one: trials.error(one, group, deviation))

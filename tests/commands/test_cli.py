@@ -25,7 +25,7 @@ from rosettaformer.conformance.case import SUITE_VERSION
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.build import parameters_of
 from rosettaformer.conformance.cases.case_files import answer_path
-from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.components import COMPONENTS
 

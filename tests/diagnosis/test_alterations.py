@@ -12,8 +12,8 @@ from expectations import all_by_id
 from reference_numpy import inputs, layers, softmax, transformer
 from reference_numpy.parameters import flatten, nest
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.defects import all_defects
-from rosettaformer.conformance.defects.settings import all_settings
+from rosettaformer.conformance.catalogue import all_defects
+from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
 from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.reference import components

@@ -135,7 +135,7 @@ def layer_norm(case):
     return y * (np.random.default_rng().random(y.shape) > 0.1)
 """),
     "dropout in evaluation": ("unstable", (("DRP2",),), [], [], """
-from rosettaformer.conformance.defects import all_defects, injected
+from rosettaformer.conformance.catalogue import all_defects, injected
 def encoder_layer(case):
     with injected(all_defects()["DRP2"]):
         return layers.encoder_layer(parameters.nest(case.parameters), case.config, **case.inputs)
@@ -685,7 +685,7 @@ def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], messa
 
 def test_rounding_is_no_loss_of_digits(tmp_path: Path) -> None:
     text = """
-from rosettaformer.conformance.defects import all_defects, injected
+from rosettaformer.conformance.catalogue import all_defects, injected
 dtypes = ("float64", "float32")
 def layer_norm(case):
     with injected(all_defects()["NRM5"]):

@@ -12,9 +12,9 @@ import pytest
 from expectations import all_by_id
 
 from rosettaformer.conformance.case import DTYPES, Case
+from rosettaformer.conformance.catalogue import Defect, all_defects
+from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.defects import Defect, all_defects
-from rosettaformer.conformance.defects.settings import all_settings
 from rosettaformer.conformance.diagnosis import altered, diagnose, explanation
 from rosettaformer.conformance.diagnosis.common import common
 from rosettaformer.conformance.diagnosis.conditions import condition

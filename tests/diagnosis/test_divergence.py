@@ -13,8 +13,8 @@ from expectations import all_by_id
 from rich.console import Console
 
 from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.defects import all_defects
 from rosettaformer.conformance.diagnosis.altered import expected
 from rosettaformer.conformance.diagnosis.divergence import Backward, Divergence, Row, backward, divergence
 from rosettaformer.conformance.ports.adapters.matching import assign

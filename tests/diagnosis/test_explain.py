@@ -15,14 +15,15 @@ from rosettaformer import cli
 from rosettaformer.commands.explain import SHOWN, explain
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.defects import Defect, all_defects, injected
-from rosettaformer.conformance.defects.defect import CONFIGURED, bound
-from rosettaformer.conformance.defects.place import replaced
-from rosettaformer.conformance.defects.settings import all_settings
+from rosettaformer.conformance.catalogue import Defect, all_defects, injected
+from rosettaformer.conformance.catalogue.alteration import CONFIGURED
+from rosettaformer.conformance.catalogue.combinators import bound
+from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis import explanation
 from rosettaformer.conformance.diagnosis.altered import FAILURES
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.components import COMPONENTS, FORWARD
+from rosettaformer.conformance.reference.patching import patched
 
 DEFECTS = all_defects()
 
@@ -101,18 +102,14 @@ def _seen(one: Defect, case: Case) -> set[str]:
     outside: list[tuple[dict[str, Any], Any]] = []
     inside: list[tuple[dict[str, Any], Any]] = []
 
-    def recorded(calls: list[tuple[dict[str, Any], Any]], original: Callable) -> Callable:
-        def record(*args: Any, **options: Any) -> Any:
-            given, result = bound(original, *args, **options), original(*args, **options)
-            calls.append((given, result))
-            return result
-
-        return functools.wraps(original)(record)
+    def recorded(calls: list[tuple[dict[str, Any], Any]], original: Callable, *args: Any, **options: Any) -> Any:
+        given, result = bound(original, *args, **options), original(*args, **options)
+        calls.append((given, result))
+        return result
 
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
         for calls, middle in ((inside, injected(one)), (outside, contextlib.nullcontext())):
-            for function in one.replaces:
-                stack.enter_context(replaced(function, functools.partial(recorded, calls)))
+            stack.enter_context(patched(dict.fromkeys(one.replaces, functools.partial(recorded, calls))))
             stack.enter_context(middle)
         components.answer(case)
     if len(outside) != len(inside):
@@ -138,7 +135,7 @@ def test_what_only_reads_parameters_otherwise_says_that_they_may_be_loaded_so() 
     silent = []
     every = [each for one in (*DEFECTS.values(), *all_settings().values()) for each in one.hypotheses]
     for one in every:
-        if one.elsewhere or "load" in one.torch:
+        if one.elsewhere or "load" in one.fix["torch"]:
             continue
         changed = set()
         for case in smallest.get(one.component, [])[:2]:

@@ -8,8 +8,8 @@ from expectations import all_by_id
 
 from reference_numpy import layers
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.defects import Defect, all_defects
-from rosettaformer.conformance.defects.place import Place, Site, places, sites
+from rosettaformer.conformance.catalogue import Alteration, all_defects
+from rosettaformer.conformance.catalogue.place import Place, Site, places, sites
 from rosettaformer.conformance.diagnosis import altered
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search
@@ -72,7 +72,7 @@ def test_the_reference_is_itself_afterwards() -> None:
     assert layers.residual_out is before
 
 
-def _search(cases: list[Case], alterations: list[Defect], *planted: Defect) -> Search:
+def _search(cases: list[Case], alterations: list[Alteration], *planted: Alteration) -> Search:
     return Search(Hypotheses(cases, alterations), [altered.answer(planted, case) or {} for case in cases])
 
 

@@ -14,8 +14,8 @@ from expectations import all_by_id
 from reference_numpy import normalization
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.defects import all_defects
-from rosettaformer.conformance.defects.settings import all_settings
+from rosettaformer.conformance.catalogue import all_defects
+from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis import altered, explanation
 from rosettaformer.conformance.diagnosis.altered import separates
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses

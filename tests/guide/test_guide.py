@@ -16,10 +16,10 @@ import pytest
 from browser import brightness, offline, prefer, violations, visited, wide
 from selenium.webdriver.common.keys import Keys
 
-from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.catalogue import all_defects
+from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS
 from rosettaformer.guide import site
 from rosettaformer.guide.glossary import terms
-from rosettaformer.guide.mistakes import FRAMEWORKS
 from rosettaformer.guide.translation.snippets import IMPORTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +87,7 @@ def source_of(origin: str) -> str:
         text = (ROOT / origin.partition("#")[0]).read_text(encoding="utf-8")
         return "\n".join([text, *strings(tomllib.loads(text))]) if origin.endswith(".toml") else text
     name = origin.removeprefix("mistakes/")
-    tables = [tomllib.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "rosettaformer/guide/mistakes").glob("*.toml")]
+    tables = [tomllib.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "rosettaformer/conformance/catalogue").glob("*.toml")]
     if name == "said.toml":
         return "\n".join(text for table in tables for text in table.values() if isinstance(text, str))
     identity, framework = name.split(".")

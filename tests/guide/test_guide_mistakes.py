@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from mistakes import ROOT, complaint, said
 
-from rosettaformer.conformance.defects import all_defects
-from rosettaformer.guide.mistakes import FRAMEWORKS, Edit, all_mistakes, all_sayings, edited
+from rosettaformer.conformance.catalogue import all_defects
+from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, Edit, all_mistakes, all_sayings, edited
 
 EVERY = [(identity, framework) for identity, made in all_mistakes().items() for framework in FRAMEWORKS if not made[framework].absent]
 

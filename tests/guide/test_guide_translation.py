@@ -13,7 +13,7 @@ pytest.importorskip("pygments")
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.reference.components import COMPONENTS
 from rosettaformer.guide import site
 from rosettaformer.guide.components.decisions import governing

@@ -16,7 +16,7 @@ from reference_numpy.beams import Beam
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases, case_files
-from rosettaformer.conformance.defects import all_defects
+from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.ports.adapters import matching
 from rosettaformer.conformance.reference import components, replay
 from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by

@@ -11,9 +11,9 @@ import pytest
 from expectations import all_by_id, expect
 
 from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.catalogue import Defect, all_defects, injected
+from rosettaformer.conformance.catalogue.effect import effect
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.defects import Defect, all_defects, injected
-from rosettaformer.conformance.defects.effect import effect
 from rosettaformer.conformance.reference import components, tolerance
 
 REQUIRED = (  # noqa: SIM905 - a long list of short names reads better in lines

@@ -9,7 +9,7 @@ from expectations import all_by_id
 import reference_numpy as reference_package
 from reference_numpy import parameters
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.defects import all_defects, injected
+from rosettaformer.conformance.catalogue import all_defects, injected
 from rosettaformer.conformance.reference import components, trace
 
 CASES = all_by_id()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
+from ..catalogue import Alteration, injected
 from ..compare import compare
-from ..defects import Defect, injected
 from ..reference import components, near_ties, tolerance
 
 __all__ = [
@@ -22,7 +22,7 @@ FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 NUDGE, AMPLIFIED = 1e-9, 1e6  # a relative change of the inputs, and by how much more an output changes that is rounding alone
 APART = 10  # times what passes, by which two alterations differ on a case that tells them apart
 ULPS = 4  # of the largest value, by which two answers differ less than APART times what passes: that is an ulp at least, and their noise
-Combination = tuple[Defect, ...]
+Combination = tuple[Alteration, ...]
 Outputs = Mapping[str, Any]
 Expectations = Mapping[str, tolerance.Expectation]
 Settle = Callable[[Any], dict[str, Any]]

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
-from ..defects import Defect
-from ..defects.place import Place, places
+from ..catalogue import Alteration
+from ..catalogue.alteration import FRAMEWORKS
+from ..catalogue.place import Place, places
 from . import altered
 from .further_constants import FURTHER
 from .hypotheses import Hypotheses
@@ -52,18 +53,23 @@ class _Constant:
         """The value at a parameter of the fit, which begins at 0."""
         return self.start * math.exp(parameter) if self.scales else self.start + parameter
 
-    def defect(self, value: float) -> Defect:
+    def alteration(self, value: float) -> Alteration:
         """The reference with that value."""
-        return Defect(**self._called(self._written(value)), replaces=self.altered(value))
+        return self._called(self._written(value), value)
 
-    def of_sizes(self, words: str, place: Place | None) -> Defect:
-        """The reference with the number that has this name in every case."""
-        return _OfSizes(**self._called(words), replaces=self.altered(self.start), place=place, constant=self, value=words)
+    def of_sizes(self, words: str, place: Place | None) -> Alteration:
+        """The reference with the number that has this name in every case; as it is if a case has none."""
 
-    def _called(self, number: str) -> dict[str, Any]:
-        text = f"{self.title} {number}"
-        fixes = dict.fromkeys(("torch", "tf", "jax"), f"use {self.right}")
-        return {"id": f"{self.id}={number}", "title": text, "component": self.component, "what": text, **fixes}
+        def of_case(case: Case) -> Alteration:
+            return self.alteration(named(case).get(words, self.start))
+
+        return replace(self._called(words, self.start), place=place, of_case=of_case)
+
+    def _called(self, number: str, value: float) -> Alteration:
+        fixes = dict.fromkeys(FRAMEWORKS, f"use {self.right}")
+        return Alteration(
+            id=f"{self.id}={number}", title=f"{self.title} {number}", component=self.component, fix=fixes, replaces=self.altered(value)
+        )
 
     def _written(self, value: float) -> str:
         """The value with as many digits as tell it from the reference's: 0.044714998 is 0.044715 in float32."""
@@ -71,31 +77,19 @@ class _Constant:
         return next((text for text, right in texts if text != right), texts[0][0])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _OfSizes(Defect):
-    """A constant that is another number on every case. value: on a case, by `named`."""
-
-    constant: _Constant
-    value: str
-
-    def on(self, case: Case) -> Defect:
-        """The reference with the number of this case; as it is where the case has none."""
-        return replace(self.constant.defect(named(case).get(self.value, self.constant.start)), place=self.place)
-
-
 _CONSTANTS = tuple(_Constant(*row) for row in (*MODEL, *FURTHER))
 
 
 def constants(
     hypotheses: Hypotheses, failing: Sequence[int], answers: Sequence[Outputs], base: altered.Combination = ()
-) -> Iterator[list[Defect]]:
+) -> Iterator[list[Alteration]]:
     """The constants, each at all its places and at one, with the value that the port's answers have: in few digits, and in all.
 
     failing: the probes that are fitted, the smallest first. Those on which a constant says nothing are left out. base: what the reference
     is altered by besides.
     """
     for constant in _CONSTANTS:
-        sites = hypotheses.sites_of(constant.defect(constant.start))
+        sites = hypotheses.sites_of(constant.alteration(constant.start))
         if not any(sites):
             continue
         for place in (None, *places(sites)):
@@ -115,7 +109,7 @@ def constants(
             if sizes and not (one and _same(float(f"{values[0]:.3g}"), values[0])):
                 yield [constant.of_sizes(words, place) for words in sizes]
             elif one:
-                yield [replace(constant.defect(value), place=place) for value in dict.fromkeys((_short(values[0]), values[0]))]
+                yield [replace(constant.alteration(value), place=place) for value in dict.fromkeys((_short(values[0]), values[0]))]
 
 
 def _same(one: float, other: float) -> bool:
@@ -146,7 +140,7 @@ def _fit(constant: _Constant, place: Place | None, probe: Case, answer: Outputs,
     case = probe.at("float64")
 
     def error(parameter: float) -> np.ndarray:
-        predicted = altered.answer((*base, replace(constant.defect(constant.at(parameter)), place=place)), case)
+        predicted = altered.answer((*base, replace(constant.alteration(constant.at(parameter)), place=place)), case)
         return _difference(predicted, answer) if predicted else np.empty(0)
 
     parameter, at = 0.0, error(0.0)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ..case import Case
-from ..defects import Defect
+from ..catalogue import Alteration
 from . import altered
 from .altered import Combination
 from .conditions import condition
@@ -29,7 +29,7 @@ def sentence(failed: Failed, answered: Sequence[Case]) -> str:
     return f"fails on {len(failed)} of {len(failed) + len(answered)} cases: {_errors(failed)}" + (f"; {where}" if where else "")
 
 
-def alike(defects: Iterable[Defect], failed: Sequence[Case], search: Search, found: Combination = ()) -> list[Combination]:
+def alike(defects: Iterable[Alteration], failed: Sequence[Case], search: Search, found: Combination = ()) -> list[Combination]:
     """The defects, alone or with what was found in the answers, with which the reference fails on exactly these cases, too, and equals the
     answers to all others.
 

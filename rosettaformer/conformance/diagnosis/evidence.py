@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
+from ..catalogue import Alteration
 from ..compare import compare
-from ..defects import Defect
 from ..reference import tolerance
 from ..reference.components import SEARCHES
 from ..reference.near_ties import followed
@@ -106,7 +106,7 @@ class Evidence:
         index = self.failing[0]
         return _complaint(self.hypotheses.probes[index], self.clean[index], self.answers[index])
 
-    def nearest(self, count: int = 3) -> list[tuple[Defect, float]]:
+    def nearest(self, count: int = 3) -> list[tuple[Alteration, float]]:
         """The hypotheses that leave the least of the error, and the share of it that they leave: less than all, in whole percents. None of
         one number."""
         before = self._distance(())

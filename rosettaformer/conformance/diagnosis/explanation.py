@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..case import Case
-from ..defects import Defect
+from ..catalogue import Alteration
 from .altered import Combination, separates
 from .crashes import Failed
 from .digits import ROUNDING, Nearly
@@ -193,7 +193,7 @@ def unstable(found: Sequence[Combination], part: str = "", dropping: bool = Fals
     return f"{text}, as with {' or '.join(map(_named, found))}"
 
 
-def fix(one: Defect, framework: str) -> str:
+def fix(one: Alteration, framework: str) -> str:
     """The fix of a defect in the framework; without a framework each one's, unless they are the same. Below it where else the mistake may
     be."""
     fixes = {one.fix[framework]} if framework in one.fix else set(one.fix.values())

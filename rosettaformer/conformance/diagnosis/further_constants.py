@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from ..defects.defect import on_arguments, on_call, on_result
-from ..defects.loss_settings import BOTH
-from ..defects.schedule_settings import Rate, other_rate
+from ..catalogue.combinators import on_arguments, on_call, on_result
+from ..catalogue.loss_settings import BOTH
+from ..catalogue.schedule_settings import Rate, other_rate
 
 __all__ = ["FURTHER"]
 

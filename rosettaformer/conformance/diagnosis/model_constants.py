@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from ..defects.defect import on_arguments, on_call, on_result
+from ..catalogue.combinators import on_arguments, on_call, on_result
 
 __all__ = ["MODEL"]
 

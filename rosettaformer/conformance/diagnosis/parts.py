@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..case import Case
-from ..defects import all_defects, injected
-from ..defects.settings import all_settings
+from ..catalogue import all_defects, injected
+from ..catalogue.settings import all_settings
 from ..reference.components import FORWARD
 from ..reference.store import Store
 from . import altered, explanation

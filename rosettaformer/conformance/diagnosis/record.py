@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..defects import Defect
-from ..defects.place import Place
+from ..catalogue import Alteration
+from ..catalogue.place import Place
 from . import explanation, stability
 from .altered import Combination
 from .findings import Finding
@@ -34,7 +34,7 @@ class About(NamedTuple):
         return ", ".join([*self.paths[:SHOWN], *([f"and {more} more places"] if more > 0 else [])]) or self.component
 
 
-State = tuple[list[Finding], Combination, list[tuple[Finding, Search]], dict[Defect, list[Defect]]]
+State = tuple[list[Finding], Combination, list[tuple[Finding, Search]], dict[Alteration, list[Alteration]]]
 
 
 class Record:
@@ -49,7 +49,7 @@ class Record:
         self.known: Combination = ()
         self.open: list[tuple[Finding, Search]] = []
         self._subject, self._pairs, self._say = subject, pairs, say
-        self._doubtful: dict[Defect, list[Defect]] = {}  # what is known, and what it may be as well
+        self._doubtful: dict[Alteration, list[Alteration]] = {}  # what is known, and what it may be as well
 
     def right(self, component: str) -> bool:
         """Whether nothing was found in the component."""
@@ -160,7 +160,7 @@ class Record:
         self.known = tuple(one for one in self.known if one.id in named)
 
 
-def _within_a_model(one: Defect) -> Defect:
+def _within_a_model(one: Alteration) -> Alteration:
     """An alteration at a place of a part, as one of the whole."""
     if one.place is None or one.place.pattern.startswith("**"):
         return one

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from ..catalogue import Alteration
+from ..catalogue.place import Site
 from ..compare import compare
-from ..defects import Defect
-from ..defects.place import Site
 from ..reference import tolerance
 from . import altered
 from .altered import Combination, Outputs
@@ -31,7 +31,7 @@ class Search(Evidence):
 
     def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         super().__init__(hypotheses, answers, failed)
-        self._tried: set[Defect] = set()
+        self._tried: set[Alteration] = set()
         self._fitted = functools.cache(self._fit)
 
     def explain(self, known: Combination = (), located: bool = True) -> list[Combination]:
@@ -64,7 +64,7 @@ class Search(Evidence):
                 return self._different([(one,) for one in found])
         return []
 
-    def _explains_failing(self, one: Defect) -> bool:
+    def _explains_failing(self, one: Alteration) -> bool:
         return all(self.explained((one,), [index]) for index in self.cheapest())
 
     @functools.cached_property
@@ -209,11 +209,11 @@ class Search(Evidence):
     def _further(self, base: Combination) -> list[Combination]:
         return [(*base, one) for one in self._combined() if one not in base]
 
-    def _combined(self) -> list[Defect]:
+    def _combined(self) -> list[Alteration]:
         """The defects and settings that may explain the answers with others."""
         return [one for one in (*self.hypotheses.defects, *self.hypotheses.settings) if self._combines(one)]
 
-    def _combines(self, one: Defect) -> bool:
+    def _combines(self, one: Alteration) -> bool:
         """In float64 not what loses digits: with the tolerance that it has, whatever is near is equal."""
         return not one.rounding or all(probe.dtype != "float64" for probe in self.hypotheses.probes)
 
@@ -231,7 +231,7 @@ def _holes(answer: Outputs, reference: Outputs) -> bool:
     return answer.keys() == reference.keys() and _nan(answer) != _nan(reference)
 
 
-def ordered_pairs(candidates: Sequence[Defect]) -> Iterator[Combination]:
+def ordered_pairs(candidates: Sequence[Alteration]) -> Iterator[Combination]:
     """Every two candidates; in both orders where they alter the same function, since one may not call what the other left there."""
     for first, second in itertools.combinations(candidates, 2):
         yield first, second

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
-from ..defects import Defect
+from ..catalogue import Alteration
 from ..reference import trace
 from ..reference.tolerance import Expectation
 from . import altered
@@ -81,13 +81,13 @@ def dropping(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Outputs]]) -
     return bool(answers) and not all(drops) and all(drops[index] for index in answers) and not _rounds(hypotheses, answers)
 
 
-def _spreads(defect: Defect, hypotheses: Hypotheses) -> dict[int, float]:
+def _spreads(defect: Alteration, hypotheses: Hypotheses) -> dict[int, float]:
     """By how much the answers of the reference with this defect differ, for every probe to which they do."""
     spreads = {index: _drawn(defect, hypotheses, index) for index in range(len(hypotheses.probes))}
     return {index: spread for index, spread in spreads.items() if spread > 0}
 
 
-def _drawn(defect: Defect, hypotheses: Hypotheses, index: int) -> float:
+def _drawn(defect: Alteration, hypotheses: Hypotheses, index: int) -> float:
     """By how much the answers of the reference with this defect to a probe differ."""
     draws = [altered.answer((defect,), hypotheses.probes[index]) for _ in range(DRAWS)]
     return _spread([answer for answer in draws if answer])

@@ -8,7 +8,7 @@ from reference_numpy.suggestions import known
 
 from ..case import DTYPES, Case
 from ..cases import all_cases
-from ..defects import all_defects
+from ..catalogue import all_defects
 from ..ports.port import MissingBackend
 from ..result import of_pair
 from ..runner import open_worker

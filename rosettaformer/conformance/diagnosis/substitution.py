@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
-from ..defects import injected
+from ..catalogue import injected
 from ..ports.adapters.matching import transposed
 from ..ports.adapters.tracing import Force
 from ..reference import tolerance, trace

@@ -7,15 +7,15 @@ another, whose scores are then those of the very same answers.
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from reference_numpy import beams, decoding
 from reference_numpy.beams import Beam
 from reference_numpy.strategy import Strategy
+
+from .patching import Replaces, patched
 
 __all__ = ["Chooser", "Key", "Replay", "chosen_by"]
 
@@ -67,23 +67,12 @@ class Replay(Chooser):
         return self._earlier[key] if key in self._earlier else stops(live, kept)
 
 
-@contextlib.contextmanager
-def chosen_by(chooser: Chooser) -> Iterator[None]:
+def chosen_by(chooser: Chooser) -> contextlib.AbstractContextManager[None]:
     """The reference's searches with the choices of the chooser."""
-    replacements: list[tuple[Any, str, Any]] = [(decoding, "_one_by_one", _one_by_one(chooser)), *_beams(chooser)]
-    with contextlib.ExitStack() as stack:
-        for module, name, function in replacements:
-            stack.enter_context(mock.patch.object(module, name, function))
-        yield
+    return patched({"decoding._one_by_one": functools.partial(_one_by_one, chooser), **_beams(chooser)})
 
 
-def _one_by_one(chooser: Chooser) -> Callable[..., dict[str, np.ndarray]]:
-    original: Callable[..., dict[str, np.ndarray]] = decoding._one_by_one
-
-    return lambda *arguments: original(*arguments[:-1], _chosen(chooser, arguments[-1]))
-
-
-def _chosen(chooser: Chooser, choose: Choose) -> Choose:
+def _one_by_one(chooser: Chooser, original: Callable[..., dict[str, np.ndarray]], model: Any, choose: Choose) -> dict[str, np.ndarray]:
     def tokens(scores_bv: np.ndarray, step: int) -> np.ndarray:
         own_b = choose(scores_bv, step)
         token_b = np.empty_like(own_b)
@@ -93,23 +82,21 @@ def _chosen(chooser: Chooser, choose: Choose) -> Choose:
             chooser.scores[key] = scores_bv[row].copy()
         return token_b
 
-    return tokens
+    return original(model, tokens)
 
 
-def _beams(chooser: Chooser) -> Iterator[tuple[Any, str, Any]]:
-    """The row of beams that says which one it is, and the functions that choose for it."""
-    row_type, best, keep, stops = beams.Row, beams.best, beams.keep, beams.stops
+def _beams(chooser: Chooser) -> Replaces:
+    """The functions that choose for a row of beams, and those of the row that say which one it is."""
     rows, here = itertools.count(), [0, 0]  # the row that advances, and its step
 
-    class Row(row_type):  # type: ignore[misc, valid-type]
-        def __init__(self, strategy: Strategy) -> None:
-            super().__init__(strategy)
-            self._number = next(rows)
+    def numbered(original: Callable, row: Any, strategy: Strategy) -> None:
+        original(row, strategy)
+        row.number = next(rows)
 
-        def advance(self, scores_wv: np.ndarray) -> None:
-            if not self.done:
-                here[:] = self._number, len(self.live[0].tokens)
-            super().advance(scores_wv)
+    def advance(original: Callable, row: Any, scores_wv: np.ndarray) -> None:
+        if not row.done:
+            here[:] = row.number, len(row.live[0].tokens)
+        original(row, scores_wv)
 
     @functools.cache  # a strategy is checked when it is made, which a step is too short for
     def of_size(strategy: Strategy, size: int) -> Strategy:
@@ -122,16 +109,17 @@ def _beams(chooser: Chooser) -> Iterator[tuple[Any, str, Any]]:
         chooser.made[key] = [beam.tokens for beam in result]
         return result
 
-    def best_chosen(live: list[Beam], total_wv: np.ndarray, count: int) -> list[Beam]:
-        return chosen("live", total_wv, best(live, total_wv, total_wv.size), count)
+    def best(original: Callable, live: list[Beam], total_wv: np.ndarray, count: int) -> list[Beam]:
+        return chosen("live", total_wv, original(live, total_wv, total_wv.size), count)
 
-    def keep_chosen(kept: list[Beam], live: list[Beam], ended_w: np.ndarray, strategy: Strategy) -> list[Beam]:
+    def keep(original: Callable, kept: list[Beam], live: list[Beam], ended_w: np.ndarray, strategy: Strategy) -> list[Beam]:
         everything = of_size(strategy, len(kept) + len(live) + strategy.beam_size)
-        return chosen("kept", ended_w, keep(kept, live, ended_w, everything), strategy.beam_size)
+        return chosen("kept", ended_w, original(kept, live, ended_w, everything), strategy.beam_size)
 
-    def stops_chosen(live: list[Beam], kept: Sequence[Beam], strategy: Strategy) -> bool:
+    def stops(original: Callable, live: list[Beam], kept: Sequence[Beam], strategy: Strategy) -> bool:
         key: Key = ("stop", here[0], here[1])
-        chooser.made[key] = chooser.stop(key, live, list(kept), lambda live, kept: stops(live, kept, strategy))
+        chooser.made[key] = chooser.stop(key, live, list(kept), lambda live, kept: original(live, kept, strategy))
         return chooser.made[key]
 
-    yield from ((beams, "Row", Row), (beams, "best", best_chosen), (beams, "keep", keep_chosen), (beams, "stops", stops_chosen))
+    row = {"beams.Row.__init__": numbered, "beams.Row.advance": advance}
+    return row | {"beams.best": best, "beams.keep": keep, "beams.stops": stops}

@@ -3,28 +3,26 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
-from unittest import mock
 
 import ml_dtypes
 import numpy as np
 
-from reference_numpy import arithmetic, attention, softmax
+from reference_numpy import arithmetic, attention
 
-from . import components
+from .patching import patched
 
 __all__ = ["GRADIENT_ORDERS", "ORDERS", "TF32_ORDERS", "order", "shuffled", "to_tf32"]
 
 
-@contextlib.contextmanager
-def order(replacements: dict[str, Callable]) -> Iterator[None]:
-    """The reference with some functions of its arithmetic, or others by `module.function`, replaced."""
-    with contextlib.ExitStack() as stack:
-        for place, function in replacements.items():
-            module, _, name = place.rpartition(".")
-            stack.enter_context(mock.patch.object(components.module_of(module) if module else arithmetic, name, function))
-        yield
+def order(replacements: Mapping[str, Callable]) -> contextlib.AbstractContextManager[None]:
+    """The reference with these functions in place of some of its arithmetic, or of others by `module.function`."""
+
+    def instead(function: Callable) -> Callable:
+        return lambda original, *args, **options: function(*args, **options)
+
+    return patched({name if "." in name else f"arithmetic.{name}": instead(function) for name, function in replacements.items()})
 
 
 _einsum, _scatter_add, _sum = arithmetic.einsum, arithmetic.scatter_add, arithmetic.sum
@@ -155,7 +153,7 @@ def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarr
     product_bthe = arithmetic.upcast_half(cotangent) * arithmetic.upcast_half(output_bthe)
     row_bht1 = arithmetic.sum(product_bthe, axis=-1).swapaxes(1, 2)
 
-    def softmax_vjp(logits: np.ndarray, mask: np.ndarray | None = None, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
+    def softmax_vjp(original: Callable, logits: np.ndarray, mask: Any = None, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
         x = arithmetic.upcast_half(logits)
         x = x if mask is None else np.where(mask, x, x.dtype.type(-np.inf))
         largest = np.max(x, axis=-1, keepdims=True)
@@ -164,7 +162,7 @@ def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarr
         gradient = arithmetic.exp(shifted - whole) * (arithmetic.upcast_half(cotangent) - row_bht1)
         return {"logits": gradient.astype(query_bthk.dtype).astype(logits.dtype)}
 
-    with mock.patch.object(softmax, "softmax_vjp", softmax_vjp):
+    with patched({"softmax.softmax_vjp": softmax_vjp}):
         return _attention_vjp(query_bthk, *rest, cotangent=cotangent, **options)
 
 

@@ -6,12 +6,12 @@ parameters is known by the identity of its subtree of the nested parameters, one
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from . import components
+from .patching import patched
 
 __all__ = ["SCOPES", "Paths", "joined", "watched"]
 
@@ -66,15 +66,9 @@ class Paths:
             self._sublayer = path
         return path, result
 
-    @contextlib.contextmanager
-    def followed(self) -> Iterator[None]:
+    def followed(self) -> contextlib.AbstractContextManager[None]:
         """While this lasts, a run of the reference tells where it is."""
-
-        def follow(component: str, function: Callable) -> Callable:
-            return lambda *args, **options: self.run(component, function, args, options)[1]
-
-        with watched(follow):
-            yield
+        return watched(lambda component, function, *args, **options: self.run(component, function, args, options)[1])
 
     def _index(self, tree: Mapping[str, Any], path: str) -> None:
         self._subtrees[id(tree)] = path
@@ -119,26 +113,10 @@ class Paths:
         return f"{self._sublayer}_dropout"
 
 
-@contextlib.contextmanager
-def watched(around: Callable[[str, Callable], Callable]) -> Iterator[None]:
-    """The reference with `around(component, function)` in place of the function of every component, and of the scopes."""
-    originals = [(module, name, getattr(module, name)) for module, name in _watchable()]
-    for module, name, original in originals:
-        watching: Any = around(name, original)
-        if watching is not original:
-            watching.__wrapped__ = original  # its signature
-            setattr(module, name, watching)
-    try:
-        yield
-    finally:
-        for module, name, original in originals:
-            setattr(module, name, original)
-
-
-@functools.cache
-def _watchable() -> list[tuple[ModuleType, str]]:
-    rows = [(module, component) for component, (module, _) in components.FORWARD.items()] + [("transformer", name) for name in SCOPES]
-    return [(components.module_of(module), name) for module, name in rows]
+def watched(call: Callable[..., Any], scopes: bool = True) -> contextlib.AbstractContextManager[None]:
+    """The reference whose components' functions are called by `call(component, function, *args, **options)`, and those of scopes, too."""
+    modules = {name: module for name, (module, _) in components.FORWARD.items()} | (dict.fromkeys(SCOPES, "transformer") if scopes else {})
+    return patched({f"{module}.{name}": functools.partial(call, name) for name, module in modules.items()})
 
 
 def joined(path: str, name: str) -> str:

@@ -60,7 +60,7 @@ def record(case: Case, instead: Callable[[TracedCall], np.ndarray | None] = lamb
     instead: what a component is to give in place of its output, before anything takes it; None leaves it as it is.
     """
     recorder = _Recorder(case, instead)
-    with watched(recorder.around):
+    with watched(recorder.run):
         components.answer(case)
     return recorder.calls
 
@@ -70,23 +70,18 @@ class _Recorder:
         self.calls: dict[str, TracedCall] = {}
         self._case, self._instead, self._paths = case, instead, Paths()
 
-    def around(self, component: str, function: Callable) -> Callable:
-        """The function of a component, whose calls are recorded; a scope only says which embedding is meant."""
-        signature = inspect.signature(function)
-
-        def recorded(*args: Any, **options: Any) -> Any:
-            parent = self._paths.parent
-            path, result = self._paths.run(component, function, args, options)
-            if component in SCOPES:
-                return result
-            call = self._call(path, component, parent, signature.bind(*args, **options), result)
-            if (other := self._instead(call)) is not None:
-                call = replace(call, output=other)
-                result = (other, *result[1:]) if isinstance(result, tuple) else other
-            self.calls[path] = call
+    def run(self, component: str, function: Callable, *args: Any, **options: Any) -> Any:
+        """Calls the function of a component, and records the call; a scope only says which embedding is meant."""
+        parent = self._paths.parent
+        path, result = self._paths.run(component, function, args, options)
+        if component in SCOPES:
             return result
-
-        return recorded
+        call = self._call(path, component, parent, inspect.signature(function).bind(*args, **options), result)
+        if (other := self._instead(call)) is not None:
+            call = replace(call, output=other)
+            result = (other, *result[1:]) if isinstance(result, tuple) else other
+        self.calls[path] = call
+        return result
 
     def _call(self, path: str, component: str, parent: str | None, bound: inspect.BoundArguments, result: Any) -> TracedCall:
         config = self._case.config

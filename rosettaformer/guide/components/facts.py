@@ -10,7 +10,7 @@ from typing import Any
 
 from reference_numpy import layout, parameters, preset
 
-from ...conformance.defects import Defect, all_defects
+from ...conformance.catalogue import Defect, all_defects
 from ...conformance.reference.components import VJP, model_of
 from ...conformance.reference.tolerance import MAX_FACTOR
 from ...conformance.report.summary import Summary

@@ -5,15 +5,14 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from reference_numpy import layers
 from reference_numpy.normalization import layer_norm
 
 from ...reference import components
-from ...reference.paths import SCOPES, Paths, watched
+from ...reference.patching import patched
+from ...reference.paths import Paths, watched
 
 __all__ = ["Values", "alike", "arrays_of", "defaults", "first_of", "general", "observed", "passed_on", "relative", "summing"]
 
@@ -112,27 +111,19 @@ def alike(first: Any, second: Any) -> bool:
     return arrays and first.shape == second.shape and first.dtype.kind == second.dtype.kind
 
 
-@contextlib.contextmanager
-def observed(call: Callable[[Callable, dict[str, Any]], Any]) -> Iterator[None]:
+def observed(call: Callable[[Callable, dict[str, Any]], Any]) -> contextlib.AbstractContextManager[None]:
     """A run of the reference in which every component's function is called by `call`, with its arguments by name."""
 
-    def around(component: str, function: Callable) -> Callable:
-        if component in SCOPES:
-            return function
-        names = defaults(component)
-        return lambda *args, **options: call(function, dict(zip(names, args, strict=False)) | options)
+    def with_names(component: str, function: Callable, *args: Any, **options: Any) -> Any:
+        return call(function, dict(zip(defaults(component), args, strict=False)) | options)
 
-    with watched(around):
-        yield
+    return watched(with_names, scopes=False)
 
 
-@contextlib.contextmanager
-def summing(residual: Callable[[str, np.ndarray], np.ndarray]) -> Iterator[None]:
+def summing(residual: Callable[[str, np.ndarray], np.ndarray]) -> contextlib.AbstractContextManager[None]:
     """A run of the reference in which `residual(name, x)` is added to the output of the sub-layer of that name, in place of x."""
-    original = layers.residual_out
 
-    def residual_out(parameters: Any, config: Any, name: str, x_btd: np.ndarray, *rest: Any) -> np.ndarray:
+    def residual_out(original: Callable, parameters: Any, config: Any, name: str, x_btd: np.ndarray, *rest: Any) -> np.ndarray:
         return original(parameters, config, name, residual(name, x_btd), *rest)
 
-    with mock.patch.object(layers, "residual_out", residual_out):
-        yield
+    return patched({"layers.residual_out": residual_out})

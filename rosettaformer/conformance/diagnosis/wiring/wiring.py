@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...defects import Defect
-from ...defects.place import Site
+from ...catalogue import Alteration
+from ...catalogue.place import Site
 from ...reference.paths import Paths, joined
 from .values import Values, arrays_of, first_of, general, observed, passed_on, relative, summing
 
@@ -29,7 +29,7 @@ CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of what a componen
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Wiring(Defect):
+class Wiring(Alteration):
     """A component that is given, or gives, another value than the reference's.
 
     parent: the component within which it stands. child: its path within that one, with `*` for any layer. argument: what is replaced;

@@ -14,8 +14,9 @@ import numpy as np
 from reference_numpy.parameters import flatten
 
 from ...case import Case
-from ...defects import Defect
-from ...defects.place import Site
+from ...catalogue import Alteration
+from ...catalogue.alteration import FRAMEWORKS
+from ...catalogue.place import Site
 from ...reference import components
 from ...reference.paths import Paths, joined
 from .values import Values, alike, arrays_of, defaults, first_of, general, observed, passed_on, relative, summing
@@ -65,9 +66,9 @@ def _calls(case: Case) -> list[_Call]:
     return calls
 
 
-def wirings(cases: Iterable[Case]) -> dict[Defect, list[list[Site]]]:
+def wirings(cases: Iterable[Case]) -> dict[Alteration, list[list[Site]]]:
     """What could be wired otherwise in these float64 cases, most likely first, and the sites where each applies, case by case."""
-    found: dict[tuple[str, str, str, str], tuple[Defect, list[list[Site]]]] = {}
+    found: dict[tuple[str, str, str, str], tuple[Alteration, list[list[Site]]]] = {}
     count = 0
     for index, case in enumerate(cases):
         count = index + 1
@@ -87,8 +88,8 @@ def wirings(cases: Iterable[Case]) -> dict[Defect, list[list[Site]]]:
 
 def _wiring(parent: str, child: str, argument: str, value: str, title: str, fix: str) -> Wiring:
     return Wiring(
-        id=f"{parent}.{general(child)}.{argument}={value}", title=title, component=parent, what=title,
-        torch=fix, tf=fix, jax=fix, replaces={}, parent=parent, child=child, argument=argument, value=value,
+        id=f"{parent}.{general(child)}.{argument}={value}", title=title, component=parent, fix=dict.fromkeys(FRAMEWORKS, fix),
+        replaces={}, parent=parent, child=child, argument=argument, value=value,
     )  # fmt: skip
 
 

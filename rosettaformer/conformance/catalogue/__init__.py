@@ -1,0 +1,31 @@
+"""The catalogue of defects: real porting mistakes, each a few lines that alter one component of the reference."""
+
+import functools
+import importlib
+from collections.abc import Mapping
+
+from .alteration import Alteration, Altered, Variants, injected
+from .defect import Defect
+from .records import families, properties
+
+__all__ = ["Alteration", "Defect", "all_defects", "defects_of", "injected"]
+
+
+@functools.cache
+def all_defects() -> Mapping[str, Defect]:
+    """The catalogue by id. Raises ValueError if a family's two files differ in their ids, or a table is not as `records` has it."""
+    return {id_: defect for name in families() for id_, defect in defects_of(name).items()}
+
+
+@functools.cache
+def defects_of(family: str) -> Mapping[str, Defect]:
+    """The defects of one family by id, in the order in which its Python file has them."""
+    module, tables = importlib.import_module(f"{__name__}.{family}"), families()[family]
+    altered: Altered = module.ALTERED
+    variants: Variants = getattr(module, "VARIANTS", {})
+    if odd := altered.keys() ^ tables.keys() | variants.keys() - altered.keys():
+        raise ValueError(f"{family}.py and {family}.toml must have the same ids; not in both: {', '.join(sorted(odd))}")
+    return {
+        id_: Defect(id=id_, replaces=replaces, variants=variants.get(id_, {}), **properties(family, tables, id_))
+        for id_, replaces in altered.items()
+    }

@@ -1,0 +1,97 @@
+"""What an alteration of the reference is, and the reference with some of them in it."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..case import Case
+from ..reference.components import COMPONENTS
+from ..reference.patching import Replaces, patched
+from ..reference.paths import Paths
+from .place import Place, limited
+
+__all__ = ["CONFIGURED", "FRAMEWORKS", "LOADED", "Alteration", "Altered", "Replaces", "Variants", "injected", "setting"]
+
+Altered = Mapping[str, Replaces]  # what a defect replaces, by its id
+Variants = Mapping[str, Mapping[str, Replaces]]  # what its variants do, by its id and their titles
+FRAMEWORKS = ("torch", "tf", "jax")
+# where a mistake may be whose code is right
+LOADED = "the parameters are loaded so; compare the rows of `weights`, or what fills them"
+CONFIGURED = "the model is built otherwise than `config` says; declare there what it has"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Alteration:
+    """Something that the reference is made to compute otherwise. Only an object is equal to itself.
+
+    component: the component that computes otherwise. replaces: the functions that do, as `patched` takes them. fix: what is right, by
+    framework. elsewhere: where the mistake is if the code is as the fix says already; empty where it is nowhere else. dtypes: where it
+    shows. rounding: it alters how these dtypes round, and nothing in float64. random: it draws at random, so that two evaluations of one
+    input differ. undetermined: it may leave an answer to rounding, where it says nothing. family: what is computed with it and with those
+    from which few cases tell it. variants: the same mistake as others make it: a title -> what it replaces instead. variant: in one of
+    them its title; otherwise empty. place: where in a model it is, everywhere if None. of_case: the alteration on a case, if it is another
+    one on every case.
+    """
+
+    id: str
+    title: str
+    component: str
+    replaces: Replaces
+    fix: Mapping[str, str]
+    elsewhere: str = ""
+    dtypes: tuple[str, ...] = ("float32",)
+    rounding: bool = False
+    random: bool = False
+    undetermined: bool = False
+    family: str = ""
+    variants: Mapping[str, Replaces] = field(default_factory=dict)
+    variant: str = ""
+    place: Place | None = None
+    of_case: Callable[[Case], "Alteration"] | None = None
+
+    @functools.cached_property
+    def hypotheses(self) -> tuple["Alteration", ...]:
+        """The alteration itself, then each of its variants: an alteration of the same id, under its own title."""
+        variants = self.variants.items()
+        return self, *(dataclasses.replace(self, title=name, variant=name, replaces=altered, variants={}) for name, altered in variants)
+
+    def on(self, case: Case) -> "Alteration":
+        """The alteration on a case."""
+        return dataclasses.replace(self.of_case(case), place=self.place) if self.of_case else self
+
+    @property
+    def followed(self) -> bool:
+        """Whether it must be known where in a model the run is."""
+        return self.place is not None
+
+    def altering(self, paths: Paths) -> contextlib.AbstractContextManager[None]:
+        """The reference with the alteration in it. paths: says where the run is."""
+        if self.place is None:
+            return patched(self.replaces)
+        return patched({name: limited(altered, name, self.place, paths) for name, altered in self.replaces.items()})
+
+    @property
+    def name(self) -> str:
+        """The id and the title, and where it is."""
+        return f"{self.id} ({self.title})" + (f" in {self.place} alone" if self.place else "")
+
+
+def setting(id_: str, component: str, title: str, fix: str, altered: Callable, *places: str, elsewhere: str = "") -> Alteration:
+    """The alteration of these functions, with one fix for every framework; of the component's own function if none is named."""
+    replaces = dict.fromkeys(places or (f"{COMPONENTS[component][0]}.{component}",), altered)
+    fixes = dict.fromkeys(FRAMEWORKS, fix)
+    return Alteration(id=id_, title=title, component=component, fix=fixes, elsewhere=elsewhere, replaces=replaces)
+
+
+@contextlib.contextmanager
+def injected(*alterations: Alteration) -> Iterator[None]:
+    """The reference with these alterations in it. Of several in one function each alters what those before it left there."""
+    paths = Paths()
+    with contextlib.ExitStack() as stack:
+        for one in alterations:
+            stack.enter_context(one.altering(paths))
+        if any(one.followed for one in alterations):
+            stack.enter_context(paths.followed())
+        yield

@@ -1,0 +1,226 @@
+"""Settings of the choice of a token: other penalties, other cuts, other draws."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import softmax
+
+from .alteration import Alteration, setting
+from .combinators import on_arguments, on_call, on_result
+
+__all__ = ["choices"]
+
+Array = np.ndarray
+
+
+def choices() -> Iterator[Alteration]:
+    """The settings of penalties, truncation and draws."""
+    yield from _penalties()
+    yield from _truncations()
+    yield from _draws()
+
+
+def _penalised(change: Callable[[Array, Array, float], Array]) -> Callable:
+    """A penalty that is a function of the scores, of how often the target holds each token, and of the number."""
+
+    def altered(
+        original: Callable,
+        scores_bv: Array,
+        token_bn: Array,
+        repetition_penalty: float = 1.0,
+        no_repeat_ngram: int = 0,
+        mask_bn: Any = None,
+    ) -> Array:
+        real_bn = np.ones(token_bn.shape, bool) if mask_bn is None else mask_bn
+        ids = np.arange(scores_bv.shape[1])
+        count_bv = ((token_bn[..., None] == ids) & real_bn[..., None]).sum(axis=1)
+        if repetition_penalty != 1:
+            scores_bv = np.where(count_bv > 0, change(scores_bv, count_bv, repetition_penalty), scores_bv).astype(scores_bv.dtype)
+        return original(scores_bv, token_bn, 1.0, no_repeat_ngram, mask_bn)
+
+    return altered
+
+
+def _by_sign(x: Array, penalty: Any) -> Array:
+    return np.where(x > 0, x / penalty, x * penalty)
+
+
+def _longer(count: int) -> Callable:
+    return on_call(lambda no_repeat_ngram, **others: {"no_repeat_ngram": max(no_repeat_ngram + count, 1) if no_repeat_ngram else 0})
+
+
+def _fewer(part: Callable[[Array], Array]) -> Callable:
+    """What is held is a part of the target."""
+    return on_call(lambda token_bn, mask_bn, **others: {"token_bn": part(token_bn), "mask_bn": None if mask_bn is None else part(mask_bn)})
+
+
+def _penalties() -> Iterator[Alteration]:
+    fix = "x / penalty where the score x is positive, otherwise x penalty, of each token that the target holds"
+    rows: dict[str, tuple[str, Callable]] = {
+        "each time": ("a token is penalised each time that the target holds it", _penalised(lambda x, count, c: _by_sign(x, c**count))),
+        "multiplied": ("every score is multiplied by the penalty", _penalised(lambda x, count, c: x * c)),
+        "exchanged": ("positive scores are multiplied by the penalty, negative ones divided",
+                      _penalised(lambda x, count, c: _by_sign(x, 1 / c))),
+        "subtracted": ("the penalty is subtracted from the score", _penalised(lambda x, count, c: x - c)),
+        "subtracted each time": ("the penalty is subtracted each time that the target holds the token",
+                                 _penalised(lambda x, count, c: x - c * count)),
+        "log subtracted": ("the logarithm of the penalty is subtracted from the score", _penalised(lambda x, count, c: x - np.log(c))),
+        "padding": ("padding is penalised as a token of the target", on_arguments(mask_bn=None)),
+        "last token": ("the last token alone is penalised", _penalised_of(lambda token_bn: token_bn[:, -1:])),
+        "not last token": ("the last token is not penalised", _penalised_of(lambda token_bn: token_bn[:, :-1])),
+    }  # fmt: skip
+    for name, (title, altered) in rows.items():
+        yield setting(f"penalty={name}", "penalise", title, fix, altered)
+    fix = "-inf for a token that would end a run of n tokens which the target holds"
+    rows = {
+        "n + 1": ("runs of one token more are forbidden", _longer(1)),
+        "n - 1": ("runs of one token less are forbidden", _longer(-1)),
+        "without the last": ("the last token does not count as the beginning of a run", _fewer(lambda token_bn: token_bn[:, :-1])),
+        "without the first": ("the first token does not count as one of a run", _fewer(lambda token_bn: token_bn[:, 1:])),
+        "first run": ("of the tokens that may not follow the first alone is forbidden", _one_ending(0)),
+        "last run": ("of the tokens that may not follow the last alone is forbidden", _one_ending(-1)),
+    }  # fmt: skip
+    for name, (title, altered) in rows.items():
+        places = ("sampling._endings",) if "run" in name else ()
+        yield setting(f"ngrams={name}", "penalise", title, fix, altered, *places)
+
+
+def _penalised_of(part: Callable[[Array], Array]) -> Callable:
+    """Only this part of the target is penalised; runs are those of all of it."""
+
+    def altered(
+        original: Callable,
+        scores_bv: Array,
+        token_bn: Array,
+        repetition_penalty: float = 1.0,
+        no_repeat_ngram: int = 0,
+        mask_bn: Any = None,
+    ) -> Array:
+        result_bv = original(scores_bv, part(token_bn), repetition_penalty, 0, None if mask_bn is None else part(mask_bn))
+        return original(result_bv, token_bn, 1.0, no_repeat_ngram, mask_bn)
+
+    return altered
+
+
+def _one_ending(index: int) -> Callable:
+    return on_result(lambda ids: ids[index:][:1])
+
+
+def _cut(kept: Callable[..., Array]) -> Callable:
+    """Logits of which those are kept, a function of the logits that temperature and top-k leave and of top-p; sorted, largest first."""
+
+    def altered(original: Callable, logits_bv: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Array:
+        x_bv = original(logits_bv, temperature, top_k)
+        if top_p == 1:
+            return x_bv
+        order_bv = np.argsort(-x_bv, axis=1, kind="stable")
+        kept_bv = kept(np.take_along_axis(x_bv, order_bv, axis=1), top_p).copy()
+        np.put_along_axis(kept_bv, order_bv, kept_bv.copy(), axis=1)
+        return np.where(kept_bv, x_bv, x_bv.dtype.type(-np.inf))
+
+    return altered
+
+
+def _before(x_bv: Array) -> Array:
+    """The probability of all that are likelier."""
+    p_bv = softmax.softmax(x_bv)
+    return np.cumsum(p_bv, axis=1) - p_bv
+
+
+def _and_one_more(x_bv: Array, top_p: float) -> Array:
+    sum_bv = np.cumsum(softmax.softmax(x_bv), axis=1)
+    kept_bv = np.concatenate([np.ones_like(sum_bv[:, :2], bool), sum_bv[:, :-2] < top_p], axis=1)
+    return kept_bv[:, : x_bv.shape[1]]
+
+
+def _top_p_first(original: Callable, logits_bv: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Array:
+    return original(original(logits_bv, temperature, 0, top_p), 1.0, top_k)
+
+
+def _with_ties(original: Callable, logits_bv: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Array:
+    x_bv = original(logits_bv, temperature)
+    if top_k:
+        least_b1 = np.sort(x_bv, axis=1)[:, ::-1][:, min(top_k, x_bv.shape[1]) - 1 :][:, :1]
+        x_bv = np.where(x_bv >= least_b1, x_bv, x_bv.dtype.type(-np.inf))
+    return original(x_bv, 1.0, 0, top_p)
+
+
+def _higher_first(original: Callable, logits_bv: Array, *options: Any, **named: Any) -> Array:
+    return original(logits_bv[:, ::-1], *options, **named)[:, ::-1]
+
+
+def _truncations() -> Iterator[Alteration]:
+    fix = "first divide by the temperature, then keep the top_k largest, then the likeliest that together have top_p"
+
+    def finite(value: float) -> Callable:
+        return on_result(lambda x_bv: np.where(np.isneginf(x_bv), x_bv.dtype.type(value), x_bv))
+
+    rows: dict[str, tuple[str, Callable]] = {
+        "multiplied": ("the logits are multiplied by the temperature", on_arguments(temperature=lambda t: 1 / t)),
+        "temperature ignored": ("the temperature is ignored", on_arguments(temperature=1.0)),
+        "temperature squared": ("the logits are divided by the temperature twice", on_arguments(temperature=lambda t: t * t)),
+        "k + 1": ("one token more than top_k is kept", on_arguments(top_k=lambda k: k + 1 if k else 0)),
+        "k - 1": ("one token less than top_k is kept", on_arguments(top_k=lambda k: max(k - 1, 1) if k else 0)),
+        "top_k ignored": ("top_k is ignored", on_arguments(top_k=0)),
+        "top_p ignored": ("top_p is ignored", on_arguments(top_p=1.0)),
+        "1 - p": ("top_p is taken for 1 - top_p", on_arguments(top_p=lambda p: 1 - p if p < 1 else 1.0)),
+        "top_p first": ("top_p comes before top_k", _top_p_first),
+        "ties": ("all that equal the last of the top_k are kept", _with_ties),
+        "higher first": ("of equal logits the higher id is the likelier", _higher_first),
+        "one more": ("the token after the one that crosses top_p is kept, too", _cut(_and_one_more)),
+        "all that cross": ("the likeliest token is not kept in any case", _cut(
+            lambda x_bv, top_p: np.cumsum(softmax.softmax(x_bv), axis=1) < top_p)),
+        "min_p": ("a token is kept whose probability is at least top_p of the largest, as min-p", _cut(
+            lambda x_bv, top_p: np.exp(x_bv - x_bv[:, :1]) >= top_p)),
+        "each above p": ("a token is kept whose own probability is less than top_p", _cut(
+            lambda x_bv, top_p: (softmax.softmax(x_bv) < top_p) | (np.arange(x_bv.shape[1]) == 0))),
+        "zero": ("what is cut becomes 0, not -inf", finite(0)),
+        "-1e4": ("what is cut becomes -1e4, not -inf", finite(-1e4)),
+        "-1e9": ("what is cut becomes -1e9, not -inf", finite(-1e9)),
+        "finfo.min": ("what is cut becomes the least finite number, not -inf",
+                      on_result(lambda x_bv: np.maximum(x_bv, np.finfo(x_bv.dtype).min))),
+    }  # fmt: skip
+    for name, (title, altered) in rows.items():
+        yield setting(f"truncate={name}", "truncate", title, fix, altered)
+
+
+def _drawn(choose: Callable[[Array, Array], Array]) -> Callable:
+    """Draws that are a function of the probabilities `b v` and the uniform numbers `b 1`."""
+    return lambda original, logits_bv, uniform_b: choose(softmax.softmax(logits_bv), uniform_b[:, None]).astype(np.int64)
+
+
+def _inverse(p_bv: Array, uniform_b1: Array) -> Array:
+    return np.minimum((np.cumsum(p_bv, axis=1) <= uniform_b1).sum(axis=1), p_bv.shape[1] - 1)
+
+
+def _likeliest_first(p_bv: Array, uniform_b1: Array) -> Array:
+    order_bv = np.argsort(-p_bv, axis=1, kind="stable")
+    place_b = _inverse(np.take_along_axis(p_bv, order_bv, axis=1), uniform_b1)
+    return np.take_along_axis(order_bv, place_b[:, None], axis=1)[:, 0]
+
+
+def _draws() -> Iterator[Alteration]:
+    fix = "the lowest id whose p_0 + ... + p_id exceeds the uniform number"
+
+    def within(p_bv: Array, id_b: Array) -> Array:
+        return np.clip(id_b, 0, p_bv.shape[1] - 1)
+
+    rows: dict[str, tuple[str, Callable]] = {
+        "at least": ("a token is drawn where the sum up to it is at least the uniform number", _drawn(
+            lambda p_bv, u_b1: within(p_bv, (np.cumsum(p_bv, axis=1) < u_b1).sum(axis=1)))),
+        "likeliest first": ("the probabilities are added up from the likeliest token on", _drawn(_likeliest_first)),
+        "from the end": ("the probabilities are added up from the highest id on", _drawn(
+            lambda p_bv, u_b1: p_bv.shape[1] - 1 - _inverse(p_bv[:, ::-1], u_b1))),
+        "one too high": ("the id after the drawn one is taken", _drawn(lambda p_bv, u_b1: within(p_bv, _inverse(p_bv, u_b1) + 1))),
+        "one too low": ("the id before the drawn one is taken", _drawn(lambda p_bv, u_b1: within(p_bv, _inverse(p_bv, u_b1) - 1))),
+        "likeliest": ("the likeliest token is taken, not a drawn one", _drawn(lambda p_bv, u_b1: p_bv.argmax(axis=1))),
+        "first number": ("every row is drawn with the number of the first",
+                         on_arguments(uniform_b=lambda u_b: np.repeat(u_b[:1], len(u_b)))),
+        "unnormalised": ("the exponentials are compared with the number, without their sum",
+                         lambda original, logits_bv, uniform_b: _inverse(
+            np.exp(logits_bv - logits_bv.max(axis=1, keepdims=True)), uniform_b[:, None])),
+    }  # fmt: skip
+    for name, (title, altered) in rows.items():
+        yield setting(f"draw={name}", "draw", title, fix, altered)

@@ -1,0 +1,97 @@
+"""Defects of decoding: of the cache, of the choice of a token, and of beam search."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import beams, softmax
+
+from .alteration import Altered, Variants
+from .beam_settings import ends_among, penalised_by
+from .cache_settings import numbered, with_mask
+from .combinators import on_arguments, on_call
+
+__all__ = ["ALTERED", "VARIANTS"]
+
+
+def _always_divided(
+    original: Callable, scores_bv: np.ndarray, token_bn: np.ndarray, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0,
+    mask_bn: Any = None,
+) -> np.ndarray:  # fmt: skip
+    held_bv = original(np.ones_like(scores_bv), token_bn, 2.0, 0, mask_bn) < 1
+    divided_bv = np.where(held_bv, scores_bv / scores_bv.dtype.type(repetition_penalty), scores_bv)
+    return original(divided_bv, token_bn, 1.0, no_repeat_ngram, mask_bn)
+
+
+def _temperature_last(original: Callable, logits_bv: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Any:
+    return original(original(logits_bv, 1.0, top_k, top_p), temperature)
+
+
+def _without_the_crossing_one(
+    original: Callable, logits_bv: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> np.ndarray:
+    x_bv = original(logits_bv, temperature, top_k)
+    order_bv = np.argsort(-x_bv, axis=1, kind="stable")
+    sum_bv = np.cumsum(softmax.softmax(np.take_along_axis(x_bv, order_bv, axis=1)), axis=1)
+    kept_bv = sum_bv <= top_p
+    kept_bv[:, 0] = True
+    np.put_along_axis(kept_bv, order_bv, kept_bv.copy(), axis=1)
+    return np.where(kept_bv | (top_p == 1), x_bv, x_bv.dtype.type(-np.inf))
+
+
+def _bound_of_this_length(original: Callable, live: list[beams.Beam], kept: list[beams.Beam], strategy: Any) -> bool:
+    return original(live, kept, strategy.replace(max_new_tokens=max(len(live[0].tokens), strategy.min_new_tokens + 1)))
+
+
+ALTERED: Altered = {
+    "PE13": {"cache._positions": on_call(lambda read_bt, length, **others: {"read_bt": read_bt[:, -length:]})},
+    "GEN1": penalised_by(lambda n, alpha: n**alpha),
+    "GEN2": {"beams.stops": _bound_of_this_length},
+    "GEN3": {"sampling.truncate": _temperature_last},
+    "GEN4": {"sampling.truncate": _without_the_crossing_one},
+    "GEN5": {"cache.reorder": lambda original, cache, row_b: cache},
+    "GEN6": {"cache.start_cache": on_arguments(source_mask_bs=None)},
+    "GEN7": {"sampling.penalise": _always_divided},
+    "GEN8": penalised_by(lambda n, alpha: ((4 + n) / 6) ** alpha),
+    "GEN9": with_mask(lambda mask, past: np.ones_like(mask)),
+    "GEN10": ends_among(lambda size: 2 * size),
+}
+VARIANTS: Variants = {
+    "PE13": {
+        "the positions of the later steps are one too small": numbered(lambda position_bt, past: np.maximum(position_bt - (past > 0), 0)),
+        "the positions of the later steps are one too large": numbered(lambda position_bt, past: position_bt + (past > 0)),
+        "the tokens of a step have the position of its first": numbered(
+            lambda position_bt, past: np.broadcast_to(position_bt[:, :1], position_bt.shape)
+        ),
+        "the tokens of a step have the position of its last": numbered(
+            lambda position_bt, past: np.broadcast_to(position_bt[:, -1:], position_bt.shape)
+        ),
+        "the tokens of the later steps have the position of the last one": numbered(
+            lambda position_bt, past: np.broadcast_to(position_bt[:, -1:], position_bt.shape) if past else position_bt
+        ),
+    },
+    "GEN1": {
+        "the score is multiplied by the length penalty": penalised_by(lambda n, alpha: ((5 + n) / 6) ** -alpha),
+        "the length penalty is alpha times (5 + n) / 6": penalised_by(lambda n, alpha: alpha * (5 + n) / 6 if alpha else 1.0),
+        "the length penalty is (5 + n)^alpha": penalised_by(lambda n, alpha: (5 + n) ** alpha),
+        "the length penalty is (5 + n)^alpha / 6": penalised_by(lambda n, alpha: (5 + n) ** alpha / 6),
+        "the length penalty is ((5 + n) / 5)^alpha": penalised_by(lambda n, alpha: ((5 + n) / 5) ** alpha),
+        "the length penalty is the length, whatever alpha is": penalised_by(lambda n, alpha: float(n)),
+        "the length penalty is the root of the length": penalised_by(lambda n, alpha: n**0.5),
+    },
+    "GEN8": {
+        "the start token counts in the length": penalised_by(lambda n, alpha: ((6 + n) / 6) ** alpha),
+        "the length is that without the end token, to the power of alpha": penalised_by(lambda n, alpha: max(n - 1, 1) ** alpha),
+        "the length is that with the start token, to the power of alpha": penalised_by(lambda n, alpha: (n + 1) ** alpha),
+    },
+    "GEN9": {
+        "steps see the padding that was read before them": with_mask(lambda mask, past: mask | (np.arange(mask.shape[-1]) < past)),
+        "steps see their own padding, and not what was before": with_mask(lambda mask, past: mask | (np.arange(mask.shape[-1]) >= past)),
+        "the mask of what was read is shifted by one": with_mask(lambda mask, past: np.roll(mask, 1, axis=-1)),
+    },
+    "GEN10": {
+        "a beam ends only where its end is among the beam_size best continuations": ends_among(lambda size: size),
+        "a beam that ends takes the place of a live one from then on": ends_among(lambda size: size, takes_a_place=True),
+    },
+}

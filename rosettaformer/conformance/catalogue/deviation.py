@@ -1,0 +1,78 @@
+"""Defects of the deviation by which layer normalisation divides."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import arithmetic
+
+from .alteration import Altered, Variants
+
+__all__ = ["ALTERED", "VARIANTS", "normalised", "variance"]
+
+Array = np.ndarray
+
+
+def normalised(deviation: Callable[[Array, Any], Array], axis: int = -1, mean: bool = True) -> Callable:
+    """The norm over this axis that divides by a deviation of its own: a function of the wide input and epsilon; mean: is subtracted."""
+
+    def altered(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
+        wide = arithmetic.upcast_half(x_btd)
+        scale, offset = arithmetic.upcast_half(parameters["scale"]), arithmetic.upcast_half(parameters["offset"])
+        centred_btd = wide - arithmetic.mean(wide, axis) if mean else wide
+        normalised_btd = arithmetic.divide(centred_btd, deviation(wide, wide.dtype.type(epsilon)))
+        return (normalised_btd * scale + offset).astype(x_btd.dtype, copy=False)
+
+    return altered
+
+
+def variance(x: Array, axis: int = -1, lost: int = 0) -> Array:
+    """`sum (x - mean)^2 / (n - lost)` over the n entries of the axis."""
+    centred = x - arithmetic.mean(x, axis)
+    return arithmetic.divide(arithmetic.sum(centred * centred, axis), x.dtype.type(x.shape[axis] - lost))
+
+
+def _norm(deviation: Callable[[Array, Any], Array], mean: bool = True) -> Mapping[str, Callable]:
+    return {"normalization.layer_norm": normalised(deviation, mean=mean)}
+
+
+def _squares(x: Array) -> Array:
+    return arithmetic.sum(x * x, -1)
+
+
+def _centred(x: Array) -> Array:
+    return x - arithmetic.mean(x, -1)
+
+
+ALTERED: Altered = {
+    "NRM1": {"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1)) + epsilon)},
+    "NRM3": {"normalization.layer_norm": normalised(lambda x, epsilon: (variance(x) + epsilon) ** 2)},
+    "NRM23": _norm(lambda x, epsilon: np.sqrt(_squares(_centred(x)) + epsilon)),
+}
+VARIANTS: Variants = {
+    "NRM1": {
+        "the variance is at least epsilon: sqrt(max(variance, epsilon))": _norm(
+            lambda x, epsilon: np.sqrt(np.maximum(variance(x), epsilon))
+        ),
+        "the deviation is at least epsilon: max(sqrt(variance), epsilon)": _norm(
+            lambda x, epsilon: np.maximum(np.sqrt(variance(x)), epsilon)
+        ),
+        "epsilon is squared: sqrt(variance + epsilon^2)": _norm(lambda x, epsilon: np.sqrt(variance(x) + epsilon * epsilon)),
+        "epsilon is outside the root, and inside, too": _norm(lambda x, epsilon: np.sqrt(variance(x) + epsilon) + epsilon),
+    },
+    "NRM3": {
+        "divided by the variance, without a root": {"normalization.layer_norm": normalised(lambda x, epsilon: variance(x) + epsilon)},
+        "multiplied by the deviation": {"normalization.layer_norm": normalised(lambda x, epsilon: 1 / np.sqrt(variance(x) + epsilon))},
+        "nothing is divided: x - mean": {"normalization.layer_norm": normalised(lambda x, epsilon: x.dtype.type(1))},
+    },
+    "NRM23": {
+        "divided by the length: x / sqrt(sum x^2 + epsilon), as F.normalize": _norm(
+            lambda x, epsilon: np.sqrt(_squares(x) + epsilon), mean=False
+        ),
+        "divided by the mean magnitude of x - mean": _norm(lambda x, epsilon: arithmetic.mean(np.abs(_centred(x)), -1) + epsilon),
+        "divided by the largest magnitude of x - mean": _norm(
+            lambda x, epsilon: np.abs(_centred(x)).max(axis=-1, keepdims=True, initial=0) + epsilon
+        ),
+    },
+}

@@ -1,0 +1,73 @@
+"""Defects of the heads of an encoder alone: pooler and masked-language head."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import arithmetic, embedding, feed_forward, mask, normalization, transformer
+
+from .alteration import Altered, Variants
+from .combinators import on_arguments
+
+__all__ = ["ALTERED", "VARIANTS"]
+
+Array = np.ndarray
+
+
+def _mean_of_tokens(
+    original: Callable, parameters: Any, config: Any, source: Array, source_mask_bs: Any = None, keep: Any = None, segment_bs: Any = None
+) -> Array:
+    config.need("pooler")
+    x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
+    real_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+    real_bs = real_bs.astype(x_bsd.dtype)
+    return arithmetic.einsum("bsd,bs->bd", x_bsd, real_bs) / np.maximum(arithmetic.sum(real_bs, -1), real_bs.dtype.type(1))
+
+
+def _without_transform(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
+    return embedding.logits(parameters["logits"], x_bsd)
+
+
+def _without_norm(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
+    hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
+    return embedding.logits(parameters["logits"], feed_forward.activation(hidden_bsr, activation_name))
+
+
+def _without_activation(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
+    hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
+    return embedding.logits(parameters["logits"], normalization.layer_norm(parameters["norm"], hidden_bsr, epsilon))
+
+
+def _norm_first(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
+    hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
+    normed_bsr = normalization.layer_norm(parameters["norm"], hidden_bsr, epsilon)
+    return embedding.logits(parameters["logits"], feed_forward.activation(normed_bsr, activation_name))
+
+
+ALTERED: Altered = {
+    "HED1": {"heads.pooler": on_arguments(x_bsd=lambda x_bsd: x_bsd[:, -1:])},
+    "HED2": {"encoder_only.pool": _mean_of_tokens},
+    "HED3": {"heads._tanh": lambda original, x: x},
+    "HED4": {"heads.pooler": lambda original, parameters, x_bsd: x_bsd[:, 0]},
+    "HED5": {"heads.masked_language_head": _without_transform},
+    "HED6": {"heads.masked_language_head": _without_norm},
+}
+VARIANTS: Variants = {
+    "HED2": {
+        "the mean of all tokens, padding among them, is pooled by the pooler": {
+            "heads.pooler": on_arguments(x_bsd=lambda x_bsd: arithmetic.mean(x_bsd, 1))
+        },
+        "the largest of the tokens' features are pooled by the pooler": {
+            "heads.pooler": on_arguments(x_bsd=lambda x_bsd: x_bsd.max(axis=1, keepdims=True))
+        },
+    },
+    "HED3": {
+        "the pooler has a ReLU for its tanh": {"heads._tanh": lambda original, x: np.maximum(x, x.dtype.type(0))},
+        "the pooler has a GELU for its tanh": {"heads._tanh": lambda original, x: feed_forward.activation(x, "gelu_erf")},
+    },
+    "HED5": {
+        "the masked-language head lacks its activation": {"heads.masked_language_head": _without_activation},
+        "the masked-language head's norm precedes its activation": {"heads.masked_language_head": _norm_first},
+    },
+}

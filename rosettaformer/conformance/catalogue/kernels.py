@@ -1,0 +1,107 @@
+"""Defects of the projections' kernels and biases: their layout, their order, which is which."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .alteration import Altered
+from .combinators import on_arguments
+
+__all__ = [
+    "ALTERED", "FUSED", "OUTPUT", "PROJECTIONS", "exchanged", "interleaved", "of_bias", "of_projection", "spread", "transposed",
+    "without_bias",
+]  # fmt: skip
+
+Array = np.ndarray
+Tree = Mapping[str, Any]
+OUTPUT = "bthe,hed->btd"
+PROJECTIONS = {"query": "btd,dhk->bthk", "key": "bsd,dgk->bsgk", "value": "bsd,dge->bsge", "output": OUTPUT}  # by their contractions
+FUSED = ("query", "key", "value")
+
+
+def of_projection(change: Callable[..., Tree], *names: str) -> Callable:
+    """The alteration of what these projections read, or all: a function of the parameters and of how many axes of the kernel are inputs."""
+    meant = {PROJECTIONS[name] for name in names or PROJECTIONS}
+
+    def altered(original: Callable, subscripts: str, parameters: Tree, x: Array) -> Array:
+        return original(subscripts, change(parameters, 1 + (subscripts == OUTPUT)) if subscripts in meant else parameters, x)
+
+    return altered
+
+
+def without_bias(parameters: Tree, inputs: int = 1) -> Tree:
+    """The kernel alone."""
+    return {"kernel": parameters["kernel"]}
+
+
+def transposed(parameters: Tree, inputs: int = 1) -> Tree:
+    """A kernel stored with its outputs first and read, by its bytes, with its inputs first; a square one is transposed."""
+    kernel = parameters["kernel"]
+    stored = np.moveaxis(kernel, range(inputs), range(-inputs, 0))
+    return dict(parameters) | {"kernel": np.ascontiguousarray(stored).reshape(kernel.shape)}
+
+
+def _transposed_if_square(parameters: Tree, inputs: int) -> Tree:
+    rows, columns = (math.prod(axes) for axes in np.split(parameters["kernel"].shape, [inputs]))
+    return transposed(parameters, inputs) if rows == columns else parameters
+
+
+def interleaved(parameters: Tree, inputs: int) -> Tree:
+    """`d h k` read as `d k h`, `h e d` as `e h d`, and the bias `h k` as `k h`."""
+    first, second, third = parameters["kernel"].shape
+    if inputs == 2:
+        return dict(parameters) | {"kernel": parameters["kernel"].reshape(second, first, third).swapaxes(0, 1)}
+    return {name: value.reshape(*value.shape[:-2], third, second).swapaxes(-2, -1) for name, value in parameters.items()}
+
+
+def spread(parameters: Tree, inputs: int) -> Tree:
+    """`d k h` read as `d h k`, `e h d` as `h e d`, and the bias `k h` as `h k`: the inverse of `interleaved`."""
+    kernel = parameters["kernel"]
+    if inputs == 2:
+        return dict(parameters) | {"kernel": kernel.swapaxes(0, 1).reshape(kernel.shape)}
+    return {name: value.swapaxes(-2, -1).reshape(value.shape) for name, value in parameters.items()}
+
+
+def of_bias(change: Callable[[Tree, int], Tree]) -> Callable[[Tree, int], Tree]:
+    """The change of a projection's bias alone, where it has heads."""
+
+    def changed(parameters: Tree, inputs: int) -> Tree:
+        heads = "bias" in parameters and parameters["bias"].ndim == 2
+        return dict(parameters) | {"bias": change(parameters, inputs)["bias"]} if heads else parameters
+
+    return changed
+
+
+def exchanged(names: Sequence[str], order: Sequence[str]) -> Callable:
+    """The attention that reads the projections of these names in another order, where their kernels have one shape."""
+
+    def in_order(parameters: Tree) -> Tree:
+        same = len({parameters[name]["kernel"].shape for name in names}) == 1
+        return dict(parameters) | {name: parameters[other] for name, other in zip(names, order, strict=True) if same}
+
+    return on_arguments(parameters=in_order)
+
+
+def _interleaved_by_head(parameters: Tree) -> Tree:
+    """The columns query | key | value, each `h k`, read as `h (query | key | value) k`."""
+    if len({parameters[name]["kernel"].shape for name in FUSED}) > 1:
+        return parameters
+    read: dict[str, dict[str, Array]] = {name: {} for name in FUSED}
+    for leaf in parameters["query"]:
+        fused = np.stack([parameters[name][leaf] for name in FUSED], axis=-3)  # d 3 h k, or 3 h k
+        *outer, _, heads, size = fused.shape
+        for index, name in enumerate(FUSED):
+            read[name][leaf] = fused.reshape(*outer, heads, 3, size)[..., index, :]
+    return dict(parameters) | read
+
+
+ALTERED: Altered = {
+    "MHA3": {"attention.multi_head_attention": on_arguments(parameters=_interleaved_by_head)},
+    "MHA4": {"attention._projection": of_projection(interleaved)},
+    "MHA5": {"attention._projection": of_projection(_transposed_if_square)},
+    "MHA6": {"attention.multi_head_attention": exchanged(("key", "value"), ("value", "key"))},
+    "MHA8": {"attention._projection": of_projection(without_bias)},
+    "MHA12": {"attention._projection": of_projection(without_bias, "key")},
+}

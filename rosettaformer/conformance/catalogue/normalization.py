@@ -1,0 +1,89 @@
+"""Defects of layer normalisation: its axes, its mean, its parameters, its precision."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import arithmetic
+
+from .alteration import Altered, Variants
+from .combinators import on_arguments
+from .deviation import normalised, variance
+
+__all__ = ["ALTERED", "VARIANTS"]
+
+Array = np.ndarray
+
+
+def _over(*axes: int) -> Callable:
+    """The norm over these axes together."""
+
+    def altered(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
+        wide, size = arithmetic.upcast_half(x_btd), np.prod([x_btd.shape[axis] for axis in axes])
+        if not size:
+            return original(parameters, x_btd, epsilon)
+        centred = wide - np.sum(wide, axis=axes, keepdims=True) / wide.dtype.type(size)
+        deviation = np.sqrt(np.sum(centred * centred, axis=axes, keepdims=True) / wide.dtype.type(size) + wide.dtype.type(epsilon))
+        y_btd = centred / deviation * arithmetic.upcast_half(parameters["scale"]) + arithmetic.upcast_half(parameters["offset"])
+        return y_btd.astype(x_btd.dtype, copy=False)
+
+    return altered
+
+
+def _with(change: Callable[[Any], dict[str, Array]]) -> dict[str, Callable]:
+    """The norm with other parameters."""
+    return {"normalization.layer_norm": on_arguments(parameters=change)}
+
+
+def _root_mean_square(x: Array, epsilon: Any) -> Array:
+    return np.sqrt(arithmetic.mean(x * x, -1) + epsilon)
+
+
+def _one_pass(x: Array) -> Array:
+    mean = arithmetic.mean(x, -1)
+    return np.maximum(arithmetic.mean(x * x, -1) - mean * mean, 0)
+
+
+def _cast_before_scale(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
+    width = x_btd.shape[-1]
+    unit = {"scale": np.ones(width, x_btd.dtype), "offset": np.zeros(width, x_btd.dtype)}
+    return original(unit, x_btd, epsilon) * parameters["scale"] + parameters["offset"]
+
+
+def _without_offset(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
+    own = {"scale": parameters["scale"], "offset": np.zeros_like(parameters["offset"])}
+    return normalised(_root_mean_square, mean=False)(original, own, x_btd, epsilon)
+
+
+ALTERED: Altered = {
+    "NRM2": {"normalization.layer_norm": on_arguments(epsilon=1e-3)},
+    "NRM4": {"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(_one_pass(x) + epsilon))},
+    "NRM5": {"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x, 1) + epsilon), axis=1)},
+    "NRM7": {"normalization.layer_norm": _cast_before_scale},
+    "NRM15": {"normalization.layer_norm": on_arguments(epsilon=1e-5)},
+    "NRM20": {"normalization.layer_norm": normalised(_root_mean_square, mean=False)},
+    "NRM21": _with(lambda p: {"scale": p["scale"] + 1, "offset": p["offset"]}),
+}
+VARIANTS: Variants = {
+    "NRM2": {"the norm has no epsilon": {"normalization.layer_norm": on_arguments(epsilon=0.0)}},
+    "NRM5": {
+        "normalised over the batch": {"normalization.layer_norm": _over(0)},
+        "normalised over positions and features": {"normalization.layer_norm": _over(1, 2)},
+        "normalised over batch and positions, as a batch norm": {"normalization.layer_norm": _over(0, 1)},
+        "normalised over everything": {"normalization.layer_norm": _over(0, 1, 2)},
+    },
+    "NRM20": {
+        "the mean is not subtracted, and there is no offset: RMSNorm": {"normalization.layer_norm": _without_offset},
+        "the mean is subtracted in the variance alone": {
+            "normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x) + epsilon), mean=False)
+        },
+        "the mean is not subtracted in the variance": {"normalization.layer_norm": normalised(_root_mean_square)},
+    },
+    "NRM21": {
+        "1 is subtracted from the norm's scale": _with(lambda p: {"scale": p["scale"] - 1, "offset": p["offset"]}),
+        "the norm's scale and offset are exchanged": _with(lambda p: {"scale": p["offset"], "offset": p["scale"]}),
+        "the norm's offset is added before the scale": _with(lambda p: {"scale": p["scale"], "offset": p["scale"] * p["offset"]}),
+        "the norm's offset is subtracted": _with(lambda p: {"scale": p["scale"], "offset": -p["offset"]}),
+    },
+}

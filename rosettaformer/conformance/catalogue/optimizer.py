@@ -1,0 +1,122 @@
+"""Defects of the update and of the learning rate."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import optimizer
+from reference_numpy.parameters import flatten, nest
+
+from .alteration import Altered, Variants
+from .combinators import on_arguments, on_call, on_result
+from .schedule_settings import Rate, other_rate
+from .update_settings import divide, root, stepped
+
+__all__ = ["ALTERED", "VARIANTS"]
+
+Tree = Mapping[str, Any]
+FOREVER = 10**9  # a step at which both corrections of the bias are 1 in every dtype
+
+
+def _epsilon_hat(epsilon: float, beta_2: float, step: int, **others: Any) -> dict[str, Any]:
+    return {"epsilon": epsilon / (1 - beta_2**step) ** 0.5}
+
+
+def _coupled_decay(parameters: Tree, gradients: Tree, weight_decay: float, **others: Any) -> dict[str, Any]:
+    values, decays = flatten(parameters), flatten(optimizer.decay_mask(parameters))
+    penalised = {
+        name: gradient + gradient.dtype.type(weight_decay * decays[name]) * values[name] for name, gradient in flatten(gradients).items()
+    }
+    return {"gradients": nest(penalised), "weight_decay": 0.0}
+
+
+def _step(**parts: Callable) -> Mapping[str, Callable]:
+    return {"optimizer.adam": stepped(**parts)}
+
+
+def _corrected(first: Callable[[Any], float], second: Callable[[Any], float]) -> Mapping[str, Callable]:
+    """Moments that are divided by other numbers."""
+    return _step(
+        first_hat=lambda s: divide(s.first, s.number(first(s))),
+        second_hat=lambda s: divide(s.second, s.number(second(s))),
+    )
+
+
+def _rate(rate: Rate) -> Mapping[str, Callable]:
+    return {"schedule.noam": other_rate(rate)}
+
+
+def _decays_everything(decays: Tree) -> dict[str, Any]:
+    return nest(dict.fromkeys(flatten(decays), True))
+
+
+def _from_zero(original: Callable, step: Any, width: int, warmup: int, dtype: Any = np.float64) -> np.ndarray:
+    before = np.asarray(step) - 1
+    rate = original(np.maximum(before, 1), width, warmup, dtype)
+    return np.where(before < 1, rate.dtype.type(0), rate)
+
+
+ALTERED: Altered = {
+    "OPT1": {"optimizer.adam": on_call(_epsilon_hat)},
+    "OPT2": {"optimizer.adam": on_arguments(step=FOREVER)},
+    "OPT3": {"optimizer.adam": on_call(_coupled_decay)},
+    "OPT4": {"optimizer.decay_mask": on_result(_decays_everything)},
+    "OPT5": {"schedule.noam": _from_zero},
+    "OPT6": _step(moved=lambda s: s.p - s.rate * s.direction - s.decay * s.p),
+    "OPT7": _step(direction=lambda s: divide(s.first_hat, root(s.second_hat + s.epsilon))),
+    "OPT8": _rate(lambda n, d, w: d**-0.5 * np.minimum(w**-0.5, n * w**-1.5)),
+}
+VARIANTS: Variants = {
+    "OPT2": {
+        "the first moment alone is corrected": _corrected(lambda s: 1 - s.b1**s.n, lambda s: 1),
+        "the second moment alone is corrected": _corrected(lambda s: 1, lambda s: 1 - s.b2**s.n),
+        "the corrections are exchanged": _corrected(lambda s: 1 - s.b2**s.n, lambda s: 1 - s.b1**s.n),
+        "the corrections are those of the step before": _corrected(
+            lambda s: 1 - s.b1 ** max(s.n - 1, 0), lambda s: 1 - s.b2 ** max(s.n - 1, 0)
+        ),
+        "the corrections are those of the next step": _corrected(lambda s: 1 - s.b1 ** (s.n + 1), lambda s: 1 - s.b2 ** (s.n + 1)),
+        "the corrections are those of the first step": _corrected(lambda s: 1 - s.b1, lambda s: 1 - s.b2),
+        "the moments are multiplied by the corrections": _corrected(lambda s: 1 / (1 - s.b1**s.n), lambda s: 1 / (1 - s.b2**s.n)),
+        "the correction of the second moment is outside the root": _step(
+            direction=lambda s: divide(s.first_hat, divide(root(s.second), s.number(1 - s.b2**s.n)) + s.epsilon)
+        ),
+    },
+    "OPT3": {
+        "weight decay enters the first moment": _step(first=lambda s: s.b1 * s.m + (1 - s.b1) * (s.g + s.decay * s.p)),
+        "weight decay is divided by the root": _step(
+            moved=lambda s: s.p - s.rate * divide(s.first_hat + s.decay * s.p, root(s.second_hat) + s.epsilon)
+        ),
+    },
+    "OPT6": {
+        "weight decay is multiplied by the square of the rate": _step(
+            moved=lambda s: s.p - s.rate * s.direction - s.rate**2 * s.decay * s.p
+        ),
+        "the updated parameters decay": _step(moved=lambda s: (s.p - s.rate * s.direction) * (1 - s.rate * s.decay)),
+        "weight decay is added": _step(moved=lambda s: s.p - s.rate * (s.direction - s.decay * s.p)),
+        "there is no weight decay": _step(moved=lambda s: s.p - s.rate * s.direction),
+        "weight decay is half as large: that of decay / 2 p^2": _step(moved=lambda s: s.p - s.rate * (s.direction + s.decay / 2 * s.p)),
+        "weight decay is twice as large": _step(moved=lambda s: s.p - s.rate * (s.direction + 2 * s.decay * s.p)),
+        "weight decay subtracts rate decay, whatever the parameter": _step(
+            moved=lambda s: s.p - s.rate * (s.direction + s.decay * np.sign(s.p))
+        ),
+    },
+    "OPT7": {
+        "epsilon is added to the second moment, before it is corrected": _step(
+            direction=lambda s: divide(s.first_hat, root(divide(s.second + s.epsilon, s.number(1 - s.b2**s.n))))
+        ),
+        "the square of epsilon is added under the root": _step(
+            direction=lambda s: divide(s.first_hat, root(s.second_hat + s.number(s.epsilon) ** 2))
+        ),
+        "the root is at least epsilon": _step(direction=lambda s: divide(s.first_hat, np.maximum(root(s.second_hat), s.epsilon))),
+        "there is no epsilon": _step(direction=lambda s: divide(s.first_hat, root(s.second_hat))),
+    },
+    "OPT8": {
+        "the rate goes on rising after the warm-up": _rate(lambda n, d, w: d**-0.5 * n * w**-1.5),
+        "the rate falls with 1 / n after the warm-up": _rate(lambda n, d, w: d**-0.5 * np.minimum(w**0.5 / n, n * w**-1.5)),
+        "the rate falls with 1 / n^2 after the warm-up": _rate(lambda n, d, w: d**-0.5 * np.minimum(w**1.5 / n**2, n * w**-1.5)),
+        "the rate falls with the steps since the warm-up": _rate(
+            lambda n, d, w: d**-0.5 * np.where(n > w, np.maximum(n - w, 1) ** -0.5, n * w**-1.5)
+        ),
+    },
+}

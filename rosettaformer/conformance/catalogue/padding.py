@@ -1,0 +1,143 @@
+"""Defects of what is taken for padding, and of what is done to it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import mask
+
+from ..reference.patching import patched
+from .alteration import Altered, Replaces, Variants
+from .combinators import bound, on_arguments
+
+__all__ = ["ALTERED", "VARIANTS"]
+
+Array = np.ndarray
+DECODE = "transformer.decode"
+SIDES = ("source", "target")
+
+
+def _taken(id_: int | None) -> Replaces:
+    """Masks of this id, or of none, wherever they are made of ids."""
+    return {"mask.token_mask": on_arguments(padding_id=id_)}
+
+
+def _in_models(id_: Callable[[int], int | None], *sides: str, positions: bool = True) -> Replaces:
+    """Masks of another id, a function of the vocabulary, on these sides of a model; positions: follow it, too."""
+
+    def masked(original: Callable, config: Any, side: str, token: Array, mask_bt: Any = None) -> tuple[Array, Array]:
+        if mask_bt is not None or side not in sides:
+            return original(config, side, token, mask_bt)
+        other_bt = mask.token_mask(token, id_(config.source_vocabulary if side == "source" else config.target_vocabulary))
+        return original(config, side, token, other_bt) if positions else (other_bt, original(config, side, token)[1])
+
+    def crossing(original: Callable, parameters: Any, config: Any, source: Any, *rest: Any, **options: Any) -> Array:
+        given = bound(original, parameters, config, source, *rest, **options)
+        if source is None or given["source_mask_bs"] is not None:
+            return original(**given)
+
+        under = on_arguments(source_mask_bs=mask.token_mask(source, id_(config.source_vocabulary)))
+        with patched({DECODE: under}):
+            return original(**given)
+
+    return {"inputs.masked_positions": masked} | ({"transformer.transformer": crossing} if "source" in sides else {})
+
+
+def _at(stack: str, id_: int | None, ignoring: bool) -> Replaces:
+    """The source's mask of this id in the encoder, or in the cross-attention, alone; ignoring: also where another mask is given."""
+    argument = {"encoder": "mask_bhts", "decoder": "cross_mask_bhts"}[stack]
+
+    def altered(original: Callable, parameters: Any, config: Any, source: Any, *rest: Any, **options: Any) -> Array:
+        given = bound(original, parameters, config, source, *rest, **options)
+        if source is None or (given["source_mask_bs"] is not None and not ignoring):
+            return original(**given)
+        other = on_arguments(**{argument: mask.padding_mask(mask.token_mask(source, id_))})
+        with patched({f"stacks.{stack}": other}):
+            return original(**given)
+
+    return {"transformer.transformer": altered}
+
+
+def _each(id_: int | None) -> Iterator[tuple[str, Replaces]]:
+    """This id, or none, on one side, and on both, with positions of the right one."""
+    words = "padding id is taken as " + ("none (or as one that does not occur)" if id_ is None else str(id_))
+    for side in ("source", "target"):
+        yield f"the {side}'s {words}", _in_models(lambda vocabulary: id_, side)
+        yield f"the {side}'s {words} for the mask, not for the positions", _in_models(lambda vocabulary: id_, side, positions=False)
+    yield f"the {words} for the masks, not for the positions", _in_models(lambda vocabulary: id_, *SIDES, positions=False)
+    for stack, place in (("encoder", "the encoder's mask"), ("decoder", "the cross-attention's mask")):
+        yield f"the source's {words} for {place} alone", _at(stack, id_, False)
+        yield f"the source's {words} for {place} alone, whatever mask is given", _at(stack, id_, True)
+
+
+def _zero(y_btd: Array, mask_bt: Array) -> Array:
+    return y_btd * mask_bt[..., None].astype(y_btd.dtype)
+
+
+def _zero_embedding(original: Callable, *args: Any, **options: Any) -> Array:
+    given = bound(original, *args, **options)
+    return _zero(original(*args, **options), mask.token_mask(given["token"], given["config"].padding_id))
+
+
+def _zero_logits(original: Callable, *args: Any, **options: Any) -> Array:
+    given = bound(original, *args, **options)
+    mask_bt = given["target_mask_bt"]
+    real_bt = mask.token_mask(given["target"], given["config"].padding_id) if mask_bt is None else mask_bt
+    return _zero(original(*args, **options), real_bt)
+
+
+def _zero_where_hidden(name: str, cross: str = "") -> Callable:
+    """The function whose output is zero where its mask of keys of this name hides the same token.
+
+    cross: the argument that is the first one itself unless the mask is of another sequence.
+    """
+
+    def altered(original: Callable, *args: Any, **options: Any) -> Any:
+        result, given = original(*args, **options), bound(original, *args, **options)
+        y_btd, mask_bhts = result[0] if isinstance(result, tuple) else result, given[name]
+        other = bool(cross) and given[cross] is not given["query_btd"]
+        if other or mask_bhts is None or mask_bhts.shape[1:3] != (1, 1) or mask_bhts.shape[3] != y_btd.shape[1]:
+            return result
+        y_btd = _zero(y_btd, mask_bhts[:, 0, 0])
+        return (y_btd, result[1]) if isinstance(result, tuple) else y_btd
+
+    return altered
+
+
+def _logit(value: float) -> Replaces:
+    """Logits in which that of the padding id is this number."""
+
+    def altered(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> Array:
+        logits_btv = original(parameters, config, *rest, **options)
+        if config.padding_id is None:
+            return logits_btv
+        return np.where(np.arange(logits_btv.shape[-1]) == config.padding_id, logits_btv.dtype.type(value), logits_btv)
+
+    return {DECODE: altered}
+
+
+ALTERED: Altered = {
+    "PAD1": _taken(0),
+    "PAD2": {"inputs._summed": _zero_embedding},
+    "PAD3": _logit(-np.inf),
+}
+VARIANTS: Variants = {
+    "PAD1": {
+        "no id is padding, for the positions neither (or one that does not occur)": _taken(None),
+        **{f"the padding id is taken as {id_}": _taken(id_) for id_ in (1, 2, 3)},
+        "the padding id is taken as the last one of the vocabulary": _in_models(lambda vocabulary: vocabulary - 1, *SIDES),
+        **dict(_each(0)),
+        **dict(_each(None)),
+        **dict(_each(1)),
+    },
+    "PAD2": {
+        "the self-attention's output is zero at padding": {"attention.multi_head_attention": _zero_where_hidden("mask_bhts", "memory_bsd")},
+        "the layers' output is zero at padding": {
+            "layers.encoder_layer": _zero_where_hidden("mask_bhts"),
+            "layers.decoder_layer": _zero_where_hidden("self_mask_bhts"),
+        },
+        "the logits are zero at padding": {DECODE: _zero_logits},
+    },
+    "PAD3": {"the padding id's logit is -1e9": _logit(-1e9), "the padding id's logit is 0": _logit(0.0)},
+}

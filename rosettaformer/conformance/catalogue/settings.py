@@ -1,0 +1,166 @@
+"""Settings on which ports differ without being wrong: what a port may do although its config says otherwise.
+
+Each is an alteration of the reference like those of the catalogue. Diagnosis tries them where no defect explains an output.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import arithmetic
+from reference_numpy.config import ACTIVATIONS
+
+from .alteration import CONFIGURED, LOADED, Alteration, setting
+from .beam_settings import beam_settings
+from .cache_settings import caches
+from .choice_settings import choices
+from .combinators import on_arguments
+from .deviation import normalised, variance
+from .input_settings import inputs
+from .kernels import FUSED, PROJECTIONS, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias
+from .loss_settings import losses
+from .order_settings import orders
+from .precision_settings import precisions
+from .schedule_settings import schedules
+from .search_settings import searches
+from .transformer import other_final_norm
+from .update_settings import updates
+
+__all__ = ["all_settings"]
+
+Tree = Mapping[str, Any]
+
+EPSILONS = (1e-4, 1e-6, 1e-7, 1e-8, 1e-9, 1e-12)
+CURVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "SiLU": lambda x: x / (1 + np.exp(-x)),
+    "leaky ReLU of slope 0.01": lambda x: np.where(x > 0, x, x * x.dtype.type(0.01)),
+    "leaky ReLU of slope 0.2": lambda x: np.where(x > 0, x, x * x.dtype.type(0.2)),
+    "leaky ReLU of slope 0.3": lambda x: np.where(x > 0, x, x * x.dtype.type(0.3)),
+    "ELU": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "SELU": lambda x: x.dtype.type(1.0507009873554805) * np.where(x > 0, x, x.dtype.type(1.6732632423543772) * np.expm1(np.minimum(x, 0))),
+    "ReLU6": lambda x: np.clip(x, 0, 6),
+    "squared ReLU": lambda x: np.maximum(x, 0) ** 2,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
+    "Mish": lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
+    "hard swish": lambda x: x * np.clip(x / 6 + x.dtype.type(0.5), 0, 1),
+}
+ORDERS = ("key query value", "value key query", "key value query", "value query key")
+
+
+def all_settings() -> dict[str, Alteration]:
+    """The settings by id. A setting that the config already has alters nothing."""
+    groups = (
+        _norms,
+        _activations,
+        inputs,
+        _attention,
+        _biases,
+        _layouts,
+        orders,
+        precisions,
+        losses,
+        updates,
+        schedules,
+        caches,
+        choices,
+        searches,
+        beam_settings,
+    )
+    return {one.id: one for group in groups for one in group()}
+
+
+def _norms() -> Iterator[Alteration]:
+    for value in EPSILONS:
+        fix = "give the norm the config's epsilon"
+        yield setting(f"epsilon={value:g}", "layer_norm", f"epsilon is {value:g}", fix, on_arguments(epsilon=value), elsewhere=CONFIGURED)
+    title, altered = "epsilon is added to the deviation, not to the variance", normalised(lambda x, epsilon: np.sqrt(variance(x)) + epsilon)
+    yield setting("epsilon=outside the root", "layer_norm", title, "sqrt(variance + epsilon)", altered)
+    title, altered = "the variance is divided by d - 1", normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1) + epsilon))
+    yield setting("variance=unbiased", "layer_norm", title, "divide the variance by d", altered)
+    for name, neutral in (("scale", 1), ("offset", 0)):
+        title, altered = f"the norm's {name} is not applied", on_arguments(parameters=_filled(name, neutral))
+        yield setting(f"norm.{name}=none", "layer_norm", title, f"apply the norm's {name}", altered, elsewhere=LOADED)
+    for stack in ("encoder", "decoder"):
+        title = f"the {stack} alone has a final norm where the config has none, or lacks it"
+        yield setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", other_final_norm, elsewhere=CONFIGURED)
+
+
+def _filled(name: str, value: float) -> Callable[[Tree], Tree]:
+    """The parameters with this number in every entry of one of them."""
+    return lambda parameters: dict(parameters) | {name: np.full_like(parameters[name], value)}
+
+
+def _activations() -> Iterator[Alteration]:
+    def of(curve: Callable[[np.ndarray], np.ndarray]) -> Callable:
+        return lambda original, x, name: curve(arithmetic.upcast_half(x)).astype(x.dtype, copy=False)
+
+    named = {name: on_arguments(name=name) for name in ACTIVATIONS} | {name: of(curve) for name, curve in CURVES.items()}
+    for name, altered in named.items():
+        id_ = f"activation={name.lower() if name == 'SiLU' else name}"
+        yield setting(id_, "activation", f"the activation is {name}", "use the config's activation", altered, elsewhere=CONFIGURED)
+
+
+def _attention() -> Iterator[Alteration]:
+    def not_a_number(original: Callable, logits: Any, mask: Any = None) -> np.ndarray:
+        present = np.ones(logits.shape, bool) if mask is None else np.broadcast_to(mask, logits.shape)
+        empty = ~(present & ~np.isneginf(logits)).any(axis=-1, keepdims=True)
+        return np.where(empty, logits.dtype.type(np.nan), original(logits, mask))
+
+    title, fix = "the target's padding is not masked", "give the decoder's self-attention the target's padding mask"
+    yield setting("target_mask=none", "decoder_layer", title, fix, on_arguments(self_mask_bhts=None))
+    title, fix = "a query that may attend to nothing gives NaN", "replace the weights of such a row by zeros"
+    yield setting("empty rows=NaN", "softmax", title, fix, not_a_number)
+
+
+def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
+    """The alteration of what one layer of a component reads."""
+    return on_arguments(parameters=lambda parameters: dict(parameters) | {name: change(parameters[name])})
+
+
+def _biases() -> Iterator[Alteration]:
+    for name in ("query", "value", "output"):  # a bias of the keys moves all logits of a query alike, and no output
+        title, altered = f"the {name} projection has no bias", of_projection(without_bias, name)
+        fix, place = f"add the {name} bias", "attention._projection"
+        yield setting(f"{name}.bias=none", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
+    fix = "add the biases with the axes h k, the head first"
+    for order, change in (("read size by size, as k h", interleaved), ("flattened size by size, and read as h k", spread)):
+        title, altered = f"the biases of query, key and value are {order}", of_projection(of_bias(change))
+        yield setting(f"projections.bias={order}", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
+        for name in ("query", "value"):
+            title, altered = f"the {name} projection's bias is {order}", of_projection(of_bias(change), name)
+            yield setting(f"{name}.bias={order}", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
+    for name in ("hidden", "output"):
+        title, altered = f"the feed-forward's {name} layer has no bias", _of_layer(name, _filled("bias", 0))
+        yield setting(f"feed_forward.{name}.bias=none", "feed_forward", title, f"add the {name} bias", altered, elsewhere=LOADED)
+    for component in ("pooler", "classifier"):
+        altered = on_arguments(parameters=_filled("bias", 0))
+        yield setting(f"{component}.bias=none", component, f"the {component} has no bias", "add the bias", altered, elsewhere=LOADED)
+    altered = _of_layer("hidden", _filled("bias", 0))
+    title, fix = "the masked-language head's hidden layer has no bias", "add the bias of the head's transform"
+    yield setting("masked_language_head.hidden.bias=none", "masked_language_head", title, fix, altered, elsewhere=LOADED)
+
+
+def _layouts() -> Iterator[Alteration]:
+    applied = "y = x W, with the axes (in, out) of W; a Linear of torch holds (out, in)"
+    for name in PROJECTIONS:
+        heads = "merge the heads as h e, the head first" if name == "output" else f"split the {name} into heads as h k, the head first"
+        for layout, change in (("transposed", transposed), ("heads interleaved", interleaved), ("heads spread", spread)):
+            title, altered = f"the {name} kernel is read {layout}", of_projection(change, name)
+            fix, place = applied if layout == "transposed" else heads, "attention._projection"
+            yield setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
+    for order in ORDERS:
+        title, fix = f"the fused projection is read in the order {order}", "split the fused kernel in the order query, key, value"
+        yield setting(f"projections={order}", "multi_head_attention", title, fix, exchanged(FUSED, order.split()), elsewhere=LOADED)
+    for name in ("hidden", "output"):
+        title, altered = f"the feed-forward's {name} kernel is read transposed", _of_layer(name, transposed)
+        yield setting(f"feed_forward.{name}.kernel=transposed", "feed_forward", title, applied, altered, elsewhere=LOADED)
+    for component, name, altered in (
+        ("pooler", "pooler", on_arguments(parameters=transposed)),
+        ("classifier", "classifier", on_arguments(parameters=transposed)),
+        ("masked_language_head", "masked_language_head.hidden", _of_layer("hidden", transposed)),
+    ):
+        title = f"the kernel of {name} is read transposed"
+        yield setting(f"{name}.kernel=transposed", component, title, applied, altered, elsewhere=LOADED)

@@ -1,0 +1,56 @@
+"""Other functions in the reference: the one way to put them there.
+
+The functions of `reference_numpy` call their siblings through modules, so that each of them can be replaced from outside. An altered
+function takes the function that it replaces first, then that function's arguments. What is replaced twice is wrapped twice: the function
+that was put there last is called first. From the inside out these are orders of the arithmetic (`orders.order`), alterations in their order
+(`alteration.injected`), the paths that a run follows (`Paths.followed`), and the choices of a search (`choices.chosen_by`).
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from . import components
+
+__all__ = ["Replaces", "patched", "within"]
+
+Replaces = Mapping[str, Callable]  # `module.function` of reference_numpy, or `module.Class.method` -> the altered function
+
+
+@contextlib.contextmanager
+def patched(replaces: Replaces) -> Iterator[None]:
+    """The reference with these altered functions in it. Each shows the signature of the function that it replaces."""
+    with contextlib.ExitStack() as stack:
+        for name, altered in replaces.items():
+            owner, attribute = _owner(name)
+            original = getattr(owner, attribute)
+            stack.callback(setattr, owner, attribute, original)
+            setattr(owner, attribute, _instead(altered, original, isinstance(owner, type)))
+        yield
+
+
+def within(replaces: Replaces) -> Callable:
+    """The altered function that runs the one which it replaces with these others in the reference."""
+
+    def altered(original: Callable, *args: Any, **options: Any) -> Any:
+        with patched(replaces):
+            return original(*args, **options)
+
+    return altered
+
+
+def _owner(name: str) -> tuple[Any, str]:
+    """The module or the class that holds a function, and the function's name there."""
+    path, _, attribute = name.rpartition(".")
+    module, _, last = path.rpartition(".")
+    if last.lstrip("_")[:1].isupper():
+        return getattr(components.module_of(module), last), attribute
+    return components.module_of(path), attribute
+
+
+def _instead(altered: Callable, original: Callable, method: bool) -> Callable:
+    bound = functools.partial(altered, original)
+    # a class binds a function to its objects, and nothing else that can be called
+    call = (lambda *args, **options: bound(*args, **options)) if method else bound
+    return functools.update_wrapper(call, original)
