@@ -16,7 +16,7 @@ __all__ = ["FRAMEWORKS", "NOTHING", "SAID", "Edit", "Mistake", "all_mistakes", "
 
 FRAMEWORKS = ("torch", "tf", "jax")
 NOTHING = "all that was asked conforms"  # what is said of a mistake that no case of its component shows
-SAID = "said.toml"  # what diagnosis says of the mistakes in PyTorch; `python tests/mistakes.py --said` adds what is missing
+SAID = "said.toml"  # what diagnosis says of the mistakes in PyTorch; `python tools/mistakes.py --said` adds what is missing
 
 
 @dataclass(frozen=True)
