@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ..processes import cores
 from .answers import BOUNDS, CHECKED, LOSS_BOUNDS, SCORE_BOUND
+from .data import key
 from .rows import Result
 from .workloads import Series, Task
 
@@ -67,7 +68,7 @@ def markdown(report: Report) -> list[str]:
 def merged(page: str, sections: Iterable[str]) -> str:
     """Returns the page with the sections in place of those of the same workload, or appended; the rest stays as it is."""
     head, *parts = re.split(r"^(?=## )", page or "# Performance\n", flags=re.MULTILINE)
-    found = {_key(part): part.strip() + "\n" for part in (*parts, *sections)}
+    found = {key(part): part.strip() + "\n" for part in (*parts, *sections)}
     return "\n".join([head.strip() + "\n", *found.values()])
 
 
@@ -198,11 +199,6 @@ def _remarks(results: Iterable[Result]) -> list[str]:
 
 def _number(value: float | None, how: str) -> str:
     return "" if value is None else format(value, how)
-
-
-def _key(section: str) -> str:
-    """Returns the identity of a section: its title without sizes."""
-    return re.split(r"[:\n]", section.removeprefix("## "))[0]
 
 
 def _print_lines(console: Console, lines: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from reference_numpy.suggestions import known
 
 from .. import compile_cache
 from ..atomic import replacing
-from ..benchmarks import first, measure, peer_process, picture, report
+from ..benchmarks import data, first, measure, peer_process, picture, report
 from ..benchmarks.answers import Reference
 from ..benchmarks.problem import make
 from ..benchmarks.rows import Result
@@ -41,10 +41,12 @@ OUT = click.Path(path_type=Path, dir_okay=False)
 @click.option("--size", default="base", hidden=True)
 @click.option("--json", "json_file", type=OUT, help="Write every number to this file; - prints it instead.")
 @click.option("--markdown", "markdown_file", type=OUT, help="Write the tables into this page.")
+@click.option("--data", "data_folder", type=click.Path(path_type=Path, file_okay=False), help="Write each table as JSON into this folder.")
 @click.option("--plot", "plot_file", type=OUT, metavar="FILE", help="Draw bars, and the curves of --scaling: .png, .svg or .pdf.")
 def bench(
     workloads: tuple[str, ...], frameworks: tuple[str, ...], only: tuple[str, ...], scaling: bool, firsts: bool, rounds: int,
-    threads: int | None, device: str, size: str, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None,
+    threads: int | None, device: str, size: str, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None,
+    plot_file: Path | None,
 ) -> None:  # fmt: skip
     """Time ours beside every peer, interleaved, in the same run: forward passes, training steps, greedy and beam search.
 
@@ -64,12 +66,12 @@ def bench(
         progress = status.update if errors.is_terminal else lambda text: None
         settings = peer_process.Settings(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, progress)
         if firsts:
-            _first(workloads or first.TASKS, size == "tiny", settings, json_file, markdown_file)
+            _first(workloads or first.TASKS, size == "tiny", settings, json_file, markdown_file, data_folder)
             return
         for found in _measure(workloads or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", settings):
-            _write(found, None if printed else json_file, markdown_file, plot_file)
+            _write(found, None if printed else json_file, markdown_file, data_folder, plot_file)
     if printed:
-        _write(found, json_file, None, None)
+        _write(found, json_file, None, None, None)
     else:
         report.render(wide_console(WIDTH), found)
     # a peer that is not installed is not a failure
@@ -78,16 +80,16 @@ def bench(
 
 
 def _first(
-    workloads: Sequence[str], small: bool, settings: peer_process.Settings, json_file: Path | None, markdown_file: Path | None
-) -> None:
+    workloads: Sequence[str], small: bool, settings: peer_process.Settings, json_file: Path | None, markdown_file: Path | None,
+    data_folder: Path | None,
+) -> None:  # fmt: skip
     """Exits with 1 if a row fails."""
     command, stamp = shlex.join(["rosettaformer", *sys.argv[1:]]), report.environment(settings.threads, {})
     tasks = [tiny(task) if small else task for name in workloads for task in first.one_share(WORKLOADS[name])]
     tables = [(task, list(first.run(task, settings))) for task in tasks]
     if json_file:
         files.write_json(json_file, [dataclasses.asdict(row) for _, rows in tables for row in rows])
-    if markdown_file:
-        _merge(markdown_file, first.markdown(tables, command, stamp))
+    _merge(first.markdown(tables, command, stamp), markdown_file, data_folder)
     if str(json_file) != "-":
         first.render(wide_console(WIDTH), tables)
     sys.exit(any(row.message and not row.peer for _, rows in tables for row in rows))
@@ -119,20 +121,25 @@ def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: pee
             yield found()
 
 
-def _write(found: report.Report, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None) -> None:
+def _write(
+    found: report.Report, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None, plot_file: Path | None
+) -> None:
     """Writes each file, whole or not at all."""
     if json_file:
         files.write_json(json_file, report.to_dict(found))
-    if markdown_file:
-        _merge(markdown_file, report.markdown(found))
+    _merge(report.markdown(found), markdown_file, data_folder)
     if plot_file and any(result.median_ms for result in found.results):
         picture.draw(plot_file, found)
 
 
-def _merge(page: Path, sections: Sequence[str]) -> None:
-    text = page.read_text(encoding="utf-8") if page.is_file() else ""
-    with replacing(page) as temporary:
-        temporary.write_text(report.merged(text, sections), encoding="utf-8")
+def _merge(sections: Sequence[str], page: Path | None, folder: Path | None) -> None:
+    """Puts the sections in the place of those of the same workload, in a page and in a folder of data."""
+    if folder:
+        data.write(folder, sections)
+    if page:
+        text = page.read_text(encoding="utf-8") if page.is_file() else ""
+        with replacing(page) as temporary:
+            temporary.write_text(report.merged(text, sections), encoding="utf-8")
 
 
 def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, size: str, paths: list[Path]) -> None:

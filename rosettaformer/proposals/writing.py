@@ -64,7 +64,7 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
 """'''
     imports = [draft.source.imported, *draft.construction.imports]
     if "NotCovered" in functions:
-        imports.append("from rosettaformer.conformance.ports.port import NotCovered")
+        imports.append("from rosettaformer.ports import NotCovered")
     imports = ["import sys"] * ("sys.path" in draft.source.imported) + imports
     imports = ["import contextlib"] * (draft.framework == "tf") + imports
     libraries = [line for line in _IMPORTS[draft.adapter] if f"{line.split()[-1]}." in code]

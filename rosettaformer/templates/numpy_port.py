@@ -9,7 +9,7 @@ A function takes a case and returns the array, or the pair (output, weights) whe
 
 import numpy as np
 
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 
 # Config fields that your code fixes: the cases are made with these values. Without the line every value is checked.
 # config = {"model_width": 12, "heads": 3, "epsilon": 1e-6}

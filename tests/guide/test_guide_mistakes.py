@@ -11,7 +11,7 @@ from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, Edit, all_m
 
 EVERY = [(identity, framework) for identity, made in all_mistakes().items() for framework in FRAMEWORKS if not made[framework].absent]
 
-MOST = 8  # cases; `python tests/mistakes.py` runs all that claim a defect
+MOST = 8  # cases; `python tools/mistakes.py` runs all that claim a defect
 
 
 def test_every_defect_is_shown_in_every_framework() -> None:

@@ -1,11 +1,11 @@
-"""The tutorials of the guide: whoever follows them sees what they show. `python tests/tutorials.py` records them anew."""
+"""The tutorials of the guide: whoever follows them sees what they show. `python tools/tutorials.py` records them anew."""
 
 import importlib.util
 import re
 from pathlib import Path
 
 import pytest
-from test_session import masked
+from session import masked
 from tutorials import HOUSE, SNIPPETS, all_pages, every_page, followed, session
 
 from rosettaformer.guide.tutorials.documents import Document

@@ -494,7 +494,7 @@ def test_not_covered_within_a_keras_layer_is_its_own_words(tmp_path: Any) -> Non
 import os
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import keras
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 
 class Inner(keras.layers.Layer):
     def call(self, x):

@@ -1,10 +1,9 @@
 """Golden vectors: the frozen ones are what the suite still makes, and whatever is wrong with a folder of them is found.
 
-The frozen files are made by `rosettaformer vectors export tests/data/vectors --core` and `python tests/judge/test_vectors.py`.
+The frozen files are made by `rosettaformer vectors export tests/data/vectors --core` and `python tools/fingerprints.py`.
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import shutil
@@ -15,36 +14,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fingerprints import FINGERPRINTS, changes, fingerprint
 from safetensors.numpy import load_file, save_file
 
 from rosettaformer.cli import main
-from rosettaformer.conformance.case import DTYPES, SUITE_VERSION, Case
+from rosettaformer.conformance.case import DTYPES, SUITE_VERSION
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case_files import answer_path, arrays_of, row_of
+from rosettaformer.conformance.cases.case_files import answer_path
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.vectors import golden, regenerate, seal
 
 DATA = Path(__file__).parents[1] / "data"
-FROZEN, FINGERPRINTS = DATA / "vectors", DATA / "cases.json"
+FROZEN = DATA / "vectors"
 CASES = all_cases()
 MANY = [case for case in CASES if case.component in ("layer_norm", "combine_masks")] + [
     case for case in CASES if case.id == "multi_head_attention/per_head_weights"
 ]
-
-
-def fingerprint(case: Case) -> dict[str, Any]:
-    """What a case is: its config, and a digest of its inputs and parameters."""
-    state = hashlib.sha256(json.dumps(row_of(case)["inputs"], sort_keys=True).encode())
-    for name, value in sorted(arrays_of(case).items()):
-        state.update(f"{name} {value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-    return {"since": case.since, "digest": state.hexdigest()[:32], "config": case.config.to_dict()}
-
-
-def changes(frozen: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The ids whose data are no longer what they were; a config may have fields that it had not then."""
-    known = {case_id: now[case_id] | {"config": {name: now[case_id]["config"].get(name) for name in frozen[case_id]["config"]}}
-             for case_id in frozen.keys() & now.keys()}  # fmt: skip
-    return sorted(case_id for case_id in frozen if known.get(case_id) != frozen[case_id])
 
 
 ADVICE = (
@@ -56,7 +41,7 @@ ADVICE = (
 def test_no_case_has_changed_or_disappeared() -> None:
     frozen, now = json.loads(FINGERPRINTS.read_text()), {case.id: fingerprint(case) for case in all_cases(grad=True)}
     assert not (changed := changes(frozen, now)), f"{', '.join(changed)}: {ADVICE}"
-    assert not (new := now.keys() - frozen.keys()), f"{', '.join(new)}: new cases are frozen by `python tests/judge/test_vectors.py`"
+    assert not (new := now.keys() - frozen.keys()), f"{', '.join(new)}: new cases are frozen by `python tools/fingerprints.py`"
 
 
 def test_a_changed_case_has_another_fingerprint() -> None:
@@ -352,10 +337,3 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "float32" / "layernorm.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=r"<dtype>/<component>/<name>.safetensors after a case; got\n  float32/layernorm.safetensors"):
         golden.judge_results(tmp_path, MANY, DTYPES)
-
-
-if __name__ == "__main__":  # freezes what is new and leaves the rest as it was frozen
-    before = json.loads(FINGERPRINTS.read_text()) if FINGERPRINTS.exists() else {}
-    everything = {case.id: fingerprint(case) for case in all_cases(grad=True)} | before
-    lines = (f"{json.dumps(case_id)}: {json.dumps(row)}" for case_id, row in sorted(everything.items()))
-    FINGERPRINTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")

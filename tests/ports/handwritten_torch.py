@@ -8,7 +8,7 @@ import math
 import torch
 from torch import nn
 
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 
 
 class PositionalEncoding(nn.Module):

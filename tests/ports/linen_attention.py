@@ -4,7 +4,7 @@ from typing import Any
 
 from flax import linen as nn
 
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 
 
 class Attention(nn.Module):

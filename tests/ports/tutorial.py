@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 
 
 class LayerNorm(nn.Module):

@@ -173,7 +173,7 @@ import atexit, builtins, enum, itertools, multiprocessing, os, pickle, resource,
 from collections.abc import Mapping
 import numpy as np
 from rosettaformer.conformance import reference
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 from rosettaformer.processes import wire
 
 COMPONENT, CANARY = {component!r}, {canary!r}

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import normalization
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.ports.port import Unsupported
+from rosettaformer.ports import Case, Unsupported
 
 BUFFER = np.zeros((3, 5, 13))
 

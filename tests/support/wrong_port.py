@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rosettaformer.conformance.case import Case
+from rosettaformer.ports import Case
 
 
 def layer_norm(case: Case) -> np.ndarray:

@@ -14,7 +14,7 @@ from .alteration import CONFIGURED, FRAMEWORKS, LOADED
 
 __all__ = ["SAID", "families", "properties"]
 
-SAID = "said.toml"  # what diagnosis says of the mistakes in PyTorch; `python tests/mistakes.py --said` adds what is missing
+SAID = "said.toml"  # what diagnosis says of the mistakes in PyTorch; `python tools/mistakes.py --said` adds what is missing
 REQUIRED = ("title", "component", "what", "shows", "evidence")
 OPTIONAL = ("elsewhere", "dtypes", "rounding", "random", "undetermined", "family", "unobservable")
 FIXES = ("fix", "fix_of")  # by framework, or one for all; or the id of the same family whose fix it has

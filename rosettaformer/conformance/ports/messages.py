@@ -30,6 +30,7 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "version": lambda value: _is_mapping(value, lambda item: type(item) is str),
     "devices": lambda value: _is_names(value),
     "precision": lambda value: type(value) is str,
+    "notice": lambda value: type(value) is str,
 }
 NEEDED = ("modes", "config", "dtypes", "components")
 

@@ -20,6 +20,7 @@ from ...processes import printable, words
 from ...reading import read_bytes
 from ..case import DTYPES, Case
 from ..reference.components import COMPONENTS, forward_of
+from .old_paths import old_paths
 
 __all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "load_file", "unavailable", "undefined"]
 
@@ -99,7 +100,7 @@ class Port:
             raise ValueError(f"config must map names of config fields to the values that the port fixes; got {self.config!r}")
 
     def describe(self) -> dict[str, Any]:
-        """What the port covers; and versions, devices and matmul precision, as the framework's adapter reports them."""
+        """What the port covers, a notice for its author, and versions, devices and matmul precision as the adapter reports them."""
         framework = getattr(self.module, "framework", "")
         own = {
             "framework": framework,
@@ -107,6 +108,7 @@ class Port:
             "config": dict(self.config),
             "dtypes": self.dtypes,
             "components": self.components,
+            "notice": old_paths(getattr(self.module, "__file__", None) or ""),
         }
         return own | ({} if self.adapter is None else self.adapter.describe() | {"shared": self.adapter.names.shared})
 

@@ -1,13 +1,15 @@
 """The process of a port, from the judge's side."""
 
 import abc
+import functools
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...processes import Answer, Child
+from ...processes import Answer, Child, printable
 from ..case import Case
 from ..result import NOT_STARTED
 from . import messages
@@ -49,6 +51,12 @@ class Worker(abc.ABC):
         """Ends whatever is still running."""
 
 
+@functools.cache
+def _say(line: str) -> None:
+    """Prints a line on standard error, once however often the port is started."""
+    print(line, file=sys.stderr)
+
+
 class Process(Worker):
     """A worker that is a process which has loaded the port.
 
@@ -67,6 +75,8 @@ class Process(Worker):
         self._environment = {} if CACHE in os.environ else {CACHE: self._cache.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         self._quick = {"XLA_FLAGS": f"{QUICK_XLA} {os.environ.get('XLA_FLAGS', '')}"} if quick_compile and port == "jax" else {}
         self.greeting = self._start()
+        if self.greeting[0] == "ready" and (notice := self.greeting[1].get("notice")):
+            _say(printable(notice))
 
     def _start(self) -> Answer:
         self._child = Child(f"{__package__}.server", self.port, self._threads, "the port", self._stopped, self._environment | self._quick)

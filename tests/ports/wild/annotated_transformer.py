@@ -267,7 +267,7 @@ def make_model(src_vocab, tgt_vocab, N_enc=6, N_dec=6, d_model=512, d_ff=2048, h
 
 # ------------------------------------------------------------------ the port
 
-from rosettaformer.conformance.ports.port import NotCovered  # noqa: E402
+from rosettaformer.ports import NotCovered  # noqa: E402
 
 framework = "torch"
 dtypes = ("float64", "float32")

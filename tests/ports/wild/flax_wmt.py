@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 
 
 @struct.dataclass

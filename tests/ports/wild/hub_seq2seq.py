@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 
 
 # --- masks: True where a query may attend ---------------------------------------------------------------------------

@@ -7,7 +7,7 @@ kinds of attention layer, feed forward, encoder, decoder, Transformer.
 import keras
 import numpy as np
 import tensorflow as tf
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 
 MAX_LENGTH = 2048
 

@@ -247,7 +247,7 @@ class Seq2SeqTransformer(nn.Module):
 
 # the port ---------------------------------------------------------------------------------------------
 
-from rosettaformer.conformance.ports.port import NotCovered  # noqa: E402
+from rosettaformer.ports import NotCovered  # noqa: E402
 
 framework = "jax"
 dtypes = ("float64", "float32")

@@ -268,7 +268,7 @@ config = {
 
 def _take(case, *names):
     """The case's inputs in this order; what we do not know is not covered."""
-    from rosettaformer.conformance.ports.port import NotCovered
+    from rosettaformer.ports import NotCovered
 
     for name, value in case.inputs.items():
         if name not in names and value is not None:
@@ -287,7 +287,7 @@ def feed_forward(case):
 
 
 def embedding(case):
-    from rosettaformer.conformance.ports.port import NotCovered
+    from rosettaformer.ports import NotCovered
 
     (token,) = _take(case, "token")
     if np.issubdtype(token.dtype, np.floating):
@@ -367,7 +367,7 @@ def logits(case):
 
 
 def transformer(case):
-    from rosettaformer.conformance.ports.port import NotCovered
+    from rosettaformer.ports import NotCovered
 
     source, target, source_keep, target_keep = _take(
         case, "source", "target", "source_mask_bs", "target_mask_bt"

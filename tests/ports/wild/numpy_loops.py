@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 
 config = {"positions": "sinusoidal", "segments": 0, "embedding_norm": False, "pooler": False}
 dtypes = ("float64", "float32")

@@ -221,7 +221,7 @@ def transformer(p, c, source, target, source_mask=None, target_mask=None):
 # the port ---------------------------------------------------------------------------------------------
 
 import flax.linen as nn  # noqa: E402  # holds the parameters
-from rosettaformer.conformance.ports.port import NotCovered  # noqa: E402
+from rosettaformer.ports import NotCovered  # noqa: E402
 
 
 class Held(nn.Module):

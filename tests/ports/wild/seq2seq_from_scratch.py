@@ -179,7 +179,7 @@ class Transformer(nn.Module):
 
 # ---- port declarations -------------------------------------------------------
 
-from rosettaformer.conformance.ports.port import NotCovered  # noqa: E402
+from rosettaformer.ports import NotCovered  # noqa: E402
 
 framework = "torch"
 dtypes = ("float64", "float32")

@@ -8,7 +8,7 @@ from transformers import GPT2LMHeadModel
 
 from impl_jax import weights
 from rosettaformer import checkpoints
-from rosettaformer.conformance.ports.names import Names
+from rosettaformer.ports import Names
 
 checkpoint = checkpoints.load("gpt2.safetensors")
 c = checkpoint.config

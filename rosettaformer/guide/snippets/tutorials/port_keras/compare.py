@@ -10,7 +10,7 @@ from transformers import GPT2LMHeadModel
 
 from impl_tf import weights
 from rosettaformer import checkpoints
-from rosettaformer.conformance.ports.names import Names
+from rosettaformer.ports import Names
 
 checkpoint = checkpoints.load("gpt2.safetensors")
 c = checkpoint.config

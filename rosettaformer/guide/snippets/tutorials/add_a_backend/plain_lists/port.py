@@ -40,7 +40,7 @@ def of_rows(function, x, *others):
 
 
 # region norm
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.ports import NotCovered
 
 
 def no_dropout(case):

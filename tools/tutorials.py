@@ -1,6 +1,6 @@
 """The tutorials of the guide, followed: files are written, changed and commands run as their pages say, step by step.
 
-`python tests/tutorials.py [PAGE ...]` records anew what the commands print.
+`python tools/tutorials.py [PAGE ...]` records anew what the commands print.
 """
 
 import shlex
@@ -11,9 +11,8 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent / "house"))
-from test_readme import DECLARED, HOUSE
-from test_session import printed, steps
+from examples import DECLARED, HOUSE
+from session import printed, steps
 
 from rosettaformer import pages
 from rosettaformer.guide import tutorials

@@ -1,6 +1,6 @@
 """Whether diagnosis names what is wrong: every defect put into the reference, and named from the outputs alone.
 
-`python tests/mutation.py docs/mutation.md` writes the page (`make mutation`). The altered reference that stands for a port adds in an order
+`python tools/mutation.py docs/mutation.md` writes the page (`make mutation`). The altered reference that stands for a port adds in an order
 of its own, which none of the orders of `tolerance` has, so that no answer is equal bit for bit.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from documents import made_by
 from expectations import all_by_id
 from random_cases import random_case
 
@@ -262,8 +263,9 @@ def _page(rows: Sequence[Row], pairs: Sequence[Naming], unnamed: Sequence[Naming
     lines = [
         "# What diagnosis names",
         "",
-        "`make mutation` injects every defect of the catalogue into the reference, lets it answer the cases in a summation order of its",
-        "own, and asks diagnosis for a name from the outputs alone.",
+        made_by("mutation"),
+        "It injects every defect of the catalogue into the reference, lets it answer the cases in a summation order of its own, and asks",
+        "diagnosis for a name from the outputs only.",
         "",
         f"- At the component: {exact} of {len(rows)} are named exactly ({exact / len(rows):.0%}).",
         f"- From the whole model alone (its logits; its loss or its gradients for what they show): {among} of {len(rows)} are named",

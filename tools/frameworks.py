@@ -1,6 +1,6 @@
 """Runs every action of users in the three frameworks and writes docs/frameworks.md.
 
-python tests/frameworks.py docs/frameworks.md
+python tools/frameworks.py docs/frameworks.md
 """
 
 import sys
@@ -8,6 +8,7 @@ import traceback
 from importlib.metadata import version
 from pathlib import Path
 
+from documents import made_by
 from framework_actions import FRAMEWORKS, Action, Actions, actions_of
 
 from rosettaformer.atomic import replacing
@@ -30,14 +31,15 @@ def row(action: Action) -> str:
     return f"| {action.name} | {action.outcome} |".replace("\n", " ")
 
 
-HEAD = """# The ports in their frameworks
+HEAD = f"""# The ports in their frameworks
 
-What users do with the ports, action by action. `make frameworks` runs each of them and compares its numbers with the reference's; an action
-that is neither right nor refused stops it. *refused* quotes the error. Where the framework itself gets an action wrong, its stock layers
-were run beside the port and give the same. Unless an action says otherwise it runs on a CPU.
+{made_by("frameworks")}
+The page has what users do with the ports, action by action. Each action is run, and its numbers are compared with the reference's; an
+action that is neither right nor refused stops the command. *refused* quotes the error. If the framework itself gets an action wrong, its
+stock layers were run beside the port and give the same. An action runs on a CPU unless it says otherwise.
 
-Products leave padding out where every part of the stacks is the port's own. With an adapter of `peft` or `nnx.LoRA`, a parametrised weight,
-a hook or a layer of one's own the numbers are the same, and padding takes its time; `enable_lora` of Keras changes nothing of it.
+Unpadding needs stacks whose parts are all the port's own. With an adapter of `peft` or `nnx.LoRA`, a parametrised weight, a hook or a
+layer of one's own the numbers are the same, and padding is computed; `enable_lora` of Keras keeps unpadding.
 """
 
 

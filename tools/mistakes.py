@@ -1,6 +1,6 @@
 """The guide's mistakes, made: a copy of a port with the edits of one in it, run in this process.
 
-python tests/mistakes.py NRM1 torch      # or without arguments: all; says which are not what the catalogue says
+python tools/mistakes.py NRM1 torch      # or without arguments: all; says which are not what the catalogue says
 """
 
 import contextlib
@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from documents import made_by, made_of
+
 from rosettaformer.atomic import replacing
-from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.case import SUITE_VERSION, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.catalogue import Defect, all_defects
 from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, SAID, Edit, Mistake, all_mistakes, all_sayings, edited
@@ -111,15 +113,17 @@ def _diagnosed(port: str, component: str) -> str:
 
 
 def write_said() -> None:
-    """The sentences of every mistake, each as soon as it is known."""
+    """The sentences of every mistake, each as soon as it is known: those that are missing, or all if the file is of another version."""
     file = ROOT / "rosettaformer" / "conformance" / "catalogue" / SAID
-    known = {identity: text.strip("\n") for identity, text in all_sayings().items()}
+    of_now = made_of(file.read_text(encoding="utf-8")) == [("said", SUITE_VERSION)]
+    known = {identity: text.strip("\n") for identity, text in all_sayings().items()} if of_now else {}
     for identity, made in all_mistakes().items():
         if made["torch"].absent or identity in known:
             continue
         known[identity] = said(all_defects()[identity], made["torch"])
         with replacing(file) as temporary:
-            temporary.write_text("".join(f"{one} = '''\n{text.strip()}\n'''\n" for one, text in known.items()), encoding="utf-8")
+            entries = (f"{one} = '''\n{text.strip()}\n'''\n" for one, text in known.items())
+            temporary.write_text("".join([f"# {made_by('said')}\n", *entries]), encoding="utf-8")
         print(identity, known[identity].partition("\n")[0], flush=True)
 
 

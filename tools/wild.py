@@ -1,6 +1,6 @@
 """Mistakes that were written without sight of the catalogue and of the reference, and what diagnosis says of each.
 
-    python tests/wild.py docs/wild.md
+    python tools/wild.py docs/wild.md
 
 `tests/ports/wild/` has correct ports in plain styles; `mistakes.toml` the mistakes, each an edit of one of them. `second/` has more, with
 what was said of each when it was first diagnosed, before anything was added for it.
@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from documents import made_by
+
 from rosettaformer.conformance.diagnosis import Diagnosis, diagnose
 
-FOLDER = Path(__file__).parent / "ports" / "wild"
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "ports" / "wild"
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,14 @@ def _page(found: Sequence[Said]) -> str:
     lines = [
         "# What diagnosis says of mistakes that it does not know",
         "",
-        "`make wild` diagnoses the mistakes of `tests/ports/wild/`: models and components in PyTorch, Keras, Flax Linen, JAX and NumPy in",
-        "the styles of tutorials and repositories, written from the paper and the frameworks' documentation alone, without sight of the",
-        "catalogue and of the reference; each mistake is an edit of a correct file, with a sentence of what it is. Classes they showed",
-        "to be missing were added to diagnosis, so that the page says what it does today, not how it fares with mistakes that nobody has",
-        "seen: of the 60 that were written last, 45 (75 %) were named or described before anything was added for them, and 1 wrongly.",
+        made_by("wild"),
+        "It diagnoses the mistakes of `tests/ports/wild/`: models and components in PyTorch, Keras, Flax Linen, JAX and NumPy in the styles",
+        "of tutorials and repositories. They were written from the paper and the frameworks' documentation only, without sight of the",
+        "catalogue and of the reference. Each mistake is an edit of a correct file, with a sentence that says what it is.",
+        "",
+        "Classes of mistakes that were missing were added to diagnosis. So the page says what diagnosis does with these, not with mistakes",
+        "that nobody has seen: of the 60 that were written last, 45 (75 %) were named or described before anything was added for them, and",
+        "1 wrongly.",
         "",
         f"- Caught: {caught} of {len(found)}.",
         f"- Named, or described so that the cause is said: {accepted} of {len(found)} ({accepted / len(found):.0%}).",

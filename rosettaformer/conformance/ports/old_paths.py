@@ -1,0 +1,42 @@
+"""Old paths in the files of ports: they work, and are said with the one that stays."""
+
+import ast
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["HOME", "OLD", "old_paths"]
+
+HOME = "rosettaformer.ports"
+# where files of ports have found these names; a module that moves again is added here, and the name stays importable from it
+OLD = {
+    "rosettaformer.conformance.port": ("NotCovered", "Unsupported"),
+    "rosettaformer.conformance.ports.port": ("NotCovered", "Unsupported"),
+    "rosettaformer.conformance.ports.names": ("Names",),
+    "rosettaformer.conformance.case": ("Case",),
+    "rosettaformer.conformance.cases.case": ("Case",),
+}
+
+
+def old_paths(file: str) -> str:
+    """One line that names the old paths which a Python file imports, or nothing."""
+    found: dict[str, list[str]] = {}
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        for module, name in _imported(ast.parse(Path(file).read_bytes())):
+            if name in OLD.get(module, ()) and name not in found.setdefault(module, []):
+                found[module].append(name)
+    if not any(found.values()):
+        return ""
+    names = sorted({name for each in found.values() for name in each})
+    return f"{Path(file).name}: {', '.join(found)} is an old path; write `from {HOME} import {', '.join(names)}`"
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(module, name) of what is imported, anywhere in the file; of a whole module each name that ports have taken from it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            start = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            modules = [start + alias.name for alias in node.names]
+            yield from ((module, name) for module in modules for name in OLD.get(module, ()))

@@ -1,0 +1,35 @@
+"""Documents that a command makes are of this version of the suite; where one is not, the command that makes it is named."""
+
+import re
+
+import pytest
+from documents import DOCUMENTS, HOUSE, made_by, made_of, stamped
+
+from rosettaformer.conformance.case import SUITE_VERSION
+
+
+@pytest.mark.parametrize(("document", "target"), DOCUMENTS.items())
+def test_a_document_is_of_this_version(document: str, target: str) -> None:
+    found = made_of((HOUSE / document).read_text())
+    assert found == [(target, SUITE_VERSION)], f"{document} must be made anew: make {target}"
+
+
+def test_what_is_recorded_is_of_this_version() -> None:
+    pages = [HOUSE / "README.md", *(HOUSE / "docs").glob("*.md"), *(HOUSE / "rosettaformer" / "guide").rglob("*.console")]
+    shown = {page: re.findall(r"suite version (\d+)\)", page.read_text()) for page in pages}
+    assert sum(map(len, shown.values())) > 20
+    old = [str(page.relative_to(HOUSE)) for page, versions in shown.items() if {*versions} - {str(SUITE_VERSION)}]
+    assert not old, f"{', '.join(old)} must be recorded anew: make docs"
+
+
+def test_make_docs_makes_every_document() -> None:
+    makefile = (HOUSE / "Makefile").read_text()
+    targets = re.findall(r"^docs: (.*?)  ##", makefile, re.MULTILINE)[0].split()
+    assert {*DOCUMENTS.values()} <= {*targets}
+    assert all(f"\n{target}: " in makefile for target in targets)
+
+
+def test_a_line_of_another_version_is_seen_and_put_right() -> None:
+    old = made_by("wild").replace(str(SUITE_VERSION), "1")
+    assert made_of(f"# Title\n\n{old} More.\n") == [("wild", 1)]
+    assert made_of(stamped(old)) == [("wild", SUITE_VERSION)]

@@ -1,0 +1,56 @@
+"""The examples of the documents: their blocks of code, and how their commands are run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["DECLARED", "HOUSE", "INSTALL", "Block", "blocks", "lines", "run"]
+
+HOUSE = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+INSTALL = "pip install -c constraints.txt -e '.[all-cpu,dev]'"
+# What is said to install, and what runs every test, is compared with what the project declares instead of being run.
+DECLARED = ("make check", "make test", "python -m venv .venv && . .venv/bin/activate", INSTALL, "pytest")
+
+
+class Block(NamedTuple):
+    """A block of code: in which section, in which language (indented lines are of the shell), and what it says."""
+
+    section: str
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a document, in their order."""
+    found = []
+    for section in re.split(r"^##+ ", page.read_text(), flags=re.MULTILINE)[1:]:
+        title, _, text = section.partition("\n")
+        for language, fenced, indented in BLOCK.findall(text):
+            found.append(Block(title, "sh" if indented else language or "output", indented or fenced))
+    return found
+
+
+def lines(block: Block) -> list[str]:
+    """The commands of a block, without their comments; lines that go on are joined."""
+    joined = re.sub(r"\\\n\s*", "", block.text)
+    return [re.sub(r"\s+#.*", "", line).strip() for line in joined.splitlines() if line.strip()]
+
+
+def run(line: str, folder: Path, code: int = 0) -> str:
+    """What a line of the shell prints; in a folder that is a copy of the project, of the copy."""
+    binaries = folder / ".bin"
+    binaries.mkdir(exist_ok=True)
+    for name, module in (("python", ""), ("rosettaformer", "-m rosettaformer")):
+        script = binaries / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
+        script.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # those are of this run
+    environment |= {"PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": str(folder if (folder / "rosettaformer").is_dir() else HOUSE)}
+    result = subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=3000)
+    assert result.returncode == code, f"{line}\n{result.stdout}{result.stderr}"
+    return result.stdout

@@ -1,0 +1,173 @@
+"""Makes docs/performance.md, and the table of speed in README.md, from the tables in docs/performance/.
+
+python tools/performance.py
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from documents import HOUSE, made_by
+
+__all__ = ["PAGE", "README", "Table", "page", "speed", "tables", "with_speed"]
+
+DATA, PAGE, README = HOUSE / "docs" / "performance", HOUSE / "docs" / "performance.md", HOUSE / "README.md"
+PORTS = ("torch", "tf", "jax")
+OTHER = ("int8", "bfloat16", "snapshot")  # rows of ours that are no float32 model in use
+# work, its tables, and the aim: time in units of the best peer's
+WORK = (
+    ("W1 forward pass; no padding, 20 %, 50 %", ("W1 0 %", "W1 20 %", "W1 50 %"), "1.00, 0.85, 0.65"),
+    ("W2 training step; the same", ("W2 0 %", "W2 20 %", "W2 50 %"), "1.00, 0.85, 0.65"),
+    ("W3 greedy search", ("W3",), "0.67"),
+    ("W4 beam search, 4 beams", ("W4",), "0.67"),
+    ("W5 small model: forward, greedy", ("W5 forward", "W5 greedy"), "0.60, 0.60"),
+    ("W6 encoder, 2,048 tokens", ("W6",), "1.00"),
+    ("W8 BERT base", ("W8",), "1.00"),
+    ("W9 GPT-2 small, greedy", ("W9",), "1.00"),
+)
+SHORT = {"W1": "forward pass with no padding, 20 %, 50 %", "W2": "training step, the same", "W3": "greedy search",
+         "W8": "BERT base", "W9": "GPT-2 small, greedy search"}  # fmt: skip
+SPEED = re.compile(r"(?<=<!-- speed -->\n)(?:\|.*\n)*")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A measured table: the rows by their names, each a mapping from column to cell."""
+
+    title: str
+    measured: str
+    rows: dict[str, dict[str, str]]
+    environment: Sequence[str]
+
+    def ours(self, framework: str, *words: str) -> dict[str, str] | None:
+        """The fastest row of our port with these words in its name; without words of a float32 model."""
+        found = [row for name, row in self.rows.items() if name.startswith(f"impl_{framework} ") and self._is(name, words)]
+        return min(found, key=lambda row: float(row["median ms"]), default=None)
+
+    def _is(self, name: str, words: Iterable[str]) -> bool:
+        return all(word in name for word in words) if words else not any(word in name for word in OTHER)
+
+    def ratio(self, framework: str) -> str:
+        """Of our fastest row to the framework's best peer; a star where that is another architecture, empty without a peer."""
+        row = self.ours(framework)
+        if not row or not row["ratio"]:
+            return ""
+        names = list(self.rows)
+        after = names[max(index for index, name in enumerate(names) if name.startswith(f"impl_{framework} ") and self._is(name, ())) :]
+        peer = next((name for name in after if self.rows[name]["ratio"] == "1.00" and not name.startswith("impl_")), "")
+        return row["ratio"] + ("\\*" if peer.endswith("*") else "")
+
+
+def tables() -> dict[str, Table]:
+    """Every table by its name."""
+    found = {}
+    for path in sorted(DATA.glob("*.json")):
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        rows = {row[0]: dict(zip(data["columns"], row, strict=True)) for row in data["rows"]}
+        found[data["name"]] = Table(data["title"], data["measured"], rows, data["environment"])
+    return found
+
+
+def _ratios(found: dict[str, Table], names: Iterable[str], framework: str) -> str:
+    ratios = [found[name].ratio(framework) for name in names]
+    return ", ".join(ratio for ratio in ratios if ratio) or "no peer"
+
+
+def speed(found: dict[str, Table]) -> str:
+    """The table of the README."""
+    chosen = [(SHORT[work[:2]], names) for work, names, _ in WORK if work[:2] in SHORT]
+    rows = [f"| {work} | {' | '.join(_ratios(found, names, port) for port in PORTS)} |" for work, names in chosen]
+    return "\n".join(["| work | torch | tf | jax |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def with_speed(text: str, found: dict[str, Table]) -> str:
+    """The README with this table."""
+    return SPEED.sub(lambda _: speed(found), text)
+
+
+def _faster(table: Table, framework: str, word: str) -> str:
+    """How many times as fast our fastest row with a word is as our fastest float32 row."""
+    plain, other = table.ours(framework), table.ours(framework, word)
+    return f"{float(plain['median ms']) / float(other['median ms']):.1f}" if plain and other else ""
+
+
+def _further(found: dict[str, Table]) -> Iterator[str]:
+    """What no ratio to a peer says."""
+    numpy = [float(found[f"W1 {share} %"].rows[name]["median ms"]) for share in (0, 20, 50)
+             for name in ("reference_numpy", "torch.nn.Transformer eager")]  # fmt: skip
+    ratios = ", ".join(f"{ours / peer:.2f}" for ours, peer in zip(numpy[::2], numpy[1::2], strict=True))
+    yield f"- NumPy, forward pass, to `torch.nn.Transformer` eager with no padding, 20 %, 50 %: {ratios}."
+    for name, what in (("W1 0 %", "Forward pass"), ("W8", "BERT base")):
+        shares = ", ".join(f"{port} {row['of products']}" for port in PORTS if (row := found[name].ours(port)))
+        yield f"- {what}, the rate of the framework's own matrix products that is reached: {shares}."
+    memory = ", ".join(f"{port} {row['MiB']} MiB" for port in PORTS if (row := found["W6"].ours(port)))
+    yield f"- Encoder of 2,048 tokens, memory, which grows linearly with the length: {memory}."
+    best = {name: min((row["to the best"] for port in PORTS if (row := found[name].ours(port))), key=float)
+            for name in ("W3", "W4", "W9")}  # fmt: skip
+    yield f"- The fastest port to the fastest peer of all, which is CTranslate2: greedy {best['W3']}, beams {best['W4']}, GPT-2 {best['W9']}."
+    snapshot = found["W8"].ours("torch", "snapshot")
+    yield f"- BERT base as a snapshot for inference (`fused`, torch): {snapshot['ratio'] if snapshot else ''} of transformers compiled."
+    for name, word, what in (
+        ("W7 forward", "bfloat16", "bfloat16 weights, forward pass"), ("W7 greedy", "bfloat16", "bfloat16 weights, greedy search"),
+        ("W10", "int8", "int8, greedy search"),
+    ):  # fmt: skip
+        times = ", ".join(f"{port} {_faster(found[name], port, word)}" for port in PORTS)
+        yield f"- Times as fast as our own float32, {what}: {times}."
+
+
+def page(found: dict[str, Table]) -> str:
+    """The summary."""
+    rows = [f"| {work} | {aim} | {' | '.join(_ratios(found, names, port) for port in PORTS)} |" for work, names, aim in WORK]
+    stamps = list(
+        dict.fromkeys(line for name in ("W1 0 %", "W3") for line in found[name].environment if re.match("CPU|cores|versions", line))
+    )
+    files = [f"- `{path.name}`: {json.loads(path.read_text(encoding='utf-8'))['title']}" for path in sorted(DATA.glob("*.json"))]
+    lines = [
+        "# Performance",
+        "",
+        made_by("performance"),
+        "",
+        "A number is our median time in units of the time of the framework's best peer, both measured in one run in turns; below 1 ours takes",
+        "less. The peers are `torch.nn.Transformer`, Hugging Face's models, x-transformers and CTranslate2; Keras layers and KerasHub; Flax NNX",
+        "and Linen. A row is timed only if it gives the reference's answer. \\* marks a ratio to a peer of another architecture.",
+        "",
+        "| work | aim | torch | tf | jax |",
+        "|---|---|---|---|---|",
+        *rows,
+        "",
+        "W1 and W2 are the paper's base model at batch 16 of 64 tokens; padding stands at the right of rows whose lengths are spread evenly, and",
+        "the ports leave it out of their products.",
+        "",
+        *_further(found),
+        "",
+        "[performance-notes.md](performance-notes.md) says what bounds the rows that miss their aim, what searches in int8 gain and cost, where",
+        "compiled programs are kept, and where the time of `check` goes. Time and memory against length, batch and new tokens:",
+        "",
+        "![Time and memory against length, batch and new tokens](scaling.png)",
+        "",
+        "## Where it was measured",
+        "",
+        *(f"- {line}" for line in stamps),
+        "",
+        "## The tables",
+        "",
+        "`docs/performance/` holds every row with its median, quartiles, least time, compile time and memory, the command that measured it, and",
+        "its environment. `make bench` measures all of them anew: `rosettaformer bench --data docs/performance --plot docs/scaling.png`, with",
+        "`--workload W1` for some, `--scaling` and `--first` for the others.",
+        "",
+        *files,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Writes both."""
+    found = tables()
+    PAGE.write_text(page(found), encoding="utf-8")
+    README.write_text(with_speed(README.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
