@@ -35,13 +35,13 @@ soak: $(INSTALLED)  ## 200 random configurations on every port: no false alarm
 	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
 
 mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md
-	PYTHONPATH=tests/support $(BIN)/python tests/mutation.py docs/mutation.md
+	PYTHONPATH=tests/support $(BIN)/python tools/mutation.py docs/mutation.md
 
 wild: $(INSTALLED)  ## mistakes written without sight of the catalogue, diagnosed: docs/wild.md
-	$(BIN)/python tests/wild.py docs/wild.md
+	$(BIN)/python tools/wild.py docs/wild.md
 
 frameworks: $(INSTALLED)  ## what users do in each framework, run and compared: docs/frameworks.md
-	$(BIN)/python tests/frameworks.py docs/frameworks.md
+	$(BIN)/python tools/frameworks.py docs/frameworks.md
 
 bench: $(INSTALLED)  ## ours beside every peer, interleaved: passes, training steps, searches
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

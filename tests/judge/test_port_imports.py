@@ -16,7 +16,7 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.ports.old_paths import OLD, old_paths
 from rosettaformer.conformance.runner import open_worker
 
-HOUSE = Path(__file__).parent.parent
+HOUSE = Path(__file__).resolve().parents[2]
 PAIRS = [(module, name) for module, names in OLD.items() for name in names]
 
 
