@@ -9,7 +9,7 @@ import numpy as np
 
 from ..conformance.case import Case
 from ..conformance.compare import Comparison, compare
-from ..conformance.ports.adapters.matching import transposed
+from ..conformance.ports.adapters.submodules import transposed
 from ..conformance.ports.process import Worker
 from ..conformance.reference import components, trace
 from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, order

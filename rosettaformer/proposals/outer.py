@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..conformance.ports.adapters.matching import walk
+from ..modules import face
+from ..modules.attributes import at
 from .failures import FAILURES, limited
 from .parts import Part, Row
 from .subject import Subject
@@ -47,7 +48,7 @@ def _multiplies(table: str, outer: str, subject: Subject) -> bool:
             values = functools.reduce(operator.getitem, table.split("."), subject.started.variables)
         else:
             given = np.array([[1, 2, 3], [4, 3, 2]])
-            gave, values = walk(subject.module, outer)(tensor(given, subject.framework)), walk(subject.module, table)
+            gave, values = at(subject.module, outer)(tensor(given, subject.framework)), at(subject.module, table)
         rows, found = _array(values, subject.framework)[np.asarray(given)], _array(gave, subject.framework)
         constant = float((found * rows).sum() / (rows * rows).sum())
         return np.allclose(found, constant * rows, rtol=1e-4, atol=1e-6) and abs(constant - 1) > 1e-3

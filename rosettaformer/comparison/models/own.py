@@ -13,8 +13,7 @@ from ... import checkpoints
 from ...backends import BACKENDS, imported
 from ...conformance.case import Case
 from ...conformance.cases import all_cases
-from ...conformance.ports.adapters.calls import FOR, RETURN
-from ...conformance.ports.adapters.calls import Called as Arguments
+from ...conformance.ports.adapters.call_mapping import FOR, RETURN, CallMapping
 from ...conformance.ports.names import Names
 from ...conformance.ports.port import NotCovered, Port
 from ...conformance.reference.components import forward_of, signature_of
@@ -93,7 +92,7 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
 
     model = wrapped(make(), make, f"{file}: {component}")
     called = port.adapter.calls.around(None, case, list)
-    if isinstance(called, Arguments) and (words := [word for word in (FOR, RETURN) if word in called.row]):
+    if isinstance(called, CallMapping) and (words := [word for word in (FOR, RETURN) if word in called.row]):
         raise ValueError(f"{file}: compare calls the module itself; the `call` of {component} has {' and '.join(words)}")
     model.translation = _translation(called)
     model.defaults = case.inputs
@@ -122,7 +121,7 @@ def _translation(called: Any) -> Translation:
     """What makes the port's arguments of the reference's inputs; inputs of other names are its own arguments already."""
 
     def translation(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        if not isinstance(called, Arguments) or not inputs.keys() <= signature_of(called.component).parameters.keys():
+        if not isinstance(called, CallMapping) or not inputs.keys() <= signature_of(called.component).parameters.keys():
             return inputs
         try:
             return called.arguments(inputs)
