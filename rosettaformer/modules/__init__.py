@@ -7,7 +7,8 @@
     eager()                        a context in which nothing is compiled, so that what passes through modules has values
     device(name)                   the framework's device
     function(module)               what is called, whose arguments are the module's
-    is_tensor, to_numpy, like      tensors and arrays
+    tensor, like, to_numpy         tensors of arrays, and arrays of tensors
+    is_tensor(value)               whether something is a tensor
 
 They know nothing of the reference and of its components.
 """
@@ -16,9 +17,10 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-__all__ = ["BACKENDS", "face", "framework_of"]
+__all__ = ["BACKENDS", "DEVICES", "face", "framework_of"]
 
 BACKENDS = {"torch": "torch", "keras": "tf", "nnx": "jax", "linen": "jax"}  # framework -> the backend that it needs
+DEVICES = ("cpu", "cuda", "cuda-tf32")
 
 
 def framework_of(module: Any) -> str:

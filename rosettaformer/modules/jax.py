@@ -13,7 +13,7 @@ from flax import nnx
 from impl_jax.framework import device
 from impl_jax.weights import from_numpy, to_numpy
 
-__all__ = ["device", "eager", "function", "gradients", "is_floating", "is_tensor", "like", "to_numpy"]
+__all__ = ["device", "eager", "function", "gradients", "is_floating", "is_tensor", "like", "tensor", "to_numpy"]
 
 
 def is_tensor(value: Any) -> bool:
@@ -24,6 +24,11 @@ def is_tensor(value: Any) -> bool:
 def is_floating(value: Any) -> bool:
     """Returns whether the value is an array of floats."""
     return isinstance(value, jax.Array) and bool(jnp.issubdtype(value.dtype, jnp.floating))
+
+
+def tensor(array: Any) -> jax.Array:
+    """Returns the array as a tensor, of the nearest dtype that the framework has."""
+    return jnp.asarray(array)
 
 
 def like(array: np.ndarray, tensor: jax.Array) -> jax.Array:

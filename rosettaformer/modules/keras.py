@@ -16,10 +16,24 @@ import tensorflow as tf
 
 from impl_tf.weights import from_numpy, to_numpy
 
+from . import DEVICES
 from .attributes import variables
 from .recording import Enter, Leave, patched
 
-__all__ = ["Functional", "calls", "device", "eager", "function", "gradients", "is_tensor", "like", "paths", "to_numpy", "variables"]
+__all__ = [
+    "Functional",
+    "calls",
+    "device",
+    "eager",
+    "function",
+    "gradients",
+    "is_tensor",
+    "like",
+    "paths",
+    "tensor",
+    "to_numpy",
+    "variables",
+]
 
 Functional = type(keras.Model(*[keras.Input((1,))] * 2))  # Keras makes this class of a model that is given inputs and outputs
 
@@ -29,17 +43,22 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, (tf.Tensor, tf.Variable))
 
 
+def tensor(array: Any) -> tf.Tensor:
+    """Returns the array as a tensor, of the nearest dtype that the framework has."""
+    return tf.convert_to_tensor(array)
+
+
 def like(array: np.ndarray, tensor: Any) -> tf.Tensor:
     """Returns the array as a tensor of the other's dtype, on its device."""
     return tf.cast(from_numpy(array, tensor.device), tensor.dtype)
 
 
-def device(name: str) -> str:
-    """Returns the device: cpu, cuda, or cuda-tf32, whose float32 products are TF32. Raises ValueError if there is none."""
+def device(name: str, names: Sequence[str] = DEVICES) -> str:
+    """Returns the device; float32 products of cuda-tf32 are TF32. Raises ValueError if it is none of the names, or the machine has none."""
+    if name not in names:
+        raise ValueError(f"device must be one of {', '.join(names)}; got {name!r}")
     if name == "cpu":
         return "/CPU:0"
-    if name not in ("cuda", "cuda-tf32"):
-        raise ValueError(f"device must be one of cpu, cuda, cuda-tf32; got {name!r}")
     if not tf.config.list_physical_devices("GPU"):
         raise ValueError(f"device {name} needs a GPU that TensorFlow sees; it sees none")
     return "/GPU:0"

@@ -7,11 +7,11 @@ from typing import Any
 from flax import linen as nn
 from flax import traverse_util
 
-from .jax import device, eager, function, gradients, is_tensor, like, to_numpy
+from .jax import device, eager, function, gradients, is_tensor, like, tensor, to_numpy
 from .recording import Enter, Leave, Recording
 
 __all__ = [
-    "Reached", "calls", "device", "eager", "function", "gradients", "is_tensor", "like", "path", "to_numpy", "variables",
+    "calls", "device", "eager", "function", "gradients", "is_tensor", "like", "path", "tensor", "to_numpy", "variables",
 ]  # fmt: skip
 
 
@@ -23,13 +23,6 @@ def path(module: nn.Module) -> str:
 def variables(collection: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a collection of variables, by path."""
     return traverse_util.flatten_dict(dict(collection), sep=".")
-
-
-class Reached(BaseException):
-    """Ends a call of the whole, past every handler of exceptions that it may have; carries what a part has given."""
-
-    def __init__(self, output: Any) -> None:
-        self.output = output
 
 
 @contextlib.contextmanager

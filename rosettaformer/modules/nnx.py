@@ -6,10 +6,10 @@ from typing import Any
 
 from flax import nnx
 
-from .jax import device, eager, function, gradients, is_tensor, like, to_numpy
+from .jax import device, eager, function, gradients, is_tensor, like, tensor, to_numpy
 from .recording import Enter, Leave, patched
 
-__all__ = ["calls", "device", "eager", "function", "gradients", "is_tensor", "like", "paths", "to_numpy", "variables"]
+__all__ = ["calls", "device", "eager", "function", "gradients", "is_tensor", "like", "paths", "tensor", "to_numpy", "variables"]
 
 
 def paths(module: nnx.Module) -> Iterator[tuple[str, Any]]:

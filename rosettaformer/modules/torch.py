@@ -9,9 +9,10 @@ import torch
 
 from impl_torch.weights import from_numpy, to_numpy
 
+from . import DEVICES
 from .recording import Enter, Leave, Recording, of_rows
 
-__all__ = ["calls", "device", "eager", "function", "gradients", "is_tensor", "like", "paths", "to_numpy", "variables"]
+__all__ = ["calls", "device", "eager", "function", "gradients", "is_tensor", "like", "paths", "tensor", "to_numpy", "variables"]
 
 
 def is_tensor(value: Any) -> bool:
@@ -19,15 +20,20 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
+def tensor(array: Any) -> torch.Tensor:
+    """Returns the array as a tensor, of the nearest dtype that the framework has."""
+    return torch.as_tensor(array)
+
+
 def like(array: np.ndarray, tensor: torch.Tensor) -> torch.Tensor:
     """Returns the array as a tensor of the other's dtype, on its device."""
     return from_numpy(array, tensor.device).to(tensor.dtype)
 
 
-def device(name: str) -> torch.device:
-    """Returns the device: cpu, cuda, or cuda-tf32, whose float32 products are TF32. Raises ValueError if there is none."""
-    if name not in ("cpu", "cuda", "cuda-tf32"):
-        raise ValueError(f"device must be one of cpu, cuda, cuda-tf32; got {name!r}")
+def device(name: str, names: Sequence[str] = DEVICES) -> torch.device:
+    """Returns the device; float32 products of cuda-tf32 are TF32. Raises ValueError if it is none of the names, or the machine has none."""
+    if name not in names:
+        raise ValueError(f"device must be one of {', '.join(names)}; got {name!r}")
     if name != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device {name} needs a CUDA device; torch sees none")
     return torch.device(name.removesuffix("-tf32"))

@@ -10,7 +10,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ... import checkpoints
-from ...backends import BACKENDS, imported
+from ...backends import BACKENDS, imported, transformer
 from ...conformance.case import Case
 from ...conformance.cases import all_cases
 from ...conformance.ports.adapters.call_mapping import FOR, RETURN, CallMapping
@@ -24,7 +24,6 @@ from .reference_model import ReferenceModel, inputs_of
 __all__ = ["of_checkpoint", "of_component"]
 
 RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
-MODULES = {"torch": "impl_torch", "tf": "impl_tf", "jax": "impl_jax"}
 
 
 def component_of(config: TransformerConfig) -> str:
@@ -45,29 +44,23 @@ def of_checkpoint(path: Path, backend: str) -> Model:
     call = component_of(config)
     if backend == "numpy":
         return ReferenceModel(config, values, call)
-    package = MODULES[backend]
     imported(backend, BACKENDS[backend])
-    weights = imported(backend, f"{package}.weights")
-    transformer = imported(backend, f"{package}.transformer").Transformer
     method = {"transformer": "", "encode": "encode"}.get(call, call)
 
     def make() -> Any:
-        if backend == "torch":
-            module = transformer(config)
-        elif backend == "jax":
-            module = transformer(config, rngs=imported(backend, "flax.nnx").Rngs(0))
-        else:
-            import keras
-
-            module = transformer(config, dtype=keras.config.floatx())
-        kind = "float64" if backend == "tf" and str(module.dtype) == "float64" else "float32"
-        weights.load(module, {name: array.astype(kind) for name, array in values.items()}, config)
-        return module
+        kind = importlib.import_module("keras").config.floatx() if backend == "tf" else "float32"
+        return transformer(backend, config, {name: array.astype(kind) for name, array in values.items()})
 
     from ..opening import wrapped
 
     model = wrapped(make(), make, str(path), method)
-    return Canonical(model, Names(weights.TABLE).table("transformer", config), config, "transformer", inputs_of(config))
+    return Canonical(
+        model,
+        Names(imported(backend, f"{BACKENDS[backend]}.weights").TABLE).table("transformer", config),
+        config,
+        "transformer",
+        inputs_of(config),
+    )
 
 
 def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical: bool) -> Model:
