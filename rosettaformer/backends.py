@@ -8,16 +8,21 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
 
 from .conformance.ports.port import PORTS, MissingBackend, unavailable
 from .extras import install
 
-__all__ = ["BACKENDS", "MissingBackend", "imported", "require"]
+__all__ = ["BACKENDS", "MissingBackend", "imported", "require", "transformer"]
 
 _GREETING = re.compile(rb"WARNING: All log messages before absl::InitializeLog|I\d{4} .*(oneDNN|cpu_feature_guard)|\s*$")
-BACKENDS = {"torch": "impl_torch", "tf": "impl_tf", "jax": "impl_jax", "numpy": "reference_numpy"}
+BACKENDS = {name: module.partition(".")[0] for name, (module, *_) in PORTS.items()} | {"numpy": "reference_numpy"}
 
 
 def imported(backend: str, module: str) -> ModuleType:
@@ -38,6 +43,23 @@ def imported(backend: str, module: str) -> ModuleType:
         if reason := unavailable(error):
             raise MissingBackend(f"the backend {backend} cannot be used: {reason}") from None
         raise
+
+
+def transformer(backend: str, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: Any = None) -> Any:
+    """The backend's Transformer with these canonical parameters, in their dtype. device: of torch; the others have theirs from a context.
+
+    Raises MissingBackend.
+    """
+    dtype = next(iter(parameters.values())).dtype
+    build = imported(backend, f"{BACKENDS[backend]}.transformer").Transformer
+    if backend == "torch":
+        module = build(config).to(device, getattr(imported(backend, "torch"), str(dtype)))
+    elif backend == "jax":
+        module = build(config, param_dtype=dtype, rngs=imported(backend, "flax.nnx").Rngs(0))
+    else:
+        module = build(config, dtype=str(dtype))
+    imported(backend, f"{BACKENDS[backend]}.weights").load(module, parameters, config)
+    return module
 
 
 @contextlib.contextmanager

@@ -6,13 +6,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 
 from impl_jax import cache, framework, weights
 from impl_jax.fast.compiled import compiled
 from impl_jax.fast.fused import fused
 from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig
+
+from ..backends import transformer
 
 __all__ = ["make"]
 
@@ -27,12 +28,10 @@ class JaxModel:
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config = config
-        dtype = next(iter(parameters.values())).dtype
-        self._settings = partial(framework.settings, device, str(dtype))
+        self._settings = partial(framework.settings, device, str(next(iter(parameters.values())).dtype))
         with self._settings():
-            self._model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(0))
+            self._model = transformer("jax", config, parameters)
             self._model.eval()
-            weights.load(self._model, parameters, config)
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         model: Any = self._model
         self._encode, self._classify, self._states = map(compiled, (model.encode, model.classify, model.states))

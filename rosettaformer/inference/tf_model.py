@@ -10,20 +10,17 @@ import tensorflow as tf
 from impl_tf import cache, weights
 from impl_tf.fast.compiled import compiled
 from impl_tf.fast.fused import fused
-from impl_tf.transformer import Transformer
 from reference_numpy import TransformerConfig
+
+from ..backends import transformer
+from ..modules import keras as modules
 
 __all__ = ["make"]
 
 
 def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> "TfModel":
     """The model of canonical parameters. int8: of a decoder's projections. Raises ValueError on a device that TensorFlow does not have."""
-    devices = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
-    if device not in devices:
-        raise ValueError(f"device must be cpu or cuda; got {device!r}")
-    if device == "cuda" and not tf.config.list_physical_devices("GPU"):
-        raise ValueError("device cuda needs a GPU that TensorFlow sees; it sees none")
-    return TfModel(config, parameters, devices[device], int8)
+    return TfModel(config, parameters, modules.device(device, ("cpu", "cuda")), int8)
 
 
 class TfModel:
@@ -32,8 +29,7 @@ class TfModel:
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config, self._device = config, device
         with tf.device(device):
-            self._model = Transformer(config, dtype=str(next(iter(parameters.values())).dtype))
-            weights.load(self._model, parameters, config)
+            self._model = transformer("tf", config, parameters)
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         self._step = compiled(self._last)
         self._reorder = compiled(cache.reorder)

@@ -8,18 +8,16 @@ import torch
 
 from impl_torch import cache, weights
 from impl_torch.fast.fused import fused
-from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig
+
+from ..backends import transformer
+from ..modules import torch as modules
 
 __all__ = ["make"]
 
 
 def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> "TorchModel":
     """The model of canonical parameters. int8: of the projections of a decoder. Raises ValueError on a device that torch does not have."""
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"device must be cpu or cuda; got {device!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda needs a CUDA device; torch sees none")
     return TorchModel(config, parameters, device, int8)
 
 
@@ -27,10 +25,8 @@ class TorchModel:
     """`models.Model`, in PyTorch."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
-        self.config, self._device = config, device
-        dtype = getattr(torch, str(next(iter(parameters.values())).dtype))
-        self._model = Transformer(config).to(device, dtype).eval().requires_grad_(False)
-        weights.load(self._model, parameters, config)
+        self.config, self._device = config, modules.device(device, ("cpu", "cuda"))
+        self._model = transformer("torch", config, parameters, self._device).eval().requires_grad_(False)
         self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
 
     @torch.inference_mode()

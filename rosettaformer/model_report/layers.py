@@ -9,10 +9,10 @@ import numpy as np
 
 from ..conformance.case import Case
 from ..conformance.compare import Comparison, compare
-from ..conformance.ports.adapters.matching import transposed
+from ..conformance.ports.adapters.submodules import transposed
 from ..conformance.ports.process import Worker
 from ..conformance.reference import components, trace
-from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, order
+from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, in_orders
 from .subject import Subject
 from .workers import together
 
@@ -100,7 +100,7 @@ def evaluate(
         own, exact = (dataclasses.replace(one, **states) for one in (case, wide))
         with together(workers, lambda worker, own=own: worker.ask(own, limit), large) as answers:  # type: ignore[misc]
             reference = components.answer(exact)
-            runs = _in_orders(lambda own=own: components.answer(own))  # type: ignore[misc]
+            runs = in_orders(lambda own=own: components.answer(own), ORDERS.values())  # type: ignore[misc]
             found = _answered(answers(), f"states in {dtype}", result.problems)
         expected = {name: _by_layer(value, [run[name] for run in runs]) for name, value in reference.items()}
         if dtype in dtypes:
@@ -111,15 +111,6 @@ def evaluate(
             progress(f"components: {dtype}")
             result.tree += _tree(case, wide, workers, limit, result.problems, large)
     return result
-
-
-def _in_orders(run: Callable[[], Any]) -> list[Any]:
-    """The reference's runs in every summation order, the plain one first."""
-    runs = []
-    for replacements in ORDERS.values():
-        with order(replacements):
-            runs.append(run())
-    return runs
 
 
 def _answered(answers: Mapping[str, tuple[str, Any]], what: str, problems: dict[str, list[str]]) -> dict[str, Any]:
@@ -182,7 +173,7 @@ def _tree(case: Case, wide: Case, workers: Mapping[str, Worker], limit: float, p
     """Every component that runs, in the order in which they begin: a component before its parts."""
     with together(workers, lambda worker: _traced(worker, case, limit), large) as answers:
         calls = trace.record(wide)
-        runs = _in_orders(lambda: {path: call.output for path, call in trace.record(case).items()})
+        runs = in_orders(lambda: {path: call.output for path, call in trace.record(case).items()}, ORDERS.values())
         found = {who: answer[0] for who, answer in _answered(answers(), f"components in {case.dtype}", problems).items()}
     places = []
     for path, depth in _walk(calls, None, 0):

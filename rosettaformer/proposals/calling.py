@@ -5,16 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..conformance.ports.adapters.derived import inputs_of
+from ..modules.arguments import training_flag
 from .inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_model
 from .masks import candidates, lengths, side
 from .vocabulary import SEGMENTS, SOURCE, TARGET, role_of, tokens
 
 __all__ = ["Call", "called"]
 
-_CONSTANTS = {
-    "train": "False", "training": "False", "is_training": "False", "istraining": "False", "deterministic": "True", "decode": "False",
-    "need_weights": "False", "is_train": "False", "inference": "True",
-}  # fmt: skip
+_CONSTANTS = {"decode": "False", "need_weights": "False"}
 _OPTIONS = {
     "causal": "causal", "is_causal": "causal", "use_causal_mask": "causal", "return_weights": "return_weights",
     "return_attention": "return_weights",
@@ -71,9 +69,10 @@ def called(
     call, open_ = Call(by_row=by_row), []
     for name, argument in arguments.items():
         needed = argument.default is argument.empty
-        if name.lower() in _CONSTANTS:
-            if needed or str(argument.default) != _CONSTANTS[name.lower()]:
-                call.given[name] = f"lambda inputs: {_CONSTANTS[name.lower()]}"
+        flag = training_flag(name, False)
+        if constant := _CONSTANTS.get(name.lower(), "") if flag is None else str(flag):
+            if needed or str(argument.default) != constant:
+                call.given[name] = f"lambda inputs: {constant}"
         elif name in _OPTIONS and _OPTIONS[name] in inputs_of(component):
             call.given[name] = f'"{_OPTIONS[name]}"'
         elif "mask" in name.lower() or (masks and _is_length(name)):

@@ -9,6 +9,7 @@ from reference_numpy import TransformerConfig, parameters, preset
 
 from ..conformance.catalogue import Alteration
 from ..conformance.reference.components import model_of
+from ..modules import BACKENDS
 from .calling import Call
 from .construction import Construction
 from .matching import Match
@@ -83,7 +84,7 @@ class Draft:
     @property
     def adapter(self) -> str:
         """The framework as a port names it."""
-        return "jax" if self.framework == "linen" else self.framework
+        return BACKENDS[self.framework]
 
     def value(self, choice: Choice, settings: Settings | None = None) -> Any:
         return choice.values[(self.settings if settings is None else settings).get(choice.name, 0)]

@@ -1,19 +1,17 @@
 """Where an embedding ends: at the module around the table that multiplies its rows, too."""
 
 import contextlib
-import functools
-import operator
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from ..conformance.ports.adapters.matching import walk
+from ..modules import face
+from ..modules.attributes import at
 from .failures import FAILURES, limited
 from .parts import Part, Row
 from .subject import Subject
 from .vocabulary import within
-from .walking import tensor
 
 __all__ = ["outer_embeddings"]
 
@@ -44,10 +42,10 @@ def _multiplies(table: str, outer: str, subject: Subject) -> bool:
     with contextlib.suppress(*FAILURES), limited(f"a call of {outer}"):
         if subject.framework == "linen":  # whose parts have no parameters of their own
             given, gave = subject.started.calls[outer]
-            values = functools.reduce(operator.getitem, table.split("."), subject.started.variables)
+            values = subject.started.variables[table]
         else:
             given = np.array([[1, 2, 3], [4, 3, 2]])
-            gave, values = walk(subject.module, outer)(tensor(given, subject.framework)), walk(subject.module, table)
+            gave, values = at(subject.module, outer)(face(subject.framework).tensor(given)), at(subject.module, table)
         rows, found = _array(values, subject.framework)[np.asarray(given)], _array(gave, subject.framework)
         constant = float((found * rows).sum() / (rows * rows).sum())
         return np.allclose(found, constant * rows, rtol=1e-4, atol=1e-6) and abs(constant - 1) > 1e-3

@@ -8,6 +8,7 @@ import numpy as np
 
 from reference_numpy import preset
 
+from ..modules import BACKENDS, face, framework_of
 from . import walking
 from .calling import Call, called
 from .construction import Construction
@@ -47,16 +48,16 @@ class Subject:
     @property
     def adapter(self) -> str:
         """The framework as a port names it."""
-        return "jax" if self.framework == "linen" else self.framework
+        return BACKENDS[self.framework]
 
     def _build(self, component: str, wanted: str) -> None:
         self.module = self.plan.make(preset("semillero", **self.sizes))
-        self.framework = walking.framework_of(self.module)
-        if not self.framework or wanted not in ("", self.framework, "jax" if self.framework == "linen" else ""):
+        self.framework = framework_of(self.module)
+        if not self.framework or wanted not in ("", self.framework, self.adapter):
             must = f"{self.source.name} must give a module of {wanted or 'torch, Keras or Flax'}"
             raise ValueError(f"{must}; got {type(self.module).__name__}; the port of anything else is written by hand: docs/ports.md")
         walking.signature(self.module)
-        self.started = self._start(component) if self.framework in ("tf", "linen") else walking.Started()
+        self.started = self._start(component) if self.framework in ("keras", "linen") else walking.Started()
         self.leaves = walking.leaves(self.module, self.started.variables)
         self.epsilon = walking.epsilon(self.module, self.started.modules)
 
@@ -87,7 +88,8 @@ class Subject:
         arrays = example(name, sizes)
         batch, length = next(array for array in arrays.values() if array is not None).shape[:2]
         arrays["zeros_btd"] = np.zeros((batch, length, WIDTH))
-        inputs = {one: walking.tensor(value, self.framework) for one, value in arrays.items() if value is not None}
+        tensor = face(self.framework).tensor
+        inputs = {one: tensor(value) for one, value in arrays.items() if value is not None}
         known = {"inputs": inputs, "segments": lambda inputs: inputs["segment_bs"]}
         given = {one: eval(text, known) for one, text in call.given.items() if text != "itself"}
         values: dict[str, Any] = {one: inputs.get(value) if isinstance(value, str) else value(inputs) for one, value in given.items()}
@@ -96,13 +98,13 @@ class Subject:
         if not is_model(name):  # one row without a batch axis
             yield {**none, **{one: value[0] if hasattr(value, "shape") else value for one, value in values.items()}}
         keys = {one: length if side == "target" else _length(arrays, length) for one, side in call.sides.items()}
-        counts = {one: walking.tensor(np.full(batch, keys[one], np.int32), self.framework) for one in call.component_lengths}
+        counts = {one: tensor(np.full(batch, keys[one], np.int32)) for one in call.component_lengths}
         if counts:
             yield {**none, **values, **counts}
         if call.component_masks:
             for dtype, form in itertools.product((bool, np.float32, np.int32), ((batch, 0), (batch, 1, 1, 0), (batch, 1, 0), (length, 0))):
                 shaped = {one: np.ones([size or keys[one] for size in form], dtype) for one in call.component_masks}
-                yield {**none, **values, **{one: walking.tensor(mask, self.framework) for one, mask in shaped.items()}}
+                yield {**none, **values, **{one: tensor(mask) for one, mask in shaped.items()}}
 
 
 def _length(arrays: Mapping[str, Any], length: int) -> int:

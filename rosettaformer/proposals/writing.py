@@ -66,7 +66,7 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
     if "NotCovered" in functions:
         imports.append("from rosettaformer.ports import NotCovered")
     imports = ["import sys"] * ("sys.path" in draft.source.imported) + imports
-    imports = ["import contextlib"] * (draft.framework == "tf") + imports
+    imports = ["import contextlib"] * (draft.framework == "keras") + imports
     libraries = [line for line in _IMPORTS[draft.adapter] if f"{line.split()[-1]}." in code]
     lines = [*libraries, *dict.fromkeys(line for line in imports if line and line not in libraries)]
     return doc.replace('\n\n"""', '\n"""').replace("\n\n\n", "\n\n") + "\n\n" + "\n".join(lines)
@@ -88,10 +88,10 @@ def _build(draft: Draft, settings: Settings) -> str:
     made, parent, own = draft.built(settings), "", []
     head = f'framework = "{draft.adapter}"'
     own += [f"{_attribute(leaf.path)} = None  # {UNPAIRED}" for leaf in draft.match.unpaired]
-    if draft.framework == "jax":
+    if draft.framework == "nnx":
         own.append("nnx.update(module, jax.tree.map(lambda value: value.astype(dtype), nnx.state(module, nnx.Param)))")
     lines = [f"module = {made}", *own, "return module"] if own else [f"return {made}"]
-    if draft.framework == "tf":
+    if draft.framework == "keras":
         lines = ["with policy(dtype.name):", *(f"    {line}" for line in lines)]
         parent += _POLICY
     body = "\n".join(f"    {line}" for line in lines)

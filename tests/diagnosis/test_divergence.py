@@ -17,7 +17,7 @@ from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.diagnosis.altered import expected
 from rosettaformer.conformance.diagnosis.divergence import Backward, Divergence, Row, backward, divergence
-from rosettaformer.conformance.ports.adapters.matching import assign
+from rosettaformer.conformance.ports.adapters.submodules import assign
 from rosettaformer.conformance.report.tree import render_backward, render_tree
 from rosettaformer.conformance.runner import open_worker
 

@@ -17,7 +17,7 @@ from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases, case_files
 from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.ports.adapters import matching
+from rosettaformer.conformance.ports.adapters import submodules
 from rosettaformer.conformance.reference import components, replay
 from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by
 from rosettaformer.conformance.vectors import golden
@@ -151,23 +151,23 @@ def test_the_module_of_a_partial_function_is_what_it_is_given_first() -> None:
     def search(model: Module, x: int, compiled: bool = True) -> None:
         """A search."""
 
-    assert matching.owner(functools.partial(search, module)) is module
-    assert matching.owner(module.method) is module
-    assert matching.owner(search) is search
+    assert submodules.owner(functools.partial(search, module)) is module
+    assert submodules.owner(module.method) is module
+    assert submodules.owner(search) is search
     named = functools.partial(search, x=1)
-    assert matching.owner(named) is named
+    assert submodules.owner(named) is named
     other = Module()
-    assert matching.owner(matching.of_other(functools.partial(search, module), other)) is other
-    assert matching.of_other(module.method, other) == other.method
+    assert submodules.owner(submodules.of_other(functools.partial(search, module), other)) is other
+    assert submodules.of_other(module.method, other) == other.method
 
 
 def test_what_takes_compiled_is_told_and_nothing_else() -> None:
     def search(model: Any, x: int, compiled: bool = True) -> None:
         """A search."""
 
-    assert matching.compiles_itself(functools.partial(search, Module()))
-    assert not matching.compiles_itself(Module().method)
-    assert not matching.compiles_itself(np.add)
+    assert submodules.compiles_itself(functools.partial(search, Module()))
+    assert not submodules.compiles_itself(Module().method)
+    assert not submodules.compiles_itself(np.add)
 
 
 def test_what_runs_the_whole_model_has_its_parameters() -> None:

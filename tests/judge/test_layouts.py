@@ -22,9 +22,9 @@ from rosettaformer.conformance.cases import all_cases, attention, embedding, fit
 from rosettaformer.conformance.cases.build import Builder
 from rosettaformer.conformance.cases.gradients import gradients
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.ports.adapters.calls import Calls
+from rosettaformer.conformance.ports.adapters.call_mapping import CallTable
 from rosettaformer.conformance.ports.adapters.derived import derived
-from rosettaformer.conformance.ports.adapters.matching import found, submodules
+from rosettaformer.conformance.ports.adapters.submodules import found, submodules
 from rosettaformer.conformance.ports.names import Names
 from rosettaformer.conformance.ports.port import NotCovered, Port
 from rosettaformer.conformance.reference import components
@@ -326,17 +326,17 @@ def self_attention(case):
 )
 def test_a_bad_word_in_call_is_one_clear_error(row: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        Calls({"layer_norm": row})
+        CallTable({"layer_norm": row})
 
 
 def test_for_is_refused_where_no_input_has_a_batch() -> None:
     with pytest.raises(ValueError, match='"for" in call of softmax must be'):
-        Calls({"softmax": {"x": "logits", "for": "b"}})
+        CallTable({"softmax": {"x": "logits", "for": "b"}})
 
 
 def called(row: dict[str, Any], function: Any = lambda **own: own, **inputs: Any) -> Any:
     """What a self-attention gives."""
-    return Calls({"self_attention": row}).around(function, CASES["self_attention/plain"], list)(**inputs)
+    return CallTable({"self_attention": row}).around(function, CASES["self_attention/plain"], list)(**inputs)
 
 
 def test_if_says_which_cases_a_module_answers() -> None:
@@ -387,14 +387,14 @@ def test_lengths_say_what_a_mask_says(case: str, name: str, lengths: Any) -> Non
 
 def test_what_stands_for_an_input_stands_in_a_function_of_the_inputs() -> None:
     case = CASES["positional_encoding/odd_width"]
-    calls = Calls({"positional_encoding": {"x": lambda inputs: inputs["zeros_btd"].swapaxes(0, 1)}})
+    calls = CallTable({"positional_encoding": {"x": lambda inputs: inputs["zeros_btd"].swapaxes(0, 1)}})
     given = calls.derived(case)
     assert given["zeros_btd"] is not None
     own = calls.around(lambda x: x, case, list)(**case.inputs, **given)
     assert own.shape == given["zeros_btd"].swapaxes(0, 1).shape
     assert calls.adds_positions()
-    assert not Calls({"positional_encoding": {"x": lambda inputs: inputs["position_bt"]}}).adds_positions()
-    masked = Calls({"multi_head_attention": {"q": "query_btd", "k": "memory_bsd", "n": lambda inputs: inputs["length_b"]}})
+    assert not CallTable({"positional_encoding": {"x": lambda inputs: inputs["position_bt"]}}).adds_positions()
+    masked = CallTable({"multi_head_attention": {"q": "query_btd", "k": "memory_bsd", "n": lambda inputs: inputs["length_b"]}})
     case = CASES["multi_head_attention/left_padding"]
     with pytest.raises(NotCovered, match="how many keys of a row are real"):
         masked.around(lambda **own: own, case, list)(**case.inputs, **masked.derived(case))

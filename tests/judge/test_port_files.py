@@ -18,7 +18,7 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.diagnosis.divergence import backward, divergence
-from rosettaformer.conformance.ports.adapters.calls import Called, Calls
+from rosettaformer.conformance.ports.adapters.call_mapping import CallMapping, CallTable
 from rosettaformer.conformance.ports.names import Names
 from rosettaformer.conformance.ports.port import NotCovered, Port
 from rosettaformer.conformance.reference import components, tolerance
@@ -175,8 +175,8 @@ def test_a_bad_call_is_one_clear_error(call: Any, message: str) -> None:
 
 def called(row: dict[str, Any], **inputs: Any) -> dict[str, Any]:
     """The own arguments of an attention."""
-    function = Calls({"multi_head_attention": row}).around(lambda **own: own, CASES["multi_head_attention/cross"], list)
-    assert isinstance(function, Called)
+    function = CallTable({"multi_head_attention": row}).around(lambda **own: own, CASES["multi_head_attention/cross"], list)
+    assert isinstance(function, CallMapping)
     return function(**inputs)
 
 
@@ -234,7 +234,7 @@ def test_a_function_that_asks_for_no_input_is_told_which_there_are() -> None:
 
 
 def test_added_positions_are_0_1_2_in_every_row() -> None:
-    calls = Calls({"positional_encoding": {"x": "zeros_btd"}})
+    calls = CallTable({"positional_encoding": {"x": "zeros_btd"}})
     for position in ([[0, 1, 2], [1, 2, 3]], [[1, 2, 3]], [0, 1, 2]):
         case = Case("one", "positional_encoding", CONFIG, {"position_bt": np.array(position)})
         with pytest.raises(NotCovered, match="the module adds positions 0, 1, 2"):
@@ -299,7 +299,7 @@ def test_the_documents_port_of_many_configs_differs_nowhere(tmp_path: Path) -> N
 def test_the_documents_other_blocks_are_of_the_port_file() -> None:
     call, refusal = _blocks("ports.md")[4:]
     exec(call, names := {})
-    assert Calls(names["call"]).arguments("encoder_layer") == ["x"]
+    assert CallTable(names["call"]).arguments("encoder_layer") == ["x"]
     with pytest.raises(NotCovered, match="padded on the right"):
         exec(refusal, {})
     (paths,) = _blocks("diagnosis.md")

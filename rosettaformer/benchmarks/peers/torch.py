@@ -16,6 +16,7 @@ from impl_torch.fast.fused import fused
 from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 
+from ...modules import torch as modules
 from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
 from . import huggingface, huggingface_single, torch_stock, xtransformers
@@ -28,8 +29,7 @@ WAYS = (("eager", False), ("compiled", True))
 
 def describe(device: str) -> str:
     """The device and the threads. Raises ValueError where there is no such device."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda needs a CUDA device; torch sees none")
+    modules.device(device, ("cpu", "cuda"))
     return torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads"
 
 

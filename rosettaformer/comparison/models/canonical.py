@@ -13,7 +13,7 @@ from ...conformance.case import Case
 from ...conformance.ports.names import Names
 from ...conformance.reference import trace
 from ...conformance.reference.components import model_of
-from .base import Arrays, Called, Layer, Model, Variable
+from .base import Arrays, Layer, LayerCall, Model, Variable
 from .reference_model import canonical_variables
 
 __all__ = ["Canonical", "Component"]
@@ -58,7 +58,7 @@ class Canonical(Model):
     def load(self, values: Arrays) -> None:
         self._model.load(values)
 
-    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
+    def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
         return self._model.run(inputs, dtype)
 
     def force(self, wanted: Any, inputs: Arrays, dtype: str) -> list[Any]:
@@ -134,7 +134,7 @@ class Component(Canonical):
     def layers(self) -> list[Layer]:
         return [dataclasses.replace(layer, path=self._paths.get(layer.path, layer.path)) for layer in self._model.layers()]
 
-    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
+    def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
         return [dataclasses.replace(call, path=self._paths.get(call.path, call.path)) for call in self._model.run(inputs, dtype)]
 
     def force(self, wanted: Any, inputs: Arrays, dtype: str) -> list[Any]:

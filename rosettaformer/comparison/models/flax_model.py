@@ -1,45 +1,27 @@
 """A side in JAX, with Flax: what NNX and Linen do alike, as functions of the variables."""
 
 import abc
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-from unittest import mock
 
 import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 
-from impl_jax import framework
+from impl_jax.framework import settings
 
+from ...modules import arguments
+from ...modules import jax as face
 from .. import kinds
-from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, Variable, bound, rounded, tensors
+from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, Variable, rounded
+from .layer_calls import tensors
 
-__all__ = ["FlaxModel", "eagerly", "is_tensor", "own_variables", "settings"]
+__all__ = ["CPU", "FlaxModel", "own_variables"]
 
+CPU = "cpu"  # the device of every comparison
 Values = Mapping[str, jax.Array]
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
-def settings(dtype: str) -> contextlib.AbstractContextManager[None]:
-    return framework.settings("cpu", dtype)
-
-
-@contextlib.contextmanager
-def eagerly() -> Iterator[None]:
-    """Without compiled parts, so that what passes through the layers has values."""
-
-    def call(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
-        return wrapped.__wrapped__(*args, **kwargs)
-
-    with jax.disable_jit(), mock.patch.object(type(nnx.jit(call)), "__call__", call):
-        yield
 
 
 def own_variables(path: str, kind: str, module: Any, owned: Mapping[str, tuple[Any, bool]]) -> list[Variable]:
@@ -61,7 +43,8 @@ class FlaxModel(Model):
 
     framework = "flax"
 
-    def __init__(self) -> None:
+    def __init__(self, module: Any, call: str) -> None:
+        self._module, self._name = module, call
         self._values: Arrays = {}
         self._trainable: set[str] = set()
 
@@ -69,12 +52,18 @@ class FlaxModel(Model):
     def _apply(self, values: Values, given: Mapping[str, Any], dtype: str, training: bool, twice: bool = False) -> tuple[Any, Any, Any]:
         """The output, the values after the call, and the output of a second call where that is asked for. Nothing is dropped at random."""
 
-    @abc.abstractmethod
+    def about(self) -> dict[str, Any]:
+        versions = {"jax": jax.__version__, "flax": flax.__version__}
+        found = [*arguments.names(self._function()).items()]
+        return {"class": type(self._module).__name__, "versions": versions, "arguments": found}
+
+    def widen(self, inputs: Arrays) -> None:
+        pass
+
     def _function(self) -> Callable[..., Any]:
         """What the model is called by, whose arguments are its own."""
-
-    def _versions(self) -> dict[str, str]:
-        return {"jax": jax.__version__, "flax": flax.__version__}
+        found: Callable[..., Any] = getattr(self._module, self._name)
+        return found
 
     def values(self) -> Arrays:
         return {name: np.array(array) for name, array in self._values.items()}
@@ -86,24 +75,26 @@ class FlaxModel(Model):
         return {name: jnp.asarray(rounded(array, dtype)) for name, array in arrays.items()}
 
     def _call(self, function: Callable[..., Any], given: Mapping[str, Any], training: bool) -> Any:
-        args, kwargs = bound(self._function(), self.own(given), training)
-        return function(*args, **kwargs)
+        return function(**arguments.bound(self._function(), self.own(given), training))
+
+    def _floating(self, output: Any) -> list[jax.Array]:
+        return [tensor for tensor in tensors(face, output) if face.is_floating(tensor)]
 
     def _loss(self, output: Any, cotangents: list[jax.Array]) -> jax.Array:
-        floating = [tensor for tensor in tensors(output, is_tensor) if jnp.issubdtype(tensor.dtype, jnp.floating)]
-        return sum(((one * tensor).sum() for one, tensor in zip(cotangents, floating, strict=True)), jnp.zeros(()))
+        pairs = zip(cotangents, self._floating(output), strict=True)
+        return sum(((one * tensor).sum() for one, tensor in pairs), jnp.zeros(()))
 
     def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
-        with settings(dtype):
+        with settings(CPU, dtype):
             given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
-            own = [jnp.asarray(array, dtype) for array in cotangents]
-            floating = {name: value for name, value in given.items() if jnp.issubdtype(value.dtype, jnp.floating)}
+            floating = {name: value for name, value in given.items() if face.is_floating(value)}
             parameters = {name: values[name] for name in self._trainable}
 
-            def loss(parameters: Any, floating: Any) -> jax.Array:
-                return self._loss(self._apply({**values, **parameters}, {**given, **floating}, dtype, False)[0], own)
+            def outputs(parameters: Any, floating: Any) -> list[jax.Array]:
+                return self._floating(self._apply({**values, **parameters}, {**given, **floating}, dtype, False)[0])
 
-            of_parameters, of_inputs = jax.jit(jax.grad(loss, argnums=(0, 1)))(parameters, floating)
+            own = [jnp.asarray(array, dtype) for array in cotangents]
+            of_parameters, of_inputs = face.gradients(outputs, (parameters, floating), own, compiled=True)
             found = {f"input {name}": np.array(array) for name, array in of_inputs.items()}
             return found | {name: np.array(array) for name, array in of_parameters.items()}
 
@@ -129,10 +120,10 @@ class FlaxModel(Model):
         return step, values, lambda values: transformation.init({name: values[name] for name in self._trainable})
 
     def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
-        with settings(dtype):
+        with settings(CPU, dtype):
             given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
             first, _, second = self._apply(values, given, dtype, True, twice=True)
-            pairs = zip(tensors(first, is_tensor), tensors(second, is_tensor), strict=True)
+            pairs = zip(tensors(face, first), tensors(face, second), strict=True)
             random = "" if all(np.array_equal(a, b) for a, b in pairs) else "something random is active in training"
             del first, second, values
             step, start, state = self._stepping(inputs, cotangents, dtype, optimizer)
@@ -146,5 +137,5 @@ class FlaxModel(Model):
             stepping, first = wrapped(step), state(start)
             return lambda: jax.block_until_ready(stepping(start, first))
         given, values = self._tensors(inputs, "float32"), self._tensors(self._values, "float32")
-        forward = wrapped(lambda values, given: list(tensors(self._apply(values, given, "float32", False)[0], is_tensor)))
+        forward = wrapped(lambda values, given: tensors(face, self._apply(values, given, "float32", False)[0]))
         return lambda: jax.block_until_ready(forward(values, given))

@@ -17,25 +17,11 @@ import tensorflow as tf
 from impl_tf import weights
 from reference_numpy import TransformerConfig, layout
 
+from ...modules import arguments
+from ...modules import keras as face
 from .. import kinds
-from .base import (
-    BETAS,
-    DECAY,
-    EPSILON,
-    LEARNING_RATE,
-    Arrays,
-    Called,
-    Layer,
-    Model,
-    Variable,
-    arguments,
-    bound,
-    exchanged,
-    guarded,
-    rounded,
-    tensors,
-)  # fmt: skip
-from .keras_layers import Functional, called, is_tensor, layers, watched
+from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Layer, LayerCall, Model, Variable, rounded
+from .layer_calls import Record, layers, tensors
 
 __all__ = ["KerasModel"]
 
@@ -48,8 +34,8 @@ class KerasModel(Model):
     def __init__(self, make: Callable[[], Any], first: Any, call: str = "") -> None:
         self._make, self._call = make, call
         self._models: dict[str, Any] = {"float32": first}
-        self._templates: dict[str, dict[tuple[str, int], Any]] = {}
-        spatial = [layer for _, layer, kind in layers(first) if kind in kinds.SPATIAL or "pool" in kind]
+        self._records: dict[str, Record] = {}
+        spatial = [layer for _, layer, kind in layers("keras", face.paths(first)) if kind in kinds.SPATIAL or "pool" in kind]
         formats = {getattr(layer, "data_format", "channels_last") for layer in spatial}
         self.convention = "" if len(formats) != 1 else "first" if formats == {"channels_first"} else "last"
 
@@ -59,9 +45,9 @@ class KerasModel(Model):
 
     def _arguments(self) -> list[tuple[str, bool]]:
         model = self._models["float32"]
-        if isinstance(model, Functional):
+        if isinstance(model, face.Functional):
             return [(tensor.name, True) for tensor in model.inputs]
-        return [("inputs", True)] if isinstance(model, keras.Sequential) else arguments(self._function(model))
+        return [("inputs", True)] if isinstance(model, keras.Sequential) else [*arguments.names(self._function(model)).items()]
 
     def _function(self, model: Any) -> Callable[..., Any]:
         return getattr(model, self._call) if self._call else model.call
@@ -82,9 +68,12 @@ class KerasModel(Model):
         for name, variable in self._tensors("float32").items():
             wide[name].assign(tf.cast(variable, wide[name].dtype))
 
+    def _layers(self, dtype: str) -> Iterator[tuple[str, Any, str]]:
+        yield from layers("keras", face.paths(self._models[dtype]))
+
     def layers(self) -> list[Layer]:
         found = []
-        for path, layer, kind in layers(self._models["float32"]):
+        for path, layer, kind in self._layers("float32"):
             size = getattr(layer, "kernel_size", None) or getattr(layer, "pool_size", None) or ()
             rank = len(size) if isinstance(size, (tuple, list)) else 1
             found.append(Layer(path, kind, type(layer).__name__, kinds.settings("keras", kind, layer, rank)))
@@ -106,7 +95,7 @@ class KerasModel(Model):
     def _owned(self, dtype: str) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
         """The layers with the floating variables that each has of its own, by name."""
         taken: set[int] = set()
-        for path, layer, kind in sorted(layers(self._models[dtype]), key=lambda row: -len(row[0])):
+        for path, layer, kind in sorted(self._layers(dtype), key=lambda row: -len(row[0])):
             own = [variable for variable in layer.variables if id(variable) not in taken and "float" in str(variable.dtype)]
             taken |= {id(variable) for variable in own}
             inner = kind == "attention" or len({variable.name for variable in own}) < len(own)
@@ -138,53 +127,44 @@ class KerasModel(Model):
 
     def _applied_to(self, dtype: str, given: Mapping[str, Any], training: bool) -> Any:
         model, given = self._models[dtype], self.own(given)
-        if isinstance(model, (Functional, keras.Sequential)):
+        if isinstance(model, (face.Functional, keras.Sequential)):
             names = [name for name, _ in self._arguments()]
             values = [given[name] for name in names] if set(names) == set(given) else list(given.values())
             if len(values) != len(names):
                 raise ValueError(f"the model takes {len(names)} inputs, {', '.join(names)}; got {', '.join(given)}")
             return model(values[0] if len(values) == 1 else values, training=training)
         function = self._function(model)
-        args, kwargs = bound(function, given, training)
-        return (function if self._call else model)(*args, **kwargs)
+        return (function if self._call else model)(**arguments.bound(function, given, training))
 
-    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
-        calls: list[Called] = []
-        templates = self._templates[dtype] = {}
-        with _default(dtype), watched(list(layers(self._models[dtype])), calls, templates):
+    def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
+        record = self._records[dtype] = Record(face)
+        rows = [(path, layer) for path, layer, _ in self._layers(dtype)]
+        with _default(dtype), face.eager(), face.calls(rows, record.enter, record.leave):
             given = self._inputs(inputs, dtype)
             output = self._applied_to(dtype, given, False)
-        if not any(call.path == "" for call in calls):
-            calls.append(called("", 0, [value.numpy() for value in given.values()], output))
-        return calls
+        record.whole(given, output)
+        return record.calls
 
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
-        own = {path: layer for path, layer, _ in layers(self._models[dtype])}
+        with _default(dtype), face.eager():
+            return [self._records[dtype].forced(*item) for item in wanted]
 
-        def forced(path: str, index: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
-            args, kwargs = self._templates[dtype][path, index]
-            given = exchanged(
-                [list(args), kwargs], arrays, is_tensor, lambda array, tensor: tf.cast(tf.constant(np.array(array)), tensor.dtype)
-            )
-            return [tensor.numpy() for tensor in tensors(own[path](*given[0], **given[1]), is_tensor)]
-
-        with _default(dtype):
-            return [guarded(lambda item=item: forced(*item)) for item in wanted]  # type: ignore[misc]
+    def _floating(self, dtype: str, given: Mapping[str, Any], training: bool) -> list[tf.Tensor]:
+        """The outputs that float."""
+        return [tensor for tensor in tensors(face, self._applied_to(dtype, given, training)) if tensor.dtype.is_floating]
 
     def _loss(self, dtype: str, given: Mapping[str, Any], cotangents: Sequence[tf.Tensor], training: bool) -> Any:
-        outputs = [tensor for tensor in tensors(self._applied_to(dtype, given, training), is_tensor) if tensor.dtype.is_floating]
+        outputs = self._floating(dtype, given, training)
         return tf.add_n([tf.reduce_sum(one * output) for one, output in zip(cotangents, outputs, strict=True)])
 
     def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
         given, own = self._inputs(inputs, dtype), [tf.constant(np.array(array), dtype) for array in cotangents]
         floating = {f"input {name}": tensor for name, tensor in given.items() if tensor.dtype.is_floating}
-        parameters = {name: variable.value for name, variable in self._tensors(dtype).items() if variable.trainable}
-        sought = floating | parameters
+        sought = floating | {name: variable.value for name, variable in self._tensors(dtype).items() if variable.trainable}
         with _default(dtype), tf.GradientTape() as tape:
             tape.watch(list(floating.values()))
-            loss = self._loss(dtype, given, own, False)
-        found = tape.gradient(loss, list(sought.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return {name: tf.convert_to_tensor(gradient).numpy() for name, gradient in zip(sought, found, strict=True)}
+            outputs = self._floating(dtype, given, False)
+        return {name: gradient.numpy() for name, gradient in face.gradients(tape, outputs, own, sought).items()}
 
     def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
         given, own = self._inputs(inputs, dtype), [tf.constant(np.array(array), dtype) for array in cotangents]
@@ -215,7 +195,7 @@ class KerasModel(Model):
     @contextlib.contextmanager
     def _training(self, dtype: str) -> Iterator[None]:
         """Dropout drops nothing, and afterwards every variable is as it was."""
-        rates = [(layer, layer.rate) for _, layer, kind in layers(self._models[dtype]) if kind == "dropout"]
+        rates = [(layer, layer.rate) for _, layer, kind in self._layers(dtype) if kind == "dropout"]
         before = [(variable, np.array(variable)) for variable in self._models[dtype].variables]
         self._restore = lambda: [variable.assign(value) for variable, value in before]
         for layer, _ in rates:
@@ -232,7 +212,7 @@ class KerasModel(Model):
         wrapped = functools.partial(tf.function, autograph=False) if compiled else (lambda function: function)
         if what == "step":
             return wrapped(self._stepping("float32", given, own, "sgd"))
-        return wrapped(lambda: list(tensors(self._applied_to("float32", given, False), is_tensor)))
+        return wrapped(lambda: tensors(face, self._applied_to("float32", given, False)))
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """A side in Flax Linen."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,16 +10,19 @@ from flax import linen as nn
 from flax import traverse_util
 from flax.core import meta
 
+from impl_jax.framework import settings
 from reference_numpy import TransformerConfig, layout
 
+from ...modules import linen as face
+from ...modules.recording import ModuleCall
 from .. import kinds
-from .base import Arrays, Called, Layer, Variable, arguments, exchanged, guarded, tensors
-from .flax_model import FlaxModel, Values, eagerly, is_tensor, own_variables, settings
+from .base import Arrays, Layer, LayerCall, Variable
+from .flax_model import CPU, FlaxModel, Values, own_variables
+from .layer_calls import Record
 
 __all__ = ["LinenModel"]
 
 PARAMETERS = "params"
-Forced = Mapping[tuple[str, int], list[np.ndarray]]
 
 
 class LinenModel(FlaxModel):
@@ -29,20 +31,13 @@ class LinenModel(FlaxModel):
     convention = "last"
 
     def __init__(self, module: nn.Module, call: str = "__call__") -> None:
-        super().__init__()
-        self._module, self._name = module, call
+        super().__init__(module, call)
         self._places: dict[str, tuple[str, tuple[str, ...]]] = {}  # of a variable: its collection and path
         self._others: dict[str, Any] = {}
         self._layers: dict[str, tuple[Layer, Any]] = {}
 
-    def about(self) -> dict[str, Any]:
-        return {"class": type(self._module).__name__, "versions": self._versions(), "arguments": arguments(self._function())}
-
-    def _function(self) -> Callable[..., Any]:
-        return getattr(self._module, self._name)
-
     def build(self, inputs: Arrays) -> None:
-        with settings("float32"):
+        with settings(CPU, "float32"):
             given = self._tensors(inputs, "float32")
             keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
             made = meta.unbox(self._call(lambda **given: self._module.init(keys, method=self._name, **given), given, False))
@@ -59,9 +54,6 @@ class LinenModel(FlaxModel):
                 if collection == PARAMETERS:
                     self._trainable.add(name)
         self.run(inputs, "float32")
-
-    def widen(self, inputs: Arrays) -> None:
-        pass
 
     def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
         self.load(layout.to_native(values, table, config, component))
@@ -104,22 +96,41 @@ class LinenModel(FlaxModel):
         second: Any = once(1) if twice else None
         return output, after, second[0] if twice and mutable is not False else second
 
-    def _recorded(self, inputs: Arrays, dtype: str, forced: Forced) -> tuple[list[Called], dict[tuple[str, int], Any]]:
-        calls: list[Called] = []
-        answers: dict[tuple[str, int], Any] = {}
-        with settings(dtype), eagerly(), _watched(calls, self._layers, forced, answers):
+    def _recorded(self, inputs: Arrays, dtype: str, leave: Callable[[Record, ModuleCall, Any], None]) -> list[LayerCall]:
+        record = Record(face)
+        with settings(CPU, dtype), face.eager(), face.calls(self._path, record.enter, lambda *ended: leave(record, *ended)):
             given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
             output = self._apply(values, given, dtype, False)[0]
-        if self._name != "__call__":
-            arrays = [np.array(value) for value in given.values()]
-            calls.append(_called("", 0, arrays, output))
-        return calls, answers
+        record.whole(given, output)
+        return record.calls
 
-    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
-        return self._recorded(inputs, dtype, {})[0]
+    def _path(self, module: nn.Module) -> str | None:
+        """The path of a layer, which joins those that are known; None within attention, which is one layer."""
+        path = face.path(module)
+        if any(layer.kind == "attention" and path.startswith(f"{known}.") for known, (layer, _) in self._layers.items()):
+            return None
+        if path not in self._layers:
+            kind, size = kinds.kind_of("flax", module), getattr(module, "kernel_size", ())
+            rank = len(size) if isinstance(size, (tuple, list)) else 1
+            self._layers[path] = Layer(path, kind, type(module).__name__, kinds.settings("flax", kind, module, rank)), module
+        return path
+
+    def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
+        return self._recorded(inputs, dtype, Record.leave)
 
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
-        answers = self._recorded(inputs, dtype, {(path, index): arrays for path, index, arrays in wanted})[1]
+        """A layer is called with the other arrays, too, in the call of the whole in which it exists."""
+        arrays = {(path, index): given for path, index, given in wanted}
+        answers: dict[tuple[str, int], Any] = {}
+
+        def leave(record: Record, call: ModuleCall, output: Any) -> None:
+            record.leave(call, output)
+            if (given := arrays.get((call.path, call.index))) is not None:
+                alone, variables = call.module.clone(parent=None, name=None), call.module.variables
+                function = lambda *args, **kwargs: alone.apply(variables, *args, **kwargs)  # noqa: E731
+                answers[call.path, call.index] = record.forced(call.path, call.index, given, function)
+
+        self._recorded(inputs, dtype, leave)
         return [answers.get((path, index), "was not called again") for path, index, _ in wanted]
 
 
@@ -127,51 +138,3 @@ def _no_dropout(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], contex
     if isinstance(context.module, nn.Dropout) and context.method_name == "__call__":
         return args[0] if args else kwargs["inputs"]
     return call(*args, **kwargs)
-
-
-def _called(path: str, index: int, given: list[np.ndarray], output: Any) -> Called:
-    outputs = [np.array(tensor) for tensor in tensors(output, is_tensor)]
-    return Called(path, index, given, outputs, [None] * len(given), [None] * len(outputs))
-
-
-@contextlib.contextmanager
-def _watched(
-    calls: list[Called], layers: dict[str, tuple[Layer, Any]], forced: Forced, answers: dict[tuple[str, int], Any]
-) -> Iterator[None]:
-    """Records the calls; a layer that is to be given other arrays is called with these too, within the same call of the whole."""
-    counts: dict[str, int] = {}
-    closed: list[str] = []
-    quiet: list[bool] = []
-
-    def intercept(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: nn.module.InterceptorContext) -> Any:
-        path = ".".join(context.module.path)
-        if context.method_name != "__call__" or quiet or any(path.startswith(f"{prefix}.") for prefix in closed):
-            return call(*args, **kwargs)
-        kind = kinds.kind_of("flax", context.module)
-        if path not in layers:
-            size = getattr(context.module, "kernel_size", ())
-            rank = len(size) if isinstance(size, (tuple, list)) else 1
-            values = kinds.settings("flax", kind, context.module, rank)
-            layers[path] = Layer(path, kind, type(context.module).__name__, values), context.module
-        if kind == "attention":
-            closed.append(path)
-        index = counts[path] = counts.get(path, -1) + 1
-        given = [np.array(tensor) for tensor in tensors([args, kwargs], is_tensor)]
-        output = call(*args, **kwargs)
-        calls.append(_called(path, index, given, output))
-        if (path, index) in forced:
-            quiet.append(True)
-            alone = context.module.clone(parent=None, name=None)
-            answers[path, index] = guarded(lambda: _forced(alone, context.module.variables, args, kwargs, forced[path, index]))
-            quiet.pop()
-        if kind == "attention":
-            closed.remove(path)
-        return output
-
-    with nn.intercept_methods(intercept):
-        yield
-
-
-def _forced(module: nn.Module, variables: Any, args: Any, kwargs: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    given = exchanged([list(args), kwargs], arrays, is_tensor, lambda array, tensor: jnp.asarray(array).astype(tensor.dtype))
-    return [np.array(tensor) for tensor in tensors(module.apply(variables, *given[0], **given[1]), is_tensor)]

@@ -10,11 +10,10 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ... import checkpoints
-from ...backends import BACKENDS, imported
+from ...backends import BACKENDS, imported, transformer
 from ...conformance.case import Case
 from ...conformance.cases import all_cases
-from ...conformance.ports.adapters.calls import FOR, RETURN
-from ...conformance.ports.adapters.calls import Called as Arguments
+from ...conformance.ports.adapters.call_mapping import FOR, RETURN, CallMapping
 from ...conformance.ports.names import Names
 from ...conformance.ports.port import NotCovered, Port
 from ...conformance.reference.components import forward_of, signature_of
@@ -25,7 +24,6 @@ from .reference_model import ReferenceModel, inputs_of
 __all__ = ["of_checkpoint", "of_component"]
 
 RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
-MODULES = {"torch": "impl_torch", "tf": "impl_tf", "jax": "impl_jax"}
 
 
 def component_of(config: TransformerConfig) -> str:
@@ -46,29 +44,23 @@ def of_checkpoint(path: Path, backend: str) -> Model:
     call = component_of(config)
     if backend == "numpy":
         return ReferenceModel(config, values, call)
-    package = MODULES[backend]
     imported(backend, BACKENDS[backend])
-    weights = imported(backend, f"{package}.weights")
-    transformer = imported(backend, f"{package}.transformer").Transformer
     method = {"transformer": "", "encode": "encode"}.get(call, call)
 
     def make() -> Any:
-        if backend == "torch":
-            module = transformer(config)
-        elif backend == "jax":
-            module = transformer(config, rngs=imported(backend, "flax.nnx").Rngs(0))
-        else:
-            import keras
-
-            module = transformer(config, dtype=keras.config.floatx())
-        kind = "float64" if backend == "tf" and str(module.dtype) == "float64" else "float32"
-        weights.load(module, {name: array.astype(kind) for name, array in values.items()}, config)
-        return module
+        kind = importlib.import_module("keras").config.floatx() if backend == "tf" else "float32"
+        return transformer(backend, config, {name: array.astype(kind) for name, array in values.items()})
 
     from ..opening import wrapped
 
     model = wrapped(make(), make, str(path), method)
-    return Canonical(model, Names(weights.TABLE).table("transformer", config), config, "transformer", inputs_of(config))
+    return Canonical(
+        model,
+        Names(imported(backend, f"{BACKENDS[backend]}.weights").TABLE).table("transformer", config),
+        config,
+        "transformer",
+        inputs_of(config),
+    )
 
 
 def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical: bool) -> Model:
@@ -93,7 +85,7 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
 
     model = wrapped(make(), make, f"{file}: {component}")
     called = port.adapter.calls.around(None, case, list)
-    if isinstance(called, Arguments) and (words := [word for word in (FOR, RETURN) if word in called.row]):
+    if isinstance(called, CallMapping) and (words := [word for word in (FOR, RETURN) if word in called.row]):
         raise ValueError(f"{file}: compare calls the module itself; the `call` of {component} has {' and '.join(words)}")
     model.translation = _translation(called)
     model.defaults = case.inputs
@@ -122,7 +114,7 @@ def _translation(called: Any) -> Translation:
     """What makes the port's arguments of the reference's inputs; inputs of other names are its own arguments already."""
 
     def translation(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        if not isinstance(called, Arguments) or not inputs.keys() <= signature_of(called.component).parameters.keys():
+        if not isinstance(called, CallMapping) or not inputs.keys() <= signature_of(called.component).parameters.keys():
             return inputs
         try:
             return called.arguments(inputs)

@@ -10,7 +10,7 @@ from reference_numpy import TransformerConfig, parameters
 
 from ...conformance.case import Case
 from ...conformance.reference import components, trace
-from .base import Arrays, Called, Layer, Model, Variable, guarded, is_floating, rounded
+from .base import Arrays, Layer, LayerCall, Model, Variable, guarded, is_floating, rounded
 
 __all__ = ["ReferenceModel", "canonical_variables", "inputs_of"]
 
@@ -78,13 +78,13 @@ class ReferenceModel(Model):
             given["source"] = None  # type: ignore[assignment]
         return Case("compared", component or self._component, self._config, given | others, self._values).at(dtype)
 
-    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
+    def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
         case = self._case(inputs, dtype)
         traced = self._traced = trace.record(case)
         calls = []
         for path, call in traced.items():
             given = trace.arrays(call.inputs)
-            calls.append(Called(path, 0, given, [call.output], [None] * len(given), [None]))
+            calls.append(LayerCall(path, 0, given, [call.output], [None] * len(given), [None]))
         return calls
 
     def force(self, wanted: Any, inputs: Arrays, dtype: str) -> list[Any]:

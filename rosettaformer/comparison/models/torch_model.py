@@ -11,26 +11,13 @@ from impl_torch import weights
 from impl_torch.weights import from_numpy, to_numpy
 from reference_numpy import TransformerConfig, layout
 
+from ...modules import arguments
+from ...modules import torch as face
+from ...modules.recording import ModuleCall
 from .. import kinds
-from .base import (
-    BETAS,
-    DECAY,
-    EPSILON,
-    LEARNING_RATE,
-    Arrays,
-    Called,
-    Layer,
-    Model,
-    Variable,
-    arguments,
-    bound,
-    exchanged,
-    guarded,
-    rounded,
-    tensors,
-)  # fmt: skip
+from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Layer, LayerCall, Model, Variable, rounded
+from .layer_calls import Record, layers, tensors
 from .torch_axes import Followed
-from .torch_calls import called, is_tensor, watched
 
 __all__ = ["TorchModel"]
 
@@ -49,14 +36,14 @@ class TorchModel(Model):
     def __init__(self, make: Callable[[], torch.nn.Module], first: torch.nn.Module, call: str = "") -> None:
         self._modules = {"float32": first.to(torch.float32).eval()}
         self._make, self._call = make, call
-        self._templates: dict[str, dict[tuple[str, int], Any]] = {}
+        self._records: dict[str, Record] = {}
         self.axes: Mapping[str, Sequence[str]] = {}
         spatial = [layer for layer in self.layers() if layer.kind in kinds.SPATIAL]
         self.convention = "first" if spatial else ""
 
     def about(self) -> dict[str, Any]:
         module = self._modules["float32"]
-        found = arguments(self._function(module))
+        found = [*arguments.names(self._function(module)).items()]
         return {"class": type(module).__name__, "versions": {"torch": str(torch.__version__)}, "arguments": found}
 
     def build(self, inputs: Arrays) -> None:
@@ -76,8 +63,8 @@ class TorchModel(Model):
         module = module.to(getattr(torch, dtype)).eval()
         if any(isinstance(value, torch.nn.parameter.UninitializedParameter) for value in module.parameters()):
             self._applied(module, self._inputs(inputs, dtype))
-        values = dict(_everything(before))
-        for name, tensor in _everything(module):
+        values = dict(face.variables(before))
+        for name, tensor in face.variables(module):
             tensor.copy_(values[name])
         return module
 
@@ -85,21 +72,13 @@ class TorchModel(Model):
         return getattr(module, self._call) if self._call else module.forward
 
     def _paths(self, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
-        """Every layer with its kind; attention is one, whatever it is made of."""
-        closed: list[str] = []
-        for path, part in module.named_modules():
-            if any(path.startswith(f"{prefix}.") for prefix in closed):
-                continue
-            kind = kinds.kind_of("torch", part)
-            if kind == "attention":
-                closed.append(path)
-            yield path, part, kind
+        yield from layers("torch", face.paths(module))
 
     def layers(self) -> list[Layer]:
         found = []
         for path, part, kind in self._paths(self._modules["float32"]):
             weight: Any = getattr(part, "weight", None)
-            rank = weight.ndim - 2 if is_tensor(weight) and "convolution" in kind else _rank(type(part).__name__)
+            rank = weight.ndim - 2 if face.is_tensor(weight) and "convolution" in kind else _rank(type(part).__name__)
             found.append(Layer(path, kind, type(part).__name__, kinds.settings("torch", kind, part, rank)))
         return found
 
@@ -107,7 +86,7 @@ class TorchModel(Model):
         found = []
         for path, part, kind in self._paths(self._modules["float32"]):
             weight: Any = getattr(part, "weight", None)
-            rows = kinds.roles("torch", kind, part, weight.ndim if is_tensor(weight) else 0)
+            rows = kinds.roles("torch", kind, part, weight.ndim if face.is_tensor(weight) else 0)
             for name, tensor, trainable in _owned(part, recurse=kind == "attention"):
                 sizes: dict[str, Any] = (
                     {"h": part.num_heads} if kind == "attention" else {"i": part.groups} if "convolution" in kind else {}
@@ -150,35 +129,37 @@ class TorchModel(Model):
         return self._applied(self._modules[dtype], self._inputs(inputs, dtype))
 
     def _applied(self, module: torch.nn.Module, given: Mapping[str, torch.Tensor], training: bool = False) -> Any:
-        args, kwargs = bound(self._function(module), self.own(given), training)
-        return (getattr(module, self._call) if self._call else module)(*args, **kwargs)
+        given = arguments.bound(self._function(module), self.own(given), training)
+        return (getattr(module, self._call) if self._call else module)(**given)
 
     @torch.no_grad()
-    def run(self, inputs: Arrays, dtype: str) -> list[Called]:
+    def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
         module, given = self._modules[dtype], self._inputs(inputs, dtype)
-        calls: list[Called] = []
-        templates = self._templates[dtype] = {}
         followed = Followed([(tensor, self.axes.get(name, ())) for name, tensor in given.items()])
-        with watched(list(self._paths(module)), calls, templates, followed), followed:
+        record = self._records[dtype] = Record(face, followed.of)
+        rows = [*self._paths(module)]
+        spatial = {path for path, _, kind in rows if kind in (*kinds.SPATIAL, "batch_norm", "group_norm")}
+
+        def enter(call: ModuleCall) -> None:
+            if call.path in spatial:
+                followed.assume(tensors(face, (call.args, call.kwargs))[0])
+            record.enter(call)
+
+        with face.calls([(path, part) for path, part, _ in rows], enter, record.leave), followed:
             output = self._applied(module, given)
-        if self._call:
-            arrays = [to_numpy(tensor) for tensor in given.values()]
-            calls.append(called("", 0, arrays, [followed.of(tensor) for tensor in given.values()], output, followed))
-        return calls
+        record.whole(given, output)
+        return record.calls
 
     @torch.no_grad()
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
-        modules = {path: part for path, part, _ in self._paths(self._modules[dtype])}
+        return [self._records[dtype].forced(*item) for item in wanted]
 
-        def forced(path: str, index: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
-            args, kwargs = self._templates[dtype][path, index]
-            given = exchanged([list(args), kwargs], arrays, is_tensor, lambda array, tensor: from_numpy(np.array(array)).to(tensor.dtype))
-            return [to_numpy(tensor) for tensor in tensors(modules[path](*given[0], **given[1]), is_tensor)]
-
-        return [guarded(lambda item=item: forced(*item)) for item in wanted]  # type: ignore[misc]
+    def _floating(self, module: torch.nn.Module, given: Any, training: bool) -> list[torch.Tensor]:
+        """The outputs that float."""
+        return [tensor for tensor in tensors(face, self._applied(module, given, training)) if tensor.is_floating_point()]
 
     def _loss(self, module: torch.nn.Module, given: Any, cotangents: Sequence[torch.Tensor], training: bool) -> torch.Tensor:
-        outputs = [tensor for tensor in tensors(self._applied(module, given, training), is_tensor) if tensor.is_floating_point()]
+        outputs = self._floating(module, given, training)
         return sum(((cotangent * output).sum() for cotangent, output in zip(cotangents, outputs, strict=True)), torch.zeros(()))
 
     def _cotangents(self, cotangents: list[np.ndarray], dtype: str) -> list[torch.Tensor]:
@@ -186,14 +167,12 @@ class TorchModel(Model):
 
     def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
         given = self._inputs(inputs, dtype)
-        floating = {name: tensor.requires_grad_() for name, tensor in given.items() if tensor.is_floating_point()}
-        loss = self._loss(self._modules[dtype], given, self._cotangents(cotangents, dtype), False)
-        whole = {name: tensor for name, tensor in _whole(self._modules[dtype]) if tensor.requires_grad}
-        sought = {f"input {name}": tensor for name, tensor in floating.items()} | whole
-        found = torch.autograd.grad(loss, list(sought.values()), allow_unused=True)
+        floating = {f"input {name}": tensor.requires_grad_() for name, tensor in given.items() if tensor.is_floating_point()}
+        outputs = self._floating(self._modules[dtype], given, False)
+        sought = floating | {name: tensor for name, tensor in self._modules[dtype].named_parameters() if tensor.requires_grad}
+        found = face.gradients(outputs, self._cotangents(cotangents, dtype), [*sought.values()])
         arrays: Arrays = {}
-        for (name, tensor), gradient in zip(sought.items(), found, strict=True):
-            gradient = torch.zeros_like(tensor) if gradient is None else gradient
+        for name, gradient in zip(sought, found, strict=True):
             arrays |= {own: to_numpy(view) for own, view in _views(name, name.rpartition(".")[2], gradient)}
         return arrays
 
@@ -216,15 +195,15 @@ class TorchModel(Model):
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
         given, own = self._inputs(inputs, "float32"), self._cotangents(cotangents, "float32")
         module = self._again("float32", inputs)
-        args, kwargs = bound(self._function(module), self.own(given), what == "step")
+        own_arguments = arguments.bound(self._function(module), self.own(given), what == "step")
         function = getattr(module, self._call) if self._call else module
         function = torch.compile(function) if compiled else function
         if what == "forward":
-            return lambda: torch.no_grad()(function)(*args, **kwargs)
+            return lambda: torch.no_grad()(function)(**own_arguments)
         stepping = _optimizer("sgd", _without_dropout(module).train())
 
         def step() -> None:
-            outputs = [tensor for tensor in tensors(function(*args, **kwargs), is_tensor) if tensor.is_floating_point()]
+            outputs = [tensor for tensor in tensors(face, function(**own_arguments)) if tensor.is_floating_point()]
             stepping.zero_grad()
             sum((one * output).sum() for one, output in zip(own, outputs, strict=True)).backward()  # type: ignore[union-attr]
             stepping.step()
@@ -240,16 +219,6 @@ def _owned(part: torch.nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Te
     """The floating variables: name, tensor, whether it is a parameter."""
     yield from ((name, tensor, True) for name, tensor in part.named_parameters(recurse=recurse))
     yield from ((name, tensor, False) for name, tensor in part.named_buffers(recurse=recurse) if tensor.is_floating_point())
-
-
-def _everything(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every parameter and buffer, shared ones by each of their names."""
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
-
-
-def _whole(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from module.named_parameters()
 
 
 def _views(full: str, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

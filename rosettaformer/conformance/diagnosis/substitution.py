@@ -7,8 +7,8 @@ import numpy as np
 
 from ..case import Case
 from ..catalogue import injected
-from ..ports.adapters.matching import transposed
-from ..ports.adapters.tracing import Force
+from ..ports.adapters.recorder import Force
+from ..ports.adapters.submodules import transposed
 from ..reference import tolerance, trace
 from . import altered
 from .altered import FAILURES, Combination

@@ -23,7 +23,7 @@ from . import components, statistics
 from .choices import Chooser, Key, Replay, chosen_by
 from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled, to_tf32
 
-__all__ = ["MAX_FACTOR", "ORDERS", "TF32_ORDERS", "Expectation", "chosen", "expect", "expectation", "order", "searched",
+__all__ = ["MAX_FACTOR", "ORDERS", "TF32_ORDERS", "Expectation", "chosen", "expect", "expectation", "in_orders", "order", "searched",
            "to_tf32", "ulp"]  # fmt: skip
 
 Answer = Callable[..., dict[str, np.ndarray]]  # of a case; of a search also of what is entered while it runs
@@ -114,11 +114,17 @@ def expect(case: Case, answer: Answer = components.answer, rounded: bool = False
     return _with_zeros(case, answer, reference, found) if gradient and not rounded else found
 
 
-def _in_orders(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], orders: Iterable[dict[str, Callable]]) -> Expectations:
-    runs = []
+def in_orders(run: Callable[[], Any], orders: Iterable[dict[str, Callable]]) -> list[Any]:
+    """What the reference gives in each of these summation orders."""
+    found = []
     for replacements in orders:
         with order(replacements):
-            runs.append(answer(case))
+            found.append(run())
+    return found
+
+
+def _in_orders(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], orders: Iterable[dict[str, Callable]]) -> Expectations:
+    runs = in_orders(lambda: answer(case), orders)
     return {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}
 
 

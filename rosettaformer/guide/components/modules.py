@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ...backends import BACKENDS
 from ...conformance.reference.components import OWN, VJP
 
 __all__ = ["PACKAGES", "Definition", "File", "Symbol", "components_by_symbol", "main_of", "pascal", "read"]
 
-PACKAGES = ("reference_numpy", "impl_torch", "impl_tf", "impl_jax")
+PACKAGES = tuple(sorted(BACKENDS.values(), key=lambda name: name != BACKENDS["numpy"]))  # the reference first
 JUDGE = "rosettaformer.conformance.reference"
 Definition = ast.FunctionDef | ast.ClassDef
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...case import Case
 from ...compare import Comparison, compare, heat_map, relative_error
-from ...ports.adapters.matching import transposed
+from ...ports.adapters.submodules import transposed
 from .teacher import Teacher
 
 __all__ = ["Activations", "Divergence", "Failure", "Findings", "Row", "size"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....processes import Answer
 from ...case import Case
-from ...ports.adapters.tracing import Force
+from ...ports.adapters.recorder import Force
 from ...ports.process import RESTARTS, Worker
 from .findings import Activations, Divergence, Findings
 from .teacher import Teacher

@@ -15,8 +15,8 @@ from reference_numpy import parameters
 from ...case import Case
 from ...cases.gradients import with_cotangent
 from ...compare import Comparison, compare
-from ...ports.adapters.matching import transposed
-from ...ports.adapters.tracing import Force
+from ...ports.adapters.recorder import Force
+from ...ports.adapters.submodules import transposed
 from ...reference import components, tolerance, trace
 
 __all__ = ["Probe", "within"]

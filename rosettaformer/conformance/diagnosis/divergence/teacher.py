@@ -7,7 +7,7 @@ import numpy as np
 
 from ...case import Case
 from ...compare import compare
-from ...ports.adapters.matching import assign, transposed
+from ...ports.adapters.submodules import assign, transposed
 from ...reference import tolerance, trace
 
 __all__ = ["Teacher"]

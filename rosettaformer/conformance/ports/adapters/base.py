@@ -13,15 +13,16 @@ import numpy as np
 
 from reference_numpy import layout, parameters
 
+from ....modules import attributes
 from ...case import Case
 from ...reference import trace
 from ...reference.components import forward_of, model_of
 from ..messages import Force
 from ..names import Names
 from ..port import NotCovered, Unsupported
-from . import matching
-from .calls import Called, Calls
-from .tracing import Recorder, Tensors, intercepted
+from . import submodules
+from .call_mapping import CallMapping, CallTable
+from .recorder import Pull, Recorder
 
 __all__ = ["Base", "Named"]
 
@@ -32,12 +33,13 @@ class Base(abc.ABC):
     """Runs cases on a port: a module or namespace with `components` (name -> build(config, dtype), a module or a function), and where they
     differ from those of our own port `weights` (the names), `call` (the arguments), `compiled`, `modes` and `module_paths`.
 
-    own: the weights of our own port. kinds: what a module is. no_graph: components that run as they are in every mode. no_kernel: the
-    errors by which the framework says that it has no kernel for a dtype on a device, and patterns of their words, of which the group is
-    the operation.
+    own: the weights of our own port. face: the framework's modules. kinds: what a module is. no_graph: components that run as they are in
+    every mode. no_kernel: the errors by which the framework says that it has no kernel for a dtype on a device, and patterns of their
+    words, whose group is the operation.
     """
 
     own: ModuleType
+    face: ModuleType
     kinds: tuple[type, ...]
     modes: tuple[str, ...] = ("eager",)
     no_graph: tuple[str, ...] = ()
@@ -47,7 +49,7 @@ class Base(abc.ABC):
         self.port = port
         paths = getattr(port, "module_paths", getattr(port, "taps", ()))  # their name in files of suite versions up to 3
         self.names = Names(getattr(port, "weights", self.own.TABLE), paths)
-        self.calls = Calls(getattr(port, "call", {}))
+        self.calls = CallTable(getattr(port, "call", {}))
         self.modes = getattr(port, "modes", self.modes)
 
     def run(self, case: Case) -> Any:
@@ -86,12 +88,13 @@ class Base(abc.ABC):
         """
         if self.calls.repeats(case.component):
             raise NotCovered("the module is called for each row, and only one that takes the batch can be traced")
-        with self._settings(case), self._unsupported(), self._eagerly():
+        with self._settings(case), self._unsupported(), self.face.eager():
             function, inputs = self._built(case)
-            module = matching.owner(function)
+            module = submodules.owner(function)
             calls = trace.record(case.at("float64"))
             find, table = functools.partial(self._submodule, module), self._found_table(module, case)
-            modules = matching.submodules(find, filter(None, calls), case, self.names, table)
+            found = submodules.submodules(find, filter(None, calls), case, self.names, table)
+            modules = {path: part for path, part in found.items() if part is not module}
             positions = {
                 path: call.inputs["position_bt"]
                 for path, call in calls.items()
@@ -100,13 +103,13 @@ class Base(abc.ABC):
             arguments = {path: self.calls.arguments(call.component) for path, call in calls.items() if path}
             results = []
             for force in forces:
-                with self._tensors(function, case, force) as tensors:
-                    recorder = Recorder(modules, tensors, force, positions, arguments)
-                    with self._watched(recorder):
+                with self._pull(function, case, force) as pull:
+                    recorder = Recorder(modules, self.face, pull, force, positions, arguments)
+                    with self._calls(recorder):
                         results.append(recorder.run(module, self._unsupported()(function.__call__), inputs))
             wanted = {path: trace.arrays(call.inputs) for path, call in calls.items()}
             return [
-                {path: one for path, one in run.items() if not matching.is_less(one.get("inputs", ()), wanted.get(path, ()))}
+                {path: one for path, one in run.items() if not submodules.is_less(one.get("inputs", ()), wanted.get(path, ()))}
                 for run in results
             ]
 
@@ -123,11 +126,11 @@ class Base(abc.ABC):
 
     def _submodule(self, root: Any, path: str) -> Any:
         """The submodule at an own path, or None."""
-        module = matching.walk(root, path)
+        module = attributes.at(root, path)
         return module if isinstance(module, self.kinds) else None
 
     def _inputs(self, case: Case) -> dict[str, Any]:
-        device, inputs = self._device(case.device), {**case.inputs, **self.calls.derived(case)}
+        device, inputs = self.face.device(case.device), {**case.inputs, **self.calls.derived(case)}
         return parameters.nest(
             {name: self.own.from_numpy(value, device) if isinstance(value, np.ndarray) else value for name, value in inputs.items()}
         )
@@ -142,7 +145,8 @@ class Base(abc.ABC):
 
     def _found_table(self, module: Any, case: Case) -> layout.Table:
         """The same table with names that the module has: one that it lacks is the end of the only one that it can be."""
-        return matching.found(self._table(case), lambda native: matching.walk(module, native) is not None, lambda: self._own_names(module))
+        has = lambda native: attributes.at(module, native) is not None  # noqa: E731
+        return submodules.found(self._table(case), has, lambda: self._own_names(module))
 
     def _outputs(self, case: Case) -> Any:
         function, inputs = self._built(case)
@@ -150,17 +154,17 @@ class Base(abc.ABC):
 
     def _in_mode(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
         """The function as the case's mode runs it."""
-        if isinstance(function, Called):
+        if isinstance(function, CallMapping):
             return dataclasses.replace(function, function=self._in_mode(function.function, case))
-        if matching.compiles_itself(function):
+        if submodules.compiles_itself(function):
             return functools.partial(function, compiled=case.mode == "compiled")
         return self._graph(function) if case.mode == "compiled" and case.component not in self.no_graph else function
 
     def _variables(self, function: Any, case: Case) -> dict[str, Any]:
         """What the table names in the component's module, by native name."""
-        root = matching.owner(function)
+        root = submodules.owner(function)
         rows = zip(self._table(case), self._found_table(root, case), strict=True)
-        return {native: matching.walk(root, found) for (_, native, _), (_, found, _) in rows}
+        return {native: attributes.at(root, found) for (_, native, _), (_, found, _) in rows}
 
     def _named(self, inputs: Mapping[Any, Any], native: Mapping[str, Any], case: Case) -> Named:
         """Gradients as arrays, those of parameters from native names and layouts to canonical ones."""
@@ -179,12 +183,14 @@ class Base(abc.ABC):
                     raise Unsupported(found[1]) from error
             raise
 
-    def _watched(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
-        return intercepted(recorder)
+    def _calls(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
+        """Reports the calls of the recorder's modules to it, without those of the whole."""
+        watched: contextlib.AbstractContextManager[None] = self.face.calls(recorder.rows, recorder.enter, recorder.leave)
+        return watched
 
-    def _eagerly(self) -> contextlib.AbstractContextManager[Any]:
-        """What the port compiles runs eagerly, so that what passes through the modules has values."""
-        return contextlib.nullcontext()
+    def _own_names(self, module: Any) -> list[str]:
+        """The names of the variables that a module has."""
+        return [name for name, _ in self.face.variables(module)]
 
     @staticmethod
     @abc.abstractmethod
@@ -194,10 +200,6 @@ class Base(abc.ABC):
     @abc.abstractmethod
     def _dtype(self, name: str) -> Any:
         """The framework's dtype of that name."""
-
-    @abc.abstractmethod
-    def _device(self, name: str) -> Any:
-        """The framework's device: cpu, cuda, or cuda-tf32, whose float32 products are TF32. Raises ValueError where there is none."""
 
     @abc.abstractmethod
     def _settings(self, case: Case) -> contextlib.AbstractContextManager[Any]:
@@ -212,10 +214,6 @@ class Base(abc.ABC):
         """Tensors of one shape as one, along a new first axis."""
 
     @abc.abstractmethod
-    def _own_names(self, module: Any) -> list[str]:
-        """The names of the parameters that a module has."""
-
-    @abc.abstractmethod
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, compiled."""
 
@@ -228,5 +226,5 @@ class Base(abc.ABC):
         """The gradients of the sum of cotangent * output: of the floating inputs, and of the parameters."""
 
     @abc.abstractmethod
-    def _tensors(self, function: Any, case: Case, force: Force | None) -> contextlib.AbstractContextManager[Tensors]:
-        """What the record of a run needs of the framework, while it lasts."""
+    def _pull(self, function: Any, case: Case, force: Force | None) -> contextlib.AbstractContextManager[Pull]:
+        """How the gradients of a recorded call are taken, while the record lasts."""

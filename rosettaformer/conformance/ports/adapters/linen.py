@@ -1,9 +1,8 @@
 """Flax Linen: a module together with its parameters, as the adapter of JAX runs and traces it."""
 
 import contextlib
-import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,9 +14,10 @@ from flax.core import meta
 from impl_jax import weights
 from reference_numpy.suggestions import nearest
 
-from .tracing import Recorder
+from ....modules import linen as face
+from ....modules.recording import Enter, Leave, ModuleCall
 
-__all__ = ["Applied", "Part", "called_with", "intercepted"]
+__all__ = ["Applied", "called_with", "calls", "uniform"]
 
 _NUMBERED = re.compile(r"_(\d+)(?=\.|$)")
 
@@ -39,13 +39,13 @@ class Applied(nnx.Module):
         if made.keys() - {"params", "intermediates"}:
             others = meta.unbox(module.init(key, **inputs))
             self.linen.others = {name: others[name] for name in others.keys() - {"params", "intermediates"}}
-        self.linen.names = {_uniform(name): name for name in traverse_util.flatten_dict(made.get("params", {}), sep=".")}
+        self.linen.names = {uniform(name): name for name in traverse_util.flatten_dict(made.get("params", {}), sep=".")}
         flat = traverse_util.flatten_dict(made.get("params", {}), sep=".")
         self.params = nnx.Dict({name: nnx.Param(flat[own]) for name, own in self.linen.names.items()})
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Sets the parameters, by own name. Raises one ValueError with all that is missing, too much, or of another shape or dtype."""
-        given = {_uniform(name): (name, array) for name, array in arrays.items()}
+        given = {uniform(name): (name, array) for name, array in arrays.items()}
         problems = [
             f"the module has no parameter {name}{nearest(key, self.params)}" for key, (name, _) in given.items() if key not in self.params
         ]
@@ -62,27 +62,16 @@ class Applied(nnx.Module):
 
     def has(self, name: str) -> bool:
         """Whether there is a parameter of that own name."""
-        return _uniform(name) in self.params
+        return uniform(name) in self.params
 
     def variable(self, name: str) -> Any:
         """The parameter of that own name."""
-        return self.params[_uniform(name)]
+        return self.params[uniform(name)]
 
     def __call__(self, **inputs: Any) -> Any:
         flat = {self.linen.names[key]: param.get_value() for key, param in self.params.items()}
         variables = {**self.linen.others, "params": traverse_util.unflatten_dict(flat, sep=".")}
         return self.linen.module.apply(variables, **inputs)
-
-    def part(self, path: str) -> "Part":
-        """What stands for the submodule at an own path, whether the module has it or not: Linen makes them in a call."""
-        return self.linen.parts.setdefault(_uniform(path), Part(_uniform(path)))
-
-
-class Part:
-    """A submodule, by its path. signature: of its call, once it is called."""
-
-    def __init__(self, path: str) -> None:
-        self.path, self.signature = path, inspect.signature(lambda *args, **kwargs: None)
 
 
 class _Linen:
@@ -92,55 +81,38 @@ class _Linen:
         self.module = module
         self.others: dict[str, Any] = {}  # collections of variables that are no parameters
         self.names: dict[str, str] = {}
-        self.parts: dict[str, Part] = {}
 
 
 class _Reached(BaseException):
-    """A submodule was called; the exception carries its output."""
+    """Ends a call of the whole in which a submodule was called; carries what the submodule has given."""
 
     def __init__(self, output: Any) -> None:
         self.output = output
 
 
-@contextlib.contextmanager
-def intercepted(recorder: Recorder) -> Iterator[None]:
-    """Watches the calls of the submodules that the recorder awaits."""
-    parts = {part.path: part for part in recorder.modules}
-
-    def intercept(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: nn.module.InterceptorContext) -> Any:
-        part = parts.get(_path(context))
-        if part is None or not recorder.awaits(part):
-            return call(*args, **kwargs)
-        part.signature = inspect.signature(context.orig_method)
-        args, kwargs = recorder.enter(part, args, kwargs)
-        output = call(*args, **kwargs)
-        recorder.leave(output)
-        return output
-
-    with nn.intercept_methods(intercept):
-        yield
+def calls(paths: Mapping[str, str], enter: Enter, leave: Leave) -> contextlib.AbstractContextManager[None]:
+    """Reports the calls of the submodules at these own paths, by the paths that they are mapped to."""
+    return face.calls(lambda module: paths.get(uniform(face.path(module))), enter, leave)
 
 
-def called_with(function: Any, inputs: Mapping[str, Any], part: Part, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def called_with(function: Any, inputs: Mapping[str, Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The output of a submodule on these arguments, in a call of the whole with its inputs that goes no further."""
 
-    def intercept(call: Any, own: tuple[Any, ...], others: dict[str, Any], context: nn.module.InterceptorContext) -> Any:
-        if _path(context) == part.path:
-            raise _Reached(call(*args, **kwargs))
-        return call(*own, **others)
+    def enter(call: ModuleCall) -> None:
+        call.args, call.kwargs = args, kwargs
 
+    def leave(call: ModuleCall, output: Any) -> None:
+        raise _Reached(output)
+
+    path = uniform(face.path(module))
     try:
-        with nn.intercept_methods(intercept):
+        with calls({path: path}, enter, leave):
             function(**inputs)
     except _Reached as reached:
         return reached.output
-    raise ValueError(f"the module was not called again at {part.path}")
+    raise ValueError(f"the module was not called again at {path}")
 
 
-def _path(context: nn.module.InterceptorContext) -> str:
-    """The path of a module that is called; nothing for its other methods."""
-    return _uniform(".".join(context.module.path)) if context.method_name == "__call__" else ""
-
-
-def _uniform(path: str) -> str:
+def uniform(path: str) -> str:
+    """A path in which the name of a numbered module is written `layers.0`, and not `layers_0`."""
     return _NUMBERED.sub(r".\1", path)

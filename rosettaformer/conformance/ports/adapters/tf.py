@@ -18,11 +18,14 @@ import tensorflow as tf
 
 from impl_tf import weights
 
+from ....modules import keras as face
+from ....modules.nests import leaves
+from ....modules.recording import ModuleCall
 from ...case import Case
-from . import matching
+from . import submodules
 from .base import Base, Named
-from .calls import Called
-from .tracing import Call, Force, Tensors
+from .call_mapping import CallMapping
+from .recorder import Force, Pull
 
 __all__ = ["Adapter"]
 
@@ -32,7 +35,7 @@ Tree = dict[str, dict[Any, Any]]
 class Adapter(Base):
     """Runs cases eagerly or as a `tf.function`."""
 
-    own = weights
+    own, face = weights, face
     kinds = (keras.layers.Layer, tf.Module)
     no_graph = ("adam", "initialise", "random_dropout")  # what makes variables
     no_kernel = (
@@ -48,37 +51,19 @@ class Adapter(Base):
     def _dtype(self, name: str) -> tf.DType:
         return tf.as_dtype(name)
 
-    def _device(self, name: str) -> str:
-        if name == "cpu":
-            return "/CPU:0"
-        if name not in ("cuda", "cuda-tf32"):
-            raise ValueError(f"device must be cpu, cuda or cuda-tf32; got {name!r}")
-        if not tf.config.list_physical_devices("GPU"):
-            raise ValueError(f"device {name} needs a GPU that TensorFlow sees; it sees none")
-        return "/GPU:0"
-
     @contextlib.contextmanager
     def _settings(self, case: Case) -> Iterator[None]:
         before = tf.config.experimental.tensor_float_32_execution_enabled()
-        with tf.device(self._device(case.device)):
+        with tf.device(face.device(case.device)):
             tf.config.experimental.enable_tensor_float_32_execution(case.device == "cuda-tf32")
             try:
                 yield
             finally:
                 tf.config.experimental.enable_tensor_float_32_execution(before)
 
-    @contextlib.contextmanager
-    def _eagerly(self) -> Iterator[None]:
-        before = tf.config.functions_run_eagerly()
-        tf.config.run_functions_eagerly(True)
-        try:
-            yield
-        finally:
-            tf.config.run_functions_eagerly(before)
-
     def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
-        matching.refuse_rare(function.call if isinstance(function, keras.layers.Layer) else function, inputs)
-        module, own = matching.owner(function), function.function if isinstance(function, Called) else function
+        submodules.refuse_rare(function.call if isinstance(function, keras.layers.Layer) else function, inputs)
+        module, own = submodules.owner(function), function.function if isinstance(function, CallMapping) else function
         if isinstance(module, keras.layers.Layer) and (module is own or "training" in inspect.signature(own).parameters):
             inputs["training"] = False
         if case.parameters and not getattr(module, "built", True):
@@ -89,11 +74,6 @@ class Adapter(Base):
 
     def _stack(self, tensors: list[Any]) -> Any:
         return tf.stack(tensors)
-
-    def _own_names(self, module: Any) -> list[str]:
-        from ....proposals.walking import leaves  # of the few ports whose tables name less than the whole path
-
-        return [leaf.path for leaf in leaves(module, {})]
 
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if own := getattr(self.port, "compiled", None):
@@ -108,34 +88,27 @@ class Adapter(Base):
         variables = self._variables(function, case)
 
         def pull(cotangent: tf.Tensor, **inputs: Any) -> Tree:
-            leaves = {name: value for name, value in inputs.items() if tf.is_tensor(value) and value.dtype.is_floating}
+            floating = {name: value for name, value in inputs.items() if tf.is_tensor(value) and value.dtype.is_floating}
             with tf.GradientTape() as tape:
-                tape.watch(list(leaves.values()))
-                output = next(tensor for tensor in matching.leaves(function(**inputs)) if tf.is_tensor(tensor))
-            return _pulled(tape, output, leaves, variables, cotangent)
+                tape.watch(list(floating.values()))
+                output = next(filter(tf.is_tensor, leaves(function(**inputs))))
+            return face.gradients(tape, [output], [cotangent], _sought(floating, variables))
 
         return self._named(**self._in_mode(pull, case)(**inputs), case=case)
 
     @contextlib.contextmanager
-    def _tensors(self, function: Any, case: Case, force: Force | None) -> Iterator[Tensors]:
+    def _pull(self, function: Any, case: Case, force: Force | None) -> Iterator[Pull]:
         def leaf(tensor: tf.Tensor) -> tf.Tensor:
             tape.watch(tensor)
             return tensor
 
-        def gradients(call: Call, output: tf.Tensor, cotangent: np.ndarray) -> Named:
-            leaves = {index: tensor for index, tensor in call.leaves.items() if tensor.dtype.is_floating}
-            found = _pulled(tape, output, leaves, self._variables(function, case), weights.from_numpy(cotangent))
-            return self._named(**found, case=case)
+        def gradients(call: ModuleCall, forced: dict[int, Any], output: tf.Tensor, cotangent: np.ndarray) -> Named:
+            floating = {index: tensor for index, tensor in forced.items() if tensor.dtype.is_floating}
+            sought = _sought(floating, self._variables(function, case))
+            return self._named(**face.gradients(tape, [output], [weights.from_numpy(cotangent)], sought), case=case)
 
         with tf.GradientTape() as tape:
-            yield Tensors(
-                is_tensor=lambda value: isinstance(value, (tf.Tensor, tf.Variable)),
-                to_numpy=weights.to_numpy,
-                like=lambda array, tensor: tf.cast(weights.from_numpy(array, tensor.device), tensor.dtype),
-                leaf=leaf,
-                signature=lambda module: inspect.signature(getattr(module, "call", module)),
-                gradients=gradients,
-            )
+            yield Pull(leaf, gradients)
 
     @staticmethod
     def describe() -> dict[str, Any]:
@@ -168,10 +141,6 @@ def _built_as_called() -> Iterator[None]:
         yield
 
 
-def _pulled(
-    tape: tf.GradientTape, output: tf.Tensor, leaves: Mapping[Any, tf.Tensor], variables: Mapping[str, Any], cotangent: tf.Tensor
-) -> Tree:
-    """The gradients of the sum of cotangent * output, or zeros: `inputs` by the leaves' keys, `native` by native name."""
-    sought = {"inputs": dict(leaves), "native": {name: getattr(variable, "value", variable) for name, variable in variables.items()}}
-    found = tape.gradient(output, sought, tf.cast(cotangent, output.dtype), tf.UnconnectedGradients.ZERO)
-    return tf.nest.map_structure(tf.convert_to_tensor, found)
+def _sought(inputs: Mapping[Any, tf.Tensor], variables: Mapping[str, Any]) -> Tree:
+    """What gradients are sought of, as `_named` takes them: variables by native name."""
+    return {"inputs": dict(inputs), "native": {name: getattr(variable, "value", variable) for name, variable in variables.items()}}

@@ -14,13 +14,9 @@ from reference_numpy import layout
 from ...case import Case
 from ..names import Names
 from ..port import SKIP, NotCovered
-from .calls import Called
-from .nests import leaves, mapped
+from .call_mapping import CallMapping
 
-__all__ = [
-    "assign", "compiles_itself", "found", "is_less", "leaves", "mapped", "of_other", "owner", "refuse_rare", "submodules", "transposed",
-    "walk",
-]  # fmt: skip
+__all__ = ["assign", "compiles_itself", "found", "is_less", "of_other", "owner", "refuse_rare", "submodules", "transposed"]
 
 RARE = {"bias_bhts": "bias", SKIP: "option"}  # beside keep masks: what few models take, and what it is called
 
@@ -82,17 +78,6 @@ def transposed(array: Any, shape: tuple[int, ...]) -> Any:
     return np.ascontiguousarray(array.swapaxes(0, 1))
 
 
-def walk(root: Any, path: str) -> Any:
-    """What stands at a dotted path of attributes, keys and indices; None where it leads nowhere."""
-    node = root
-    for part in filter(None, path.split(".")):
-        try:
-            node = node[int(part)] if part.isdigit() else getattr(node, part)
-        except (AttributeError, IndexError, KeyError, TypeError):
-            return None
-    return node
-
-
 def found(table: layout.Table, has: Callable[[str], bool], names: Callable[[], Sequence[str]]) -> layout.Table:
     """The table with the module's own names: of a name that it does not have, the one that has more steps within or before it.
 
@@ -124,7 +109,7 @@ def _kind(array: np.ndarray) -> str:
 
 def owner(built: Any) -> Any:
     """The module of a bound method, or the one that a partial function is given first; otherwise what was built."""
-    if isinstance(built, Called):
+    if isinstance(built, CallMapping):
         return owner(built.function)
     if isinstance(built, functools.partial) and built.args:
         return built.args[0]
@@ -133,7 +118,7 @@ def owner(built: Any) -> Any:
 
 def of_other(function: Any, module: Any) -> Any:
     """What `function`, a module, its method or a partial function of it, is for another module of its kind."""
-    if isinstance(function, Called):
+    if isinstance(function, CallMapping):
         return dataclasses.replace(function, function=of_other(function.function, module))
     if isinstance(function, functools.partial):
         return functools.partial(function.func, module, *function.args[1:], **function.keywords)

@@ -12,13 +12,14 @@ import numpy as np
 
 from reference_numpy.suggestions import known
 
+from ....modules import nests
 from ...case import Case
 from ...reference import components
 from ..port import NotCovered
-from . import derived, nests
+from . import derived
 from .derived import ZEROS, inputs_of
 
-__all__ = ["FOR", "RETURN", "ZEROS", "Called", "Calls", "Row"]
+__all__ = ["FOR", "RETURN", "ZEROS", "CallMapping", "CallTable", "Row"]
 
 Row = Mapping[str, str | Callable[..., Any]]
 # What no argument can be called: which cases the module answers; over what it is called again and again; what is made of its output.
@@ -27,7 +28,7 @@ EACH_ROW = "b"  # the one axis for which a module can be called again and again
 _TOKENS = ("source", "target", "token")  # inputs that have the axis without saying so
 
 
-class Calls:
+class CallTable:
     """What `call` says of each component. Raises ValueError where it names no component or no input."""
 
     def __init__(self, call: Any) -> None:
@@ -42,7 +43,7 @@ class Calls:
         """The component as it is called with the case's inputs. stack: tensors of equal shapes as one, along a new first axis."""
         if case.component not in self._rows:
             return function
-        return Called(function, case.component, self._rows[case.component], derived.derived(case)[1], stack)
+        return CallMapping(function, case.component, self._rows[case.component], derived.derived(case)[1], stack)
 
     def arguments(self, component: str) -> list[str]:
         """The own arguments that are inputs as they are, in the order of the reference's inputs."""
@@ -82,7 +83,7 @@ def _check(component: str, row: Mapping[Any, Any]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Called:
+class CallMapping:
     """A module or function of a port, called with the case's inputs: it is given its own arguments, for each row where it has no batch.
 
     refused: the inputs that cannot be derived from those of the case, with the reason.

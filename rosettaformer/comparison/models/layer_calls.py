@@ -1,0 +1,76 @@
+"""The record of the calls of a model's layers, in any framework that `modules` knows."""
+
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ...modules import nests
+from ...modules.recording import ModuleCall
+from .. import kinds
+from .base import LayerCall, guarded
+
+__all__ = ["Record", "layers", "tensors"]
+
+Tag = Callable[[Any], Any]
+
+
+def layers(framework: str, rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any, str]]:
+    """Yields path, module and kind of every layer; attention is one, whatever it is made of."""
+    closed: list[str] = []
+    for path, part in rows:
+        if any(path.startswith(f"{prefix}.") for prefix in closed):
+            continue
+        kind = kinds.kind_of(framework, part)
+        if kind == "attention":
+            closed.append(path)
+        yield path, part, kind
+
+
+def tensors(face: ModuleType, value: Any) -> list[Any]:
+    """Returns the tensors of a nest, in order."""
+    return [leaf for leaf in nests.leaves(value) if face.is_tensor(leaf)]
+
+
+class Record:
+    """The calls of layers, in the order in which they end. face: the framework's file of `modules`. tag: the axes of a tensor."""
+
+    def __init__(self, face: ModuleType, tag: Tag = lambda tensor: None) -> None:
+        self.calls: list[LayerCall] = []
+        self._face, self._tag = face, tag
+        self._given: dict[tuple[str, int], ModuleCall] = {}
+        self._open: dict[tuple[str, int], tuple[list[np.ndarray], list[Any]]] = {}
+
+    def enter(self, call: ModuleCall) -> None:
+        """A call begins. Its arrays are copied here, since a layer may overwrite what it is given."""
+        self._given[call.path, call.index] = call
+        self._open[call.path, call.index] = self._arrays((call.args, call.kwargs))
+
+    def leave(self, call: ModuleCall, output: Any) -> None:
+        """A call ends."""
+        self._add(call.path, call.index, self._open.pop((call.path, call.index)), output)
+
+    def whole(self, given: Any, output: Any) -> None:
+        """Adds the call of the whole model at the end, unless it stands there."""
+        if not self.calls or self.calls[-1].path:
+            self._add("", 0, self._arrays(given), output)
+
+    def forced(self, path: str, index: int, arrays: list[np.ndarray], function: Callable[..., Any] | None = None) -> Any:
+        """Returns what a layer gives for other arrays in one of its calls, or why it gives nothing. function: called in its place."""
+
+        def answer() -> list[np.ndarray]:
+            call = self._given[path, index]
+            args, kwargs = nests.exchanged((call.args, call.kwargs), arrays, self._face.is_tensor, self._face.like)
+            return self._arrays((function or call.module)(*args, **kwargs))[0]
+
+        return guarded(answer)
+
+    def _add(self, path: str, index: int, given: tuple[list[np.ndarray], list[Any]], output: Any) -> None:
+        outputs = self._arrays(output)
+        self.calls.append(LayerCall(path, index, given[0], outputs[0], given[1], outputs[1]))
+
+    def _arrays(self, value: Any) -> tuple[list[np.ndarray], list[Any]]:
+        """The tensors of a nest as arrays, and their tags."""
+        found = tensors(self._face, value)
+        return [self._face.to_numpy(tensor) for tensor in found], [self._tag(tensor) for tensor in found]

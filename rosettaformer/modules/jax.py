@@ -1,0 +1,67 @@
+"""What NNX and Linen share: arrays, devices, gradients, and calls without `jit`."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from impl_jax.framework import device
+from impl_jax.weights import from_numpy, to_numpy
+
+__all__ = ["device", "eager", "function", "gradients", "is_floating", "is_tensor", "like", "tensor", "to_numpy"]
+
+
+def is_tensor(value: Any) -> bool:
+    """Returns whether the value is an array, and no key of random numbers."""
+    return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def is_floating(value: Any) -> bool:
+    """Returns whether the value is an array of floats."""
+    return isinstance(value, jax.Array) and bool(jnp.issubdtype(value.dtype, jnp.floating))
+
+
+def tensor(array: Any) -> jax.Array:
+    """Returns the array as a tensor, of the nearest dtype that the framework has."""
+    return jnp.asarray(array)
+
+
+def like(array: np.ndarray, tensor: jax.Array) -> jax.Array:
+    """Returns the array as an array of the other's dtype, where the other lies."""
+    return from_numpy(array.astype(tensor.dtype), tensor.sharding)
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Runs what `jax.jit` and `nnx.jit` compile without compiling it."""
+
+    def call(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapped.__wrapped__(*args, **kwargs)
+
+    # `nnx.jit` hands clones to the modules that it wraps, even if `jax.jit` is off.
+    with jax.disable_jit(), mock.patch.object(type(nnx.jit(call)), "__call__", call):
+        yield
+
+
+def function(module: Any) -> Callable[..., Any]:
+    """Returns what a call of the module runs, whose arguments are the module's."""
+    found: Callable[..., Any] = module.__call__
+    return found
+
+
+def gradients(
+    function: Callable[..., Sequence[jax.Array]], arguments: Sequence[Any], cotangents: Sequence[jax.Array], compiled: bool = False
+) -> tuple[Any, ...]:
+    """Returns the gradients of the sum of cotangent * output over the arrays that the function gives, by each of its arguments."""
+
+    def pull(arguments: Sequence[Any], cotangents: Sequence[jax.Array]) -> Any:
+        outputs, back = jax.vjp(function, *arguments)
+        return back(type(outputs)(one.astype(output.dtype) for one, output in zip(cotangents, outputs, strict=True)))
+
+    found: tuple[Any, ...] = (jax.jit(pull) if compiled else pull)(tuple(arguments), list(cotangents))
+    return found

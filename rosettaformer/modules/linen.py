@@ -1,0 +1,39 @@
+"""Modules of Flax Linen, which exist in a call of the whole only, and whose variables lie beside them."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from flax import linen as nn
+from flax import traverse_util
+
+from .jax import device, eager, function, gradients, is_tensor, like, tensor, to_numpy
+from .recording import Enter, Leave, Recording
+
+__all__ = [
+    "calls", "device", "eager", "function", "gradients", "is_tensor", "like", "path", "tensor", "to_numpy", "variables",
+]  # fmt: skip
+
+
+def path(module: nn.Module) -> str:
+    """Returns the path of a module within the whole that is called."""
+    return ".".join(module.path)
+
+
+def variables(collection: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a collection of variables, by path."""
+    return traverse_util.flatten_dict(dict(collection), sep=".")
+
+
+@contextlib.contextmanager
+def calls(path_of: Callable[[nn.Module], str | None], enter: Enter, leave: Leave) -> Iterator[None]:
+    """Reports the calls of modules. path_of: by what a module is known, None if its calls are not reported."""
+    recording = Recording(path_of, enter, leave)
+
+    def intercept(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: nn.module.InterceptorContext) -> Any:
+        if context.method_name != "__call__":
+            return call(*args, **kwargs)
+        return recording.around(call, context.module, context.orig_method, args, kwargs)
+
+    with nn.intercept_methods(intercept):
+        yield

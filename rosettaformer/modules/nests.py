@@ -1,0 +1,66 @@
+"""What modules take and give: nests of mappings, tuples, lists and dataclasses."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["exchanged", "leaves", "mapped"]
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yields what a nest holds, in order."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    elif _is_record(value):
+        value = tuple(getattr(value, field.name) for field in dataclasses.fields(value))
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns the same nest with every leaf mapped, in the order of `leaves`; a dataclass in which nothing changes stays itself."""
+    if isinstance(value, Mapping):
+        return {name: mapped(item, function) for name, item in value.items()}
+    if _is_record(value):
+        before = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        after = {name: mapped(item, function) for name, item in before.items()}
+        changed = {name: item for name, item in after.items() if item is not before[name]}
+        return dataclasses.replace(value, **changed) if changed else value
+    if isinstance(value, (tuple, list)):
+        items = [mapped(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return function(value)
+
+
+def exchanged(nest: Any, arrays: Sequence[np.ndarray], is_tensor: Callable[[Any], bool], like: Callable[[np.ndarray, Any], Any]) -> Any:
+    """Returns the nest with arrays in the place of its tensors, in order. like: makes an array a tensor like another one.
+
+    Raises ValueError if their number or a shape differs.
+    """
+    count = sum(map(is_tensor, leaves(nest)))
+    if count != len(arrays):
+        raise ValueError(f"takes {count} arrays; the other side's {len(arrays)}")
+    waiting = iter(arrays)
+
+    def fill(value: Any) -> Any:
+        if not is_tensor(value):
+            return value
+        array = next(waiting)
+        # Integers only: a mask of another shape often has another meaning, too.
+        if array.dtype.kind in "iu" and [size for size in array.shape if size != 1] == [size for size in value.shape if size != 1]:
+            array = array.reshape(tuple(value.shape))
+        if tuple(array.shape) != tuple(value.shape):
+            raise ValueError(f"takes {tuple(value.shape)}; the other side's input is {tuple(array.shape)}")
+        return like(array, value)
+
+    return mapped(nest, fill)
+
+
+def _is_record(value: Any) -> bool:
+    """Whether the value is a dataclass of data; a Linen module is a dataclass, too, and is no nest."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value)
