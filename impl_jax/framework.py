@@ -12,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 __all__ = [
     "beside",
+    "bucket",
     "device",
     "einsum",
     "has_explicit_axes",
@@ -47,6 +48,11 @@ def settings(name: str, dtype: str) -> Iterator[None]:
         jax.enable_x64(dtype == "float64"),
     ):
         yield
+
+
+def bucket(length: int) -> int:
+    """The smallest of 16, 32, 64, 128, 192, ... that is not shorter: few programs serve all lengths."""
+    return -(-length // 64) * 64 if length > 64 else max(16, 1 << (length - 1).bit_length())
 
 
 def is_traced(value: Any) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 from flax import nnx
 
 from impl_jax import cache, framework, weights
-from impl_jax.fast.compiled import compiled
-from impl_jax.fast.fused import fused
+from impl_jax.programs.compiled import compiled
+from impl_jax.programs.fused import fused
 from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig
 

@@ -15,7 +15,7 @@ from flax import linen as nn
 from flax import nnx
 
 from impl_jax import framework, weights
-from impl_jax.fast.compiled import compiled
+from impl_jax.programs.compiled import compiled
 from reference_numpy import layout, parameters
 
 from ...case import Case
