@@ -67,8 +67,10 @@ def _attention(
     _, target, heads, head_size = query_bthk.shape
     key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
     dtype = upcast_dtype(query_bthk.dtype)
-    logits_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype)
-    logits_bhts *= head_size**-0.5
+    logits_bhts = (
+        einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype)
+        * head_size**-0.5
+    )
     if mask_bhts is not None:
         mask_bhts = beside(mask_bhts, logits_bhts)
     if bias_bhts is not None:
@@ -76,14 +78,16 @@ def _attention(
         mask_bhts = combine_masks(mask_bhts, bias_bhts > -jnp.inf)
     if causal:
         mask_bhts = combine_masks(mask_bhts, causal_mask(target, key_bsgk.shape[1]))
-    weights_bhts = dropped_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
-    if keep_bhts is not None:
-        dropped_bhts = Dropout(dropout_rate)(weights_bhts, keep_bhts)
-    return einsum("bhts,bshe->bthe", dropped_bhts, value_bshe), weights_bhts
+    weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
+    dropped_bhts = (
+        weights_bhts if keep_bhts is None else Dropout(dropout_rate)(weights_bhts, keep_bhts)
+    )
+    output_bthe = einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
+    return output_bthe, weights_bhts
 
 
 def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
-    """Keys or values, each head as many times as query heads share it; the gradient is their sum."""
+    """Keys or values, each head once for every query head that shares it; the gradient is a sum."""
     sharding = jax.typeof(x_bsge).sharding if has_explicit_axes(x_bsge) else None
     return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2, out_sharding=sharding)
 
@@ -174,7 +178,7 @@ class MultiHeadAttention(nnx.Module):
         return_weights: bool,
         keep_bhts: jax.Array | None,
     ) -> tuple[jax.Array, Any]:
-        """The attention with random dropout of its weights; the weights are None if not asked for."""
+        """The attention, with random dropout of its weights; these are None unless asked for."""
         if keep_bhts is None:
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))

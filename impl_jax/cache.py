@@ -1,4 +1,4 @@
-"""Decoding in steps: keys and values of what was read are kept, so a step computes its own tokens."""
+"""Decoding in steps: keys and values are kept, so that a step computes its own tokens only."""
 
 import functools
 import itertools
@@ -79,8 +79,8 @@ def decode_step(
 ) -> tuple[jax.Array, Cache]:
     """Logits `b t v` of the target's next t tokens, as `decode` of all of it, and the cache after.
 
-    Nothing is dropped, whatever the model's mode. Raises ValueError on ids, masks and shapes that do
-    not fit, if a concrete cache has no room for the tokens, and as `check_steps`.
+    Nothing is dropped, whatever the model's mode. Raises ValueError on ids, masks and shapes that
+    do not fit, if a concrete cache has no room for the tokens, and as `check_steps`.
     """
     check_steps(model)
     checks.check_same_batch(cache=cache["target_mask_bt"].shape, target=target.shape)

@@ -122,7 +122,13 @@ class Searcher:
         return {name: jax.device_put(found[name][:, :length]) for name in ("token_bn", "log_p_bn")}
 
     def _run(
-        self, search: Program, chosen: Plan, strategy: Strategy, source: Any, prefix: Any, *more: Any
+        self,
+        search: Program,
+        chosen: Plan,
+        strategy: Strategy,
+        source: Any,
+        prefix: Any,
+        *more: Any,
     ) -> dict[str, np.ndarray]:
         """What the search returns, for arguments that it takes unchecked."""
         arguments = request(self._model.config, strategy, source, prefix, *more)
@@ -232,7 +238,7 @@ def _after_prefix(model: Transformer, request: Request, room: int) -> tuple[Cach
 
 
 def _checked(request: Request, logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The logits in the dtype of scores, -inf for forbidden ids; log p; and whether all were finite.
+    """The logits in the dtype of scores, -inf for forbidden ids; log p; whether all are valid.
 
     NaN and inf stay, also of forbidden ids, and show in the sum.
     """

@@ -1,5 +1,7 @@
 """Encoder-only models: the classes of a row and their loss, and the logits of masked tokens."""
 
+from typing import Any
+
 import jax
 from flax import nnx
 
@@ -69,7 +71,7 @@ class EncoderHeads(nnx.Module):
         keep: Tree | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
-        """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position."""
+        """`masked_language_head(encode(source))`, `b s v`: scores of every position's token."""
         self.config.need("masked_language_head")
         x_bsd = self.encode(source, source_mask_bs, keep, segment_bs)
         if not self.config.tie_logits:
@@ -78,7 +80,7 @@ class EncoderHeads(nnx.Module):
 
     def _headed(
         self,
-        source: jax.Array,
+        source: Any,
         source_mask_bs: jax.Array | None,
         keep: Tree | None,
         segment_bs: jax.Array | None,

@@ -1,4 +1,4 @@
-"""Encoder and decoder layers: sub-layers with residual connections, norms and dropout (RESIDUAL)."""
+"""Encoder and decoder layers: sub-layers with residual connections, norm, dropout (RESIDUAL)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +24,8 @@ class Layer(nnx.Module):
     keep: dropout masks by site. Without them, `train()` and `eval()` of NNX decide whether random
     ones are drawn.
     """
+
+    cross_attention: MultiHeadAttention  # of a decoder layer that attends to a memory
 
     def __init__(
         self,
@@ -54,8 +56,10 @@ class Layer(nnx.Module):
         x_btd = self.residual("self_attention", x_btd, attend, keep)
         if attend_to_memory is not None:
             x_btd = self.residual("cross_attention", x_btd, attend_to_memory, keep)
-        keep_btf = part(keep, "feed_forward", "hidden_dropout")
-        feed_forward = lambda y_btd: self.feed_forward(y_btd, keep_btf)  # noqa: E731
+
+        def feed_forward(y_btd: jax.Array) -> jax.Array:
+            return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
+
         return self.residual("feed_forward", x_btd, feed_forward, keep)
 
     def residual(
@@ -74,9 +78,8 @@ class EncoderLayer(Layer):
     def __call__(
         self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None
     ) -> jax.Array:
-        keep_bhts = part(keep, "self_attention", "weights_dropout")
-
         def attend(y_btd: jax.Array) -> Any:
+            keep_bhts = part(keep, "self_attention", "weights_dropout")
             return self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts)
 
         return self.run(x_btd, attend, keep=keep)

@@ -17,8 +17,8 @@ __all__ = ["Decoder", "Encoder"]
 class Encoder(nnx.Module):
     """`x = layer_n(x)` for every layer, then the final norm by config: vectors `b s d` in and out.
 
-    The layers are an `nnx.List`, which XLA unrolls. The Transformer applies embedding_dropout before
-    the call. A layer of another class takes x and the mask.
+    The layers are an `nnx.List`, which XLA unrolls. The Transformer applies embedding_dropout
+    before the call. A layer of another class takes x and the mask.
     """
 
     def __init__(
@@ -76,9 +76,7 @@ class Decoder(nnx.Module):
         keep: Tree | None = None,
     ) -> jax.Array:
         for index, layer in enumerate(self.layers):
-            x_btd = layer(
-                x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **_keep(keep, index)
-            )
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **_keep(keep, index))
         return self.final_norm(x_btd) if self.final_norm else x_btd
 
 

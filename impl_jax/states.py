@@ -85,9 +85,13 @@ def _stack(
 
 
 def _recorded(
-    attention: Any, memory_bsd: jax.Array | None, mask_bhts: Any, causal: bool, weights: list[jax.Array]
+    attention: Any,
+    memory_bsd: jax.Array | None,
+    mask_bhts: Any,
+    causal: bool,
+    weights: list[jax.Array],
 ) -> Callable[[jax.Array], jax.Array]:
-    """The attention of vectors to a memory, by default to themselves; adds its weights to the list."""
+    """The attention of vectors to a memory or themselves, which adds its weights to a list."""
 
     def attend(y_btd: jax.Array) -> jax.Array:
         read_bsd = y_btd if memory_bsd is None else memory_bsd

@@ -31,11 +31,10 @@ class Trainer:
     padding. Forward, backward, clipping, Adam and schedule are one XLA program for each shape of a
     batch.
 
-    The module's graph is split off here, once; parameters and moments are donated, so a step updates
-    them in place. float64 runs under jax_enable_x64 and float32 without it, inside the methods,
-    whatever the caller's setting. Random masks are a function of seed and steps only.
-    compiled=False runs operation by operation. device: cpu, cuda, or cuda-tf32, whose products are
-    TF32.
+    The module's graph is split off once; parameters and moments are donated, so a step updates them
+    in place. float64 runs under jax_enable_x64 and float32 without it, inside the methods, whatever
+    the caller's setting. Random masks are a function of seed and steps only. compiled=False runs
+    operation by operation. device: cpu, cuda, or cuda-tf32, whose products are TF32.
     """
 
     def __init__(
@@ -68,8 +67,8 @@ class Trainer:
     def train_step(self, source: Any, target: Any, keep: Tree | None = None) -> jax.Array:
         """One update on ids `b s` and `b t`; returns the loss of the batch before it.
 
-        The loss is still being computed. source: None for a decoder-only model. target: if the config
-        has classes, those of the rows, `b`.
+        The loss is still being computed. source: None for a decoder-only model. target: the classes
+        of the rows, `b`, if the config has classes.
         """
         self._check(source, target)
         rows, parts = len(target), self.recipe.microbatches
@@ -85,7 +84,7 @@ class Trainer:
         return loss
 
     def loss(self, source: Any, target: Any) -> tuple[float, int]:
-        """The sum of -log p over the real labels, in evaluation without smoothing, and their number."""
+        """The sum of -log p over the real labels, and their number; in evaluation, not smoothed."""
         self._check(source, target)
         with self._settings():
             flat = self.flat(source, target)

@@ -85,7 +85,7 @@ class Transformer(EncoderHeads):
         segment_bs: jax.Array | None = None,
         skip_padding: bool = False,
     ) -> jax.Array:
-        """The logits; of an encoder-only model, which takes no target, what its head gives.
+        """The logits; an encoder-only model takes no target and gives what its head gives.
 
         skip_padding: the rows of the logits at padding of the target are zeros (PADDING).
         """
@@ -138,7 +138,10 @@ class Transformer(EncoderHeads):
                 kind = str(source_mask_bs.dtype)
                 checks.check_token_mask("source mask", source_mask_bs.shape, kind, shape[:2])
         x_btd, mask_bt = self.embed("target", target, target_mask_bt, keep)
-        masks = padding_mask(mask_bt), None if source_mask_bs is None else padding_mask(source_mask_bs)
+        masks = (
+            padding_mask(mask_bt),
+            None if source_mask_bs is None else padding_mask(source_mask_bs),
+        )
         return self.head(self.decoder(x_btd, memory_bsd, *masks, part(keep, "decoder")))
 
     def training_loss(
@@ -187,8 +190,10 @@ class Transformer(EncoderHeads):
         return dropout(x_btd, part(keep, stack, "embedding_dropout")), mask_bt
 
     def head(self, x_btd: jax.Array) -> jax.Array:
-        """`logits = x W + b`, `b t v`; tied, W is the transposed table of the target's embedding."""
-        if not self.config.tie_logits or hasattr(self.logits, "kernel"):  # `fused` may copy the table
+        """`logits = x W + b`, `b t v`; tied, W is the target's transposed table."""
+        if not self.config.tie_logits or hasattr(
+            self.logits, "kernel"
+        ):  # `fused` may copy the table
             return self.logits(x_btd)
         return self.logits(x_btd, self.token_embedding("target").table.T)
 
@@ -209,8 +214,11 @@ class Transformer(EncoderHeads):
         target_mask_bt: Any = None,
         segment_bs: Any = None,
     ) -> None:
-        """Raises ValueError if a call lacks what the config's stacks read, or has what none reads."""
-        config, of_source = self.config, {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
+        """Raises ValueError if a call lacks what the stacks read, or has what none reads."""
+        config, of_source = (
+            self.config,
+            {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs},
+        )
         checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
         checks.check_source_given(config.encoder_layers, source, **of_source)
         if source is not None and target is not None:

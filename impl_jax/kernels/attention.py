@@ -18,7 +18,7 @@ MOST = {"cpu": 1 << 22, "default": 1 << 28}
 
 
 def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int, ...]:
-    """The queries that are computed together on each platform; () if all are, or a size is a symbol."""
+    """How many queries each platform computes together; () if all, or if a size is symbolic."""
     if not all(isinstance(size, int) for size in (batch, heads, target, source)):
         return ()
     lengths = tuple(
@@ -106,16 +106,15 @@ def attend_by_head(
     value_bgse: jax.Array,
     mask_bhts: jax.Array | None = None,
 ) -> jax.Array:
-    """`scaled_dot_product_attention`, `b t h e`: heads that share a key head are rows of one product.
+    """`scaled_dot_product_attention`, `b t h e`, of few queries to keys that lie by head.
 
-    Keys and values have the heads before the positions, so that each head reads one piece of memory.
+    The heads that share a key head are rows of one product. Keys and values have the heads before
+    the positions, so that each head reads one piece of memory.
     """
     (batch, target, heads, size), (_, groups, source, _) = query_bthk.shape, key_bgsk.shape
     query_bgrk = query_bthk.swapaxes(1, 2).reshape(batch, groups, heads // groups * target, size)
     dtype = upcast_dtype(query_bthk.dtype)
-    logits_bgrs = jnp.einsum(
-        "bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=dtype
-    )
+    logits_bgrs = jnp.einsum("bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=dtype)
     logits_bhts = (logits_bgrs * size**-0.5).reshape(batch, heads, target, source)
     weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
     output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bhts.reshape(logits_bgrs.shape), value_bgse)

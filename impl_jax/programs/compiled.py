@@ -24,7 +24,7 @@ def compiled(function: Callable[..., Any], least: int = LEAST) -> Callable[..., 
     `check_ids`, it is called before the program, which cannot raise. A Transformer and its
     `training_loss` leave padding out from `least` on, as `unpadded` of them does.
     """
-    owner = getattr(function, "__self__", function)
+    owner: Any = getattr(function, "__self__", function)
     module = owner if isinstance(owner, nnx.Module) else None
     name = "__call__" if function is module else getattr(function, "__name__", "")
     signature, check_ids = inspect.signature(function), getattr(owner, "check_ids", None)

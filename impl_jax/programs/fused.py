@@ -53,7 +53,7 @@ class FusedAttention(MultiHeadAttention):
 
 
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
-    """A copy of the model in evaluation mode, for steps and searches; such a copy is itself returned.
+    """A copy of the model in evaluation mode, for steps and searches; of such a copy itself.
 
     dtype: of the weights and the computation, by default the model's own; int8: of the projections,
     all else is float32 (INT8).
@@ -90,7 +90,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
 
 
 def _fuse_layer(layer: Any, kind: Kind, of_itself: bool) -> None:
-    """Fuses projections; of_itself: queries, keys and values of the self-attention in one product."""
+    """Fuses projections. of_itself: queries, keys and values of self-attention in one product."""
     for name in ("self_attention", "cross_attention"):
         attention = getattr(layer, name, None)
         if type(attention) is not MultiHeadAttention:

@@ -91,7 +91,7 @@ def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
 def batch_of(
     config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any
 ) -> int:
-    """The number of rows. Raises ValueError if what the model reads first is missing or too much."""
+    """The number of rows. Raises ValueError if the source or prefix is missing, or one too many."""
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     return len(prefix if source is None else source)

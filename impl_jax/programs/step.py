@@ -117,7 +117,9 @@ def evaluation(graph: Any, random: list[Any]) -> Callable[..., jax.Array]:
     return evaluate
 
 
-def _loss(model: Transformer, flat: Flat, source: Any, target: Any, *options: Any, **more: Any) -> Any:
+def _loss(
+    model: Transformer, flat: Flat, source: Any, target: Any, *options: Any, **more: Any
+) -> Any:
     """The loss of a batch: of classes, if the model has them."""
     if model.config.classes:
         return model.classification_loss(source, target, *options, **more)

@@ -75,7 +75,8 @@ def unpadded(function: Callable[..., Any], least: int = LEAST) -> Callable[..., 
 
     least: the saved positions times the model's width from which that is worth it.
     """
-    model, signature = getattr(function, "__self__", function), inspect.signature(function)
+    model: Any = getattr(function, "__self__", function)
+    signature = inspect.signature(function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         arguments = {**signature.bind_partial(*args).arguments, **kwargs}
@@ -141,16 +142,17 @@ def _logits(
     """The logits `1 n v` of the target's flat tokens, and these."""
     model.check_given(source, target, source_mask_bs, target_mask_bt, segment_bs)
     memory_1nd: jax.Array | None = None
-    read: Tokens | None = None
+    source_mask: Any = None
     if source is not None:
         x_bsd, source_mask_bs = model.embed("source", source, source_mask_bs, keep, segment_bs)
         read = flat.source or Tokens(None, None, source_mask_bs)
-        mask = PaddedMask(padding_mask(source_mask_bs), read, read)
-        memory_1nd = model.encoder(unpad(x_bsd, read), mask, _flat(part(keep, "encoder"), read))
+        source_mask = PaddedMask(padding_mask(source_mask_bs), read, read)
+        encoder_keep = _flat(part(keep, "encoder"), read)
+        memory_1nd = model.encoder(unpad(x_bsd, read), source_mask, encoder_keep)
     x_btd, target_mask_bt = model.embed("target", target, target_mask_bt, keep)
     written = flat.target or Tokens(None, None, target_mask_bt)
-    self_mask = PaddedMask(padding_mask(target_mask_bt), written, written)
-    cross_mask = read and PaddedMask(padding_mask(source_mask_bs), written, read)
+    self_mask: Any = PaddedMask(padding_mask(target_mask_bt), written, written)
+    cross_mask = source_mask and source_mask._replace(query=written)
     keep = _flat(part(keep, "decoder"), written)
     x_1nd = model.decoder(unpad(x_btd, written), memory_1nd, self_mask, cross_mask, keep)
     return model.head(x_1nd), written
@@ -216,10 +218,7 @@ def of_loss(
     masks = _real(config, least, source), mask_bt
     steps = [_steps(config, least, mask, parts) for mask in masks]
     return Flat(
-        *(
-            _tokens(mask, own and max(steps), parts)
-            for mask, own in zip(masks, steps, strict=True)
-        )
+        *(_tokens(mask, own and max(steps), parts) for mask, own in zip(masks, steps, strict=True))
     )
 
 
@@ -258,7 +257,7 @@ def _is_spread(x: Any) -> bool:
 def _steps(
     config: TransformerConfig, least: int, mask_bt: np.ndarray | None, parts: int = 1
 ) -> int:
-    """How many steps of `_step` positions hold the tokens of every part; 0 if too little is saved."""
+    """The steps of `_step` positions that hold the tokens of every part; 0: too little is saved."""
     if mask_bt is None or not mask_bt.size:
         return 0
     positions, step = mask_bt.size // parts, _step(mask_bt, parts)
