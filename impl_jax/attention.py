@@ -10,9 +10,9 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
-from .fast.attention import chunk_lengths, in_chunks
-from .fast.packing import Packing, pack, unpack
 from .framework import beside, einsum, has_explicit_axes
+from .kernels.attention import in_chunks
+from .kernels.unpadding import in_rows
 from .mask import causal_mask, combine_masks
 from .precision import upcast_dtype
 from .projection import Projection
@@ -36,21 +36,35 @@ def scaled_dot_product_attention(
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
-    XLA fuses scale, bias, mask and softmax between the two contractions. `jax.nn.dot_product_attention` is no substitute: it gives the
-    mean of the values where a query may attend to nothing, aligns causality to the first key, and needs values as wide as keys.
-    Many queries are computed in chunks (`fast.attention`) where the weights are neither returned nor dropped.
+    `jax.nn.dot_product_attention` is no substitute: it gives the mean of the values if a query may
+    attend to nothing, aligns causality to the first key, and needs values as wide as keys.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
-    batch, target, heads, head_size = query_bthk.shape
+    batch, target, heads, _ = query_bthk.shape
     scores = (batch, heads, target, key_bsgk.shape[1])
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
-    if not return_weights and keep_bhts is None and (lengths := chunk_lengths(*scores)):
-        return in_chunks(
-            _output, lengths, query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal
-        )
+    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal
+    if not return_weights and keep_bhts is None:
+        return in_chunks(_attention, *given)
+    output_bthe, weights_bhts = _attention(*given, keep_bhts, dropout_rate)
+    return (output_bthe, weights_bhts) if return_weights else output_bthe
+
+
+def _attention(
+    query_bthk: jax.Array,
+    key_bsgk: jax.Array,
+    value_bsge: jax.Array,
+    mask_bhts: jax.Array | None = None,
+    bias_bhts: jax.Array | None = None,
+    causal: bool = False,
+    keep_bhts: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+) -> tuple[jax.Array, jax.Array]:
+    """Output and weights, which XLA leaves out of a program that does not use them."""
+    _, target, heads, head_size = query_bthk.shape
     key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
     dtype = upcast_dtype(query_bthk.dtype)
     logits_bhts = (
@@ -69,34 +83,20 @@ def scaled_dot_product_attention(
         weights_bhts if keep_bhts is None else Dropout(dropout_rate)(weights_bhts, keep_bhts)
     )
     output_bthe = einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
-    return (output_bthe, weights_bhts) if return_weights else output_bthe
-
-
-def _output(
-    query_bthk: jax.Array,
-    key_bsgk: jax.Array,
-    value_bsge: jax.Array,
-    mask_bhts: Any = None,
-    bias_bhts: Any = None,
-    causal: bool = False,
-) -> jax.Array:
-    """The output, of all queries together."""
-    return scaled_dot_product_attention(
-        query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, return_weights=True
-    )[0]
+    return output_bthe, weights_bhts
 
 
 def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
-    """Keys or values with each head as many times as query heads share it. The gradient is the sum over those heads."""
+    """Keys or values, each head once for every query head that shares it; the gradient is a sum."""
     sharding = jax.typeof(x_bsge).sharding if has_explicit_axes(x_bsge) else None
     return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2, out_sharding=sharding)
 
 
 class MultiHeadAttention(nnx.Module):
-    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
+    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
+    `output = sum_i head_i W_i^O + b^O`.
 
-    The kernels have the canonical axes; einsum contracts them without a reshape. packing, memory_packing: of a query and a memory that are
-    packed, as the output then is; masks are of rows.
+    The kernels have the canonical axes; einsum contracts them without a reshape.
     """
 
     def __init__(
@@ -132,31 +132,18 @@ class MultiHeadAttention(nnx.Module):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: jax.Array | None = None,
-        packing: Packing | None = None,
-        memory_packing: Packing | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
-        key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
-        query_bthk = unpack(self.queries(query_btd), packing)
-        return self.attend(
-            query_bthk,
-            key_bsgk,
-            value_bsge,
-            mask_bhts,
-            bias_bhts,
-            causal,
-            return_weights,
-            keep_bhts,
-            packing,
-        )
+        given = self.queries(query_btd), *self.keys_and_values(memory_bsd)
+        return self.attend(*given, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
 
     def queries(self, query_btd: jax.Array) -> jax.Array:
         """`x W^Q + b^Q`, `b t h k`."""
         return self.query(query_btd)
 
     def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The part that no query changes: `m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`."""
+        """`m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`: no query changes them."""
         return self.key(memory_bsd), self.value(memory_bsd)
 
     def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -173,9 +160,25 @@ class MultiHeadAttention(nnx.Module):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: jax.Array | None = None,
-        packing: Packing | None = None,
     ) -> Output:
-        """The rest: the attention of these queries to these keys and values, and the output's projection, of what the packing has."""
+        """`sum_i attention(query_i, key_i, value_i) W_i^O + b^O`, and the weights."""
+        rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts
+        output_bthe, weights_bhts = in_rows(self._attend, query_bthk, key_bsgk, value_bsge, *rest)
+        output_btd = self.output(output_bthe)
+        return (output_btd, weights_bhts) if return_weights else output_btd
+
+    def _attend(
+        self,
+        query_bthk: jax.Array,
+        key_bsgk: jax.Array,
+        value_bsge: jax.Array,
+        mask_bhts: jax.Array | None,
+        bias_bhts: jax.Array | None,
+        causal: bool,
+        return_weights: bool,
+        keep_bhts: jax.Array | None,
+    ) -> tuple[jax.Array, Any]:
+        """The attention, with random dropout of its weights; these are None unless asked for."""
         if keep_bhts is None:
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))
@@ -190,7 +193,4 @@ class MultiHeadAttention(nnx.Module):
             keep_bhts,
             self.weights_dropout.rate,
         )
-        if return_weights:
-            output_bthe, weights_bhts = attended
-            return self.output(pack(output_bthe, packing)), weights_bhts
-        return self.output(pack(attended, packing))
+        return attended if return_weights else (attended, None)

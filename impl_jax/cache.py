@@ -1,21 +1,39 @@
-"""Decoding in steps: the keys and values of what has been read are kept, so that a step computes its own tokens only."""
+"""Decoding in steps: keys and values are kept, so that a step computes its own tokens only."""
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
-from .fast.cache import Cache, empty, forward_step, next_tokens
-from .fast.fused import fused
-from .fast.request import bucket
-from .mask import token_mask
+from . import inputs
+from .attention import MultiHeadAttention
+from .framework import bucket, has_explicit_axes, is_traced
+from .kernels.attention import attend_by_head
+from .layers import DecoderLayer
+from .mask import padding_mask, token_mask
+from .positional_encoding import token_positions
+from .stacks import Decoder
 from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
+
+# source_mask_bs; target_mask_bt, False where nothing was read; read: how many positions are filled;
+# layers: of each the keys and values of self_attention and, with a memory, cross_attention. Keys
+# `b g s k` and values `b g s e` have the heads first, as `attend_by_head` reads them.
+Cache = Mapping[str, Any]
+Pair = tuple[jax.Array, jax.Array]
+LEFT_OUT: dict[type, tuple[str, ...]] = {  # what no step calls
+    Transformer: ("__call__", "decode", "embed"),
+    Decoder: ("__call__",),
+    DecoderLayer: ("__call__",),
+    MultiHeadAttention: ("__call__", "attend"),
+}
 
 
 def start_cache(
@@ -26,44 +44,52 @@ def start_cache(
     *,
     length: int,
 ) -> Cache:
-    """The cache before the first token: keys and values of the memory, which no step changes, and none of the target.
+    """The cache before the first token: keys and values of the memory, and none of the target.
 
-    memory_bsd: None of a decoder alone, which needs batch, the number of rows. length: the positions of the target that there is room for,
-    since a program has arrays of fixed shapes (`fast.cache.Cache`).
-    Raises ValueError on shapes that do not fit, and where there is no decoder.
+    batch: the number of rows of a decoder-only model, which has no memory. length: the positions of
+    the target that there is room for, since the arrays of a program have fixed shapes.
+    Raises ValueError on shapes that do not fit, and as `check_steps`.
     """
-    model = fused(model)
-    checks.check_memory(
-        model.config.cross_attention,
-        model.config.model_width,
-        None if memory_bsd is None else memory_bsd.shape,
-        source_mask_bs,
-    )
-    checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
-    if source_mask_bs is not None and memory_bsd is not None:
-        checks.check_token_mask(
-            "source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2]
-        )
-    return empty(model, memory_bsd, source_mask_bs, batch, length)
+    check_steps(model)
+    config, shape = model.config, None if memory_bsd is None else memory_bsd.shape
+    checks.check_memory(config.cross_attention, config.model_width, shape, source_mask_bs)
+    checks.check_batch(batch, None if shape is None else shape[0])
+    if source_mask_bs is not None and shape is not None:
+        kind = str(source_mask_bs.dtype)
+        checks.check_token_mask("source mask", source_mask_bs.shape, kind, shape[:2])
+    rows: Any = batch if shape is None else shape[0]
+    sizes, embedding = config.sizes, model.token_embedding("target")
+    dtype = embedding.dtype or embedding.table.dtype
+    nothing = [jnp.zeros((rows, sizes["g"], length, sizes[size]), dtype) for size in "ke"]
+    layers: list[dict[str, Any]] = [{"self_attention": (*nothing,)} for _ in model.decoder.layers]
+    if memory_bsd is not None:
+        for layer, layer_cache in zip(model.decoder.layers, layers, strict=True):
+            of_memory = layer.cross_attention.keys_and_values(memory_bsd)
+            layer_cache["cross_attention"] = _by_head(of_memory)
+    return {
+        "read": jnp.zeros((), jnp.int32),
+        "source_mask_bs": source_mask_bs,
+        "target_mask_bt": jnp.zeros((rows, length), bool),
+        "layers": layers,
+    }
 
 
 def decode_step(
     model: Transformer, target: jax.Array, cache: Cache, target_mask_bt: jax.Array | None = None
 ) -> tuple[jax.Array, Cache]:
-    """Logits `b t v` of the next t tokens of the target, those rows of `decode` on the whole of it, and the cache after them.
+    """Logits `b t v` of the target's next t tokens, as `decode` of all of it, and the cache after.
 
-    model: best what `fused` made; any other is fused at every call. Nothing is dropped, whatever the model's mode.
-    Raises ValueError on ids, masks and shapes that do not fit, and where a concrete cache has no room for the tokens.
+    Nothing is dropped, whatever the model's mode. Raises ValueError on ids, masks and shapes that
+    do not fit, if a concrete cache has no room for the tokens, and as `check_steps`.
     """
-    model = fused(model)
+    check_steps(model)
     checks.check_same_batch(cache=cache["target_mask_bt"].shape, target=target.shape)
     if target_mask_bt is None:
         target_mask_bt = token_mask(target, model.config.padding_id)
-    checks.check_token_mask(
-        "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
-    )
-    x_btd, cache = forward_step(model, target, *next_tokens(model.config, cache, target_mask_bt))
-    return model.head(x_btd), cache
+    kind = str(target_mask_bt.dtype)
+    checks.check_token_mask("target mask", target_mask_bt.shape, kind, target.shape[:2])
+    model = nnx.view(model, deterministic=True)
+    return read(model, target, *next_tokens(model.config, cache, target_mask_bt))
 
 
 def decode_in_steps(
@@ -75,22 +101,20 @@ def decode_in_steps(
     target_mask_bt: jax.Array | None = None,
     compiled: bool = True,
 ) -> jax.Array:
-    """`decode`, in steps of so many tokens: the same logits `b t v`, however the target is split.
+    """`decode`, in steps of these lengths: the same logits `b t v`, however the target is split.
 
     compiled: one program for each length of a step; otherwise operation by operation.
-    Raises ValueError as `decode`, and where splits are not lengths of at least 1 that add up to t.
+    Raises ValueError as `decode`, and unless splits are lengths of at least 1 that add up to t.
     """
     model.config.need_decoder()
-    model.embedding_of("target").check_ids(target)
+    model.token_embedding("target").check_ids(target)
     checks.check_splits(splits, target.shape)
     checks.check_length(target.shape[1], model.config.max_positions)
     if target_mask_bt is not None:
-        checks.check_token_mask(
-            "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
-        )
+        kind = str(target_mask_bt.dtype)
+        checks.check_token_mask("target mask", target_mask_bt.shape, kind, target.shape[:2])
     start, step = (_start_cache, _decode_step) if compiled else (start_cache, decode_step)
-    model, logits = fused(model), []
-    rows = len(target) if memory_bsd is None else None
+    rows, logits = len(target) if memory_bsd is None else None, []
     cache = start(model, memory_bsd, source_mask_bs, rows, length=bucket(target.shape[1]))
     for end, length in zip(itertools.accumulate(splits), splits, strict=True):
         part = slice(end - length, end)
@@ -107,7 +131,121 @@ _decode_step = functools.partial(jax.jit, donate_argnames="cache")(decode_step)
 def reorder(cache: Cache, row_b: jax.Array) -> Cache:
     """`cache'[i] = cache[row_b[i]]`, of every key, value and mask: a row takes its past with it.
 
-    This copies the whole cache. `beam_search` does without: its beams are queries of one row (`fast.beams.Beams`).
+    This copies the cache. `beam_search` does without: its beams are queries of one row (`Beams`).
     """
     of_rows = {name: held for name, held in cache.items() if name != "read"}
     return {**cache, **jax.tree.map(lambda held: held[row_b], of_rows)}
+
+
+def next_tokens(
+    config: TransformerConfig, cache: Cache, target_mask_bt: jax.Array
+) -> tuple[Cache, jax.Array, jax.Array]:
+    """What `read` takes for the next tokens: the cache with their mask, positions, and a mask."""
+    place, length, room = cache["read"], target_mask_bt.shape[1], cache["target_mask_bt"].shape[1]
+    read_bt = jax.lax.dynamic_update_slice_in_dim(
+        cache["target_mask_bt"], jnp.asarray(target_mask_bt), place, axis=1
+    )
+    all_bt = token_positions(read_bt, config.position_start)
+    position_bt = jax.lax.dynamic_slice_in_dim(all_bt, place, length, axis=1)
+    causal_mask_bhts = (jnp.arange(room) <= place + jnp.arange(length)[:, None])[None, None]
+    mask_bhts = padding_mask(read_bt) & causal_mask_bhts
+    return {**cache, "target_mask_bt": read_bt}, position_bt, mask_bhts
+
+
+def read(
+    model: Transformer,
+    target: jax.Array,
+    cache: Cache,
+    position_bt: jax.Array,
+    self_mask_bhts: jax.Array,
+) -> tuple[jax.Array, Cache]:
+    """Logits `b t v` of more tokens, and the cache after them. model: in evaluation.
+
+    The tokens have any positions and attend to what the mask allows: they are the next ones of a
+    target, see `next_tokens`, or those of many beams.
+    """
+    place, room = cache["read"], cache["target_mask_bt"].shape[1]
+    if not is_traced(place) and (needed := int(place) + target.shape[1]) > room:
+        raise ValueError(f"the cache must have room for {needed} tokens; got length={room}")
+    x_btd = inputs.embed(model, "target", target, position_bt, length=room)
+    source_mask_bs, layers = cache["source_mask_bs"], []
+    cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
+    masks = self_mask_bhts, cross_mask_bhts
+    for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
+        x_btd, layer_cache = decoder_layer_step(layer, x_btd, layer_cache, place, *masks)
+        layers.append(layer_cache)
+    x_btd = model.decoder.final_norm(x_btd) if model.decoder.final_norm else x_btd
+    return model.head(x_btd), {**cache, "read": place + target.shape[1], "layers": layers}
+
+
+def decoder_layer_step(
+    layer: DecoderLayer,
+    x_btd: jax.Array,
+    cache: Mapping[str, Pair],
+    place: jax.Array,
+    self_mask_bhts: jax.Array,
+    cross_mask_bhts: jax.Array | None,
+) -> tuple[jax.Array, dict[str, Pair]]:
+    """The layer on more tokens, and its cache with their keys and values from `place` on.
+
+    XLA writes in place if nothing else reads the old cache.
+    """
+    written = {**cache}
+
+    def attend(y_btd: jax.Array) -> jax.Array:
+        query_bthk, *new = layer.self_attention.project(y_btd)
+        key_bgsk, value_bgse = written["self_attention"] = _written(
+            cache["self_attention"], _by_head(new), place
+        )
+        output_bthe = attend_by_head(query_bthk, key_bgsk, value_bgse, self_mask_bhts)
+        return layer.self_attention.output(output_bthe)
+
+    def attend_to_memory(y_btd: jax.Array) -> jax.Array:
+        query_bthk = layer.cross_attention.queries(y_btd)
+        memory = cache["cross_attention"]
+        return layer.cross_attention.output(attend_by_head(query_bthk, *memory, cross_mask_bhts))
+
+    crosses = "cross_attention" in cache
+    return layer.run(x_btd, attend, attend_to_memory if crosses else None), written
+
+
+def _written(held: Pair, new: Pair, place: jax.Array) -> Pair:
+    """Keys and values with new ones at the positions from `place` on."""
+    key_bgsk, value_bgse = (
+        jax.lax.dynamic_update_slice_in_dim(old, part.astype(old.dtype), place, axis=2)
+        for old, part in zip(held, new, strict=True)
+    )
+    return key_bgsk, value_bgse
+
+
+def _by_head(pair: Any) -> Pair:
+    """Keys and values with their heads before their positions."""
+    key_bsgk, value_bsge = pair
+    return key_bsgk.swapaxes(1, 2), value_bsge.swapaxes(1, 2)
+
+
+def check_steps(model: Transformer) -> None:
+    """Raises ValueError on a model that cannot be run in steps, which call what its modules hold.
+
+    It needs a decoder whose modules do in a call what those of this package do, and no mesh of
+    explicit axes.
+    """
+    model.config.need_decoder()
+    parts: list[tuple[str, Any, type]] = [("model", model, Transformer)]
+    parts.append(("decoder", model.decoder, Decoder))
+    for index, layer in enumerate(model.decoder.layers):
+        parts.append((f"decoder.layers.{index}", layer, DecoderLayer))
+        for name in ("self_attention", "cross_attention")[: 1 + model.config.cross_attention]:
+            attention = getattr(layer, name, None)
+            parts.append((f"decoder.layers.{index}.{name}", attention, MultiHeadAttention))
+    for name, module, kind in parts:
+        own = (getattr(type(module), one, None) is getattr(kind, one) for one in LEFT_OUT[kind])
+        if not isinstance(module, kind) or not all(own):
+            needed = f"a {kind.__name__} with its own {', '.join(LEFT_OUT[kind])}"
+            found = type(module).__name__
+            raise ValueError(f"decoding in steps needs {name} to be {needed}; got {found}")
+    if has_explicit_axes(model.token_embedding("target").table[...]):
+        raise ValueError(
+            "decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); "
+            "got a mesh of explicit ones"
+        )

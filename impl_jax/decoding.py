@@ -1,21 +1,26 @@
 """Answers: greedy search, sampling and beam search over a model that decodes in steps."""
 
-import contextlib
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax.typing import Dtype
 
 from reference_numpy import checks
 from reference_numpy.strategy import Strategy
 
-from .fast import search
-from .fast.compiled import graphs
-from .fast.fused import fused
-from .fast.request import Plan, batch_of, plan, request
+from . import sampling
+from .beams import Beams
+from .cache import Cache, next_tokens, read, start_cache
+from .mask import token_mask
+from .positional_encoding import token_positions
+from .precision import upcast_dtype, upcast_half
+from .programs.compiled import graphs
+from .programs.fused import fused
+from .programs.search import Plan, Program, Request, batch_of, plan, request
 from .transformer import Transformer
 
 __all__ = ["Searcher"]
@@ -25,13 +30,15 @@ Answers = dict[str, jax.Array]
 
 
 class Searcher:
-    """The searches of a model as it is now: its weights are copied by `fused`, and rounded to `dtype` where given.
+    """The searches of a model as it is when this is made: `fused` copies its weights.
 
-    dtype: int8 is that of the projections (INT8). What stands in for a projection, such as an adapter, is called as it is.
-    A whole search is one XLA program: the encoder, the prefix, and a loop of steps that ends with the last answer. Source, prefix and
-    answer are padded to few lengths, and the strategy's numbers are arguments but for beam_size, no_repeat_ngram and top_k, so that others
-    need no new program; all searchers of models of the same structure share search.
-    Ids are checked before the program, and whether a logit was inf or NaN after it. compiled=False runs operation by operation.
+    dtype: of these weights, by default the model's; int8: of the projections (INT8). What stands in
+    for a projection, such as an adapter, is called as it is.
+    A whole search is one XLA program: the encoder, the prefix, and a loop of steps that ends with
+    the last answer. All models of one structure share it. Source, prefix and answer are padded to
+    few lengths, and the strategy's numbers are arguments, except beam_size, no_repeat_ngram and
+    top_k. Ids are checked before the program, and logits after it.
+    compiled=False runs operation by operation.
     """
 
     def __init__(
@@ -44,7 +51,7 @@ class Searcher:
     @property
     def graphs(self) -> int:
         """How many programs have been compiled for the searches of all models."""
-        return graphs(search.one_by_one, search.beam_search)
+        return graphs(one_by_one, beam_search)
 
     def greedy_search(
         self,
@@ -54,21 +61,19 @@ class Searcher:
         source_mask_bs: Any = None,
         prefix_mask_bp: Any = None,
     ) -> Answers:
-        """`token_n = argmax_v log p(v | source, tokens before)`, of equals the lower id: token_bn `b n` and log_p_bn of each token.
+        """`token_n = argmax_v log p(v | source, tokens before)`, of equals the lower id.
 
-        source: ids `b s`; None of a decoder alone, which needs a prefix, its prompt. strategy: a Strategy, or a mapping of its fields.
-        prefix: ids `b p` that every answer follows, in place of the start token, shorter ones padded on the left. prefix_mask_bp: boolean,
-        True = real token; without it, every id but the padding id.
-        Raises ValueError on ids and options that do not fit, where prefix and answer may be longer than the table of positions, and where
-        a logit is inf or NaN.
+        source: ids `b s`; None for a decoder-only model, which needs a prefix, its prompt.
+        strategy: a Strategy, or a mapping of its fields. prefix: ids `b p` that every answer
+        follows, in place of the start token; shorter ones are padded on the left. prefix_mask_bp:
+        boolean, True = real token; by default every id but the padding id.
+        Returns token_bn, `b n`, and log_p_bn of each token. Raises ValueError on ids and options
+        that do not fit, if prefix and answer may be longer than the table of positions, and if a
+        logit is inf or NaN.
         """
-        return self._one_by_one(
-            Strategy.of(strategy, self._model.config),
-            source,
-            prefix,
-            source_mask_bs,
-            prefix_mask_bp,
-        )
+        strategy = Strategy.of(strategy, self._model.config)
+        masks = source_mask_bs, prefix_mask_bp
+        return self._one_by_one(plan(strategy), strategy, source, prefix, *masks)
 
     def sample(
         self,
@@ -79,23 +84,18 @@ class Searcher:
         source_mask_bs: Any = None,
         prefix_mask_bp: Any = None,
     ) -> Answers:
-        """As `greedy_search`, but each token is drawn by its uniform number: penalties, temperature, top-k, top-p, then `draw` (SAMPLE)."""
+        """As `greedy_search`, but each token is drawn by its uniform number (SAMPLE).
+
+        Penalties, temperature, top-k and top-p come first, then `draw`.
+        """
         strategy, uniform_bn = Strategy.of(strategy, self._model.config), np.asarray(uniform_bn)
-        shape = (
-            batch_of(self._model.config, strategy, source, prefix, source_mask_bs),
-            strategy.max_new_tokens,
-        )
-        checks.check_uniform(
-            uniform_bn.shape, shape, uniform_bn.min(initial=0), uniform_bn.max(initial=0)
-        )
-        return self._one_by_one(
-            strategy,
-            source,
-            prefix,
-            source_mask_bs,
-            prefix_mask_bp,
-            uniform_bn if strategy.temperature else None,
-        )
+        rows = batch_of(self._model.config, strategy, source, prefix, source_mask_bs)
+        bounds = uniform_bn.min(initial=0), uniform_bn.max(initial=0)
+        checks.check_uniform(uniform_bn.shape, (rows, strategy.max_new_tokens), *bounds)
+        given = source, prefix, source_mask_bs, prefix_mask_bp
+        if not strategy.temperature:
+            return self._one_by_one(plan(strategy), strategy, *given)
+        return self._one_by_one(plan(strategy, drawn=True), strategy, *given, uniform_bn)
 
     def beam_search(
         self,
@@ -105,61 +105,186 @@ class Searcher:
         source_mask_bs: Any = None,
         prefix_mask_bp: Any = None,
     ) -> Answers:
-        """The n_best hypotheses of the highest `log p / ((5 + n) / 6)^alpha`: token_bwn `b w n`, best first, and score_bw (BEAM).
+        """The n_best hypotheses of the highest `log p / ((5 + n) / 6)^alpha`, best first (BEAM).
 
-        The beams of a row are queries of one cache: none is reordered (`fast.beams.Beams`).
+        Returns token_bwn `b w n` and score_bw. Arguments and errors as `greedy_search`.
         """
         strategy = Strategy.of(strategy, self._model.config)
-        found = self._run(
-            search.beam_search,
-            plan(strategy, strategy.beam_size),
-            strategy,
-            source,
-            prefix,
-            source_mask_bs,
-            prefix_mask_bp,
-        )
+        given = source, prefix, source_mask_bs, prefix_mask_bp
+        found = self._run(beam_search, plan(strategy, strategy.beam_size), strategy, *given)
         token_bwn = found["token_bwn"][:, : strategy.n_best, : strategy.max_new_tokens]
-        return {
-            "token_bwn": jax.device_put(token_bwn),
-            "score_bw": jax.device_put(found["score_bw"][:, : strategy.n_best]),
-        }
+        score_bw = found["score_bw"][:, : strategy.n_best]
+        return {"token_bwn": jax.device_put(token_bwn), "score_bw": jax.device_put(score_bw)}
 
-    def _one_by_one(
+    def _one_by_one(self, chosen: Plan, strategy: Strategy, *given: Any) -> Answers:
+        found = self._run(one_by_one, chosen, strategy, *given)
+        length = strategy.max_new_tokens
+        return {name: jax.device_put(found[name][:, :length]) for name in ("token_bn", "log_p_bn")}
+
+    def _run(
         self,
+        search: Program,
+        chosen: Plan,
         strategy: Strategy,
         source: Any,
         prefix: Any,
-        source_mask_bs: Any,
-        prefix_mask_bp: Any,
-        uniform_bn: Any = None,
-    ) -> Answers:
-        chosen = plan(strategy, drawn=uniform_bn is not None)
-        found = self._run(
-            search.one_by_one,
-            chosen,
-            strategy,
-            source,
-            prefix,
-            source_mask_bs,
-            prefix_mask_bp,
-            uniform_bn,
-        )
-        return {
-            name: jax.device_put(found[name][:, : strategy.max_new_tokens])
-            for name in ("token_bn", "log_p_bn")
-        }
-
-    def _run(
-        self, program: Any, chosen: Plan, strategy: Strategy, source: Any, prefix: Any, *given: Any
+        *more: Any,
     ) -> dict[str, np.ndarray]:
-        """What the program returns, for arguments that it takes unchecked."""
-        arguments = request(self._model.config, strategy, source, prefix, *given)
+        """What the search returns, for arguments that it takes unchecked."""
+        arguments = request(self._model.config, strategy, source, prefix, *more)
         self._model.check_ids(source, prefix)
-        with contextlib.nullcontext() if self._compiled else jax.disable_jit():
-            found = jax.device_get(program(self._structure, self._leaves, chosen, arguments))
-        checks.check_logits(bool(found.pop("valid")))
-        return found
+        return search(self._structure, self._leaves, chosen, arguments, self._compiled)
 
 
 _fused = functools.partial(jax.jit, static_argnames="dtype")(fused)
+
+
+class Answer(NamedTuple):
+    """The answers of all rows after some steps; token_b: what each row reads next."""
+
+    step: jax.Array
+    token_b: jax.Array
+    token_bn: jax.Array
+    log_p_bn: jax.Array
+    done_b: jax.Array
+
+
+@Program
+def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Array]:
+    """Greedy search, or with uniform numbers sampling: one answer a row, token by token."""
+
+    def step(state: tuple[Answer, Cache, jax.Array]) -> tuple[Answer, Cache, jax.Array]:
+        answer, cache, valid = state
+        mask_b1 = token_mask(answer.token_b[:, None], model.config.padding_id)
+        next_b1 = next_tokens(model.config, cache, mask_b1)
+        logits_b1v, cache = read(model, answer.token_b[:, None], *next_b1)
+        logits_bv, log_p_bv, finite = _checked(request, logits_b1v[:, 0])
+        scores_bv = _penalised(plan, model, request, answer.token_bn, answer.step, logits_bv)
+        token_b = _chosen(plan, request, scores_bv, answer.step)
+        # If no token may follow, the answer ends.
+        token_b = jnp.where(_at(scores_bv, token_b) == -jnp.inf, request.end_id, token_b)
+        log_p_b = jnp.where(answer.done_b, 0, _at(log_p_bv, token_b))
+        token_b = jnp.where(answer.done_b, request.pad_id, token_b)
+        token_bn, log_p_bn = (
+            jax.lax.dynamic_update_index_in_dim(old, new, answer.step, axis=1)
+            for old, new in ((answer.token_bn, token_b), (answer.log_p_bn, log_p_b))
+        )
+        done_b = answer.done_b | (token_b == request.end_id)
+        answer = Answer(answer.step + 1, token_b, token_bn, log_p_bn, done_b)
+        return answer, cache, valid & finite
+
+    def goes_on(state: tuple[Answer, Cache, jax.Array]) -> jax.Array:
+        return (state[0].step < request.max_new_tokens) & ~state[0].done_b.all()
+
+    cache, dtype = _after_prefix(model, request, plan.room)
+    token_bn = jnp.full((len(request.prefix_bp), plan.room), request.pad_id, int)
+    log_p_bn, done_b = jnp.zeros(token_bn.shape, dtype), jnp.zeros(len(token_bn), bool)
+    first = Answer(jnp.zeros((), int), request.prefix_bp[:, -1], token_bn, log_p_bn, done_b)
+    answer, _, valid = jax.lax.while_loop(goes_on, step, (first, cache, jnp.ones((), bool)))
+    return {"token_bn": answer.token_bn, "log_p_bn": answer.log_p_bn, "valid": valid}
+
+
+@Program
+def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Array]:
+    """The hypotheses of each row; its beams are queries of one cache, which is never reordered."""
+    batch, size, room = len(request.prefix_bp), plan.beams, plan.room
+    prefix_bp, prefix_mask_bp = (
+        jnp.repeat(x, size, axis=0) for x in (request.prefix_bp, request.prefix_mask_bp)
+    )
+    of_beams = request._replace(prefix_bp=prefix_bp, prefix_mask_bp=prefix_mask_bp)
+    prefix_mask_bwp = prefix_mask_bp[:, :-1].reshape(batch, size, -1)
+    last_bw = token_positions(request.prefix_mask_bp, model.config.position_start)[:, -1:]
+
+    def step(state: tuple[Beams, Cache, jax.Array]) -> tuple[Beams, Cache, jax.Array]:
+        beams, cache, valid = state
+        read_n1 = (jnp.arange(room) <= beams.length)[:, None]
+        own_bwnw = (beams.place_bwn[..., None] == jnp.arange(size)) & read_n1
+        own_bwt = own_bwnw.reshape(batch, size, room * size)
+        mask_bwt = jnp.concatenate([prefix_mask_bwp, own_bwt], axis=2)
+        position_bw = jnp.broadcast_to(last_bw + beams.length, (batch, size))
+        logits_bwv, cache = read(model, beams.token_bw, cache, position_bw, mask_bwt[:, None])
+        _, log_p_bwv, finite = _checked(request, logits_bwv)
+        token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (beams.live_bwn, log_p_bwv))
+        scores_bv = _penalised(plan, model, of_beams, token_bn, beams.length, log_p_bv)
+        beams = beams.advance(
+            scores_bv.reshape(log_p_bwv.shape), request.length_penalty_n,
+            request.end_id, request.max_new_tokens, request.early_stop,
+        )  # fmt: skip
+        return beams, cache, valid & finite
+
+    def goes_on(state: tuple[Beams, Cache, jax.Array]) -> jax.Array:
+        return (state[0].length < request.max_new_tokens) & ~state[0].done_b.all()
+
+    cache, dtype = _after_prefix(model, request, room * size)
+    first = Beams.start(prefix_bp[:, -1].reshape(batch, size), room, request.pad_id, dtype)
+    beams, _, valid = jax.lax.while_loop(goes_on, step, (first, cache, jnp.ones((), bool)))
+    return {"token_bwn": beams.kept_bwn, "score_bw": beams.kept_bw, "valid": valid}
+
+
+def _after_prefix(model: Transformer, request: Request, room: int) -> tuple[Cache, jnp.dtype]:
+    """The cache after all of the prefix but its last token, and the dtype of scores.
+
+    room: for the tokens that follow.
+    """
+    source, source_mask_bs, memory_bsd = request.source, request.source_mask_bs, None
+    if source is not None:
+        memory_bsd = model.encode(source, source_mask_bs)
+    batch, before = len(request.prefix_bp), request.prefix_bp.shape[1] - 1
+    cache = start_cache(model, memory_bsd, source_mask_bs, batch, length=before + room)
+    if before:
+        prefix = next_tokens(model.config, cache, request.prefix_mask_bp[:, :-1])
+        _, cache = read(model, request.prefix_bp[:, :-1], *prefix)
+    return cache, upcast_dtype(cache["layers"][0]["self_attention"][0].dtype)
+
+
+def _checked(request: Request, logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The logits in the dtype of scores, -inf for forbidden ids; log p; whether all are valid.
+
+    NaN and inf stay, also of forbidden ids, and show in the sum.
+    """
+    logits = upcast_half(logits)
+    logits = jnp.where(request.forbidden_v & (logits < jnp.inf), -jnp.inf, logits)
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    x = logits - largest
+    log_total = jnp.log(jnp.sum(jnp.exp(x), axis=-1, keepdims=True))
+    return logits, x - log_total, ~(jnp.isnan(log_total) & (largest != -jnp.inf)).any()
+
+
+def _penalised(
+    plan: Plan,
+    model: Transformer,
+    request: Request,
+    token_bn: jax.Array,
+    count: jax.Array,
+    scores_bv: jax.Array,
+) -> jax.Array:
+    """The scores by which the next token is chosen, after `count` tokens of the answer."""
+    if plan.repetition or plan.no_repeat_ngram:
+        free = token_bn.shape[1] - count
+        mask_bn = token_mask(token_bn, model.config.padding_id)
+        mask_bn &= jnp.arange(token_bn.shape[1]) < count
+        # The free places go to the left, as padding: the target ends at the end of the array.
+        target_bt, mask_bt = (
+            jnp.roll(jnp.concatenate(pair, axis=1), free, axis=1)
+            for pair in ((request.prefix_bp, token_bn), (request.prefix_mask_bp, mask_bn))
+        )
+        penalties = request.repetition_penalty, plan.no_repeat_ngram
+        scores_bv = sampling.penalise(scores_bv, target_bt, *penalties, mask_bt)
+    is_end_v = jnp.arange(scores_bv.shape[1]) == request.end_id
+    return jnp.where(is_end_v & (count < request.min_new_tokens), -jnp.inf, scores_bv)
+
+
+def _chosen(plan: Plan, request: Request, scores_bv: jax.Array, step: jax.Array) -> jax.Array:
+    """The likeliest token of each row, or the drawn one."""
+    if request.uniform_bn is None:
+        return scores_bv.argmax(axis=1)
+    # What is drawn if no token is possible is replaced by the end.
+    stuck_b1 = scores_bv.max(axis=1, keepdims=True) == -jnp.inf
+    top_p = request.top_p if plan.by_probability else 1
+    scores_bv = jnp.where(stuck_b1, 0, scores_bv)
+    kept_bv = sampling.truncate(scores_bv, request.temperature, plan.top_k, top_p)
+    return sampling.draw(kept_bv, request.uniform_bn[:, step])
+
+
+def _at(x_bv: jax.Array, id_b: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(x_bv, id_b[:, None], axis=1)[:, 0]

@@ -17,13 +17,22 @@ __all__ = ["Dropout"]
 Tree = Mapping[str, Any]  # keep masks by site
 
 
+def part(keep: Tree | None, *names: str) -> Any:
+    """The keep masks below these names; None if there are none."""
+    for name in names:
+        keep = (keep or {}).get(name)
+    return keep
+
+
 class Dropout(nnx.Dropout):
     """`y = x / (1 - rate)` where keep, otherwise 0; half-precision dtypes divide in float32.
 
-    A keep mask that is given is applied in every mode. Without one it is drawn from the module's rngs, and after `model.eval()` the
-    module is the identity. A module with rate 0 needs no rngs and holds none, as does one whose rngs have no stream to draw from.
-    A drawn mask changes the module, whose stream counts its draws: `nnx.jit` and `compiled` write the count back. Under `jax.jit` of a
-    function that takes a module the change is lost, and every call draws the same masks; give it the module's state, and return that.
+    A given keep mask is applied in every mode. Otherwise a mask is drawn from the module's rngs;
+    after `model.eval()` the module is the identity. A module with rate 0, or whose rngs have no
+    stream to draw from, holds no rngs.
+    A drawn mask changes the module, whose stream counts its draws: `nnx.jit` and `compiled` write
+    the count back. `jax.jit` of a function that takes a module loses it, and every call draws the
+    same masks; give such a function the module's state, and return that.
     """
 
     def __init__(
@@ -41,7 +50,7 @@ class Dropout(nnx.Dropout):
         return jnp.where(keep, upcast_half(x) / (1 - self.rate), 0).astype(x.dtype)
 
     def draw(self, shape: tuple[int, ...]) -> jax.Array | None:
-        """A random keep mask, of 16 random bits for an entry; None where nothing is dropped: in evaluation, and with rate 0."""
+        """A random keep mask, of 16 random bits an entry; None in evaluation and with rate 0."""
         if self.deterministic or not self.rate:
             return None
         if self.rngs is None:

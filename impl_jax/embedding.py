@@ -18,8 +18,9 @@ class Embedding(nnx.Module):
     """Rows of the table `v d`, by id or as a mixture: `x = sqrt(d)^scale * table[token]`.
 
     dtype: of the result, and so of the computation that follows; by default param_dtype.
-    Half-precision dtypes take the rows from a float32 copy, which XLA never makes: it is where the gradient of a frequent token adds up.
-    Ids out of range raise ValueError where they are concrete; a traced program cannot raise and gives NaN rows instead.
+    Half-precision dtypes take the rows from a float32 copy, which XLA never makes: the gradient of
+    a frequent token adds up there. Concrete ids out of range raise ValueError; a traced program
+    cannot raise and gives NaN rows.
     """
 
     def __init__(
@@ -42,14 +43,14 @@ class Embedding(nnx.Module):
         return (x_btd * table_vd.shape[1] ** 0.5 if self.scale else x_btd).astype(table_vd.dtype)
 
     def check_ids(self, token: jax.Array) -> None:
-        """Raises ValueError on axes and dtypes that are no tokens, and on concrete ids outside 0 .. v-1."""
+        """Raises ValueError on what is no token, and on concrete ids out of range."""
         checks.check_tokens(
             "token", token.shape, str(token.dtype), self.table.shape[0], *id_bounds(token)
         )
 
 
 class SegmentEmbedding(nnx.Module):
-    """Rows of the table of segments `a d`: `x = table[segment]`, `b s d`. dtype and segments out of range: as of `Embedding`."""
+    """Rows of the table of segments `a d`: `x = table[segment]`, `b s d`. See `Embedding`."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class SegmentEmbedding(nnx.Module):
 class Logits(nnx.Module):
     """Scores of the next token before softmax: `logits = x W + b`, with b by config.
 
-    tied: the module has no kernel of its own; the call gives it the transposed table.
+    tied: the module has no kernel of its own; the call passes the transposed table.
     """
 
     def __init__(

@@ -1,28 +1,30 @@
-"""An encoder alone, from token ids to the classes of a row and the logits of masked tokens, and the loss of its classes."""
+"""Encoder-only models: the classes of a row and their loss, and the logits of masked tokens."""
 
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
-from .dropout import Tree
+from .dropout import Tree, part
+from .embedding import Embedding
+from .heads import Classifier, MaskedLanguageHead, Pooler
 from .loss import cross_entropy
 
-__all__ = ["EncoderOnly"]
+__all__ = ["EncoderHeads"]
 
 
-class EncoderOnly(nnx.Module):
-    """The methods of `Transformer` that are an encoder's alone. Each raises ValueError where the config does not have its head."""
+class EncoderHeads(nnx.Module):
+    """The heads of a `Transformer` that is an encoder only.
 
-    config: Any
-    table: Any
-    encode: Any
-    pooler: Any
-    classifier: Any
-    masked_language_head: Any
+    Each method raises ValueError if the config does not have its head.
+    """
+
+    config: TransformerConfig
+    pooler: Pooler
+    classifier: Classifier
+    masked_language_head: MaskedLanguageHead
 
     def pool(
         self,
@@ -31,7 +33,7 @@ class EncoderOnly(nnx.Module):
         keep: Tree | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
-        """`pooler(encode(source))`, `b r`: one vector for each row. Raises ValueError where the config has no pooler."""
+        """`pooler(encode(source))`, `b r`: one vector for each row."""
         self.config.need("pooler")
         return self.pooler(self.encode(source, source_mask_bs, keep, segment_bs))
 
@@ -42,12 +44,10 @@ class EncoderOnly(nnx.Module):
         keep: Tree | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
-        """`classifier(pool(source))`, `b c`: the logits of each row's classes. Raises ValueError where the config has none."""
+        """`classifier(pool(source))`, `b c`: the logits of each row's classes."""
         self.config.need("classes")
-        return self.classifier(
-            self.pool(source, source_mask_bs, keep, segment_bs),
-            (keep or {}).get("classifier_dropout"),
-        )
+        pooled_br = self.pool(source, source_mask_bs, keep, segment_bs)
+        return self.classifier(pooled_br, part(keep, "classifier_dropout"))
 
     def classification_loss(
         self,
@@ -59,10 +59,9 @@ class EncoderOnly(nnx.Module):
         source_mask_bs: jax.Array | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
-        """`L = cross_entropy(classify(source), label)` of the class of every row. dtype: as of `training_loss`."""
+        """`L = cross_entropy(classify(source), label)`, label the class of every row."""
         checks.check_classes(label_b.shape, str(label_b.dtype))
-        logits_bc = self.classify(source, source_mask_bs, keep, segment_bs)
-        logits_bc = logits_bc.astype(jnp.promote_types(logits_bc.dtype, self.table.dtype))
+        logits_bc = self.widened(self.classify(source, source_mask_bs, keep, segment_bs))
         return cross_entropy(logits_bc[:, None], label_b[:, None], None, smoothing, total)
 
     def masked_language_logits(
@@ -72,21 +71,41 @@ class EncoderOnly(nnx.Module):
         keep: Tree | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
-        """`masked_language_head(encode(source))`, `b s v`: scores of what stands at every position, given all of the row.
-
-        Raises ValueError where the config has no such head.
-        """
+        """`masked_language_head(encode(source))`, `b s v`: scores of every position's token."""
         self.config.need("masked_language_head")
         x_bsd = self.encode(source, source_mask_bs, keep, segment_bs)
-        return self.masked_language_head(x_bsd, self.table.T if self.config.tie_logits else None)
+        if not self.config.tie_logits:
+            return self.masked_language_head(x_bsd)
+        return self.masked_language_head(x_bsd, self.token_embedding("source").table.T)
 
-    def _headed(self, *given: Any) -> jax.Array:
-        """What a call gives: `classify`, `masked_language_logits`, or `encode` where there is no head; the arguments are theirs."""
+    def _headed(
+        self,
+        source: Any,
+        source_mask_bs: jax.Array | None,
+        keep: Tree | None,
+        segment_bs: jax.Array | None,
+    ) -> jax.Array:
+        """What the head gives; `encode` without one."""
         self.config.need_one_head()
         if self.config.classes:
-            return self.classify(*given)
-        return (
-            self.masked_language_logits(*given)
-            if self.config.masked_language_head
-            else self.encode(*given)
-        )
+            return self.classify(source, source_mask_bs, keep, segment_bs)
+        if self.config.masked_language_head:
+            return self.masked_language_logits(source, source_mask_bs, keep, segment_bs)
+        return self.encode(source, source_mask_bs, keep, segment_bs)
+
+    # What `Transformer` has.
+
+    def encode(
+        self,
+        source: jax.Array,
+        source_mask_bs: jax.Array | None = None,
+        keep: Tree | None = None,
+        segment_bs: jax.Array | None = None,
+    ) -> jax.Array:
+        raise NotImplementedError
+
+    def token_embedding(self, side: str) -> Embedding:
+        raise NotImplementedError
+
+    def widened(self, logits: jax.Array) -> jax.Array:
+        raise NotImplementedError

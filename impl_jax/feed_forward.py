@@ -20,8 +20,9 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the reference's order
 def activation(x: jax.Array, name: str) -> jax.Array:
     """Elementwise, by name; half-precision dtypes compute in float32.
 
-    relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x sigmoid(2 u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`, which equals
-    `x/2 (1 + tanh(u))` without the cancellation at negative x; gelu_sigmoid: `x sigmoid(1.702 x)`. Raises ValueError on another name.
+    relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x sigmoid(2 u)`, `u =
+    sqrt(2/pi) (x + 0.044715 x^3)`, which equals `x/2 (1 + tanh(u))` without the cancellation at
+    negative x. gelu_sigmoid: `x sigmoid(1.702 x)`. Raises ValueError on another name.
     """
     if name == "relu":
         return jax.nn.relu(x)
@@ -40,7 +41,7 @@ def activation(x: jax.Array, name: str) -> jax.Array:
 class FeedForward(nnx.Module):
     """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position.
 
-    dtype: in which it computes, by default that of x and the parameters; param_dtype: in which they are held.
+    dtype: of the computation, by default that of x and the parameters; param_dtype: of these.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What JAX asks for: devices and settings by name, arrays that are traced, and sharding as part of an array's type."""
+"""What JAX asks for: devices and settings by name, traced arrays, sharding as part of a type."""
 
 import contextlib
 import re
@@ -12,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 __all__ = [
     "beside",
+    "bucket",
     "device",
     "einsum",
     "has_explicit_axes",
@@ -26,7 +27,10 @@ _PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
 
 
 def device(name: str) -> jax.Device:
-    """cpu, cuda, or cuda-tf32, whose float32 products are TF32. Raises ValueError on another name and where there is no such device."""
+    """cpu, cuda, or cuda-tf32, whose float32 products are TF32.
+
+    Raises ValueError on another name and if there is no such device.
+    """
     if name not in _PRECISION:
         raise ValueError(f"device must be one of {', '.join(_PRECISION)}; got {name!r}")
     platform = name.removesuffix("-tf32")
@@ -40,7 +44,7 @@ def device(name: str) -> jax.Device:
 
 @contextlib.contextmanager
 def settings(name: str, dtype: str) -> Iterator[None]:
-    """New arrays are on the device of that name, products have its precision, and 64-bit types exist where the dtype is float64."""
+    """Sets the device of new arrays, the precision of products, and 64-bit types for float64."""
     with (
         jax.default_device(device(name)),
         jax.default_matmul_precision(_PRECISION[name]),
@@ -49,13 +53,18 @@ def settings(name: str, dtype: str) -> Iterator[None]:
         yield
 
 
+def bucket(length: int) -> int:
+    """The smallest of 16, 32, 64, 128, 192, ... that holds a length: few programs serve all."""
+    return -(-length // 64) * 64 if length > 64 else max(16, 1 << (length - 1).bit_length())
+
+
 def is_traced(value: Any) -> bool:
-    """Whether the value belongs to a program that is being traced, where it has a shape and a dtype but no elements to check."""
+    """Whether the value belongs to a program that is being traced, and so has no elements."""
     return isinstance(value, jax.core.Tracer)
 
 
 def id_bounds(ids: jax.Array) -> tuple[int, ...]:
-    """The smallest and the largest id; () where they are traced, not integers, or none."""
+    """The smallest and the largest id; () if they are traced, not integers, or none."""
     if is_traced(ids) or not ids.size or not jnp.issubdtype(ids.dtype, jnp.integer):
         return ()
     concrete = np.asarray(ids)
@@ -63,14 +72,15 @@ def id_bounds(ids: jax.Array) -> tuple[int, ...]:
 
 
 def has_explicit_axes(x: jax.Array) -> bool:
-    """Whether the array lies on a mesh whose axes are explicit, as `jax.make_mesh` makes them: sharding is then part of its type."""
+    """Whether the array lies on a mesh of explicit axes, which make sharding part of its type."""
     return AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types
 
 
 def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.Array:
-    """`table[index]`, `... d`; NaN for an index out of range, -1 among them, or with mode clip the nearest row.
+    """`table[index]`, `... d`; NaN for an index out of range, also -1; mode clip: the nearest row.
 
-    On explicit axes the result is sharded as the index is, and in the last axis as the table where no axis of the mesh is taken by then.
+    On explicit axes the result is sharded as the index, and in the last axis as the table, unless
+    the index takes that axis of the mesh.
     """
     sharding = None
     if has_explicit_axes(index):
@@ -86,7 +96,10 @@ def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.
 
 
 def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:
-    """`x[b, t, index[b, t]]`, `b t`; NaN for an index out of range, -1 among them. On explicit axes the last axis is brought together."""
+    """`x[b, t, index[b, t]]`, `b t`; NaN for an index out of range, also for -1.
+
+    On explicit axes the last axis is brought together.
+    """
     if has_explicit_axes(x_btv):
         places = jax.typeof(x_btv).sharding
         x_btv = _brought(x_btv, places.mesh, (*places.spec[:-1], None))
@@ -96,9 +109,10 @@ def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:
 
 
 def einsum(subscripts: str, x: jax.Array, y: jax.Array, **options: Any) -> jax.Array:
-    """`jnp.einsum` of two arrays. On explicit axes y is brought to where x lies, and the result lies as both do.
+    """`jnp.einsum` of two arrays, whose result on explicit axes is sharded as both are.
 
-    Along a letter of both, y is sharded as x is; along one of its own as it was, unless x has that axis of the mesh for another letter.
+    Along a letter of both, y is brought to where x lies; along one of its own it stays sharded,
+    unless x takes that axis of the mesh for another letter.
     """
     if not has_explicit_axes(x):
         return jnp.einsum(subscripts, x, y, **options)
@@ -112,7 +126,7 @@ def einsum(subscripts: str, x: jax.Array, y: jax.Array, **options: Any) -> jax.A
 
 
 def beside(y: jax.Array, x: jax.Array) -> jax.Array:
-    """On explicit axes y, which broadcasts to x, sharded as x is in the axes that it has; otherwise y."""
+    """y, which broadcasts to x; on explicit axes sharded as x is in the axes that y has."""
     if not has_explicit_axes(x):
         return y
     places = jax.typeof(x).sharding
@@ -121,7 +135,7 @@ def beside(y: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _brought(x: jax.Array, mesh: Any, spec: Iterable[Any]) -> jax.Array:
-    """x, sharded so; what lies on no mesh may be used beside everything."""
+    """x in this sharding; an array that lies on no mesh may be used beside all others."""
     return (
         jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
         if has_explicit_axes(x)
@@ -130,7 +144,7 @@ def _brought(x: jax.Array, mesh: Any, spec: Iterable[Any]) -> jax.Array:
 
 
 def _free(x: jax.Array, taken: PartitionSpec) -> PartitionSpec:
-    """How x is sharded, without the axes of the mesh that are taken."""
+    """The sharding of x, without the axes of the mesh that are taken."""
 
     def axes(place: Any) -> tuple[str, ...]:
         return () if place is None else place if isinstance(place, tuple) else (place,)

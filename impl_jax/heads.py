@@ -1,4 +1,4 @@
-"""What an encoder alone ends in: the pooled first token and its classes, and the logits of masked tokens."""
+"""The heads of an encoder-only model: the pooled first token, its classes, and masked tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,10 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
 
 class Pooler(Projection):
-    """`y = tanh(x_0 W + b)`, `b r`, x_0 the first token of each row. Half-precision dtypes compute tanh in float32."""
+    """`y = tanh(x_0 W + b)`, `b r`, x_0 the first token of each row.
+
+    Half-precision dtypes compute tanh in float32.
+    """
 
     def __init__(
         self,
@@ -56,9 +59,9 @@ class Classifier(Projection):
 
 
 class MaskedLanguageHead(nnx.Module):
-    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of what stands at every position.
+    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of every position's token.
 
-    tied: the logits have no kernel of their own; the call gives them the transposed table of the source.
+    tied: the logits have no kernel of their own; the call passes the source's transposed table.
     """
 
     def __init__(

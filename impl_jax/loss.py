@@ -12,7 +12,10 @@ __all__ = ["cross_entropy", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The decoder's input, which is all but the last token, and the labels, which are all but the first: row t is scored on token t + 1."""
+    """The decoder's input, all but the last token, and the labels, all but the first.
+
+    Row t is scored on token t + 1.
+    """
     checks.check_target(target_bt.shape, str(target_bt.dtype))
     return target_bt[:, :-1], target_bt[:, 1:]
 
@@ -24,12 +27,14 @@ def cross_entropy(
     smoothing: float = 0.0,
     total: jax.Array | int | None = None,
 ) -> jax.Array:
-    """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`, `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
+    """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`,
+    `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
 
-    `-log p_label` is computed as `log sum_v e^x_v - x_label`, whose gradient is a softmax that adds up to 1. `jax.nn.log_softmax`, on which
-    `optax.losses.softmax_cross_entropy` stands, takes the exponential of a rounded logarithm there. The rows of q, as wide as the logits,
-    are not made. Logits that do not count are replaced before they are used, so that no infinity among them reaches the gradient. A traced
-    total is not checked; a traced label out of range that counts makes the loss NaN.
+    `-log p_label` is computed as `log sum_v e^x_v - x_label`, whose gradient is a softmax that adds
+    up to 1; `optax.losses.softmax_cross_entropy` takes the exponential of a rounded logarithm
+    there. The rows of q, as wide as the logits, are not made. Logits that do not count are replaced
+    before they are used, so that no infinity among them reaches the gradient. A traced total is not
+    checked; a traced label out of range that counts makes the loss NaN.
     """
     known = None if total is None or is_traced(total) else int(total)
     checks.check_labels(

@@ -9,27 +9,30 @@ __all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
 
 
 def token_mask(token: jax.Array, padding_id: int | None) -> jax.Array:
-    """`mask = token != padding_id`, `b t`; True everywhere without a padding id and for soft one-hot rows, which hold no id."""
+    """`mask = token != padding_id`, `b t`.
+
+    True everywhere without a padding id, and for soft one-hot rows, which hold no id.
+    """
     if padding_id is None or token.ndim == 3:
         return jnp.ones(token.shape[:2], dtype=bool)
     return jnp.not_equal(token, padding_id)
 
 
 def padding_mask(mask_bs: jax.Array) -> jax.Array:
-    """No query may attend to padding: `b s`, True = real token, with axes of size 1 for heads and queries: `b 1 1 s`."""
+    """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`."""
     checks.check_token_mask("mask", mask_bs.shape, str(mask_bs.dtype))
     return mask_bs[:, None, None, :]
 
 
 def causal_mask(target_length: int, source_length: int) -> jax.Array:
-    """Query i may attend to key j where `j <= i + (s - t)` (CAUSAL): `1 1 t s`. The lengths are static."""
+    """Query i may attend to key j if `j <= i + (s - t)` (CAUSAL): `1 1 t s`. Lengths are static."""
     return jnp.tri(target_length, source_length, source_length - target_length, dtype=bool)[
         None, None
     ]
 
 
 def combine_masks(mask_bhts: jax.Array | None, other_bhts: jax.Array | None) -> jax.Array | None:
-    """A pair may attend where both masks allow it; None stands for a mask that allows everything."""
+    """A pair may attend if both masks allow it; None allows everything."""
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
     return jnp.logical_and(mask_bhts, other_bhts)

@@ -16,8 +16,8 @@ __all__ = ["LayerNorm"]
 class LayerNorm(nnx.Module):
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
 
-    Half-precision dtypes compute in float32. `nnx.LayerNorm` takes `E[x^2] - E[x]^2` for the variance by default; here it is always the
-    mean of the centred squares.
+    Half-precision dtypes compute in float32. The variance is the mean of the centred squares;
+    `nnx.LayerNorm` takes `E[x^2] - E[x]^2` by default.
     """
 
     def __init__(self, width: int, epsilon: float, *, param_dtype: Dtype = jnp.float32) -> None:

@@ -1,4 +1,4 @@
-"""The update of the parameters: Adam with decoupled weight decay, and the global norm of the gradients (ADAM)."""
+"""The update of the parameters: Adam with decoupled weight decay, and the global norm (ADAM)."""
 
 from typing import Any
 
@@ -15,10 +15,11 @@ def adam(
     epsilon: float,
     weight_decay: float = 0.0,
 ) -> optax.GradientTransformationExtraArgs:
-    """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, the decay where `decay_mask` says so: `optax.adamw`, nothing inherited.
+    """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`: `optax.adamw`, nothing inherited.
 
-    optax adds `epsilon` to the corrected root, as the decision says; its `eps_root` would stand inside. Its state holds the count of
-    steps, first moments `mu` and second moments `nu`: `optax.tree.get` and `optax.tree.set` reach them by these names.
+    `decay_mask` says what decays. optax adds `epsilon` to the corrected root, as the decision says;
+    its `eps_root` would stand inside. Its state holds the count of steps, first moments `mu` and
+    second moments `nu`: `optax.tree.get` and `optax.tree.set` reach them by these names.
     """
     adamw = optax.adamw(
         learning_rate,
@@ -41,7 +42,7 @@ def adam(
 
 
 def clip_global_norm(gradients: Any, limit: float) -> Any:
-    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors: `optax.clip_by_global_norm`, of any tree of gradients."""
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors of a tree."""
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
     clip = optax.clip_by_global_norm(limit)
@@ -49,10 +50,10 @@ def clip_global_norm(gradients: Any, limit: float) -> Any:
 
 
 def decay_mask(parameters: Any) -> Any:
-    """Which parameters decay, in the structure of a state of NNX or of nested mappings: kernels and tables do."""
+    """Which parameters decay, kernels and tables, in the structure of an NNX state or mappings."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
-        # In a state the last part of a path is the value of a variable, and the one before it the variable's name.
+        # In a state the last part of a path is a variable's value, the one before it its name.
         return any(getattr(part, "key", None) in ("kernel", "table") for part in path[-2:])
 
     return jax.tree.map_with_path(decays, parameters)

@@ -19,7 +19,6 @@ from .cache import decode_in_steps
 from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits, SegmentEmbedding
-from .fast.compiled import compiled
 from .feed_forward import FeedForward, activation
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer
@@ -28,6 +27,7 @@ from .mask import causal_mask, combine_masks, padding_mask, token_mask
 from .normalization import LayerNorm
 from .optimizer import adam, clip_global_norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
+from .programs import compiled as program
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import softmax
@@ -47,7 +47,7 @@ def _abstract(build: Callable[..., nnx.Module], config: TransformerConfig, dtype
 
 
 def _blank(build: Callable[..., nnx.Module], config: TransformerConfig, dtype: Dtype) -> Any:
-    """A module of zeros: the judge loads the parameters, and drawing random ones first would compile a program for every shape."""
+    """A module of zeros: the judge loads the parameters, and random ones need a program a shape."""
     graph, state = _abstract(build, config, jnp.dtype(dtype))
     seeds = itertools.count()
 
@@ -60,11 +60,9 @@ def _blank(build: Callable[..., nnx.Module], config: TransformerConfig, dtype: D
     return nnx.merge(graph, jax.tree.map(filled, state))
 
 
-def _transformer(config: TransformerConfig, **own: Any) -> Transformer:
-    """One that packs the smallest batch, so that the cases show what large ones have."""
-    model = Transformer(config, **own)
-    model.pack_from = 0
-    return model
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Leaves padding out of the smallest batch, so that the cases show what large ones have."""
+    return program.compiled(function, least=0)
 
 
 def _adam(
@@ -141,7 +139,7 @@ components: dict[str, Builder] = {
     "pooler": partial(_blank, Pooler),
     "classifier": partial(_blank, Classifier),
     "masked_language_head": partial(_blank, MaskedLanguageHead),
-    "transformer": partial(_blank, _transformer),
+    "transformer": partial(_blank, Transformer),
     "pool": lambda config, dtype: _blank(Transformer, config, dtype).pool,
     "classify": lambda config, dtype: _blank(Transformer, config, dtype).classify,
     "masked_language_logits": lambda config, dtype: (
@@ -164,7 +162,7 @@ components: dict[str, Builder] = {
         _search, _blank(Transformer, config, dtype), Searcher.beam_search
     ),
     "cross_entropy": lambda config, dtype: cross_entropy,
-    "training_loss": lambda config, dtype: _blank(_transformer, config, dtype).training_loss,
+    "training_loss": lambda config, dtype: _blank(Transformer, config, dtype).training_loss,
     "classification_loss": lambda config, dtype: (
         _blank(Transformer, config, dtype).classification_loss
     ),

@@ -17,10 +17,11 @@ __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: jax.Array, start: str = "first_token") -> jax.Array:
-    """The position of every token: 0 at the first real token of its row, whatever padding lies to its left.
+    """The position of every token: 0 at the first real token of its row.
 
-    `position_t = max(t - n, 0)`, n the padding tokens before the first real one; start "row": `position_t = t`. The integers are JAX's
-    default: int32, or int64 where jax_enable_x64 is set. Raises ValueError on another start.
+    `position_t = max(t - n, 0)`, n the padding tokens before the first real one; start "row":
+    `position_t = t`. The integers are JAX's default: int32, or int64 under jax_enable_x64. Raises
+    ValueError on another start.
     """
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
     known("position start", [start], POSITION_STARTS)
@@ -36,10 +37,11 @@ def token_positions(mask_bt: jax.Array, start: str = "first_token") -> jax.Array
 def positional_encoding(
     position_bt: jax.Array | np.ndarray, width: int, dtype: Dtype = jnp.float32
 ) -> jax.Array:
-    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`; an odd width ends in a sine.
+    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`.
 
-    The angles are float64 whatever jax_enable_x64 says, so every integer position is exact to the last digit of dtype: concrete positions
-    are computed by NumPy, once, when a program is traced; traced ones by the program, which then holds float64 operations.
+    An odd width ends in a sine. The angles are float64 whatever jax_enable_x64 says, so every
+    integer position is exact to the last digit of dtype. NumPy computes concrete positions, once,
+    when a program is traced; a program computes traced ones, and then holds float64 operations.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
@@ -54,7 +56,10 @@ def positional_encoding(
 
 
 class PositionEmbedding(nnx.Module):
-    """Rows of a learned table `p d`: `x = table[position + offset]`, `b t d`. dtype and positions out of range: as of `Embedding`."""
+    """Rows of a learned table `p d`: `x = table[position + offset]`, `b t d`.
+
+    dtype and positions out of range: see `Embedding`.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Dtypes: where half-precision dtypes (float16, bfloat16) compute in float32."""
+"""Dtypes: half-precision dtypes (float16, bfloat16) compute in float32 where it matters."""
 
 import jax
 import jax.numpy as jnp
@@ -13,5 +13,8 @@ def upcast_dtype(dtype: Dtype) -> jnp.dtype:
 
 
 def upcast_half(x: jax.Array) -> jax.Array:
-    """float32 for half-precision dtypes, otherwise the array itself: softmax, normalisation and loss compute in this dtype."""
+    """float32 for half-precision dtypes, otherwise the array itself.
+
+    Softmax, normalisation and loss compute in this dtype.
+    """
     return x.astype(upcast_dtype(x.dtype))

@@ -16,10 +16,11 @@ __all__ = ["Projection", "add_bias"]
 
 
 class Projection(nnx.Einsum):
-    """`y = x W + b`, the contraction being that of the axis letters, and the sizes of W and b those that its letters have.
+    """`y = x W + b`, contracted by axis letters, whose sizes W and b have.
 
-    `nnx.Einsum` whose bias has the last axes of the result, and is added by `add_bias`. A letter of W that the result lacks is contracted,
-    and stands before the others; the fans of the initial kernel (INIT) follow from that.
+    `nnx.Einsum` whose bias has the last axes of the result, and is added by `add_bias`. Letters of
+    W that the result lacks are contracted, and stand before the others; the fans of the initial
+    kernel (INIT) follow from that.
     """
 
     def __init__(
@@ -27,28 +28,22 @@ class Projection(nnx.Einsum):
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
         _, letters, result = re.split(",|->", subscripts)
-        shape, axes, inputs = (
-            tuple(sizes[letter] for letter in letters),
-            range(len(letters)),
-            len({*letters} - {*result}),
-        )
+        shape, axes = tuple(sizes[letter] for letter in letters), range(len(letters))
+        inputs = len({*letters} - {*result})
         super().__init__(
-            subscripts, shape, shape[inputs:] if bias else None, dtype=dtype, param_dtype=param_dtype,
-            kernel_init=nnx.initializers.xavier_uniform(axes[:inputs], axes[inputs:]), rngs=rngs,
+            subscripts, shape, shape[inputs:] if bias else None,
+            kernel_init=nnx.initializers.xavier_uniform(axes[:inputs], axes[inputs:]),
+            dtype=dtype, param_dtype=param_dtype, rngs=rngs,
         )  # fmt: skip
         self.inputs = inputs
 
     def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
         bias: Any = None if self.bias is None else self.bias[...]
         x, kernel, bias = self.promote_dtype((x, self.kernel[...], bias), dtype=self.dtype)
-        if self.inputs > 1 and not has_explicit_axes(
-            kernel
-        ):  # XLA on CPUs would copy a kernel of which two axes are contracted
-            x, kernel = (
-                jax.lax.collapse(x, x.ndim - self.inputs),
-                jax.lax.collapse(kernel, 0, self.inputs),
-            )
-            y = jnp.tensordot(x, kernel, axes=1)
+        if self.inputs > 1 and not has_explicit_axes(kernel):
+            # XLA on CPUs would copy a kernel of which two axes are contracted.
+            x = jax.lax.collapse(x, x.ndim - self.inputs)
+            y = jnp.tensordot(x, jax.lax.collapse(kernel, 0, self.inputs), axes=1)
         else:
             y = einsum(self.einsum_str, x, kernel)
         return y if bias is None else add_bias(y, bias)
@@ -57,7 +52,8 @@ class Projection(nnx.Einsum):
 def add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
     """`y + bias`; half-precision dtypes add in float32 and round once, which gives the same sum.
 
-    The gradient of the bias is the cotangent's sum over all positions, in the dtype of the addition: XLA would accumulate it in a
-    half-precision dtype, where a sum stops growing once its terms are smaller than its last digit.
+    The gradient of the bias is the cotangent's sum over all positions, in the dtype of the
+    addition. XLA would accumulate it in a half-precision dtype, in which a sum stops growing once
+    its terms are smaller than its last digit.
     """
     return (upcast_half(y) + upcast_half(beside(bias, y))).astype(y.dtype)

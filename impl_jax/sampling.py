@@ -21,10 +21,11 @@ def penalise(
     no_repeat_ngram: int = 0,
     mask_bn: jax.Array | None = None,
 ) -> jax.Array:
-    """`x / penalty` where x > 0, otherwise `x penalty`, for the tokens that the target holds; -inf for those that would repeat a run.
+    """`x / penalty` if x > 0, otherwise `x penalty`, for the tokens that the target holds.
 
-    With no_repeat_ngram = n, a run is n tokens. Both kinds of tokens are scattered into masks of the scores, all rows at once. A penalty
-    that is an array is an argument of the program. A traced id out of range is no token.
+    -inf for those that would repeat a run of no_repeat_ngram tokens. Both kinds of tokens are
+    scattered into masks of the scores, all rows at once. A penalty that is an array is an argument
+    of the program. A traced id out of range is no token.
     """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     mask_bn = jnp.ones(token_bn.shape, bool) if mask_bn is None else jnp.asarray(mask_bn)
@@ -41,7 +42,7 @@ def penalise(
 
 
 def _among(shape: tuple[int, ...], token_bn: jax.Array, mask_bn: jax.Array) -> jax.Array:
-    """`b v`: True for the ids that are among the tokens of their row where the mask is True."""
+    """`b v`: True for the ids among the tokens of their row at which the mask is True."""
     return (
         jnp.zeros(shape, bool)
         .at[jnp.arange(shape[0])[:, None], token_bn]
@@ -50,7 +51,10 @@ def _among(shape: tuple[int, ...], token_bn: jax.Array, mask_bn: jax.Array) -> j
 
 
 def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """The last tokens of all runs of that size, and whether such a run begins with the size - 1 tokens that the target ends in."""
+    """The last tokens of all runs of that size, and whether a run begins as the target ends.
+
+    It begins with the size - 1 tokens that the target ends in.
+    """
     count = token_bn.shape[1] - size + 1
     same_bn = jnp.ones((token_bn.shape[0], count), bool)
     for place in range(size - 1):
@@ -66,11 +70,12 @@ def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Ar
 def truncate(
     logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0
 ) -> jax.Array:
-    """`x = logits / temperature`; -inf for all but the top_k largest, then for all but the likeliest that together reach top_p.
+    """`x = logits / temperature`; -inf for all but the top_k largest, then beyond top_p.
 
-    The least likely token that is kept is the bound for all: nothing is sorted where all are kept, and top_k alone where it is given.
-    temperature and top_p may be scalar arrays, whose values are not checked where they are traced. `jax.lax.top_k` puts the lower id
-    first among equals.
+    The likeliest that together reach top_p stay. The least likely of them is the bound for all:
+    nothing is sorted if all stay, and only top_k if it is given. temperature and top_p may be
+    scalar arrays, whose values are not checked if they are traced. `jax.lax.top_k` puts the lower
+    id first among equals.
     """
     _check_truncate(logits_bv, temperature, top_k, top_p)
     x_bv = logits_bv / jnp.asarray(temperature, logits_bv.dtype)
@@ -94,9 +99,10 @@ def truncate(
 
 
 def draw(logits_bv: jax.Array, uniform_b: jax.Array) -> jax.Array:
-    """The lowest id whose `p_0 + ... + p_id` exceeds the uniform number, `p = softmax(logits)`; an id of probability 0 is never drawn.
+    """The lowest id whose `p_0 + ... + p_id` exceeds the uniform number, `p = softmax(logits)`.
 
-    The ids are JAX's default integers: int32, or int64 where jax_enable_x64 is set.
+    An id of probability 0 is never drawn. The ids are JAX's default integers: int32, or int64 under
+    jax_enable_x64.
     """
     _check_draw(logits_bv, uniform_b)
     p_bv = softmax(logits_bv)
@@ -112,7 +118,7 @@ def _check_penalise(
     no_repeat_ngram: int = 0,
     mask_bn: jax.Array | None = None,
 ) -> None:
-    """Raises ValueError on what `penalise` refuses; what is traced has no values to check."""
+    """Raises ValueError on arguments that `penalise` refuses; traced ones have no values."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
     if mask_bn is not None:
         checks.check_token_mask("mask", mask_bn.shape, str(mask_bn.dtype), token_bn.shape)
@@ -126,7 +132,7 @@ def _check_penalise(
 def _check_truncate(
     logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0
 ) -> None:
-    """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
+    """Raises ValueError on arguments that `truncate` refuses, and `draw` of its logits."""
     numbers = [1.0 if is_traced(number) else float(number) for number in (temperature, top_p)]
     checks.check_sampling(logits_bv.shape, numbers[0], top_k, numbers[1])
     if not is_traced(logits_bv):
@@ -134,7 +140,7 @@ def _check_truncate(
 
 
 def _check_draw(logits_bv: jax.Array, uniform_b: jax.Array) -> None:
-    """Raises ValueError on what `draw` refuses."""
+    """Raises ValueError on arguments that `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
     bounds = (
         [] if is_traced(uniform_b) else [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]

@@ -11,10 +11,11 @@ __all__ = ["softmax"]
 
 
 def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, where masked entries count as absent.
+    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, without masked entries.
 
-    A row with no entry present is 0 (EMPTY). Half-precision dtypes compute in float32. `jax.nn.softmax` gives NaN in such a row; with
-    `where` it hides them, which jax_debug_nans still finds. Here no step makes one, forward or backward.
+    A row with no entry is 0 (EMPTY). Half-precision dtypes compute in float32. `jax.nn.softmax`
+    gives NaN in such a row; with `where` it hides them, and jax_debug_nans still finds them. Here
+    no step makes one, forward or backward.
     """
     if logits.shape[-1] == 0:
         raise ValueError(f"logits must have rows of length at least 1; got shape {logits.shape}")
@@ -29,7 +30,8 @@ def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
 def _softmax(x: jax.Array) -> jax.Array:
     largest = jnp.max(x, axis=-1, keepdims=True)
     empty = jnp.isneginf(largest)
-    # The minimum is x. Without it XLA fuses a product that x comes from with the subtraction, and the largest would not become 0.
+    # The minimum is x. Without it XLA fuses the subtraction with the product that x comes from, and
+    # the largest would not become 0.
     exponential = jnp.exp(jnp.minimum(x, largest) - jnp.where(empty, 0, largest))
     return exponential / jnp.where(empty, 1, jnp.sum(exponential, axis=-1, keepdims=True))
 
@@ -38,6 +40,9 @@ def _softmax(x: jax.Array) -> jax.Array:
 def _softmax_jvp(
     primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """`dp = p (dx - sum_j p_j dx_j)`: p is all that the backward pass needs, and where it is 1 the gradient is 0 and no rounding error."""
+    """`dp = p (dx - sum_j p_j dx_j)`: p is all that the backward pass needs.
+
+    Where p is 1 the gradient is 0, without a rounding error.
+    """
     p, dx = _softmax(*primals), tangents[0]
     return p, p * (dx - jnp.sum(p * dx, axis=-1, keepdims=True))

@@ -1,56 +1,68 @@
 """What a model computes on the way: the vectors between its layers, and its attention weights."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
 from .mask import padding_mask
+from .stacks import Decoder, Encoder
 
 __all__ = ["states"]
 
 States = dict[str, dict[str, jax.Array]]
 
 
+class Model(Protocol):
+    """A `Transformer`."""
+
+    config: TransformerConfig
+    encoder: Encoder
+    decoder: Decoder
+
+    def embed(
+        self, side: str, token: jax.Array, mask_bt: Any, /, *, segment_bt: Any = None
+    ) -> tuple[jax.Array, jax.Array]: ...
+
+
 def states(
-    model: Any,
+    model: Model,
     source: jax.Array | None = None,
     target: jax.Array | None = None,
     source_mask_bs: jax.Array | None = None,
     target_mask_bt: jax.Array | None = None,
     segment_bs: jax.Array | None = None,
 ) -> States:
-    """The vectors before the first layer and after every layer, and the attention weights of every layer, in evaluation.
+    """The vectors before the first layer and after every layer, and all attention weights.
 
-    model: a `Transformer`, in any mode. encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, where there is an encoder,
-    cross_attention_lbhts; l layer, t query. The last of a stack's vectors are those after its final norm, where the config has one; there
-    is one more of them than layers. Arguments and errors as the call; each stack that the config has needs its tokens.
+    model: in any mode; this is evaluation. encoder: hidden_lbtd and self_attention_lbhts; decoder:
+    the same and, with an encoder, cross_attention_lbhts; l layer, t query. There is one more of a
+    stack's vectors than of its layers; the last are those after its final norm, if the config has
+    one. Arguments and errors as the call; each stack of the config needs its tokens.
     """
-    config = model.config
-    checks.check_source_given(
-        config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
-    )
+    config, of_source = model.config, {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
+    checks.check_source_given(config.encoder_layers, source, **of_source)
     checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     model, result = nnx.view(model, deterministic=True), {}
     memory_bsd, cross_mask_bhts = None, None
     if source is not None:
-        x_bsd, mask_bs = model.embed("source", source, source_mask_bs, segment_bs)
+        x_bsd, mask_bs = model.embed("source", source, source_mask_bs, segment_bt=segment_bs)
         cross_mask_bhts = padding_mask(mask_bs)
         result["encoder"] = _stack(model.encoder, x_bsd, None, cross_mask_bhts, None, False)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
         x_btd, mask_bt = model.embed("target", target, target_mask_bt)
-        result["decoder"] = _stack(
-            model.decoder, x_btd, memory_bsd, padding_mask(mask_bt), cross_mask_bhts, True
-        )
+        masks = padding_mask(mask_bt), cross_mask_bhts
+        result["decoder"] = _stack(model.decoder, x_btd, memory_bsd, *masks, True)
     return result
 
 
 def _stack(
-    stack: Any,
+    stack: Encoder | Decoder,
     x_btd: jax.Array,
     memory_bsd: jax.Array | None,
     self_mask_bhts: jax.Array,
@@ -58,26 +70,35 @@ def _stack(
     causal: bool,
 ) -> dict[str, jax.Array]:
     """The call of an `Encoder` or `Decoder`, and what it computes on the way."""
-    hidden = [x_btd]
-    weights: dict[str, list[jax.Array]] = {"self_attention": [], "cross_attention": []}
+    hidden, own, cross = [x_btd], list[jax.Array](), list[jax.Array]()
     for layer in stack.layers:
-        y_btd = layer.residual_in("self_attention", x_btd)
-        y_btd, weights_bhts = layer.self_attention(
-            y_btd, y_btd, self_mask_bhts, causal=causal, return_weights=True
-        )
-        weights["self_attention"].append(weights_bhts)
-        x_btd = layer.residual_out("self_attention", x_btd, y_btd, {})
+        attend = _recorded(layer.self_attention, None, self_mask_bhts, causal, own)
+        attend_to_memory = None
         if memory_bsd is not None:
-            y_btd = layer.residual_in("cross_attention", x_btd)
-            y_btd, weights_bhts = layer.cross_attention(
-                y_btd, memory_bsd, cross_mask_bhts, return_weights=True
-            )
-            weights["cross_attention"].append(weights_bhts)
-            x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
-        y_btd = layer.feed_forward(layer.residual_in("feed_forward", x_btd))
-        x_btd = layer.residual_out("feed_forward", x_btd, y_btd, {})
+            attention = layer.cross_attention
+            attend_to_memory = _recorded(attention, memory_bsd, cross_mask_bhts, False, cross)
+        x_btd = layer.run(x_btd, attend, attend_to_memory)
         hidden.append(x_btd)
     hidden[-1] = stack.final_norm(x_btd) if stack.final_norm else x_btd
-    return {"hidden_lbtd": jnp.stack(hidden)} | {
-        f"{name}_lbhts": jnp.stack(maps) for name, maps in weights.items() if maps
-    }
+    result = {"hidden_lbtd": hidden, "self_attention_lbhts": own, "cross_attention_lbhts": cross}
+    return {name: jnp.stack(arrays) for name, arrays in result.items() if arrays}
+
+
+def _recorded(
+    attention: Any,
+    memory_bsd: jax.Array | None,
+    mask_bhts: Any,
+    causal: bool,
+    weights: list[jax.Array],
+) -> Callable[[jax.Array], jax.Array]:
+    """The attention of vectors to a memory or themselves, which adds its weights to a list."""
+
+    def attend(y_btd: jax.Array) -> jax.Array:
+        read_bsd = y_btd if memory_bsd is None else memory_bsd
+        y_btd, weights_bhts = attention(
+            y_btd, read_bsd, mask_bhts, causal=causal, return_weights=True
+        )
+        weights.append(weights_bhts)
+        return y_btd
+
+    return attend

@@ -24,8 +24,9 @@ def load(
 ) -> None:
     """Puts canonical parameters into the module's variables, each on the devices where it lies.
 
-    Raises one ValueError that lists every missing, unexpected and misshapen tensor, every other dtype, and every parameter of the
-    module that would keep its old value; the module is then unchanged.
+    Raises one ValueError that lists every missing, unexpected and misshapen tensor, every other
+    dtype, and every parameter of the module that would keep its old value; the module is then
+    unchanged.
     """
     variables = _variables(module, config, component, table)
     problems = [
@@ -61,7 +62,8 @@ def export(
 ) -> dict[str, np.ndarray]:
     """The module's parameters by canonical name, C-contiguous.
 
-    Raises ValueError where they are not those of the config, and where the module has one that would be left out, such as an adapter's.
+    Raises ValueError if they are not the config's, and if the module has one that would be left
+    out, such as an adapter's.
     """
     variables = _variables(module, config, component, table)
     if left_out := [
@@ -86,7 +88,8 @@ def from_numpy(
 ) -> jax.Array:
     """A copy of the same bits, on that device or on the default one.
 
-    Without jax_enable_x64 JAX has no 64-bit types: integers that fit become 32-bit; other arrays raise ValueError.
+    Without jax_enable_x64 JAX has no 64-bit types: integers that fit become 32-bit; other arrays
+    raise ValueError.
     """
     held = jax.dtypes.canonicalize_dtype(array.dtype)
     if held != array.dtype and not (
@@ -106,7 +109,10 @@ _HEADLINE = "parameters do not fit:\n  "
 def _variables(
     module: nnx.Module, config: TransformerConfig, component: str, table: layout.Table
 ) -> dict[str, tuple[str, nnx.Variable[Any]]]:
-    """Canonical name -> native name and the variable that bears it; raises ValueError listing those that the module lacks."""
+    """Canonical name -> native name and the variable of that name.
+
+    Raises ValueError that lists those that the module lacks.
+    """
     found, missing = {}, []
     for name, axes in canonical.axes(config, component).items():
         native_name, _ = layout.native(name, axes, table)
@@ -145,7 +151,7 @@ def _others(
 
 
 def _walk(node: Any, path: str) -> Any:
-    """What stands at a dotted path of attributes, keys and indices; None where it leads nowhere."""
+    """What stands at a dotted path of attributes, keys and indices; None if it leads nowhere."""
     for part in path.split("."):
         try:
             node = (

@@ -57,7 +57,7 @@ def copied(mistake: Mistake, framework: str) -> Iterator[str]:
             (Path(folder) / name / file).write_text(text, encoding="utf-8")
         if not mistake.packs:
             port = Path(folder) / name / "port.py"
-            port.write_text(edited([Edit("port.py", PACKS_ALL, "")], port.parent)["port.py"], encoding="utf-8")
+            port.write_text(port.read_text(encoding="utf-8").replace(PACKS_ALL, ""), encoding="utf-8")
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
         try:

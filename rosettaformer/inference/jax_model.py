@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from impl_jax import cache, framework, weights
-from impl_jax.fast.compiled import compiled
-from impl_jax.fast.fused import fused
+from impl_jax.programs.compiled import compiled
+from impl_jax.programs.fused import fused
 from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig
 

@@ -201,7 +201,7 @@ def test_ids_are_checked_on_the_host_before_the_compiled_part(name: str, monkeyp
     if name == "torch":
         monkeypatch.setattr(backend.framework, "compile", functools.partial(backend.framework.compile, backend="eager"))
     model = backend.build("transformer", CONFIG)
-    run = importlib.import_module(f"impl_{name}.fast.compiled").compiled(model)
+    run = importlib.import_module(f"impl_{name}.programs.compiled").compiled(model)
     good, bad = (backend.weights.from_numpy(ids) for ids in (IDS, IDS + 6))
     assert tuple(run(source=good, target=good).shape) == (2, 3, 11)
     with pytest.raises(ValueError, match=r"ids must lie in 0 .. 10; got 11"):

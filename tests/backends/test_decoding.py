@@ -120,7 +120,7 @@ def test_a_snapshot_has_the_weights_of_its_time_and_drops_nothing(backend: Backe
 
 def test_projections_of_one_input_are_one_product(backend: Backend) -> None:
     arrays, x = random_parameters(CONFIG, "float32"), np.random.default_rng(0).standard_normal((2, 3, 12)).astype(np.float32)
-    layer = backend.part("fast.fused").fused(backend.loaded(CONFIG, arrays)).decoder.layers[0]
+    layer = backend.part("programs.fused").fused(backend.loaded(CONFIG, arrays)).decoder.layers[0]
     for attention, projection, names in (
         ("self_attention", layer.self_attention.query_key_value, ("query", "key", "value")),
         ("cross_attention", layer.cross_attention.key_value, ("key", "value")),
@@ -136,12 +136,12 @@ def test_a_fused_model_gives_what_the_model_gives_as_a_whole_too() -> None:
     """In TensorFlow; those of the others take steps alone."""
     backend = Backend("tf")
     model = backend.loaded(CONFIG, random_parameters(CONFIG))
-    np.testing.assert_allclose(backend.part("fast.fused").fused(model)(sources(), PREFIX), model(sources(), PREFIX), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(backend.part("programs.fused").fused(model)(sources(), PREFIX), model(sources(), PREFIX), rtol=0, atol=1e-11)
 
 
 def test_a_copy_that_is_fused_takes_no_other_dtype() -> None:
     backend = Backend("jax")
-    fused = backend.part("fast.fused").fused
+    fused = backend.part("programs.fused").fused
     copy = fused(backend.loaded(CONFIG, random_parameters(CONFIG, "float32")))
     assert fused(copy) is copy
     with pytest.raises(ValueError, match="given with the model itself; got bfloat16"):
@@ -195,5 +195,5 @@ def test_a_number_of_1_draws_the_last_id_that_is_possible(backend: Backend) -> N
 
 @pytest.mark.parametrize("port", ["tf", "jax"])
 def test_lengths_fall_into_few_buckets(port: str) -> None:
-    bucket = Backend(port).part("fast.request").bucket
+    bucket = Backend(port).part("programs.search").bucket
     assert [bucket(length) for length in (1, 16, 17, 33, 64, 65, 128, 129)] == [16, 16, 32, 64, 64, 128, 128, 192]

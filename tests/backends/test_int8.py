@@ -46,7 +46,7 @@ def _away_from_ties(x: np.ndarray, axis: int) -> np.ndarray:
 
 def projected(backend: Backend, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """`x W + b` in int8."""
-    kind, given = backend.part("fast.int8").Int8Projection, backend.weights.from_numpy(x)
+    kind, given = backend.part("kernels.int8").Int8Projection, backend.weights.from_numpy(x)
     if backend.name == "torch":
         torch = backend.framework
         linear = torch.nn.Linear(*kernel.shape, bias=bias is not None)
@@ -96,7 +96,7 @@ def test_without_an_instruction_for_int8_torch_multiplies_the_same_integers(
     sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = Backend("torch")
-    monkeypatch.setattr(backend.part("fast.int8"), "in_one_instruction", lambda: False)
+    monkeypatch.setattr(backend.part("kernels.int8"), "in_one_instruction", lambda: False)
     assert difference(backend, *problem(*sizes)) <= 1
 
 
@@ -115,8 +115,8 @@ def _transposed(projection: Any, *parts: Any) -> None:
 @pytest.mark.parametrize("mistake", [_per_tensor, _transposed])
 def test_wrong_scales_are_seen(mistake: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Backend("torch")
-    monkeypatch.setattr(backend.part("fast.int8"), "in_one_instruction", lambda: False)
-    kind = backend.part("fast.int8").Int8Projection
+    monkeypatch.setattr(backend.part("kernels.int8"), "in_one_instruction", lambda: False)
+    kind = backend.part("kernels.int8").Int8Projection
     original = kind.__init__
 
     def mistaken(projection: Any, *parts: Any) -> None:
@@ -129,12 +129,12 @@ def test_wrong_scales_are_seen(mistake: Callable[..., None], monkeypatch: pytest
 
 
 def test_smaller_integers_are_seen(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend.part("fast.int8"), "LARGEST", 100)
+    monkeypatch.setattr(backend.part("kernels.int8"), "LARGEST", 100)
     assert difference(backend, *problem(8, 64, 64)) > 10
 
 
 def test_integers_that_are_not_the_nearest_are_seen(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = backend.part("fast.int8")
+    module = backend.part("kernels.int8")
     owner = {"torch": backend.framework.Tensor if backend.name == "torch" else None, "jax": getattr(module, "jnp", None)}
     monkeypatch.setattr(owner.get(backend.name, backend.framework), "round", lambda x: x)  # truncated when it becomes an integer
     assert difference(backend, *problem(8, 64, 64)) > 10
@@ -212,7 +212,7 @@ def test_new_weights_of_a_searcher_of_tensorflow() -> None:
 
 
 def test_what_cannot_be_int8_is_refused(backend: Backend) -> None:
-    model, fused = backend.build("transformer", SEARCHED[0].config), backend.part("fast.fused").fused
+    model, fused = backend.build("transformer", SEARCHED[0].config), backend.part("programs.fused").fused
     if backend.name == "torch":
         with pytest.raises(ValueError, match="dtype int8 needs a CPU and torch's oneDNN; got device meta"):
             fused(model.to("meta"), "int8")
@@ -227,7 +227,7 @@ def test_every_kernel_is_int8_and_all_else_float32(backend: Backend, tied: bool)
     with backend.wide():
         model = backend.build("transformer", config, "float64")
         for dtype in ("int8", backend.dtype("int8")):
-            copy = backend.part("fast.fused").fused(model, dtype)
+            copy = backend.part("programs.fused").fused(model, dtype)
             if backend.name == "torch":
                 kinds = {type(module).__name__ for module in copy.modules()}
                 assert "Int8Projection" in kinds and not kinds & {"Projection", "FusedProjection"}

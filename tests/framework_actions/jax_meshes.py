@@ -19,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from impl_jax import weights
 from impl_jax.decoding import Searcher
-from impl_jax.fast.compiled import compiled
+from impl_jax.programs.compiled import compiled
 from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig, layout, parameters
 
@@ -236,9 +236,9 @@ def _() -> None:
 @meshed(ACTIONS.works(EXPLICIT, "Explicit: `weights.load` keeps where each parameter lies, `weights.export` brings it together"))
 def _() -> None:
     model = placed(mesh_of(EXPLICIT), {"d": "data"})
-    before = model.table.get_value().sharding
+    before = model.source_embedding.table.get_value().sharding
     weights.load(model, values(HEADS, np.float64), HEADS)
-    assert model.table.get_value().sharding == before
+    assert model.source_embedding.table.get_value().sharding == before
     assert all((array == values(HEADS, np.float64)[name]).all() for name, array in weights.export(model, HEADS).items())
 
 
@@ -283,8 +283,8 @@ def _() -> None:
 
     made = make()
     made.eval()
-    assert len(made.table.get_value().sharding.device_set) == 8
-    same(made.table[...], Transformer(HEADS, rngs=nnx.Rngs(0)).table[...])
+    assert len(made.source_embedding.table.get_value().sharding.device_set) == 8
+    same(made.source_embedding.table[...], Transformer(HEADS, rngs=nnx.Rngs(0)).source_embedding.table[...])
 
 
 def main() -> None:

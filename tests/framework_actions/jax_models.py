@@ -50,7 +50,7 @@ def values(config: TransformerConfig = CONFIG, dtype: Any = np.float32) -> dict[
 def loaded(config: TransformerConfig = CONFIG, kind: type[Transformer] = Transformer, **options: Any) -> Transformer:
     """A model of the config that holds them, in evaluation."""
     model = kind(config, **({"rngs": nnx.Rngs(0)} | options))
-    weights.load(model, values(config, model.table.dtype), config)
+    weights.load(model, values(config, jax.tree.leaves(nnx.state(model, nnx.Param))[0].dtype), config)
     model.eval()
     return model
 

@@ -11,7 +11,7 @@ from impl_jax import cache, weights
 from impl_jax.attention import MultiHeadAttention
 from impl_jax.decoding import Searcher
 from impl_jax.embedding import Embedding
-from impl_jax.fast.compiled import compiled
+from impl_jax.programs.compiled import compiled
 from impl_jax.layers import DecoderLayer, EncoderLayer
 from impl_jax.transformer import Transformer
 from reference_numpy import decoding, parameters
@@ -74,9 +74,8 @@ def _() -> None:
 @ACTIONS.works(PARTS, "an own layer `__call__(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
 def _() -> None:
     model = loaded()
-    model.pack_from = 0
     model.encoder.layers[0] = Neighbours(model.encoder.layers[0])
-    same(compiled(model)(*PAIR), nnx.jit(model)(*PAIR))
+    same(compiled(model, least=0)(*PAIR), nnx.jit(model)(*PAIR))
 
 
 @ACTIONS.works(PARTS, "a layer, or a `nnx.Param`, that is exchanged after `compiled(model)`", sample=True)
@@ -187,9 +186,8 @@ def _() -> None:
 @ACTIONS.works(ADAPTERS, "`nnx.LoRA` around a projection: call, `compiled`, `nnx.jit`")
 def _() -> None:
     model = adapted()
-    model.pack_from = 0
     differs(model(*PAIR), loaded()(*PAIR))
-    same(compiled(model)(*PAIR), model(*PAIR))
+    same(compiled(model, least=0)(*PAIR), model(*PAIR))
 
 
 @ACTIONS.works(ADAPTERS, "`nnx.LoRA` around a projection, and `Searcher`", sample=True)

@@ -13,7 +13,7 @@ from flax import nnx
 
 from impl_jax import weights
 from impl_jax.dropout import Dropout
-from impl_jax.fast.compiled import compiled
+from impl_jax.programs.compiled import compiled
 from impl_jax.feed_forward import FeedForward
 from impl_jax.optimizer import decay_mask
 from impl_jax.training import Trainer
@@ -83,7 +83,7 @@ def _() -> None:
 def _() -> None:
     for rule in RULES.values():
         model = trained(rule(1e-2))
-        differs(model.table[...], values()["source_embedding.table"])
+        differs(model.source_embedding.table[...], values()["source_embedding.table"])
         equals_itself(model)
 
 

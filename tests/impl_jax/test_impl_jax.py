@@ -19,10 +19,10 @@ from impl_jax import port, weights  # noqa: E402
 from impl_jax.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
 from impl_jax.decoding import Searcher  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
-from impl_jax.fast.attention import in_chunks  # noqa: E402
-from impl_jax.fast.compiled import compiled  # noqa: E402
-from impl_jax.fast.fused import fused  # noqa: E402
-from impl_jax.fast.projection import SMALL, FusedProjection  # noqa: E402
+from impl_jax.kernels.attention import in_chunks  # noqa: E402
+from impl_jax.programs.compiled import compiled  # noqa: E402
+from impl_jax.programs.fused import fused  # noqa: E402
+from impl_jax.kernels.projection import SMALL, FusedProjection  # noqa: E402
 from impl_jax.feed_forward import FeedForward  # noqa: E402
 from impl_jax.normalization import LayerNorm  # noqa: E402
 from impl_jax.positional_encoding import positional_encoding  # noqa: E402
@@ -179,6 +179,7 @@ def test_importing_the_package_imports_no_framework():
 def test_queries_in_chunks_give_what_they_give_together(target: int, causal: bool) -> None:
     rng = np.random.default_rng(0)
     query, key = rng.standard_normal((2, target, 4, 5)), rng.standard_normal((2, 11, 2, 5))
+    weighted = functools.partial(scaled_dot_product_attention, return_weights=True)
     bound = 2 * target * 4 * 5 * np.finfo(float).eps  # of a sum of so many terms in another order
     bias, mask = rng.standard_normal((1, 4, target, 11)), rng.random((2, 1, 1, 11)) < 0.7
 
@@ -189,7 +190,7 @@ def test_queries_in_chunks_give_what_they_give_together(target: int, causal: boo
         return jax.tree.leaves(jax.value_and_grad(total, argnums=(0, 1, 2))(*(jnp.asarray(x) for x in (query, key, bias))))
 
     with jax.enable_x64(True):
-        chunked = values(functools.partial(in_chunks, scaled_dot_product_attention, (4, 4)))
+        chunked = values(functools.partial(in_chunks, weighted, lengths=(4, 4)))
         for one, other in zip(chunked, values(scaled_dot_product_attention), strict=True):
             assert one.dtype == np.float64
             np.testing.assert_allclose(one, other, rtol=0, atol=bound * np.abs(other).max())

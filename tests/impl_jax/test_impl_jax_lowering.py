@@ -17,9 +17,10 @@ import jax.numpy as jnp  # noqa: E402
 
 from impl_jax import cache, port  # noqa: E402
 from impl_jax.attention import scaled_dot_product_attention  # noqa: E402
-from impl_jax.fast import packing, search  # noqa: E402
-from impl_jax.fast.fused import fused  # noqa: E402
-from impl_jax.fast.request import plan, request  # noqa: E402
+from impl_jax.decoding import beam_search, one_by_one  # noqa: E402
+from impl_jax.programs import unpadding  # noqa: E402
+from impl_jax.programs.fused import fused  # noqa: E402
+from impl_jax.programs.search import plan, request  # noqa: E402
 from impl_jax.training import Trainer  # noqa: E402
 from impl_jax.transformer import Transformer  # noqa: E402
 from reference_numpy import parameters, preset  # noqa: E402
@@ -100,9 +101,10 @@ def model_of(config: Any) -> Transformer:
 
 def test_whole_models_that_leave_out_padding_and_attention_in_chunks() -> None:
     model = model_of(BOTH)
-    packings = packing.of_forward(model, SOURCE, TARGET, skip_padding=True)
-    assert all(packings)
-    assert_no_callback(jax.jit(lambda *given: model(SOURCE, TARGET, skip_padding=True, packings=packing.Packings(*given))), *packings)
+    flat = unpadding.of_forward(BOTH, 0, SOURCE, TARGET, skip_padding=True)
+    assert all(flat)
+    program = jax.jit(lambda flat: unpadding.forward(model, flat, SOURCE, TARGET, skip_padding=True))
+    assert_no_callback(program, flat)
     x = jax.ShapeDtypeStruct((1, 8192, 8, 8), jnp.float32)
     program = jax.jit(jax.grad(lambda x: scaled_dot_product_attention(x, x, x, causal=True).sum()))
     assert_no_callback(program, x)
@@ -112,8 +114,8 @@ def test_whole_models_that_leave_out_padding_and_attention_in_chunks() -> None:
 def test_a_training_step_forward_and_backward(config: Any) -> None:
     source, target = SOURCE, np.array([2, 0], np.int32) if config.classes else TARGET
     run = Trainer(config, PAPER.replace(microbatches=2, clip_norm=1.0, weight_decay=0.1), parameters.initialise(config, 0, np.float32))
-    packings = run._packings(source, target, 2)
-    assert_no_callback(run._step, run._parameters, run._moments, np.uint32(0), source, target, None, packings)
+    flat = run.flat(source, target, 2)
+    assert_no_callback(run._step, run._parameters, run._moments, np.uint32(0), source, target, None, flat)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("greedy", None), ("sample", None), ("beam", None), ("greedy", "int8")])
@@ -124,8 +126,8 @@ def test_every_search(name: str, dtype: str | None) -> None:
     strategy = Strategy.of(options | ({"beam_size": 2} if name == "beam" else {}), config)
     source, prefix = SOURCE if config.encoder_layers else None, np.array([[1, 3], [1, 4]], np.int32)
     given = request(config, strategy, source, prefix, None, None, np.full((2, 3), 0.5) if name == "sample" else None)
-    program = search.beam_search if name == "beam" else search.one_by_one
-    assert_no_callback(program, structure, leaves, plan(strategy, strategy.beam_size, name == "sample"), given)
+    search = beam_search if name == "beam" else one_by_one
+    assert_no_callback(search.program, structure, leaves, plan(strategy, strategy.beam_size, name == "sample"), given)
 
 
 def test_a_step_of_a_cache() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from impl_jax import weights
-from impl_jax.fast.compiled import compiled
+from impl_jax.programs.compiled import compiled
 from impl_jax.framework import device as place
 from impl_jax.framework import settings
 from impl_jax.training import Trainer

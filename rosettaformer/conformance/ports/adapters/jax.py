@@ -13,7 +13,7 @@ from flax import linen as nn
 from flax import nnx
 
 from impl_jax import framework, weights
-from impl_jax.fast.compiled import compiled
+from impl_jax.programs.compiled import compiled
 from reference_numpy import layout, parameters
 
 from ....modules import nnx as face

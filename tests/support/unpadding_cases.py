@@ -1,4 +1,4 @@
-"""What packing is tested on: patterns of padding, and models that differ in what packing touches."""
+"""What unpadding is tested on: patterns of padding, and models that differ in what it touches."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig, parameters, transformer
 
 __all__ = ["CONFIGS", "PATTERNS", "SMOOTHING", "arrays", "loss_and_gradients", "tokens"]
 
-ROWS, SOURCE, TARGET = 5, 9, 8  # more positions than there are lengths, so that some packings end with the filler
+ROWS, SOURCE, TARGET = 5, 9, 8  # more positions than there are flat lengths, so that some end with the filler
 SMOOTHING = 0.1
 LEARNED = {"positions": "learned", "max_positions": 11, "scale_embedding": False}
 UNTIED = {"share_embeddings": False, "tie_logits": False, "target_vocabulary": 29}
@@ -22,7 +22,7 @@ CONFIGS = {
         **STILL, **LEARNED, embedding_norm=True, encoder_layers=2, decoder_layers=2
     ),
     "pre-sinusoidal-from-the-row": CONFIG.replace(**STILL, position_start="row", norm_placement="pre", tie_logits=False),
-    "decoder-alone": CONFIG.replace(**STILL, encoder_layers=0, share_embeddings=False),
+    "decoder-only": CONFIG.replace(**STILL, encoder_layers=0, share_embeddings=False),
 }
 PLACE = np.arange(SOURCE)
 # Which places of each row are real.

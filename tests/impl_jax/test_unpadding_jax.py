@@ -1,12 +1,12 @@
-"""Only real tokens in the JAX port: what is packed equals the reference, for every pattern of padding."""
+"""Unpadding in the JAX port: a model without padding is the reference, for every pattern of it."""
 
 import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import packing_cases as cases
 import pytest
+import unpadding_cases as cases
 from backends import Backend
 from test_training import CONFIG, FULL, RECIPE, UNTIED, batch, begin, bits, equals_the_reference
 
@@ -16,8 +16,9 @@ nnx = pytest.importorskip("flax.nnx")
 import jax.numpy as jnp  # noqa: E402
 
 from impl_jax import weights  # noqa: E402
-from impl_jax.fast import packing  # noqa: E402
-from impl_jax.fast.compiled import compiled, graphs  # noqa: E402
+from impl_jax.programs import unpadding  # noqa: E402
+from impl_jax.programs.compiled import compiled, graphs  # noqa: E402
+from impl_jax.programs.unpadding import Flat, unpadded  # noqa: E402
 from impl_jax.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, parameters, sites  # noqa: E402
 from reference_numpy import transformer as reference  # noqa: E402
@@ -40,25 +41,25 @@ def loaded(config: TransformerConfig) -> Transformer:
 
 @functools.cache
 def program(config: TransformerConfig) -> tuple[Any, Any]:
-    """Logits that skip padding, and loss and gradients: compiled functions of a packing."""
+    """Logits that skip padding, and loss and gradients: compiled functions of the tokens that lie flat."""
     model = loaded(config)
     graph, state, *rest = nnx.split(model, nnx.Param, ...)
 
-    def loss(state: Any, source: Any, target: Any, keep: Any, packings: Any) -> jax.Array:
-        return nnx.merge(graph, state, *rest).training_loss(source, target, cases.SMOOTHING, keep=keep, packings=packings)
+    def loss(state: Any, flat: Flat, source: Any, target: Any, keep: Any) -> jax.Array:
+        return unpadding.training_loss(nnx.merge(graph, state, *rest), flat, source, target, cases.SMOOTHING, keep=keep)
 
     gradients = jax.jit(jax.value_and_grad(loss))
-    return compiled(model), lambda *given: gradients(state, *given)
+    return compiled(model, least=0), lambda *given: gradients(state, *given)
 
 
 def equals(config: TransformerConfig, source: Any, target: Any, keep: Any = None) -> None:
-    """Logits, loss and every gradient, packed, are the reference's."""
+    """Logits, loss and every gradient without padding are the reference's."""
     logits, gradients = program(config)
     expected = reference.transformer(parameters.nest(cases.arrays(config)), config, source, target, keep=keep, skip_padding=True)
     close(logits(source, target, keep=keep, skip_padding=True), expected)
 
     target = np.concatenate([target[:, :1], target], axis=1)  # the masks of the sites are those of all but its last token
-    value, found = gradients(source, target, keep, packing.of_loss(loaded(config), source, target))
+    value, found = gradients(unpadding.of_loss(config, 0, source, target), source, target, keep)
     wanted, arrays = cases.loss_and_gradients(config, source, target, keep)
     close(value, wanted)
     graph, _, *rest = nnx.split(loaded(config), nnx.Param, ...)
@@ -71,9 +72,20 @@ def equals(config: TransformerConfig, source: Any, target: Any, keep: Any = None
 @pytest.mark.parametrize("pattern", cases.PATTERNS)
 def test_every_pattern_of_padding_gives_what_the_reference_gives(pattern: str) -> None:
     source, target = cases.tokens(pattern, MIXED)
-    found = packing.of_forward(loaded(MIXED), source, target, skip_padding=True)
+    found = unpadding.of_forward(MIXED, 0, source, target, skip_padding=True)
     assert [one is None for one in found] == 2 * [pattern == "all"]
     equals(MIXED, source, target)
+
+
+def test_operation_by_operation_padding_is_left_out_too() -> None:
+    """And a target of rows beside a flat source; a function without a driver is called as it is."""
+    source, target = cases.tokens("mixed", MIXED)
+    model = loaded(MIXED)
+    given = {"source": source, "target": target, "skip_padding": True}
+    close(unpadded(model, least=0)(**given), model(**given))
+    close(unpadded(model, least=0)(source, target), model(source, target))
+    close(unpadded(model.training_loss, least=0)(source, target), model.training_loss(source, target))
+    close(unpadded(model.encode, least=0)(source), model.encode(source))
 
 
 @pytest.mark.parametrize("name", list(cases.CONFIGS)[1:])
@@ -94,23 +106,23 @@ def test_keep_masks_that_are_given_are_those_of_rows() -> None:
         program(config)[0](source, target, keep=keep)
 
 
-def test_masks_that_are_given_say_what_is_packed() -> None:
+def test_masks_that_are_given_say_what_lies_flat() -> None:
     """Of soft one-hot rows too, which hold no id."""
     source, target = cases.tokens("all", MIXED)
     mask_bs, mask_bt = (np.random.default_rng(3).random(ids.shape) < 0.5 for ids in (source, target))
     soft, model = np.eye(MIXED.source_vocabulary)[source], loaded(MIXED)
-    assert all(packing.of_forward(model, soft, target, mask_bs, mask_bt, skip_padding=True))
-    assert packing.of_forward(model, soft, target, skip_padding=True) == (None, None)
+    assert all(unpadding.of_forward(MIXED, 0, soft, target, mask_bs, mask_bt, skip_padding=True))
+    assert unpadding.of_forward(MIXED, 0, soft, target, skip_padding=True) == (None, None)
     expected = reference.transformer(parameters.nest(cases.arrays(MIXED)), MIXED, soft, target, mask_bs, mask_bt, skip_padding=True)
-    close(compiled(model)(soft, target, mask_bs, mask_bt, skip_padding=True), expected)
+    close(compiled(model, least=0)(soft, target, mask_bs, mask_bt, skip_padding=True), expected)
     with pytest.raises(ValueError, match="source mask must have"):
-        compiled(model)(soft, target, mask_bs[:, 1:])
+        compiled(model, least=0)(soft, target, mask_bs[:, 1:])
 
 
-def test_rows_of_padding_are_zeros_also_where_nothing_is_packed() -> None:
+def test_rows_of_padding_are_zeros_also_where_nothing_lies_flat() -> None:
     source, target = cases.tokens("mixed", MIXED)
     model = loaded(MIXED)
-    wanted = compiled(model)(source, target, skip_padding=True)
+    wanted = compiled(model, least=0)(source, target, skip_padding=True)
     assert not wanted[target == 0].any()
     given = jax.jit(lambda source, target: model(source, target, skip_padding=True)).lower(source, target)
     assert "gather" in given.as_text()
@@ -120,7 +132,7 @@ def test_rows_of_padding_are_zeros_also_where_nothing_is_packed() -> None:
 
 
 def test_a_shape_has_a_program_for_each_length_that_saves_something_and_for_the_rows() -> None:
-    config = cases.CONFIGS["decoder-alone"]
+    config = cases.CONFIGS["decoder-only"]
     model = Transformer(config, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
     model.eval()
     call = compiled(model)
@@ -128,22 +140,21 @@ def test_a_shape_has_a_program_for_each_length_that_saves_something_and_for_the_
     rows = np.asarray(call(None, target, skip_padding=True))
     call(None, np.arange(40)[None] % 20, skip_padding=True)  # of little work, by default
     assert graphs(call) == 1
-    model.pack_from = 0
-    call = compiled(model)
+    call = compiled(model, least=0)
     np.testing.assert_array_equal(call(None, target, skip_padding=True), rows)
     assert graphs(call) == 1
     for real in range(41):
         call(None, np.where(np.arange(40) < real, target, 0), skip_padding=True)
-    assert 4 <= graphs(call) <= packing.STEPS
+    assert 4 <= graphs(call) <= unpadding.STEPS
 
 
 @pytest.mark.parametrize("variant", [pytest.param((CONFIG, RECIPE), marks=pytest.mark.exhaustive), (UNTIED, FULL)], ids=["tied", "parts"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_packed_steps_are_those_of_the_reference_and_a_resumed_run_goes_on_bit_for_bit(device: str, variant: tuple[Any, Any]) -> None:
-    """The parts of a batch have packings of one length. On a GPU: its numbers, and their bits; without one only the program is seen."""
+def test_steps_without_padding_are_those_of_the_reference_and_a_resumed_run_goes_on_bit_for_bit(device: str, variant: tuple[Any, Any]) -> None:
+    """The parts of a batch have one flat length. On a GPU: its numbers, and their bits; without one only the program is seen."""
     run, parts = begin(BACKEND, *variant, device=device), variant[1].microbatches
-    run.pack_from, first = 0, run.state()
-    found: Any = packing.of_loss(run, *batch(), parts=parts)
+    run.least, first = 0, run.state()
+    found: Any = run.flat(*batch(), parts)
     assert [one.place_bt.shape for one in found] == ([(2, 2, 7), (2, 2, 5)] if parts == 2 else [(4, 7), (4, 5)])
     equals_the_reference(run, *variant)
 
@@ -157,6 +168,6 @@ def test_packed_steps_are_those_of_the_reference_and_a_resumed_run_goes_on_bit_f
 
 
 def test_arrays_on_several_devices_are_not_brought_together() -> None:
-    assert packing.is_known(np.ones(2))
-    assert packing.is_known(jnp.ones(2))
-    assert jax.jit(lambda x: x + packing.is_known(x))(0) == 0  # a traced one has no values
+    assert unpadding.is_known(np.ones(2))
+    assert unpadding.is_known(jnp.ones(2))
+    assert jax.jit(lambda x: x + unpadding.is_known(x))(0) == 0  # a traced one has no values

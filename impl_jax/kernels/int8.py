@@ -15,11 +15,11 @@ TINY = 1e-30  # at least the largest number of a row, so that a row of zeros has
 
 
 class Int8Projection(FusedProjection):
-    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: several projections of one input in evaluation, their outputs side by side.
+    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: projections of one input, side by side.
 
-    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for every token: the largest magnitude is 127.
-    The sums are int32, all else is float32. The kernel has its outputs first, which XLA multiplies no slower for few tokens and faster for
-    many.
+    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for
+    every token: the largest magnitude is 127. The sums are int32, all else is float32. The kernel
+    has its outputs first: XLA multiplies that no slower for few tokens and faster for many.
     """
 
     def __init__(self, *projections: Any, inputs: int = 1) -> None:
@@ -42,6 +42,6 @@ class Int8Projection(FusedProjection):
 
 
 def quantised(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`x8 = round(x / r)` and the scale `r = max |x| / 127` of the last axis, which stays with the size 1."""
+    """`x8 = round(x / r)` and the scale `r = max |x| / 127` of the last axis, `... 1`."""
     scale = jnp.maximum(jnp.abs(x).max(axis=-1, keepdims=True), TINY) / LARGEST
     return jnp.round(x / scale).astype(jnp.int8), scale

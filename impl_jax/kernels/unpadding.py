@@ -1,0 +1,108 @@
+"""Unpadding: the real tokens of all rows lie side by side; only attention computes padding."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["PaddedMask", "Tokens", "counted", "in_rows", "pad", "unpad"]
+
+
+class Tokens(NamedTuple):
+    """Which positions of rows `b t` lie flat, `1 n`, and where.
+
+    index_n: the position of every flat token among all `b * t`, and 0 for the filler at the end;
+    None: all positions lie flat, in their order. place_bt: where every position lies, 0 if it does
+    not. mask_bt: True = it lies flat.
+    """
+
+    index_n: Any
+    place_bt: Any
+    mask_bt: Any
+
+
+class PaddedMask(NamedTuple):
+    """Stands where `mask_bhts` stands: that mask, of rows, and where queries and keys lie flat."""
+
+    mask_bhts: jax.Array | None
+    query: Tokens
+    key: Tokens
+
+
+def in_rows(
+    attention: Callable[..., tuple[jax.Array, Any]],
+    query_bthk: jax.Array,
+    key_bsgk: jax.Array,
+    value_bsge: jax.Array,
+    mask_bhts: Any,
+    *rest: Any,
+) -> tuple[jax.Array, Any]:
+    """`attention(query, key, value, mask, *rest)`: an output and weights.
+
+    If the mask is a `PaddedMask`, queries, keys, values and the output lie flat.
+    """
+    if not isinstance(mask_bhts, PaddedMask):
+        return attention(query_bthk, key_bsgk, value_bsge, mask_bhts, *rest)
+    mask_bhts, query, key = mask_bhts
+    rows = pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key)
+    output_bthe, weights_bhts = attention(*rows, mask_bhts, *rest)
+    return unpad(output_bthe, query), weights_bhts
+
+
+def unpad(x_btd: jax.Array, tokens: Tokens) -> jax.Array:
+    """The flat tokens, `1 n d`, of rows `b t d`, with any axes for d.
+
+    Its gradient is `pad`, a gather: every token occurs once, and nothing reads the filler.
+    """
+    if tokens.index_n is None:
+        return jax.lax.collapse(x_btd, 0, 2)[None]
+    return _unpad(tokens, x_btd)
+
+
+def pad(x_1nd: jax.Array, tokens: Tokens) -> jax.Array:
+    """Rows `b t d` of flat tokens; zeros at positions that do not lie flat.
+
+    Its gradient is `unpad`, with zeros for the filler.
+    """
+    if tokens.index_n is None:
+        return x_1nd.reshape(*tokens.mask_bt.shape, *x_1nd.shape[2:])
+    return _pad(tokens, x_1nd)
+
+
+def counted(mask_bt: jax.Array, tokens: Tokens) -> jax.Array:
+    """The mask of the flat tokens, `1 n`; False for the filler."""
+    mask_1n = unpad(mask_bt, tokens)
+    return mask_1n if tokens.index_n is None else mask_1n & _is_token(tokens)
+
+
+@jax.custom_vjp
+def _unpad(tokens: Tokens, x_btd: jax.Array) -> jax.Array:
+    return jnp.take(jax.lax.collapse(x_btd, 0, 2), tokens.index_n, axis=0, mode="clip")[None]
+
+
+@jax.custom_vjp
+def _pad(tokens: Tokens, x_1nd: jax.Array) -> jax.Array:
+    mask_bt1 = jnp.expand_dims(tokens.mask_bt, tuple(range(2, x_1nd.ndim)))
+    return jnp.where(mask_bt1, jnp.take(x_1nd[0], tokens.place_bt, axis=0, mode="clip"), 0)
+
+
+def _pad_gradient(tokens: Tokens, g_btd: jax.Array) -> jax.Array:
+    is_token_1n1 = jnp.expand_dims(_is_token(tokens), tuple(range(2, g_btd.ndim)))
+    return jnp.where(is_token_1n1, _unpad(tokens, g_btd), 0)
+
+
+def _is_token(tokens: Tokens) -> jax.Array:
+    """Whether what lies flat is a token, not the filler: `1 n`."""
+    place_1n, mask_1n = (_unpad(tokens, x_bt) for x_bt in (tokens.place_bt, tokens.mask_bt))
+    return mask_1n & (place_1n == jnp.arange(place_1n.shape[1]))
+
+
+_unpad.defvjp(
+    lambda tokens, x_btd: (_unpad(tokens, x_btd), tokens),
+    lambda tokens, g_1nd: (None, _pad(tokens, g_1nd)),
+)
+_pad.defvjp(
+    lambda tokens, x_1nd: (_pad(tokens, x_1nd), tokens),
+    lambda tokens, g_btd: (None, _pad_gradient(tokens, g_btd)),
+)

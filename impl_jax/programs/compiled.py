@@ -1,0 +1,120 @@
+"""Compiled calls: one XLA program for each set of shapes."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from .unpadding import LEAST, Driver, Flat, driver, is_known
+
+__all__ = ["compiled", "graphs"]
+
+
+def compiled(function: Callable[..., Any], least: int = LEAST) -> Callable[..., Any]:
+    """The same call, compiled: a module, a module's method such as `model.encode`, or a function.
+
+    Arrays are arguments of the program; plain values such as `causal=True` are part of it. The
+    module is split once, and again if a part of it was exchanged or its mode changed: a walk of its
+    graph at every call, as in `nnx.jit`, takes a hundred times as long. Its variables are read at
+    every call, and those that the call changes (rng counts) are written back. If the module has
+    `check_ids`, it is called before the program, which cannot raise. A Transformer and its
+    `training_loss` leave padding out from `least` on, as `unpadded` of them does.
+    """
+    owner: Any = getattr(function, "__self__", function)
+    module = owner if isinstance(owner, nnx.Module) else None
+    name = "__call__" if function is module else getattr(function, "__name__", "")
+    signature, check_ids = inspect.signature(function), getattr(owner, "check_ids", None)
+    structures: list[Any] = []
+    split = _split(module, function, structures)
+
+    @functools.partial(jax.jit, static_argnames=("structure", "driver", "plain"))
+    def program(
+        structure: int,
+        driver: Driver | None,
+        before: list[Any],
+        flat: Flat,
+        arrays: dict[str, Any],
+        plain: tuple[tuple[str, Any], ...],
+    ) -> tuple[Any, list[Any]]:
+        graph, tree = structures[structure]
+        merged = nnx.merge(graph, jax.tree.unflatten(tree, before))
+        called = function if module is None else getattr(merged, name)
+        if driver is not None:
+            called = functools.partial(driver.run, merged, flat)
+        output = called(**arrays, **dict(plain))
+        after = jax.tree.leaves(nnx.state(merged))
+        return output, [None if new is old else new for old, new in zip(before, after, strict=True)]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal split
+        arguments = {**signature.bind_partial(*args).arguments, **kwargs}
+        if check_ids is not None:
+            check_ids(**arguments)
+        if not split.is_current():
+            split = _split(module, function, structures)
+        now, flat = split, Flat()
+        # A list of arrays: jit would walk the modules' state in Python at every call.
+        before = [variable.get_raw_value() for variable in now.variables]
+        if now.driver is not None and is_known(before[0]):
+            flat = now.driver.tokens(owner.config, least, **arguments)
+        arrays = {name: value for name, value in arguments.items() if _holds_arrays(value)}
+        plain = tuple((name, value) for name, value in arguments.items() if name not in arrays)
+        output, changes = program(now.structure, now.driver, before, flat, arrays, plain)
+        for variable, value in zip(now.variables, changes, strict=True):
+            if value is not None:
+                variable.set_raw_value(value)
+        return output
+
+    call.program = program  # type: ignore[attr-defined]  # for `graphs`
+    return call
+
+
+def graphs(*functions: Any) -> int:
+    """How many XLA programs these functions of `jax.jit` or `compiled` have.
+
+    There is one for each set of shapes, dtypes and plain values. JAX counts them under a private
+    name only.
+    """
+    return sum(getattr(function, "program", function)._cache_size() for function in functions)
+
+
+class _Split(NamedTuple):
+    """A module as the number of its structure, for which programs are made, and its variables."""
+
+    structure: int
+    variables: list[nnx.Variable[Any]]
+    parts: list[tuple[dict[str, Any], str, Any]]  # every attribute, and where it was found
+    driver: Driver | None
+
+    def is_current(self) -> bool:
+        """Whether the module still has the same parts in the same places, and the same mode."""
+        return all(attributes.get(name) is value for attributes, name, value in self.parts)
+
+
+def _split(
+    module: nnx.Module | None, function: Callable[..., Any], structures: list[Any]
+) -> _Split:
+    graph, state = nnx.split(module)
+    structure = graph, jax.tree.structure(state)
+    if structure not in structures:
+        structures.append(structure)
+    found = [] if module is None else [node for _, node in nnx.iter_graph(module)]
+    nodes = [vars(node) for node in found if isinstance(node, nnx.Pytree)]
+    parts = [
+        (node, name, value)
+        for node in nodes
+        for name, value in node.items()
+        if not name.startswith("_pytree")
+    ]
+    variables = nnx.to_flat_state(state).leaves
+    return _Split(structures.index(structure), variables, parts, driver(function))
+
+
+def _holds_arrays(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return True
+    return any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value))

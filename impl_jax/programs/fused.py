@@ -1,0 +1,119 @@
+"""A model as the steps of decoding run it: a copy whose projections of one input are one kernel.
+
+What stands in for a projection, such as an adapter, is called as it is.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.typing import Dtype
+
+from ..attention import MultiHeadAttention
+from ..cache import check_steps
+from ..embedding import Logits
+from ..feed_forward import FeedForward
+from ..kernels.int8 import Int8Projection
+from ..kernels.projection import SMALL, FusedProjection
+from ..projection import Projection
+from ..transformer import Transformer
+
+__all__ = ["FusedAttention", "fused"]
+
+Kind = type[FusedProjection]
+
+
+class FusedAttention(MultiHeadAttention):
+    """Multi-head attention whose query, key and value, or only key and value, are one product."""
+
+    query: Any
+    output: Any
+
+    def __init__(
+        self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection
+    ) -> None:
+        if of_itself:
+            self.query_key_value = kind(attention.query, attention.key, attention.value)
+        else:
+            self.query, self.key_value = kind(attention.query), kind(attention.key, attention.value)
+        self.output = kind(attention.output, inputs=2)
+        self.weights_dropout, self.width = attention.weights_dropout, attention.width
+
+    def queries(self, query_btd: jax.Array) -> jax.Array:
+        return self.query.separate(query_btd)[0]
+
+    def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
+        return key_bsgk, value_bsge
+
+    def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
+        return query_bthk, key_btgk, value_btge
+
+
+def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
+    """A copy of the model in evaluation mode, for steps and searches; of such a copy itself.
+
+    dtype: of the weights and the computation, by default the model's own; int8: of the projections,
+    all else is float32 (INT8).
+    Raises ValueError as `check_steps`, and on a dtype for such a copy.
+    """
+    model.config.need_decoder()
+    if hasattr(model, "is_fused"):
+        if dtype is not None:
+            raise ValueError(
+                f"dtype must be given with the model itself; got {jnp.dtype(dtype)} and a copy by "
+                "`fused`, whose weights are rounded"
+            )
+        return model
+    kind: Kind = FusedProjection
+    if dtype is not None and jnp.dtype(dtype) == jnp.int8:
+        kind, dtype = Int8Projection, jnp.float32
+    if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"dtype must be a floating one or int8; got {jnp.dtype(dtype)}")
+    check_steps(model)
+    copy: Any = nnx.clone(model)
+    copy.eval()
+    if dtype is not None:
+        nnx.update(copy, jax.tree.map(lambda x: x.astype(dtype), nnx.state(copy, nnx.Param)))
+        copy.set_attributes(dtype=dtype)
+    if kind is Int8Projection and model.config.encoder_layers:
+        for layer in copy.encoder.layers:
+            _fuse_layer(layer, kind, of_itself=False)
+    for layer in copy.decoder.layers:
+        _fuse_layer(layer, kind, of_itself=True)
+    if type(copy.logits) is Logits:
+        _fuse_logits(copy, kind)
+    copy.is_fused = True
+    return copy
+
+
+def _fuse_layer(layer: Any, kind: Kind, of_itself: bool) -> None:
+    """Fuses projections. of_itself: queries, keys and values of self-attention in one product."""
+    for name in ("self_attention", "cross_attention"):
+        attention = getattr(layer, name, None)
+        if type(attention) is not MultiHeadAttention:
+            continue
+        if _are_affine(attention.query, attention.key, attention.value, attention.output):
+            whole = of_itself and name == "self_attention"
+            setattr(layer, name, FusedAttention(attention, whole, kind))
+    feed_forward = getattr(layer, "feed_forward", None)
+    for name in ("hidden", "output") if type(feed_forward) is FeedForward else ():
+        if _are_affine(part := getattr(feed_forward, name)):
+            setattr(feed_forward, name, kind(part))
+
+
+def _fuse_logits(model: Any, kind: Kind) -> None:
+    """Fuses the logits; a tied table is copied if it is small, or rounded to int8."""
+    table_vd = model.token_embedding("target").table[...]
+    if model.config.tie_logits and (table_vd.nbytes <= SMALL or kind is Int8Projection):
+        model.logits.kernel = nnx.Param(table_vd.T)
+    if hasattr(model.logits, "kernel"):
+        model.logits = kind(model.logits)
+
+
+def _are_affine(*projections: Any) -> bool:
+    """Whether each computes `x W + b`, or each `x W`, and nothing else."""
+    alike = len({part.bias is None for part in projections if type(part) is Projection}) == 1
+    return alike and all(type(part) is Projection for part in projections)
