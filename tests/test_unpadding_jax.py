@@ -45,7 +45,7 @@ def program(config: TransformerConfig) -> tuple[Any, Any]:
     model = loaded(config)
     graph, state, *rest = nnx.split(model, nnx.Param, ...)
 
-    def loss(state: Any, flat: Flat, source: Any, target: Any, keep: Any) -> jax.Array:
+    def loss(state: Any, flat: Flat, source: Any, target: Any, keep: Any) -> Any:
         return unpadding.training_loss(nnx.merge(graph, state, *rest), flat, source, target, cases.SMOOTHING, keep=keep)
 
     gradients = jax.jit(jax.value_and_grad(loss))
