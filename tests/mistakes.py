@@ -24,7 +24,7 @@ from rosettaformer.conformance.diagnosis import altered, diagnose
 from rosettaformer.conformance.ports.port import NotCovered, Unsupported
 from rosettaformer.conformance.reference import statistics, tolerance
 from rosettaformer.conformance.reference.components import OWN, named_outputs, without_other_layouts
-from rosettaformer.guide.mistakes import FRAMEWORKS, NOTHING, SAID, Edit, Mistake, all_mistakes, all_sayings, edited
+from rosettaformer.guide.mistakes import FRAMEWORKS, NOTHING, SAID, Mistake, all_mistakes, all_sayings, edited
 
 ROOT = Path(__file__).resolve().parents[1]
 # the end of a copy's port.py: its process loads parameters by the copy's weights.py, in which an edit may be, instead of by ours
