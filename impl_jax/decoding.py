@@ -159,7 +159,8 @@ def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, ja
         next_b1 = next_tokens(model.config, cache, mask_b1)
         logits_b1v, cache = read(model, answer.token_b[:, None], *next_b1)
         logits_bv, log_p_bv, finite = _checked(request, logits_b1v[:, 0])
-        scores_bv = _penalised(plan, model, request, answer.token_bn, answer.step, logits_bv)
+        target = request.prefix_bp, request.prefix_mask_bp, answer.token_bn
+        scores_bv = _penalised(plan, model, request, target, answer.step, logits_bv)
         token_b = _chosen(plan, request, scores_bv, answer.step)
         # If no token may follow, the answer ends.
         token_b = jnp.where(_at(scores_bv, token_b) == -jnp.inf, request.end_id, token_b)
@@ -191,7 +192,6 @@ def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, j
     prefix_bp, prefix_mask_bp = (
         jnp.repeat(x, size, axis=0) for x in (request.prefix_bp, request.prefix_mask_bp)
     )
-    of_beams = request._replace(prefix_bp=prefix_bp, prefix_mask_bp=prefix_mask_bp)
     prefix_mask_bwp = prefix_mask_bp[:, :-1].reshape(batch, size, -1)
     last_bw = token_positions(request.prefix_mask_bp, model.config.position_start)[:, -1:]
 
@@ -205,7 +205,8 @@ def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, j
         logits_bwv, cache = read(model, beams.token_bw, cache, position_bw, mask_bwt[:, None])
         _, log_p_bwv, finite = _checked(request, logits_bwv)
         token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (beams.live_bwn, log_p_bwv))
-        scores_bv = _penalised(plan, model, of_beams, token_bn, beams.length, log_p_bv)
+        target = prefix_bp, prefix_mask_bp, token_bn
+        scores_bv = _penalised(plan, model, request, target, beams.length, log_p_bv)
         beams = beams.advance(
             scores_bv.reshape(log_p_bwv.shape), request.length_penalty_n,
             request.end_id, request.max_new_tokens, request.early_stop,
@@ -254,11 +255,15 @@ def _penalised(
     plan: Plan,
     model: Transformer,
     request: Request,
-    token_bn: jax.Array,
+    target: tuple[jax.Array, jax.Array, jax.Array],
     count: jax.Array,
     scores_bv: jax.Array,
 ) -> jax.Array:
-    """The scores by which the next token is chosen, after `count` tokens of the answer."""
+    """The scores by which the next token is chosen, after `count` tokens of the answer.
+
+    target: prefix, its token mask, and the answer.
+    """
+    prefix_bp, prefix_mask_bp, token_bn = target
     if plan.repetition or plan.no_repeat_ngram:
         free = token_bn.shape[1] - count
         mask_bn = token_mask(token_bn, model.config.padding_id)
@@ -266,7 +271,7 @@ def _penalised(
         # The free places go to the left, as padding: the target ends at the end of the array.
         target_bt, mask_bt = (
             jnp.roll(jnp.concatenate(pair, axis=1), free, axis=1)
-            for pair in ((request.prefix_bp, token_bn), (request.prefix_mask_bp, mask_bn))
+            for pair in ((prefix_bp, token_bn), (prefix_mask_bp, mask_bn))
         )
         penalties = request.repetition_penalty, plan.no_repeat_ngram
         scores_bv = sampling.penalise(scores_bv, target_bt, *penalties, mask_bt)

@@ -42,7 +42,9 @@ class Dropout(nnx.Dropout):
         drawn = rngs is not None and rate and ("dropout" in rngs or "default" in rngs)
         super().__init__(rate, deterministic=deterministic, rngs=rngs if drawn else None)
 
-    def __call__(self, x: jax.Array, keep: jax.Array | None = None) -> jax.Array:  # type: ignore[override]
+    def __call__(  # type: ignore[override]
+        self, x: jax.Array, keep: jax.Array | None = None
+    ) -> jax.Array:
         keep = self.draw(x.shape) if keep is None else keep
         if keep is None:
             return x

@@ -53,7 +53,9 @@ class Classifier(Projection):
         super().__init__("br,rc->bc", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.dropout = Dropout(config.classifier_dropout_rate, rngs=rngs)
 
-    def __call__(self, pooled_br: jax.Array, keep_br: jax.Array | None = None) -> jax.Array:  # type: ignore[override]
+    def __call__(  # type: ignore[override]
+        self, pooled_br: jax.Array, keep_br: jax.Array | None = None
+    ) -> jax.Array:
         checks.check_pooled(pooled_br.shape, self.kernel.shape[0])
         return super().__call__(self.dropout(pooled_br, keep_br))
 

@@ -191,9 +191,8 @@ class Transformer(EncoderHeads):
 
     def head(self, x_btd: jax.Array) -> jax.Array:
         """`logits = x W + b`, `b t v`; tied, W is the target's transposed table."""
-        if not self.config.tie_logits or hasattr(
-            self.logits, "kernel"
-        ):  # `fused` may copy the table
+        # A copy by `fused` may hold the table as the logits' kernel.
+        if not self.config.tie_logits or hasattr(self.logits, "kernel"):
             return self.logits(x_btd)
         return self.logits(x_btd, self.token_embedding("target").table.T)
 

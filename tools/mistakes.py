@@ -21,7 +21,7 @@ from rosettaformer.atomic import replacing
 from rosettaformer.conformance.case import SUITE_VERSION, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.catalogue import Defect, all_defects
-from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, SAID, Edit, Mistake, all_mistakes, all_sayings, edited
+from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, SAID, Mistake, all_mistakes, all_sayings, edited
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.diagnosis import altered, diagnose
 from rosettaformer.conformance.ports.port import NotCovered, Unsupported

@@ -10,10 +10,10 @@ from jax.experimental import checkify
 from jax.test_util import check_grads
 
 from impl_jax.embedding import SegmentEmbedding
-from impl_jax.programs.compiled import compiled
 from impl_jax.layers import EncoderLayer
 from impl_jax.loss import cross_entropy
 from impl_jax.positional_encoding import PositionEmbedding
+from impl_jax.programs.compiled import compiled
 from impl_jax.transformer import Transformer
 from reference_numpy import transformer
 from reference_numpy.parameters import nest

@@ -11,8 +11,8 @@ from impl_jax import cache, weights
 from impl_jax.attention import MultiHeadAttention
 from impl_jax.decoding import Searcher
 from impl_jax.embedding import Embedding
-from impl_jax.programs.compiled import compiled
 from impl_jax.layers import DecoderLayer, EncoderLayer
+from impl_jax.programs.compiled import compiled
 from impl_jax.transformer import Transformer
 from reference_numpy import decoding, parameters
 

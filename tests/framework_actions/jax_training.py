@@ -13,9 +13,9 @@ from flax import nnx
 
 from impl_jax import weights
 from impl_jax.dropout import Dropout
-from impl_jax.programs.compiled import compiled
 from impl_jax.feed_forward import FeedForward
 from impl_jax.optimizer import decay_mask
+from impl_jax.programs.compiled import compiled
 from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 from reference_numpy import sites

@@ -19,13 +19,13 @@ from impl_jax import port, weights  # noqa: E402
 from impl_jax.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
 from impl_jax.decoding import Searcher  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
-from impl_jax.kernels.attention import in_chunks  # noqa: E402
-from impl_jax.programs.compiled import compiled  # noqa: E402
-from impl_jax.programs.fused import fused  # noqa: E402
-from impl_jax.kernels.projection import SMALL, FusedProjection  # noqa: E402
 from impl_jax.feed_forward import FeedForward  # noqa: E402
+from impl_jax.kernels.attention import in_chunks  # noqa: E402
+from impl_jax.kernels.projection import SMALL, FusedProjection  # noqa: E402
 from impl_jax.normalization import LayerNorm  # noqa: E402
 from impl_jax.positional_encoding import positional_encoding  # noqa: E402
+from impl_jax.programs.compiled import compiled  # noqa: E402
+from impl_jax.programs.fused import fused  # noqa: E402
 from impl_jax.softmax import softmax  # noqa: E402
 from impl_jax.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, decoding, parameters, preset  # noqa: E402

@@ -45,7 +45,7 @@ def program(config: TransformerConfig) -> tuple[Any, Any]:
     model = loaded(config)
     graph, state, *rest = nnx.split(model, nnx.Param, ...)
 
-    def loss(state: Any, flat: Flat, source: Any, target: Any, keep: Any) -> jax.Array:
+    def loss(state: Any, flat: Flat, source: Any, target: Any, keep: Any) -> Any:
         return unpadding.training_loss(nnx.merge(graph, state, *rest), flat, source, target, cases.SMOOTHING, keep=keep)
 
     gradients = jax.jit(jax.value_and_grad(loss))
@@ -150,7 +150,7 @@ def test_a_shape_has_a_program_for_each_length_that_saves_something_and_for_the_
 
 @pytest.mark.parametrize("variant", [pytest.param((CONFIG, RECIPE), marks=pytest.mark.exhaustive), (UNTIED, FULL)], ids=["tied", "parts"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_steps_without_padding_are_those_of_the_reference_and_a_resumed_run_goes_on_bit_for_bit(device: str, variant: tuple[Any, Any]) -> None:
+def test_steps_without_padding_are_the_reference_s_and_a_resumed_run_goes_on_bit_for_bit(device: str, variant: tuple[Any, Any]) -> None:
     """The parts of a batch have one flat length. On a GPU: its numbers, and their bits; without one only the program is seen."""
     run, parts = begin(BACKEND, *variant, device=device), variant[1].microbatches
     run.least, first = 0, run.state()

@@ -10,9 +10,9 @@ import numpy as np
 from flax import nnx
 
 from impl_jax import weights
-from impl_jax.programs.compiled import compiled
 from impl_jax.framework import device as place
 from impl_jax.framework import settings
+from impl_jax.programs.compiled import compiled
 from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 
