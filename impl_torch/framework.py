@@ -1,5 +1,6 @@
-"""What torch has no public name for: what a traced program does not know, hooks, and parameters of several modules."""
+"""Helpers for code that may be traced, for hooks, and for parameters that several modules share; torch has no public names for them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-__all__ = ["Sharing", "bounds", "exporting", "has_values", "is_changed", "same_size"]
+__all__ = ["Sharing", "bounds", "exporting", "has_values", "is_changed", "same_size", "scaled"]
 
 OLDER = (
     ("embedding.table", "embedding.weight"),
@@ -51,6 +52,11 @@ def same_size(one: int, other: int) -> bool:
 def is_changed(module: nn.Module) -> bool:
     """Whether a call of the module does more than the `forward` of its class: it has hooks, or a `forward` of its own."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def scaled(tensors: Iterable[Tensor], factor: Tensor) -> tuple[Tensor, ...]:
+    """Multiplies every tensor by the factor. On a GPU, launching a kernel for each of a model's parameters would take longer than to run it."""
+    return torch._foreach_mul(list(tensors), factor)
 
 
 class Sharing(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from reference_numpy.parameters import flatten, nest
 
 from . import precision
-from .fast.compiled import scaled
+from .framework import scaled
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 

@@ -1,48 +1,51 @@
-"""One compiled graph of a module or function, and one kernel for many tensors."""
+"""One compiled graph of a module or function."""
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.fx.experimental import _config
 
 from .. import precision
-from .packing import packed_arguments
+from . import unpadding
 
-__all__ = ["compiled", "compiled_step", "graphs", "scaled"]
+__all__ = ["compiled", "compiled_step", "graphs"]
 
-GRAPHS = 64  # that torch may keep of one function; by default it keeps eight
+GRAPHS = 64  # that torch may keep of one function; its default is eight
 
 
-def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(module: Callable[..., Any], least: int = unpadding.LEAST) -> Callable[..., Any]:
     """`torch.compile` of the whole, without graph breaks; takes the same arguments and raises the same errors.
 
-    Token ids are checked before the graph runs, where the module, or that of a method, has `check_ids`: inside it there are no values to
-    look at. The check is given the arguments whose names it knows. There, too, is found which tokens are real (`fast.packing`).
+    Token ids are checked before the graph runs, if the module, or a method's own module, has `check_ids`: inside it there are no values to
+    look at. The check is given the arguments whose names it knows. A model and its `training_loss` leave out padding, as
+    `unpadding.unpadded` does; least: see there.
     The first call compiles, and so does the first that differs in a length; from then on one graph serves every length.
     torch keeps `torch._dynamo.config.recompile_limit` graphs for all modules of a class together, and raises when there are more.
     """
     graph = torch.compile(module, fullgraph=True)
+    if (driver := unpadding.driver(module)) is not None:
+        model, flat = driver[0], torch.compile(driver[1], fullgraph=True)
     check_ids = getattr(getattr(module, "__self__", module), "check_ids", None)
-    prepare = packed_arguments(module)
     if check_ids is not None:
-        call, known = (
-            inspect.signature(getattr(module, "forward", module)),
-            inspect.signature(check_ids).parameters,
-        )
+        call = inspect.signature(getattr(module, "forward", module))
+        known = inspect.signature(check_ids).parameters
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        sides = None
         if check_ids is not None:
             given = call.bind(*args, **kwargs).arguments
             check_ids(**{name: value for name, value in given.items() if name in known})
-            if prepare is not None:
-                args, kwargs = (), prepare(**given)
+            sides = unpadding.find(module, least, **given)
         try:
-            return graph(*args, **kwargs)
+            if sides is None:
+                return graph(*args, **kwargs)
+            keep = unpadding.unpad_keep(given.get("keep"), sides)
+            return flat(model, sides, **given | {"keep": keep})
         except torch._dynamo.exc.Unsupported:
-            # The tracer replaces every exception by its own; the module itself raises the one that says what is wrong.
+            # The tracer replaces every exception by its own; the module itself says what is wrong.
             module(*args, **kwargs)
             raise
 
@@ -50,18 +53,15 @@ def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step of decoding, `step(model, target, cache, *args)`, as a program where it reads a single token that is not the first.
+    """Compiles a step of decoding, `step(model, target, cache, *args)`, into a program that reads a single token, but not the first.
 
-    One program serves every length and the weights of every model of a structure, but one number of rows (`fast.program`). The arguments
+    One program serves every length and the weights of every model of a structure, but one number of rows (`programs.program`). Arguments
     that are no tensors are its constants. Numbers that are 0 or 1 are never its variables: the first token of a target is read without it,
-    and so is every token where the source is a single one, and where `torch.autocast` is on.
+    and so is every token if the source is a single one or `torch.autocast` is on.
     """
     programs: dict[Any, Any] = {}
-    searched: list[Any] = [
-        None,
-        None,
-        [],
-    ]  # the cache's layers, which a search does not change, its program and that one's fixed inputs
+    # the cache's layers, which a search does not change, the program and its fixed inputs
+    searched: list[Any] = [None, None, []]
 
     def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any) -> Any:
         source_mask_bs = cache["source_mask_bs"]
@@ -87,7 +87,7 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def graphs() -> Iterator[None]:
-    """What compiled losses run in: room for the graphs of many shapes and models; lengths that are equal by chance may part.
+    """The settings of compiled losses: room for the graphs of many shapes and models; lengths that are equal by chance may part.
 
     torch has no public setting for either.
     """
@@ -97,8 +97,3 @@ def graphs() -> Iterator[None]:
     )
     with room, shapes.patch(use_duck_shape=False):
         yield
-
-
-def scaled(tensors: Iterable[torch.Tensor], factor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Every tensor times the factor. On a GPU a kernel for each of a model's parameters would take longer to launch than to run."""
-    return torch._foreach_mul(list(tensors), factor)

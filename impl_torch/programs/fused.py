@@ -15,10 +15,10 @@ from ..attention import MultiHeadAttention
 from ..embedding import Logits
 from ..feed_forward import FeedForward
 from ..framework import is_changed
+from ..kernels.int8 import Int8Projection, check_int8
+from ..kernels.projection import FusedProjection
 from ..projection import Projection
 from ..transformer import Transformer
-from .int8 import Int8Projection, check_int8
-from .projection import FusedProjection
 
 __all__ = ["Dtype", "FusedAttention", "fused", "pack"]
 

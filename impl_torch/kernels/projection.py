@@ -73,7 +73,7 @@ class FusedProjection(nn.Module):
         )
         if (
             fixed and packed is not None and self._called and torch.compiler.is_exporting()
-        ):  # of a step: `fast.program`
+        ):  # of a step: `programs.program`
             return self._packed_product(x_btd, packed, rows)
         if (
             fixed

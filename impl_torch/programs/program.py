@@ -18,7 +18,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from .int8 import LARGEST, OFFSET
+from ..kernels.int8 import LARGEST, OFFSET
 
 __all__ = ["StepProgram", "signature"]
 
