@@ -29,10 +29,12 @@ def scaled_dot_product_attention(
     dropout_rate: float = 0.0,
     training: bool = False,
 ) -> Output:
-    """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`: `b t h e`, or that and the weights `b h t s`.
+    """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`: `b t h e`, or
+    that and the weights `b h t s`.
 
-    Without return_weights and keep mask, torch's fused kernel computes the output and never holds the weights.
-    dropout_rate, training: see `F.dropout`; in training, without a keep mask, weights are dropped at random.
+    Without return_weights and keep mask, torch's fused kernel computes the output and never holds
+    the weights. dropout_rate, training: see `F.dropout`; in training, without a keep mask, weights
+    are dropped at random.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, _ = query_bthk.shape
@@ -56,7 +58,9 @@ def _weights(
     bias_bhts: Tensor | None,
     causal: bool,
 ) -> Tensor:
-    """`softmax(query key^T / sqrt(k) + bias)`, with logits in float32 if the query is half-precision."""
+    """`softmax(query key^T / sqrt(k) + bias)`, with logits in float32 if the query is
+    half-precision.
+    """
     _, target, heads, head_size = query_bthk.shape
     scaled_bthk = precision.upcast_half(query_bthk) * head_size**-0.5
     key_bshk = precision.upcast_half(repeat_kv(key_bsgk, heads))
@@ -82,10 +86,12 @@ def repeat_kv(x_bsge: Tensor, heads: int) -> Tensor:
 
 
 class MultiHeadAttention(nn.Module):
-    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
+    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
+    `output = sum_i head_i W_i^O + b^O`.
 
-    The projections are linear layers with outputs `(h k)`, `(g k)` and `(g e)`: the heads of one position lie side by side. The number of
-    heads follows from the outputs, so that tensor parallelism may give each process some of them.
+    The projections are linear layers with outputs `(h k)`, `(g k)` and `(g e)`: the heads of one
+    position lie side by side. The number of heads follows from the outputs, so that tensor
+    parallelism may give each process some of them.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -127,7 +133,9 @@ class MultiHeadAttention(nn.Module):
         return self.query(query_btd).unflatten(-1, (-1, self.key_size))
 
     def keys_and_values(self, memory_bsd: Tensor) -> tuple[Tensor, Tensor]:
-        """`m W^K + b^K` and `m W^V + b^V`, which no query changes: key `b s g k` and value `b s g e`."""
+        """`m W^K + b^K` and `m W^V + b^V`, which no query changes: key `b s g k` and value
+        `b s g e`.
+        """
         key, value = self.key(memory_bsd), self.value(memory_bsd)
         return key.unflatten(-1, (-1, self.key_size)), value.unflatten(-1, (-1, self.value_size))
 
@@ -188,7 +196,8 @@ class MultiHeadAttention(nn.Module):
                 drop.training,
             )
             return attended if isinstance(attended, tuple) else (attended, None)
-        # Another module, or one with hooks, is given the weights, which the fused kernel never holds.
+        # Another module, or one with hooks, is given the weights, which the fused kernel never
+        # holds.
         weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
         dropped_bhts = drop(weights_bhts) if keep_bhts is None else drop(weights_bhts, keep_bhts)
         return _weighted(dropped_bhts, value_bsge), weights_bhts if return_weights else None

@@ -1,4 +1,6 @@
-"""Decoding in steps: the keys and values of tokens that have been read are kept, so that a step computes only its own tokens."""
+"""Decoding in steps: the keys and values of tokens that have been read are kept, so that a step
+computes only its own tokens.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
@@ -20,9 +22,11 @@ from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
-# source_mask_bs, and layers, the keys and values of each layer's attentions: as in the reference. target_mask_bwtw: target_mask_bt for w
-# copies of a row: mask[b, i, t, j] says whether copy i may attend to what copy j wrote at step t. read: how many tokens have been read.
-# leading_b: padding before the first real token. encoding_pd: the sinusoidal encoding of every position; None if positions are learned.
+# source_mask_bs, and layers, the keys and values of each layer's attentions: as in the reference.
+# target_mask_bwtw: target_mask_bt for w copies of a row: mask[b, i, t, j] says whether copy i may
+# attend to what copy j wrote at step t. read: how many tokens have been read. leading_b: padding
+# before the first real token. encoding_pd: the sinusoidal encoding of every position; None if
+# positions are learned.
 Cache = Mapping[str, Any]
 Step = Callable[..., tuple[Tensor, Cache]]
 Pair = tuple[Tensor, ...]  # keys and values
@@ -37,11 +41,13 @@ def start_cache(
     length: int,
     copies: int = 1,
 ) -> Cache:
-    """Returns the cache before the first token: keys and values of the memory, and room for `length` tokens, which steps fill in place.
+    """Returns the cache before the first token: keys and values of the memory, and room for
+    `length` tokens, which steps fill in place.
 
-    memory_bsd: None in a decoder-only model, which needs batch, the number of rows without their copies. copies: how many neighbouring
-    rows of the target share a row of the memory; they can change places without a copy of keys and values.
-    Raises ValueError also on a model in training, and if a part that steps do not call as a whole has a hook or another class.
+    memory_bsd: None in a decoder-only model, which needs batch, the number of rows without their
+    copies. copies: how many neighbouring rows of the target share a row of the memory; they can
+    change places without a copy of keys and values. Raises ValueError also on a model in training,
+    and if a part that steps do not call as a whole has a hook or another class.
     """
     model.config.need_decoder()
     _check_steps(model)
@@ -98,9 +104,11 @@ def decode_step(
     target_mask_bt: Tensor | None = None,
     step: Step | None = None,
 ) -> tuple[Tensor, Cache]:
-    """Returns the logits `b t v` of the next t tokens, equal to those rows of `decode` of the whole target, and the cache after them.
+    """Returns the logits `b t v` of the next t tokens, equal to those rows of `decode` of the whole
+    target, and the cache after them.
 
-    The given cache and the returned one share their tensors. step: a graph of `forward_step`, if there is one.
+    The given cache and the returned one share their tensors. step: a graph of `forward_step`, if
+    there is one.
     """
     length = cache["target_mask_bwtw"].shape[2]
     checks.check_same_batch(cache=cache["leading_b"].shape, target=target.shape)
@@ -123,7 +131,9 @@ def forward_step(
     target_mask_bt: Tensor | None = None,
     last: bool = False,
 ) -> tuple[Tensor, Cache]:
-    """Computes `decode_step` of arguments that are checked. last: only the logits after the last token."""
+    """Computes `decode_step` of arguments that are checked. last: only the logits after the last
+    token.
+    """
     read, end = cache["read"], cache["read"] + target.shape[1]
     mask_bt = (
         mask.token_mask(target, model.config.padding_id)
@@ -158,10 +168,11 @@ def _layer_step(
     self_bias_bhts: Tensor,
     cross_bias_bhts: Tensor | None,
 ) -> Tensor:
-    """Runs the layer on the next tokens of a target of which `read` tokens have been read.
+    """Runs the layer on the next tokens of a target after `read` tokens.
 
-    x_btd: for every row the tokens of each of its w copies, one copy after the other. cache: self_attention, keys and values `b s w g k`
-    of the copies of a whole target; cross_attention, those of the memory, `b s g k`.
+    x_btd: for every row the tokens of each of its w copies, one copy after the other. cache:
+    self_attention, keys and values `b s w g k` for the copies of a whole target; cross_attention,
+    keys and values of the memory, `b s g k`.
     """
 
     def attend(y_btd: Tensor) -> Any:
@@ -183,7 +194,9 @@ def _layer_step(
 
 
 def _written(kept_bswgk: Tensor, new_btgk: Tensor, read: int) -> Tensor:
-    """Writes the new keys or values behind the others and returns all, the copies of each token side by side: `b s g k`."""
+    """Writes the new keys or values behind the others and returns all, the copies of each token
+    side by side: `b s g k`.
+    """
     new_btwgk = new_btgk.unflatten(1, (kept_bswgk.shape[2], -1)).transpose(1, 2)
     end = read + new_btwgk.shape[1]
     kept_bswgk[:, read:end] = new_btwgk
@@ -191,7 +204,9 @@ def _written(kept_bswgk: Tensor, new_btgk: Tensor, read: int) -> Tensor:
 
 
 def _self_mask(cache: Cache, mask_bt: Tensor) -> Tensor:
-    """Writes the mask of the next tokens into the cache and returns it: each sees its copy's past, and none of these tokens after it."""
+    """Writes the mask of the next tokens into the cache and returns it: each sees its copy's past,
+    and none of these tokens after it.
+    """
     kept_bwtw, read, length = cache["target_mask_bwtw"], cache["read"], mask_bt.shape[1]
     (rows, copies), end = kept_bwtw.shape[:2], read + length
     own_ww = torch.eye(copies, dtype=torch.bool, device=mask_bt.device)[:, None]
@@ -203,7 +218,9 @@ def _self_mask(cache: Cache, mask_bt: Tensor) -> Tensor:
 
 
 def _bias(mask_bhts: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns 0 for a key that may be attended to and -inf for others: once a step; of a mask, a kernel would make it in every layer."""
+    """Returns 0 for a key that may be attended to and -inf for others: once a step; of a mask, a
+    kernel would make it in every layer.
+    """
     return torch.where(mask_bhts, 0.0, -torch.inf).to(dtype)
 
 
@@ -216,7 +233,9 @@ def decode_in_steps(
     target_mask_bt: Tensor | None = None,
     step: Step | None = None,
 ) -> Tensor:
-    """Computes `decode` in steps of these numbers of tokens: the same logits `b t v`, however the target is split. step: see `decode_step`."""
+    """Computes `decode` in steps of these numbers of tokens: the same logits `b t v`, however the
+    target is split. step: see `decode_step`.
+    """
     check_ids((target, model.config.target_vocabulary))
     checks.check_splits(splits, target.shape)
     if target_mask_bt is not None:
@@ -235,7 +254,8 @@ def decode_in_steps(
 def reorder(cache: Cache, row_b: Tensor) -> Cache:
     """Returns the cache whose row i is what row `row_b[i]` was.
 
-    Copies of a row change places only among themselves, which leaves their keys and values where they are.
+    Copies of a row change places only among themselves, which leaves their keys and values where
+    they are.
     """
     target_mask_bwtw = cache["target_mask_bwtw"]
     batch, copies = target_mask_bwtw.shape[:2]
@@ -257,7 +277,9 @@ def reorder(cache: Cache, row_b: Tensor) -> Cache:
 
 
 def _check_steps(model: Transformer) -> None:
-    """Raises ValueError if a step would leave out something that `forward` does: it calls other methods of these modules."""
+    """Raises ValueError if a step would leave out something that `forward` does: it calls other
+    methods of these modules.
+    """
     whole: list[tuple[str, Any, Any]] = [
         ("model", model, Transformer),
         ("decoder", model.decoder, Decoder),
@@ -272,9 +294,11 @@ def _check_steps(model: Transformer) -> None:
     for name, module, kind in whole:
         if not isinstance(module, kind) or type(module).forward is not kind.forward:
             raise ValueError(
-                f"decoding in steps needs {name} to be a {kind.__name__} with its own forward; got {type(module).__name__}"
+                f"decoding in steps needs {name} to be a {kind.__name__} with its own forward; "
+                f"got {type(module).__name__}"
             )
         if is_changed(module):
             raise ValueError(
-                f"decoding in steps calls no forward of {name}, which must have no hooks and no forward of its own"
+                f"decoding in steps calls no forward of {name}, "
+                "which must have no hooks and no forward of its own"
             )

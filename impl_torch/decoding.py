@@ -24,16 +24,18 @@ Options = Strategy | Mapping[str, Any]
 
 
 class Searcher:
-    """The searches over a snapshot of a model's weights, which later changes of the model leave alone.
+    """The searches over a snapshot of a model's weights, which later changes of the model do not
+    touch.
 
-    dtype: of the snapshot; by default the model's; "int8", on CPUs: of its projections (INT8). compiled: a step of one token is a program,
-    which serves every length and every value. The first search compiles it, in half a minute or less, unless a process before it has: the
-    program stays on the disk, in the folder that `TORCHINDUCTOR_CACHE_DIR` names, and is found again for the same sizes and number of
-    rows, whatever the weights (`programs.program`).
-    The device is asked once in a while whether all rows are done, and once at the end whether a logit was inf or NaN.
+    dtype: of the snapshot; by default the model's; "int8", on CPUs: of its projections (INT8).
+    compiled: a step of one token is a program, which serves every length and every value. The first
+    search compiles it, in half a minute or less, unless a process before it has: the program stays
+    on the disk, in the folder that `TORCHINDUCTOR_CACHE_DIR` names, and is found again for the same
+    sizes and number of rows, whatever the weights (`programs.program`). The device is asked once in
+    a while whether all rows are done, and once at the end whether a logit was inf or NaN.
 
-    Of every search: source is None in a decoder-only model, which needs a prefix, its prompt; shorter prefixes are padded on the left, as
-    prefix_mask_bp says.
+    Of every search: source is None in a decoder-only model, which needs a prefix, its prompt;
+    shorter prefixes are padded on the left, as prefix_mask_bp says.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Returns the answer whose every token is the likeliest, of equals the lower id: token_bn and log_p_bn."""
+        """Returns the answer whose every token is the likeliest, of equals the lower id: token_bn
+        and log_p_bn.
+        """
         asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         reading = Reading(self.model, self.step, asked)
         return _one_by_one(reading, lambda step: reading.likeliest())
@@ -72,7 +76,9 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Searches as `greedy_search`, but a uniform number draws each token: penalties, temperature, top-k, top-p, then draw (SAMPLE)."""
+        """Searches as `greedy_search`, but a uniform number draws each token: penalties,
+        temperature, top-k, top-p, then draw (SAMPLE).
+        """
         asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         shape = len(asked.prefix_bp), asked.strategy.max_new_tokens
         checks.check_uniform(uniform_bn.shape, shape, *framework.bounds(uniform_bn))
@@ -90,9 +96,11 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Returns the hypotheses of the highest score `log p / ((5 + n) / 6)^alpha` (BEAM): token_bwn and score_bw.
+        """Returns the hypotheses of the highest score `log p / ((5 + n) / 6)^alpha` (BEAM):
+        token_bwn and score_bw.
 
-        Beams are copies of a row. At each step every live beam ends once, and the likeliest continuations of all live on.
+        Beams are copies of a row. At each step every live beam ends once, and the likeliest
+        continuations of all live on.
         """
         asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         reading = Reading(self.model, self.step, asked, copies=asked.strategy.beam_size)
@@ -116,7 +124,9 @@ class Searcher:
 def _one_by_one(
     reading: Reading, choose: Callable[[int], tuple[Tensor, Tensor]]
 ) -> dict[str, Tensor]:
-    """Returns one answer for each row, token by token. choose: step -> the tokens `b`, and their log p."""
+    """Returns one answer for each row, token by token. choose: step -> the tokens `b`, and their
+    log p.
+    """
     strategy, pad_id = reading.strategy, reading.request.pad_id
     done_b = torch.zeros_like(reading.next.token_b, dtype=torch.bool)
     tokens, log_ps = [], []

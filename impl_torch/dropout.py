@@ -17,7 +17,9 @@ Tree = Mapping[str, Any]  # keep masks, nested by the parts of their sites' name
 
 
 class Dropout(nn.Module):
-    """`y = x / (1 - rate)` if kept, otherwise 0: an `nn.Dropout` that also takes a keep mask, and drops by it in any mode."""
+    """`y = x / (1 - rate)` if kept, otherwise 0: an `nn.Dropout` that also takes a keep mask, and
+    drops by it in any mode.
+    """
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -31,7 +33,9 @@ class Dropout(nn.Module):
 
 
 def dropout(x: Tensor, keep: Tensor | None, rate: float, training: bool) -> Tensor:
-    """Computes `Dropout`; without a keep mask, entries are dropped at random in training and none in evaluation."""
+    """Computes `Dropout`; without a keep mask, entries are dropped at random in training and none
+    in evaluation.
+    """
     if keep is None:
         return F.dropout(x, rate, training)
     checks.check_keep(keep.shape, precision.dtype_name(keep.dtype), x.shape, rate)

@@ -26,7 +26,8 @@ class Table(nn.Embedding):
     def look_up(self, index_bt: Tensor) -> Tensor:
         """Takes the row of each index, unchecked.
 
-        A graph that may run elsewhere refuses negative ones by itself, since ONNX would count them from the end.
+        A graph that may run elsewhere refuses negative ones by itself, since ONNX would count them
+        from the end.
         """
         index_bt = index_bt.long()
         if framework.exporting():
@@ -54,7 +55,9 @@ class Embedding(Table):
         return self.look_up(token)
 
     def look_up(self, token: Tensor) -> Tensor:
-        """Computes `forward` of tokens that are checked: a model reads all ids from the device once."""
+        """Computes `forward` of tokens that are checked: a model reads all ids from the device
+        once.
+        """
         if token.is_floating_point():
             x_btd = token.to(self.weight.dtype) @ self.weight
         else:
@@ -83,7 +86,9 @@ class SegmentEmbedding(Table):
 
 
 class Logits(Projection):
-    """`logits = x W + b`, as a linear layer `d -> v`: `b t v`. If they are tied, the weight is an embedding's."""
+    """`logits = x W + b`, as a linear layer `d -> v`: `b t v`. If they are tied, the weight is an
+    embedding's.
+    """
 
     def __init__(self, width: int, vocabulary: int, bias: bool) -> None:
         super().__init__(width, vocabulary, bias)
@@ -108,9 +113,11 @@ def of_vocabulary(token: Tensor, vocabulary: int) -> tuple[Tensor, Check]:
 
 
 def check_values(*given: tuple[Tensor, Check]) -> None:
-    """Calls the check of every tensor with its shape and dtype, then also with the lowest and highest value of integers.
+    """Calls the check of every tensor with its shape and dtype, then also with the lowest and
+    highest value of integers.
 
-    The bounds of all tensors come from the device in one transfer. Without values (`framework.has_values`) only axes and dtype are checked.
+    The bounds of all tensors come from the device in one transfer. Without values
+    (`framework.has_values`) only axes and dtype are checked.
     """
     for x, check in given:
         if x.is_nested:

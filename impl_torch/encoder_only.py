@@ -1,4 +1,6 @@
-"""An encoder-only model, from token ids to the classes of a row and the logits of masked tokens, and the loss of its classes."""
+"""An encoder-only model, from token ids to the classes of a row and the logits of masked tokens,
+and the loss of its classes.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +18,8 @@ __all__ = ["EncoderHeads"]
 
 
 class EncoderHeads(Sharing):
-    """The methods of `Transformer` for the heads of an encoder-only model; ValueError if the config does not have the head.
+    """The methods of `Transformer` for the heads of an encoder-only model; ValueError if the config
+    does not have the head.
 
     keep: see `Transformer.encode`; `classifier_dropout` is another site.
     """
@@ -74,7 +77,9 @@ class EncoderHeads(Sharing):
         keep: Tree | None = None,
         segment_bs: Tensor | None = None,
     ) -> Tensor:
-        """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position, given the whole row."""
+        """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position,
+        given the whole row.
+        """
         self.config.need("masked_language_head")
         return self.masked_language_head(self.encode(source, source_mask_bs, keep, segment_bs))
 

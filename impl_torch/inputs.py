@@ -1,4 +1,6 @@
-"""The input of the first layer of a stack: the sum of token embedding, position and segment, and its norm."""
+"""The input of the first layer of a stack: the sum of token embedding, position and segment, and
+its norm.
+"""
 
 from typing import Any, Protocol
 
@@ -29,9 +31,11 @@ class Embedded(Protocol):
 def masked_positions(
     config: TransformerConfig, side: str, token: Tensor, mask_bt: Tensor | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns which tokens are real, by default every id but the padding id, and the position of each, both `b t`.
+    """Returns which tokens are real, by default every id but the padding id, and the position of
+    each, both `b t`.
 
-    None: every token is real, so that the kernels run without a mask; token t has position t. side: "source" or "target".
+    None: every token is real, so that the kernels run without a mask; token t has position t. side:
+    "source" or "target".
     """
     checks.check_length(token.shape[1], config.max_positions)
     if mask_bt is None and (config.padding_id is None or token.is_floating_point()):
@@ -55,8 +59,8 @@ def embed(
 ) -> Tensor:
     """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config.
 
-    The ids must be checked. position_bt: by default token t has position t. segment_bt: by default 0. encoding_pd: the sinusoidal encoding
-    of every position, if the caller has it.
+    The ids must be checked. position_bt: by default token t has position t. segment_bt: by default
+    0. encoding_pd: the sinusoidal encoding of every position, if the caller has it.
     """
     config = model.config
     x_btd = rows(table(model, side), token, config.scale_embedding)
@@ -84,15 +88,18 @@ def embed(
 
 
 def rows(embedding: Any, index_bt: Tensor, more: bool = False) -> Tensor:
-    """Looks up ids that are checked; an embedding with hooks, or of another class, is called as an `nn.Embedding` is.
+    """Looks up ids that are checked; an embedding with hooks, or of another class, is called as an
+    `nn.Embedding` is.
 
-    more: whether ours scales its rows or has an offset. Raises ValueError if an `nn.Embedding` stands in the place of such a one.
+    more: whether ours scales its rows or has an offset. Raises ValueError if an `nn.Embedding`
+    stands in the place of such a one.
     """
     if type(embedding).forward in FORWARDS and not is_changed(embedding):
         return embedding.look_up(index_bt)
     if more and type(embedding) is nn.Embedding:
         raise ValueError(
-            "an embedding of this config scales its rows or skips some: impl_torch's own; got an nn.Embedding"
+            "an embedding of this config scales its rows or skips some: impl_torch's own; "
+            "got an nn.Embedding"
         )
     return embedding(index_bt)
 

@@ -1,4 +1,6 @@
-"""Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
+"""Encoder and decoder layers: sub-layers with their residual connections, norms and dropout
+(RESIDUAL).
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +39,9 @@ class Layer(nn.Module):
         attend_to_memory: Sublayer | None = None,
         keep: Tree | None = None,
     ) -> Tensor:
-        """Applies the sub-layers in their order. attend, attend_to_memory: the attentions, as functions of their query alone."""
+        """Applies the sub-layers in their order. attend, attend_to_memory: the attentions, as
+        functions of their query.
+        """
         x_btd = self.residual("self_attention", x_btd, attend, keep)
         if attend_to_memory is not None:
             x_btd = self.residual("cross_attention", x_btd, attend_to_memory, keep)
@@ -78,10 +82,12 @@ class EncoderLayer(Layer):
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer.
+    """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual
+    sub-layer.
 
-    The query of the cross-attention is the self-attention's result; its keys and values are the memory, which is not normalised here.
-    In a decoder-only model (encoder_layers=0) there is neither cross-attention nor memory.
+    The query of the cross-attention is the self-attention's result; its keys and values are the
+    memory, which is not normalised here. In a decoder-only model (encoder_layers=0) there is
+    neither cross-attention nor memory.
     """
 
     def __init__(self, config: TransformerConfig) -> None:

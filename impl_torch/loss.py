@@ -10,7 +10,9 @@ __all__ = ["cross_entropy", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: Tensor) -> tuple[Tensor, Tensor]:
-    """`target[:, :-1]`, the decoder's input, and `target[:, 1:]`, the labels, as views of the target."""
+    """Splits a target into the decoder's input `target[:, :-1]` and the labels `target[:, 1:]`,
+    both views.
+    """
     checks.check_target(target_bt.shape, precision.dtype_name(target_bt.dtype))
     return target_bt[:, :-1], target_bt[:, 1:]
 
@@ -22,11 +24,13 @@ def cross_entropy(
     smoothing: float = 0.0,
     total: int | Tensor | None = None,
 ) -> Tensor:
-    """`log sum_v e^x_v - (1 - smoothing) x_label - smoothing mean_v x_v`, summed over the labels that count, divided by total: a scalar.
+    """`log sum_v e^x_v - (1 - smoothing) x_label - smoothing mean_v x_v`, summed over the labels
+    that count, divided by total: a scalar.
 
-    The same as `F.cross_entropy`, whose gradient `torch.compile` computes from rounded logarithms: over the vocabulary it does not add up
-    to 0, by the same sign everywhere, and training drifts. Under autocast the loss of half-precision logits is float32, as torch's is;
-    otherwise it has the dtype of the logits. total: a tensor if one compiled graph is to serve every count.
+    The same as `F.cross_entropy`, whose gradient `torch.compile` computes from rounded logarithms:
+    over the vocabulary it does not add up to 0, by the same sign everywhere, and training drifts.
+    Under autocast the loss of half-precision logits is float32, as torch's is; otherwise it has the
+    dtype of the logits. total: a tensor if one compiled graph is to serve every count.
     """
     _check(logits_btv, label_bt, smoothing, total, *framework.bounds(label_bt))
     return unchecked(logits_btv, label_bt, mask_bt, smoothing, total)
@@ -45,7 +49,8 @@ def unchecked(
     if mask_bt is not None:
         kind = precision.dtype_name(mask_bt.dtype)
         checks.check_token_mask("mask", mask_bt.shape, kind, label_bt.shape)
-        # First of all, so that an infinite logit of a label that does not count is no NaN in the gradient.
+        # First of all, so that an infinite logit of a label that does not count is no NaN in the
+        # gradient.
         x_btv = x_btv.masked_fill(~mask_bt[..., None], 0)
     label_x_bt = x_btv.gather(-1, label_bt.long()[..., None])[..., 0]
     loss_bt = x_btv.logsumexp(-1) - (1 - smoothing) * label_x_bt

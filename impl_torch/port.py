@@ -43,7 +43,9 @@ Tree = Mapping[str, Any]
 def adam(
     parameters: Tree, gradients: Tree, step: int, learning_rate: float, **others: Any
 ) -> dict[str, Any]:
-    """Takes one step of the optimiser that trains. others: moments and hyperparameters, see `optimizer.adam`."""
+    """Takes one step of the optimiser that trains. others: moments and hyperparameters, see
+    `optimizer.adam`.
+    """
     trained = {name: nn.Parameter(tensor) for name, tensor in flatten(parameters).items()}
     stepping = optimizer.adam(nest(trained), steps=step - 1, **others)
     for name, gradient in flatten(gradients).items():

@@ -14,7 +14,9 @@ __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: Tensor, start: str = "first_token") -> Tensor:
-    """`position_t = max(t - n, 0)`, with n padding tokens before the first real one; start "row": `position_t = t`. int64 `b t`."""
+    """`position_t = max(t - n, 0)`, with n padding tokens before the first real one; start "row":
+    `position_t = t`. int64 `b t`.
+    """
     checks.check_token_mask("mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype))
     known("position start", [start], POSITION_STARTS)
     place_t = torch.arange(mask_bt.shape[1], device=mask_bt.device)

@@ -18,8 +18,10 @@ def penalise(
     no_repeat_ngram: int = 0,
     mask_bn: Tensor | None = None,
 ) -> Tensor:
-    """`x / penalty` if the score x of a token that the target holds is positive, otherwise `x penalty`; -inf if a run of no_repeat_ngram
-    tokens would appear again. All rows at once: the tokens concerned are a mask of the vocabulary."""
+    """`x / penalty` if the score x of a token that the target holds is positive, otherwise
+    `x penalty`; -inf if a run of no_repeat_ngram tokens would appear again. All rows at once: the
+    tokens concerned are a mask of the vocabulary.
+    """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     return unchecked_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
 
@@ -46,13 +48,17 @@ def unchecked_penalise(
 
 
 def _holds(token_bn: Tensor, mask_bn: Tensor, vocabulary: int) -> Tensor:
-    """Marks the ids of the tokens that the mask lets through, `b v`; other tokens go to a column that is cut off."""
+    """Marks the ids of the tokens that the mask lets through, `b v`; other tokens go to a column
+    that is cut off.
+    """
     held = torch.zeros(len(token_bn), vocabulary + 1, dtype=torch.bool, device=token_bn.device)
     return held.scatter_(1, token_bn.long().masked_fill(~mask_bn, vocabulary), True)[:, :-1]
 
 
 def _endings(token_bn: Tensor, mask_bn: Tensor, size: int, vocabulary: int) -> Tensor:
-    """Marks the tokens that followed, anywhere in the target, the size - 1 tokens that it ends in: `b v`."""
+    """Marks the tokens that followed, anywhere in the target, the size - 1 tokens that it ends in:
+    `b v`.
+    """
     last = token_bn.shape[1] - size + 1
     window_bns = token_bn.unfold(1, size, 1)
     whole_bn = mask_bn.unfold(1, size, 1).all(dim=2) & mask_bn[:, last:].all(dim=1, keepdim=True)
@@ -63,7 +69,8 @@ def _endings(token_bn: Tensor, mask_bn: Tensor, size: int, vocabulary: int) -> T
 def truncate(
     logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> Tensor:
-    """`x = logits / temperature`, then -inf for all but the top_k largest, then for all but the likeliest that together reach top_p.
+    """`x = logits / temperature`, then -inf for all but the top_k largest, then for all but the
+    likeliest that together reach top_p.
 
     One stable sort, and none if every token is kept.
     """
@@ -87,7 +94,8 @@ def unchecked_truncate(logits_bv: Tensor, temperature: float, top_k: int, top_p:
 
 
 def draw(logits_bv: Tensor, uniform_b: Tensor) -> Tensor:
-    """Returns the lowest id whose `p_0 + ... + p_id`, `p = softmax(logits)`, exceeds the uniform number.
+    """Returns the lowest id whose `p_0 + ... + p_id`, `p = softmax(logits)`, exceeds the uniform
+    number.
 
     It is found by counting, which a graph does without a look at the values.
     """
@@ -111,7 +119,9 @@ def _check_penalise(
     no_repeat_ngram: int = 0,
     mask_bn: Tensor | None = None,
 ) -> None:
-    """Raises ValueError on arguments that `penalise` refuses; a graph that is traced has no values to check."""
+    """Raises ValueError on arguments that `penalise` refuses; a graph that is traced has no values
+    to check.
+    """
     checks.check_next_token(scores_bv.shape, token_bn.shape, precision.dtype_name(token_bn.dtype))
     if mask_bn is not None:
         checks.check_token_mask(

@@ -14,10 +14,11 @@ __all__ = ["Decoder", "Encoder"]
 
 
 class Encoder(nn.Module):
-    """`x = layer_i(x)` for every layer, then `final_norm(x)` if the config has one. Vectors in, vectors out: `b s d`.
+    """`x = layer_i(x)` for every layer, then `final_norm(x)` if the config has one. Vectors in,
+    vectors out: `b s d`.
 
-    It owns `embedding_dropout`, a site of the encoder, which `Transformer.encode` applies. A layer of another class takes x and the mask;
-    it takes keep masks only if it is given some.
+    It owns `embedding_dropout`, a site of the encoder, which `Transformer.encode` applies. A layer
+    of another class takes x and the mask; it takes keep masks only if it is given some.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -37,10 +38,12 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """`x = layer_i(x, memory)` for every layer, then `final_norm(x)` if the config has one. Vectors in, vectors out: `b t d`.
+    """`x = layer_i(x, memory)` for every layer, then `final_norm(x)` if the config has one. Vectors
+    in, vectors out: `b t d`.
 
-    It owns `embedding_dropout`, a site of the decoder, which `Transformer.decode` applies. A layer of another class takes x, the memory
-    and both masks; it takes keep masks only if it is given some.
+    It owns `embedding_dropout`, a site of the decoder, which `Transformer.decode` applies. A layer
+    of another class takes x, the memory and both masks; it takes keep masks only if it is given
+    some.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -65,5 +68,7 @@ class Decoder(nn.Module):
 
 
 def _given(keep: Tree | None) -> tuple[Tree, ...]:
-    """Returns keep masks as arguments, none if there are none: a layer of another class need not take them."""
+    """Returns keep masks as arguments, none if there are none: a layer of another class need not
+    take them.
+    """
     return () if keep is None else (keep,)

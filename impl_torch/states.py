@@ -37,7 +37,9 @@ def states(
     target_mask_bt: Tensor | None = None,
     segment_bs: Tensor | None = None,
 ) -> dict[str, dict[str, Tensor]]:
-    """Computes `Transformer.states`. The attention weights exist here; the kernels of `forward` never hold them."""
+    """Computes `Transformer.states`. The attention weights exist here; the kernels of `forward`
+    never hold them.
+    """
     config = model.config
     checks.check_source_given(
         config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs

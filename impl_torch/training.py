@@ -1,4 +1,6 @@
-"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam on one batch after another."""
+"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam on one
+batch after another.
+"""
 
 import contextlib
 import copy
@@ -33,18 +35,22 @@ _PROCESS = threading.RLock()
 
 
 class Trainer:
-    """One run: its parameters, their moments and the number of steps done. Each step clips the gradients of the loss, then Adam updates.
+    """A training run: its parameters, their moments and the number of steps done. Each step clips
+    the gradients of the loss, then Adam updates.
 
-    The loss is `Transformer.classification_loss` where the config has classes, otherwise `Transformer.training_loss`.
-    Loss and gradients are one compiled graph for each shape of rows, whatever padding they hold (`programs.unpadding`); the update is one
-    fused kernel.
+    The loss is `Transformer.classification_loss` if the config has classes, otherwise
+    `Transformer.training_loss`. Loss and gradients are one compiled graph for each shape of rows,
+    whatever padding they hold (`programs.unpadding`); the update is one fused kernel.
 
-    No graph depends on the shapes that came before it, and every kernel is deterministic: a run that is resumed gives the same bits.
-    Random masks come from the device's generator, which is seeded for the step and then put back. Evaluation is eager.
+    No graph depends on the shapes that came before it, and every kernel is deterministic: a run
+    that is resumed gives the same bits. Random masks come from the device's generator, which is
+    seeded for the step and then put back. Evaluation is eager.
 
-    torch has one deterministic mode and one generator for all threads of a process: what others compute during a step is deterministic too,
-    steps of several trainers wait for each other, and numbers that another thread draws meanwhile change the masks. On CUDA the trainer
-    sets the environment's CUBLAS_WORKSPACE_CONFIG where it is not set: deterministic products need it before the process's first one.
+    torch has one deterministic mode and one generator for all threads of a process: what others
+    compute during a step is deterministic too, steps of several trainers wait for each other, and
+    numbers that another thread draws meanwhile change the masks. On CUDA the trainer sets the
+    environment's CUBLAS_WORKSPACE_CONFIG if it is not set: deterministic products need it before
+    the process's first one.
     """
 
     def __init__(
@@ -89,7 +95,8 @@ class Trainer:
         self._loss: Callable[..., Tensor] = self._objective
         self._flat_loss: Callable[..., Tensor] = unpadding.training_loss
         if compiled:
-            # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of single numbers.
+            # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of
+            # single numbers.
             options: dict[str, Any] = {"deterministic": True, "fallback_random": True}
             compiler = functools.partial(torch.compile, fullgraph=True, dynamic=False)
             self._loss = compiler(self._loss, options=options)
@@ -98,9 +105,11 @@ class Trainer:
     def train_step(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None
     ) -> Tensor:
-        """One update from a batch of ids `b s` and `b t`; returns the loss before it, which stays on the device: reading it waits.
+        """Makes one update from a batch of ids `b s` and `b t`; returns the loss before it, which
+        stays on the device: reading it waits.
 
-        source: None in a decoder-only model. target: the classes of the rows, `b`, if the config has classes.
+        source: None in a decoder-only model. target: the classes of the rows, `b`, if the config
+        has classes.
         """
         self._check(source, target)
         total = torch.tensor(max(self._count(target), 1), device=self._device)
@@ -120,7 +129,9 @@ class Trainer:
 
     @torch.inference_mode()
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
-        """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
+        """Returns, in evaluation, the sum of -log p over the labels that count, without smoothing,
+        and their number.
+        """
         self._model.eval()
         function = self._objective
         if not self.config.classes:
@@ -129,21 +140,25 @@ class Trainer:
         return float(function(*tokens, total=1)), self._count(target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """`Searcher.greedy_search` of the model as it is now, eager, as every evaluation."""
+        """Runs `Searcher.greedy_search` on the model as it is, eager as every evaluation."""
         return self._found(Searcher.greedy_search, source, strategy)
 
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """`Searcher.beam_search` of the model as it is now, eager."""
+        """Runs `Searcher.beam_search` on the model as it is, eager."""
         return self._found(Searcher.beam_search, source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
+        """Copies the parameters and moments, as `parameters.<canonical name>`, `first_moment....`,
+        `second_moment....`.
+        """
         return canonical.flatten(
             {part: weights.export(module, self.config) for part, module in self._models.items()}
         )
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
-        """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
+        """Continues the run with this `state` after this number of steps. Raises ValueError listing
+        all that does not fit.
+        """
         shapes = canonical.shapes(self.config)
         canonical.match(
             state,
@@ -160,7 +175,9 @@ class Trainer:
     def _found(
         self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy
     ) -> dict[str, np.ndarray]:
-        """The search of a snapshot of the parameters as they are now; of the last one, where they have not changed since."""
+        """Searches with a snapshot of the parameters, the last one if they have not changed
+        since.
+        """
         self._snapshot = self._snapshot or Searcher(self._model)
         return {
             name: weights.to_numpy(tensor)
@@ -170,7 +187,7 @@ class Trainer:
     def _microbatches(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
     ) -> Iterator[dict[str, Any]]:
-        """The arguments of the loss of every part of the rows, on the device."""
+        """Yields the arguments of the loss for every part of the rows, on the device."""
         parts = self.recipe.microbatches
         if len(target) % parts:
             raise ValueError(
@@ -206,7 +223,8 @@ class Trainer:
     def _draw(
         self, source: np.ndarray | None, target: np.ndarray, sides: unpadding.Sides | None
     ) -> dict[str, Tensor]:
-        """Draws keep masks of all sites out of one run of random words, 16 bits for an entry: several times faster than a draw at each site.
+        """Draws keep masks of all sites out of one run of random words, 16 bits for an entry:
+        several times faster than a draw at each site.
 
         The attention weights are left to torch's kernel, which never holds them.
         """
@@ -261,7 +279,9 @@ class Trainer:
         return tensor if tensor.is_floating_point() else tensor.long()
 
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
-        """Raises ValueError on a batch that does not fit, while it is on the host: a compiled graph has no values to look at."""
+        """Raises ValueError on a batch that does not fit, while it is on the host: a compiled graph
+        has no values to look at.
+        """
         config = self.config
         checks.check_source_given(config.encoder_layers, source)
         if source is not None:
@@ -281,7 +301,7 @@ class Trainer:
             checks.check_length(target.shape[1] - 1, config.max_positions)
 
     def _count(self, target: np.ndarray) -> int:
-        """The number of labels that count: every class does."""
+        """Counts the labels that count: every class does."""
         if self.config.classes:
             return len(target)
         label_bt = target[:, 1:]
@@ -293,7 +313,7 @@ class Trainer:
 
 
 def _bounds(token: np.ndarray) -> tuple[int, ...]:
-    """The lowest and the highest id, where there are ids."""
+    """Returns the lowest and the highest id, if there are ids."""
     return (int(token.min()), int(token.max())) if token.dtype.kind in "iu" and token.size else ()
 
 
@@ -306,7 +326,9 @@ def _zeros(model: Transformer) -> Transformer:
 
 @contextlib.contextmanager
 def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
-    """Sets the device's generator to a place that follows from seed and steps; afterwards puts it back."""
+    """Sets the device's generator to a place that follows from seed and steps; afterwards puts it
+    back.
+    """
     devices = [device.index or torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         generator = (
@@ -320,7 +342,9 @@ def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """Fixes the order of every sum, such as in the gradients of embeddings and attention; one step at a time."""
+    """Fixes the order of every sum, such as in the gradients of embeddings and attention; one step
+    at a time.
+    """
     settings: Any = torch.utils.deterministic
     with _PROCESS:
         before = (

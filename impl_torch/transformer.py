@@ -21,7 +21,9 @@ __all__ = ["Transformer"]
 
 
 class ModelConfig(TransformerConfig):
-    """The config of a model, to which libraries may write attributes of their own, such as `use_cache`; its fields stay as they are."""
+    """The config of a model, to which libraries may write attributes of their own, such as
+    `use_cache`; its fields stay as they are.
+    """
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TransformerConfig) and self.to_dict() == other.to_dict()
@@ -30,12 +32,13 @@ class ModelConfig(TransformerConfig):
 
 
 class Transformer(EncoderHeads):
-    """`logits(decoder(embed(target), memory))`, `memory = encoder(embed(source))`; or only one of the two stacks, with its own parts.
+    """`logits(decoder(embed(target), memory))`, `memory = encoder(embed(source))`; or only one of
+    the two stacks, with its own parts.
 
-    `embed` is `dropout(norm(embedding(token) + position + segment))`, with norm and segments by config.
-    Shared embeddings and tied logits are one `nn.Parameter` of several modules (`framework.Sharing`).
-    Without a padding id there are no masks, and the fused kernels run without one. keep: dropout masks by site, nested; a site without one
-    draws its own in training.
+    `embed` is `dropout(norm(embedding(token) + position + segment))`, with norm and segments by
+    config. Shared embeddings and tied logits are one `nn.Parameter` of several modules
+    (`framework.Sharing`). Without a padding id there are no masks, and the fused kernels run
+    without one. keep: dropout masks by site, nested; a site without one draws its own in training.
     """
 
     source_embedding: Embedding
@@ -75,7 +78,8 @@ class Transformer(EncoderHeads):
     ) -> Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
 
-        FSDP2 gathers parameters only for calls of the module; `register_fsdp_forward_method(model, "encode")` adds this one.
+        FSDP2 gathers parameters only for calls of the module;
+        `register_fsdp_forward_method(model, "encode")` adds this one.
         """
         self.config.need_encoder()
         self.check_ids(source, segment_bs=segment_bs)
@@ -89,7 +93,8 @@ class Transformer(EncoderHeads):
         target_mask_bt: Tensor | None = None,
         keep: Tree | None = None,
     ) -> Tensor:
-        """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`: row t scores the token after target t.
+        """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`: row t
+        scores the token after target t.
 
         memory_bsd: None in a decoder-only model.
         """
@@ -111,7 +116,9 @@ class Transformer(EncoderHeads):
         segment_bs: Tensor | None = None,
         label_b: Tensor | None = None,
     ) -> None:
-        """Raises ValueError on tokens, segments and labels that do not fit; all their values come from the device in one transfer."""
+        """Raises ValueError on tokens, segments and labels that do not fit; all their values come
+        from the device in one transfer.
+        """
         config, given = self.config, []
         if source is not None:
             given.append(of_vocabulary(source, config.source_vocabulary))
@@ -135,10 +142,12 @@ class Transformer(EncoderHeads):
         segment_bs: Tensor | None = None,
         skip_padding: bool = False,
     ) -> Tensor:
-        """`decode(target, encode(source))`, `b t v`; in a decoder-only model `decode(target)`, with None for the source.
+        """`decode(target, encode(source))`, `b t v`; in a decoder-only model `decode(target)`, with
+        None for the source.
 
-        An encoder-only model takes no target and gives what its head does: `classify`, `masked_language_logits`, or `encode` without one.
-        skip_padding: the rows of the target's padding are zeros (PADDING); `programs.unpadding` computes nothing for them.
+        An encoder-only model takes no target and gives what its head does: `classify`,
+        `masked_language_logits`, or `encode` without one. skip_padding: the rows of the target's
+        padding are zeros (PADDING); `programs.unpadding` computes nothing for them.
         """
         config = self.config
         checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
@@ -164,15 +173,19 @@ class Transformer(EncoderHeads):
         total: int | Tensor | None = None,
         keep: Tree | None = None,
     ) -> Tensor:
-        """`cross_entropy(transformer(source, target[:-1]), target[1:])`, a scalar; labels that are the padding id do not count.
+        """`cross_entropy(transformer(source, target[:-1]), target[1:])`, a scalar; labels that are
+        the padding id do not count.
 
-        It calls the module, with its hooks: FSDP2 works, and the loss is float32 if the policy of the root has
-        `MixedPrecisionPolicy(output_dtype=torch.float32)`; a layer's policy must leave output_dtype out, or the next layer is given float32.
+        It calls the module, with its hooks: FSDP2 works, and the loss is float32 if the policy of
+        the root has `MixedPrecisionPolicy(output_dtype=torch.float32)`; a layer's policy must leave
+        output_dtype out, or the next layer is given float32.
 
-        A wrapper with a `forward` of its own is not called: `ddp.module.training_loss` averages no gradients. With
-        `DistributedDataParallel`, take the loss of its output: `input_bt, label_bt = loss.teacher_forcing(target)`, then
-        `loss.cross_entropy(ddp(source, input_bt), label_bt, mask_bt, total=total)`. total is the mean over the processes of the number of
-        labels that count: DDP and FSDP2 average gradients, and without it every process divides by its own number.
+        A wrapper with a `forward` of its own is not called: `ddp.module.training_loss` averages no
+        gradients. With `DistributedDataParallel`, take the loss of its output:
+        `input_bt, label_bt = loss.teacher_forcing(target)`, then `loss.cross_entropy(ddp(source,
+        input_bt), label_bt, mask_bt, total=total)`. total is the mean over the processes of the
+        number of labels that count: DDP and FSDP2 average gradients, and without it every process
+        divides by its own number.
         """
         self.config.need_decoder()
         input_bt, label_bt = loss.teacher_forcing(target)
@@ -189,15 +202,19 @@ class Transformer(EncoderHeads):
         target_mask_bt: Tensor | None = None,
         segment_bs: Tensor | None = None,
     ) -> dict[str, dict[str, Tensor]]:
-        """The vectors before the first layer and after every layer, and the attention weights of every layer, in evaluation.
+        """The vectors before the first layer and after every layer, and the attention weights of
+        every layer, in evaluation.
 
-        encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, if there is an encoder, cross_attention_lbhts; l layer, t
-        query. The last vectors of a stack are those after its final norm.
+        encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, if there is an
+        encoder, cross_attention_lbhts; l layer, t query. The last vectors of a stack are those
+        after its final norm.
         """
         return states.states(self, source, target, source_mask_bs, target_mask_bt, segment_bs)
 
     def _add_inputs(self, side: str, vocabulary: int) -> None:
-        """Adds what is summed and normalised before the first layer of the encoder (source) or the decoder (target)."""
+        """Adds what is summed and normalised before the first layer of the encoder (source) or the
+        decoder (target).
+        """
         config, width = self.config, self.config.model_width
         setattr(self, f"{side}_embedding", Embedding(vocabulary, width, config.scale_embedding))
         if config.positions == "learned":
@@ -227,7 +244,9 @@ class Transformer(EncoderHeads):
         target_mask_bt: Tensor | None,
         keep: Tree | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Computes the logits, and the mask of the target's real tokens; the ids must be checked."""
+        """Computes the logits, and the mask of the target's real tokens; the ids must be
+        checked.
+        """
         keep = part(keep, "decoder")
         mask_bt, position_bt = masked_positions(self.config, "target", target, target_mask_bt)
         x_btd = embed(self, "target", target, position_bt)

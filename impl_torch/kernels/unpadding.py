@@ -1,6 +1,7 @@
-"""Rows without their padding: the tokens of a batch lie flat, one after another, and only attention sees rows (PADDING).
+"""Rows without their padding: the tokens of a batch lie flat, one after another, and only attention
+sees rows (PADDING).
 
-What works on each token alone is given `x` of shape `1 n d` and computes nothing for padding.
+Modules that work token by token are given `x` of shape `1 n d` and compute nothing for padding.
 """
 
 from collections.abc import Callable
@@ -13,10 +14,12 @@ __all__ = ["PaddedMask", "Tokens", "in_rows", "pad", "unpad", "zero_padding"]
 
 
 class Tokens(NamedTuple):
-    """Which positions of rows `b t` lie flat: n of them, in the order of the rows, at least one of each row.
+    """Which positions of rows `b t` lie flat: n of them, in the order of the rows, at least one of
+    each row.
 
-    index_n: the place of each flat token in the flattened rows; None if all positions lie flat. place_bt: the place of each position
-    among the flat tokens; padding has the place of another token of its row. mask_bt: True = lies flat.
+    index_n: the place of each flat token in the flattened rows; None if all positions lie flat.
+    place_bt: the place of each position among the flat tokens; padding has the place of another
+    token of its row. mask_bt: True = lies flat.
     """
 
     index_n: Tensor | None
@@ -30,7 +33,9 @@ class Tokens(NamedTuple):
 
 
 class PaddedMask(NamedTuple):
-    """Stands for `mask_bhts` in an unpadded run: the mask of the rows, and where the flat queries and keys lie in them."""
+    """Stands for `mask_bhts` in an unpadded run: the mask of the rows, and where the flat queries
+    and keys lie in them.
+    """
 
     mask_bhts: Tensor | None
     query: Tokens
@@ -47,7 +52,8 @@ def in_rows(
 ) -> tuple[Tensor, Tensor | None]:
     """`attention(query, key, value, mask, *rest)`, an output and weights.
 
-    With a `PaddedMask`, query, key, value and output lie flat, and attention is computed in rows; the weights are of rows.
+    With a `PaddedMask`, query, key, value and output lie flat, and attention is computed in rows;
+    the weights are of rows.
     """
     if not isinstance(mask_bhts, PaddedMask):
         return attention(query_bthk, key_bsgk, value_bsge, mask_bhts, *rest)
@@ -62,7 +68,9 @@ def in_rows(
 
 
 def unpad(x_btd: Tensor, tokens: Tokens) -> Tensor:
-    """Takes the tokens out of their rows: `1 n ...`. The gradient is `pad`, with zeros for padding."""
+    """Takes the tokens out of their rows: `1 n ...`. The gradient is `pad`, with zeros for
+    padding.
+    """
     index_n, place_bt, mask_bt = tokens
     if index_n is None or place_bt is None:
         return x_btd.flatten(0, 1)[None]
@@ -71,7 +79,8 @@ def unpad(x_btd: Tensor, tokens: Tokens) -> Tensor:
 
 
 def pad(x_1nd: Tensor, tokens: Tokens) -> Tensor:
-    """Puts flat tokens back into rows: `b t ...`. Padding holds another token of its row, which nothing may read.
+    """Puts flat tokens back into rows: `b t ...`. Padding holds another token of its row, which
+    nothing may read.
 
     The gradient is `unpad`.
     """

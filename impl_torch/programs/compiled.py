@@ -1,4 +1,4 @@
-"""One compiled graph of a module or function."""
+"""Modules and functions as one compiled graph."""
 
 import contextlib
 import inspect
@@ -17,13 +17,15 @@ GRAPHS = 64  # that torch may keep of one function; its default is eight
 
 
 def compiled(module: Callable[..., Any], least: int = unpadding.LEAST) -> Callable[..., Any]:
-    """`torch.compile` of the whole, without graph breaks; takes the same arguments and raises the same errors.
+    """`torch.compile` of the whole, without graph breaks; takes the same arguments and raises the
+    same errors.
 
-    Token ids are checked before the graph runs, if the module, or a method's own module, has `check_ids`: inside it there are no values to
-    look at. The check is given the arguments whose names it knows. A model and its `training_loss` leave out padding, as
-    `unpadding.unpadded` does; least: see there.
-    The first call compiles, and so does the first that differs in a length; from then on one graph serves every length.
-    torch keeps `torch._dynamo.config.recompile_limit` graphs for all modules of a class together, and raises when there are more.
+    Token ids are checked before the graph runs, if the module, or a method's own module, has
+    `check_ids`: inside it there are no values to look at. The check is given the arguments whose
+    names it knows. A model and its `training_loss` leave out padding, as `unpadding.unpadded` does;
+    least: see there. The first call compiles, and so does the first that differs in a length; from
+    then on one graph serves every length. torch keeps `torch._dynamo.config.recompile_limit` graphs
+    for all modules of a class together, and raises when there are more.
     """
     graph = torch.compile(module, fullgraph=True)
     if (driver := unpadding.driver(module)) is not None:
@@ -53,11 +55,13 @@ def compiled(module: Callable[..., Any], least: int = unpadding.LEAST) -> Callab
 
 
 def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a step of decoding, `step(model, target, cache, *args)`, into a program that reads a single token, but not the first.
+    """Compiles a step of decoding, `step(model, target, cache, *args)`, into a program that reads a
+    single token, but not the first.
 
-    One program serves every length and the weights of every model of a structure, but one number of rows (`programs.program`). Arguments
-    that are no tensors are its constants. Numbers that are 0 or 1 are never its variables: the first token of a target is read without it,
-    and so is every token if the source is a single one or `torch.autocast` is on.
+    One program serves every length and the weights of every model of a structure, but one number of
+    rows (`programs.program`). Arguments that are no tensors are its constants. Numbers that are 0
+    or 1 are never its variables: the first token of a target is read without it, and so is every
+    token if the source is a single one or `torch.autocast` is on.
     """
     programs: dict[Any, Any] = {}
     # the cache's layers, which a search does not change, the program and its fixed inputs
@@ -87,7 +91,8 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def graphs() -> Iterator[None]:
-    """The settings of compiled losses: room for the graphs of many shapes and models; lengths that are equal by chance may part.
+    """Applies the settings of compiled losses: room for the graphs of many shapes and models;
+    lengths that are equal by chance may part.
 
     torch has no public setting for either.
     """

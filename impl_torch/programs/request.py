@@ -1,4 +1,6 @@
-"""The arguments of a search, checked. A program serves every length, so that nothing is padded and there is no plan of lengths."""
+"""The arguments of a search, checked. A program serves every length, so that nothing is padded and
+there is no plan of lengths.
+"""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +19,8 @@ __all__ = ["Request", "request"]
 class Request(NamedTuple):
     """The arguments of a search.
 
-    forbidden_n: the ids that no answer holds. too_early_n: for every token of an answer, whether it comes too early for the end token.
+    forbidden_n: the ids that no answer holds. too_early_n: for every token of an answer, whether it
+    comes too early for the end token.
     """
 
     strategy: Strategy

@@ -1,4 +1,6 @@
-"""What a search runs: the model reads tokens step by step, and the device is asked only what a step needs."""
+"""What a search runs: the model reads tokens step by step, and the device is asked only what a step
+needs.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,8 +22,9 @@ __all__ = ["NextToken", "Reading", "all_done", "next_token"]
 class NextToken(NamedTuple):
     """The scores of the next token.
 
-    logits_bv: -inf for tokens that no answer holds. scores_bv: -inf also for the end token while an answer may not end; by them token_b is
-    the likeliest token and log_p_b its `log p`. log_total_b: `log p` is logits less this. fit: whether no logit was inf or NaN.
+    logits_bv: -inf for tokens that no answer holds. scores_bv: -inf also for the end token while an
+    answer may not end; by them token_b is the likeliest token and log_p_b its `log p`. log_total_b:
+    `log p` is logits less this. fit: whether no logit was inf or NaN.
     """
 
     logits_bv: Tensor
@@ -113,7 +116,9 @@ class Reading:
         return self._with_log_p(_likeliest(self.penalised(self.next.scores_bv), self._end_id))
 
     def drawn(self, uniform_b: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws the token by these uniform numbers and penalised scores; returns it and its log p."""
+        """Draws the token by these uniform numbers and penalised scores; returns it and its log
+        p.
+        """
         strategy, scores_bv = self.strategy, self.penalised(self.next.scores_bv)
         kept_bv = sampling.unchecked_truncate(
             scores_bv, strategy.temperature, strategy.top_k, strategy.top_p
@@ -152,5 +157,7 @@ def _or_end(score_b: Tensor, token_b: Tensor, end_id: Tensor) -> Tensor:
 
 
 def all_done(done_b: Tensor, step: int) -> bool:
-    """Whether all rows are done, as far as the host knows: a CPU is asked at each step, another device, which would be waited for, rarely."""
+    """Whether all rows are done, as far as the host knows: a CPU is asked at each step, another
+    device, which would be waited for, rarely.
+    """
     return bool(done_b.all()) if done_b.device.type == "cpu" or step % 8 == 7 else False

@@ -1,6 +1,8 @@
-"""A model without the padding of its batch: which tokens are worth leaving out, and the calls of the model's parts on flat tokens.
+"""A model without the padding of its batch: which tokens are worth leaving out, and the calls of
+the model's parts on flat tokens.
 
-A model with hooks, or with modules of other classes in its stacks, and a program that is traced, keep their rows.
+A model with hooks, or with modules of other classes in its stacks, and a program that is traced,
+keep their rows.
 """
 
 import inspect
@@ -40,7 +42,8 @@ __all__ = [
     "unpadded",
 ]
 
-# Numbers of one layer's input that are saved, from which a forward pass gains more than the gathers take.
+# Numbers of one layer's input that are saved, from which a forward pass gains more than the gathers
+# take.
 LEAST = 1 << 16
 LEAST_SHARE = 16  # the share of all positions that must be saved: one in 16
 HINT = 1 << 10  # the number of tokens for which a graph's kernels are chosen
@@ -63,7 +66,7 @@ KNOWN: tuple[Any, ...] = (
     nn.Dropout,
     nn.Identity,
     nn.ModuleList,
-)  # modules that work on each token alone, or ask attention for rows
+)  # modules that work token by token, or ask attention for rows
 FORWARDS = {kind.forward for kind in KNOWN}
 
 
@@ -79,10 +82,12 @@ class Sides(NamedTuple):
 
 
 def unpadded(function: Callable[..., Tensor], least: int = LEAST) -> Callable[..., Tensor]:
-    """Returns a function that does the same as a model, or its `training_loss`, and computes nothing for padding (PADDING).
+    """Returns a function that does the same as a model, or its `training_loss`, and computes
+    nothing for padding (PADDING).
 
-    A model leaves out the padding of its source, and with skip_padding that of its target; a loss, every place that no label depends on.
-    least: how many numbers of a layer's input must be padding for that. Gradients, keep masks and errors are the function's own.
+    A model leaves out the padding of its source, with skip_padding also the target's; a loss leaves
+    out every place that no label depends on. least: how many numbers of a layer's input must be
+    padding for that. Gradients, keep masks and errors are the function's own.
     """
     if (pair := driver(function)) is None:
         raise ValueError(f"only a model or its training_loss leaves out padding; got {function}")
@@ -100,7 +105,9 @@ def unpadded(function: Callable[..., Tensor], least: int = LEAST) -> Callable[..
 
 
 def driver(function: Any) -> tuple[Transformer, Callable[..., Tensor]] | None:
-    """Returns the model and what runs it, or its `training_loss`, on flat tokens; None for any other function."""
+    """Returns the model and what runs it, or its `training_loss`, on flat tokens; None for any
+    other function.
+    """
     if isinstance(function, Transformer):
         return function, forward
     model = getattr(function, "__self__", None)
@@ -120,7 +127,9 @@ def forward(
     segment_bs: Tensor | None = None,
     skip_padding: bool = False,
 ) -> Tensor:
-    """Computes `Transformer.forward` on flat tokens, `b t v`; ids must be checked, and keep masks are of flat tokens."""
+    """Computes `Transformer.forward` on flat tokens, `b t v`; ids must be checked, and keep masks
+    are of flat tokens.
+    """
     given = source_mask_bs, target_mask_bt, keep, segment_bs
     logits_1nv, mask_bt = _logits(model, sides, source, target, *given)
     logits_btv = pad(logits_1nv, _tokens(sides.target))
@@ -136,7 +145,9 @@ def training_loss(
     total: int | Tensor | None = None,
     keep: Tree | None = None,
 ) -> Tensor:
-    """Computes `Transformer.training_loss` on flat tokens; ids must be checked, and keep masks are of flat tokens."""
+    """Computes `Transformer.training_loss` on flat tokens; ids must be checked, and keep masks are
+    of flat tokens.
+    """
     model.config.need_decoder()
     input_bt, label_bt = loss.teacher_forcing(target)
     logits_1nv, _ = _logits(model, sides, source, input_bt, None, None, keep, None)
@@ -148,7 +159,9 @@ def training_loss(
 def memory(
     model: Transformer, source: Tensor, source_mask_bs: Tensor | None = None, least: int = LEAST
 ) -> Tensor:
-    """Computes `encode` of ids that are checked; the rows of padding may hold anything, so attend by the mask."""
+    """Computes `encode` of ids that are checked; the rows of padding may hold anything, so attend
+    by the mask.
+    """
     tokens = _worth_it(model, _real(model, source, source_mask_bs, least), least)
     if tokens is None:
         return model._encode(source, source_mask_bs, None, None)[0]
@@ -166,7 +179,9 @@ def _logits(
     keep: Tree | None,
     segment_bs: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Computes the logits of flat target tokens, `1 n v`, and the mask of the target's real tokens."""
+    """Computes the logits of flat target tokens, `1 n v`, and the mask of the target's real
+    tokens.
+    """
     memory_1nd, tokens = None, _tokens(sides.target)
     if source is not None:
         memory_1nd, source_mask_bs = _encode(
@@ -190,7 +205,9 @@ def _encode(
     keep: Tree | None,
     segment_bs: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Computes the memory of flat source tokens, `1 n d`, and the mask of the source's real tokens."""
+    """Computes the memory of flat source tokens, `1 n d`, and the mask of the source's real
+    tokens.
+    """
     keep = part(keep, "encoder")
     mask_bs, position_bs = masked_positions(model.config, "source", source, mask_bs)
     x_1nd = unpad(embed(model, "source", source, position_bs, segment_bs), tokens)
@@ -210,9 +227,11 @@ def _tokens(side: Tokens | None) -> Tokens:
 
 
 def find(function: Any, least: int = LEAST, **given: Any) -> Sides | None:
-    """Finds the tokens that lie flat when a model, or its `training_loss`, is given these arguments.
+    """Finds the tokens that lie flat when a model, or its `training_loss`, is given these
+    arguments.
 
-    None: padding is not worth leaving out, the function is another one, or the arguments do not fit, which the function itself says.
+    None: padding is not worth leaving out, the function is another one, or the arguments do not
+    fit, which the function itself says.
     """
     source, target = given.get("source"), given.get("target")
     if (pair := driver(function)) is None:
@@ -241,7 +260,8 @@ def _fits(layers: int, token: Tensor | None) -> bool:
 def _depended_on(model: Transformer, target: Tensor, least: int) -> Tensor | None:
     """Returns the places of a target on which a label that counts depends; None: all.
 
-    There the label counts, or the token is real and so may be attended to, and a label counts at the place or after it.
+    There the label counts, or the token is real and so may be attended to, and a label counts at
+    the place or after it.
     """
     counted_bt = _real(model, target[:, 1:], None, least)
     if counted_bt is None:
@@ -264,7 +284,9 @@ def _real(
 
 
 def _worth_it(model: Transformer, mask_bt: Tensor | None, least: int) -> Tokens | None:
-    """Returns these positions as flat tokens; None if that saves too little, and in a traced program, which has no values."""
+    """Returns these positions as flat tokens; None if that saves too little, and in a traced
+    program, which has no values.
+    """
     if mask_bt is None or not framework.has_values(mask_bt):
         return None
     total = mask_bt.numel()
@@ -297,7 +319,9 @@ def _moved(tokens: Tokens, device: torch.device) -> Tokens:
 
 
 def _needs_rows(model: nn.Module) -> bool:
-    """Whether a module may look at the neighbours of a token: it has hooks, a `forward` of its own, or is not of a known class."""
+    """Whether a module may look at the neighbours of a token: it has hooks, a `forward` of its own,
+    or is not of a known class.
+    """
     names = ("encoder", "decoder", "logits")
     parts = [stack for name in names if (stack := getattr(model, name, None)) is not None]
     given = [model, *(module for stack in parts for module in stack.modules())]
@@ -307,7 +331,9 @@ def _needs_rows(model: nn.Module) -> bool:
 
 
 def unpad_keep(keep: Tree | None, sides: Sides) -> Tree | None:
-    """Takes keep masks out of their rows; those of attention weights stay of rows."""
+    """Takes keep masks out of their rows, except those of attention weights, which are computed in
+    rows.
+    """
     if keep is None:
         return None
     stacks = {"encoder": sides.source, "decoder": sides.target}
@@ -336,6 +362,8 @@ def _unpad_mask(keep_btd: Tensor, tokens: Tokens) -> Tensor:
 
 
 def of_any_number(x: Tensor, axis: int) -> Tensor:
-    """Marks the tensor, for a graph that serves every number of tokens along the axis, whatever the first number is."""
+    """Marks the tensor, for a graph that serves every number of tokens along the axis, whatever the
+    first number is.
+    """
     torch._dynamo.mark_dynamic(x, axis, hint_override=HINT)
     return x
