@@ -7,9 +7,9 @@ from reference_numpy import TransformerConfig, checks
 
 from . import mask, precision, softmax
 from .dropout import Dropout, dropout
-from .fast import attention as fast_attention
-from .fast.packing import Packing, pack, unpack
 from .framework import is_changed
+from .kernels.attention import sdpa
+from .kernels.unpadding import in_rows
 from .projection import linear
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
@@ -29,10 +29,12 @@ def scaled_dot_product_attention(
     dropout_rate: float = 0.0,
     training: bool = False,
 ) -> Output:
-    """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`: `b t h e`, or that and the weights `b h t s`.
+    """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`: `b t h e`, or
+    that and the weights `b h t s`.
 
-    The weights exist where they are returned or meet a keep mask; otherwise torch's fused kernel computes the output without holding them.
-    dropout_rate, training: as of `F.dropout`; in training, without a keep mask, weights are dropped at random.
+    Without return_weights and keep mask, torch's fused kernel computes the output and never holds
+    the weights. dropout_rate, training: see `F.dropout`; in training, without a keep mask, weights
+    are dropped at random.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, _ = query_bthk.shape
@@ -41,20 +43,12 @@ def scaled_dot_product_attention(
         checks.check_bias(bias_bhts.shape, precision.dtype_name(bias_bhts.dtype), scores)
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, precision.dtype_name(mask_bhts.dtype), scores)
-    if return_weights or keep_bhts is not None:
-        weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
-        dropped_bhts = dropout(weights_bhts, keep_bhts, dropout_rate, training)
-        output_bthe = torch.einsum("bhts,bshe->bthe", dropped_bhts, repeat_kv(value_bsge, heads))
-        return (output_bthe, weights_bhts) if return_weights else output_bthe
-    return fast_attention.sdpa(
-        query_bthk,
-        key_bsgk,
-        value_bsge,
-        mask_bhts,
-        bias_bhts,
-        causal,
-        dropout_rate if training else 0.0,
-    )
+    if not return_weights and keep_bhts is None:
+        rate = dropout_rate if training else 0.0
+        return sdpa(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, rate)
+    weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
+    output_bthe = _weighted(dropout(weights_bhts, keep_bhts, dropout_rate, training), value_bsge)
+    return (output_bthe, weights_bhts) if return_weights else output_bthe
 
 
 def _weights(
@@ -64,32 +58,40 @@ def _weights(
     bias_bhts: Tensor | None,
     causal: bool,
 ) -> Tensor:
-    """`softmax(query key^T / sqrt(k) + bias)`, the logits in float32 where the query is half-precision."""
+    """`softmax(query key^T / sqrt(k) + bias)`, with logits in float32 if the query is
+    half-precision.
+    """
     _, target, heads, head_size = query_bthk.shape
     scaled_bthk = precision.upcast_half(query_bthk) * head_size**-0.5
-    logits_bhts = torch.einsum(
-        "bthk,bshk->bhts", scaled_bthk, precision.upcast_half(repeat_kv(key_bsgk, heads))
-    )
+    key_bshk = precision.upcast_half(repeat_kv(key_bsgk, heads))
+    logits_bhts = torch.einsum("bthk,bshk->bhts", scaled_bthk, key_bshk)
     if bias_bhts is not None:
         logits_bhts = logits_bhts + bias_bhts
         mask_bhts = mask.combine_masks(mask_bhts, bias_bhts > -torch.inf)
     if causal:
-        mask_bhts = mask.combine_masks(
-            mask_bhts, mask.causal_mask(target, key_bsgk.shape[1], query_bthk.device)
-        )
+        triangle_bhts = mask.causal_mask(target, key_bsgk.shape[1], query_bthk.device)
+        mask_bhts = mask.combine_masks(mask_bhts, triangle_bhts)
     return softmax.softmax(logits_bhts, mask_bhts).to(query_bthk.dtype)
 
 
+def _weighted(weights_bhts: Tensor, value_bsge: Tensor) -> Tensor:
+    """`weights value`, `b t h e`."""
+    value_bshe = repeat_kv(value_bsge, weights_bhts.shape[1])
+    return torch.einsum("bhts,bshe->bthe", weights_bhts, value_bshe)
+
+
 def repeat_kv(x_bsge: Tensor, heads: int) -> Tensor:
-    """Keys or values with each head as many times as query heads share it."""
+    """Repeats each head of keys or values for the query heads that share it."""
     return x_bsge.repeat_interleave(heads // x_bsge.shape[2], dim=2)
 
 
 class MultiHeadAttention(nn.Module):
-    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
+    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
+    `output = sum_i head_i W_i^O + b^O`.
 
-    The projections are linear layers with outputs `(h k)`, `(g k)` and `(g e)`: the heads of one position lie side by side. How many there
-    are follows from the outputs, so that tensor parallelism may give each process some of them.
+    The projections are linear layers with outputs `(h k)`, `(g k)` and `(g e)`: the heads of one
+    position lie side by side. The number of heads follows from the outputs, so that tensor
+    parallelism may give each process some of them.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -111,15 +113,12 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: Tensor | None = None,
-        packing: Packing | None = None,
-        memory_packing: Packing | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
-        key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
-        query_bthk = unpack(self.queries(query_btd), packing)
+        key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
         return self.attend(
-            query_bthk,
+            self.queries(query_btd),
             key_bsgk,
             value_bsge,
             mask_bhts,
@@ -127,7 +126,6 @@ class MultiHeadAttention(nn.Module):
             causal,
             return_weights,
             keep_bhts,
-            packing,
         )
 
     def queries(self, query_btd: Tensor) -> Tensor:
@@ -135,12 +133,14 @@ class MultiHeadAttention(nn.Module):
         return self.query(query_btd).unflatten(-1, (-1, self.key_size))
 
     def keys_and_values(self, memory_bsd: Tensor) -> tuple[Tensor, Tensor]:
-        """`m W^K + b^K` and `m W^V + b^V`, which no query changes: key `b s g k` and value `b s g e`."""
+        """`m W^K + b^K` and `m W^V + b^V`, which no query changes: key `b s g k` and value
+        `b s g e`.
+        """
         key, value = self.key(memory_bsd), self.value(memory_bsd)
         return key.unflatten(-1, (-1, self.key_size)), value.unflatten(-1, (-1, self.value_size))
 
     def project(self, x_btd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of self-attention, all of one input."""
+        """Projects one input to the queries, keys and values of self-attention."""
         return self.queries(x_btd), *self.keys_and_values(x_btd)
 
     def attend(
@@ -153,22 +153,36 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: Tensor | None = None,
-        packing: Packing | None = None,
     ) -> Output:
-        """The attention of these queries to these keys and values, and the projection of its output."""
+        """Attends with these queries to these keys and values, then projects the output."""
+        output_bthe, weights_bhts = in_rows(
+            self._attend,
+            query_bthk,
+            key_bsgk,
+            value_bsge,
+            mask_bhts,
+            bias_bhts,
+            causal,
+            return_weights,
+            keep_bhts,
+        )
+        output_btd = self.output(output_bthe.flatten(-2))
+        return output_btd if weights_bhts is None else (output_btd, weights_bhts)
+
+    def _attend(
+        self,
+        query_bthk: Tensor,
+        key_bsgk: Tensor,
+        value_bsge: Tensor,
+        mask_bhts: Tensor | None,
+        bias_bhts: Tensor | None,
+        causal: bool,
+        return_weights: bool,
+        keep_bhts: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention `b t h e`, and its weights if they are to be returned."""
         drop = self.weights_dropout
-        if is_changed(drop) or not isinstance(
-            drop, Dropout
-        ):  # it is to see the weights, which a kernel that drops some itself never holds
-            seen_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
-            left_bhts = drop(seen_bhts) if keep_bhts is None else drop(seen_bhts, keep_bhts)
-            attended: Output = (
-                torch.einsum(
-                    "bhts,bshe->bthe", left_bhts, repeat_kv(value_bsge, query_bthk.shape[2])
-                ),
-                seen_bhts,
-            )
-        else:
+        if isinstance(drop, Dropout) and not is_changed(drop):
             attended = scaled_dot_product_attention(
                 query_bthk,
                 key_bsgk,
@@ -181,6 +195,9 @@ class MultiHeadAttention(nn.Module):
                 drop.rate,
                 drop.training,
             )
-        output_bthe, *weights = attended if isinstance(attended, tuple) else (attended,)
-        output_btd = self.output(pack(output_bthe.flatten(-2), packing))
-        return (output_btd, *weights) if return_weights else output_btd
+            return attended if isinstance(attended, tuple) else (attended, None)
+        # Another module, or one with hooks, is given the weights, which the fused kernel never
+        # holds.
+        weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
+        dropped_bhts = drop(weights_bhts) if keep_bhts is None else drop(weights_bhts, keep_bhts)
+        return _weighted(dropped_bhts, value_bsge), weights_bhts if return_weights else None

@@ -1,4 +1,6 @@
-"""Decoding in steps: the keys and values of what has been read are kept, so that a step computes its own tokens only."""
+"""Decoding in steps: the keys and values of tokens that have been read are kept, so that a step
+computes only its own tokens.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
@@ -9,19 +11,25 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import positional_encoding, precision
+from . import mask, positional_encoding, precision
+from .attention import MultiHeadAttention
 from .embedding import check_ids
-from .fast.cache import check_steps, forward_step
-from .fast.fused import pack
+from .framework import is_changed
+from .inputs import embed
+from .layers import DecoderLayer
+from .stacks import Decoder
 from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
-# source_mask_bs, and layers, the keys and values of each, of both attentions: as in the reference. target_mask_bwtw: target_mask_bt for w
-# copies of a row: the token at position t of which copy is in the past of a copy. read: how many tokens have been read. leading_b: padding
-# before the first real token. encoding_pd: the sinusoidal encoding of every position; None where positions are learned.
+# source_mask_bs, and layers, the keys and values of each layer's attentions: as in the reference.
+# target_mask_bwtw: target_mask_bt for w copies of a row: mask[b, i, t, j] says whether copy i may
+# attend to what copy j wrote at step t. read: how many tokens have been read. leading_b: padding
+# before the first real token. encoding_pd: the sinusoidal encoding of every position; None if
+# positions are learned.
 Cache = Mapping[str, Any]
 Step = Callable[..., tuple[Tensor, Cache]]
+Pair = tuple[Tensor, ...]  # keys and values
 
 
 def start_cache(
@@ -33,14 +41,16 @@ def start_cache(
     length: int,
     copies: int = 1,
 ) -> Cache:
-    """The cache before the first token: keys and values of the memory, and room for `length` tokens, which steps write into in place.
+    """Returns the cache before the first token: keys and values of the memory, and room for
+    `length` tokens, which steps fill in place.
 
-    memory_bsd: None of a decoder alone, which needs batch, the number of rows, without their copies. copies: so many neighbouring rows of
-    the target share a row of the memory, and can change places without a copy of keys and values.
-    Raises ValueError on a model in training, too, and where a part that steps do not call as a whole has a hook or is of a kind of its own.
+    memory_bsd: None in a decoder-only model, which needs batch, the number of rows without their
+    copies. copies: how many neighbouring rows of the target share a row of the memory; they can
+    change places without a copy of keys and values. Raises ValueError also on a model in training,
+    and if a part that steps do not call as a whole has a hook or another class.
     """
     model.config.need_decoder()
-    check_steps(model)
+    _check_steps(model)
     if model.training:
         raise ValueError("decoding in steps needs a model in evaluation; got one in training")
     config = model.config
@@ -69,7 +79,6 @@ def start_cache(
         layers.append({"self_attention": tuple(room)})
         if memory_bsd is not None:
             layers[-1]["cross_attention"] = layer.cross_attention.keys_and_values(memory_bsd)
-    pack(model, rows * copies)
     encoding_pd = None
     if config.positions == "sinusoidal":
         place_p = torch.arange(length, device=kept.device)
@@ -95,26 +104,124 @@ def decode_step(
     target_mask_bt: Tensor | None = None,
     step: Step | None = None,
 ) -> tuple[Tensor, Cache]:
-    """Logits `b t v` of the next t tokens, those rows of `decode` on the whole target, and the cache after them.
+    """Returns the logits `b t v` of the next t tokens, equal to those rows of `decode` of the whole
+    target, and the cache after them.
 
-    The cache that is given and the one that is returned share their tensors. step: a graph of `forward_step`, where there is one.
+    The given cache and the returned one share their tensors. step: a graph of `forward_step`, if
+    there is one.
     """
     length = cache["target_mask_bwtw"].shape[2]
     checks.check_same_batch(cache=cache["leading_b"].shape, target=target.shape)
     checks.check_length(cache["read"] + target.shape[1], model.config.max_positions)
     check_ids((target, model.config.target_vocabulary))
     if target_mask_bt is not None:
-        checks.check_token_mask(
-            "target mask",
-            target_mask_bt.shape,
-            precision.dtype_name(target_mask_bt.dtype),
-            target.shape[:2],
-        )
+        kind = precision.dtype_name(target_mask_bt.dtype)
+        checks.check_token_mask("target mask", target_mask_bt.shape, kind, target.shape[:2])
     if cache["read"] + target.shape[1] > length:
         raise ValueError(
             f"the cache has room for {length} tokens; got {cache['read'] + target.shape[1]}"
         )
     return (step or forward_step)(model, target, cache, target_mask_bt)
+
+
+def forward_step(
+    model: Transformer,
+    target: Tensor,
+    cache: Cache,
+    target_mask_bt: Tensor | None = None,
+    last: bool = False,
+) -> tuple[Tensor, Cache]:
+    """Computes `decode_step` of arguments that are checked. last: only the logits after the last
+    token.
+    """
+    read, end = cache["read"], cache["read"] + target.shape[1]
+    mask_bt = (
+        mask.token_mask(target, model.config.padding_id)
+        if target_mask_bt is None
+        else target_mask_bt
+    )
+    leading_b, position_bt = cache["leading_b"], torch.arange(read, end, device=target.device)[None]
+    if model.config.position_start == "first_token":
+        leading_b = torch.where(
+            leading_b == read, read + (mask_bt.cumsum(dim=1) == 0).sum(dim=1), leading_b
+        )
+        position_bt = (position_bt - leading_b[:, None]).clamp(min=0)
+    x_btd = embed(model, "target", target, position_bt, encoding_pd=cache["encoding_pd"])
+    source_mask_bs = cache["source_mask_bs"]
+    cross_bias_bhts = (
+        None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)
+    )
+    self_bias_bhts = _bias(_self_mask(cache, mask_bt), x_btd.dtype)
+    x_btd = x_btd.reshape(self_bias_bhts.shape[0], self_bias_bhts.shape[2], x_btd.shape[2])
+    for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
+        x_btd = _layer_step(layer, x_btd, layer_cache, read, self_bias_bhts, cross_bias_bhts)
+    x_btd = x_btd.reshape(*target.shape[:2], x_btd.shape[2])
+    x_btd = model.decoder.final_norm(x_btd[:, -1:] if last else x_btd)
+    return model.logits(x_btd), {**cache, "read": end, "leading_b": leading_b}
+
+
+def _layer_step(
+    layer: DecoderLayer,
+    x_btd: Tensor,
+    cache: Mapping[str, Pair],
+    read: int,
+    self_bias_bhts: Tensor,
+    cross_bias_bhts: Tensor | None,
+) -> Tensor:
+    """Runs the layer on the next tokens of a target after `read` tokens.
+
+    x_btd: for every row the tokens of each of its w copies, one copy after the other. cache:
+    self_attention, keys and values `b s w g k` for the copies of a whole target; cross_attention,
+    keys and values of the memory, `b s g k`.
+    """
+
+    def attend(y_btd: Tensor) -> Any:
+        query_bthk, *new = layer.self_attention.project(y_btd)
+        pairs = zip(cache["self_attention"], new, strict=True)
+        key_bsgk, value_bsge = (_written(*pair, read) for pair in pairs)
+        return layer.self_attention.attend(
+            query_bthk, key_bsgk, value_bsge, bias_bhts=self_bias_bhts
+        )
+
+    def attend_to_memory(y_btd: Tensor) -> Any:
+        query_bthk = layer.cross_attention.queries(y_btd)
+        key_bsgk, value_bsge = cache["cross_attention"]
+        return layer.cross_attention.attend(
+            query_bthk, key_bsgk, value_bsge, bias_bhts=cross_bias_bhts
+        )
+
+    return layer.run(x_btd, attend, attend_to_memory if "cross_attention" in cache else None)
+
+
+def _written(kept_bswgk: Tensor, new_btgk: Tensor, read: int) -> Tensor:
+    """Writes the new keys or values behind the others and returns all, the copies of each token
+    side by side: `b s g k`.
+    """
+    new_btwgk = new_btgk.unflatten(1, (kept_bswgk.shape[2], -1)).transpose(1, 2)
+    end = read + new_btwgk.shape[1]
+    kept_bswgk[:, read:end] = new_btwgk
+    return kept_bswgk[:, :end].flatten(1, 2)
+
+
+def _self_mask(cache: Cache, mask_bt: Tensor) -> Tensor:
+    """Writes the mask of the next tokens into the cache and returns it: each sees its copy's past,
+    and none of these tokens after it.
+    """
+    kept_bwtw, read, length = cache["target_mask_bwtw"], cache["read"], mask_bt.shape[1]
+    (rows, copies), end = kept_bwtw.shape[:2], read + length
+    own_ww = torch.eye(copies, dtype=torch.bool, device=mask_bt.device)[:, None]
+    kept_bwtw[:, :, read:end] = mask_bt.unflatten(0, (rows, copies))[..., None] & own_ww
+    mask_bwtsw = kept_bwtw[:, :, None, :end].expand(-1, -1, length, -1, -1)
+    if length > 1:
+        mask_bwtsw = mask_bwtsw & mask.causal_mask(length, end, mask_bt.device)[0, 0, :, :, None]
+    return mask_bwtsw.flatten(3).flatten(1, 2)[:, None]
+
+
+def _bias(mask_bhts: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns 0 for a key that may be attended to and -inf for others: once a step; of a mask, a
+    kernel would make it in every layer.
+    """
+    return torch.where(mask_bhts, 0.0, -torch.inf).to(dtype)
 
 
 def decode_in_steps(
@@ -126,21 +233,17 @@ def decode_in_steps(
     target_mask_bt: Tensor | None = None,
     step: Step | None = None,
 ) -> Tensor:
-    """`decode`, in steps of so many tokens: the same logits `b t v`, however the target is split. step: as of `decode_step`."""
+    """Computes `decode` in steps of these numbers of tokens: the same logits `b t v`, however the
+    target is split. step: see `decode_step`.
+    """
     check_ids((target, model.config.target_vocabulary))
     checks.check_splits(splits, target.shape)
     if target_mask_bt is not None:
-        checks.check_token_mask(
-            "target mask",
-            target_mask_bt.shape,
-            precision.dtype_name(target_mask_bt.dtype),
-            target.shape[:2],
-        )
+        kind = precision.dtype_name(target_mask_bt.dtype)
+        checks.check_token_mask("target mask", target_mask_bt.shape, kind, target.shape[:2])
     batch = len(target) if memory_bsd is None else None
-    cache, logits = (
-        start_cache(model, memory_bsd, source_mask_bs, batch, length=target.shape[1]),
-        [],
-    )
+    cache = start_cache(model, memory_bsd, source_mask_bs, batch, length=target.shape[1])
+    logits = []
     masks = repeat(None) if target_mask_bt is None else target_mask_bt.split([*splits], dim=1)
     for part, part_mask_bt in zip(target.split([*splits], dim=1), masks, strict=False):
         logits_btv, cache = decode_step(model, part, cache, part_mask_bt, step)
@@ -149,11 +252,14 @@ def decode_in_steps(
 
 
 def reorder(cache: Cache, row_b: Tensor) -> Cache:
-    """The cache whose row i is what row `row_b[i]` was.
+    """Returns the cache whose row i is what row `row_b[i]` was.
 
-    Copies of a row change places among themselves alone, which leaves their keys and values where they are.
+    Copies of a row change places only among themselves, which leaves their keys and values where
+    they are.
     """
-    batch, copies = cache["target_mask_bwtw"].shape[:2]
+    target_mask_bwtw = cache["target_mask_bwtw"]
+    batch, copies = target_mask_bwtw.shape[:2]
+    target_mask_bwtw = target_mask_bwtw.flatten(0, 1)[row_b].unflatten(0, (batch, copies))
     source_mask_bs, layers = cache["source_mask_bs"], cache["layers"]
     if copies == 1:
         source_mask_bs = None if source_mask_bs is None else source_mask_bs[row_b]
@@ -164,9 +270,35 @@ def reorder(cache: Cache, row_b: Tensor) -> Cache:
     return {
         **cache,
         "source_mask_bs": source_mask_bs,
-        "target_mask_bwtw": cache["target_mask_bwtw"]
-        .flatten(0, 1)[row_b]
-        .unflatten(0, (batch, copies)),
+        "target_mask_bwtw": target_mask_bwtw,
         "layers": layers,
         "leading_b": cache["leading_b"][row_b],
     }
+
+
+def _check_steps(model: Transformer) -> None:
+    """Raises ValueError if a step would leave out something that `forward` does: it calls other
+    methods of these modules.
+    """
+    whole: list[tuple[str, Any, Any]] = [
+        ("model", model, Transformer),
+        ("decoder", model.decoder, Decoder),
+    ]
+    names = ("self_attention", "cross_attention")[: 1 + model.config.cross_attention]
+    for index, layer in enumerate(model.decoder.layers):
+        place = f"decoder.layers.{index}"
+        whole.append((place, layer, DecoderLayer))
+        whole += [
+            (f"{place}.{name}", getattr(layer, name, None), MultiHeadAttention) for name in names
+        ]
+    for name, module, kind in whole:
+        if not isinstance(module, kind) or type(module).forward is not kind.forward:
+            raise ValueError(
+                f"decoding in steps needs {name} to be a {kind.__name__} with its own forward; "
+                f"got {type(module).__name__}"
+            )
+        if is_changed(module):
+            raise ValueError(
+                f"decoding in steps calls no forward of {name}, "
+                "which must have no hooks and no forward of its own"
+            )

@@ -1,19 +1,21 @@
 """Answers: greedy search, sampling and beam search over a model that decodes in steps."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from reference_numpy import checks
 from reference_numpy.strategy import Strategy
 
 from . import framework
-from .fast import search
-from .fast.compiled import compiled_step
-from .fast.fused import Dtype, fused
-from .fast.request import Request, request
+from .beams import Beams
+from .programs.compiled import compiled_step
+from .programs.fused import Dtype, fused
+from .programs.request import Request, request
+from .programs.search import Reading, all_done, next_token
 from .transformer import Transformer
 
 __all__ = ["Searcher"]
@@ -22,13 +24,18 @@ Options = Strategy | Mapping[str, Any]
 
 
 class Searcher:
-    """The searches over a snapshot of a model's weights, which later changes of the model leave alone.
+    """The searches over a snapshot of a model's weights, which later changes of the model do not
+    touch.
 
-    dtype: of the snapshot; by default the model's; "int8", on CPUs: of its projections (INT8). compiled: a step of one token is a program,
-    which serves every length and every value. The first search compiles it, in half a minute or less, unless a process before it has: the
-    program stays on the disk, in the folder that `TORCHINDUCTOR_CACHE_DIR` names, and is found again for the same sizes and number of
-    rows, whatever the weights (`fast.program`).
-    The device is asked whether all rows are done once in a while, and whether a logit was inf or NaN once at the end.
+    dtype: of the snapshot; by default the model's; "int8", on CPUs: of its projections (INT8).
+    compiled: a step of one token is a program, which serves every length and every value. The first
+    search compiles it, in half a minute or less, unless a process before it has: the program stays
+    on the disk, in the folder that `TORCHINDUCTOR_CACHE_DIR` names, and is found again for the same
+    sizes and number of rows, whatever the weights (`programs.program`). The device is asked once in
+    a while whether all rows are done, and once at the end whether a logit was inf or NaN.
+
+    Of every search: source is None in a decoder-only model, which needs a prefix, its prompt;
+    shorter prefixes are padded on the left, as prefix_mask_bp says.
     """
 
     def __init__(
@@ -36,7 +43,7 @@ class Searcher:
     ) -> None:
         model.config.need_decoder()
         self.model = fused(model, dtype)
-        self.step = compiled_step(search.next_token) if compiled else search.next_token
+        self.step = compiled_step(next_token) if compiled else next_token
 
     def to(self, device: torch.device | str) -> "Searcher":
         """Moves the snapshot to the device; returns the searcher itself."""
@@ -52,12 +59,12 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The answer whose every token is the likeliest, of equals the lower id: token_bn and log_p_bn.
-
-        source: None of a decoder alone, which needs a prefix, its prompt; shorter ones are padded on the left, as prefix_mask_bp says.
+        """Returns the answer whose every token is the likeliest, of equals the lower id: token_bn
+        and log_p_bn.
         """
         asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
-        return search.one_by_one(search.Reading(self.model, self.step, asked))
+        reading = Reading(self.model, self.step, asked)
+        return _one_by_one(reading, lambda step: reading.likeliest())
 
     @torch.inference_mode()
     def sample(
@@ -69,14 +76,16 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """As `greedy_search`, but each token is drawn by its uniform number: penalties, temperature, top-k, top-p, then draw (SAMPLE)."""
+        """Searches as `greedy_search`, but a uniform number draws each token: penalties,
+        temperature, top-k, top-p, then draw (SAMPLE).
+        """
         asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         shape = len(asked.prefix_bp), asked.strategy.max_new_tokens
         checks.check_uniform(uniform_bn.shape, shape, *framework.bounds(uniform_bn))
-        return search.one_by_one(
-            search.Reading(self.model, self.step, asked),
-            uniform_bn if asked.strategy.temperature else None,
-        )
+        reading = Reading(self.model, self.step, asked)
+        if not asked.strategy.temperature:
+            return _one_by_one(reading, lambda step: reading.likeliest())
+        return _one_by_one(reading, lambda step: reading.drawn(uniform_bn[:, step]))
 
     @torch.inference_mode()
     def beam_search(
@@ -87,12 +96,51 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The hypotheses of the highest score `log p / ((5 + n) / 6)^alpha` (BEAM): token_bwn and score_bw. Beams are copies of a row."""
+        """Returns the hypotheses of the highest score `log p / ((5 + n) / 6)^alpha` (BEAM):
+        token_bwn and score_bw.
+
+        Beams are copies of a row. At each step every live beam ends once, and the likeliest
+        continuations of all live on.
+        """
         asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
-        return search.beam_search(
-            search.Reading(self.model, self.step, asked, copies=asked.strategy.beam_size)
-        )
+        reading = Reading(self.model, self.step, asked, copies=asked.strategy.beam_size)
+        strategy, log_total_b = asked.strategy, reading.next.log_total_b
+        beams = Beams(strategy, reading.rows, log_total_b.dtype, log_total_b.device)
+        for step in range(strategy.max_new_tokens):
+            log_p_bv = reading.next.scores_bv - reading.next.log_total_b[:, None]
+            scores_bwv = reading.penalised(log_p_bv).unflatten(0, (-1, strategy.beam_size))
+            token_bt, row_b = beams.advance(scores_bwv)
+            if step + 1 == strategy.max_new_tokens or all_done(beams.done_b, step):
+                break
+            reading.read(token_bt, row_b)
+        reading.check()
+        return beams.n_best(asked.pad_id)
 
     def _request(self, strategy: Options, *given: Tensor | None) -> Request:
         """given: source, prefix and the masks of both."""
         return request(self.model.config, Strategy.of(strategy, self.model.config), *given)
+
+
+def _one_by_one(
+    reading: Reading, choose: Callable[[int], tuple[Tensor, Tensor]]
+) -> dict[str, Tensor]:
+    """Returns one answer for each row, token by token. choose: step -> the tokens `b`, and their
+    log p.
+    """
+    strategy, pad_id = reading.strategy, reading.request.pad_id
+    done_b = torch.zeros_like(reading.next.token_b, dtype=torch.bool)
+    tokens, log_ps = [], []
+    for step in range(strategy.max_new_tokens):
+        token_b, log_p_b = choose(step)
+        tokens.append(token_b.masked_fill_(done_b, pad_id))
+        log_ps.append(log_p_b.masked_fill_(done_b, 0))
+        done_b |= token_b == strategy.end_id
+        if step + 1 == strategy.max_new_tokens or all_done(done_b, step):
+            break
+        reading.read(token_b[:, None])
+    reading.check()
+    rest = 0, strategy.max_new_tokens - len(tokens)
+    return {
+        "token_bn": F.pad(torch.stack(tokens, dim=1), rest, value=pad_id),
+        "log_p_bn": F.pad(torch.stack(log_ps, dim=1), rest),
+    }

@@ -14,7 +14,7 @@ __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
 Check = Callable[
     ..., None
-]  # of shape, dtype and, where they are known, the lowest and the highest value
+]  # of a shape, a dtype and, if they are known, the lowest and highest value
 
 
 class Table(nn.Embedding):
@@ -24,7 +24,11 @@ class Table(nn.Embedding):
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
 
     def look_up(self, index_bt: Tensor) -> Tensor:
-        """The row of each index. In a graph that may run elsewhere a negative one is out of range, where ONNX would count from the end."""
+        """Takes the row of each index, unchecked.
+
+        A graph that may run elsewhere refuses negative ones by itself, since ONNX would count them
+        from the end.
+        """
         index_bt = index_bt.long()
         if framework.exporting():
             index_bt = torch.where(index_bt < 0, self.num_embeddings, index_bt)
@@ -39,55 +43,52 @@ class Embedding(Table):
 
     def __init__(self, vocabulary: int, width: int, scale: bool) -> None:
         super().__init__(vocabulary, width)
-        self.embed_scale = (
-            width**0.5 if scale else None
-        )  # the name that `transformers` and `peft` know
+        # the name that `transformers` and `peft` know
+        self.embed_scale = width**0.5 if scale else None
 
     def check_ids(self, token: Tensor) -> None:
         """Raises ValueError on tokens that `forward` rejects."""
-        check_ids((token, self.num_embeddings))
+        check_values(of_vocabulary(token, self.num_embeddings))
 
-    def forward(self, token: Tensor, checked: bool = False) -> Tensor:
-        """checked: the caller has checked the ids, so that a whole model reads them from the device once."""
-        if not checked:
-            self.check_ids(token)
-        x_btd = (
-            token.to(self.weight.dtype) @ self.weight
-            if token.is_floating_point()
-            else self.look_up(token)
-        )
+    def forward(self, token: Tensor) -> Tensor:
+        self.check_ids(token)
+        return self.look_up(token)
+
+    def look_up(self, token: Tensor) -> Tensor:
+        """Computes `forward` of tokens that are checked: a model reads all ids from the device
+        once.
+        """
+        if token.is_floating_point():
+            x_btd = token.to(self.weight.dtype) @ self.weight
+        else:
+            x_btd = super().look_up(token)
         return x_btd if self.embed_scale is None else x_btd * self.embed_scale
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + (
-            "" if self.embed_scale is None else f", embed_scale={self.embed_scale}"
-        )
+        scale = "" if self.embed_scale is None else f", embed_scale={self.embed_scale}"
+        return super().extra_repr() + scale
 
 
 class SegmentEmbedding(Table):
-    """`x = table[segment]`, `b s d`: which sentence of several a token is of."""
+    """`x = table[segment]`, `b s d`: which of several sentences a token belongs to."""
 
     def check_ids(self, segment_bs: Tensor) -> None:
         """Raises ValueError on segments that `forward` rejects."""
-        rows = self.num_embeddings
-        check_values(
-            (
-                segment_bs,
-                lambda shape, dtype, *bounds: checks.check_rows(
-                    "segment", shape, dtype, rows, *bounds
-                ),
-            )
-        )
 
-    def forward(self, segment_bs: Tensor, checked: bool = False) -> Tensor:
-        """checked: as of `Embedding`."""
-        if not checked:
-            self.check_ids(segment_bs)
+        def check(shape: torch.Size, dtype: str, *bounds: int) -> None:
+            checks.check_rows("segment", shape, dtype, self.num_embeddings, *bounds)
+
+        check_values((segment_bs, check))
+
+    def forward(self, segment_bs: Tensor) -> Tensor:
+        self.check_ids(segment_bs)
         return self.look_up(segment_bs)
 
 
 class Logits(Projection):
-    """`logits = x W + b`, as a linear layer `d -> v`: `b t v`. Where they are tied, the weight is that of an embedding."""
+    """`logits = x W + b`, as a linear layer `d -> v`: `b t v`. If they are tied, the weight is an
+    embedding's.
+    """
 
     def __init__(self, width: int, vocabulary: int, bias: bool) -> None:
         super().__init__(width, vocabulary, bias)
@@ -103,16 +104,20 @@ def check_ids(*tokens: tuple[Tensor, int]) -> None:
 
 
 def of_vocabulary(token: Tensor, vocabulary: int) -> tuple[Tensor, Check]:
-    """Tokens and the check that they are of this vocabulary."""
-    return token, lambda shape, dtype, *bounds: checks.check_tokens(
-        "token", shape, dtype, vocabulary, *bounds
-    )
+    """Pairs tokens with the check that they fit this vocabulary."""
+
+    def check(shape: torch.Size, dtype: str, *bounds: int) -> None:
+        checks.check_tokens("token", shape, dtype, vocabulary, *bounds)
+
+    return token, check
 
 
 def check_values(*given: tuple[Tensor, Check]) -> None:
-    """Calls the check of every tensor with shape and dtype, then with the lowest and the highest value of the integers, too.
+    """Calls the check of every tensor with its shape and dtype, then also with the lowest and
+    highest value of integers.
 
-    The bounds of all come from the device in one transfer. Where there are no values (`framework.has_values`) only axes and dtype count.
+    The bounds of all tensors come from the device in one transfer. Without values
+    (`framework.has_values`) only axes and dtype are checked.
     """
     for x, check in given:
         if x.is_nested:

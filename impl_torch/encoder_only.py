@@ -1,30 +1,35 @@
-"""An encoder alone, from token ids to the classes of a row and the logits of masked tokens, and the loss of its classes."""
+"""An encoder-only model, from token ids to the classes of a row and the logits of masked tokens,
+and the loss of its classes.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
+from reference_numpy import TransformerConfig
+
 from . import loss
+from .dropout import Tree, part
 from .framework import Sharing
+from .heads import Classifier, MaskedLanguageHead, Pooler
 
-__all__ = ["EncoderOnly"]
-
-Tree = Mapping[str, Any]
+__all__ = ["EncoderHeads"]
 
 
-class EncoderOnly(Sharing):
-    """The methods of `Transformer` that an encoder alone has. Each raises ValueError where the config does not have its head.
+class EncoderHeads(Sharing):
+    """The methods of `Transformer` for the heads of an encoder-only model; ValueError if the config
+    does not have the head.
 
-    keep, checked: as of `Transformer.encode`; `classifier_dropout` is a site, too.
+    keep: see `Transformer.encode`; `classifier_dropout` is another site.
     """
 
-    config: Any
-    check_ids: Any
-    encode: Any
-    pooler: Any
-    classifier: Any
-    masked_language_head: Any
+    config: TransformerConfig
+    check_ids: Callable[..., None]
+    encode: Callable[..., Tensor]
+    pooler: Pooler
+    classifier: Classifier
+    masked_language_head: MaskedLanguageHead
 
     def pool(
         self,
@@ -32,11 +37,10 @@ class EncoderOnly(Sharing):
         source_mask_bs: Tensor | None = None,
         keep: Tree | None = None,
         segment_bs: Tensor | None = None,
-        checked: bool = False,
     ) -> Tensor:
         """`pooler(encode(source))`, `b r`: one vector for each row."""
         self.config.need("pooler")
-        return self.pooler(self.encode(source, source_mask_bs, keep, segment_bs, checked))
+        return self.pooler(self.encode(source, source_mask_bs, keep, segment_bs))
 
     def classify(
         self,
@@ -44,12 +48,11 @@ class EncoderOnly(Sharing):
         source_mask_bs: Tensor | None = None,
         keep: Tree | None = None,
         segment_bs: Tensor | None = None,
-        checked: bool = False,
     ) -> Tensor:
         """`classifier(pool(source))`, `b c`: the logits of each row's classes."""
         self.config.need("classes")
-        pooled_br = self.pool(source, source_mask_bs, keep, segment_bs, checked)
-        return self.classifier(pooled_br, (keep or {}).get("classifier_dropout"))
+        pooled_br = self.pool(source, source_mask_bs, keep, segment_bs)
+        return self.classifier(pooled_br, part(keep, "classifier_dropout"))
 
     def classification_loss(
         self,
@@ -61,13 +64,11 @@ class EncoderOnly(Sharing):
         source_mask_bs: Tensor | None = None,
         segment_bs: Tensor | None = None,
     ) -> Tensor:
-        """`cross_entropy(classify(source), label)`, of the class of every row: a scalar."""
+        """`cross_entropy(classify(source), label)` over the class of every row: a scalar."""
         self.config.need("classes")
         self.check_ids(source, segment_bs=segment_bs, label_b=label_b)
-        logits_bc = self.classify(source, source_mask_bs, keep, segment_bs, checked=True)
-        return loss.cross_entropy(
-            logits_bc[:, None], label_b[:, None], None, smoothing, total, checked=True
-        )
+        logits_b1c = self.classify(source, source_mask_bs, keep, segment_bs)[:, None]
+        return loss.unchecked(logits_b1c, label_b[:, None], None, smoothing, total)
 
     def masked_language_logits(
         self,
@@ -75,21 +76,18 @@ class EncoderOnly(Sharing):
         source_mask_bs: Tensor | None = None,
         keep: Tree | None = None,
         segment_bs: Tensor | None = None,
-        checked: bool = False,
     ) -> Tensor:
-        """`masked_language_head(encode(source))`, `b s v`: scores of what stands at every position, given all of the row."""
+        """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position,
+        given the whole row.
+        """
         self.config.need("masked_language_head")
-        return self.masked_language_head(
-            self.encode(source, source_mask_bs, keep, segment_bs, checked)
-        )
+        return self.masked_language_head(self.encode(source, source_mask_bs, keep, segment_bs))
 
     def _headed(self, *given: Any) -> Tensor:
-        """What the head of the config gives; what the encoder gives where it has none."""
+        """Returns the output of the config's head, or of the encoder if there is none."""
         self.config.need_one_head()
         if self.config.classes:
             return self.classify(*given)
-        return (
-            self.masked_language_logits(*given)
-            if self.config.masked_language_head
-            else self.encode(*given)
-        )
+        if self.config.masked_language_head:
+            return self.masked_language_logits(*given)
+        return self.encode(*given)

@@ -1,5 +1,8 @@
-"""What torch has no public name for: what a traced program does not know, hooks, and parameters of several modules."""
+"""Helpers for code that may be traced, for hooks, and for parameters that several modules share;
+torch has no public names for them.
+"""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -8,7 +11,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-__all__ = ["Sharing", "bounds", "exporting", "has_values", "is_changed", "same_size"]
+__all__ = ["Sharing", "bounds", "exporting", "has_values", "is_changed", "same_size", "scaled"]
 
 OLDER = (
     ("embedding.table", "embedding.weight"),
@@ -18,7 +21,9 @@ OLDER = (
 
 
 def has_values(token: Tensor) -> bool:
-    """Whether the host may look at the values: not in a trace, nor of a fake or meta tensor, nor of one that `torch.func` wraps."""
+    """Whether the host may look at the values: not in a trace, and not if the tensor is fake, on
+    the meta device or wrapped by `torch.func`.
+    """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None:
         return False
     return not (
@@ -27,21 +32,27 @@ def has_values(token: Tensor) -> bool:
 
 
 def bounds(x: Tensor) -> list[Any]:
-    """The lowest and the highest value, in one transfer from the device; nothing where there are no values to look at."""
+    """Returns the lowest and the highest value, in one transfer from the device; nothing if there
+    are no values to look at.
+    """
     if not has_values(x) or not x.numel():
         return []
     return torch.stack((x if x.is_floating_point() else x.long()).aminmax()).tolist()
 
 
 def exporting() -> bool:
-    """Whether the graph that is traced may run elsewhere than in torch: `torch.export`, ONNX, `make_fx` and `jit.trace`."""
+    """Whether the graph that is traced may run elsewhere than in torch: `torch.export`, ONNX,
+    `make_fx` and `jit.trace`.
+    """
     if torch.compiler.is_compiling():
         return torch.compiler.is_exporting()
     return torch.jit.is_tracing() or get_proxy_mode() is not None
 
 
 def same_size(one: int, other: int) -> bool:
-    """Whether two sizes are equal in every run of the graph; of symbols that may be equal by chance it is not."""
+    """Whether two sizes are equal in every run of the graph; symbols that may be equal by chance
+    are not.
+    """
     same = one == other
     return (
         bool(same) if isinstance(same, Tensor) else statically_known_true(same)
@@ -49,16 +60,27 @@ def same_size(one: int, other: int) -> bool:
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Whether a call of the module does more than the `forward` of its class: it has hooks, or a `forward` of its own."""
+    """Whether a call of the module does more than the `forward` of its class: it has hooks, or a
+    `forward` of its own.
+    """
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
-class Sharing(nn.Module):
-    """A module some of whose modules have one parameter in common, such as a table that is shared or tied.
+def scaled(tensors: Iterable[Tensor], factor: Tensor) -> tuple[Tensor, ...]:
+    """Multiplies every tensor by the factor. On a GPU, launching a kernel for each of a model's
+    parameters would take longer than to run it.
+    """
+    return torch._foreach_mul(list(tensors), factor)
 
-    It stays one on every device and in every way of loading. A state dict has it once, under its first name, as
-    `safetensors.torch.save_file` needs it; one that is loaded may have it under any of its names, and under several where they are equal.
-    The names `table`, `scale` and `offset` are taken for `weight` and `bias`, too.
+
+class Sharing(nn.Module):
+    """A module in which several modules have one parameter in common, such as a shared or tied
+    table.
+
+    It stays one parameter on every device and in every way of loading. A state dict has it once,
+    under its first name, as `safetensors.torch.save_file` needs it; a state dict that is loaded may
+    have it under any of its names, and under several if they are equal. The names `table`, `scale`
+    and `offset` are taken for `weight` and `bias`, too.
     """
 
     def __init__(self) -> None:
@@ -67,7 +89,9 @@ class Sharing(nn.Module):
         self.register_load_state_dict_pre_hook(_everywhere)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """What `to` and `to_empty` call; from the meta device each module is given a parameter of its own."""
+        """Serves `to` and `to_empty`, which give each module a parameter of its own when they leave
+        the meta device.
+        """
         shared = _shared(self)
         super()._apply(fn, recurse)
         for first, *others in shared:
@@ -77,7 +101,7 @@ class Sharing(nn.Module):
 
 
 def _shared(module: nn.Module) -> list[list[str]]:
-    """The names of every parameter that has several, those of a module in the order of its modules."""
+    """Returns the names of every parameter that has several, in the order of the modules."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -108,7 +132,8 @@ def _everywhere(
             for name in names
             if prefix + name in state_dict
         }
-        # `torch.distributed.checkpoint` gives a name that a full state dict leaves out the module's own parameter, which says nothing.
+        # `torch.distributed.checkpoint` gives a name that a full state dict leaves out the module's
+        # own parameter, which says nothing.
         given = {name: tensor for name, tensor in given.items() if tensor is not held} or given
         for first, tensor in [*given.items()][:1]:
             unequal = [name for name, other in given.items() if not _equal(tensor, other)]
@@ -124,7 +149,7 @@ def _everywhere(
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """In every value, where both have values."""
+    """Whether all values are equal, if both have values."""
     if (one.shape, one.dtype, one.is_meta) != (other.shape, other.dtype, other.is_meta):
         return False
     if one is other or one.is_meta:

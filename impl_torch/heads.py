@@ -1,4 +1,6 @@
-"""What an encoder alone ends in: the pooled first token and its classes, and the logits of masked tokens."""
+"""The heads of an encoder-only model: the pooled first token and its classes, and the logits of
+masked tokens.
+"""
 
 from torch import Tensor, nn
 
@@ -25,7 +27,9 @@ class Pooler(Projection):
 
 
 class Classifier(Projection):
-    """`logits = dropout(x) W + b` of every class, x the pooled token, as a linear layer `r -> c`: `b c`."""
+    """`logits = dropout(x) W + b` for every class, x the pooled token, as a linear layer `r -> c`:
+    `b c`.
+    """
 
     def __init__(self, width: int, classes: int, dropout_rate: float) -> None:
         super().__init__(width, classes)
@@ -37,7 +41,9 @@ class Classifier(Projection):
 
 
 class MaskedLanguageHead(nn.Module):
-    """`logits = norm(activation(x W + b)) W_v + b_v`: `b s v`. table: the embedding whose table is the logits' weight, where it is tied."""
+    """`logits = norm(activation(x W + b)) W_v + b_v`: `b s v`. table: the embedding whose table is
+    the logits' weight, if it is tied.
+    """
 
     def __init__(self, config: TransformerConfig, table: Embedding | None = None) -> None:
         super().__init__()

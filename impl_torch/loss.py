@@ -10,7 +10,9 @@ __all__ = ["cross_entropy", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: Tensor) -> tuple[Tensor, Tensor]:
-    """`target[:, :-1]`, the decoder's input, and `target[:, 1:]`, the labels, as views of the target."""
+    """Splits a target into the decoder's input `target[:, :-1]` and the labels `target[:, 1:]`,
+    both views.
+    """
     checks.check_target(target_bt.shape, precision.dtype_name(target_bt.dtype))
     return target_bt[:, :-1], target_bt[:, 1:]
 
@@ -21,35 +23,37 @@ def cross_entropy(
     mask_bt: Tensor | None = None,
     smoothing: float = 0.0,
     total: int | Tensor | None = None,
-    checked: bool = False,
 ) -> Tensor:
-    """`log sum_v e^x_v - (1 - smoothing) x_label - smoothing mean_v x_v`, summed over the labels that count, divided by total: a scalar.
+    """`log sum_v e^x_v - (1 - smoothing) x_label - smoothing mean_v x_v`, summed over the labels
+    that count, divided by total: a scalar.
 
-    The same as `F.cross_entropy`, whose gradient `torch.compile` computes from rounded logarithms: over the vocabulary it does not add up
-    to 0, by the same sign everywhere, and training drifts. Under autocast the loss of half-precision logits is float32, as that is;
-    otherwise it has the dtype of the logits. total: a tensor where one compiled graph is to serve every count. checked: the caller has
-    checked the ids.
+    The same as `F.cross_entropy`, whose gradient `torch.compile` computes from rounded logarithms:
+    over the vocabulary it does not add up to 0, by the same sign everywhere, and training drifts.
+    Under autocast the loss of half-precision logits is float32, as torch's is; otherwise it has the
+    dtype of the logits. total: a tensor if one compiled graph is to serve every count.
     """
-    bounds = () if checked else framework.bounds(label_bt)
-    known_total = None if isinstance(total, Tensor) else total
-    checks.check_labels(
-        logits_btv.shape,
-        label_bt.shape,
-        precision.dtype_name(label_bt.dtype),
-        smoothing,
-        known_total,
-        *bounds,
-    )
+    _check(logits_btv, label_bt, smoothing, total, *framework.bounds(label_bt))
+    return unchecked(logits_btv, label_bt, mask_bt, smoothing, total)
+
+
+def unchecked(
+    logits_btv: Tensor,
+    label_bt: Tensor,
+    mask_bt: Tensor | None,
+    smoothing: float,
+    total: int | Tensor | None,
+) -> Tensor:
+    """Computes `cross_entropy` of label ids that are checked."""
+    _check(logits_btv, label_bt, smoothing, total)
     x_btv = precision.upcast_half(logits_btv)
     if mask_bt is not None:
-        checks.check_token_mask(
-            "mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), label_bt.shape
-        )
-        # Before they are used, so that an infinite logit of a label that does not count is no NaN in the gradient.
+        kind = precision.dtype_name(mask_bt.dtype)
+        checks.check_token_mask("mask", mask_bt.shape, kind, label_bt.shape)
+        # First of all, so that an infinite logit of a label that does not count is no NaN in the
+        # gradient.
         x_btv = x_btv.masked_fill(~mask_bt[..., None], 0)
-    loss_bt = (
-        x_btv.logsumexp(-1) - (1 - smoothing) * x_btv.gather(-1, label_bt.long()[..., None])[..., 0]
-    )
+    label_x_bt = x_btv.gather(-1, label_bt.long()[..., None])[..., 0]
+    loss_bt = x_btv.logsumexp(-1) - (1 - smoothing) * label_x_bt
     if smoothing:
         loss_bt = loss_bt - smoothing * x_btv.mean(-1)
     if total is None:
@@ -58,3 +62,15 @@ def cross_entropy(
     loss = counted_bt.sum() / total
     # Autocast chose the half-precision dtype of the logits, not the caller.
     return loss if precision.autocasts(logits_btv) else loss.to(logits_btv.dtype)
+
+
+def _check(
+    logits_btv: Tensor,
+    label_bt: Tensor,
+    smoothing: float,
+    total: int | Tensor | None,
+    *bounds: int,
+) -> None:
+    known_total = None if isinstance(total, Tensor) else total
+    kind = precision.dtype_name(label_bt.dtype)
+    checks.check_labels(logits_btv.shape, label_bt.shape, kind, smoothing, known_total, *bounds)

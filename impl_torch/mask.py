@@ -11,14 +11,18 @@ __all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
 
 
 def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
-    """`mask = token != padding_id`, `b t`; True everywhere without a padding id and for soft one-hot rows."""
+    """`mask = token != padding_id`, `b t`; True everywhere without a padding id and for soft
+    one-hot rows.
+    """
     if padding_id is None or token.ndim == 3:
         return torch.ones(token.shape[:2], dtype=torch.bool, device=token.device)
     return token != padding_id
 
 
 def padding_mask(mask_bs: Tensor) -> Tensor:
-    """No query may attend to padding: `b s` with axes of size 1 for heads and queries, `b 1 1 s`."""
+    """No query may attend to padding: `b s` with axes of size 1 for heads and queries,
+    `b 1 1 s`.
+    """
     checks.check_token_mask("mask", mask_bs.shape, precision.dtype_name(mask_bs.dtype))
     return mask_bs[:, None, None, :]
 
@@ -26,13 +30,17 @@ def padding_mask(mask_bs: Tensor) -> Tensor:
 def causal_mask(
     target_length: int, source_length: int, device: torch.device | None = None
 ) -> Tensor:
-    """`j <= i + (s - t)` for query i and key j (CAUSAL), `1 1 t s`: bottom-right aligned, `is_causal` of torch's own attention top-left."""
+    """`j <= i + (s - t)` for query i and key j (CAUSAL), `1 1 t s`: aligned bottom-right;
+    `is_causal` of torch's own attention is top-left.
+    """
     allowed = torch.ones(1, 1, target_length, source_length, dtype=torch.bool, device=device)
     return allowed.tril(source_length - target_length)
 
 
 def combine_masks(mask_bhts: Tensor | None, other_bhts: Tensor | None) -> Tensor | None:
-    """`mask & other`; None stands for a mask that allows everything, so that none is made where there is none."""
+    """`mask & other`; None is a mask that allows everything, so that no mask is made from
+    nothing.
+    """
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
     return mask_bhts & other_bhts

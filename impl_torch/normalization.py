@@ -11,10 +11,11 @@ __all__ = ["LayerNorm"]
 
 
 class LayerNorm(nn.LayerNorm):
-    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM), by `F.layer_norm`; scale is `weight`, offset is `bias`.
+    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM), by `F.layer_norm`;
+    scale is `weight`, offset is `bias`.
 
-    Its kernels compute half-precision dtypes in float32 up to and with the offset. The backward one of the CPU keeps the mean in the
-    half-precision dtype and adds up in it, so that it is given float32.
+    Its kernels compute half-precision dtypes in float32, including the offset. The CPU's backward
+    kernel keeps the mean in the half-precision dtype and adds up in it, so it is given float32.
     """
 
     def __init__(self, width: int, epsilon: float) -> None:

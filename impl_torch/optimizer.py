@@ -1,4 +1,6 @@
-"""The update of the parameters: Adam with decoupled weight decay, and the global norm of the gradients (ADAM)."""
+"""The update of the parameters: Adam with decoupled weight decay, and the global norm of the
+gradients (ADAM).
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +10,7 @@ import torch
 from reference_numpy.parameters import flatten, nest
 
 from . import precision
-from .fast.compiled import scaled
+from .framework import scaled
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
@@ -25,10 +27,13 @@ def adam(
     epsilon: float,
     weight_decay: float = 0.0,
 ) -> torch.optim.AdamW:
-    """`torch.optim.AdamW` after so many steps with these moments; its `step` updates them and the parameters in place.
+    """Returns a `torch.optim.AdamW` after this number of steps with these moments; its `step`
+    updates them and the parameters in place.
 
-    `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`, `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`. The learning rate is 0
-    until one is written into its groups: one group decays and the other does not (`decay_mask`). One fused kernel updates all tensors.
+    `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
+    `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`. The learning rate is 0 until one is
+    written into its groups: one group decays and the other does not (`decay_mask`). One fused
+    kernel updates all tensors.
     """
     flat, first, second = flatten(parameters), flatten(first_moment), flatten(second_moment)
     decays = flatten(decay_mask(parameters))
@@ -47,7 +52,8 @@ def adam(
 
 
 def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
-    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors; within the limit a gradient keeps every bit.
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors; within the limit a
+    gradient keeps every bit.
 
     `torch.nn.utils.clip_grad_norm_` adds 1e-6 to the norm.
     """
@@ -62,7 +68,9 @@ def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
 
 
 def decay_mask(parameters: Tree) -> dict[str, Any]:
-    """True for kernels and tables, by their canonical names: torch's own, such as `weight`, are also those of a norm."""
+    """Returns True for kernels and tables, by canonical name: torch's own names, such as `weight`,
+    also belong to norms.
+    """
     return nest(
         {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
     )

@@ -1,4 +1,4 @@
-"""What the judge calls: every component, built from a config."""
+"""The components that the judge calls, each built from a config."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,12 +13,10 @@ from reference_numpy.parameters import flatten, nest
 
 from . import cache, optimizer
 from .attention import MultiHeadAttention, scaled_dot_product_attention
+from .cache import forward_step
 from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits, SegmentEmbedding
-from .fast.cache import forward_step
-from .fast.compiled import compiled, compiled_step
-from .fast.fused import fused
 from .feed_forward import FeedForward, activation
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer
@@ -27,6 +25,8 @@ from .mask import causal_mask, combine_masks, padding_mask, token_mask
 from .normalization import LayerNorm
 from .optimizer import clip_global_norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
+from .programs import compiled as programs
+from .programs.fused import fused, pack
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import softmax
@@ -43,7 +43,9 @@ Tree = Mapping[str, Any]
 def adam(
     parameters: Tree, gradients: Tree, step: int, learning_rate: float, **others: Any
 ) -> dict[str, Any]:
-    """One step of the optimiser that trains. others: moments and hyperparameters, as of `optimizer.adam`."""
+    """Takes one step of the optimiser that trains. others: moments and hyperparameters, see
+    `optimizer.adam`.
+    """
     trained = {name: nn.Parameter(tensor) for name, tensor in flatten(parameters).items()}
     stepping = optimizer.adam(nest(trained), steps=step - 1, **others)
     for name, gradient in flatten(gradients).items():
@@ -56,42 +58,37 @@ def adam(
     }
 
 
-def whole(config: TransformerConfig) -> Transformer:
-    """A model that leaves padding out of its products however small they are."""
-    model = Transformer(config)
-    model.pack_from = 0
-    return model
-
-
 def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict[str, np.ndarray]:
-    """The parameters of a fresh model."""
+    """Returns the parameters of a fresh model."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return export(Transformer(config).to(dtype), config)
 
 
 def decode_in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> Tensor:
-    """With the weights and the graph that a search has."""
-    return cache.decode_in_steps(
-        fused(model), **inputs, step=compiled_step(forward_step) if compiled else None
-    )
+    """Decodes with the weights and the program of a search."""
+    model, step = fused(model), programs.compiled_step(forward_step) if compiled else None
+    pack(model, len(inputs["target"]))
+    return cache.decode_in_steps(model, **inputs, step=step)
 
 
 def search(
     model: Transformer, method: Callable[..., Any], compiled: bool = False, **inputs: Any
 ) -> dict[str, Tensor]:
-    """A search of a fresh snapshot."""
+    """Searches with a fresh snapshot."""
     return method(Searcher(model, compiled=compiled), **inputs)
 
 
 def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
-    """Dropout with a mask of its own."""
+    """Drops at random."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return dropout(x)
 
 
 framework = "torch"
+# without the padding of the smallest batch, too
+compiled = partial(programs.compiled, least=0)
 modes = ("eager", "compiled")
 weights = TABLE
 components: dict[str, Build] = {
@@ -131,21 +128,23 @@ components: dict[str, Build] = {
         config.model_width, config.classes, config.classifier_dropout_rate
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config),
-    "transformer": lambda config, dtype: whole(config),
-    "pool": lambda config, dtype: whole(config).pool,
-    "classify": lambda config, dtype: whole(config).classify,
-    "masked_language_logits": lambda config, dtype: whole(config).masked_language_logits,
-    "states": lambda config, dtype: whole(config).states,
-    "decode_in_steps": lambda config, dtype: partial(decode_in_steps, whole(config)),
+    "transformer": lambda config, dtype: Transformer(config),
+    "pool": lambda config, dtype: Transformer(config).pool,
+    "classify": lambda config, dtype: Transformer(config).classify,
+    "masked_language_logits": lambda config, dtype: Transformer(config).masked_language_logits,
+    "states": lambda config, dtype: Transformer(config).states,
+    "decode_in_steps": lambda config, dtype: partial(decode_in_steps, Transformer(config)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
     "draw": lambda config, dtype: draw,
-    "greedy_search": lambda config, dtype: partial(search, whole(config), Searcher.greedy_search),
-    "sample": lambda config, dtype: partial(search, whole(config), Searcher.sample),
-    "beam_search": lambda config, dtype: partial(search, whole(config), Searcher.beam_search),
+    "greedy_search": lambda config, dtype: partial(
+        search, Transformer(config), Searcher.greedy_search
+    ),
+    "sample": lambda config, dtype: partial(search, Transformer(config), Searcher.sample),
+    "beam_search": lambda config, dtype: partial(search, Transformer(config), Searcher.beam_search),
     "cross_entropy": lambda config, dtype: cross_entropy,
-    "training_loss": lambda config, dtype: whole(config).training_loss,
-    "classification_loss": lambda config, dtype: whole(config).classification_loss,
+    "training_loss": lambda config, dtype: Transformer(config).training_loss,
+    "classification_loss": lambda config, dtype: Transformer(config).classification_loss,
     "adam": lambda config, dtype: adam,
     "clip_global_norm": lambda config, dtype: clip_global_norm,
     "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),

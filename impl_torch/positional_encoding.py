@@ -14,15 +14,16 @@ __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: Tensor, start: str = "first_token") -> Tensor:
-    """`position_t = max(t - n, 0)`, n the padding tokens before the first real one; of start "row" `position_t = t`: int64 `b t`."""
+    """`position_t = max(t - n, 0)`, with n padding tokens before the first real one; start "row":
+    `position_t = t`. int64 `b t`.
+    """
     checks.check_token_mask("mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype))
     known("position start", [start], POSITION_STARTS)
     place_t = torch.arange(mask_bt.shape[1], device=mask_bt.device)
     if start == "row":
         return place_t.expand(mask_bt.shape)
-    leading_b1 = (mask_bt.long().cumsum(dim=1) == 0).sum(
-        dim=1, keepdim=True
-    )  # long: ONNX adds up no booleans
+    real_bt = mask_bt.long()  # ONNX adds up no booleans
+    leading_b1 = (real_bt.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
     return (place_t - leading_b1).clamp(min=0)
 
 
@@ -43,7 +44,7 @@ def positional_encoding(
 class PositionEmbedding(Table):
     """`x = table[position + offset]`, rows of a learned table: `b t d`.
 
-    positions: so many the table serves; it has offset rows more.
+    positions: how many positions the table serves; it has `offset` more rows.
     """
 
     def __init__(self, positions: int, offset: int, width: int) -> None:
@@ -55,8 +56,9 @@ class PositionEmbedding(Table):
         rows, kind = self.num_embeddings - self.offset, precision.dtype_name(position_bt.dtype)
         checks.check_rows("position", position_bt.shape, kind, rows, *framework.bounds(position_bt))
 
-    def forward(self, position_bt: Tensor, checked: bool = False) -> Tensor:
-        """checked: the caller knows that there are such positions."""
-        if not checked:
-            self.check_ids(position_bt)
-        return self.look_up(position_bt + self.offset if self.offset else position_bt)
+    def forward(self, position_bt: Tensor) -> Tensor:
+        self.check_ids(position_bt)
+        return self.look_up(position_bt)
+
+    def look_up(self, position_bt: Tensor) -> Tensor:
+        return super().look_up(position_bt + self.offset if self.offset else position_bt)

@@ -7,16 +7,16 @@ __all__ = ["autocasts", "dtype_name", "upcast_half"]
 
 
 def autocasts(x: Tensor) -> bool:
-    """Whether `torch.autocast` chooses the dtypes of what is computed from the tensor."""
+    """Whether `torch.autocast` chooses the dtypes of operations on the tensor."""
     kind = x.device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name as NumPy spells it, for the shared checks."""
+    """Spells the dtype as NumPy does, for the shared checks."""
     return str(dtype).removeprefix("torch.")
 
 
 def upcast_half(x: Tensor) -> Tensor:
-    """The tensor in float32 where its dtype is a half-precision one, otherwise the tensor itself."""
+    """Returns a half-precision tensor in float32, any other tensor itself."""
     return x.float() if x.dtype.itemsize == 2 else x

@@ -6,21 +6,26 @@ __all__ = ["Projection"]
 
 
 class Projection(nn.Linear):
-    """`y = x W^T + b`: an `nn.Linear` that starts with a Xavier uniform kernel and a zero bias (INIT)."""
+    """`y = x W^T + b`: an `nn.Linear` that starts with a Xavier uniform kernel and a zero bias
+    (INIT).
+    """
 
     def reset_parameters(self) -> None:
         initialise(self)
 
 
 def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
-    """An `nn.Linear` itself that starts as a `Projection`: torch's quantisers know a layer by its class and pass over subclasses."""
+    """Returns a plain `nn.Linear` that starts as a `Projection`: torch's quantisers know a layer by
+    its class and pass over subclasses.
+    """
     module = nn.Linear(in_features, out_features, bias)
     initialise(module)
     return module
 
 
 def initialise(module: nn.Module) -> None:
-    """The first values of the module's own parameters (INIT): `model.apply(initialise)` after `to_empty`.
+    """Sets the first values of the module's own parameters (INIT): `model.apply(initialise)` after
+    `to_empty`.
 
     `reset_parameters` of an `nn.Linear` draws other numbers.
     """

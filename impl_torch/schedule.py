@@ -9,7 +9,8 @@ __all__ = ["noam"]
 
 
 def noam(step: int | Tensor, width: int, warmup: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)` (NOAM), computed in float64 on the step's device, then cast.
+    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)` (NOAM), computed in float64 on the step's
+    device, then cast.
 
     A step without a value (`framework.has_values`) is not checked.
     """

@@ -11,14 +11,16 @@ __all__ = ["softmax"]
 
 
 def softmax(logits: Tensor, mask: Tensor | None = None) -> Tensor:
-    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)`, masked entries absent; a row with no entry present is 0 (EMPTY).
+    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` without masked entries; a row without any
+    entry is 0 (EMPTY).
 
-    `Tensor.softmax`, of half-precision dtypes in float32, with the masked entries zeroed.
+    It is `Tensor.softmax`, in float32 for half-precision dtypes, with the masked entries zeroed.
     """
     x = precision.upcast_half(logits)
     if mask is None:
         return x.softmax(dim=-1).to(logits.dtype)
     checks.check_mask(mask.shape, precision.dtype_name(mask.dtype), logits.shape, axes="the logits")
-    # The lowest finite number, not -inf: a row with nothing present stays finite, forward and backward, until it is zeroed.
+    # The lowest finite number, not -inf: a row with nothing present stays finite, forward and
+    # backward, until it is zeroed.
     probability = x.masked_fill(~mask, torch.finfo(x.dtype).min).softmax(dim=-1)
     return probability.masked_fill(~mask, 0).to(logits.dtype)

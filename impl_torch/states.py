@@ -1,28 +1,45 @@
 """What a model computes on the way: the vectors between its layers, and its attention weights."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
 from . import mask
 from .inputs import embed, masked_positions
-from .layers import residual_in, residual_out
+from .stacks import Decoder, Encoder
 
 __all__ = ["states"]
 
 
+class Model(Protocol):
+    """A `Transformer`, which has these states as a method."""
+
+    encoder: Encoder
+    decoder: Decoder
+    training: bool
+
+    @property
+    def config(self) -> TransformerConfig: ...
+
+    def check_ids(
+        self, source: Tensor | None, target: Tensor | None, segment_bs: Tensor | None
+    ) -> None: ...
+
+
 def states(
-    model: Any,
+    model: Model,
     source: Tensor | None = None,
     target: Tensor | None = None,
     source_mask_bs: Tensor | None = None,
     target_mask_bt: Tensor | None = None,
     segment_bs: Tensor | None = None,
 ) -> dict[str, dict[str, Tensor]]:
-    """`Transformer.states`. The attention weights exist, where `forward` leaves them to a kernel that never holds them."""
+    """Computes `Transformer.states`. The attention weights exist here; the kernels of `forward`
+    never hold them.
+    """
     config = model.config
     checks.check_source_given(
         config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
@@ -45,44 +62,49 @@ def states(
 
 
 def _inputs(
-    model: Any, side: str, token: Tensor, mask_bt: Tensor | None, segment_bt: Tensor | None
+    model: Model, side: str, token: Tensor, mask_bt: Tensor | None, segment_bt: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """What the first layer is given, and the mask of its self-attention."""
+    """Computes the input of the first layer, and the mask of its self-attention."""
     mask_bt, position_bt = masked_positions(model.config, side, token, mask_bt)
-    return embed(
-        model, side, token, position_bt, segment_bt
-    ), None if mask_bt is None else mask.padding_mask(mask_bt)
+    x_btd = embed(model, side, token, position_bt, segment_bt)
+    return x_btd, None if mask_bt is None else mask.padding_mask(mask_bt)
 
 
 def _stack(
-    stack: Any,
+    stack: Encoder | Decoder,
     x_btd: Tensor,
     memory_bsd: Tensor | None,
     self_mask_bhts: Tensor | None,
     cross_mask_bhts: Tensor | None,
     causal: bool,
 ) -> dict[str, Tensor]:
-    """What a stack computes, and what it computes on the way."""
+    """Runs a stack and records the vectors and attention weights of its layers."""
     hidden = [x_btd]
     weights: dict[str, list[Tensor]] = {"self_attention": [], "cross_attention": []}
-    for layer in stack.layers:
-        y_btd = residual_in(layer, "self_attention", x_btd)
-        y_btd, weights_bhts = layer.self_attention(
-            y_btd, y_btd, self_mask_bhts, causal=causal, return_weights=True
-        )
-        weights["self_attention"].append(weights_bhts)
-        x_btd = residual_out(layer, "self_attention", x_btd, y_btd, {})
-        if memory_bsd is not None:
-            y_btd = residual_in(layer, "cross_attention", x_btd)
-            y_btd, weights_bhts = layer.cross_attention(
+
+    def recorded(name: str, attended: Any) -> Tensor:
+        output_btd, weights_bhts = attended
+        weights[name].append(weights_bhts)
+        return output_btd
+
+    def run(layer: Any, x_btd: Tensor) -> Tensor:
+        def attend(y_btd: Tensor) -> Tensor:
+            attended = layer.self_attention(
+                y_btd, y_btd, self_mask_bhts, causal=causal, return_weights=True
+            )
+            return recorded("self_attention", attended)
+
+        def attend_to_memory(y_btd: Tensor) -> Tensor:
+            attended = layer.cross_attention(
                 y_btd, memory_bsd, cross_mask_bhts, return_weights=True
             )
-            weights["cross_attention"].append(weights_bhts)
-            x_btd = residual_out(layer, "cross_attention", x_btd, y_btd, {})
-        y_btd = layer.feed_forward(residual_in(layer, "feed_forward", x_btd))
-        x_btd = residual_out(layer, "feed_forward", x_btd, y_btd, {})
-        hidden.append(x_btd)
-    hidden[-1] = stack.final_norm(x_btd)
+            return recorded("cross_attention", attended)
+
+        return layer.run(x_btd, attend, None if memory_bsd is None else attend_to_memory)
+
+    for layer in stack.layers:
+        hidden.append(run(layer, hidden[-1]))
+    hidden[-1] = stack.final_norm(hidden[-1])
     return {"hidden_lbtd": torch.stack(hidden)} | {
         f"{name}_lbhts": torch.stack(maps) for name, maps in weights.items() if maps
     }

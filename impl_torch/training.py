@@ -1,7 +1,10 @@
-"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam on one batch after another."""
+"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam on one
+batch after another.
+"""
 
 import contextlib
 import copy
+import functools
 import math
 import os
 import threading
@@ -19,32 +22,35 @@ from reference_numpy.strategy import Strategy
 
 from . import optimizer, schedule, weights
 from .decoding import Searcher
-from .fast import packing
-from .fast.compiled import graphs
+from .programs import unpadding
+from .programs.compiled import graphs
 from .transformer import Transformer
 
 __all__ = ["Trainer"]
 
 Tree = Mapping[str, Any]
 
-_PROCESS = (
-    threading.RLock()
-)  # held by a step: torch's deterministic mode and its generators are the whole process's
+# held by a step: torch's deterministic mode and its generators belong to the whole process
+_PROCESS = threading.RLock()
 
 
 class Trainer:
-    """One run: its parameters, their moments and the number of steps done. Each step clips the gradients of the loss, then Adam updates.
+    """A training run: its parameters, their moments and the number of steps done. Each step clips
+    the gradients of the loss, then Adam updates.
 
-    The loss is `Transformer.classification_loss` where the config has classes, otherwise `Transformer.training_loss`.
-    Loss and gradients are one compiled graph for each shape of rows, whatever padding they hold (`fast.packing`); the update is one fused
-    kernel.
+    The loss is `Transformer.classification_loss` if the config has classes, otherwise
+    `Transformer.training_loss`. Loss and gradients are one compiled graph for each shape of rows,
+    whatever padding they hold (`programs.unpadding`); the update is one fused kernel.
 
-    No graph depends on the shapes that came before it, and every kernel is deterministic: a run that is resumed gives the same bits.
-    Random masks come from the device's generator, which is seeded for the step and then put back. Evaluation is eager.
+    No graph depends on the shapes that came before it, and every kernel is deterministic: a run
+    that is resumed gives the same bits. Random masks come from the device's generator, which is
+    seeded for the step and then put back. Evaluation is eager.
 
-    torch has one deterministic mode and one generator for all threads of a process: what others compute during a step is deterministic too,
-    steps of several trainers wait for each other, and numbers that another thread draws meanwhile change the masks. On CUDA the trainer
-    sets the environment's CUBLAS_WORKSPACE_CONFIG where it is not set: deterministic products need it before the process's first one.
+    torch has one deterministic mode and one generator for all threads of a process: what others
+    compute during a step is deterministic too, steps of several trainers wait for each other, and
+    numbers that another thread draws meanwhile change the masks. On CUDA the trainer sets the
+    environment's CUBLAS_WORKSPACE_CONFIG if it is not set: deterministic products need it before
+    the process's first one.
     """
 
     def __init__(
@@ -84,20 +90,26 @@ class Trainer:
             weight_decay=recipe.weight_decay,
         )
         self._snapshot: Searcher | None = None
-        objective: Any = model.classification_loss if config.classes else model.training_loss
-        self._objective: Callable[..., Tensor] = objective
-        self._loss: Callable[..., Tensor] = objective
+        self._objective: Any = model.classification_loss if config.classes else model.training_loss
+        self._least = unpadding.LEAST
+        self._loss: Callable[..., Tensor] = self._objective
+        self._flat_loss: Callable[..., Tensor] = unpadding.training_loss
         if compiled:
-            # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of single numbers.
+            # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of
+            # single numbers.
             options: dict[str, Any] = {"deterministic": True, "fallback_random": True}
-            self._loss = torch.compile(objective, fullgraph=True, dynamic=False, options=options)
+            compiler = functools.partial(torch.compile, fullgraph=True, dynamic=False)
+            self._loss = compiler(self._loss, options=options)
+            self._flat_loss = compiler(self._flat_loss, options=options)
 
     def train_step(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None
     ) -> Tensor:
-        """One update from a batch of ids `b s` and `b t`; returns the loss before it, which stays on the device: reading it waits.
+        """Makes one update from a batch of ids `b s` and `b t`; returns the loss before it, which
+        stays on the device: reading it waits.
 
-        source: None of a decoder alone. target: where the config has classes, those of the rows, `b`.
+        source: None in a decoder-only model. target: the classes of the rows, `b`, if the config
+        has classes.
         """
         self._check(source, target)
         total = torch.tensor(max(self._count(target), 1), device=self._device)
@@ -117,29 +129,36 @@ class Trainer:
 
     @torch.inference_mode()
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
-        """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
+        """Returns, in evaluation, the sum of -log p over the labels that count, without smoothing,
+        and their number.
+        """
         self._model.eval()
-        summed = self._objective(
-            None if source is None else self._ids(source), self._ids(target), total=1
-        )
-        return float(summed), self._count(target)
+        function = self._objective
+        if not self.config.classes:
+            function = unpadding.unpadded(function, self._least)
+        tokens = None if source is None else self._ids(source), self._ids(target)
+        return float(function(*tokens, total=1)), self._count(target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """`Searcher.greedy_search` of the model as it is now, eager, as every evaluation."""
+        """Runs `Searcher.greedy_search` on the model as it is, eager as every evaluation."""
         return self._found(Searcher.greedy_search, source, strategy)
 
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """`Searcher.beam_search` of the model as it is now, eager."""
+        """Runs `Searcher.beam_search` on the model as it is, eager."""
         return self._found(Searcher.beam_search, source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
+        """Copies the parameters and moments, as `parameters.<canonical name>`, `first_moment....`,
+        `second_moment....`.
+        """
         return canonical.flatten(
             {part: weights.export(module, self.config) for part, module in self._models.items()}
         )
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
-        """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
+        """Continues the run with this `state` after this number of steps. Raises ValueError listing
+        all that does not fit.
+        """
         shapes = canonical.shapes(self.config)
         canonical.match(
             state,
@@ -156,7 +175,9 @@ class Trainer:
     def _found(
         self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy
     ) -> dict[str, np.ndarray]:
-        """The search of a snapshot of the parameters as they are now; of the last one, where they have not changed since."""
+        """Searches with a snapshot of the parameters, the last one if they have not changed
+        since.
+        """
         self._snapshot = self._snapshot or Searcher(self._model)
         return {
             name: weights.to_numpy(tensor)
@@ -166,7 +187,7 @@ class Trainer:
     def _microbatches(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
     ) -> Iterator[dict[str, Any]]:
-        """The arguments of the loss of every part of the rows, on the device."""
+        """Yields the arguments of the loss for every part of the rows, on the device."""
         parts = self.recipe.microbatches
         if len(target) % parts:
             raise ValueError(
@@ -176,39 +197,34 @@ class Trainer:
         for first in range(0, len(target), rows):
             chosen = slice(first, first + rows)
             tokens = None if source is None else source[chosen], target[chosen]
-            arguments: dict[str, Any] = (
-                {} if self.config.classes else {"packings": self._packings(*tokens)}
-            )
-            packings = arguments.get("packings", packing.Packings())
+            sides = self._sides(*tokens)
             if keep is None:
-                masks: Any = canonical.nest(self._draw(*tokens, packings))
+                masks: Any = canonical.nest(self._draw(*tokens, sides))
             else:
                 drops = {
                     site: weights.from_numpy(drop[chosen], self._device)
                     for site, drop in given.items()
                 }
-                masks = packing.kept(canonical.nest(drops), packings)
+                masks = canonical.nest(drops)
+                masks = masks if sides is None else unpadding.unpad_keep(masks, sides)
             ids = (None if token is None else self._ids(token) for token in tokens)
-            yield (
-                dict(zip(("source", "target"), ids, strict=True))
-                | {"keep": masks or None}
-                | arguments
-            )
+            arguments = dict(zip(("source", "target"), ids, strict=True))
+            yield arguments | {"keep": masks or None, "sides": sides}
 
-    def _packings(self, source: np.ndarray | None, target: np.ndarray) -> packing.Packings:
-        """Found on the host, which then does not wait for the device."""
+    def _sides(self, source: np.ndarray | None, target: np.ndarray) -> unpadding.Sides | None:
+        """Finds the flat tokens on the host, which then does not wait for the device."""
         tokens: list[Any] = [
             None if x is None else weights.from_numpy(np.asarray(x)) for x in (source, target)
         ]
-        found = packing.of_loss(self._model, *tokens)
-        return packing.Packings(
-            *(None if side is None else side.to(self._device) for side in found)
-        )
+        given = dict(zip(("source", "target"), tokens, strict=True))
+        sides = unpadding.find(self._objective, self._least, **given)
+        return None if sides is None else sides.to(self._device)
 
     def _draw(
-        self, source: np.ndarray | None, target: np.ndarray, packings: packing.Packings
+        self, source: np.ndarray | None, target: np.ndarray, sides: unpadding.Sides | None
     ) -> dict[str, Tensor]:
-        """Keep masks of all sites out of one run of random words, 16 bits for an entry: several times faster than a draw at each site.
+        """Draws keep masks of all sites out of one run of random words, 16 bits for an entry:
+        several times faster than a draw at each site.
 
         The attention weights are left to torch's kernel, which never holds them.
         """
@@ -220,29 +236,34 @@ class Trainer:
         shapes = {
             site: shape for site, shape in shapes.items() if not site.endswith("weights_dropout")
         }
-        sides = {"encoder": packings.source, "decoder": packings.target}
-        packed = {
-            site: side for site in shapes if (side := sides.get(site.partition(".")[0])) is not None
+        source_tokens, target_tokens = sides or (None, None)
+        stacks = {"encoder": source_tokens, "decoder": target_tokens}
+        flat = {
+            site: tokens
+            for site in shapes
+            if (tokens := stacks.get(site.partition(".")[0])) is not None
         }
-        shapes |= {site: (1, len(side.index_n), *shapes[site][2:]) for site, side in packed.items()}
+        shapes |= {site: (1, tokens.count, *shapes[site][2:]) for site, tokens in flat.items()}
         sizes = [math.prod(shape) for shape in shapes.values()]
-        words = (
-            torch.empty(-(-sum(sizes) // 4), dtype=torch.int64, device=self._device)
-            .random_(-(2**63), None)
-            .view(torch.int16)
-        )
+        words = torch.empty(-(-sum(sizes) // 4), dtype=torch.int64, device=self._device)
+        words = words.random_(-(2**63), None).view(torch.int16)[: sum(sizes)]
         masks = {}
-        for (site, shape), word in zip(
-            shapes.items(), words[: sum(sizes)].split(sizes), strict=True
-        ):
+        for (site, shape), word in zip(shapes.items(), words.split(sizes), strict=True):
             mask = (word >= round(sites.rate(self.config, site) * 2**16) - 2**15).view(shape)
-            masks[site] = packing.of_any_number(mask, 1) if site in packed else mask
+            any_number = site in flat and flat[site].index_n is not None
+            masks[site] = unpadding.of_any_number(mask, 1) if any_number else mask
         return masks
 
     def _backward(
-        self, source: Tensor | None, target: Tensor, total: Tensor, **others: Any
+        self,
+        source: Tensor | None,
+        target: Tensor,
+        total: Tensor,
+        keep: Tree | None,
+        sides: unpadding.Sides | None,
     ) -> Tensor:
-        loss = self._loss(source, target, self.recipe.smoothing, total, **others)
+        given = source, target, self.recipe.smoothing, total, keep
+        loss = self._loss(*given) if sides is None else self._flat_loss(self._model, sides, *given)
         loss.backward()
         return loss.detach()
 
@@ -258,7 +279,9 @@ class Trainer:
         return tensor if tensor.is_floating_point() else tensor.long()
 
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
-        """Raises ValueError on a batch that does not fit, while it is on the host: a compiled graph has no values to look at."""
+        """Raises ValueError on a batch that does not fit, while it is on the host: a compiled graph
+        has no values to look at.
+        """
         config = self.config
         checks.check_source_given(config.encoder_layers, source)
         if source is not None:
@@ -278,7 +301,7 @@ class Trainer:
             checks.check_length(target.shape[1] - 1, config.max_positions)
 
     def _count(self, target: np.ndarray) -> int:
-        """The number of labels that count: every class does."""
+        """Counts the labels that count: every class does."""
         if self.config.classes:
             return len(target)
         label_bt = target[:, 1:]
@@ -290,7 +313,7 @@ class Trainer:
 
 
 def _bounds(token: np.ndarray) -> tuple[int, ...]:
-    """The lowest and the highest id, where there are ids."""
+    """Returns the lowest and the highest id, if there are ids."""
     return (int(token.min()), int(token.max())) if token.dtype.kind in "iu" and token.size else ()
 
 
@@ -303,7 +326,9 @@ def _zeros(model: Transformer) -> Transformer:
 
 @contextlib.contextmanager
 def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
-    """The device's generator at a place that seed and steps alone decide; afterwards where it was."""
+    """Sets the device's generator to a place that follows from seed and steps; afterwards puts it
+    back.
+    """
     devices = [device.index or torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         generator = (
@@ -317,17 +342,17 @@ def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """Sums whose order is always the same, such as those of the gradients of embeddings and attention; one step at a time."""
+    """Fixes the order of every sum, such as in the gradients of embeddings and attention; one step
+    at a time.
+    """
     settings: Any = torch.utils.deterministic
     with _PROCESS:
         before = (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
         )
-        fill, settings.fill_uninitialized_memory = (
-            settings.fill_uninitialized_memory,
-            False,
-        )  # nothing here reads such memory
+        fill = settings.fill_uninitialized_memory
+        settings.fill_uninitialized_memory = False  # nothing here reads such memory
         torch.use_deterministic_algorithms(True)
         try:
             yield

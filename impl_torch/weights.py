@@ -1,6 +1,7 @@
-"""Canonical parameters into a module and out of it, bit for bit.
+"""Reads and writes the canonical parameters of a module, bit for bit.
 
-Everything here works on any `nn.Module` whose layout a table describes; `TABLE` is that of this package.
+Everything here works on any `nn.Module` whose layout a table describes; `TABLE` describes this
+package.
 """
 
 import re
@@ -57,8 +58,9 @@ def load(
 ) -> None:
     """Writes canonical parameters into the module, in place.
 
-    Raises one ValueError with every missing, unexpected or misshapen array, every other dtype, every tensor that the module lacks or has
-    without values (meta) and every parameter of the module that nothing would fill; then nothing is changed.
+    Raises one ValueError with every missing, unexpected or misshapen array, every other dtype,
+    every tensor that the module lacks or has without values (meta) and every parameter of the
+    module that nothing would fill; then nothing is changed.
     """
     found = _found(module, config, component, table)
     problems = [*_problems(module, parameters, found)]
@@ -82,10 +84,11 @@ def export(
     component: str = "transformer",
     table: layout.Table = TABLE,
 ) -> dict[str, np.ndarray]:
-    """The module's parameters by canonical name, as arrays of their own.
+    """Returns the module's parameters by canonical name, as new arrays.
 
-    A sharded parameter is gathered, which every process must ask for. Raises ValueError where one is missing, misshapen or without values
-    (meta), where the module has a parameter that would be left out, and where two that the config says are tied differ.
+    A sharded parameter is gathered, which every process must ask for. Raises ValueError if a
+    parameter is missing, misshapen or without values (meta), if the module has a parameter that
+    would be left out, and if two differ that the config ties.
     """
     found = {
         name: tensor
@@ -130,7 +133,7 @@ def tensors(
     component: str = "transformer",
     table: layout.Table = TABLE,
 ) -> dict[str, Tensor]:
-    """The module's own tensors by canonical name, in its own layout."""
+    """Returns the module's own tensors by canonical name, in its own layout."""
     return {
         name: tensor
         for name, (_, tensor) in _found(module, config, component, table).items()
@@ -139,7 +142,9 @@ def tensors(
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """A copy of the tensor as an array, of a sharded one the whole; bfloat16 as `ml_dtypes.bfloat16`."""
+    """Copies the tensor into an array, a sharded one as a whole; bfloat16 becomes
+    `ml_dtypes.bfloat16`.
+    """
     copy = _whole(tensor.detach()).to("cpu", copy=True)
     return (
         copy.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
@@ -149,7 +154,7 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 
 
 def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
-    """A copy of the array as a tensor on the device."""
+    """Copies the array into a tensor on the device."""
     copy = np.array(array, order="C")
     tensor = (
         torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16)
@@ -160,13 +165,13 @@ def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """The tensor itself, gathered where it is a `DTensor`."""
+    """Returns the tensor itself, or a `DTensor` gathered."""
     sharded: Any = tensor
     return sharded.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def _like(tensor: Tensor, values: Tensor) -> Tensor:
-    """The values, sharded as the tensor is."""
+    """Shards the values as the tensor is."""
     sharded: Any = tensor
     if not hasattr(tensor, "full_tensor"):
         return values
@@ -185,7 +190,8 @@ def _problems(
         if tensor.is_meta:
             yield f"the module's {native_name} can hold no values: it is on the meta device"
         if name in parameters and str(parameters[name].dtype) != precision.dtype_name(tensor.dtype):
-            yield f"{name} must be {precision.dtype_name(tensor.dtype)}; got {parameters[name].dtype}"
+            kind = precision.dtype_name(tensor.dtype)
+            yield f"{name} must be {kind}; got {parameters[name].dtype}"
     for native_name in _others(
         module, (tensor for _, tensor in found.values() if tensor is not None)
     ):
@@ -193,7 +199,9 @@ def _problems(
 
 
 def _others(module: nn.Module, found: Iterable[Tensor]) -> Iterator[str]:
-    """The module's parameters that none of these tensors is, by storage, since a table may name a view of a parameter."""
+    """Yields the module's parameters outside these tensors, by storage, since a table may name a
+    view of a parameter.
+    """
     storages = {tensor.untyped_storage() for tensor in found}
     for name, parameter in module.named_parameters():
         if parameter.untyped_storage() not in storages:
@@ -203,7 +211,9 @@ def _others(module: nn.Module, found: Iterable[Tensor]) -> Iterator[str]:
 def _untied(
     module: nn.Module, config: TransformerConfig, component: str, table: layout.Table
 ) -> Iterator[str]:
-    """The ties of the config that the module does not keep, such as one of whose sides is parametrised."""
+    """Yields the config's ties that the module does not keep, for example if one side is
+    parametrised.
+    """
     letters = canonical.axes(config.replace(share_embeddings=False, tie_logits=False))
     for names in canonical.ties(config).items() if component == "transformer" else ():
         rows = [layout.fitting(name, letters[name], table) for name in names]
@@ -218,13 +228,14 @@ def _untied(
             if not torch.equal(
                 alias, stored if rows[0][2].split() == rows[1][2].split() else stored.T
             ):  # type: ignore[index]
-                yield f"the module's {natives[0]} must be its {natives[1]}, since the config ties them"
+                one, other = natives
+                yield f"the module's {one} must be its {other}, since the config ties them"
 
 
 def _found(
     module: nn.Module, config: TransformerConfig, component: str, table: layout.Table
 ) -> dict[str, tuple[str, Any]]:
-    """Canonical name -> native name, and the tensor that bears it; None where there is none."""
+    """Maps each canonical name to the native name and its tensor, None if there is none."""
     for part in module.modules():
         if callable(
             reshard := getattr(part, "reshard", None)
@@ -238,7 +249,7 @@ def _found(
 
 
 def _tensor(module: nn.Module, native_name: str) -> Tensor | None:
-    """The tensor of that name; None where there is none."""
+    """Returns the tensor with that name, None if there is none."""
     node: Any = module
     for part in native_name.split("."):
         node = getattr(node, part, None)

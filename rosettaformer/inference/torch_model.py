@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from impl_torch import cache, weights
-from impl_torch.fast.fused import fused
+from impl_torch.programs.fused import fused, pack
 from reference_numpy import TransformerConfig
 
 from ..backends import transformer
@@ -31,6 +31,7 @@ class TorchModel:
 
     @torch.inference_mode()
     def start(self, rows: int, length: int) -> Any:
+        pack(self._decoding, rows)
         return cache.start_cache(self._decoding, None, batch=rows, length=length)
 
     @torch.inference_mode()

@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch")
 
 from impl_torch import cache, weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.fast import program, projection  # noqa: E402
-from impl_torch.fast.fused import fused, pack  # noqa: E402
-from impl_torch.fast.projection import FusedProjection  # noqa: E402
+from impl_torch.kernels import projection  # noqa: E402
+from impl_torch.kernels.projection import FusedProjection  # noqa: E402
+from impl_torch.programs import program  # noqa: E402
+from impl_torch.programs.fused import fused, pack  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 START, END, PADDING, VOCABULARY = 1, 2, 0, 13

@@ -15,7 +15,7 @@ from rosettaformer.conformance.reference import tolerance
 torch = pytest.importorskip("torch")
 
 from impl_torch.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_torch.fast.compiled import compiled  # noqa: E402
+from impl_torch.programs.compiled import compiled  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 from rosettaformer.conformance.ports.adapters.torch import Adapter  # noqa: E402
 

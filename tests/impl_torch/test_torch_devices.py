@@ -20,9 +20,9 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from impl_torch import port  # noqa: E402
+from impl_torch.beams import Beams  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.fast.beams import Beams  # noqa: E402
-from impl_torch.fast.search import Reading  # noqa: E402
+from impl_torch.programs.search import Reading  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 SIZES: dict[str, Any] = {"source_vocabulary": 19, "target_vocabulary": 19, "output_bias": True}

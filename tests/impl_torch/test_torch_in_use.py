@@ -26,7 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch_models import CONFIG, SOURCE, TARGET, close, model_of, tokens  # noqa: E402
 
 from impl_torch import attention, loss, training, weights  # noqa: E402
-from impl_torch.fast.packing import packed_arguments  # noqa: E402
+from impl_torch.programs.unpadding import unpadded  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 
@@ -241,9 +241,8 @@ def test_an_encoder_alone_is_called_as_any_module() -> None:
     ):
         wanted = expected(model, SOURCE)
         assert torch.equal(model(SOURCE), wanted)
-        model.pack_from = 0
         padded = SOURCE.masked_fill(SOURCE > 9, 0)
-        close(model(**packed_arguments(model)(source=padded)), expected(model, padded))
+        close(unpadded(model, 0)(source=padded), expected(model, padded))
     close(torch.export.export(model, (SOURCE,)).module()(SOURCE), wanted)
     close(torch.compile(model, backend="eager", fullgraph=True)(SOURCE), wanted)
     with pytest.raises(ValueError, match="two heads is called by `classify` or `masked_language_logits`"):

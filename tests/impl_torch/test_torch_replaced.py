@@ -1,4 +1,4 @@
-"""What users put in the place of a part of the PyTorch port is used as it is, by layers, packings, searches and the export."""
+"""What users put in the place of a part of the PyTorch port is used as it is, by layers, unpadded runs, searches and the export."""
 
 import copy
 from typing import Any
@@ -13,6 +13,7 @@ from torch_models import CONFIG, SOURCE, TARGET, Doubled, close, model_of  # noq
 
 from impl_torch import weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
+from impl_torch.programs.unpadding import unpadded  # noqa: E402
 
 SEARCH = {"start_id": 1, "end_id": 2, "max_new_tokens": 5}
 
@@ -46,8 +47,7 @@ def test_what_may_look_at_neighbours_is_given_rows(replaced: str) -> None:
     source = SOURCE.clone()
     source[0, 2:] = 0
     expected = model(source, TARGET)
-    model.pack_from = 0
-    torch.testing.assert_close(model(source, TARGET), expected, rtol=0, atol=0)
+    torch.testing.assert_close(unpadded(model, 0)(source, TARGET), expected, rtol=0, atol=0)
 
 
 class Rolled(torch.nn.Module):

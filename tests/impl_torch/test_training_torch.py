@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounter  # noqa: E402
 
 from impl_torch.attention import scaled_dot_product_attention  # noqa: E402
 from impl_torch.dropout import Dropout  # noqa: E402
-from impl_torch.fast.compiled import compiled  # noqa: E402
+from impl_torch.programs.compiled import compiled  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 BACKEND = Backend("torch")

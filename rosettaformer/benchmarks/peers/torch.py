@@ -11,8 +11,9 @@ os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # compile time
 import torch
 
 from impl_torch import weights
-from impl_torch.fast.compiled import compiled
-from impl_torch.fast.fused import fused
+from impl_torch.programs.compiled import compiled
+from impl_torch.programs.fused import fused
+from impl_torch.programs.unpadding import unpadded
 from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 
@@ -63,7 +64,8 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     for name, build, compiler in (("impl_torch", _ours, compiled), ("torch.nn.Transformer", torch_stock.build, torch.compile)):
         peer = build is not _ours
         if not peer or (problem.task.peers and not problem.task.published):
-            result.append(row(f"{name} eager", functools.partial(start, build, lambda function: function), peer=peer))
+            eager = (lambda function: function) if peer else _unpadded
+            result.append(row(f"{name} eager", functools.partial(start, build, eager), peer=peer))
             result.append(row(f"{name} compiled", functools.partial(start, build, compiler), peer=peer, compiles=True))
     if problem.task.kind == "encoder":
         snapshot = functools.partial(start, lambda problem: fused(_ours(problem)), compiled)
@@ -74,6 +76,11 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     if problem.task.ceiling:
         result.append(row("torch's matrix products alone", functools.partial(_products, problem, device, precision), ceiling=True))
     return result
+
+
+def _unpadded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The model without its padding; an encoder's every row is an answer."""
+    return unpadded(function) if isinstance(function, Transformer) else function
 
 
 def _searches(problem: Problem, device: str, precision: str) -> list[Row]:

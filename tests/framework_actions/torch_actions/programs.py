@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from impl_torch import decoding
 from impl_torch.cache import decode_step, start_cache
-from impl_torch.fast.compiled import compiled
+from impl_torch.programs.compiled import compiled
 
 from .common import ACTIONS, BERT, CONFIG, GPT2, SEARCH, SOURCE, TARGET, classes, expected, model_of, same, trained
 

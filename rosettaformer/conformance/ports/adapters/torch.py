@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from impl_torch import weights
-from impl_torch.fast.compiled import compiled
+from impl_torch.programs.compiled import compiled
 from reference_numpy import parameters
 
 from ....modules import torch as face

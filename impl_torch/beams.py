@@ -1,4 +1,6 @@
-"""The beams of all rows at once: which live on, which are finished, and when no live one can win (BEAM)."""
+"""The beams of all rows at once: which live on, which are finished, and when no live one can win
+(BEAM).
+"""
 
 from typing import Any
 
@@ -12,9 +14,11 @@ __all__ = ["Beams", "best", "hypotheses"]
 
 
 class Beams:
-    """What a step chose stays on the device; only at the end does the host follow the parents back and write down the answers.
+    """The choices of every step stay on the device; only at the end does the host follow the
+    parents back to the answers.
 
-    live_bw: log p of the live beams, best first; kept_bw: scores of the best hypotheses, best first; both -inf where there are fewer.
+    live_bw: log p of the live beams, best first; kept_bw: scores of the best hypotheses, best
+    first; both are filled up with -inf.
     """
 
     def __init__(
@@ -28,12 +32,13 @@ class Beams:
         self.live_bw[:, 0] = 0
         self.done_b = torch.zeros(rows, dtype=torch.bool, device=device)
         self._first_b1 = strategy.beam_size * torch.arange(rows, device=device)[:, None]
-        self._steps: list[
-            tuple[Tensor, Tensor, Tensor]
-        ] = []  # of each: tokens and parents of the live beams, scores of the ended ones
+        # tokens and parents of the live beams, scores of those that ended
+        self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def advance(self, scores_bwv: Tensor) -> tuple[Tensor, Tensor]:
-        """One token more for every beam: the tokens `b w` in one axis and then 1, and the row of the model that each continues."""
+        """Chooses the next token of every beam: the tokens `(b w) 1`, and the row of the model that
+        each continues.
+        """
         strategy, length = self.strategy, len(self._steps) + 1
         total_bwv = scores_bwv + self.live_bw[:, :, None]
         ended_bw = total_bwv[:, :, strategy.end_id] / _length_penalty(length, strategy.alpha)
@@ -48,7 +53,9 @@ class Beams:
         return token_bw.reshape(-1, 1), (parent_bw + self._first_b1).reshape(-1)
 
     def _stops(self) -> Tensor:
-        """Whether no live beam can beat the worst hypothesis: log p only falls, and no penalty is larger than the longest answer's."""
+        """Whether no live beam can beat the worst hypothesis: log p only falls, and the longest
+        answer has the largest penalty.
+        """
         worst_b = self.kept_bw[:, -1]
         if self.strategy.early_stop:
             return worst_b > -torch.inf
@@ -58,7 +65,7 @@ class Beams:
         return (worst_b > -torch.inf) & (highest_b <= worst_b)
 
     def n_best(self, pad_id: int) -> dict[str, Tensor]:
-        """The hypotheses of the highest score, of equals the lower tokens first."""
+        """Returns the hypotheses of the highest score, of equals the lower tokens first."""
         steps = [
             np.stack(parts)
             for parts in zip(
@@ -81,9 +88,10 @@ class Beams:
 
 
 def best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest log p, largest first, and their tokens and beams; of equals the lower token, then the better beam.
+    """Returns the largest log p, largest first, and their tokens and beams; of equals the lower
+    token, then the better beam.
 
-    `topk` may take any of equal ones, whereas `max` takes the first.
+    `max` takes the first of equals; `topk` may take any.
     """
     beams = total_bwv.shape[1]
     flat_bn = total_bwv.transpose(1, 2).flatten(1)  # by token, then by beam
@@ -98,7 +106,9 @@ def best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
 def hypotheses(
     token_tw: np.ndarray, parent_tw: np.ndarray, score_tw: np.ndarray, count: int
 ) -> list[tuple[Any, list[int]]]:
-    """The best hypotheses of one row, scores and tokens before the end. A beam that ends at step t is one that lived on at step t - 1."""
+    """Returns the best hypotheses of one row, scores and tokens before the end. A beam that ends at
+    step t was live at step t - 1.
+    """
     finite = np.sort(score_tw[np.isfinite(score_tw)])
     lowest = finite[-count:].min(initial=np.inf)
     found = []

@@ -1,7 +1,8 @@
-"""A model as searches run it, and as an encoder alone is run fastest: a copy of its weights, in decoding with the projections of one input
-in one kernel.
+"""Snapshots of a model for inference: a copy of its weights, in decoding with the projections of
+one input in one kernel.
 
-What stands in for a projection, such as an adapter, is called as it is.
+Searches run them, and an encoder-only model runs fastest as one. What stands in for a projection,
+such as an adapter, is called as it is.
 """
 
 import copy
@@ -15,10 +16,10 @@ from ..attention import MultiHeadAttention
 from ..embedding import Logits
 from ..feed_forward import FeedForward
 from ..framework import is_changed
+from ..kernels.int8 import Int8Projection, check_int8
+from ..kernels.projection import FusedProjection
 from ..projection import Projection
 from ..transformer import Transformer
-from .int8 import Int8Projection, check_int8
-from .projection import FusedProjection
 
 __all__ = ["Dtype", "FusedAttention", "fused", "pack"]
 
@@ -31,7 +32,9 @@ Kind = type[FusedProjection] | type[Int8Projection]
 
 
 class FusedAttention(MultiHeadAttention):
-    """`MultiHeadAttention` in which query, key and value are one product (self-attention), or key and value (cross-attention)."""
+    """A `MultiHeadAttention` in which query, key and value are one product (self-attention), or key
+    and value (cross-attention).
+    """
 
     def __init__(
         self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection
@@ -62,10 +65,11 @@ class FusedAttention(MultiHeadAttention):
 
 @torch.no_grad()
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
-    """A copy of the model in evaluation, for `encode`, steps and searches.
+    """Copies the model for evaluation: `encode`, steps and searches.
 
-    dtype: every weight is rounded to it; by default it is the model's. int8: that of the projections, all else is float32 (INT8).
-    Raises ValueError on another name of a dtype, and where a device has no products of int8.
+    dtype: every weight is rounded to it; by default it is the model's. int8: the projections are
+    int8, all else is float32 (INT8). Raises ValueError on any other name, and if a device has no
+    products of int8.
     """
     kind: Kind = FusedProjection
     if isinstance(dtype, str) or dtype == torch.int8:
@@ -73,7 +77,8 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         kind, dtype = Int8Projection, torch.float32
     if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
         raise ValueError(
-            "a search needs whole parameters; got sharded ones: `weights.load` what `weights.export` gives into another model"
+            "a search needs whole parameters; got sharded ones: "
+            "`weights.load` what `weights.export` gives into another model"
         )
     # What a module computed from its parameters, as one that is pruned, is not copied by itself.
     computed = [
@@ -120,15 +125,16 @@ def _fuse(module: nn.Module, name: str, kind: Kind) -> None:
 
 
 def _is_affine(module: nn.Module) -> bool:
-    """Whether the module computes `x W + b` and nothing else; the class of a parametrised one is another, and the tensor of one that is
-    quantised."""
+    """Whether the module computes `x W + b` and nothing else: a parametrised module has another
+    class, a quantised one another class of tensor.
+    """
     if type(module) not in (nn.Linear, Projection, Logits) or is_changed(module):
         return False
     return type(module.weight) in (nn.Parameter, Tensor)
 
 
 def pack(model: Transformer, rows: int) -> None:
-    """Lays the kernels of a fused model out for steps of so many rows."""
+    """Lays the kernels of a fused model out for steps of this number of rows."""
     unread = re.compile(r"encoder\.|.*cross_attention\.key_value")  # by a step
     for name, module in model.named_modules():
         if isinstance(module, FusedProjection) and not unread.match(name):

@@ -13,12 +13,14 @@ __all__ = ["FusedProjection"]
 CALLED_FROM = (
     1 << 20
 )  # bytes of a kernel by whose faster product a graph gains more than a call from it takes
-# Multiplications of a float32 product from which oneDNN's gains more than its call takes, 10 us: of a packed kernel, of a plain one.
+# Multiplications of a float32 product from which oneDNN's gains more than its call takes, 10 us: of
+# a packed kernel, of a plain one.
 PACKED_FROM, PLAIN_FROM = 1 << 19, 1 << 21
 
 
 class FusedProjection(nn.Module):
-    """`y = x [W_1 W_2 ..] + [b_1 b_2 ..]`: several projections of one input in evaluation, as one product with their outputs side by side.
+    """`y = x [W_1 W_2 ..] + [b_1 b_2 ..]`: several projections of one input as one product, for
+    evaluation; their outputs lie side by side.
 
     sizes: the width of each output.
     """
@@ -33,24 +35,26 @@ class FusedProjection(nn.Module):
         self._choose()
 
     def _choose(self) -> None:
-        """The library of the kernel's device and dtype; the kernel is not packed."""
+        """Chooses the library by the kernel's device and dtype; the kernel is not packed."""
         self.packed: Tensor | None = None
         self._library = library(self.weight)
         self._one_dnn = self._library == "onednn" and self.weight.dtype == torch.float32
         self._packed_for, self._called = (0, 0), self.weight.nbytes >= CALLED_FROM
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """What `to` calls: kernel and bias are no parameters, which a module would find in twice the time."""
+        """Serves `to`: kernel and bias are no parameters, which a module would find in twice the
+        time.
+        """
         self.weight, self.bias = fn(self.weight), None if self.bias is None else fn(self.bias)
         self._choose()
         return super()._apply(fn, recurse)
 
     def pack(self, rows: int) -> None:
-        """Lays the kernel out for so many rows, 2 to 64, as the CPU's library reads it: with 8 rows two to three times as fast as a
-        plain one.
+        """Lays the kernel out for this number of rows, 2 to 64, as the CPU's library reads it: with
+        8 rows two to three times as fast as a plain one.
 
-        torch has no public name for either library.
-        MKL's layout belongs to the number of threads, too.
+        torch has no public name for either library. MKL's layout also belongs to the number of
+        threads.
         """
         if not self._library or not 1 < rows <= 64:
             return
@@ -73,7 +77,7 @@ class FusedProjection(nn.Module):
         )
         if (
             fixed and packed is not None and self._called and torch.compiler.is_exporting()
-        ):  # of a step: `fast.program`
+        ):  # of a step: `programs.program`
             return self._packed_product(x_btd, packed, rows)
         if (
             fixed
@@ -99,11 +103,12 @@ class FusedProjection(nn.Module):
 
 
 def _one_dnn_linear(x_btd: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`x W + b` by oneDNN, of a plain or a packed weight."""
+    """Computes `x W + b` by oneDNN, with a plain or a packed weight."""
     return torch.ops.mkldnn._linear_pointwise(x_btd, weight, bias, "none", [], "")
 
 
-# As a graph or program calls it: Inductor's own rules take packed kernels that are constants alone, and pack float32 ones for MKL alone.
+# Graphs and programs call this one: Inductor's own rules take only constants for packed kernels,
+# and pack float32 ones only for MKL.
 one_dnn_linear = torch.library.custom_op(
     "impl_torch::one_dnn_linear", _one_dnn_linear, mutates_args=()
 )
@@ -115,10 +120,11 @@ def _(x_btd: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def library(weight: Tensor) -> str:
-    """The CPU's library whose products of a packed kernel take least time; "" where there is none.
+    """Names the CPU's library with the fastest products of a packed kernel; "" if there is none.
 
-    In bfloat16 that is oneDNN. In float32 it is MKL on Intel's processors; on others MKL is slow: of 4 rows and 768 x 3072 it takes 0.45 ms
-    on a core of an AMD EPYC, plain or packed, and oneDNN 0.13; of 2048 rows 93 and 41.
+    In bfloat16 that is oneDNN. In float32 it is MKL on Intel's processors; on others MKL is slow: a
+    product of 4 rows and 768 x 3072 takes 0.45 ms on a core of an AMD EPYC, plain or packed, and by
+    oneDNN 0.13; with 2048 rows 93 and 41.
     """
     one_dnn = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
     if weight.dtype == torch.bfloat16:
@@ -131,7 +137,9 @@ def library(weight: Tensor) -> str:
 
 
 def _is_intel() -> bool:
-    """By the processor's own name, which Linux writes where `platform` does not look."""
+    """Reads the processor's own name, which Linux writes into a file that `platform` does not
+    read.
+    """
     about = Path("/proc/cpuinfo")
     if not about.exists():
         return "GenuineIntel" in platform.processor()

@@ -1,6 +1,8 @@
-"""A step of decoding as a program: compiled ahead of time, called from Python without guards, and kept on disk.
+"""A step of decoding as a program: compiled ahead of time, called from Python without guards, and
+kept on disk.
 
-What torch needs to know is in the program's name, so that a program serves every model and every process whose step is the same.
+The program's name says what torch needs to know, so that one program serves every model and every
+process with the same step.
 """
 
 import contextlib
@@ -18,24 +20,25 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from .int8 import LARGEST, OFFSET
+from ..kernels.int8 import LARGEST, OFFSET
 
 __all__ = ["StepProgram", "signature"]
 
 Cache = Mapping[str, Any]
 Step = Callable[..., tuple[Any, Cache]]
 Run = Callable[[list[Tensor]], list[Tensor]]
-Slot = tuple[dict[str, Any], str]  # where a module holds a tensor
+Slot = tuple[dict[str, Any], str]  # the dict of a module that holds a tensor, and its name
 AUTO = torch.export.Dim.AUTO
 VERSION = "2"  # of how `_rules` compile, in a program's name
 log = logging.getLogger(__name__)
 
 
 class StepProgram:
-    """`step(model, target, cache, *args)` of a single token, for every length of source and target and every value of the weights.
+    """Runs `step(model, target, cache, *args)` of a single token, for every length of source and
+    target and all values of the weights.
 
-    Inputs are, in this order: the target, a tensor as long as what is read after the step, what else a step changes, the arguments that
-    are tensors, and `fixed`, which one search does not change.
+    Its inputs are, in this order: the target, a tensor as long as what has been read after the
+    step, the tensors that a step may replace, the arguments that are tensors, and `fixed`.
     """
 
     def __init__(
@@ -86,14 +89,16 @@ class StepProgram:
 
 
 def fixed(model: Any, cache: Cache) -> list[Tensor]:
-    """What one search does not change: keys and values, as tensors that are written into, the table of positions, the weights."""
+    """Returns the inputs that stay the same tensors for a whole search: KV cache (updated in
+    place), positions, weights.
+    """
     kept = [x for layer in cache["layers"] for pair in layer.values() for x in pair]
     table = [] if cache["encoding_pd"] is None else [cache["encoding_pd"]]
     return [*kept, *table, *(holder[name] for holder, name in _slots(model))]
 
 
 def signature(target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Tensor]) -> Any:
-    """What must be equal for a program to serve; lengths may differ."""
+    """Returns what must be equal for a program to serve; lengths may differ."""
     inputs = _inputs(target, cache, args) + fixed
     sizes = [
         tuple(-1 if axis in free else size for axis, size in enumerate(x.shape))
@@ -105,7 +110,7 @@ def signature(target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Ten
 
 
 def _inputs(target: Tensor, cache: Cache, args: Sequence[Any]) -> list[Tensor]:
-    """What a step may be given another of."""
+    """Returns the inputs that may be other tensors at every step."""
     masks = (
         [cache["target_mask_bwtw"]]
         if cache["source_mask_bs"] is None
@@ -122,7 +127,7 @@ def _inputs(target: Tensor, cache: Cache, args: Sequence[Any]) -> list[Tensor]:
 
 
 def _lengths(cache: Cache, args: Sequence[Any], count: int) -> list[tuple[int, ...]]:
-    """The axes of each of so many inputs whose sizes are variables of a program."""
+    """Returns, for each of `count` inputs, the axes whose sizes are variables of a program."""
     axes: list[tuple[int, ...]] = [(), (0,), (), (2,)] + [(1,)] * (
         cache["source_mask_bs"] is not None
     )
@@ -133,7 +138,9 @@ def _lengths(cache: Cache, args: Sequence[Any], count: int) -> list[tuple[int, .
 
 
 def _slots(model: Any) -> Iterator[Slot]:
-    """Where the model holds what a step may read: parameters, buffers, and the kernels of `FusedProjection`."""
+    """Yields the places in the model of the tensors that a step may read: parameters, buffers, and
+    the kernels of `FusedProjection`.
+    """
     encoder = (
         {id(module) for module in model.encoder.modules()} if model.config.encoder_layers else ()
     )
@@ -145,7 +152,9 @@ def _slots(model: Any) -> Iterator[Slot]:
 
 @contextlib.contextmanager
 def _replaced(slots: Sequence[Slot], tensors: Sequence[Tensor]) -> Iterator[None]:
-    """The model with these tensors in its slots; one in several slots is the first of them in all."""
+    """Puts these tensors into the model's slots; slots that hold one tensor all get the first of
+    theirs.
+    """
     own = [holder[name] for holder, name in slots]
     first: dict[int, Tensor] = {}
     for (holder, name), x, tensor in zip(slots, own, tensors, strict=True):
@@ -158,7 +167,7 @@ def _replaced(slots: Sequence[Slot], tensors: Sequence[Tensor]) -> Iterator[None
 
 
 class _Traced(nn.Module):
-    """What `torch.export` takes."""
+    """A module for `torch.export`, which takes no functions."""
 
     def __init__(self, run: Callable[[list[Tensor]], Any]) -> None:
         super().__init__()
@@ -171,7 +180,7 @@ class _Traced(nn.Module):
 def _program(
     run: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor], free: Sequence[Mapping[int, Any]]
 ) -> Run:
-    """The program of that function, from the disk where it is there."""
+    """Returns the program of the function, from the disk if it is there."""
     with torch.inference_mode(False), torch.no_grad():
         examples = [_like(x) for x in inputs]
         exported = torch.export.export(
@@ -181,7 +190,9 @@ def _program(
 
 
 def _like(x: Tensor) -> Tensor:
-    """A tensor without values, to be traced; a packed kernel as it is."""
+    """Returns an uninitialised example input of the same layout; prepacked kernels are passed
+    through.
+    """
     return (
         x
         if x.is_mkldnn
@@ -190,7 +201,9 @@ def _like(x: Tensor) -> Tensor:
 
 
 def _key(exported: Any) -> str:
-    """A name of what is compiled: the graph with every shape, its constants, torch, the processor and the threads."""
+    """Names the compiled program: by the graph with every shape, its constants, torch, the
+    processor and the threads.
+    """
     code = exported.graph_module.print_readable(
         print_output=False, include_stride=True, include_device=True
     )
@@ -214,9 +227,10 @@ def _key(exported: Any) -> str:
 
 
 def loaded(exported: Any, key: str) -> Run:
-    """The exported program as machine code, compiled where the disk does not have it.
+    """Loads the exported program as machine code, and compiles it if the disk does not have it.
 
-    torch has no public name for a call that takes and returns lists, which is a third faster than one that looks for their structure.
+    torch has no public name for a call that takes and returns lists, which is a third faster than
+    one that looks for their structure.
     """
     from torch._inductor.runtime.cache_dir_utils import (
         cache_dir,
@@ -250,7 +264,9 @@ def compile_to(exported: Any, path: Path) -> None:
 
 
 def _rules() -> dict[Any, Callable[..., Any]]:
-    """How a program calls products of packed kernels, in C++. They are inputs, where Inductor's own rules take constants alone."""
+    """Returns how a program calls products of packed kernels, in C++. Here they are inputs;
+    Inductor's own rules take only constants.
+    """
     from torch._inductor import ir, lowering, mkldnn_ir
     from torch._inductor.virtualized import V
 

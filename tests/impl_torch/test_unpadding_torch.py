@@ -12,8 +12,9 @@ from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
 from impl_torch import weights
-from impl_torch.fast import packing
-from impl_torch.fast.compiled import compiled
+from impl_torch.programs import unpadding
+from impl_torch.programs.compiled import compiled
+from impl_torch.programs.unpadding import unpadded
 from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig, mask, parameters, preset, sites, transformer
@@ -37,7 +38,6 @@ def padded(rng: np.random.Generator, vocabulary: int, padding_id: int | None, ro
 def model_of(config: TransformerConfig, tensors: dict[str, np.ndarray]) -> Transformer:
     model = Transformer(config).double().eval()
     weights.load(model, tensors, config)
-    model.pack_from = 0
     return model
 
 
@@ -63,14 +63,15 @@ def test_logits_loss_and_gradients_are_those_of_the_rows(
     given_keep = parameters.nest({name: weights.from_numpy(array) for name, array in parameters.flatten(keep or {}).items()})
 
     real_bt = masks.get("target_mask_bt", mask.token_mask(tokens["target"], config.padding_id))
-    skipped = model(**given_tokens, keep=given_keep, skip_padding=True)
+    call = unpadded(model, 0)
+    skipped = call(**given_tokens, keep=given_keep, skip_padding=True)
     np.testing.assert_allclose(weights.to_numpy(skipped), np.where(real_bt[..., None], expected, 0), rtol=1e-9, atol=1e-9)
-    whole = model(**given_tokens, keep=given_keep)
+    whole = call(**given_tokens, keep=given_keep)
     np.testing.assert_allclose(weights.to_numpy(whole), expected, rtol=1e-9, atol=1e-9)
 
     tokens["target"] = np.concatenate([tokens["target"], tokens["target"][:, :1]], axis=1)  # its input has the length of the keep masks
     inputs = {name: weights.from_numpy(array).requires_grad_(array.dtype.kind == "f") for name, array in tokens.items()}
-    loss = model.training_loss(**inputs, smoothing=0.1, keep=given_keep)
+    loss = unpadded(model.training_loss, 0)(**inputs, smoothing=0.1, keep=given_keep)
     one = np.ones(())
     gradients = transformer.training_loss_vjp(tree, config, **tokens, smoothing=0.1, keep=keep, cotangent=one)
     np.testing.assert_allclose(
@@ -109,36 +110,42 @@ def flops(call: Any) -> int:
 def test_products_are_of_real_tokens_alone(lengths: tuple[int, ...]) -> None:
     model = model_of(CONFIG, draw_parameters(CONFIG, 0))
     source, target = (torch.from_numpy(ragged(seed, lengths)) for seed in (0, 1))
-    packed = flops(lambda: model(source, target, skip_padding=True))
-    model.pack_from = 1 << 60
-    assert packed / flops(lambda: model(source, target)) == pytest.approx(sum(lengths) / (16 * len(lengths)))
+    flat = flops(lambda: unpadded(model, 0)(source, target, skip_padding=True))
+    assert flat / flops(lambda: model(source, target)) == pytest.approx(sum(lengths) / (16 * len(lengths)))
+    side = {"source": source, "target": target}
+    flat = flops(lambda: unpadding.training_loss(model, unpadding.find(model.training_loss, 0, **side), **side))
+    assert flat < flops(lambda: model.training_loss(source, target))
+    flat = flops(lambda: unpadding.memory(model, source, least=0))
+    assert flat / flops(lambda: model.encode(source)) == pytest.approx(sum(lengths) / (16 * len(lengths)))
 
 
-def test_what_is_packed_is_what_the_loss_depends_on() -> None:
+def test_what_is_computed_is_what_the_loss_depends_on() -> None:
     model = model_of(CONFIG, draw_parameters(CONFIG, 0))
     target = torch.tensor([[1, 5, 6, 2, 0, 0], [0, 1, 5, 2, 0, 0], [0, 0, 0, 0, 0, 0], [1, 0, 5, 0, 2, 0]])
-    found = packing.of_loss(model, None, target).target
+    found = unpadding.find(model.training_loss, 0, source=target, target=target)
     assert found is not None
     rows = ["11100", "11100", "10000", "11110"]  # the input is the target without its last token; an empty row keeps its first place
-    assert ["".join(str(int(place)) for place in row) for row in found.mask_bt] == rows
+    assert ["".join(str(int(place)) for place in row) for row in found.target.mask_bt] == rows
 
 
-def test_nothing_is_packed_without_padding_or_where_hooks_see_the_rows() -> None:
+def test_rows_stay_without_padding_or_where_hooks_see_them() -> None:
     model = model_of(CONFIG, draw_parameters(CONFIG, 0))
     full, half = (torch.from_numpy(ragged(0, lengths)) for lengths in ((16, 16), (16, 4)))
-    assert packing.of_forward(model, full, full, skip_padding=True) == packing.Packings()
-    assert packing.of_forward(model, half, half).source is not None
-    assert packing.of_forward(model, half, half).target is None
+    assert unpadding.find(model, 0, source=full, target=full, skip_padding=True) is None
+    found = unpadding.find(model, 0, source=half, target=half)
+    assert found is not None
+    assert [found.source.count, found.target.count] == [20, 32]
+    assert unpadding.find(model, source=half, target=half) is None  # too few
     seen: list[torch.Size] = []
     model.encoder.layers[0].register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
-    model(half, half)
+    unpadded(model, 0)(half, half)
     assert seen == [(2, 16, CONFIG.model_width)]
 
 
 def test_one_graph_serves_every_number_of_tokens() -> None:
     model = model_of(CONFIG, draw_parameters(CONFIG, 0))
     counters.clear()
-    graph = compiled(model)
+    graph = compiled(model, 0)
     with torch.no_grad():
         for lengths in ((16, 8, 3), (16, 1, 1), (9, 9, 9), (16, 12, 0)):
             source, target = (torch.from_numpy(ragged(seed, lengths)) for seed in (0, 1))
@@ -151,12 +158,12 @@ CUDA = [pytest.param("cuda", compiles, marks=pytest.mark.gpu) for compiles in (F
 
 @pytest.mark.parametrize("microbatches", [1, 2])
 @pytest.mark.parametrize(("device", "compiles"), [("cpu", False), ("cpu", True), *CUDA])
-def test_a_run_is_the_same_with_and_without_packing(device: str, compiles: bool, microbatches: int) -> None:
-    """On a GPU: packings that the host finds and the device is given, and its kernels forward and backward."""
+def test_a_run_is_the_same_with_and_without_padding(device: str, compiles: bool, microbatches: int) -> None:
+    """On a GPU: tokens that the host finds and the device is given, and its kernels forward and backward."""
     recipe, states = PAPER.replace(warmup=10, microbatches=microbatches), []
-    for pack_from in (0, 1 << 60):
+    for least in (0, 1 << 60):
         trainer = Trainer(CONFIG, recipe, draw_parameters(CONFIG, 0), device=device, compiled=compiles)
-        trainer._model.pack_from = pack_from
+        trainer._least = least
         for seed in range(3):
             source, target = ragged(seed, (16, 3, 4, 9)), ragged(seed + 9, (3, 12, 16, 0))
             keep = sites.draw(CONFIG.replace(dropout_rate=0.1), 4, 16, 15, np.random.default_rng(seed))
@@ -167,13 +174,13 @@ def test_a_run_is_the_same_with_and_without_packing(device: str, compiles: bool,
 
 
 @pytest.mark.parametrize("compiles", [False, True])
-def test_random_masks_of_packed_tokens_follow_from_seed_and_step(compiles: bool) -> None:
+def test_random_masks_of_flat_tokens_follow_from_seed_and_step(compiles: bool) -> None:
     config, runs = CONFIG.replace(dropout_rate=0.3), []
     batches = [(ragged(seed, (16, 3)), ragged(seed, lengths)) for seed, lengths in enumerate([(4, 9), (16, 1), (0, 0), (16, 12)])]
     counters.clear()
     for _ in range(2):
         trainer = Trainer(config, PAPER, draw_parameters(config, 0), seed=5, compiled=compiles)
-        trainer._model.pack_from = 0
+        trainer._least = 0
         runs.append([float(trainer.train_step(*batch)) for batch in batches])
     assert runs[0] == runs[1]
     assert runs[0][0] != pytest.approx(trainer.loss(*batches[0])[0])
@@ -182,7 +189,7 @@ def test_random_masks_of_packed_tokens_follow_from_seed_and_step(compiles: bool)
 
 def test_one_graph_does_not_take_a_single_token_for_all_numbers() -> None:
     model = model_of(CONFIG, draw_parameters(CONFIG, 0))
-    graph = compiled(model)
+    graph = compiled(model, 0)
     for lengths in ((1,), (5,), (1, 16)):
         source = torch.from_numpy(ragged(0, lengths))
         torch.testing.assert_close(graph(source, source, skip_padding=True), model(source, source, skip_padding=True))

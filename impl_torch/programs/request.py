@@ -1,4 +1,6 @@
-"""What a search is given, checked. A graph serves every length, so that nothing is padded and there is no plan of lengths."""
+"""The arguments of a search, checked. A program serves every length, so that nothing is padded and
+there is no plan of lengths.
+"""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +19,8 @@ __all__ = ["Request", "request"]
 class Request(NamedTuple):
     """The arguments of a search.
 
-    forbidden_n: the ids that no answer holds. too_early_n: of every token of an answer, whether the end token may not stand there yet.
+    forbidden_n: the ids that no answer holds. too_early_n: for every token of an answer, whether it
+    comes too early for the end token.
     """
 
     strategy: Strategy
@@ -38,7 +41,7 @@ def request(
     source_mask_bs: Tensor | None,
     prefix_mask_bp: Tensor | None,
 ) -> Request:
-    """What is given, with the defaults of what is not; raises ValueError on ids and prefixes that do not fit."""
+    """Fills in the defaults; raises ValueError on ids and prefixes that do not fit."""
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
     if source is not None:
         checks.check_source(source.shape, precision.dtype_name(source.dtype))
@@ -72,7 +75,7 @@ def _prefix(
     prefix: Tensor | None,
     mask_bp: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """What every answer follows, by default the start token, and which of its tokens are real."""
+    """Returns the prefix of every answer, by default the start token, and its token mask."""
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:
         prefix = source.new_full((len(source), 1), strategy.start_id)

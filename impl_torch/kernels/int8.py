@@ -13,13 +13,16 @@ TINY = 1e-30  # at least the largest number of a row, so that a row of zeros has
 
 
 class Int8Projection(nn.Module):
-    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: several projections of one input in evaluation, their outputs side by side.
+    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: several projections of one input, for
+    evaluation; their outputs lie side by side.
 
-    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for every token: the largest magnitude is 127.
-    The sums are int32, all else is float32. sizes: the width of each output.
+    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for
+    every token: the largest magnitude is 127. The sums are int32, all else is float32. sizes: the
+    width of each output.
 
-    oneDNN multiplies uint8 by int8, in processors that do so in one instruction (VNNI, AMX); others would saturate sums of two products in
-    16 bits, so there the same integers are multiplied in float32.
+    oneDNN multiplies uint8 by int8 on processors that do so in one instruction (VNNI, AMX); others
+    would saturate sums of two products in 16 bits, so there the same integers are multiplied in
+    float32.
     """
 
     def __init__(self, *parts: nn.Linear) -> None:
@@ -40,7 +43,7 @@ class Int8Projection(nn.Module):
         self.zero = torch.zeros(len(weight), dtype=torch.int32)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """What `to` calls; raises ValueError on another device."""
+        """Serves `to`; raises ValueError on another device."""
         check_int8("int8", fn(self.scale).device)
         return super()._apply(fn, recurse)
 
@@ -58,12 +61,16 @@ class Int8Projection(nn.Module):
 
 
 def in_one_instruction() -> bool:
-    """Whether the processor multiplies uint8 by int8 without saturating sums of two products; torch has no public name for it."""
+    """Whether the processor multiplies uint8 by int8 without saturating sums of two products; torch
+    has no public name for it.
+    """
     return torch.cpu._is_vnni_supported()
 
 
 def check_int8(dtype: torch.dtype | str, device: torch.device) -> None:
-    """Raises ValueError on a name of another dtype, on another device than a CPU, and where torch was built without oneDNN."""
+    """Raises ValueError on any other dtype, on a device other than a CPU, and if torch was built
+    without oneDNN.
+    """
     if dtype not in ("int8", torch.int8):
         raise ValueError(f'dtype must be a torch.dtype or "int8"; got {dtype!r}')
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
@@ -72,13 +79,14 @@ def check_int8(dtype: torch.dtype | str, device: torch.device) -> None:
 
 
 def _one_dnn_int8(shifted_nd: Tensor, kernel: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    """`s ((x8 + 128 - 128) W8) / 127`. Of int8 inputs some sizes have no fast kernel, of uint8 ones all have."""
-    return torch.ops.onednn.qlinear_pointwise(
-        shifted_nd, 1 / LARGEST, OFFSET, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
-    )  # fmt: skip
+    """Computes `s ((x8 + 128 - 128) W8) / 127`. Some sizes have no fast kernel for int8 inputs; for
+    uint8 all have.
+    """
+    given = shifted_nd, 1 / LARGEST, OFFSET, kernel, scale, zero, None, 1.0, 0
+    return torch.ops.onednn.qlinear_pointwise(*given, torch.float32, "none", [], "")
 
 
-# As a graph calls it: Inductor takes constants alone for the kernel.
+# A graph calls this one: Inductor takes only constants for the kernel.
 one_dnn_int8 = torch.library.custom_op("impl_torch::one_dnn_int8", _one_dnn_int8, mutates_args=())
 
 

@@ -23,7 +23,8 @@ def sdpa(
     An empty row is zeroed here (EMPTY), unless every kernel that may serve is known to give 0.
     """
     target, source = query_bthk.shape[1], key_bsgk.shape[1]
-    # The kernel's own triangle is aligned top-left and takes no mask beside it. A single query, the last one, sees every key.
+    # The kernel's own triangle is aligned top-left and takes no mask beside it. A single query, the
+    # last one, sees every key.
     triangle = (
         causal and mask_bhts is None and bias_bhts is None and framework.same_size(target, source)
     )
@@ -56,8 +57,9 @@ def sdpa(
 def _zeroes_empty_rows(query_bthk: Tensor) -> bool:
     """Whether every kernel that may serve gives 0 for a row without keys, and no NaN backward.
 
-    Those of the CPU do, and on CUDA math and memory-efficient attention. cuDNN, which serves half-precision dtypes, does so forward; its
-    gradient is NaN at some lengths where the row's log-sum-exp is below -88. An exported graph may be run by any kernel.
+    The CPU's kernels do, and on CUDA math and memory-efficient attention. cuDNN, which serves
+    half-precision dtypes, does so forward; its gradient is NaN at some lengths if the row's
+    log-sum-exp is below -88. An exported graph may be run by any kernel.
     """
     if framework.exporting():
         return False
@@ -67,7 +69,9 @@ def _zeroes_empty_rows(query_bthk: Tensor) -> bool:
 
 
 def _fill_empty_rows(mask_bhts: Tensor) -> tuple[Tensor, Tensor]:
-    """A mask or bias that lets a row without keys attend to all of them, finite forward and backward, and which rows have a key."""
+    """Returns a mask or bias that lets a row without keys attend to all of them, finite forward and
+    backward, and which rows have a key.
+    """
     if mask_bhts.dtype == torch.bool:
         present_bht1 = mask_bhts.any(dim=-1, keepdim=True)
         return mask_bhts | ~present_bht1, present_bht1

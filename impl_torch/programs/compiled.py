@@ -1,0 +1,104 @@
+"""Modules and functions as one compiled graph."""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.fx.experimental import _config
+
+from .. import precision
+from . import unpadding
+
+__all__ = ["compiled", "compiled_step", "graphs"]
+
+GRAPHS = 64  # that torch may keep of one function; its default is eight
+
+
+def compiled(module: Callable[..., Any], least: int = unpadding.LEAST) -> Callable[..., Any]:
+    """`torch.compile` of the whole, without graph breaks; takes the same arguments and raises the
+    same errors.
+
+    Token ids are checked before the graph runs, if the module, or a method's own module, has
+    `check_ids`: inside it there are no values to look at. The check is given the arguments whose
+    names it knows. A model and its `training_loss` leave out padding, as `unpadding.unpadded` does;
+    least: see there. The first call compiles, and so does the first that differs in a length; from
+    then on one graph serves every length. torch keeps `torch._dynamo.config.recompile_limit` graphs
+    for all modules of a class together, and raises when there are more.
+    """
+    graph = torch.compile(module, fullgraph=True)
+    if (driver := unpadding.driver(module)) is not None:
+        model, flat = driver[0], torch.compile(driver[1], fullgraph=True)
+    check_ids = getattr(getattr(module, "__self__", module), "check_ids", None)
+    if check_ids is not None:
+        call = inspect.signature(getattr(module, "forward", module))
+        known = inspect.signature(check_ids).parameters
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        sides = None
+        if check_ids is not None:
+            given = call.bind(*args, **kwargs).arguments
+            check_ids(**{name: value for name, value in given.items() if name in known})
+            sides = unpadding.find(module, least, **given)
+        try:
+            if sides is None:
+                return graph(*args, **kwargs)
+            keep = unpadding.unpad_keep(given.get("keep"), sides)
+            return flat(model, sides, **given | {"keep": keep})
+        except torch._dynamo.exc.Unsupported:
+            # The tracer replaces every exception by its own; the module itself says what is wrong.
+            module(*args, **kwargs)
+            raise
+
+    return run
+
+
+def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a step of decoding, `step(model, target, cache, *args)`, into a program that reads a
+    single token, but not the first.
+
+    One program serves every length and the weights of every model of a structure, but one number of
+    rows (`programs.program`). Arguments that are no tensors are its constants. Numbers that are 0
+    or 1 are never its variables: the first token of a target is read without it, and so is every
+    token if the source is a single one or `torch.autocast` is on.
+    """
+    programs: dict[Any, Any] = {}
+    # the cache's layers, which a search does not change, the program and its fixed inputs
+    searched: list[Any] = [None, None, []]
+
+    def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any) -> Any:
+        source_mask_bs = cache["source_mask_bs"]
+        short = cache["read"] < 1 or (source_mask_bs is not None and source_mask_bs.shape[1] < 2)
+        if (
+            short
+            or target.shape[1] > 1
+            or target.is_floating_point()
+            or precision.autocasts(target)
+        ):
+            return step(model, target, cache, *args)
+        if searched[0] is not cache["layers"]:
+            from .program import StepProgram, fixed, signature
+
+            kept = fixed(model, cache)
+            if (key := (id(model), signature(target, cache, args, kept))) not in programs:
+                programs[key] = model, StepProgram(step, model, target, cache, args)
+            searched[:] = cache["layers"], programs[key][1], kept
+        return searched[1](target, cache, args, searched[2])
+
+    return run
+
+
+@contextlib.contextmanager
+def graphs() -> Iterator[None]:
+    """Applies the settings of compiled losses: room for the graphs of many shapes and models;
+    lengths that are equal by chance may part.
+
+    torch has no public setting for either.
+    """
+    shapes: Any = _config
+    room = torch._dynamo.config.patch(
+        recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS
+    )
+    with room, shapes.patch(use_duck_shape=False):
+        yield

@@ -1,0 +1,369 @@
+"""A model without the padding of its batch: which tokens are worth leaving out, and the calls of
+the model's parts on flat tokens.
+
+A model with hooks, or with modules of other classes in its stacks, and a program that is traced,
+keep their rows.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import (
+    dropout,
+    embedding,
+    feed_forward,
+    framework,
+    layers,
+    loss,
+    mask,
+    normalization,
+    stacks,
+)
+from ..dropout import Tree, part
+from ..inputs import embed, masked_positions
+from ..kernels import int8, projection
+from ..kernels.unpadding import PaddedMask, Tokens, pad, unpad, zero_padding
+from ..transformer import Transformer
+
+__all__ = [
+    "LEAST",
+    "Sides",
+    "driver",
+    "find",
+    "forward",
+    "memory",
+    "of_any_number",
+    "training_loss",
+    "unpad_keep",
+    "unpadded",
+]
+
+# Numbers of one layer's input that are saved, from which a forward pass gains more than the gathers
+# take.
+LEAST = 1 << 16
+LEAST_SHARE = 16  # the share of all positions that must be saved: one in 16
+HINT = 1 << 10  # the number of tokens for which a graph's kernels are chosen
+
+KNOWN: tuple[Any, ...] = (
+    Transformer,
+    stacks.Encoder,
+    stacks.Decoder,
+    layers.EncoderLayer,
+    layers.DecoderLayer,
+    layers.MultiHeadAttention,
+    feed_forward.FeedForward,
+    normalization.LayerNorm,
+    dropout.Dropout,
+    embedding.Logits,
+    projection.FusedProjection,
+    int8.Int8Projection,
+    nn.Linear,
+    nn.LayerNorm,
+    nn.Dropout,
+    nn.Identity,
+    nn.ModuleList,
+)  # modules that work token by token, or ask attention for rows
+FORWARDS = {kind.forward for kind in KNOWN}
+
+
+class Sides(NamedTuple):
+    """The flat tokens of source and target; None for a stack that the model does not have."""
+
+    source: Tokens | None
+    target: Tokens | None
+
+    def to(self, device: torch.device) -> "Sides":
+        """Moves them to the device."""
+        return Sides(*(None if side is None else _moved(side, device) for side in self))
+
+
+def unpadded(function: Callable[..., Tensor], least: int = LEAST) -> Callable[..., Tensor]:
+    """Returns a function that does the same as a model, or its `training_loss`, and computes
+    nothing for padding (PADDING).
+
+    A model leaves out the padding of its source, with skip_padding also the target's; a loss leaves
+    out every place that no label depends on. least: how many numbers of a layer's input must be
+    padding for that. Gradients, keep masks and errors are the function's own.
+    """
+    if (pair := driver(function)) is None:
+        raise ValueError(f"only a model or its training_loss leaves out padding; got {function}")
+    model, run = pair
+    signature = inspect.signature(getattr(function, "forward", function))
+
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        given = signature.bind(*args, **kwargs).arguments
+        if (sides := find(function, least, **given)) is None:
+            return function(*args, **kwargs)
+        model.check_ids(given["source"], given["target"], given.get("segment_bs"))
+        return run(model, sides, **given | {"keep": unpad_keep(given.get("keep"), sides)})
+
+    return call
+
+
+def driver(function: Any) -> tuple[Transformer, Callable[..., Tensor]] | None:
+    """Returns the model and what runs it, or its `training_loss`, on flat tokens; None for any
+    other function.
+    """
+    if isinstance(function, Transformer):
+        return function, forward
+    model = getattr(function, "__self__", None)
+    if isinstance(model, Transformer) and function.__name__ == "training_loss":
+        return model, training_loss
+    return None
+
+
+def forward(
+    model: Transformer,
+    sides: Sides,
+    source: Tensor | None,
+    target: Tensor,
+    source_mask_bs: Tensor | None = None,
+    target_mask_bt: Tensor | None = None,
+    keep: Tree | None = None,
+    segment_bs: Tensor | None = None,
+    skip_padding: bool = False,
+) -> Tensor:
+    """Computes `Transformer.forward` on flat tokens, `b t v`; ids must be checked, and keep masks
+    are of flat tokens.
+    """
+    given = source_mask_bs, target_mask_bt, keep, segment_bs
+    logits_1nv, mask_bt = _logits(model, sides, source, target, *given)
+    logits_btv = pad(logits_1nv, _tokens(sides.target))
+    return zero_padding(logits_btv, mask_bt) if skip_padding else logits_btv
+
+
+def training_loss(
+    model: Transformer,
+    sides: Sides,
+    source: Tensor | None,
+    target: Tensor,
+    smoothing: float = 0.0,
+    total: int | Tensor | None = None,
+    keep: Tree | None = None,
+) -> Tensor:
+    """Computes `Transformer.training_loss` on flat tokens; ids must be checked, and keep masks are
+    of flat tokens.
+    """
+    model.config.need_decoder()
+    input_bt, label_bt = loss.teacher_forcing(target)
+    logits_1nv, _ = _logits(model, sides, source, input_bt, None, None, keep, None)
+    label_1n, padding_id = unpad(label_bt, _tokens(sides.target)), model.config.padding_id
+    mask_1n = None if padding_id is None else mask.token_mask(label_1n, padding_id)
+    return loss.unchecked(logits_1nv, label_1n, mask_1n, smoothing, total)
+
+
+def memory(
+    model: Transformer, source: Tensor, source_mask_bs: Tensor | None = None, least: int = LEAST
+) -> Tensor:
+    """Computes `encode` of ids that are checked; the rows of padding may hold anything, so attend
+    by the mask.
+    """
+    tokens = _worth_it(model, _real(model, source, source_mask_bs, least), least)
+    if tokens is None:
+        return model._encode(source, source_mask_bs, None, None)[0]
+    tokens = _moved(tokens, source.device)
+    return pad(_encode(model, tokens, source, source_mask_bs, None, None)[0], tokens)
+
+
+def _logits(
+    model: Transformer,
+    sides: Sides,
+    source: Tensor | None,
+    target: Tensor,
+    source_mask_bs: Tensor | None,
+    target_mask_bt: Tensor | None,
+    keep: Tree | None,
+    segment_bs: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Computes the logits of flat target tokens, `1 n v`, and the mask of the target's real
+    tokens.
+    """
+    memory_1nd, tokens = None, _tokens(sides.target)
+    if source is not None:
+        memory_1nd, source_mask_bs = _encode(
+            model, _tokens(sides.source), source, source_mask_bs, keep, segment_bs
+        )
+    keep = part(keep, "decoder")
+    mask_bt, position_bt = masked_positions(model.config, "target", target, target_mask_bt)
+    x_1nd = unpad(embed(model, "target", target, position_bt), tokens)
+    x_1nd = model.decoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
+    masks = _padded(mask_bt, tokens, tokens), None
+    if source is not None:
+        masks = masks[0], _padded(source_mask_bs, tokens, _tokens(sides.source))
+    return model.logits(model.decoder(x_1nd, memory_1nd, *masks, keep)), mask_bt
+
+
+def _encode(
+    model: Transformer,
+    tokens: Tokens,
+    source: Tensor,
+    mask_bs: Tensor | None,
+    keep: Tree | None,
+    segment_bs: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Computes the memory of flat source tokens, `1 n d`, and the mask of the source's real
+    tokens.
+    """
+    keep = part(keep, "encoder")
+    mask_bs, position_bs = masked_positions(model.config, "source", source, mask_bs)
+    x_1nd = unpad(embed(model, "source", source, position_bs, segment_bs), tokens)
+    x_1nd = model.encoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
+    return model.encoder(x_1nd, _padded(mask_bs, tokens, tokens), keep), mask_bs
+
+
+def _padded(mask_bs: Tensor | None, query: Tokens, key: Tokens) -> Any:
+    """Returns what stands for the mask of an attention from flat queries to flat keys."""
+    return PaddedMask(None if mask_bs is None else mask.padding_mask(mask_bs), query, key)
+
+
+def _tokens(side: Tokens | None) -> Tokens:
+    if side is None:
+        raise ValueError("a side that the model has needs its tokens; got None")
+    return side
+
+
+def find(function: Any, least: int = LEAST, **given: Any) -> Sides | None:
+    """Finds the tokens that lie flat when a model, or its `training_loss`, is given these
+    arguments.
+
+    None: padding is not worth leaving out, the function is another one, or the arguments do not
+    fit, which the function itself says.
+    """
+    source, target = given.get("source"), given.get("target")
+    if (pair := driver(function)) is None:
+        return None
+    model, run = pair
+    if not model.config.decoder_layers:  # every row of an encoder-only model's output is an answer
+        return None
+    if not _fits(model.config.encoder_layers, source) or not _fits(1, target):
+        return None
+    real_bs, real_bt = _real(model, source, given.get("source_mask_bs"), least), None
+    if run is training_loss:
+        real_bt, target = _depended_on(model, target, least), target[:, :-1]
+    elif given.get("skip_padding"):
+        real_bt = _real(model, target, given.get("target_mask_bt"), least)
+    found = [_worth_it(model, real, least) for real in (real_bs, real_bt)]
+    if found == [None, None]:
+        return None
+    sides = zip((source, target), found, strict=True)
+    return Sides(*(None if x is None else side or _all(x) for x, side in sides)).to(target.device)
+
+
+def _fits(layers: int, token: Tensor | None) -> bool:
+    return token is None if not layers else token is not None and token.ndim > 1
+
+
+def _depended_on(model: Transformer, target: Tensor, least: int) -> Tensor | None:
+    """Returns the places of a target on which a label that counts depends; None: all.
+
+    There the label counts, or the token is real and so may be attended to, and a label counts at
+    the place or after it.
+    """
+    counted_bt = _real(model, target[:, 1:], None, least)
+    if counted_bt is None:
+        return None
+    later_bt = counted_bt.flip(1).cumsum(1).flip(1) > 0
+    real_bt = mask.token_mask(target[:, :-1], model.config.padding_id)
+    return (counted_bt | real_bt) & later_bt
+
+
+def _real(
+    model: Transformer, token: Tensor | None, mask_bt: Tensor | None, least: int
+) -> Tensor | None:
+    """Returns which tokens are real; None: all, or too few are there to save enough."""
+    config = model.config
+    if token is None or token.shape[0] * token.shape[1] * config.model_width < least:
+        return None
+    if mask_bt is not None or config.padding_id is None or token.is_floating_point():
+        return mask_bt
+    return mask.token_mask(token, config.padding_id)
+
+
+def _worth_it(model: Transformer, mask_bt: Tensor | None, least: int) -> Tokens | None:
+    """Returns these positions as flat tokens; None if that saves too little, and in a traced
+    program, which has no values.
+    """
+    if mask_bt is None or not framework.has_values(mask_bt):
+        return None
+    total = mask_bt.numel()
+    saved = total - int(mask_bt.sum())
+    if saved == 0 or saved * LEAST_SHARE < total or saved * model.config.model_width < least:
+        return None
+    if _needs_rows(model):
+        return None
+    first_b = mask_bt.long().argmax(dim=1)  # of a row without any, position 0
+    mask_bt = mask_bt.scatter(1, first_b[:, None], True)
+    start_b = mask_bt.sum(dim=1).cumsum(0).roll(1)
+    start_b[0] = 0
+    place_bt = start_b[:, None] + (mask_bt.cumsum(dim=1) - 1).clamp(min=0)
+    index_n = mask_bt.flatten().nonzero()[:, 0]
+    if len(index_n) == 1:  # which no graph takes for one of many numbers
+        return None
+    return Tokens(index_n, place_bt, mask_bt)
+
+
+def _all(token: Tensor) -> Tokens:
+    """Returns all positions as flat tokens."""
+    return Tokens(None, None, torch.ones(token.shape[:2], dtype=torch.bool, device=token.device))
+
+
+def _moved(tokens: Tokens, device: torch.device) -> Tokens:
+    moved = Tokens(*(None if x is None else x.to(device) for x in tokens))
+    if moved.index_n is not None:
+        of_any_number(moved.index_n, 0)
+    return moved
+
+
+def _needs_rows(model: nn.Module) -> bool:
+    """Whether a module may look at the neighbours of a token: it has hooks, a `forward` of its own,
+    or is not of a known class.
+    """
+    names = ("encoder", "decoder", "logits")
+    parts = [stack for name in names if (stack := getattr(model, name, None)) is not None]
+    given = [model, *(module for stack in parts for module in stack.modules())]
+    return any(map(framework.is_changed, model.modules())) or any(
+        type(module).forward not in FORWARDS for module in given
+    )
+
+
+def unpad_keep(keep: Tree | None, sides: Sides) -> Tree | None:
+    """Takes keep masks out of their rows, except those of attention weights, which are computed in
+    rows.
+    """
+    if keep is None:
+        return None
+    stacks = {"encoder": sides.source, "decoder": sides.target}
+    return {
+        **keep,
+        **{name: _unpad_keep(keep[name], side) for name, side in stacks.items() if name in keep},
+    }
+
+
+def _unpad_keep(keep: Tree, tokens: Tokens | None) -> Tree:
+    if tokens is None:
+        return keep
+    return {
+        name: _unpad_keep(below, tokens)
+        if isinstance(below, Mapping)
+        else below
+        if name == "weights_dropout"
+        else _unpad_mask(below, tokens)
+        for name, below in keep.items()
+    }
+
+
+def _unpad_mask(keep_btd: Tensor, tokens: Tokens) -> Tensor:
+    keep_1nd = unpad(keep_btd.expand(*tokens.mask_bt.shape, -1), tokens)
+    return keep_1nd if tokens.index_n is None else of_any_number(keep_1nd, 1)
+
+
+def of_any_number(x: Tensor, axis: int) -> Tensor:
+    """Marks the tensor, for a graph that serves every number of tokens along the axis, whatever the
+    first number is.
+    """
+    torch._dynamo.mark_dynamic(x, axis, hint_override=HINT)
+    return x
