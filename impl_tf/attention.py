@@ -1,24 +1,27 @@
 """Scaled dot-product attention and multi-head attention."""
 
-import functools
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
-from . import mask, softmax
+from . import mask
 from .dropout import Dropout
-from .fast.attention import chunk_length, in_chunks
-from .fast.packing import Packing, pack, unpack
 from .framework import Configured, attached_mask, keras, register
+from .kernels.attention import (
+    in_chunks,
+    mask_logits,
+    query_key,
+    weights_value,
+    zero_empty_rows,
+)
+from .kernels.unpadding import in_rows
 from .precision import upcast_half
 from .projection import Projection
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
 
-Drop: TypeAlias = Callable[[tf.Tensor], tf.Tensor]  # dropout of the weights
 Output: TypeAlias = "tf.Tensor | tuple[tf.Tensor, tf.Tensor]"
 
 
@@ -32,15 +35,11 @@ def scaled_dot_product_attention(
     return_weights: bool = False,
     keep_bhts: tf.Tensor | None = None,
     dropout_rate: float = 0.0,
-    drop: Drop | None = None,
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
-    TensorFlow has no fused kernel for attention. Many queries are taken in chunks, unless their weights are returned or dropped, so that
-    memory grows with s, not with t s. drop: the dropout of the weights, where there is no keep mask.
+    TensorFlow has no fused kernel for attention.
     """
-    if keep_bhts is not None:
-        drop = functools.partial(Dropout.drop, keep=keep_bhts, rate=dropout_rate)
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, _ = query_bthk.shape
     scores = batch, heads, target, key_bsgk.shape[1]
@@ -48,79 +47,52 @@ def scaled_dot_product_attention(
         checks.check_mask(mask_bhts.shape, mask_bhts.dtype.name, scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, bias_bhts.dtype.name, scores)
-    key_bgks, value_bgse = (
-        tf.transpose(key_bsgk, [0, 2, 3, 1]),
-        tf.transpose(value_bsge, [0, 2, 1, 3]),
-    )
-    if (
-        not return_weights
-        and drop is None
-        and (length := chunk_length(query_bthk, key_bsgk.shape[1]))
-    ):
-        return in_chunks(
-            attend_by_head, length, query_bthk, key_bgks, value_bgse, mask_bhts, bias_bhts, causal
-        )
-    if causal:
-        mask_bhts = mask.combine_masks(
-            mask_bhts, mask.causal_mask(*(keras.ops.shape(x)[1] for x in (query_bthk, key_bsgk)))
-        )
-    return attend_by_head(
-        query_bthk, key_bgks, value_bgse, mask_bhts, bias_bhts, drop, return_weights
-    )
+    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal
+    if not return_weights and keep_bhts is None:
+        return in_chunks(_attention, *given)
+    output_bthe, weights_bhts = _attention(*given, return_weights, keep_bhts, dropout_rate)
+    return (output_bthe, weights_bhts) if return_weights else output_bthe
 
 
-def attend_by_head(
+def _attention(
     query_bthk: tf.Tensor,
-    key_bgks: tf.Tensor,
-    value_bgse: tf.Tensor,
+    key_bsgk: tf.Tensor,
+    value_bsge: tf.Tensor,
     mask_bhts: tf.Tensor | None = None,
     bias_bhts: tf.Tensor | None = None,
-    drop: Drop | None = None,
+    causal: bool = False,
     return_weights: bool = False,
-) -> Output:
-    """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`, of keys and values as they are multiplied.
+    keep_bhts: tf.Tensor | None = None,
+    dropout_rate: float = 0.0,
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """The output, of all queries together, and the weights or None.
 
-    Two matrix products for each key head: the queries of the heads that share it are the rows n of one product, and no key is repeated.
-    Half precision is multiplied in float32 here too: on a CPU a batched product would also be summed in half precision. A query without a
-    key has the mean of the values until its output is zeroed, which is a smaller array than the weights.
+    A query that may attend to nothing has the mean of the values until its output is zeroed.
     """
-    batch, target, heads, head_size = keras.ops.shape(query_bthk)
-    _, groups, source, size = keras.ops.shape(value_bgse)
-    scaled_bhtk = tf.transpose(upcast_half(query_bthk) * head_size**-0.5, [0, 2, 1, 3])
-    scaled_bgnk = tf.reshape(scaled_bhtk, [batch, groups, heads // groups * target, head_size])
-    logits_bhts = tf.reshape(
-        tf.matmul(scaled_bgnk, upcast_half(key_bgks)), [batch, heads, target, source]
-    )
+    (_, target, _, head_size), source = keras.ops.shape(query_bthk), keras.ops.shape(key_bsgk)[1]
+    logits_bhts = query_key(upcast_half(query_bthk) * head_size**-0.5, key_bsgk)
     if bias_bhts is not None:
         logits_bhts += upcast_half(bias_bhts)
-        mask_bhts = mask.combine_masks(
-            mask_bhts, bias_bhts > tf.constant(float("-inf"), bias_bhts.dtype)
-        )
-    logits_bhts, present_bht1 = softmax.mask_logits(logits_bhts, mask_bhts)
+        allowed_bhts = bias_bhts > tf.constant(float("-inf"), bias_bhts.dtype)
+        mask_bhts = mask.combine_masks(mask_bhts, allowed_bhts)
+    if causal:
+        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source))
+    logits_bhts, present_bht1 = mask_logits(logits_bhts, mask_bhts)
     weights_bhts = tf.cast(tf.nn.softmax(logits_bhts), query_bthk.dtype)
-    dropped_bhts = weights_bhts if drop is None else drop(weights_bhts)
-    dropped_bgns = tf.reshape(
-        upcast_half(dropped_bhts), [batch, groups, heads // groups * target, source]
-    )
-    output_bhte = tf.reshape(
-        tf.matmul(dropped_bgns, upcast_half(value_bgse)), [batch, heads, target, size]
-    )
-    output_bthe = tf.transpose(softmax.zero_empty_rows(output_bhte, present_bht1), [0, 2, 1, 3])
-    output_bthe = tf.cast(output_bthe, value_bgse.dtype)
-    return (
-        (output_bthe, softmax.zero_empty_rows(weights_bhts, present_bht1))
-        if return_weights
-        else output_bthe
-    )
+    dropped_bhts = Dropout.drop(weights_bhts, keep_bhts, dropout_rate)
+    output_bthe = weights_value(dropped_bhts, value_bsge)
+    present_bth1 = None if present_bht1 is None else tf.transpose(present_bht1, [0, 2, 1, 3])
+    output_bthe = tf.cast(zero_empty_rows(output_bthe, present_bth1), value_bsge.dtype)
+    return output_bthe, zero_empty_rows(weights_bhts, present_bht1) if return_weights else None
 
 
 @register
 class MultiHeadAttention(Configured):
-    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
+    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
+    `output = sum_i head_i W_i^O + b^O`.
 
-    Keras layers have a property `output`, so W^O and b^O are those of `output_projection`. Keys that Keras masked (Masking, mask_zero) are
-    not attended to.
-    packing, memory_packing: where query and memory are packed, and so is the output; masks, bias and weights are those of rows.
+    W^O and b^O are those of `output_projection`, since Keras layers have a property `output`. Keys
+    that Keras masked (Masking, mask_zero) are not attended to.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
@@ -152,34 +124,24 @@ class MultiHeadAttention(Configured):
         return_weights: bool = False,
         keep_bhts: tf.Tensor | None = None,
         training: bool | None = None,
-        packing: Packing | None = None,
-        memory_packing: Packing | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.config.model_width)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         if (mask_bs := attached_mask(memory_bsd)) is not None:
             mask_bhts = mask.combine_masks(mask_bhts, mask.padding_mask(mask_bs))
-        query_bthk = unpack(self.queries(query_btd), packing)
-        key_bsgk, value_bsge = (unpack(x, memory_packing) for x in self.keys_and_values(memory_bsd))
-        return self.attend(
-            query_bthk,
-            key_bsgk,
-            value_bsge,
-            mask_bhts,
-            bias_bhts,
-            causal,
-            return_weights,
-            keep_bhts,
-            training,
-            packing,
+        query_bthk, (key_bsgk, value_bsge) = (
+            self.queries(query_btd),
+            self.keys_and_values(memory_bsd),
         )
+        rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training
+        return self.attend(query_bthk, key_bsgk, value_bsge, *rest)
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
         """`x W^Q + b^Q`, `b t h k`."""
         return self.query(query_btd)
 
     def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """`m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`: the part that no query changes, so that it is computed once."""
+        """The part that no query changes: `m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`."""
         return self.key(memory_bsd), self.value(memory_bsd)
 
     def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -197,26 +159,34 @@ class MultiHeadAttention(Configured):
         return_weights: bool = False,
         keep_bhts: tf.Tensor | None = None,
         training: bool | None = None,
-        packing: Packing | None = None,
     ) -> Output:
-        """The rest: the attention of these queries to these keys and values, and the output's projection."""
-        drops = keep_bhts is not None or (training and self.weights_dropout.rate)
-        drop = (
-            (lambda weights_bhts: self.weights_dropout(weights_bhts, keep_bhts, training=training))
-            if drops
-            else None
+        """The attention of these queries to these keys and values, and the output's projection."""
+        rest = bias_bhts, causal, return_weights, keep_bhts, training
+        output_bthe, weights_bhts = in_rows(
+            self._attend, query_bthk, key_bsgk, value_bsge, mask_bhts, *rest
         )
+        output_btd = self.output_projection(output_bthe)
+        return (output_btd, weights_bhts) if return_weights else output_btd
+
+    def _attend(
+        self,
+        query_bthk: tf.Tensor,
+        key_bsgk: tf.Tensor,
+        value_bsge: tf.Tensor,
+        mask_bhts: tf.Tensor | None,
+        bias_bhts: tf.Tensor | None,
+        causal: bool,
+        return_weights: bool,
+        keep_bhts: tf.Tensor | None,
+        training: bool | None,
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Output and, if they are returned, weights; in training with a keep mask of its own."""
+        if keep_bhts is None:
+            batch, target, heads, _ = keras.ops.shape(query_bthk)
+            shape = batch, heads, target, keras.ops.shape(key_bsgk)[1]
+            keep_bhts = self.weights_dropout.draw(shape, training)
+        settings = mask_bhts, bias_bhts, causal, return_weights, keep_bhts
         attended = scaled_dot_product_attention(
-            query_bthk,
-            key_bsgk,
-            value_bsge,
-            mask_bhts,
-            bias_bhts,
-            causal,
-            return_weights,
-            drop=drop,
+            query_bthk, key_bsgk, value_bsge, *settings, self.weights_dropout.rate
         )
-        if return_weights:
-            output_bthe, weights_bhts = attended
-            return self.output_projection(pack(output_bthe, packing)), weights_bhts
-        return self.output_projection(pack(attended, packing))
+        return attended if return_weights else (attended, None)

@@ -1,22 +1,34 @@
-"""Decoding in steps: the keys and values of what has been read are kept, so that a step computes its own tokens only."""
+"""Decoding in steps: the keys and values of the tokens that were read are kept, so that a step
+computes its own tokens only.
 
-from collections.abc import Sequence
-from functools import partial
+A cache has one length, and a step writes into it in place. source_mask_bs (not in a decoder-only
+model), target_mask_bt and layers (of each the keys `b g k s` and values `b g s e` of self_attention
+and cross_attention, as they are multiplied) are the reference's. Beside them: read, the number of
+tokens that each row has read; start, how many of these only fill up its length, which positions
+that are numbered from the row's first token do not count; position_td, the vectors of positions.
+
+The rows n of the target are the w beams of the first row b, then those of the next. The beams of a
+row share their keys: those of all beams' first tokens, of the second, ...; target_mask_bt,
+`n (t w)`, says which of them are the real tokens of the beam's own past.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
-from . import mask
-from .fast import cache as fast
-from .fast.cache import Cache
-from .fast.compiled import compiled as graph
-from .fast.fused import fused
+from . import inputs, mask
+from .framework import keras
+from .layers import DecoderLayer
+from .positional_encoding import positional_encoding
 from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
+
+Cache: TypeAlias = Mapping[str, Any]
 
 
 def start_cache(
@@ -27,38 +39,50 @@ def start_cache(
     *,
     length: int,
 ) -> Cache:
-    """The cache before the first token: keys and values of the memory, which no step changes, and room for those of the target.
+    """The cache before the first token: keys and values of the memory, and room for the target's.
 
-    memory_bsd: None of a decoder alone, which needs batch, the number of rows.
-    length: how many tokens of the target it can hold. source_mask_bs: boolean, True = real token of the source.
-    Raises ValueError on shapes that do not fit, and where there is no decoder.
+    memory_bsd: None in a decoder-only model, which needs batch, the number of rows. length: the
+    tokens of the target that the cache can hold. source_mask_bs: boolean, True = real token.
+    Raises ValueError on shapes that do not fit, and without a decoder.
     """
-    config = model.config
+    config, dtype = model.config, model.compute_dtype
     config.need_decoder()
     memory_bsd = None if memory_bsd is None else tf.convert_to_tensor(memory_bsd)
-    checks.check_memory(
-        config.cross_attention,
-        config.model_width,
-        None if memory_bsd is None else memory_bsd.shape,
-        source_mask_bs,
-    )
-    checks.check_batch(batch, None if memory_bsd is None else memory_bsd.shape[0])
+    memory_shape = None if memory_bsd is None else memory_bsd.shape
+    checks.check_memory(config.cross_attention, config.model_width, memory_shape, source_mask_bs)
+    checks.check_batch(batch, None if memory_shape is None else memory_shape[0])
     if source_mask_bs is not None and memory_bsd is not None:
         source_mask_bs = tf.convert_to_tensor(source_mask_bs)
         checks.check_token_mask(
             "source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2]
         )
-    rows: Any = batch if memory_bsd is None else memory_bsd.shape[0]
-    return fast.empty(model, memory_bsd, source_mask_bs, rows, length)
+    rows: Any = batch if memory_shape is None else memory_shape[0]
+    layers = []
+    for layer in model.decoder.layers:
+        key_bgks = tf.zeros([rows, config.key_value_heads, config.key_size, length], dtype)
+        value_bgse = tf.zeros([rows, config.key_value_heads, length, config.value_size], dtype)
+        layers.append({"self_attention": (key_bgks, value_bgse)})
+        if memory_bsd is not None:
+            keys_and_values = layer.cross_attention.keys_and_values(memory_bsd)
+            layers[-1]["cross_attention"] = _by_head(*keys_and_values)
+    return {
+        **({} if memory_bsd is None else {"source_mask_bs": source_mask_bs}),
+        "target_mask_bt": tf.zeros([rows, length], tf.bool),
+        "layers": layers,
+        "read": tf.constant(0),
+        "start": tf.constant(0),
+        "position_td": _position_vectors(model, length),
+    }
 
 
 def decode_step(
     model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, Cache]:
-    """Logits `b t v` of the next t tokens of the target, and the cache after them: those rows of `decode` on the whole target.
+    """Logits `b t v` of the next t tokens of the target, those rows of `decode`, and the cache after.
 
-    target and target_mask_bt: of these tokens only; t may differ from step to step. Evaluation alone: nothing is dropped.
-    Raises ValueError on ids, masks and shapes that do not fit and, where the values are known, on more tokens than the cache can hold.
+    target and target_mask_bt: of these tokens only; t may differ from step to step. In evaluation.
+    Raises ValueError on ids, masks and shapes that do not fit and, if the values are known, on more
+    tokens than the cache can hold.
     """
     target = tf.convert_to_tensor(target)
     checks.check_same_batch(cache=cache["target_mask_bt"].shape, target=target.shape)
@@ -75,7 +99,72 @@ def decode_step(
         checks.check_length(int(read) + target.shape[1], model.config.max_positions)
         if int(read) + target.shape[1] > length:
             raise ValueError(f"the cache holds {length} tokens; got {int(read) + target.shape[1]}")
-    return fast.forward_step(model, target, cache, target_mask_bt)
+    return forward_step(model, target, cache, target_mask_bt)
+
+
+def forward_step(
+    model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor
+) -> tuple[tf.Tensor, Cache]:
+    """`decode_step` on arguments that are checked."""
+    read, source_mask_bs, width = cache["read"], cache.get("source_mask_bs"), beams(cache)
+    (rows, count), vocabulary = target.shape[:2], model.config.target_vocabulary
+    batch, queries = rows // width, count * width
+    mask_bt = _with_tokens(cache, target_mask_bt, width)
+    token_s = tf.range(mask_bt.shape[1]) // width  # the token that each key is of
+    position_bt = _positions(model.config, mask_bt, token_s, cache, count)
+    x_btd = inputs.embed(model, "target", target, position_bt, position_pd=cache["position_td"])
+    x_btd = tf.reshape(_by_token(x_btd, width), [batch, queries, x_btd.shape[2]])
+    not_after_ts = token_s <= read + tf.range(count)[:, tf.newaxis]
+    self_mask_bhts = tf.reshape(
+        _by_token(mask_bt[:, tf.newaxis] & not_after_ts, width),
+        [batch, 1, queries, mask_bt.shape[1]],
+    )
+    masks = self_mask_bhts, None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
+    layers = []
+    for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
+        x_btd, layer_cache = _decoder_layer_step(layer, x_btd, layer_cache, read * width, *masks)
+        layers.append(layer_cache)
+    logits_btwv = tf.reshape(
+        model.head(model.decoder.normalise(x_btd)), [batch, count, width, vocabulary]
+    )
+    logits_btv = tf.reshape(tf.transpose(logits_btwv, [0, 2, 1, 3]), [rows, count, vocabulary])
+    read_too = {"target_mask_bt": mask_bt, "layers": layers, "read": read + count}
+    return logits_btv, {**cache, **read_too}
+
+
+def _decoder_layer_step(
+    layer: DecoderLayer,
+    x_btd: tf.Tensor,
+    cache: Mapping[str, Any],
+    place: tf.Tensor,
+    self_mask_bhts: tf.Tensor,
+    cross_mask_bhts: tf.Tensor | None,
+) -> tuple[tf.Tensor, dict[str, Any]]:
+    """`DecoderLayer` on the next tokens, in evaluation, and its cache with their keys and values,
+    which are written from that place on."""
+    new_cache = dict(cache)
+
+    def attend(y_btd: tf.Tensor) -> tf.Tensor:
+        query_bthk, *new = layer.self_attention.project(y_btd)
+        (key_bgks, value_bgse), (new_key_bgks, new_value_bgse) = (
+            cache["self_attention"],
+            _by_head(*new),
+        )
+        # In place within a graph if nothing else reads the old ones.
+        key_bgks = keras.ops.slice_update(key_bgks, tf.stack([0, 0, 0, place]), new_key_bgks)
+        value_bgse = keras.ops.slice_update(value_bgse, tf.stack([0, 0, place, 0]), new_value_bgse)
+        new_cache["self_attention"] = key_bgks, value_bgse
+        return layer.self_attention.attend(
+            query_bthk, *_by_position(key_bgks, value_bgse), self_mask_bhts
+        )
+
+    def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
+        keys_and_values = _by_position(*cache["cross_attention"])
+        attention = layer.cross_attention
+        return attention.attend(attention.queries(y_btd), *keys_and_values, cross_mask_bhts)
+
+    x_btd = layer.run(x_btd, attend, attend_to_memory if "cross_attention" in cache else None)
+    return x_btd, new_cache
 
 
 def decode_in_steps(
@@ -85,16 +174,15 @@ def decode_in_steps(
     splits: Sequence[int],
     source_mask_bs: tf.Tensor | None = None,
     target_mask_bt: tf.Tensor | None = None,
-    compiled: bool = False,
+    step: Callable[..., tuple[tf.Tensor, Cache]] = decode_step,
 ) -> tf.Tensor:
-    """`decode`, in steps of so many tokens: the same logits `b t v`, however the target is split, by the model that the searches run.
+    """`decode` in steps of the lengths `splits`: the same logits `b t v`, however t is split.
 
-    compiled: a step is one graph compiled by XLA for each length in splits. Raises ValueError as `decode`, and where splits are not lengths
-    of at least 1 that add up to t.
+    step: `decode_step`, which a caller may compile. Raises ValueError as `decode`, and if splits
+    are not lengths of at least 1 that add up to t.
     """
     target = tf.convert_to_tensor(target)
-    model = fused(model)
-    model.token_embedding("target").check_ids(target)
+    model.target_embedding.check_ids(target)
     checks.check_splits(splits, target.shape)
     checks.check_length(target.shape[1], model.config.max_positions)
     if target_mask_bt is not None:
@@ -104,27 +192,90 @@ def decode_in_steps(
         )
     batch = target.shape[0] if memory_bsd is None else None
     cache, logits = start_cache(model, memory_bsd, source_mask_bs, batch, length=sum(splits)), []
-    step = partial(decode_step, model)
-    run = graph(step) if compiled else step
     for end, length in zip(accumulate(splits), splits, strict=True):
         part = slice(end - length, end)
-        logits_btv, cache = run(
-            target[:, part], cache, None if target_mask_bt is None else target_mask_bt[:, part]
-        )
+        part_mask_bt = None if target_mask_bt is None else target_mask_bt[:, part]
+        logits_btv, cache = step(model, target[:, part], cache, part_mask_bt)
         logits.append(logits_btv)
     return tf.concat(logits, axis=1)
 
 
 def reorder(cache: Cache, row_b: tf.Tensor) -> Cache:
-    """The cache whose row i is what row `row_b[i]` was: beams that live on take their past with them.
+    """The cache whose row i is row `row_b[i]`: beams that live on take their past with them.
 
-    Beams share their keys: each continues one of its own source by taking over which keys are its past.
+    Beams share their keys: a beam continues another one of its source if it takes over which keys
+    are the other's past.
     """
-    names = (
-        ("target_mask_bt",)
-        if fast.beams(cache) > 1
-        else ("source_mask_bs", "target_mask_bt", "layers")
-    )
+    names = ["target_mask_bt"]
+    if beams(cache) == 1:
+        names += ["source_mask_bs", "layers"]
     held = {name: cache[name] for name in names if name in cache}
     moved = tf.nest.map_structure(lambda x: None if x is None else tf.gather(x, row_b), held)
     return {**cache, **moved}
+
+
+def beams(cache: Cache) -> int:
+    """The number of rows of the target that share the keys of a row."""
+    return cache["target_mask_bt"].shape[1] // cache["position_td"].shape[0]
+
+
+def branch(cache: Cache, count: int) -> Cache:
+    """The cache of count beams for every row; they have all read what the row has."""
+
+    def apart(x: tf.Tensor, axis: int) -> tf.Tensor:
+        """The positions of that axis, each followed by room for those of the other beams."""
+        wider = tf.stack([x, *[tf.zeros_like(x)] * (count - 1)], axis=axis + 1)
+        return tf.reshape(wider, [*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :]])
+
+    layers = []
+    for layer in cache["layers"]:
+        key_bgks, value_bgse = layer["self_attention"]
+        layers.append({**layer, "self_attention": (apart(key_bgks, 3), apart(value_bgse, 2))})
+    mask_bt = apart(tf.repeat(cache["target_mask_bt"], count, axis=0), 1)
+    return {**cache, "target_mask_bt": mask_bt, "layers": layers}
+
+
+def _position_vectors(model: Transformer, length: int) -> tf.Tensor:
+    """The vectors of the first positions; a learned table that is shorter serves fewer."""
+    position_t = tf.range(length)
+    if model.config.positions == "learned":
+        position_t = tf.minimum(position_t, model.config.max_positions - 1)
+        return model.target_position_embedding(position_t[tf.newaxis])[0]
+    return positional_encoding(position_t, model.config.model_width, model.compute_dtype)
+
+
+def _by_head(key_bsgk: tf.Tensor, value_bsge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """`b g k s` and `b g s e`: by position, a step compiled by XLA takes eight times as long."""
+    return tf.transpose(key_bsgk, [0, 2, 3, 1]), tf.transpose(value_bsge, [0, 2, 1, 3])
+
+
+def _by_position(key_bgks: tf.Tensor, value_bgse: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """`b s g k` and `b s g e`, which XLA does not make: attention transposes them back."""
+    return tf.transpose(key_bgks, [0, 3, 1, 2]), tf.transpose(value_bgse, [0, 2, 1, 3])
+
+
+def _with_tokens(cache: Cache, target_mask_bt: tf.Tensor, width: int) -> tf.Tensor:
+    """The mask of the keys, those of the next tokens among them."""
+    rows, count = target_mask_bt.shape
+    own_b1w = tf.tile(tf.eye(width, dtype=tf.bool), [rows // width, 1])[:, tf.newaxis]
+    new_bt = tf.reshape(target_mask_bt[..., tf.newaxis] & own_b1w, [rows, count * width])
+    place = tf.stack([0, cache["read"] * width])
+    return keras.ops.slice_update(cache["target_mask_bt"], place, new_bt)
+
+
+def _positions(
+    config: TransformerConfig, mask_bs: tf.Tensor, token_s: tf.Tensor, cache: Cache, count: int
+) -> tf.Tensor:
+    """The positions of the next count tokens, from the first real one, or from the row's first."""
+    if config.position_start == "row":
+        first_b1 = tf.fill([mask_bs.shape[0], 1], cache["start"])
+    else:
+        place_bs = tf.where(mask_bs, token_s, mask_bs.shape[1])
+        first_b1 = tf.reduce_min(place_bs, axis=1, keepdims=True)
+    return tf.maximum(cache["read"] + tf.range(count) - first_b1, 0)
+
+
+def _by_token(x_btd: tf.Tensor, width: int) -> tf.Tensor:
+    """`b t w d`: the first tokens of all beams of a row, then the second ones, as their keys lie."""
+    x_bwtd = tf.reshape(x_btd, [x_btd.shape[0] // width, width, *x_btd.shape[1:]])
+    return tf.transpose(x_bwtd, [0, 2, 1, 3])

@@ -1,4 +1,4 @@
-"""An encoder alone, from token ids to the classes of a row and the logits of masked tokens, and the loss of its classes."""
+"""Encoder-only models: classes of a row, logits of masked tokens, and the loss of the classes."""
 
 from collections.abc import Callable
 
@@ -7,18 +7,21 @@ import tensorflow as tf
 from reference_numpy import checks
 
 from . import loss
+from .dropout import Keep, part
 from .framework import Configured
-from .layers import Keep
 
-__all__ = ["EncoderOnly"]
+__all__ = ["EncoderHeads"]
 
 
-class EncoderOnly(Configured):
-    """The methods of a Transformer that has no decoder. Arguments and errors as `encode`."""
+class EncoderHeads(Configured):
+    """The methods of a Transformer that has no decoder; arguments and errors are those of `encode`."""
 
     @property
     def answer(self) -> Callable[..., tf.Tensor]:
-        """What a call of the model runs: the method of its head, or `encode` without one. Raises ValueError where there are two heads."""
+        """The method that a call of the model runs: that of its head, or `encode` without one.
+
+        Raises ValueError on two heads.
+        """
         config = self.config
         config.need_one_head()
         return (
@@ -34,25 +37,28 @@ class EncoderOnly(Configured):
         source: tf.Tensor,
         source_mask_bs: tf.Tensor | None = None,
         keep: Keep | None = None,
-        training: bool | None = None,
         segment_bs: tf.Tensor | None = None,
+        training: bool | None = None,
     ) -> tf.Tensor:
-        """`pooler(encode(source))`, `b r`: one vector for each row. Raises ValueError where the config has no pooler."""
+        """`pooler(encode(source))`, `b r`: one vector for each row. Raises ValueError without a pooler."""
         self.config.need("pooler")
-        return self.pooler(self.encode(source, source_mask_bs, keep, training, segment_bs))
+        return self.pooler(self.encode(source, source_mask_bs, keep, segment_bs, training))
 
     def classify(
         self,
         source: tf.Tensor,
         source_mask_bs: tf.Tensor | None = None,
         keep: Keep | None = None,
-        training: bool | None = None,
         segment_bs: tf.Tensor | None = None,
+        training: bool | None = None,
     ) -> tf.Tensor:
-        """`classifier(pool(source))`, `b c`: the logits of each row's classes. Raises ValueError where the config has none."""
+        """`classifier(pool(source))`, `b c`: the logits of each row's classes.
+
+        Raises ValueError without classes.
+        """
         self.config.need("classes")
-        pooled_br = self.pool(source, source_mask_bs, keep, training, segment_bs)
-        return self.classifier(pooled_br, (keep or {}).get("classifier_dropout"), training=training)
+        pooled_br = self.pool(source, source_mask_bs, keep, segment_bs, training)
+        return self.classifier(pooled_br, part(keep, "classifier_dropout"), training=training)
 
     def classification_loss(
         self,
@@ -65,11 +71,14 @@ class EncoderOnly(Configured):
         segment_bs: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        """The cross-entropy of the class of every row: a scalar, of the dtype of the variables. label_b: integer classes."""
+        """The cross-entropy of the class of every row, a scalar, of the dtype of the variables.
+
+        label_b: integer classes.
+        """
         label_b = tf.convert_to_tensor(label_b)
         checks.check_classes(label_b.shape, label_b.dtype.name)
         logits_bc = tf.cast(
-            self.classify(source, source_mask_bs, keep, training, segment_bs), self.variable_dtype
+            self.classify(source, source_mask_bs, keep, segment_bs, training), self.variable_dtype
         )
         return loss.cross_entropy(
             logits_bc[:, tf.newaxis], label_b[:, tf.newaxis], None, smoothing, total
@@ -80,15 +89,15 @@ class EncoderOnly(Configured):
         source: tf.Tensor,
         source_mask_bs: tf.Tensor | None = None,
         keep: Keep | None = None,
-        training: bool | None = None,
         segment_bs: tf.Tensor | None = None,
+        training: bool | None = None,
     ) -> tf.Tensor:
-        """`masked_language_head(encode(source))`, `b s v`: scores of what stands at every position, given all of the row.
+        """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position.
 
-        Raises ValueError where the config has no such head.
+        Raises ValueError without such a head.
         """
         self.config.need("masked_language_head")
-        x_bsd = self.encode(source, source_mask_bs, keep, training, segment_bs)
+        x_bsd = self.encode(source, source_mask_bs, keep, segment_bs, training)
         return self.masked_language_head(
             x_bsd, self.source_embedding.adapted() if self.config.tie_logits else None
         )

@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
@@ -17,6 +17,7 @@ from reference_numpy.suggestions import known
 __all__ = [
     "INPUTS",
     "Configured",
+    "Model",
     "Recomputed",
     "Traced",
     "attached_mask",
@@ -32,25 +33,38 @@ __all__ = [
 
 if keras.backend.backend() != "tensorflow":
     raise ValueError(
-        f"impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got {keras.backend.backend()}"
+        "impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); "
+        f"got {keras.backend.backend()}"
     )
 
 register = keras.saving.register_keras_serializable(package="rosettaformer")
 
-INPUTS = (
-    "source",
-    "target",
-    "source_mask_bs",
-    "target_mask_bt",
-    "segment_bs",
-)  # the tensors that a model is called with
+# The tensors that a model is called with.
+INPUTS = ("source", "target", "source_mask_bs", "target_mask_bt", "segment_bs")
+
+
+class Model(Protocol):
+    """The parts of a Transformer that the pages below it use."""
+
+    config: TransformerConfig
+    encoder: Any
+    decoder: Any
+
+    def embed(
+        self,
+        side: str,
+        token: tf.Tensor,
+        mask_bt: tf.Tensor | None = None,
+        segment_bt: tf.Tensor | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor | None]: ...
 
 
 class Recomputed:
     """A Keras layer that keras.RematScope can compute again.
 
-    Keras hands all arguments of a call to `tf.recompute_grad`, which takes floating tensors: the others are held for it. Computed again,
-    the layer has the arguments, masks, training mode and random numbers that it had.
+    Keras hands all arguments of a call to `tf.recompute_grad`, which takes floating tensors: the
+    others are held for it. Computed again, the layer has the arguments, masks, training mode and
+    random numbers that it had.
     """
 
     _remat_mode: Any  # of Keras
@@ -104,9 +118,11 @@ def _assign(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
 
 
 class Traced(Recomputed, keras.layers.Layer):
-    """A Keras layer that gives its output's shape, by default that of its first input, for `summary`.
+    """A Keras layer that gives its output's shape, by default that of its first input, for
+    `summary`.
 
-    A symbolic call is traced all the same, so that its checks hold. The output has the mask that Keras attached to the first input.
+    A symbolic call is traced all the same, so that its checks hold. The output has the mask that
+    Keras attached to the first input.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -121,7 +137,10 @@ class Traced(Recomputed, keras.layers.Layer):
 
 
 class Configured(Traced):
-    """A Keras layer of a TransformerConfig, which is saved as a plain mapping. The layers that are its attributes are built with it."""
+    """A Keras layer of a TransformerConfig, which is saved as a plain mapping.
+
+    The layers that are its attributes are built with it.
+    """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -141,7 +160,8 @@ class Configured(Traced):
 
 
 def id_bounds(ids: Any) -> tuple[int, ...]:
-    """The smallest and the largest id of a tensor or array; () where they are not integers, or none, or not known: in a graph."""
+    """The smallest and the largest id of a tensor or array; () if they are not integers, if there
+    are none, or if a graph does not know them."""
     check_dense(ids)
     if tf.is_symbolic_tensor(ids):
         return ()
@@ -150,27 +170,30 @@ def id_bounds(ids: Any) -> tuple[int, ...]:
 
 
 def check_dense(*given: Any) -> None:
-    """Raises ValueError where one is a ragged or a sparse tensor."""
+    """Raises ValueError on a ragged and on a sparse tensor."""
     for x in given:
         if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
             raise ValueError(
-                f"ids and masks must be dense tensors, whose shorter rows are padded; got a {type(x).__name__}"
+                "ids and masks must be dense tensors, whose shorter rows are padded; "
+                f"got a {type(x).__name__}"
             )
 
 
 def ids(token: Any) -> Any:
-    """Floating ids `b t` of a graph as integers, as keras.layers.Embedding casts them: `fit` under a strategy builds a model with such."""
+    """Floating ids `b t` of a graph as integers, as keras.layers.Embedding casts them: `fit` under a
+    strategy builds a model with such ids."""
     symbolic = tf.is_symbolic_tensor(token) and token.dtype.is_floating and len(token.shape) == 2
     return tf.cast(token, tf.int64) if symbolic else token
 
 
 def attached_mask(x: Any) -> tf.Tensor | None:
-    """The mask `b t` that Keras attached to a tensor, True = real token: that of keras.layers.Masking, or of Embedding with mask_zero."""
+    """The mask `b t` that Keras attached to a tensor (Masking, mask_zero), True = real token."""
     return getattr(x, "_keras_mask", None)
 
 
 def other_layers(model: keras.layers.Layer) -> list[Any]:
-    """The layers of a Transformer that are not of this package or have a `call` of their own, and itself where it computes otherwise."""
+    """The layers of a Transformer that are not of this package or have a `call` of their own, and
+    the model itself if it computes otherwise; it may train in its own way."""
     package = __name__.partition(".")[0]
 
     def is_own(layer: Any) -> bool:
@@ -178,42 +201,43 @@ def other_layers(model: keras.layers.Layer) -> list[Any]:
         own = next(
             (base for base in kind.__mro__ if base.__module__.partition(".")[0] == package), None
         )
-        computing = (
-            ("call", "encode", "decode", "embed", "head") if layer is model else ()
-        )  # a model may train in its own way
-        same = (
-            all(getattr(kind, name) is getattr(own, name) for name in computing)
-            if computing
-            else kind is own
-        )
+        if layer is not model:
+            return kind is own and "call" not in vars(layer)
+        computing = ("call", "encode", "decode", "embed", "head")
+        same = all(getattr(kind, name) is getattr(own, name) for name in computing)
         return same and "call" not in vars(layer)
 
     return [layer for layer in model._flatten_layers() if not is_own(layer)]
 
 
 def check_total_given(total: Any) -> None:
-    """Raises ValueError where one of several replicas of a tf.distribute.Strategy would count its own rows only."""
+    """Raises ValueError if one of several replicas of a tf.distribute.Strategy would count only its
+    own rows."""
     replica = tf.distribute.get_replica_context()
     if total is None and replica is not None and replica.num_replicas_in_sync > 1:
         raise ValueError(
-            f"under a strategy of {replica.num_replicas_in_sync} replicas, whose gradients are summed, total must be given: "
-            "the number of labels that count in the rows of all replicas; got None"
+            f"under a strategy of {replica.num_replicas_in_sync} replicas, whose gradients are "
+            "summed, total must be given: the number of labels that count in the rows of all "
+            "replicas; got None"
         )
 
 
 def by_name(
     config: TransformerConfig, source: Any, target: Any = None, **others: Any
 ) -> dict[str, Any]:
-    """The arguments of a model's call (or their shapes) by name. The first may hold others: a pair, source and target, or a mapping of
-    names in INPUTS; to a decoder alone it is the target. Raises ValueError on other names, on what is given twice, without a target, and on
-    tensors that are not dense.
+    """The arguments of a model's call (or their shapes) by name.
+
+    The first may hold others: a pair, source and target, or a mapping of names in INPUTS; to a
+    decoder-only model it is the target. Raises ValueError on other names, on what is given twice,
+    without a target, and on tensors that are not dense.
     """
     given = dict.fromkeys(INPUTS) | others | {"source": source, "target": target}
     if isinstance(source, Mapping):
         known("input", source, INPUTS)
         if twice := [name for name in source if name != "source" and given[name] is not None]:
             raise ValueError(
-                f"an input must be given once; got {', '.join(twice)} in the mapping and as an argument"
+                f"an input must be given once; got {', '.join(twice)} in the mapping and as an "
+                "argument"
             )
         given |= {"source": None, **source}
     elif target is None and not config.encoder_layers:
@@ -230,7 +254,8 @@ def by_name(
     ):
         came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
         raise ValueError(
-            f"the model must be given source and target: as two arguments, a pair, or a mapping of these names; got {came}"
+            "the model must be given source and target: as two arguments, a pair, or a mapping of "
+            f"these names; got {came}"
         )
     check_dense(*given.values())
     return given

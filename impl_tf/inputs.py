@@ -1,17 +1,12 @@
-"""What the first layer of a stack is given: the sum of token embedding, position and segment, and its norm."""
-
-from typing import TYPE_CHECKING
+"""The input of a stack: the sum of token embedding, position and segment, and its norm."""
 
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
 from . import mask
-from .framework import attached_mask, keras
+from .framework import Model, attached_mask, keras
 from .positional_encoding import positional_encoding, token_positions
-
-if TYPE_CHECKING:
-    from .transformer import Transformer
 
 __all__ = ["embed", "masked_positions", "table"]
 
@@ -19,10 +14,10 @@ __all__ = ["embed", "masked_positions", "table"]
 def masked_positions(
     config: TransformerConfig, side: str, token: tf.Tensor, mask_bt: tf.Tensor | None = None
 ) -> tuple[tf.Tensor | None, tf.Tensor]:
-    """Which tokens are real, by default those of Keras' mask or every id but the padding id, and the position of each, both `b t`; None:
-    every token is.
+    """Which tokens are real, and the position of each, both `b t`; None: every token is real.
 
-    side: "source" or "target". Raises ValueError on masks that do not fit, and on more tokens than there are positions.
+    By default those of Keras' mask, or every id but the padding id. side: "source" or "target".
+    Raises ValueError on masks that do not fit, and on more tokens than there are positions.
     """
     checks.check_length(token.shape[1], config.max_positions)
     mask_bt = attached_mask(token) if mask_bt is None else mask_bt
@@ -35,37 +30,36 @@ def masked_positions(
 
 
 def embed(
-    model: "Transformer",
+    model: Model,
     side: str,
     token: tf.Tensor,
     position_bt: tf.Tensor,
     segment_bt: tf.Tensor | None = None,
     position_pd: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """What the first layer of the encoder (side: "source") or the decoder ("target") is given, before dropout:
-    `norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config. segment_bt: without it, 0.
+    """`norm(embedding(token) + position + segment)`, `b t d`: the input of the encoder (side:
+    "source") or the decoder ("target") before dropout, with norm and segments by config.
 
-    position_pd: what is added at every position, where it is known already.
+    segment_bt: by default 0. position_pd: the vectors of all positions, if they are known already.
     """
     config, length = model.config, keras.ops.shape(token)[1]
-    x_btd = getattr(model, table(config, side))(token)
+    x_btd = getattr(model, f"{side}_embedding")(token)
     if position_pd is None and config.positions == "learned":
         x_btd += getattr(model, f"{side}_position_embedding")(position_bt)
     else:
-        if (
-            position_pd is None
-        ):  # no position reaches the length, so the sines of one row serve the whole batch
+        if position_pd is None:
+            # No position reaches the length, so the sines of one row serve the whole batch.
             position_pd = positional_encoding(tf.range(length), config.model_width, x_btd.dtype)
         x_btd += tf.gather(position_pd, position_bt)
     if config.segments and side == "source":
-        x_btd += model.source_segment_embedding(
-            tf.zeros(tf.shape(token)[:2], tf.int32) if segment_bt is None else segment_bt
-        )
+        if segment_bt is None:
+            segment_bt = tf.zeros(tf.shape(token)[:2], tf.int32)
+        x_btd += getattr(model, f"{side}_segment_embedding")(segment_bt)
     return getattr(model, f"{side}_embedding_norm")(x_btd) if config.embedding_norm else x_btd
 
 
 def table(config: TransformerConfig, side: str) -> str:
-    """The name of the token embedding of source or target, which may be one."""
+    """The canonical name of the token embedding of source or target, which may be one."""
     return (
         "source_embedding"
         if side == "source" or (config.share_embeddings and config.encoder_layers)

@@ -1,4 +1,4 @@
-"""What the judge calls: the components by name."""
+"""The components by name, as the judge calls them."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -26,10 +26,11 @@ from . import (
 )
 from .decoding import Searcher
 from .dropout import Dropout
-from .fast.compiled import compiled
 from .framework import keras
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .normalization import LayerNorm
+from .programs.compiled import compiled as graph
+from .programs.fused import fused
 from .sampling import draw, penalise, truncate
 from .transformer import Transformer
 from .weights import TABLE, export
@@ -85,7 +86,7 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
-    "transformer": lambda config, dtype: _packing(config, dtype),
+    "transformer": lambda config, dtype: Transformer(config, dtype=dtype.name),
     "pool": lambda config, dtype: Transformer(config, dtype=dtype.name).pool,
     "classify": lambda config, dtype: Transformer(config, dtype=dtype.name).classify,
     "masked_language_logits": lambda config, dtype: (
@@ -93,7 +94,7 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     ),
     "states": lambda config, dtype: Transformer(config, dtype=dtype.name).states,
     "decode_in_steps": lambda config, dtype: partial(
-        cache.decode_in_steps, Transformer(config, dtype=dtype.name)
+        _in_steps, Transformer(config, dtype=dtype.name)
     ),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
@@ -108,7 +109,7 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         _search, Transformer(config, dtype=dtype.name), name="beam_search"
     ),
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
-    "training_loss": lambda config, dtype: _packing(config, dtype).training_loss,
+    "training_loss": lambda config, dtype: Transformer(config, dtype=dtype.name).training_loss,
     "classification_loss": lambda config, dtype: (
         Transformer(config, dtype=dtype.name).classification_loss
     ),
@@ -122,18 +123,21 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
 }
 
 
-def _packing(config: TransformerConfig, dtype: tf.DType) -> Transformer:
-    """One that packs however little that saves, as in the judge's small cases."""
-    model = Transformer(config, dtype=dtype.name)
-    model.pack_from = 0
-    return model
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as a graph that leaves out padding even if that saves little."""
+    return graph(function, least=0)
+
+
+def _in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> tf.Tensor:
+    step = graph(cache.decode_step) if compiled else cache.decode_step
+    return cache.decode_in_steps(fused(model), step=step, **inputs)
 
 
 def _adam(
     parameters: Tree, gradients: Tree, first_moment: Tree, second_moment: Tree, step: int,
     learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """`reference_numpy.optimizer.adam`, by the optimiser that the Trainer has."""
+    """`reference_numpy.optimizer.adam`, by the optimiser of the Trainer."""
     variables = [
         keras.Variable(tensor, dtype=tensor.dtype) for tensor in tf.nest.flatten(parameters)
     ]
@@ -164,5 +168,5 @@ def _search(
 
 def _initialise(seed: int, config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:
     """Fresh parameters by canonical name."""
-    random.seed(seed)  # whence Keras draws the seeds of its initialisers
+    random.seed(seed)  # Keras draws the seeds of its initialisers from it
     return export(Transformer(config, dtype=dtype), config)

@@ -6,20 +6,21 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig
 
-from .dropout import Dropout
-from .fast.packing import Packing, kept
+from .dropout import Dropout, Keep, part
 from .framework import Configured, register
-from .layers import DecoderLayer, EncoderLayer, Keep
+from .layers import DecoderLayer, EncoderLayer
 from .normalization import LayerNorm
 
 __all__ = ["Decoder", "Encoder"]
 
 
 class _Stack(Configured):
-    """The layers are the attributes `layers_0` and so on: tf.train.Checkpoint finds none within a list of Keras.
+    """The layers are the attributes `layers_0` and so on: tf.train.Checkpoint finds none within a
+    list of Keras.
 
-    Another layer is put in a place by its attribute, `encoder.layers_0 = layer`, before the stack is built. It takes x and the mask, in a
-    decoder x, the memory and both masks.
+    Another layer is put in a place by its attribute, `encoder.layers_0 = layer`, before the stack
+    is built. It takes x and the mask, in a decoder x, the memory and both masks; and keep, if keep
+    masks are given.
     """
 
     def __init__(
@@ -57,9 +58,9 @@ class _Stack(Configured):
 
 @register
 class Encoder(_Stack):
-    """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors in, vectors out, `b s d`.
+    """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors `b s d` to vectors.
 
-    `embedding_dropout` is applied by `Transformer.encode`. packing: where x is packed, and so is the result; keep masks are those of rows.
+    `embedding_dropout` is applied by `Transformer.encode`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
@@ -70,22 +71,18 @@ class Encoder(_Stack):
         x_bsd: tf.Tensor,
         mask_bhts: tf.Tensor | None = None,
         keep: Keep | None = None,
-        packing: Packing | None = None,
     ) -> tf.Tensor:
-        layer_keep = kept((keep or {}).get("layers", {}), packing)
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(
-                x_bsd, mask_bhts, **_given(keep=layer_keep.get(str(index)), packing=packing)
-            )
+            x_bsd = layer(x_bsd, mask_bhts, **_keep(keep, index))
         return self.normalise(x_bsd)
 
 
 @register
 class Decoder(_Stack):
-    """`x = norm(layer_n(... layer_1(x, memory), memory))`, with the final norm by config: vectors in, vectors out, `b t d`.
+    """`x = norm(layer_n(... layer_1(x, memory), memory))`, with the final norm by config: vectors
+    `b t d` to vectors.
 
-    memory: None of a decoder alone. `embedding_dropout` is applied by `Transformer.decode`. packing, memory_packing: where x and memory are
-    packed, as of `Encoder`.
+    memory: None in a decoder-only model. `embedding_dropout` is applied by `Transformer.decode`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
@@ -98,18 +95,14 @@ class Decoder(_Stack):
         self_mask_bhts: tf.Tensor | None = None,
         cross_mask_bhts: tf.Tensor | None = None,
         keep: Keep | None = None,
-        packing: Packing | None = None,
-        memory_packing: Packing | None = None,
     ) -> tf.Tensor:
-        layer_keep = kept((keep or {}).get("layers", {}), packing)
         for index, layer in enumerate(self.layers):
-            given = _given(
-                keep=layer_keep.get(str(index)), packing=packing, memory_packing=memory_packing
-            )
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
+            masks = self_mask_bhts, cross_mask_bhts
+            x_btd = layer(x_btd, memory_bsd, *masks, **_keep(keep, index))
         return self.normalise(x_btd)
 
 
-def _given(**arguments: Any) -> dict[str, Any]:
-    """What there is of the arguments that layers of other classes need not take."""
-    return {name: value for name, value in arguments.items() if value is not None}
+def _keep(keep: Keep | None, index: int) -> dict[str, Keep]:
+    """The argument `keep` of a layer, if there is any: layers of other classes need not take it."""
+    of_layer = part(keep, "layers", str(index))
+    return {} if of_layer is None else {"keep": of_layer}

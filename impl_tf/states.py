@@ -1,31 +1,31 @@
 """What a model computes on the way: the vectors between its layers, and its attention weights."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from reference_numpy import checks
 
+from .framework import Model
 from .stacks import Decoder, Encoder
-
-if TYPE_CHECKING:
-    from .transformer import Transformer
 
 __all__ = ["states"]
 
 
 def states(
-    model: "Transformer",
+    model: Model,
     source: tf.Tensor | None = None,
     target: tf.Tensor | None = None,
     source_mask_bs: tf.Tensor | None = None,
     target_mask_bt: tf.Tensor | None = None,
     segment_bs: tf.Tensor | None = None,
 ) -> dict[str, Any]:
-    """The vectors before the first layer and after every layer, and the attention weights of every layer, in evaluation.
+    """The vectors before the first layer and after every layer, and the attention weights of every
+    layer, in evaluation.
 
-    encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, where there is an encoder, cross_attention_lbhts; l layer, t
-    query. The last of a stack's vectors are those after its final norm, where the config has one; there is one more of them than layers.
+    encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, beside an encoder,
+    cross_attention_lbhts; l layer, t query. A stack has one vector more than layers; the last one
+    is taken after the final norm, if the config has one.
     """
     config = model.config
     checks.check_source_given(
@@ -47,31 +47,34 @@ def states(
 
 
 def _stack(
-    stack: Encoder | Decoder, x_btd: tf.Tensor, memory_bsd: tf.Tensor | None,
-    self_mask_bhts: tf.Tensor | None, cross_mask_bhts: tf.Tensor | None, causal: bool,
-) -> dict[str, tf.Tensor]:  # fmt: skip
-    """The stack, and what it computes on the way."""
-    hidden = [x_btd]
-    weights: dict[str, list[tf.Tensor]] = {"self_attention": [], "cross_attention": []}
+    stack: Encoder | Decoder,
+    x_btd: tf.Tensor,
+    memory_bsd: tf.Tensor | None,
+    self_mask_bhts: tf.Tensor | None,
+    cross_mask_bhts: tf.Tensor | None,
+    causal: bool,
+) -> dict[str, tf.Tensor]:
+    """Runs the stack; its vectors and attention weights."""
+    hidden, weights = [x_btd], dict[str, list[tf.Tensor]]()
+
+    def run(layer: Any, x_btd: tf.Tensor) -> tf.Tensor:
+        def recorded(name: str, *inputs: Any, causal: bool = False) -> tf.Tensor:
+            y_btd, weights_bhts = getattr(layer, name)(*inputs, causal=causal, return_weights=True)
+            weights.setdefault(f"{name}_lbhts", []).append(weights_bhts)
+            return y_btd
+
+        def attend(y_btd: tf.Tensor) -> tf.Tensor:
+            return recorded("self_attention", y_btd, y_btd, self_mask_bhts, causal=causal)
+
+        def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
+            return recorded("cross_attention", y_btd, memory_bsd, cross_mask_bhts)
+
+        return layer.run(x_btd, attend, None if memory_bsd is None else attend_to_memory)
+
     for layer in stack.layers:
-        y_btd = layer.residual_in("self_attention", x_btd)
-        y_btd, weights_bhts = layer.self_attention(
-            y_btd, y_btd, self_mask_bhts, causal=causal, return_weights=True
-        )
-        weights["self_attention"].append(weights_bhts)
-        x_btd = layer.residual_out("self_attention", x_btd, y_btd, {})
-        if memory_bsd is not None:
-            y_btd = layer.residual_in("cross_attention", x_btd)
-            y_btd, weights_bhts = layer.cross_attention(
-                y_btd, memory_bsd, cross_mask_bhts, return_weights=True
-            )
-            weights["cross_attention"].append(weights_bhts)
-            x_btd = layer.residual_out("cross_attention", x_btd, y_btd, {})
-        x_btd = layer.residual_out(
-            "feed_forward", x_btd, layer.feed_forward(layer.residual_in("feed_forward", x_btd)), {}
-        )
+        x_btd = run(layer, x_btd)
         hidden.append(x_btd)
     hidden[-1] = stack.normalise(x_btd)
     return {"hidden_lbtd": tf.stack(hidden)} | {
-        f"{name}_lbhts": tf.stack(maps) for name, maps in weights.items() if maps
+        name: tf.stack(maps) for name, maps in weights.items()
     }

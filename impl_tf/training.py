@@ -1,4 +1,4 @@
-"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam on one batch after another."""
+"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,10 +13,10 @@ from reference_numpy.strategy import Strategy
 
 from . import weights
 from .decoding import Searcher
-from .fast.compiled import compiled as graph
-from .fast.packing import Packings, of_loss
 from .framework import id_bounds
 from .optimizer import Adam, adam, clip_global_norm, decay_mask
+from .programs.compiled import compiled as graph
+from .programs.unpadding import Sides, Unpadded
 from .schedule import Noam
 from .transformer import Transformer
 
@@ -30,13 +30,16 @@ _DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
 class Trainer:
     """Parameters and moments of one run, and the number of steps done.
 
-    The loss is `Transformer.classification_loss` where the config has classes, otherwise `Transformer.training_loss`.
-    A step is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in place.
+    The loss is `Transformer.classification_loss` if the config has classes, otherwise
+    `Transformer.training_loss`. A step is one graph compiled by XLA: forward, backward, clipping, and
+    the update of the variables in place.
 
-    With microbatches it is a graph for the gradients of a part and one for the update. Ids are checked before the graphs, and only real
-    tokens are multiplied: a shape of rows has a graph for each of a few numbers of them. Random keep masks come from Keras' seed
-    generators, whose states (a key of seed and layer, a counter) a graph sets before it draws.
-    device: cpu or cuda, where TensorFlow's own setting says whether float32 is multiplied as TF32. compiled=False: operation by operation.
+    With microbatches there is a graph for the gradients of a part and one for the update. Ids are
+    checked before the graphs, which leave out padding: a shape of rows has a graph for each of a few
+    numbers of tokens. Random keep masks come from Keras' seed generators, whose states (a key of
+    seed and layer, a counter) a graph sets before it draws.
+    device: cpu or cuda, on which TensorFlow's own setting says whether float32 is multiplied as
+    TF32. compiled=False: operation by operation.
     """
 
     def __init__(
@@ -50,9 +53,8 @@ class Trainer:
     ) -> None:
         config.need_objective()
         self.config, self.recipe, self.steps = config, recipe, 0
-        self._key = (
-            int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
-        )  # a seed of Keras has 31 bits
+        # A seed of Keras has 31 bits.
+        self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
         self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
         with tf.device(self._device):
             self.model = Transformer(config, dtype=self._dtype)
@@ -64,20 +66,21 @@ class Trainer:
             run(self._gradients),
             run(self._update),
         )
-        self._objective = (
-            self.model.classification_loss if config.classes else self.model.training_loss
-        )
-        self._evaluate = run(self._objective)
+        objective = self.model.classification_loss if config.classes else self.model.training_loss
+        self._loss = Unpadded(objective)
+        self._evaluate = run(self._loss.run)
         self._compiled, self._current = compiled, False
         self._searcher: Searcher | None = None
 
     def train_step(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None
     ) -> tf.Tensor:
-        """One update from a batch of ids `b s` and `b t`; the loss of the batch before it, a scalar tensor, there when the device is done.
+        """One update from a batch of ids `b s` and `b t`; returns the loss of the batch before it, a
+        scalar tensor, which the device may still be computing.
 
-        source: None of a decoder alone. target: where the config has classes, those of the rows, `b`. keep: keep masks by site; without
-        them random ones are drawn. Raises ValueError on ids that do not fit and on a batch that cannot be split; nothing is then changed.
+        source: None in a decoder-only model. target: the classes of the rows, `b`, if the config has
+        classes. keep: keep masks by site; by default random ones are drawn. Raises ValueError on ids
+        that do not fit and on a batch that cannot be split; nothing is then changed.
         """
         with tf.device(self._device):
             first, *others = self._batches(source, target, keep)
@@ -94,17 +97,14 @@ class Trainer:
         return loss
 
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
-        """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
+        """In evaluation: the sum of -log p over the labels that count, without smoothing, and their
+        number."""
         self._check(source, target)
         with tf.device(self._device):
             tokens = None if source is None else self._tensor(source)
-            value = self._evaluate(
-                tokens,
-                self._tensor(target),
-                total=1,
-                training=False,
-                **self._packed(source, target),
-            )
+            sides = self._loss.tokens(source, target)
+            batch = tokens, self._tensor(target)
+            value = self._evaluate(sides, *batch, total=1, training=False)
         return float(value), self._count(target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
@@ -116,7 +116,8 @@ class Trainer:
         return self._answers("beam_search", source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
+        """Copies of the parameters and moments: `parameters.<canonical name>`, `first_moment....`,
+        `second_moment....`."""
         result: dict[str, np.ndarray] = {}
         for part, native in self._parts().items():
             arrays = {name: weights.to_numpy(variable) for name, variable in native.items()}
@@ -125,7 +126,10 @@ class Trainer:
         return result
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
-        """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
+        """Continues a run from its `state` after that many steps.
+
+        Raises ValueError listing all that does not fit.
+        """
         shapes = canonical.shapes(self.config)
         canonical.match(
             state,
@@ -144,7 +148,7 @@ class Trainer:
     def _answers(
         self, search: str, source: np.ndarray, strategy: Strategy
     ) -> dict[str, np.ndarray]:
-        """By the searcher with the parameters as they are now; the graphs are those of the first call."""
+        """Searches with the parameters as they are now, by the graphs of the first call."""
         if self._searcher is None:
             self._searcher = Searcher(self.model, compiled=self._compiled)
         elif not self._current:
@@ -195,7 +199,8 @@ class Trainer:
     def _batches(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
     ) -> list[tuple[Any, ...]]:
-        """The arguments of the graphs for each part of a batch: ids, keep masks, the batch's labels that count, its place, packings."""
+        """The arguments of the graphs for each part of a batch: the tokens that it needs, ids, keep
+        masks, the number of the batch's labels that count, and the part's place in the run."""
         parts = self.recipe.microbatches
         self._check(source, target)
         if len(target) % parts:
@@ -218,12 +223,8 @@ class Trainer:
             place = tf.constant(self.steps * parts + part, tf.int64)
             ids = None if source is None else source[chosen], target[chosen]
             tokens = [None if array is None else self._tensor(array) for array in ids]
-            batches.append((*tokens, masks, total, place, self._packed(*ids)))
+            batches.append((self._loss.tokens(*ids), *tokens, masks, total, place))
         return batches
-
-    def _packed(self, source: np.ndarray | None, target: np.ndarray) -> dict[str, Packings]:
-        """What the loss of these ids is given beside them."""
-        return {} if self.config.classes else {"packings": of_loss(self.model, source, target)}
 
     def _one_step(self, *batch: Any) -> tf.Tensor:
         loss, gradients = self._gradients(*batch)
@@ -232,20 +233,20 @@ class Trainer:
 
     def _gradients(
         self,
+        sides: Sides | None,
         source: tf.Tensor | None,
         target: tf.Tensor,
         keep: Tree | None,
         total: tf.Tensor,
         place: tf.Tensor,
-        packed: Mapping[str, Packings],
     ) -> tuple[tf.Tensor, Any]:
-        """The loss of some rows, and the gradients of the model's variables; rows of a table that no id names have the gradient 0."""
+        """The loss of some rows, and the gradients of the model's variables; rows of a table that no
+        id names have the gradient 0."""
         for layer, generator in enumerate(self.model.non_trainable_variables):
             generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
         with tf.GradientTape() as tape:
-            loss = self._objective(
-                source, target, self.recipe.smoothing, total, keep, training=keep is None, **packed
-            )
+            given = source, target, self.recipe.smoothing, total, keep
+            loss = self._loss.run(sides, *given, training=keep is None)
         gradients = tape.gradient(loss, self.model.trainable_variables)
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from impl_tf import cache, weights
-from impl_tf.fast.compiled import compiled
-from impl_tf.fast.fused import fused
+from impl_tf.programs.compiled import compiled
+from impl_tf.programs.fused import fused
 from reference_numpy import TransformerConfig
 
 from ..backends import transformer

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from impl_tf.fast.compiled import compiled
+from impl_tf.programs.compiled import compiled
 from reference_numpy import transformer
 
 from .tf_models import ACTIONS, CONFIG, GPT2, MASK, PAIR, SOURCE, TARGET, keras, loaded, right, same, tf, tree

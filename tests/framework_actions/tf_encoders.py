@@ -4,7 +4,7 @@ import tempfile
 
 import numpy as np
 
-from impl_tf.fast.compiled import compiled
+from impl_tf.programs.compiled import compiled
 
 from .tf_models import (
     ACTIONS,

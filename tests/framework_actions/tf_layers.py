@@ -3,7 +3,7 @@
 import numpy as np
 
 from impl_tf.decoding import Searcher
-from impl_tf.fast.compiled import compiled
+from impl_tf.programs.compiled import compiled
 from impl_tf.layers import DecoderLayer, EncoderLayer
 from impl_tf.stacks import Encoder
 from reference_numpy import layers
@@ -123,8 +123,8 @@ class Neighbours(keras.layers.Layer):
 @ACTIONS.works(KERAS, "an own layer `call(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
 def _() -> None:
     model = Transformer(CONFIG, dtype="float64")
-    model.encoder.layers_0, model.pack_from = Neighbours(model.encoder.layers_0), 0
-    same(compiled(model, jit_compile=False)(*PAIR, source_mask_bs=MASK), model(*PAIR, source_mask_bs=MASK))
+    model.encoder.layers_0 = Neighbours(model.encoder.layers_0)
+    same(compiled(model, jit_compile=False, least=0)(*PAIR, source_mask_bs=MASK), model(*PAIR, source_mask_bs=MASK))
 
 
 class Negative(DecoderLayer):

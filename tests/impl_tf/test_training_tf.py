@@ -10,7 +10,7 @@ keras = pytest.importorskip("keras")
 
 from impl_tf import optimizer  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
-from impl_tf.fast.compiled import compiled  # noqa: E402
+from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.schedule import Noam, noam  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402
 

@@ -10,7 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from impl_tf import weights
-from impl_tf.fast.compiled import compiled
+from impl_tf.programs.compiled import compiled
 from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
 

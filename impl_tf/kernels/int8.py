@@ -13,14 +13,16 @@ from .projection import FusedProjection
 __all__ = ["Int8Projection"]
 
 LARGEST = 127  # of an int8 number here
-TINY = 1e-30  # at least the largest number of a row, so that a row of zeros has a scale
+TINY = 1e-30  # lower bound of the largest magnitude: a row of zeros has a scale too
 
 
 class Int8Projection(FusedProjection):
-    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: several projections of one input in evaluation, their outputs side by side.
+    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: several projections of one input in evaluation,
+    their outputs side by side.
 
-    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for every token: the largest magnitude is 127.
-    The sums are int32, all else is float32. Tied logits have a kernel of their own here: the table that they are called with is not read.
+    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for every
+    token: the largest magnitude is 127. The sums are int32, all else is float32. Tied logits have a
+    kernel of their own here: the table that they are called with is not read.
     """
 
     def build(self, input_shape: Any = None) -> None:
@@ -44,9 +46,8 @@ class Int8Projection(FusedProjection):
 
     def call(self, x: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         x8_nd, scale_n1 = quantised(tf.reshape(x, [-1, math.prod(self.inputs)]), axis=1)
-        y_nf = tf.cast(tf.matmul(x8_nd, self.kernel8.value, output_type=tf.int32), tf.float32) * (
-            scale_n1 * self.scale
-        )
+        y_nf = tf.matmul(x8_nd, self.kernel8.value, output_type=tf.int32)
+        y_nf = tf.cast(y_nf, tf.float32) * (scale_n1 * self.scale)
         if self.bias is not None:
             y_nf = add_bias(y_nf, tf.reshape(self.bias, [-1]))
         return tf.reshape(y_nf, [*keras.ops.shape(x)[: -len(self.inputs)], *self.outputs])
@@ -60,6 +61,6 @@ class Int8Projection(FusedProjection):
 
 
 def quantised(x: tf.Tensor, axis: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """`x8 = round(x / r)` and the scale `r = max |x| / 127` over the axis, which stays with the size 1."""
+    """`x8 = round(x / r)`, and the scale `r = max |x| / 127` over the axis, which keeps size 1."""
     scale = tf.maximum(tf.reduce_max(tf.abs(x), axis=axis, keepdims=True), TINY) / LARGEST
     return tf.cast(tf.round(x / scale), tf.int8), scale

@@ -1,4 +1,4 @@
-"""A model as the steps of decoding run it: a copy of its weights, with the projections of one input in one kernel."""
+"""A copy of a model for the steps of decoding, whose projections of one input are one product."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from reference_numpy import TransformerConfig
 from .. import weights
 from ..attention import MultiHeadAttention
 from ..framework import other_layers
+from ..kernels.int8 import Int8Projection
+from ..kernels.projection import FusedProjection
 from ..projection import Projection
 from ..transformer import Transformer
-from .int8 import Int8Projection
-from .projection import FusedProjection
 
 __all__ = ["FusedAttention", "fused", "refresh"]
 
-# What may stand in a layer in place of its projections, and of which.
+# The fused projections that a layer may have, and the projections that each is made of.
 FUSED: dict[str, tuple[str, ...]] = {
     "query_key_value": ("query", "key", "value"),
     "key_value": ("key", "value"),
@@ -26,9 +26,10 @@ FUSED |= {name: (name,) for name in ("query", "output_projection", "hidden")}
 
 
 class FusedAttention(MultiHeadAttention):
-    """Multi-head attention whose query, key and value are one product (self-attention), or key and value (cross-attention).
+    """Multi-head attention whose query, key and value are one product (self-attention), or key and
+    value (cross-attention).
 
-    `fused` makes it of a model's own attention, which is what is saved.
+    `fused` makes it of a model's own attention, which is the one that is saved.
     """
 
     def __init__(
@@ -62,15 +63,16 @@ class FusedAttention(MultiHeadAttention):
 def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     """A copy of the model, for steps and searches.
 
-    dtype: every weight is rounded to it and the copy computes in it; by default both are the dtype that the model computes in. int8: that
-    of the projections, all else is float32 (INT8).
-    Raises ValueError where there is no decoder, and on layers of other classes, which the copy would not have.
+    dtype: every weight is rounded to it and the copy computes in it, by default the dtype that the
+    model computes in; int8: the projections are int8, all else is float32 (INT8).
+    Raises ValueError without a decoder, and on layers of other classes, which the copy would lack.
     """
     model.config.need_decoder()
     if others := other_layers(model):
         found = ", ".join(f"{layer.name}, a {type(layer).__name__}" for layer in others)
         raise ValueError(
-            f"decoding needs every layer to be {__name__.partition('.')[0]}'s own, with its own call; got {found}"
+            f"decoding needs every layer to be {__name__.partition('.')[0]}'s own, with its own "
+            f"call; got {found}"
         )
     if int8 := dtype is not None and tf.as_dtype(dtype) == tf.int8:
         dtype = "float32"
@@ -112,19 +114,15 @@ def refresh(copy: Transformer, model: Transformer) -> None:
                 ):
                     _refresh(own, [getattr(getattr(given, part), each) for each in names])
     if isinstance(copy.logits, Int8Projection):
-        tied = model.config.tie_logits
-        copy.logits.copy(
-            [
-                tf.transpose(model.token_embedding("target").adapted())
-                if tied
-                else model.logits.adapted()
-            ],
-            [model.logits.bias],
-        )
+        if model.config.tie_logits:
+            kernel = tf.transpose(model.target_embedding.adapted())
+        else:
+            kernel = model.logits.adapted()
+        copy.logits.copy([kernel], [model.logits.bias])
 
 
 def _layers(model: Transformer) -> list[Any]:
-    """Those of the encoder and of the decoder."""
+    """The layers of encoder and decoder."""
     return [
         layer
         for name in ("encoder", "decoder")
@@ -138,7 +136,7 @@ def _refresh(own: FusedProjection, projections: Sequence[Projection]) -> None:
 
 
 def _to_int8(layer: Any, *names: str) -> None:
-    """In place of projections of the layer."""
+    """Puts int8 projections in place of those of the layer."""
     for name in names:
         if hasattr(layer, name):
             setattr(layer, name, Int8Projection(getattr(layer, name), name=name))

@@ -1,4 +1,4 @@
-"""The beams of all rows at once: which live on, which are finished, and which rows are done (BEAM)."""
+"""The beams of all rows at once: which live on, which are finished, which rows are done (BEAM)."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,8 @@ __all__ = ["Beams", "best", "choose", "keep", "start", "stops"]
 
 
 class Beams(NamedTuple):
-    """Hypotheses of every row, the best first: their tokens, and their log p or score, which is -inf where there is none."""
+    """Hypotheses of every row, the best first: their tokens, and their log p or score, -inf if there
+    is none."""
 
     score_bw: tf.Tensor
     token_bwn: tf.Tensor
@@ -17,21 +18,16 @@ class Beams(NamedTuple):
 def start(
     batch: int, size: int, length: int, pad_id: tf.Tensor, dtype: tf.DType
 ) -> tuple[Beams, Beams]:
-    """The live beams, of which one is empty and the others are none; and no finished hypothesis."""
-    token_bwn, nothing_bw = (
-        tf.fill([batch, size, length], pad_id),
-        tf.fill([batch, size], tf.constant(float("-inf"), dtype)),
-    )
-    return Beams(
-        tf.concat([tf.zeros([batch, 1], dtype), nothing_bw[:, 1:]], axis=1), token_bwn
-    ), Beams(nothing_bw, token_bwn)
+    """The live beams, one of each row, which is empty; and no finished hypothesis."""
+    token_bwn = tf.fill([batch, size, length], pad_id)
+    nothing_bw = tf.fill([batch, size], tf.constant(float("-inf"), dtype))
+    score_bw = tf.concat([tf.zeros([batch, 1], dtype), nothing_bw[:, 1:]], axis=1)
+    return Beams(score_bw, token_bwn), Beams(nothing_bw, token_bwn)
 
 
 def best(live: Beams, sum_bwv: tf.Tensor, place: tf.Tensor) -> tuple[Beams, tf.Tensor, tf.Tensor]:
-    """The continuations of the largest log p, largest first; of equals the lower token, then the better beam.
-
-    Also the last token of each beam, and the beam that it continues.
-    """
+    """The continuations of the largest log p, largest first; of equals the lower token, then the
+    better beam. Also the last token of each beam, and the beam that it continues."""
     # The likeliest of all are among the likeliest of every beam.
     size = live.score_bw.shape[1]
     score_bwc, token_bwc = tf.math.top_k(sum_bwv, size)  # of equal values the lower index first
@@ -43,17 +39,15 @@ def best(live: Beams, sum_bwv: tf.Tensor, place: tf.Tensor) -> tuple[Beams, tf.T
     score_bw, chosen_bw = tf.math.top_k(tf.gather(score_bc, order_bc, batch_dims=1), size)
     chosen_bw = tf.gather(order_bc, chosen_bw, batch_dims=1)
     token_bw, parent_bw = (tf.gather(x, chosen_bw, batch_dims=1) for x in (token_bc, beam_bc))
-    return (
-        Beams(score_bw, _with(tf.gather(live.token_bwn, parent_bw, batch_dims=1), token_bw, place)),
-        token_bw,
-        parent_bw,
-    )
+    token_bwn = _with(tf.gather(live.token_bwn, parent_bw, batch_dims=1), token_bw, place)
+    return Beams(score_bw, token_bwn), token_bw, parent_bw
 
 
 def keep(
     kept: Beams, live: Beams, ended_bw: tf.Tensor, end_id: tf.Tensor, place: tf.Tensor
 ) -> Beams:
-    """The best of the hypotheses that are kept and of those that end now: the highest score first, of equals the lower tokens."""
+    """The best of the hypotheses that are kept and of those that end now: the highest score first,
+    of equals the lower tokens."""
     size = ended_bw.shape[1]
     ended_bw = tf.where(
         tf.math.is_finite(ended_bw), ended_bw, tf.constant(float("-inf"), ended_bw.dtype)
@@ -70,16 +64,12 @@ def keep(
 
 
 def _before(score_bc: tf.Tensor, token_bcn: tf.Tensor) -> tf.Tensor:
-    """Whether the first comes before the second of each pair: its score is higher, or equal and its tokens lower, or all is equal."""
-    one_bc1n, other_b1cn, length = (
-        token_bcn[:, :, tf.newaxis],
-        token_bcn[:, tf.newaxis],
-        token_bcn.shape[2],
-    )
-    lower_bcc, higher_bcc = (
-        tf.reduce_min(
-            tf.where(there_bccn, tf.range(length), length), axis=-1
-        )  # the first place where it is
+    """Whether the first of each pair comes before the second: its score is higher, or equal and its
+    tokens lower, or all is equal."""
+    one_bc1n, other_b1cn = token_bcn[:, :, tf.newaxis], token_bcn[:, tf.newaxis]
+    length = token_bcn.shape[2]
+    lower_bcc, higher_bcc = (  # the first places that are lower, and higher
+        tf.reduce_min(tf.where(there_bccn, tf.range(length), length), axis=-1)
         for there_bccn in (one_bc1n < other_b1cn, one_bc1n > other_b1cn)
     )
     index_c = tf.range(token_bcn.shape[1])
@@ -91,13 +81,16 @@ def _before(score_bc: tf.Tensor, token_bcn: tf.Tensor) -> tf.Tensor:
 
 
 def choose(old_b: tf.Tensor, old: Beams, new: Beams) -> Beams:
-    """The old ones in the rows where that is said, otherwise the new ones."""
+    """The old beams in the rows old_b, the new ones in the others."""
     score_bw = tf.where(old_b[:, tf.newaxis], old.score_bw, new.score_bw)
     return Beams(score_bw, tf.where(old_b[:, tf.newaxis, tf.newaxis], old.token_bwn, new.token_bwn))
 
 
 def stops(live: Beams, kept: Beams, longest: tf.Tensor, early_stop: tf.Tensor) -> tf.Tensor:
-    """Whether no live beam of a row can beat its worst hypothesis; longest: the length penalty of the longest answer."""
+    """Whether no live beam of a row can beat its worst hypothesis.
+
+    longest: the length penalty of the longest answer.
+    """
     full_b = kept.score_bw[:, -1] > float("-inf")
     return full_b & (early_stop | (live.score_bw[:, 0] / longest <= kept.score_bw[:, -1]))
 

@@ -1,43 +1,49 @@
-"""What a search is given: checked, and padded to the lengths that graphs are compiled for."""
+"""Searches as programs: requests, checked and padded to a few lengths, and the graphs for them."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.strategy import Strategy
 
-from .. import mask
+from .. import mask, weights
 from ..framework import id_bounds
+from ..transformer import Transformer
 
-__all__ = ["Plan", "Request", "bucket", "plan", "request"]
+__all__ = ["Plan", "Program", "Request", "bucket", "plan", "request"]
+
+Answers: TypeAlias = "dict[str, tf.Tensor]"
 
 SHORTEST, LONGEST = 16, 64
 
 
 class Plan(NamedTuple):
-    """What a graph is made for; everything else is its input."""
+    """The constants of a graph; everything else is its input."""
 
-    room: int  # tokens of an answer that there is room for
+    room: int  # the longest answer that fits
     beams: int
     repetition: bool  # whether tokens of the target become less likely
     no_repeat_ngram: int
-    drawn: bool  # whether tokens are drawn, and then from a part of them
-    most: int  # what top_k is at most; 0: any token may be among those
-    by_probability: bool
+    drawn: bool  # whether tokens are drawn
+    most: int  # upper bound of top_k; 0: no top_k
+    by_probability: bool  # whether top_p is less than 1
 
 
 class Request(NamedTuple):
     """The inputs of a graph: arrays, or tensors."""
 
-    source: Any  # None of a decoder alone, and its mask
+    source: Any  # None in a decoder-only model, as its mask
     source_mask_bs: Any
     before: Any  # the prefix but for its last token, `b p`
     before_mask_bt: Any
-    start: Any  # how many of these fill up its length
+    start: Any  # how many of these only fill up its length
     last_b1: Any
     end_id: Any
-    pad_id: Any  # what follows the end
+    pad_id: Any  # follows the end token
     max_new_tokens: Any
     min_new_tokens: Any
     top_k: Any
@@ -45,20 +51,53 @@ class Request(NamedTuple):
     temperature: Any
     top_p: Any
     early_stop: Any
-    forbidden_v: Any  # the ids that are no part of any answer
+    forbidden_v: Any  # True = no answer holds the id
     length_penalty_n: Any
     uniform_bn: Any = None
 
 
+class Program:
+    """A search of a model, `search(model, plan, request)`, as one graph for each plan and shape.
+
+    compiled: by XLA; otherwise the search runs operation by operation.
+    """
+
+    def __init__(
+        self, search: Callable[..., Answers], model: Transformer, device: str, compiled: bool
+    ) -> None:
+        self._model, self._device = model, device
+        self._search: Any = partial(search, model)
+        if compiled:
+            self._search = tf.function(self._search, autograph=False, jit_compile=True)
+
+    @property
+    def graphs(self) -> int:
+        """The number of graphs that have been compiled."""
+        return getattr(self._search, "experimental_get_tracing_count", int)()
+
+    def __call__(self, plan: Plan, strategy: Strategy, *given: Any) -> Answers:
+        """The answers to what `request` is given. Raises ValueError if a logit is inf or NaN."""
+        arrays = (None if array is None else np.asarray(array) for array in given)
+        asked = request(self._model.config, strategy, *arrays)
+        with tf.device(self._device):
+            tensors = (
+                None if array is None else weights.from_numpy(array, self._device)
+                for array in asked
+            )
+            found = self._search(plan, Request(*tensors))
+        checks.check_logits(bool(found["fit"]))
+        return found
+
+
 def bucket(length: int) -> int:
-    """The smallest of 16, 32, 64, 128, 192, ... that is not shorter, so that few lengths serve all."""
+    """The smallest of 16, 32, 64, 128, 192, ... that is not less, so that few lengths serve all."""
     if length > LONGEST:
         return -(-length // LONGEST) * LONGEST
     return max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
-    """The plan of a search with so many beams, or of sampling."""
+    """The plan of greedy search, of a search with beams, or of sampling (drawn)."""
     drawn = drawn and strategy.temperature > 0
     return Plan(
         room=bucket(strategy.max_new_tokens),
@@ -94,6 +133,12 @@ def request(
         checks.check_uniform(uniform_bn.shape, (len(prefix), strategy.max_new_tokens), *bounds)
     start = bucket(before.shape[1]) - before.shape[1] if before.size else 0
     left = (0, 0), (start, 0)
+    numbers = ("repetition_penalty", "temperature", "top_p", "early_stop")
+    whole = ("end_id", "max_new_tokens", "min_new_tokens", "top_k")
+    length_n = np.minimum(np.arange(1, room + 1), strategy.max_new_tokens)
+    if uniform_bn is not None:
+        right = (0, 0), (0, room - uniform_bn.shape[1])
+        uniform_bn = np.pad(uniform_bn.astype(np.float64), right)
     return Request(
         source=source,
         source_mask_bs=None if source is None else source_mask_bs,
@@ -103,19 +148,10 @@ def request(
         last_b1=prefix[:, -1:].astype(np.int32),
         pad_id=np.int32(strategy.pad_id(config)),
         forbidden_v=np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
-        **{
-            name: np.int32(getattr(strategy, name))
-            for name in ("end_id", "max_new_tokens", "min_new_tokens", "top_k")
-        },
-        **{
-            name: np.array(getattr(strategy, name))
-            for name in ("repetition_penalty", "temperature", "top_p", "early_stop")
-        },
-        length_penalty_n=((5 + np.minimum(np.arange(1, room + 1), strategy.max_new_tokens)) / 6)
-        ** strategy.alpha,
-        uniform_bn=None
-        if uniform_bn is None
-        else np.pad(uniform_bn.astype(np.float64), ((0, 0), (0, room - uniform_bn.shape[1]))),
+        length_penalty_n=((5 + length_n) / 6) ** strategy.alpha,
+        uniform_bn=uniform_bn,
+        **{name: np.int32(getattr(strategy, name)) for name in whole},
+        **{name: np.array(getattr(strategy, name)) for name in numbers},
     )
 
 
@@ -141,7 +177,7 @@ def _prefix(
     prefix: Any,
     mask_bp: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What every answer follows, by default the start token, and which of its tokens are real."""
+    """The prefix, by default the start token, and its token mask."""
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
@@ -155,6 +191,6 @@ def _prefix(
         "token", prefix.shape, str(prefix.dtype), config.target_vocabulary, *id_bounds(prefix)
     )
     checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)
-    return prefix, np.asarray(
-        mask.token_mask(prefix, config.padding_id)
-    ) if mask_bp is None else mask_bp
+    if mask_bp is None:
+        mask_bp = np.asarray(mask.token_mask(prefix, config.padding_id))
+    return prefix, mask_bp

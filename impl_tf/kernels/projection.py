@@ -13,7 +13,7 @@ __all__ = ["FusedProjection"]
 
 
 class FusedProjection(Projection):
-    """Several projections of one input as one product: their kernels lie beside each other, and so do their results."""
+    """Several projections of one input as one product: kernels and results lie side by side."""
 
     def __init__(self, first: Projection, *others: Projection, name: str) -> None:
         parts = [first.outputs, *(each.outputs for each in others)]
@@ -30,7 +30,7 @@ class FusedProjection(Projection):
         ]
 
     def copy(self, kernels: Sequence[Any], biases: Sequence[Any]) -> None:
-        """Takes the weights of the projections, rounded to its own dtype; biases: those of all, or none."""
+        """Takes the weights of the projections, rounded to its own dtype; biases: all, or none."""
         self.copy_kernels([tf.reshape(kernel, [math.prod(self.inputs), -1]) for kernel in kernels])
         if self.bias is not None:
             bias_f = tf.concat(

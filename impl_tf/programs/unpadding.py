@@ -1,0 +1,269 @@
+"""A model without its padding: finds the tokens that are worth it, and runs the model on them."""
+
+from collections.abc import Callable, Mapping
+from types import MethodType
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from reference_numpy import checks
+
+from .. import loss, mask
+from ..dropout import Keep, part
+from ..framework import attached_mask, by_name, keras, other_layers
+from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
+from ..transformer import Transformer
+
+__all__ = [
+    "LEAST",
+    "STEPS",
+    "Sides",
+    "Unpadded",
+    "forward",
+    "of_forward",
+    "of_loss",
+    "training_loss",
+    "unpadded",
+]
+
+LEAST = 16384  # saved positions times the model's width: less takes as long as it saves
+SHARE = 16  # unpadding saves at least one in 16 positions
+STEPS = 16  # a side has at most 16 lengths, each of which is a graph
+
+
+class Sides(NamedTuple):
+    """The tokens of source and target that a model is run on; None: all positions of that side."""
+
+    source: Tokens | None = None
+    target: Tokens | None = None
+
+
+class Unpadded:
+    """A Transformer, or its `training_loss`, that leaves out padding; another function as it is.
+
+    A call finds the tokens on the host (`tokens`), then runs the model on them (`run`, which may be
+    traced). Rows stay as they are if ids or masks have no values, if less than least is saved, by
+    default LEAST, and in a model with layers of another package.
+    """
+
+    def __init__(self, function: Callable[..., Any], least: int | None = None) -> None:
+        self._function, self._least = function, least
+        self._model: Any = None
+        self._find: Callable[..., Sides] = of_forward
+        self._run: Callable[..., tf.Tensor] = forward
+        if isinstance(function, Transformer):
+            self._model = function
+        elif isinstance(function, MethodType) and function.__func__ is Transformer.training_loss:
+            self._model, self._find, self._run = function.__self__, of_loss, training_loss
+
+    def tokens(self, *arguments: Any, **keywords: Any) -> Sides | None:
+        """The tokens that a call with these arguments needs; None: all of them."""
+        if self._model is None:
+            return None
+        least = LEAST if self._least is None else self._least
+        sides = self._find(self._model, least, *arguments, **keywords)
+        return sides if any(side is not None for side in sides) else None
+
+    def run(self, sides: Sides | None, *arguments: Any, **keywords: Any) -> Any:
+        """The function of the other arguments, computed for the tokens of the sides only."""
+        if sides is None:
+            return self._function(*arguments, **keywords)
+        return self._run(self._model, sides, *arguments, **keywords)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.run(self.tokens(*arguments, **keywords), *arguments, **keywords)
+
+
+def unpadded(function: Callable[..., Any], least: int | None = None) -> Unpadded:
+    """The same call, eagerly, with padding left out: of a Transformer or its `training_loss`."""
+    return Unpadded(function, least)
+
+
+def of_forward(
+    model: Transformer,
+    least: int,
+    source: Any = None,
+    target: Any = None,
+    source_mask_bs: Any = None,
+    target_mask_bt: Any = None,
+    keep: Keep | None = None,
+    segment_bs: Any = None,
+    skip_padding: bool = False,
+    training: bool | None = None,
+) -> Sides:
+    """The tokens of a call of the model: of the source, since nothing attends to its padding, and
+    with skip_padding of the target. An encoder-only model keeps its rows."""
+    if not model.config.decoder_layers:
+        return Sides()
+    masks = {"source_mask_bs": source_mask_bs, "target_mask_bt": target_mask_bt}
+    given = by_name(model.config, source, target, **masks)
+    real = [_real(model, least, given["source"], given["source_mask_bs"]), None]
+    if skip_padding:
+        real[1] = _real(model, least, given["target"], given["target_mask_bt"])
+    return Sides(*(_tokens(mask_bt, _steps(model, least, mask_bt)) for mask_bt in real))
+
+
+def of_loss(model: Transformer, least: int, source: Any, target: Any, *_: Any, **__: Any) -> Sides:
+    """The tokens of `training_loss`; of the target those that a label that counts depends on: the
+    places of these labels, and the real tokens before the last of them in the row.
+
+    Both sides leave out the same share of their positions, so that a shape of rows has few graphs,
+    which take long to compile: one for each length that saves something, and others if one side
+    saves too little and keeps all of its positions.
+    """
+    mask_bt = _real(model, least, target)
+    if mask_bt is not None:
+        label_bt = mask_bt[:, 1:]
+        later_bt = np.logical_or.accumulate(label_bt[:, ::-1], axis=1)[:, ::-1]
+        mask_bt = (label_bt | mask_bt[:, :-1]) & later_bt
+    real = _real(model, least, source), mask_bt
+    steps = [_steps(model, least, mask_bt) for mask_bt in real]
+    both = zip(real, steps, strict=True)
+    return Sides(*(_tokens(mask_bt, own and max(steps)) for mask_bt, own in both))
+
+
+def forward(
+    model: Transformer,
+    sides: Sides,
+    source: Any = None,
+    target: Any = None,
+    source_mask_bs: Any = None,
+    target_mask_bt: Any = None,
+    keep: Keep | None = None,
+    segment_bs: Any = None,
+    skip_padding: bool = False,
+    training: bool | None = None,
+) -> tf.Tensor:
+    """`model(...)`; zero rows of logits at positions of the target that are left out."""
+    masks = source_mask_bs, target_mask_bt, segment_bs
+    given = model.given(source, target, *masks)
+    logits_1nv, tokens = _logits(model, sides, given, keep, training)
+    logits_btv = pad(logits_1nv, tokens)
+    if not skip_padding or tokens.index_n is not None:
+        return logits_btv
+    target, target_mask_bt = given[1], given[3]
+    if target_mask_bt is None:
+        target_mask_bt = mask.token_mask(target, model.config.padding_id)
+    return tf.where(target_mask_bt[..., tf.newaxis], logits_btv, tf.zeros((), logits_btv.dtype))
+
+
+def training_loss(
+    model: Transformer,
+    sides: Sides,
+    source: Any,
+    target: Any,
+    smoothing: float = 0.0,
+    total: int | tf.Tensor | None = None,
+    keep: Keep | None = None,
+    training: bool | None = None,
+) -> tf.Tensor:
+    """`model.training_loss(...)`."""
+    input_bt, label_bt = loss.teacher_forcing(target)
+    given = model.given(source, input_bt)
+    logits_1nv, tokens = _logits(model, sides, given, keep, training)
+    mask_1n = counted(mask.token_mask(label_bt, model.config.padding_id), tokens)
+    logits_1nv = tf.cast(logits_1nv, model.variable_dtype)
+    return loss.cross_entropy(logits_1nv, unpad(label_bt, tokens), mask_1n, smoothing, total)
+
+
+def _logits(
+    model: Transformer,
+    sides: Sides,
+    given: tuple[Any, ...],
+    keep: Keep | None,
+    training: bool | None,
+) -> tuple[tf.Tensor, Tokens]:
+    """The logits of tokens of the target, `1 n v`, and which tokens they are."""
+    source, target, source_mask_bs, target_mask_bt, segment_bs = (
+        None if array is None else tf.convert_to_tensor(array) for array in given
+    )
+    if not model.built:
+        model.build()
+
+    def flat(side: str, name: str, tokens: Tokens, *inputs: Any) -> tuple[Any, ...]:
+        """The input of a stack, the mask of its self-attention, and its keep masks."""
+        x_btd, mask_bhts = model.embed(side, *inputs)
+        keep_btd = part(keep, name, "embedding_dropout")
+        x_btd = getattr(model, name).embedding_dropout(x_btd, keep_btd, training=training)
+        layers = part(keep, name, "layers")
+        kept = None if layers is None else {"layers": _kept(layers, tokens)}
+        return unpad(x_btd, tokens), PaddedMask(mask_bhts, tokens, tokens), kept
+
+    tokens, memory_1md, cross_mask = sides.target or _all(target), None, None
+    if source is not None:
+        of_source = sides.source or _all(source)
+        inputs = flat("source", "encoder", of_source, source, source_mask_bs, segment_bs)
+        memory_1md = model.encoder(*inputs, training=training)
+        cross_mask = PaddedMask(inputs[1].mask_bhts, tokens, of_source)
+    x_1nd, self_mask, kept = flat("target", "decoder", tokens, target, target_mask_bt)
+    masks = self_mask, cross_mask
+    return model.head(model.decoder(x_1nd, memory_1md, *masks, kept, training=training)), tokens
+
+
+def _kept(keep: Mapping[str, Any], tokens: Tokens) -> Mapping[str, Any]:
+    """The keep masks of layers, flat, except those of attention weights, `b h t s`."""
+    return {
+        name: _kept(below, tokens)
+        if isinstance(below, Mapping)
+        else below
+        if name == "weights_dropout"
+        else _flat_mask(below, tokens)
+        for name, below in keep.items()
+    }
+
+
+def _flat_mask(keep: tf.Tensor, tokens: Tokens) -> tf.Tensor:
+    rows = (*tokens.mask_bt.shape, *(keep.shape[-1:] or (1,)))
+    checks.check_keep(keep.shape, tf.as_dtype(keep.dtype).name, rows, 0.0)
+    return unpad(tf.broadcast_to(keep, rows), tokens)
+
+
+def _all(token: tf.Tensor) -> Tokens:
+    """All positions of these ids."""
+    return Tokens(None, None, tf.ones(keras.ops.shape(token)[:2], tf.bool))
+
+
+def _real(model: Transformer, least: int, token: Any, mask_bt: Any = None) -> np.ndarray | None:
+    """Which tokens are real; None if that is not known, or if what could be saved is too little."""
+    mask_of = token if mask_bt is None else mask_bt
+    if token is None or tf.is_symbolic_tensor(mask_of) or token.ndim < 2:
+        return None
+    if np.prod(token.shape[:2]) * model.config.model_width < least:
+        return None
+    if mask_bt is not None:
+        mask_bt = np.asarray(mask_bt)
+        fits = mask_bt.dtype == bool and mask_bt.shape == tuple(token.shape[:2])
+        return mask_bt if fits else None
+    padding_id = model.config.padding_id
+    if padding_id is None or token.ndim != 2 or attached_mask(token) is not None:
+        return None
+    return np.asarray(token) != padding_id
+
+
+def _steps(model: Transformer, least: int, mask_bt: np.ndarray | None) -> int:
+    """The length of the flat tokens in steps of `_step` positions; 0 if too little is saved."""
+    if mask_bt is None or not mask_bt.size:
+        return 0
+    step = _step(mask_bt)
+    steps = max(1, -(-int(np.count_nonzero(mask_bt)) // step))
+    saved = mask_bt.size - steps * step
+    if saved * SHARE < mask_bt.size or saved * model.config.model_width < least:
+        return 0
+    # A layer of another package may look at the neighbours of a token.
+    return 0 if other_layers(model) else steps
+
+
+def _step(mask_bt: np.ndarray) -> int:
+    return -(-mask_bt.size // STEPS)
+
+
+def _tokens(mask_bt: np.ndarray | None, steps: int) -> Tokens | None:
+    if mask_bt is None or not steps:
+        return None
+    place_m = np.flatnonzero(mask_bt)
+    index_n = np.zeros(steps * _step(mask_bt), np.int32)
+    index_n[: len(place_m)] = place_m
+    place_bt = np.zeros(mask_bt.shape, np.int32)
+    place_bt[mask_bt] = np.arange(len(place_m))
+    return Tokens(tf.constant(index_n), tf.constant(place_bt), tf.constant(mask_bt))
