@@ -1,7 +1,7 @@
-"""The arithmetic of the reference: contractions, sums, quotients, elementary functions, and how half-precision dtypes compute.
+"""The arithmetic of the reference, and how half-precision dtypes compute.
 
-Whatever a framework may reasonably compute in another order goes through this module, so that one place defines the arithmetic of a
-dtype and the judge can measure how far another order lies away.
+Whatever a framework may reasonably compute in another order goes through this module, so that the
+judge can replace it in one place and measure how far another order lies away.
 """
 
 import math
@@ -34,7 +34,10 @@ def is_half(dtype: np.dtype) -> bool:
 
 
 def upcast_half(array: np.ndarray) -> np.ndarray:
-    """float32 for half-precision dtypes, otherwise the array itself: softmax, normalisation and loss compute in this dtype."""
+    """float32 for half-precision dtypes, otherwise the array itself.
+
+    Softmax, normalisation and loss compute in this dtype.
+    """
     return array.astype(np.float32) if is_half(array.dtype) else array
 
 
@@ -48,7 +51,8 @@ def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
 
 
 def affine(subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-    """`x W + b` with the kernel W, by the contraction that the axis letters declare, and the bias b where the parameters have one."""
+    """`x W + b`: kernel W, contracted by the axis letters, and bias b if the parameters have one.
+    """
     y = einsum(subscripts, x, parameters["kernel"])
     if "bias" in parameters:
         y += parameters["bias"]  # in place: the arrays are the largest of the model
@@ -58,27 +62,26 @@ def affine(subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray])
 def einsum_vjp(
     subscripts: str, x: np.ndarray, kernel: np.ndarray, cotangent: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The gradients of `einsum(subscripts, x, kernel)` with respect to x and kernel: each is the contraction of the two others."""
+    """The gradients of `einsum(subscripts, x, kernel)` by x and kernel."""
     inputs, output = subscripts.split("->")
     first, second = inputs.split(",")
-    return einsum(f"{output},{second}->{first}", cotangent, kernel), einsum(
-        f"{first},{output}->{second}", x, cotangent
-    )
+    gradient = einsum(f"{output},{second}->{first}", cotangent, kernel)
+    return gradient, einsum(f"{first},{output}->{second}", x, cotangent)
 
 
 def affine_vjp(
     subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray], cotangent: np.ndarray
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The gradients of `affine` with respect to x and to each of the parameters."""
+    """The gradients of `affine` by x and by each of the parameters."""
     gradient, kernel = einsum_vjp(subscripts, x, parameters["kernel"], cotangent)
-    bias = (
-        {"bias": unbroadcast(cotangent, parameters["bias"].shape)} if "bias" in parameters else {}
-    )
-    return gradient, {"kernel": kernel} | bias
+    if "bias" not in parameters:
+        return gradient, {"kernel": kernel}
+    bias = unbroadcast(cotangent, parameters["bias"].shape)
+    return gradient, {"kernel": kernel, "bias": bias}
 
 
 def unbroadcast(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """The sum over the axes along which an array of that shape was broadcast: the gradient of broadcasting.
+    """The gradient of broadcasting: the sum over the axes along which an array was broadcast.
 
     Half-precision dtypes add in float32.
     """

@@ -31,15 +31,15 @@ def scaled_dot_product_attention(
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
-    Returns the output `b t h e`; with return_weights the output and the weights `b h t s`.
+    Returns the output `b t h e`; with return_weights also the weights `b h t s` before dropout.
 
-    mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal also hides later keys (CAUSAL).
-    bias_bhts: added to the logits, which are divided by sqrt(k) first (SCALE); -inf hides a key.
-    A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. keep_bhts: dropout
-    mask of the weights, True = keep; the weights returned are those before dropout. Half-precision dtypes hold logits and softmax in
-    float32 and round the weights before they multiply the values.
-
-    Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
+    mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal also hides
+    later keys (CAUSAL). bias_bhts: added to the scaled logits (SCALE); -inf hides a key. keep_bhts:
+    dropout mask of the weights, True = keep. A query that may attend to nothing returns zeros
+    (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. Half-precision dtypes hold logits
+    and softmax in float32 and round the weights before they multiply the values. Raises ValueError
+    on shapes that do not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al.
+    2023.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     key_bshk, value_bshe = repeat_kv(key_bsgk, query_bthk), repeat_kv(value_bsge, query_bthk)
@@ -62,10 +62,12 @@ def scaled_dot_product_attention_vjp(
     *,
     cotangent: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """`dP = g V^T`, `dV = P^T g`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q / sqrt(k)`, with P the weights.
+    """`dV = P^T g`, `dS = P (g V^T - sum_s P g V^T)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q /
+    sqrt(k)`.
 
-    A query that may attend to nothing has weights 0, so it passes zero gradient (EMPTY). The key and value heads that several query heads
-    share get the sum. Half-precision dtypes hold dS in float32 as they hold the logits. Source: Dao et al. 2022, section 3.1.
+    P are the weights. A query that may attend to nothing passes zero gradient (EMPTY). The key and
+    value heads that several query heads share get the sum. Half-precision dtypes hold dS in
+    float32. Source: Dao et al. 2022, section 3.1.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     key_bshk, value_bshe = repeat_kv(key_bsgk, query_bthk), repeat_kv(value_bsge, query_bthk)
@@ -98,7 +100,7 @@ def scaled_dot_product_attention_vjp(
 
 
 def repeat_kv(key_bsgk: np.ndarray, query_bthk: np.ndarray) -> np.ndarray:
-    """Keys or values with each head as many times as query heads share it."""
+    """Keys or values, each head repeated for the query heads that share it."""
     heads, groups = query_bthk.shape[2], key_bsgk.shape[2]
     return np.repeat(key_bsgk, heads // groups, axis=2) if groups != heads else key_bsgk
 
@@ -129,7 +131,7 @@ def _logits(
 
 
 def sum_over_groups(gradient_bshk: np.ndarray, key_bsgk: np.ndarray) -> np.ndarray:
-    """The gradient of the heads that were repeated: the sum over the query heads that each serves."""
+    """The gradient of `repeat_kv`: the sum over the query heads that share a head."""
     batch, source, groups, size = key_bsgk.shape
     grouped = gradient_bshk.reshape(batch, source, groups, gradient_bshk.shape[2] // groups, size)
     return arithmetic.unbroadcast(grouped, (batch, source, groups, 1, size))[:, :, :, 0]
@@ -146,12 +148,13 @@ def multi_head_attention(
     keep_bhts: np.ndarray | None = None,
     dropout_rate: float = 0.0,
 ) -> Output:
-    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
+    """`head_i = attention(x W_i^Q, m W_i^K, m W_i^V)`, `output = sum_i head_i W_i^O`, with biases.
 
-    query_btd: x, whose tokens attend; memory_bsd: m, what they attend to, which is x itself in self-attention.
-    parameters: query.kernel `d h k`, key.kernel `d g k`, value.kernel `d g e`, output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d`
-    where present. Returns the output `b t d`; with return_weights the output and the weights `b h t s`.
-    Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.2.2.
+    query_btd: x, whose tokens attend; memory_bsd: m, what they attend to, which is x itself in
+    self-attention. parameters: query.kernel `d h k`, key.kernel `d g k`, value.kernel `d g e`,
+    output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d` where present. Returns the output `b t
+    d`; with return_weights the output and the weights `b h t s`. Raises ValueError on shapes that
+    do not fit. Source: Vaswani et al. 2017, section 3.2.2.
     """
     width = parameters["query"]["kernel"].shape[0]
     checks.check_features("query", query_btd.shape, width)
@@ -178,13 +181,13 @@ def queries(parameters: Tree, query_btd: np.ndarray) -> np.ndarray:
 
 
 def keys_and_values(parameters: Tree, memory_bsd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`m W^K + b^K` and `m W^V + b^V`, which no query changes, so that a cache may hold them: `b s g k` and `b s g e`."""
+    """`m W^K + b^K` and `m W^V + b^V`, which a cache may hold: `b s g k` and `b s g e`."""
     key_bsgk = _projection("bsd,dgk->bsgk", parameters["key"], memory_bsd)
     return key_bsgk, _projection("bsd,dge->bsge", parameters["value"], memory_bsd)
 
 
 def project(parameters: Tree, x_btd: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The three projections of self-attention: query `b t h k`, key `b t g k` and value `b t g e`."""
+    """The projections of self-attention: query `b t h k`, key `b t g k` and value `b t g e`."""
     return queries(parameters, x_btd), *keys_and_values(parameters, x_btd)
 
 
@@ -200,7 +203,7 @@ def attend(
     keep_bhts: np.ndarray | None = None,
     dropout_rate: float = 0.0,
 ) -> Output:
-    """`sum_i head_i W_i^O + b^O`: the rest of `multi_head_attention`, given its queries, keys and values."""
+    """`multi_head_attention`, given its queries, keys and values."""
     output_bthe, weights_bhts = scaled_dot_product_attention(
         query_bthk,
         key_bsgk,
@@ -228,9 +231,10 @@ def multi_head_attention_vjp(
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
-    """Backwards through the output projection, the attention and the three projections; parameters, query_btd, memory_bsd, bias_bhts.
+    """Backwards through the output projection, the attention and the three projections.
 
-    query_btd and memory_bsd have a gradient each: in self-attention, where they are one array, its gradient is their sum.
+    Returns parameters, query_btd, memory_bsd, and bias_bhts if there is a bias. In self-attention
+    the gradient of x is the sum of query_btd and memory_bsd.
     """
     query_bthk = queries(parameters, query_btd)
     key_bsgk, value_bsge = keys_and_values(parameters, memory_bsd)
@@ -266,5 +270,5 @@ def multi_head_attention_vjp(
 
 
 def _projection(subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
-    """One of the four projections, told apart by its subscripts."""
+    """One of the four projections, identified by its subscripts."""
     return arithmetic.affine(subscripts, x, parameters)

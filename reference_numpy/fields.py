@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self, get_args
 from .suggestions import LONGEST_NAME, unknown
 
 __all__ = [
-    "BOOLEAN", "INTEGER", "NAME", "NUMBER", "POSITIVE", "SHARE", "Fields", "Rule", "at_least", "at_most", "integer",
+    "BOOLEAN", "INTEGER", "INTEGER_OR_NONE", "NAME", "NUMBER", "POSITIVE", "SHARE", "Fields", "Rule", "at_least", "at_most", "integer",
     "is_integer", "is_number", "one_of",
 ]  # fmt: skip
 
@@ -37,6 +37,7 @@ def is_number(value: Any) -> bool:
 
 INTEGER = Rule(is_integer, "an integer")
 NUMBER = Rule(is_number, "a finite number")
+INTEGER_OR_NONE = Rule(lambda value: value is None or is_integer(value), "an integer or None")
 BOOLEAN = Rule(lambda value: isinstance(value, bool), "True or False")
 NAME = Rule(lambda value: isinstance(value, str), "a name")
 POSITIVE = Rule(lambda value: is_number(value) and value > 0, "greater than 0")
