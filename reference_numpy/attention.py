@@ -1,11 +1,11 @@
 """Scaled dot-product attention and multi-head attention."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from . import arithmetic, checks, dropout, mask, softmax
+from .arrays import Array, Gradients, Mask, Tree
 
 __all__ = [
     "multi_head_attention",
@@ -14,19 +14,18 @@ __all__ = [
     "scaled_dot_product_attention_vjp",
 ]
 
-Tree = Mapping[str, Mapping[str, np.ndarray]]
 Output = Any  # the output, or with return_weights (output, weights)
 
 
 def scaled_dot_product_attention(
-    query_bthk: np.ndarray,
-    key_bsgk: np.ndarray,
-    value_bsge: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    bias_bhts: np.ndarray | None = None,
+    query_bthk: Array,
+    key_bsgk: Array,
+    value_bsge: Array,
+    mask_bhts: Mask = None,
+    bias_bhts: Array | None = None,
     causal: bool = False,
     return_weights: bool = False,
-    keep_bhts: np.ndarray | None = None,
+    keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
@@ -51,17 +50,17 @@ def scaled_dot_product_attention(
 
 
 def scaled_dot_product_attention_vjp(
-    query_bthk: np.ndarray,
-    key_bsgk: np.ndarray,
-    value_bsge: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    bias_bhts: np.ndarray | None = None,
+    query_bthk: Array,
+    key_bsgk: Array,
+    value_bsge: Array,
+    mask_bhts: Mask = None,
+    bias_bhts: Array | None = None,
     causal: bool = False,
-    keep_bhts: np.ndarray | None = None,
+    keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, np.ndarray]:
+    cotangent: Array,
+) -> Gradients:
     """`dV = P^T g`, `dS = P (g V^T - sum_s P g V^T)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q /
     sqrt(k)`.
 
@@ -99,19 +98,15 @@ def scaled_dot_product_attention_vjp(
     return gradients
 
 
-def repeat_kv(key_bsgk: np.ndarray, query_bthk: np.ndarray) -> np.ndarray:
+def repeat_kv(key_bsgk: Array, query_bthk: Array) -> Array:
     """Keys or values, each head repeated for the query heads that share it."""
     heads, groups = query_bthk.shape[2], key_bsgk.shape[2]
     return np.repeat(key_bsgk, heads // groups, axis=2) if groups != heads else key_bsgk
 
 
 def _logits(
-    query_bthk: np.ndarray,
-    key_bshk: np.ndarray,
-    mask_bhts: np.ndarray | None,
-    bias_bhts: np.ndarray | None,
-    causal: bool,
-) -> tuple[np.ndarray, np.ndarray | None]:
+    query_bthk: Array, key_bshk: Array, mask_bhts: Mask, bias_bhts: Array | None, causal: bool
+) -> tuple[Array, Array | None]:
     """`query key^T / sqrt(k) + bias`, and the mask with causality in it."""
     batch, target, heads, head_size = query_bthk.shape
     scores = (batch, heads, target, key_bshk.shape[1])
@@ -130,7 +125,7 @@ def _logits(
     return logits_bhts, mask_bhts
 
 
-def sum_over_groups(gradient_bshk: np.ndarray, key_bsgk: np.ndarray) -> np.ndarray:
+def sum_over_groups(gradient_bshk: Array, key_bsgk: Array) -> Array:
     """The gradient of `repeat_kv`: the sum over the query heads that share a head."""
     batch, source, groups, size = key_bsgk.shape
     grouped = gradient_bshk.reshape(batch, source, groups, gradient_bshk.shape[2] // groups, size)
@@ -139,13 +134,13 @@ def sum_over_groups(gradient_bshk: np.ndarray, key_bsgk: np.ndarray) -> np.ndarr
 
 def multi_head_attention(
     parameters: Tree,
-    query_btd: np.ndarray,
-    memory_bsd: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    bias_bhts: np.ndarray | None = None,
+    query_btd: Array,
+    memory_bsd: Array,
+    mask_bhts: Mask = None,
+    bias_bhts: Array | None = None,
     causal: bool = False,
     return_weights: bool = False,
-    keep_bhts: np.ndarray | None = None,
+    keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
 ) -> Output:
     """`head_i = attention(x W_i^Q, m W_i^K, m W_i^V)`, `output = sum_i head_i W_i^O`, with biases.
@@ -175,32 +170,32 @@ def multi_head_attention(
     )
 
 
-def queries(parameters: Tree, query_btd: np.ndarray) -> np.ndarray:
+def queries(parameters: Tree, query_btd: Array) -> Array:
     """`x W^Q + b^Q`: `b t h k`."""
     return _projection("btd,dhk->bthk", parameters["query"], query_btd)
 
 
-def keys_and_values(parameters: Tree, memory_bsd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def keys_and_values(parameters: Tree, memory_bsd: Array) -> tuple[Array, Array]:
     """`m W^K + b^K` and `m W^V + b^V`, which a cache may hold: `b s g k` and `b s g e`."""
     key_bsgk = _projection("bsd,dgk->bsgk", parameters["key"], memory_bsd)
     return key_bsgk, _projection("bsd,dge->bsge", parameters["value"], memory_bsd)
 
 
-def project(parameters: Tree, x_btd: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def project(parameters: Tree, x_btd: Array) -> tuple[Array, Array, Array]:
     """The projections of self-attention: query `b t h k`, key `b t g k` and value `b t g e`."""
     return queries(parameters, x_btd), *keys_and_values(parameters, x_btd)
 
 
 def attend(
     parameters: Tree,
-    query_bthk: np.ndarray,
-    key_bsgk: np.ndarray,
-    value_bsge: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    bias_bhts: np.ndarray | None = None,
+    query_bthk: Array,
+    key_bsgk: Array,
+    value_bsge: Array,
+    mask_bhts: Mask = None,
+    bias_bhts: Array | None = None,
     causal: bool = False,
     return_weights: bool = False,
-    keep_bhts: np.ndarray | None = None,
+    keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
 ) -> Output:
     """`multi_head_attention`, given its queries, keys and values."""
@@ -221,16 +216,16 @@ def attend(
 
 def multi_head_attention_vjp(
     parameters: Tree,
-    query_btd: np.ndarray,
-    memory_bsd: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    bias_bhts: np.ndarray | None = None,
+    query_btd: Array,
+    memory_bsd: Array,
+    mask_bhts: Mask = None,
+    bias_bhts: Array | None = None,
     causal: bool = False,
-    keep_bhts: np.ndarray | None = None,
+    keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
+    cotangent: Array,
+) -> Gradients:
     """Backwards through the output projection, the attention and the three projections.
 
     Returns parameters, query_btd, memory_bsd, and bias_bhts if there is a bias. In self-attention
@@ -269,6 +264,6 @@ def multi_head_attention_vjp(
     return gradients | ({"bias_bhts": inner["bias_bhts"]} if bias_bhts is not None else {})
 
 
-def _projection(subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+def _projection(subscripts: str, parameters: Tree, x: Array) -> Array:
     """One of the four projections, identified by its subscripts."""
     return arithmetic.affine(subscripts, x, parameters)

@@ -212,7 +212,7 @@ _PAPER_BASE = TransformerConfig(
 )
 
 PRESETS: dict[str, TransformerConfig] = {
-    # Vaswani et al. 2017, Table 3, rows "base" and "big". The paper does not print an epsilon; 1e-6 is tensor2tensor's.
+    # Vaswani et al. 2017, Table 3, rows "base" and "big"; epsilon is that of tensor2tensor.
     "paper_base": _PAPER_BASE,
     "paper_big": _PAPER_BASE.replace(
         model_width=1024, heads=16, key_value_heads=16, feed_forward_width=4096, dropout_rate=0.3
