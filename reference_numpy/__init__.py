@@ -1,6 +1,6 @@
 """The reference: plain NumPy that defines the math of every component of the Transformer.
 
-One module a component family; `attention.multi_head_attention`, `transformer.transformer` and so on.
+One module for each family of components: `attention.multi_head_attention` and so on.
 """
 
 from .config import TransformerConfig, preset

@@ -1,13 +1,15 @@
-"""The arithmetic of the reference: contractions, sums, quotients, elementary functions, and how half-precision dtypes compute.
+"""The arithmetic of the reference, and how half-precision dtypes compute.
 
-Whatever a framework may reasonably compute in another order goes through this module, so that one place defines the arithmetic of a
-dtype and the judge can measure how far another order lies away.
+Whatever a framework may reasonably compute in another order goes through this module, so that the
+judge can replace it in one place and measure how far another order lies away.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+
+from .arrays import Array, Tree
 
 __all__ = [
     "affine",
@@ -33,12 +35,15 @@ def is_half(dtype: np.dtype) -> bool:
     return np.dtype(dtype).itemsize == 2
 
 
-def upcast_half(array: np.ndarray) -> np.ndarray:
-    """float32 for half-precision dtypes, otherwise the array itself: softmax, normalisation and loss compute in this dtype."""
+def upcast_half(array: Array) -> Array:
+    """float32 for half-precision dtypes, otherwise the array itself.
+
+    Softmax, normalisation and loss compute in this dtype.
+    """
     return array.astype(np.float32) if is_half(array.dtype) else array
 
 
-def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+def einsum(subscripts: str, *operands: Array) -> Array:
     """The contraction that the axis letters declare, in the operands' dtype.
 
     Half-precision dtypes multiply and add in float32 and round once at the end, as matrix units do.
@@ -47,38 +52,35 @@ def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     return result.astype(operands[0].dtype, copy=False)
 
 
-def affine(subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-    """`x W + b` with the kernel W, by the contraction that the axis letters declare, and the bias b where the parameters have one."""
+def affine(subscripts: str, x: Array, parameters: Tree) -> Array:
+    """`x W + b`, by axis letters: kernel W, and bias b if the parameters have one."""
     y = einsum(subscripts, x, parameters["kernel"])
     if "bias" in parameters:
         y += parameters["bias"]  # in place: the arrays are the largest of the model
     return y
 
 
-def einsum_vjp(
-    subscripts: str, x: np.ndarray, kernel: np.ndarray, cotangent: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The gradients of `einsum(subscripts, x, kernel)` with respect to x and kernel: each is the contraction of the two others."""
+def einsum_vjp(subscripts: str, x: Array, kernel: Array, cotangent: Array) -> tuple[Array, Array]:
+    """The gradients of `einsum(subscripts, x, kernel)` by x and kernel."""
     inputs, output = subscripts.split("->")
     first, second = inputs.split(",")
-    return einsum(f"{output},{second}->{first}", cotangent, kernel), einsum(
-        f"{first},{output}->{second}", x, cotangent
-    )
+    gradient = einsum(f"{output},{second}->{first}", cotangent, kernel)
+    return gradient, einsum(f"{first},{output}->{second}", x, cotangent)
 
 
 def affine_vjp(
-    subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray], cotangent: np.ndarray
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The gradients of `affine` with respect to x and to each of the parameters."""
+    subscripts: str, x: Array, parameters: Tree, cotangent: Array
+) -> tuple[Array, dict[str, Array]]:
+    """The gradients of `affine` by x and by each of the parameters."""
     gradient, kernel = einsum_vjp(subscripts, x, parameters["kernel"], cotangent)
-    bias = (
-        {"bias": unbroadcast(cotangent, parameters["bias"].shape)} if "bias" in parameters else {}
-    )
-    return gradient, {"kernel": kernel} | bias
+    if "bias" not in parameters:
+        return gradient, {"kernel": kernel}
+    bias = unbroadcast(cotangent, parameters["bias"].shape)
+    return gradient, {"kernel": kernel, "bias": bias}
 
 
-def unbroadcast(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """The sum over the axes along which an array of that shape was broadcast: the gradient of broadcasting.
+def unbroadcast(array: Array, shape: Sequence[int]) -> Array:
+    """The gradient of broadcasting: the sum over the axes along which an array was broadcast.
 
     Half-precision dtypes add in float32.
     """
@@ -92,7 +94,7 @@ def unbroadcast(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     return result.astype(array.dtype, copy=False)
 
 
-def scatter_add(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+def scatter_add(rows: Array, index: Array, size: int) -> Array:
     """`y[index[i]] += rows[i]`, from zeros of that many rows: the gradient of taking rows by index.
 
     Half-precision dtypes add in float32.
@@ -102,36 +104,36 @@ def scatter_add(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
     return result.astype(rows.dtype, copy=False)
 
 
-def sum(array: np.ndarray, axis: int) -> np.ndarray:
+def sum(array: Array, axis: int) -> Array:
     """The sum over one axis, which is kept with size 1."""
     return np.sum(array, axis=axis, keepdims=True)
 
 
-def mean(array: np.ndarray, axis: int) -> np.ndarray:
+def mean(array: Array, axis: int) -> Array:
     """The arithmetic mean over one axis, which is kept with size 1."""
     return sum(array, axis) / array.dtype.type(array.shape[axis])
 
 
-def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+def divide(numerator: Array, denominator: Array) -> Array:
     """numerator / denominator, elementwise."""
     return numerator / denominator
 
 
-def power(base: float, exponent: np.ndarray) -> np.ndarray:
+def power(base: float, exponent: Array) -> Array:
     """base ** exponent, elementwise, in the exponent's dtype."""
     return base**exponent
 
 
-def exp(x: np.ndarray) -> np.ndarray:
+def exp(x: Array) -> Array:
     """The exponential, elementwise."""
     return np.exp(x)
 
 
-def tanh(x: np.ndarray) -> np.ndarray:
+def tanh(x: Array) -> Array:
     """The hyperbolic tangent, elementwise."""
     return np.tanh(x)
 
 
-def erf(x: np.ndarray) -> np.ndarray:
+def erf(x: Array) -> Array:
     """The error function, elementwise, in float64 and rounded to x's dtype."""
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), dtype=x.dtype)

@@ -1,11 +1,11 @@
 """Scaled dot-product attention and multi-head attention."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from . import arithmetic, checks, dropout, mask, softmax
+from .arrays import Array, Gradients, Mask, Tree
 
 __all__ = [
     "multi_head_attention",
@@ -14,32 +14,31 @@ __all__ = [
     "scaled_dot_product_attention_vjp",
 ]
 
-Tree = Mapping[str, Mapping[str, np.ndarray]]
 Output = Any  # the output, or with return_weights (output, weights)
 
 
 def scaled_dot_product_attention(
-    query_bthk: np.ndarray,
-    key_bsgk: np.ndarray,
-    value_bsge: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    bias_bhts: np.ndarray | None = None,
+    query_bthk: Array,
+    key_bsgk: Array,
+    value_bsge: Array,
+    mask_bhts: Mask = None,
+    bias_bhts: Array | None = None,
     causal: bool = False,
     return_weights: bool = False,
-    keep_bhts: np.ndarray | None = None,
+    keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
-    Returns the output `b t h e`; with return_weights the output and the weights `b h t s`.
+    Returns the output `b t h e`; with return_weights also the weights `b h t s` before dropout.
 
-    mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal also hides later keys (CAUSAL).
-    bias_bhts: added to the logits, which are divided by sqrt(k) first (SCALE); -inf hides a key.
-    A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. keep_bhts: dropout
-    mask of the weights, True = keep; the weights returned are those before dropout. Half-precision dtypes hold logits and softmax in
-    float32 and round the weights before they multiply the values.
-
-    Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
+    mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal also hides
+    later keys (CAUSAL). bias_bhts: added to the scaled logits (SCALE); -inf hides a key. keep_bhts:
+    dropout mask of the weights, True = keep. A query that may attend to nothing returns zeros
+    (EMPTY). Key head j serves query heads j h/g .. (j+1) h/g - 1. Half-precision dtypes hold logits
+    and softmax in float32 and round the weights before they multiply the values. Raises ValueError
+    on shapes that do not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al.
+    2023.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     key_bshk, value_bshe = repeat_kv(key_bsgk, query_bthk), repeat_kv(value_bsge, query_bthk)
@@ -51,21 +50,23 @@ def scaled_dot_product_attention(
 
 
 def scaled_dot_product_attention_vjp(
-    query_bthk: np.ndarray,
-    key_bsgk: np.ndarray,
-    value_bsge: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    bias_bhts: np.ndarray | None = None,
+    query_bthk: Array,
+    key_bsgk: Array,
+    value_bsge: Array,
+    mask_bhts: Mask = None,
+    bias_bhts: Array | None = None,
     causal: bool = False,
-    keep_bhts: np.ndarray | None = None,
+    keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, np.ndarray]:
-    """`dP = g V^T`, `dV = P^T g`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q / sqrt(k)`, with P the weights.
+    cotangent: Array,
+) -> Gradients:
+    """`dV = P^T g`, `dS = P (g V^T - sum_s P g V^T)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q /
+    sqrt(k)`.
 
-    A query that may attend to nothing has weights 0, so it passes zero gradient (EMPTY). The key and value heads that several query heads
-    share get the sum. Half-precision dtypes hold dS in float32 as they hold the logits. Source: Dao et al. 2022, section 3.1.
+    P are the weights. A query that may attend to nothing passes zero gradient (EMPTY). The key and
+    value heads that several query heads share get the sum. Half-precision dtypes hold dS in
+    float32. Source: Dao et al. 2022, section 3.1.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     key_bshk, value_bshe = repeat_kv(key_bsgk, query_bthk), repeat_kv(value_bsge, query_bthk)
@@ -97,19 +98,15 @@ def scaled_dot_product_attention_vjp(
     return gradients
 
 
-def repeat_kv(key_bsgk: np.ndarray, query_bthk: np.ndarray) -> np.ndarray:
-    """Keys or values with each head as many times as query heads share it."""
+def repeat_kv(key_bsgk: Array, query_bthk: Array) -> Array:
+    """Keys or values, each head repeated for the query heads that share it."""
     heads, groups = query_bthk.shape[2], key_bsgk.shape[2]
     return np.repeat(key_bsgk, heads // groups, axis=2) if groups != heads else key_bsgk
 
 
 def _logits(
-    query_bthk: np.ndarray,
-    key_bshk: np.ndarray,
-    mask_bhts: np.ndarray | None,
-    bias_bhts: np.ndarray | None,
-    causal: bool,
-) -> tuple[np.ndarray, np.ndarray | None]:
+    query_bthk: Array, key_bshk: Array, mask_bhts: Mask, bias_bhts: Array | None, causal: bool
+) -> tuple[Array, Array | None]:
     """`query key^T / sqrt(k) + bias`, and the mask with causality in it."""
     batch, target, heads, head_size = query_bthk.shape
     scores = (batch, heads, target, key_bshk.shape[1])
@@ -128,8 +125,8 @@ def _logits(
     return logits_bhts, mask_bhts
 
 
-def sum_over_groups(gradient_bshk: np.ndarray, key_bsgk: np.ndarray) -> np.ndarray:
-    """The gradient of the heads that were repeated: the sum over the query heads that each serves."""
+def sum_over_groups(gradient_bshk: Array, key_bsgk: Array) -> Array:
+    """The gradient of `repeat_kv`: the sum over the query heads that share a head."""
     batch, source, groups, size = key_bsgk.shape
     grouped = gradient_bshk.reshape(batch, source, groups, gradient_bshk.shape[2] // groups, size)
     return arithmetic.unbroadcast(grouped, (batch, source, groups, 1, size))[:, :, :, 0]
@@ -137,21 +134,22 @@ def sum_over_groups(gradient_bshk: np.ndarray, key_bsgk: np.ndarray) -> np.ndarr
 
 def multi_head_attention(
     parameters: Tree,
-    query_btd: np.ndarray,
-    memory_bsd: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    bias_bhts: np.ndarray | None = None,
+    query_btd: Array,
+    memory_bsd: Array,
+    mask_bhts: Mask = None,
+    bias_bhts: Array | None = None,
     causal: bool = False,
     return_weights: bool = False,
-    keep_bhts: np.ndarray | None = None,
+    keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
 ) -> Output:
-    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
+    """`head_i = attention(x W_i^Q, m W_i^K, m W_i^V)`, `output = sum_i head_i W_i^O`, with biases.
 
-    query_btd: x, whose tokens attend; memory_bsd: m, what they attend to, which is x itself in self-attention.
-    parameters: query.kernel `d h k`, key.kernel `d g k`, value.kernel `d g e`, output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d`
-    where present. Returns the output `b t d`; with return_weights the output and the weights `b h t s`.
-    Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.2.2.
+    query_btd: x, whose tokens attend; memory_bsd: m, what they attend to, which is x itself in
+    self-attention. parameters: query.kernel `d h k`, key.kernel `d g k`, value.kernel `d g e`,
+    output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d` where present. Returns the output `b t
+    d`; with return_weights the output and the weights `b h t s`. Raises ValueError on shapes that
+    do not fit. Source: Vaswani et al. 2017, section 3.2.2.
     """
     width = parameters["query"]["kernel"].shape[0]
     checks.check_features("query", query_btd.shape, width)
@@ -172,35 +170,35 @@ def multi_head_attention(
     )
 
 
-def queries(parameters: Tree, query_btd: np.ndarray) -> np.ndarray:
+def queries(parameters: Tree, query_btd: Array) -> Array:
     """`x W^Q + b^Q`: `b t h k`."""
     return _projection("btd,dhk->bthk", parameters["query"], query_btd)
 
 
-def keys_and_values(parameters: Tree, memory_bsd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`m W^K + b^K` and `m W^V + b^V`, which no query changes, so that a cache may hold them: `b s g k` and `b s g e`."""
+def keys_and_values(parameters: Tree, memory_bsd: Array) -> tuple[Array, Array]:
+    """`m W^K + b^K` and `m W^V + b^V`, which a cache may hold: `b s g k` and `b s g e`."""
     key_bsgk = _projection("bsd,dgk->bsgk", parameters["key"], memory_bsd)
     return key_bsgk, _projection("bsd,dge->bsge", parameters["value"], memory_bsd)
 
 
-def project(parameters: Tree, x_btd: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The three projections of self-attention: query `b t h k`, key `b t g k` and value `b t g e`."""
+def project(parameters: Tree, x_btd: Array) -> tuple[Array, Array, Array]:
+    """The projections of self-attention: query `b t h k`, key `b t g k` and value `b t g e`."""
     return queries(parameters, x_btd), *keys_and_values(parameters, x_btd)
 
 
 def attend(
     parameters: Tree,
-    query_bthk: np.ndarray,
-    key_bsgk: np.ndarray,
-    value_bsge: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    bias_bhts: np.ndarray | None = None,
+    query_bthk: Array,
+    key_bsgk: Array,
+    value_bsge: Array,
+    mask_bhts: Mask = None,
+    bias_bhts: Array | None = None,
     causal: bool = False,
     return_weights: bool = False,
-    keep_bhts: np.ndarray | None = None,
+    keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
 ) -> Output:
-    """`sum_i head_i W_i^O + b^O`: the rest of `multi_head_attention`, given its queries, keys and values."""
+    """`multi_head_attention`, given its queries, keys and values."""
     output_bthe, weights_bhts = scaled_dot_product_attention(
         query_bthk,
         key_bsgk,
@@ -218,19 +216,20 @@ def attend(
 
 def multi_head_attention_vjp(
     parameters: Tree,
-    query_btd: np.ndarray,
-    memory_bsd: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    bias_bhts: np.ndarray | None = None,
+    query_btd: Array,
+    memory_bsd: Array,
+    mask_bhts: Mask = None,
+    bias_bhts: Array | None = None,
     causal: bool = False,
-    keep_bhts: np.ndarray | None = None,
+    keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """Backwards through the output projection, the attention and the three projections; parameters, query_btd, memory_bsd, bias_bhts.
+    cotangent: Array,
+) -> Gradients:
+    """Backwards through the output projection, the attention and the three projections.
 
-    query_btd and memory_bsd have a gradient each: in self-attention, where they are one array, its gradient is their sum.
+    Returns parameters, query_btd, memory_bsd, and bias_bhts if there is a bias. In self-attention
+    the gradient of x is the sum of query_btd and memory_bsd.
     """
     query_bthk = queries(parameters, query_btd)
     key_bsgk, value_bsge = keys_and_values(parameters, memory_bsd)
@@ -265,6 +264,6 @@ def multi_head_attention_vjp(
     return gradients | ({"bias_bhts": inner["bias_bhts"]} if bias_bhts is not None else {})
 
 
-def _projection(subscripts: str, parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
-    """One of the four projections, told apart by its subscripts."""
+def _projection(subscripts: str, parameters: Tree, x: Array) -> Array:
+    """One of the four projections, identified by its subscripts."""
     return arithmetic.affine(subscripts, x, parameters)

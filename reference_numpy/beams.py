@@ -4,13 +4,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .arrays import Array
 from .strategy import Strategy
 
 __all__ = ["Beam", "Row", "best", "keep", "length_penalty", "stops"]
 
 
 class Beam(NamedTuple):
-    """Tokens, and their log p; or, of a hypothesis, its score. parent: the live beam that it continues."""
+    """Tokens and their log p, or a hypothesis's score. parent: the live beam that it continues."""
 
     score: float
     tokens: tuple[int, ...]
@@ -24,8 +25,8 @@ class Row:
         self.strategy, self.done = strategy, False
         self.live, self.kept = [Beam(0.0, ())], list[Beam]()
 
-    def advance(self, scores_wv: np.ndarray) -> None:
-        """One token more, given its scores for each live beam."""
+    def advance(self, scores_wv: Array) -> None:
+        """Append one token, given its scores for each live beam."""
         if self.done:
             return
         strategy, length = self.strategy, len(self.live[0].tokens) + 1
@@ -45,8 +46,10 @@ class Row:
         )
 
 
-def keep(kept: list[Beam], live: list[Beam], ended_w: np.ndarray, strategy: Strategy) -> list[Beam]:
-    """The best of the hypotheses that are kept and of those that end now: the highest score first, of equals the lower tokens."""
+def keep(kept: list[Beam], live: list[Beam], ended_w: Array, strategy: Strategy) -> list[Beam]:
+    """The best of these hypotheses and of those that end now: by score, then the lower tokens
+    first.
+    """
     ended = [
         Beam(score, (*beam.tokens, strategy.end_id))
         for beam, score in zip(live, ended_w, strict=True)
@@ -55,8 +58,10 @@ def keep(kept: list[Beam], live: list[Beam], ended_w: np.ndarray, strategy: Stra
     return sorted(kept + ended, key=lambda beam: (-beam.score, beam.tokens))[: strategy.beam_size]
 
 
-def best(live: list[Beam], total_wv: np.ndarray, count: int) -> list[Beam]:
-    """The continuations of the largest log p, largest first; of equals the lower token, then the better beam."""
+def best(live: list[Beam], total_wv: Array, count: int) -> list[Beam]:
+    """The continuations of largest log p, largest first; of equals the lower token, then the better
+    beam.
+    """
     flat = total_wv.T.ravel()  # by token, then by beam
     order = [
         divmod(int(index), len(live))
@@ -69,7 +74,10 @@ def best(live: list[Beam], total_wv: np.ndarray, count: int) -> list[Beam]:
 
 
 def stops(live: list[Beam], kept: list[Beam], strategy: Strategy) -> bool:
-    """Whether no live beam can beat the worst hypothesis: log p only falls, and no penalty is larger than that of the longest answer."""
+    """Whether no live beam can beat the worst hypothesis.
+
+    log p only falls, and no penalty is larger than that of the longest answer.
+    """
     if len(kept) < strategy.beam_size:
         return False
     highest = live[0].score / length_penalty(strategy.max_new_tokens, strategy.alpha)

@@ -1,4 +1,4 @@
-"""Decoding in steps: the keys and values of what has been read are kept, so that a step computes its own tokens only."""
+"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,6 @@ from . import (
     attention,
     checks,
     embedding,
-    feed_forward,
     inputs,
     layers,
     mask,
@@ -17,159 +16,129 @@ from . import (
     stacks,
     transformer,
 )
-from .config import TransformerConfig
+from .arrays import Array, Mask, Tree
+from .config import TransformerConfig as Config
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
-Tree = Mapping[str, Any]
-Cache = Mapping[
-    str, Any
-]  # source_mask_bs; target_mask_bt of the tokens read; layers: the keys and values of each, of both attentions
+# source_mask_bs; target_mask_bt of the tokens read; layers: keys and values of both attentions
+Cache = Mapping[str, Any]
 
 
 def start_cache(
     parameters: Tree,
-    config: TransformerConfig,
-    memory_bsd: np.ndarray | None,
-    source_mask_bs: np.ndarray | None = None,
+    config: Config,
+    memory_bsd: Array | None,
+    source_mask_bs: Mask = None,
     batch: int | None = None,
 ) -> Cache:
-    """The cache before the first token: keys and values of the memory, which no step changes, and none of the target.
+    """The cache before the first token: keys and values of the memory, and none of the target.
 
-    memory_bsd: None of a decoder alone, which needs batch, the number of rows. source_mask_bs: boolean, True = real token of the source.
-    Raises ValueError on shapes that do not fit, and where there is no decoder.
+    memory_bsd: None for a decoder-only model, which needs batch, the number of rows.
+    source_mask_bs: boolean, True = real token of the source.
+    Raises ValueError on shapes that do not fit, and if there is no decoder.
     """
     config.need_decoder()
-    checks.check_memory(
-        config.cross_attention,
-        config.model_width,
-        None if memory_bsd is None else memory_bsd.shape,
-        source_mask_bs,
-    )
-    checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
-    if source_mask_bs is not None and memory_bsd is not None:
+    memory = None if memory_bsd is None else memory_bsd.shape
+    checks.check_memory(config.cross_attention, config.model_width, memory, source_mask_bs)
+    checks.check_batch(batch, None if memory is None else memory[0])
+    if source_mask_bs is not None and memory is not None:
         checks.check_token_mask(
-            "source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory_bsd.shape[:2]
+            "source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory[:2]
         )
-    rows: Any = batch if memory_bsd is None else len(memory_bsd)
-    kind = parameters[inputs.table(config, "target")]["table"].dtype
-    nothing = (
-        np.zeros((rows, 0, config.key_value_heads, config.key_size), kind),
-        np.zeros((rows, 0, config.key_value_heads, config.value_size), kind),
-    )
-    layer_caches: list[dict[str, Any]] = [
-        {"self_attention": nothing} for _ in range(config.decoder_layers)
-    ]
-    if memory_bsd is not None:
-        for index, layer_cache in enumerate(layer_caches):
-            layer = parameters["decoder"]["layers"][str(index)]
-            layer_cache["cross_attention"] = attention.keys_and_values(
-                layer["cross_attention"], memory_bsd
-            )
-    return {
-        "source_mask_bs": source_mask_bs,
-        "target_mask_bt": np.zeros((rows, 0), bool),
-        "layers": layer_caches,
-    }
+    rows: Any = batch if memory is None else memory[0]
+    dtype = parameters[inputs.table(config, "target")]["table"].dtype
+    sizes = config.key_size, config.value_size
+    nothing = tuple(np.zeros((rows, 0, config.key_value_heads, size), dtype) for size in sizes)
+    caches: list[dict[str, Any]] = []
+    for index in range(config.decoder_layers):
+        caches.append({"self_attention": nothing})
+        if memory_bsd is not None:
+            layer = parameters["decoder"]["layers"][str(index)]["cross_attention"]
+            caches[-1]["cross_attention"] = attention.keys_and_values(layer, memory_bsd)
+    read_bt = np.zeros((rows, 0), bool)
+    return {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": caches}
 
 
 def decode_step(
-    parameters: Tree,
-    config: TransformerConfig,
-    target: np.ndarray,
-    cache: Cache,
-    target_mask_bt: np.ndarray | None = None,
-) -> tuple[np.ndarray, Cache]:
-    """Logits `b t v` of the next t tokens of the target, and the cache after them.
+    parameters: Tree, config: Config, target: Array, cache: Cache, target_mask_bt: Mask = None
+) -> tuple[Array, Cache]:
+    """Logits `b t v` for the next t tokens of the target, and the cache after them.
 
-    They are those rows of `decode` on the whole target: position and causality count from its beginning (CAUSAL). target and
-    target_mask_bt: as of `decode`, of these tokens only; t may differ from step to step. Evaluation alone: nothing is dropped.
+    They equal those rows of `decode` on the whole target: position and causality count from its
+    beginning (CAUSAL). target and target_mask_bt: as in `decode`, for these tokens only; t may
+    differ from step to step. Nothing is dropped.
     Raises ValueError on ids, masks and shapes that do not fit.
     """
-    checks.check_same_batch(cache=cache["target_mask_bt"].shape, target=target.shape)
-    checks.check_length(cache["target_mask_bt"].shape[1] + target.shape[1], config.max_positions)
+    source_mask_bs, past_bt = cache["source_mask_bs"], cache["target_mask_bt"]
+    checks.check_same_batch(cache=past_bt.shape, target=target.shape)
+    checks.check_length(past_bt.shape[1] + target.shape[1], config.max_positions)
     if target_mask_bt is None:
         target_mask_bt = mask.token_mask(target, config.padding_id)
     checks.check_token_mask(
         "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
     )
-    read_bt = np.concatenate([cache["target_mask_bt"], target_mask_bt], axis=1)
-    x_btd = inputs.embed(
-        parameters, config, "target", target, _positions(config, read_bt, target.shape[1])
-    )
-    source_mask_bs, layer_caches = cache["source_mask_bs"], []
-    masks = (
-        mask.padding_mask(read_bt),
-        None if source_mask_bs is None else mask.padding_mask(source_mask_bs),
-    )
+    read_bt = np.concatenate([past_bt, target_mask_bt], axis=1)
+    position_bt = _positions(config, read_bt, target.shape[1])
+    x_btd = inputs.embed(parameters, config, "target", target, position_bt)
+    self_mask_bhts = mask.padding_mask(read_bt)
+    cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
+    caches = []
     for index, layer_cache in enumerate(cache["layers"]):
+        layer = parameters["decoder"]["layers"][str(index)]
         x_btd, layer_cache = decoder_layer_step(
-            parameters["decoder"]["layers"][str(index)], config, x_btd, layer_cache, *masks
+            layer, config, x_btd, layer_cache, self_mask_bhts, cross_mask_bhts
         )
-        layer_caches.append(layer_cache)
+        caches.append(layer_cache)
     x_btd = stacks.final_norm(parameters["decoder"], config, x_btd)
     logits_btv = embedding.logits(transformer.head(parameters, config), x_btd)
-    return logits_btv, {
-        "source_mask_bs": source_mask_bs,
-        "target_mask_bt": read_bt,
-        "layers": layer_caches,
-    }
+    return logits_btv, {**cache, "target_mask_bt": read_bt, "layers": caches}
 
 
 def decoder_layer_step(
     parameters: Tree,
-    config: TransformerConfig,
-    x_btd: np.ndarray,
-    cache: Mapping[str, Any],
-    self_mask_bhts: np.ndarray | None = None,
-    cross_mask_bhts: np.ndarray | None = None,
-) -> tuple[np.ndarray, dict[str, Any]]:
-    """`layers.decoder_layer` on the next tokens of a target, in evaluation, and the layer's cache after them.
+    config: Config,
+    x_btd: Array,
+    cache: Cache,
+    self_mask_bhts: Mask = None,
+    cross_mask_bhts: Mask = None,
+) -> tuple[Array, dict[str, Any]]:
+    """`layers.decoder_layer` on the next tokens of a target, and the layer's cache after them.
 
-    cache: self_attention, the keys and values of the tokens before, to which those of x are added; cross_attention, those of the memory,
-    where there is one.
+    cache: self_attention, keys and values of the tokens before, to which those of x are appended;
+    cross_attention, keys and values of the memory, if there is one.
     """
-    y_btd = layers.residual_in(parameters, config, "self_attention", x_btd)
-    query_bthk, *new = attention.project(parameters["self_attention"], y_btd)
-    key_bsgk, value_bsge = (
-        np.concatenate(pair, axis=1) for pair in zip(cache["self_attention"], new, strict=True)
-    )
-    y_btd = attention.attend(
-        parameters["self_attention"], query_bthk, key_bsgk, value_bsge, self_mask_bhts, causal=True
-    )
-    x_btd = layers.residual_out(parameters, config, "self_attention", x_btd, y_btd, {})
+    after = dict(cache)
 
-    if "cross_attention" in cache:
-        y_btd = layers.residual_in(parameters, config, "cross_attention", x_btd)
-        query_bthk = attention.queries(parameters["cross_attention"], y_btd)
-        memory_key_bsgk, memory_value_bsge = cache["cross_attention"]
-        y_btd = attention.attend(
-            parameters["cross_attention"],
-            query_bthk,
-            memory_key_bsgk,
-            memory_value_bsge,
-            cross_mask_bhts,
-        )
-        x_btd = layers.residual_out(parameters, config, "cross_attention", x_btd, y_btd, {})
+    def attend(y_btd: Array) -> Array:
+        own = parameters["self_attention"]
+        query_bthk, *new = attention.project(own, y_btd)
+        pairs = zip(cache["self_attention"], new, strict=True)
+        key_bsgk, value_bsge = (np.concatenate(pair, axis=1) for pair in pairs)
+        after["self_attention"] = key_bsgk, value_bsge
+        return attention.attend(own, query_bthk, key_bsgk, value_bsge, self_mask_bhts, causal=True)
 
-    y_btd = layers.residual_in(parameters, config, "feed_forward", x_btd)
-    y_btd = feed_forward.feed_forward(parameters["feed_forward"], y_btd, config.activation)
-    x_btd = layers.residual_out(parameters, config, "feed_forward", x_btd, y_btd, {})
-    return x_btd, {**cache, "self_attention": (key_bsgk, value_bsge)}
+    def attend_to_memory(y_btd: Array) -> Array:
+        own, (key_bsgk, value_bsge) = parameters["cross_attention"], cache["cross_attention"]
+        query_bthk = attention.queries(own, y_btd)
+        return attention.attend(own, query_bthk, key_bsgk, value_bsge, cross_mask_bhts)
+
+    crossing = attend_to_memory if "cross_attention" in cache else None
+    return layers.run(parameters, config, x_btd, attend, crossing), after
 
 
 def decode_in_steps(
     parameters: Tree,
-    config: TransformerConfig,
-    target: np.ndarray,
-    memory_bsd: np.ndarray | None,
+    config: Config,
+    target: Array,
+    memory_bsd: Array | None,
     splits: Sequence[int],
-    source_mask_bs: np.ndarray | None = None,
-    target_mask_bt: np.ndarray | None = None,
-) -> np.ndarray:
-    """`decode`, in steps of so many tokens: the same logits `b t v`, however the target is split.
+    source_mask_bs: Mask = None,
+    target_mask_bt: Mask = None,
+) -> Array:
+    """`decode`, in steps of these lengths: the same logits `b t v`, however the target is split.
 
-    Raises ValueError as `decode`, and where splits are not lengths of at least 1 that add up to t.
+    Raises ValueError as `decode`, and unless splits are lengths of at least 1 that add up to t.
     """
     checks.check_tokens("token", target.shape, str(target.dtype), config.target_vocabulary)
     checks.check_splits(splits, target.shape)
@@ -177,16 +146,8 @@ def decode_in_steps(
         checks.check_token_mask(
             "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
         )
-    cache, logits = (
-        start_cache(
-            parameters,
-            config,
-            memory_bsd,
-            source_mask_bs,
-            len(target) if memory_bsd is None else None,
-        ),
-        [],
-    )
+    batch = len(target) if memory_bsd is None else None
+    cache, logits = start_cache(parameters, config, memory_bsd, source_mask_bs, batch), []
     for end, length in zip(np.cumsum(splits), splits, strict=True):
         part = slice(end - length, end)
         part_mask_bt = None if target_mask_bt is None else target_mask_bt[:, part]
@@ -195,19 +156,20 @@ def decode_in_steps(
     return np.concatenate(logits, axis=1)
 
 
-def reorder(cache: Cache, row_b: np.ndarray) -> Cache:
-    """The cache whose row i is what row `row_b[i]` was, of every key, value and mask: beams that live on take their past with them."""
+def reorder(cache: Cache, row_b: Array) -> Cache:
+    """The cache whose row i is what row `row_b[i]` was: beams that live on keep their past."""
     source_mask_bs = cache["source_mask_bs"]
+    caches = [
+        {name: (key[row_b], value[row_b]) for name, (key, value) in layer.items()}
+        for layer in cache["layers"]
+    ]
     return {
         "source_mask_bs": None if source_mask_bs is None else source_mask_bs[row_b],
         "target_mask_bt": cache["target_mask_bt"][row_b],
-        "layers": [
-            {name: (key[row_b], value[row_b]) for name, (key, value) in layer.items()}
-            for layer in cache["layers"]
-        ],
+        "layers": caches,
     }
 
 
-def _positions(config: TransformerConfig, read_bt: np.ndarray, length: int) -> np.ndarray:
-    """The positions of the last tokens of all that have been read."""
+def _positions(config: Config, read_bt: Array, length: int) -> Array:
+    """The positions of the last tokens that have been read."""
     return positional_encoding.token_positions(read_bt, config.position_start)[:, -length:]

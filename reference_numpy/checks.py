@@ -1,8 +1,9 @@
 """What every implementation refuses, in the same words.
 
-The functions take plain facts (shapes, dtype names, lowest and highest id) instead of arrays, so that the ports of every framework
-call them too. A size of None is one that a traced program does not know yet; it is not checked. One that is a symbol is compared for
-equality alone, which is all that every framework's symbols decide.
+The functions take plain facts (shapes, dtype names, lowest and highest id) instead of arrays, so
+that the ports call them too. A size of None is not known yet in a traced program and is not
+checked. A size that is a symbol is only compared for equality, which every framework's symbols
+decide.
 """
 
 from collections.abc import Sequence
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 Shape = Sequence[int | None]
+Bound = int | None
 
 
 def check_tokens(
@@ -49,17 +51,19 @@ def check_tokens(
     shape: Shape,
     dtype: str,
     vocabulary: int,
-    lowest: int | None = None,
-    highest: int | None = None,
+    lowest: Bound = None,
+    highest: Bound = None,
 ) -> None:
-    """Token ids are integers `b t` in 0 .. v-1; soft one-hot rows are floats `b t v`. A length of 0 is refused, a batch of 0 is not."""
+    """Token ids are integers `b t` in 0 .. v-1; soft one-hot rows are floats `b t v`.
+
+    A length of 0 is refused, a batch of 0 is not.
+    """
     integers = dtype.startswith(("int", "uint"))
-    if not (
-        (integers and len(shape) == 2)
-        or (dtype.endswith(("float16", "float32", "float64")) and len(shape) == 3)
-    ):
+    soft = dtype.endswith(("float16", "float32", "float64"))
+    if not ((integers and len(shape) == 2) or (soft and len(shape) == 3)):
         raise ValueError(
-            f"{name} must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got {dtype} of shape {_show(shape)}"
+            f"{name} must be integer token ids of axes b t, or floating one-hot rows of axes b t v"
+            f"; got {dtype} of shape {_show(shape)}"
         )
     if shape[1] == 0:
         raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
@@ -71,12 +75,7 @@ def check_tokens(
 
 
 def check_rows(
-    name: str,
-    shape: Shape,
-    dtype: str,
-    rows: int,
-    lowest: int | None = None,
-    highest: int | None = None,
+    name: str, shape: Shape, dtype: str, rows: int, lowest: Bound = None, highest: Bound = None
 ) -> None:
     """Indices `b t` of rows of a table: integers from 0 to rows - 1."""
     if not dtype.startswith(("int", "uint")) or len(shape) != 2:
@@ -88,33 +87,41 @@ def check_rows(
 
 
 def check_length(length: int | None, most: int) -> None:
-    """A table of learned positions serves a length; 0: positions have no limit."""
+    """A table of learned positions serves at most this length; 0: positions have no limit."""
     if most and length is not None and length > most:
         raise ValueError(f"the table of positions serves {most} tokens; got {length}")
 
 
 def check_source_given(encoder_layers: int, source: object, **of_source: object) -> None:
-    """A source is what an encoder reads; a decoder alone has none. of_source: its mask and segments, by name; None is nothing."""
+    """An encoder reads a source; a decoder-only model has none.
+
+    of_source: its mask and segments, by name; None is nothing.
+    """
     for name, value in {"source": source, **of_source}.items():
         if value is not None and not encoder_layers:
-            raise ValueError(f"a decoder alone (encoder_layers=0) takes no {name}; got one")
+            raise ValueError(f"a decoder-only model (encoder_layers=0) takes no {name}; got one")
     if encoder_layers and source is None:
         raise ValueError("an encoder needs a source; got None")
 
 
 def check_target_given(decoder_layers: int, target: object, **of_target: object) -> None:
-    """A target is what a decoder reads; an encoder alone has none. of_target: its mask, by name; None is nothing."""
+    """A decoder reads a target; an encoder-only model has none.
+
+    of_target: its mask, by name; None is nothing.
+    """
     for name, value in {"target": target, **of_target}.items():
         if value is not None and not decoder_layers:
-            raise ValueError(f"an encoder alone takes no {name}; got one")
+            raise ValueError(f"an encoder-only model takes no {name}; got one")
     if decoder_layers and target is None:
         raise ValueError("a decoder needs a target; got None")
 
 
 def check_batch(batch: int | None, rows: int | None) -> None:
-    """The rows of a target are those of the memory; a decoder alone, which has none, is told their number."""
+    """A target has the rows of the memory; a decoder-only model, without memory, is told their
+    number.
+    """
     if rows is None and batch is None:
-        raise ValueError("a decoder alone needs batch, the number of rows; got None")
+        raise ValueError("a decoder-only model needs batch, the number of rows; got None")
     if None not in (rows, batch) and rows != batch:
         raise ValueError(f"the memory and the batch must have as many rows; got {rows} and {batch}")
 
@@ -122,7 +129,7 @@ def check_batch(batch: int | None, rows: int | None) -> None:
 def check_memory(
     cross_attention: bool, width: int, memory: Shape | None, mask: object = None
 ) -> None:
-    """A memory is `b s d` where the decoder attends to an encoder; a decoder alone has none, and no mask of one."""
+    """A memory is `b s d` if the decoder attends to an encoder; a decoder-only model has none."""
     if memory is None:
         if cross_attention:
             raise ValueError(
@@ -130,12 +137,12 @@ def check_memory(
             )
     elif not cross_attention:
         raise ValueError(
-            f"a decoder alone (encoder_layers=0) takes no memory; got shape {_show(memory)}"
+            f"a decoder-only model (encoder_layers=0) takes no memory; got shape {_show(memory)}"
         )
     else:
         check_features("memory", memory, width)
     if mask is not None and not cross_attention:
-        raise ValueError("a decoder alone (encoder_layers=0) takes no mask of a source; got one")
+        raise ValueError("a decoder-only model (encoder_layers=0) takes no source mask; got one")
 
 
 def check_segments(
@@ -143,8 +150,8 @@ def check_segments(
     shape: Shape,
     dtype: str,
     source: Shape,
-    lowest: int | None = None,
-    highest: int | None = None,
+    lowest: Bound = None,
+    highest: Bound = None,
 ) -> None:
     """The segment of every token of a source is a row of the table of segments."""
     if not segments:
@@ -159,7 +166,7 @@ def check_segments(
 
 
 def check_features(name: str, shape: Shape, width: int) -> None:
-    """Activations are `b t d` with d the width that the parameters declare; a length of 0 is refused."""
+    """Activations are `b t d` with d the width of the parameters; a length of 0 is refused."""
     if len(shape) != 3 or shape[2] not in (width, None):
         raise ValueError(f"{name} must have axes b t d with d={width}; got shape {_show(shape)}")
     if shape[1] == 0:
@@ -167,19 +174,22 @@ def check_features(name: str, shape: Shape, width: int) -> None:
 
 
 def check_not_empty(name: str, shape: Shape) -> None:
-    """Rows `b t ...` whose first token is taken have one."""
+    """Rows `b t ...` have a first token."""
     if shape[1] == 0:
         raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
 
 
 def check_pooled(shape: Shape, width: int) -> None:
-    """What is classified is one vector a row."""
+    """A classifier is given one vector for each row."""
     if len(shape) != 2 or shape[1] not in (width, None):
         raise ValueError(f"pooled must have axes b r with r={width}; got shape {_show(shape)}")
 
 
 def check_same_batch(**shapes: Shape) -> None:
-    """All arguments have the same batch size. Sizes of a traced program may be symbols, which compare but need not hash."""
+    """All arguments have the same batch size.
+
+    Sizes of a traced program may be symbols, which compare but need not hash.
+    """
     for name, shape in shapes.items():
         if not len(shape):
             raise ValueError(f"{name} must have a batch axis; got shape ()")
@@ -195,7 +205,8 @@ def check_attention(query: Shape, key: Shape, value: Shape) -> None:
     for name, shape in (("query", query), ("key", key), ("value", value)):
         if len(shape) != 4:
             raise ValueError(
-                f"{name} must have four axes (batch, position, heads, head size); got shape {_show(shape)}"
+                f"{name} must have four axes (batch, position, heads, head size); "
+                f"got shape {_show(shape)}"
             )
         if shape[1] == 0:
             raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
@@ -208,7 +219,8 @@ def check_attention(query: Shape, key: Shape, value: Shape) -> None:
         raise ValueError(f"query and key head sizes must be equal; got {query[3]} and {key[3]}")
     if key[1:3] != value[1:3] and None not in (*key[1:3], *value[1:3]):
         raise ValueError(
-            f"key and value must have the same positions and heads; got shapes {_show(key)} and {_show(value)}"
+            "key and value must have the same positions and heads; "
+            f"got shapes {_show(key)} and {_show(value)}"
         )
     if query[2] % key[2]:  # type: ignore[operator]
         raise ValueError(f"key heads must divide query heads; got h={query[2]}, g={key[2]}")
@@ -250,7 +262,7 @@ def check_keep(shape: Shape, dtype: str, x: Shape, rate: float) -> None:
 
 
 def check_splits(splits: Sequence[int], target: Shape) -> None:
-    """The lengths of the steps that a target `b t` is read in: each at least 1, together t."""
+    """A target `b t` is read in steps of these lengths: each at least 1, together t."""
     if not splits or min(splits) < 1 or sum(splits) != target[1]:
         raise ValueError(
             f"splits must be lengths of at least 1 that add up to {target[1]}; got {tuple(splits)}"
@@ -258,7 +270,7 @@ def check_splits(splits: Sequence[int], target: Shape) -> None:
 
 
 def check_target(shape: Shape, dtype: str) -> None:
-    """A target to be learnt is integer ids `b t`: at least a first token, and one that follows it."""
+    """A target to be learnt is integer ids `b t`: at least a first token and one after it."""
     if not dtype.startswith(("int", "uint")) or len(shape) != 2:
         raise ValueError(
             f"target must be integer token ids of axes b t; got {dtype} of shape {_show(shape)}"
@@ -281,10 +293,10 @@ def check_labels(
     dtype: str,
     smoothing: float,
     total: int | None,
-    lowest: int | None = None,
-    highest: int | None = None,
+    lowest: Bound = None,
+    highest: Bound = None,
 ) -> None:
-    """Logits are `b t v`, labels their integer ids `b t`; smoothing lies in [0, 1); a total is at least 1.
+    """Logits are `b t v`, labels their integer ids `b t`; smoothing is in [0, 1), total at least 1.
 
     A total that a traced program does not know yet is given as None.
     """
@@ -295,7 +307,8 @@ def check_labels(
     )
     if not dtype.startswith(("int", "uint")) or not fits:
         raise ValueError(
-            f"labels must be integer ids of axes b t = {_show(logits[:2])}; got {dtype} of shape {_show(labels)}"
+            f"labels must be integer ids of axes b t = {_show(logits[:2])}; "
+            f"got {dtype} of shape {_show(labels)}"
         )
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be at least 0 and less than 1; got {smoothing}")
@@ -309,7 +322,8 @@ def check_next_token(scores: Shape, tokens: Shape, dtype: str) -> None:
     """Scores of the next token are `b v`, the ids of the tokens before it `b n`."""
     if len(scores) != 2 or len(tokens) != 2:
         raise ValueError(
-            f"scores must have axes b v and tokens b n; got shapes {_show(scores)} and {_show(tokens)}"
+            "scores must have axes b v and tokens b n; "
+            f"got shapes {_show(scores)} and {_show(tokens)}"
         )
     if not dtype.startswith(("int", "uint")):
         raise ValueError(f"tokens must be integer ids; got {dtype}")
@@ -323,10 +337,8 @@ def check_penalties(repetition_penalty: float, no_repeat_ngram: int) -> None:
     _check_count("no_repeat_ngram", no_repeat_ngram)
 
 
-def check_held(
-    vocabulary: int, lowest: int | None, highest: int | None, *, name: str = "token"
-) -> None:
-    """The ids of the tokens that a target holds lie in 0 .. v-1, those of its padding too. None: there are no values to look at."""
+def check_held(vocabulary: int, lowest: Bound, highest: Bound, *, name: str = "token") -> None:
+    """The ids that a target holds lie in 0 .. v-1, padding too. None: the values are not known."""
     for id_ in (lowest, highest):
         if id_ is not None and not 0 <= id_ < vocabulary:
             raise ValueError(f"{name} ids must lie in 0 .. {vocabulary - 1}; got {id_}")
@@ -335,7 +347,7 @@ def check_held(
 def check_sampling(
     logits: Shape, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> None:
-    """Logits are `b v`; the temperature is greater than 0, top_k an integer of at least 0, and top_p in (0, 1]."""
+    """Logits are `b v`; temperature > 0, top_k an integer of at least 0, top_p in (0, 1]."""
     if len(logits) != 2 or logits[1] == 0:
         raise ValueError(f"logits must have axes b v; got shape {_show(logits)}")
     if not 0 < temperature < float("inf"):
@@ -353,7 +365,10 @@ def check_uniform(
     *,
     rounded: bool = False,
 ) -> None:
-    """A uniform number in [0, 1) for every token that is drawn: `b`, or `b n` for n tokens. rounded: it may have become 1."""
+    """A uniform number in [0, 1) for every drawn token: `b`, or `b n` for n tokens.
+
+    rounded: it may have been rounded to 1.
+    """
     if len(shape) != len(wanted) or any(
         None not in (have, want) and have != want for have, want in zip(shape, wanted, strict=True)
     ):
@@ -366,7 +381,7 @@ def check_uniform(
 
 
 def check_source(shape: Shape, dtype: str) -> None:
-    """A source that is answered is integer ids `b s`."""
+    """The source of a search is integer ids `b s`."""
     if not dtype.startswith(("int", "uint")) or len(shape) != 2:
         raise ValueError(
             f"source must be integer token ids of axes b s; got {dtype} of shape {_show(shape)}"
@@ -380,37 +395,45 @@ def check_prefix(
     last: Sequence[Sequence[int]],
     real: Sequence[bool] = (),
 ) -> None:
-    """A prefix is integer ids `b p`, padded on the left alone. last: the ids of its last column; real: where it is masked, that column."""
+    """A prefix is integer ids `b p`, padded only on the left.
+
+    last: the ids of its last column; real: the last column of its mask, if it has one.
+    """
     if not dtype.startswith(("int", "uint")) or len(shape) != 2 or shape[1] == 0:
         raise ValueError(
-            f"prefix must be integer token ids of axes b p, p at least 1; got {dtype} of shape {_show(shape)}"
+            "prefix must be integer token ids of axes b p, p at least 1; "
+            f"got {dtype} of shape {_show(shape)}"
         )
     if padding_id is not None and any(padding_id in row for row in last):
         raise ValueError(
-            f"prefix must be padded on the left, and end in a token; its last column has the padding id {padding_id}"
+            "prefix must be padded on the left, and end in a token; "
+            f"its last column has the padding id {padding_id}"
         )
     if not all(real):
         raise ValueError(
-            "prefix must be padded on the left, and end in a token; the last column of its mask is not all True"
+            "prefix must be padded on the left, and end in a token; "
+            "the last column of its mask is not all True"
         )
 
 
 def check_prefix_given(prefix: bool, source: bool, start_id: int | None) -> None:
-    """An answer follows a prefix or the start token; a decoder alone, whose prefix is its prompt, needs the prefix."""
+    """An answer follows a prefix or the start token; a decoder-only model needs the prefix, its
+    prompt.
+    """
     if not prefix and not source:
-        raise ValueError("a decoder alone needs a prefix, the prompt; got None")
+        raise ValueError("a decoder-only model needs a prefix, the prompt; got None")
     if not prefix and start_id is None:
         raise ValueError("an answer needs a prefix or a start_id; got neither")
 
 
 def check_logits(fit: bool) -> None:
-    """A logit of -inf is a token that cannot come; nothing can be chosen by NaN or by inf, which has no `log p`."""
+    """A token of logit -inf cannot come; NaN and inf, which has no `log p`, are refused."""
     if not fit:
         raise ValueError("logits must be less than inf; got inf or NaN")
 
 
 def check_choice(largest: Sequence[float]) -> None:
-    """A row of logits that a token is chosen by, given the largest of each row (NaN where it holds one)."""
+    """A token can be chosen by each row of logits, given the largest of each, NaN if it has one."""
     check_logits(all(value < float("inf") for value in largest))
     if float("-inf") in largest:
         raise ValueError("every row of logits must have one greater than -inf; got a row of -inf")
@@ -433,9 +456,5 @@ def _check_broadcast(name: str, shape: Shape, wanted: Shape, axes: str) -> None:
 
 
 def _show(shape: Shape) -> str:
-    return (
-        "("
-        + ", ".join("?" if size is None else str(size) for size in shape)
-        + ("," if len(shape) == 1 else "")
-        + ")"
-    )
+    sizes = ", ".join("?" if size is None else str(size) for size in shape)
+    return f"({sizes},)" if len(shape) == 1 else f"({sizes})"

@@ -1,22 +1,10 @@
-"""The configuration of a Transformer: every choice on which published models or frameworks differ is a field."""
+"""The configuration of a Transformer: a field for every choice on which published models differ."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from .fields import (
-    BOOLEAN,
-    INTEGER,
-    NAME,
-    NUMBER,
-    POSITIVE,
-    SHARE,
-    Fields,
-    Rule,
-    at_least,
-    is_integer,
-    one_of,
-)
+from . import fields
 from .suggestions import known
 
 __all__ = [
@@ -34,104 +22,90 @@ NORM_PLACEMENTS = ("post", "pre")
 POSITIONS = ("sinusoidal", "learned")
 POSITION_STARTS = ("first_token", "row")
 
-_Size = Annotated[int, INTEGER, at_least(1)]
-_Count = Annotated[int, INTEGER, at_least(0)]
-_Flag = Annotated[bool, BOOLEAN]
-_Rate = Annotated[float, NUMBER, SHARE]
-_Id = Annotated[
-    int | None, Rule(lambda value: value is None or is_integer(value), "an integer or None")
-]
+_Size = Annotated[int, fields.INTEGER, fields.at_least(1)]
+_Count = Annotated[int, fields.INTEGER, fields.at_least(0)]
+_Flag = Annotated[bool, fields.BOOLEAN]
+_Rate = Annotated[float, fields.NUMBER, fields.SHARE]
+_Positive = Annotated[float, fields.NUMBER, fields.POSITIVE]
+_Id = Annotated[int | None, fields.INTEGER_OR_NONE]
+_Positions = Annotated[str, fields.NAME, fields.one_of(POSITIONS)]
+_Start = Annotated[str, fields.NAME, fields.one_of(POSITION_STARTS)]
+_Activation = Annotated[str, fields.NAME, fields.one_of(ACTIVATIONS)]
+_Placement = Annotated[str, fields.NAME, fields.one_of(NORM_PLACEMENTS)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(Fields):
-    """Sizes and choices of a Transformer: encoder and decoder (Vaswani et al. 2017, "Attention Is All You Need"), the encoder alone
-    (Devlin et al. 2019, BERT) or the decoder alone (Radford et al. 2019, GPT-2).
+class TransformerConfig(fields.Fields):
+    """Sizes and choices of a Transformer.
 
-    No field has a default: a value that a framework would choose silently is always written down. Named sets of values are in
-    `PRESETS`; `preset(name, **changes)` starts from one of them.
+    Encoder and decoder: Vaswani et al. 2017, "Attention Is All You Need"; encoder-only: Devlin et
+    al. 2019, BERT; decoder-only: Radford et al. 2019, GPT-2. No field has a default: a value that a
+    framework would choose silently is always written down. Named sets of values are in `PRESETS`;
+    `preset(name, **changes)` starts from one of them.
 
     Raises ValueError naming every field that is out of range, with what is required and what came.
     """
 
     KIND: ClassVar[str] = "config"
 
-    source_vocabulary: (
-        _Size  # v of the encoder's embedding, and of the logits of a masked-language head
-    )
+    source_vocabulary: _Size  # v of the encoder's embedding and of the masked-language logits
     target_vocabulary: _Size  # v of the decoder's embedding and of its logits
     model_width: _Size  # d, the length of a token's vector
     heads: _Size  # h, the heads of the queries
-    key_value_heads: (
-        _Size  # g, the heads of keys and values; each serves heads / key_value_heads query heads
-    )
+    key_value_heads: _Size  # g, the heads of keys and values; each serves h / g query heads
     key_size: _Size  # k, of each head's queries and keys
     value_size: _Size  # e, of each head's values
     feed_forward_width: _Size  # f, of the hidden layer
-    encoder_layers: (
-        _Count  # how many; 0: the decoder alone, without source embedding and cross-attention
-    )
-    decoder_layers: (
-        _Count  # how many; 0: the encoder alone, without target embedding and its logits
-    )
-    positions: Annotated[
-        str, NAME, one_of(POSITIONS)
-    ]  # added to the embedding; learned: rows of a table
-    max_positions: _Count  # the length that a learned table serves; 0 where positions are sinusoidal, which have no limit
-    position_offset: (
-        _Count  # the row of a learned table that position 0 has; the rows before it are not used
-    )
-    position_start: Annotated[
-        str, NAME, one_of(POSITION_STARTS)
-    ]  # what has position 0: the first real token, or the first of the row
-    segments: _Count  # rows of the table of segments, one of which is added to every token of the source; 0: no table
+    encoder_layers: _Count  # 0: decoder-only, without source embedding and cross-attention
+    decoder_layers: _Count  # 0: encoder-only, without target embedding and its logits
+    positions: _Positions  # added to the embedding; learned: rows of a table
+    max_positions: _Count  # the length that a learned table serves; 0: sinusoidal, without a limit
+    position_offset: _Count  # the row of a learned table for position 0; those before it are unused
+    position_start: _Start  # what has position 0: the first real token, or the first of the row
+    segments: _Count  # rows of the table of segments, added to the source's tokens; 0: no table
     embedding_norm: _Flag  # a norm after the sum of embedding, position and segment
-    activation: Annotated[
-        str, NAME, one_of(ACTIVATIONS)
-    ]  # of the feed-forward and the masked-language head
-    norm_placement: Annotated[
-        str, NAME, one_of(NORM_PLACEMENTS)
-    ]  # post: norm(x + f(x)); pre: x + f(norm(x))
+    activation: _Activation  # of the feed-forward and the masked-language head
+    norm_placement: _Placement  # post: norm(x + f(x)); pre: x + f(norm(x))
     final_norm: _Flag  # another norm after the last layer of the encoder and of the decoder
-    epsilon: Annotated[float, NUMBER, POSITIVE]  # added to the variance inside the root
+    epsilon: _Positive  # added to the variance inside the root
     scale_embedding: _Flag  # multiply embeddings by sqrt(d)
     share_embeddings: _Flag  # one table for source and target
     tie_logits: _Flag  # the logits kernel is the transposed target table
     attention_bias: _Flag  # biases on query, key, value and output projections
     output_bias: _Flag  # bias on the logits
-    pooler: _Flag  # of the encoder alone: tanh(x W + b) of the first token
+    pooler: _Flag  # of an encoder-only model: tanh(x W + b) of the first token
     classes: _Count  # c, the logits of a classification head on the pooled token; 0: no head
-    masked_language_head: _Flag  # of the encoder alone: logits of every token, after a dense layer, an activation and a norm
+    masked_language_head: _Flag  # of an encoder-only model: dense, activation, norm and logits
     padding_id: _Id  # the token that may not be attended to; None: every token is real
-    dropout_rate: _Rate  # on the sum of embedding and position, after its norm, and on each sub-layer's output
+    dropout_rate: _Rate  # on the embedded tokens, after their norm, and each sub-layer's output
     attention_dropout_rate: _Rate  # on the attention weights
     hidden_dropout_rate: _Rate  # on the feed-forward's hidden layer
     classifier_dropout_rate: _Rate  # on the pooled token, before the classification head
 
     def _conflicts(self) -> Iterator[str]:
+        source, target = self.source_vocabulary, self.target_vocabulary
         if self.heads >= 1 and self.key_value_heads >= 1 and self.heads % self.key_value_heads:
             yield f"key heads must divide query heads; got h={self.heads}, g={self.key_value_heads}"
-        if self.share_embeddings and self.source_vocabulary != self.target_vocabulary:
-            yield (
-                "shared embeddings need equal vocabularies; "
-                f"got source_vocabulary={self.source_vocabulary}, target_vocabulary={self.target_vocabulary}"
-            )
-        if self.padding_id is not None and not 0 <= self.padding_id < min(
-            self.source_vocabulary, self.target_vocabulary
-        ):
+        if self.share_embeddings and source != target:
+            got = f"source_vocabulary={source}, target_vocabulary={target}"
+            yield f"shared embeddings need equal vocabularies; got {got}"
+        if self.padding_id is not None and not 0 <= self.padding_id < min(source, target):
             yield f"padding_id must be a token of both vocabularies; got {self.padding_id}"
         if not self.encoder_layers and not self.decoder_layers:
             yield "a model needs a layer; got encoder_layers=0, decoder_layers=0"
         if (self.positions == "learned") != (self.max_positions > 0):
-            yield f"learned positions alone need max_positions; got positions={self.positions}, max_positions={self.max_positions}"
+            got = f"positions={self.positions}, max_positions={self.max_positions}"
+            yield f"learned positions alone need max_positions; got {got}"
         if self.position_offset and self.positions != "learned":
-            yield f"position_offset is of learned positions; got {self.position_offset} with positions={self.positions}"
+            got = f"{self.position_offset} with positions={self.positions}"
+            yield f"position_offset is of learned positions; got {got}"
         if self.segments and not self.encoder_layers:
             yield f"segments are of the encoder; got segments={self.segments}, encoder_layers=0"
         if self.decoder_layers and (self.pooler or self.masked_language_head):
+            got = f"pooler={self.pooler}, masked_language_head={self.masked_language_head}"
             yield (
-                "a pooler and a masked-language head are of the encoder alone; "
-                f"got pooler={self.pooler}, masked_language_head={self.masked_language_head}, decoder_layers={self.decoder_layers}"
+                "only an encoder-only model has a pooler or a masked-language head; "
+                f"got {got}, decoder_layers={self.decoder_layers}"
             )
         if self.classes and not self.pooler:
             yield f"a classification head needs a pooler; got classes={self.classes}, pooler=False"
@@ -157,35 +131,39 @@ class TransformerConfig(Fields):
             "c": self.classes,
         }
 
+    def need_encoder(self) -> None:
+        """Raises ValueError if the config has no encoder."""
+        if not self.encoder_layers:
+            raise ValueError("encoding needs at least one encoder layer; got encoder_layers=0")
+
     def need_decoder(self) -> None:
-        """Raises ValueError where the config has no decoder."""
+        """Raises ValueError if the config has no decoder."""
         if not self.decoder_layers:
             raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
 
     def need(self, head: str) -> None:
-        """Raises ValueError where the config does not have the head of that field: pooler, classes or masked_language_head."""
+        """Raises ValueError if the config lacks this head, named by its field."""
         if not getattr(self, head):
             raise ValueError(f"the model has no such head; got {head}={getattr(self, head)}")
 
     def need_one_head(self) -> None:
-        """Raises ValueError where an encoder alone has two heads, so that a call does not say which is meant."""
+        """Raises ValueError if a model has two heads, so that a call does not say which."""
         if self.classes and self.masked_language_head:
             raise ValueError(
-                "an encoder alone with two heads is called by `classify` or `masked_language_logits`; got a call of the whole"
+                "an encoder-only model with two heads is called by `classify` or "
+                "`masked_language_logits`; got a call of the whole"
             )
 
     def need_objective(self) -> None:
-        """Raises ValueError where no loss reaches every parameter: an encoder alone learns classes, without a masked-language head."""
+        """Raises ValueError if no loss reaches every parameter.
+
+        An encoder-only model learns classes, without a masked-language head.
+        """
         if not self.decoder_layers and (not self.classes or self.masked_language_head):
             raise ValueError(
-                "training an encoder alone needs classes and no masked-language head; "
+                "training an encoder-only model needs classes and no masked-language head; "
                 f"got classes={self.classes}, masked_language_head={self.masked_language_head}"
             )
-
-    def need_encoder(self) -> None:
-        """Raises ValueError where the config has no encoder."""
-        if not self.encoder_layers:
-            raise ValueError("encoding needs at least one encoder layer; got encoder_layers=0")
 
 
 def preset(name: str, **changes: Any) -> TransformerConfig:
@@ -234,7 +212,7 @@ _PAPER_BASE = TransformerConfig(
 )
 
 PRESETS: dict[str, TransformerConfig] = {
-    # Vaswani et al. 2017, Table 3, rows "base" and "big". The paper does not print an epsilon; 1e-6 is tensor2tensor's.
+    # Vaswani et al. 2017, Table 3, rows "base" and "big"; epsilon is that of tensor2tensor.
     "paper_base": _PAPER_BASE,
     "paper_big": _PAPER_BASE.replace(
         model_width=1024, heads=16, key_value_heads=16, feed_forward_width=4096, dropout_rate=0.3
@@ -274,7 +252,7 @@ PRESETS: dict[str, TransformerConfig] = {
         padding_id=None,
         dropout_rate=0.0,
     ),
-    # Devlin et al. 2019, BERT base uncased, with the heads of its pre-training but next-sentence prediction.
+    # Devlin et al. 2019, BERT base uncased, without the head of next-sentence prediction.
     "bert_base": _PAPER_BASE.replace(
         source_vocabulary=30522,
         target_vocabulary=30522,

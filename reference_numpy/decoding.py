@@ -6,32 +6,37 @@ from typing import Any
 import numpy as np
 
 from . import arithmetic, beams, cache, checks, mask, sampling, transformer
-from .config import TransformerConfig
+from .arrays import Array, Mask, Tree
+from .config import TransformerConfig as Config
 from .strategy import Strategy
 
 __all__ = ["beam_search", "greedy_search", "sample"]
 
-Tree = Mapping[str, Any]
 Options = Strategy | Mapping[str, Any]
 
 
 def greedy_search(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray | None,
+    config: Config,
+    source: Array | None,
     strategy: Options,
-    prefix: np.ndarray | None = None,
-    source_mask_bs: np.ndarray | None = None,
-    prefix_mask_bp: np.ndarray | None = None,
-) -> dict[str, np.ndarray]:
+    prefix: Array | None = None,
+    source_mask_bs: Mask = None,
+    prefix_mask_bp: Mask = None,
+) -> dict[str, Array]:
     """The answer whose every token is the likeliest; of equals the lower id.
 
-    source: ids `b s`; None of a decoder alone, which needs a prefix, its prompt. strategy: a Strategy, or a mapping of its fields.
-    prefix: ids `b p` that every answer follows, in place of the start token; shorter ones are padded on the left. prefix_mask_bp: boolean,
-    True = real token; without it, every id but the padding id. An answer ends with the end token or with max_new_tokens tokens.
-    Returns token_bn, int64, the answers without their prefix, n = max_new_tokens, filled with padding after their end; and log_p_bn,
-    the model's `log p` of each token given all before it, over the tokens that an answer may hold and before any penalty; 0 after the end.
-    Half-precision dtypes compute it in float32. Raises ValueError on ids and options that do not fit, and where a logit is inf or NaN.
+    source: ids `b s`; None for a decoder-only model, which needs a prefix, its prompt. strategy: a
+    Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in place of
+    the start token; shorter ones are padded on the left. prefix_mask_bp: boolean, True = real
+    token; without it, every id but the padding id. An answer ends with the end token or after
+    max_new_tokens tokens.
+
+    Returns token_bn, int64, the answers without their prefix, n = max_new_tokens, filled with
+    padding after their end; and log_p_bn, the model's `log p` of each token given all before it,
+    over the tokens that an answer may hold and before any penalty; 0 after the end. Half-precision
+    dtypes compute it in float32. Raises ValueError on ids and options that do not fit, and if a
+    logit is inf or NaN.
     """
     model = _Model(
         parameters,
@@ -47,18 +52,19 @@ def greedy_search(
 
 def sample(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray | None,
+    config: Config,
+    source: Array | None,
     strategy: Options,
-    uniform_bn: np.ndarray,
-    prefix: np.ndarray | None = None,
-    source_mask_bs: np.ndarray | None = None,
-    prefix_mask_bp: np.ndarray | None = None,
-) -> dict[str, np.ndarray]:
-    """As `greedy_search`, but each token is drawn: penalties, temperature, top-k, top-p, then the inverse distribution (SAMPLE).
+    uniform_bn: Array,
+    prefix: Array | None = None,
+    source_mask_bs: Mask = None,
+    prefix_mask_bp: Mask = None,
+) -> dict[str, Array]:
+    """As `greedy_search`, but each token is drawn (SAMPLE).
 
-    uniform_bn: a number in [0, 1) for every token of every answer, which alone decides what is drawn; any other is refused. At
-    temperature 0 the likeliest token is.
+    Penalties, temperature, top-k and top-p, then the inverse of the distribution. uniform_bn: a
+    number in [0, 1) for every token of every answer, which decides what is drawn; others are
+    refused. Temperature 0 takes the likeliest token.
     """
     strategy = Strategy.of(strategy, config)
     model = _Model(parameters, config, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
@@ -67,7 +73,7 @@ def sample(
         uniform_bn.shape, shape, uniform_bn.min(initial=0), uniform_bn.max(initial=0)
     )
 
-    def choose(scores_bv: np.ndarray, step: int) -> np.ndarray:
+    def choose(scores_bv: Array, step: int) -> Array:
         if not strategy.temperature:
             return scores_bv.argmax(axis=1)
         kept_bv = sampling.truncate(scores_bv, strategy.temperature, strategy.top_k, strategy.top_p)
@@ -78,21 +84,24 @@ def sample(
 
 def beam_search(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray | None,
+    config: Config,
+    source: Array | None,
     strategy: Options,
-    prefix: np.ndarray | None = None,
-    source_mask_bs: np.ndarray | None = None,
-    prefix_mask_bp: np.ndarray | None = None,
-) -> dict[str, np.ndarray]:
-    """The hypotheses of the highest score `log p / ((5 + n) / 6)^alpha`, n tokens with the end token (BEAM).
+    prefix: Array | None = None,
+    source_mask_bs: Mask = None,
+    prefix_mask_bp: Mask = None,
+) -> dict[str, Array]:
+    """The hypotheses of highest score `log p / ((5 + n) / 6)^alpha`, n tokens with the end token
+    (BEAM).
 
-    At each step every live beam ends once, and the beam_size likeliest continuations of all live on; the last of max_new_tokens tokens can
-    only be the end. Of equals the lower token comes first. A row stops when beam_size hypotheses are finished and no live beam can
-    beat the worst of them; with early_stop it does not look at the live ones. Arguments and errors as `greedy_search`; penalties act
-    on `log p`.
-    Returns token_bwn, int64, and score_bw, the n_best hypotheses of each row, best first; where there are fewer, padding and -inf.
-    Source: Wu et al. 2016, eq. 14.
+    At each step every live beam ends once, and the beam_size likeliest continuations of all live
+    on; the last of max_new_tokens tokens can only be the end. Of equals the lower token comes
+    first. A row stops when beam_size hypotheses are finished and no live beam can beat the worst of
+    them; with early_stop it does not look at the live ones. Arguments and errors as
+    `greedy_search`; penalties act on `log p`.
+
+    Returns token_bwn, int64, and score_bw, the n_best hypotheses of each row, best first; missing
+    ones are padding and -inf. Source: Wu et al. 2016, eq. 14.
     """
     strategy = Strategy.of(strategy, config)
     model = _Model(
@@ -118,12 +127,19 @@ def beam_search(
 
 
 class _Model:
-    """The model that has read a target, of each row as many copies as it has beams: log p of the next token."""
+    """The model after it has read a target, with a copy of each row for every beam."""
 
     def __init__(
-        self, parameters: Tree, config: TransformerConfig, strategy: Strategy, source: np.ndarray | None, prefix: np.ndarray | None,
-        source_mask_bs: np.ndarray | None, prefix_mask_bp: np.ndarray | None, copies: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        parameters: Tree,
+        config: Config,
+        strategy: Strategy,
+        source: Array | None,
+        prefix: Array | None,
+        source_mask_bs: Mask,
+        prefix_mask_bp: Mask,
+        copies: int = 1,
+    ) -> None:
         self.parameters, self.config, self.strategy = parameters, config, strategy
         config.need_decoder()
         checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
@@ -146,13 +162,8 @@ class _Model:
         self.target_bt, self.target_mask_bt = prefix[row_b][:, :0], mask_bp[row_b][:, :0]
         self.read(prefix[row_b], mask_bt=mask_bp[row_b])
 
-    def read(
-        self,
-        token_bt: np.ndarray,
-        row_b: np.ndarray | None = None,
-        mask_bt: np.ndarray | None = None,
-    ) -> None:
-        """Goes on with these tokens; before that, row i becomes what row `row_b[i]` is."""
+    def read(self, token_bt: Array, row_b: Array | None = None, mask_bt: Mask = None) -> None:
+        """Reads these tokens; before that, row i becomes what row `row_b[i]` was."""
         if row_b is not None:
             self._cache = cache.reorder(self._cache, row_b)
             self.target_bt, self.target_mask_bt = self.target_bt[row_b], self.target_mask_bt[row_b]
@@ -167,11 +178,11 @@ class _Model:
         self.logits_bv[:, self.strategy.forbidden_ids(self.config)] = -np.inf
 
     @property
-    def log_p_bv(self) -> np.ndarray:
+    def log_p_bv(self) -> Array:
         x_bv = self.logits_bv - np.max(self.logits_bv, axis=1, keepdims=True)
         return x_bv - np.log(arithmetic.sum(arithmetic.exp(x_bv), axis=1))
 
-    def penalised(self, scores_bv: np.ndarray) -> np.ndarray:
+    def penalised(self, scores_bv: Array) -> Array:
         """The scores by which the next token is chosen."""
         strategy, held = (
             self.strategy,
@@ -184,13 +195,9 @@ class _Model:
 
 
 def _prefix(
-    config: TransformerConfig,
-    strategy: Strategy,
-    source: Any,
-    prefix: Any,
-    mask_bp: np.ndarray | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """What every answer follows, by default the start token, and which of its tokens are real."""
+    config: Config, strategy: Strategy, source: Any, prefix: Any, mask_bp: Mask
+) -> tuple[Array, Array]:
+    """The prefix of every answer, by default the start token, and which of its tokens are real."""
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
@@ -206,10 +213,8 @@ def _prefix(
     return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp
 
 
-def _one_by_one(
-    model: _Model, choose: Callable[[np.ndarray, int], np.ndarray]
-) -> dict[str, np.ndarray]:
-    """One answer a row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
+def _one_by_one(model: _Model, choose: Callable[[Array, int], Array]) -> dict[str, Array]:
+    """One answer for each row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
     strategy, pad_id = model.strategy, model.strategy.pad_id(model.config)
     shape = len(model.logits_bv), strategy.max_new_tokens
     done_b = np.zeros(shape[0], bool)
@@ -229,8 +234,11 @@ def _one_by_one(
     return {"token_bn": token_bn, "log_p_bn": log_p_bn}
 
 
-def _continued(rows: list[beams.Row], size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The last token of every beam, `b w` in one axis and then 1, and the row of the model that it continues. What is not live is any."""
+def _continued(rows: list[beams.Row], size: int) -> tuple[Array, Array]:
+    """The last token of every beam, `b w` in one axis and then 1, and the row that it continues.
+
+    Where no beam is live both are arbitrary.
+    """
     token, parent = np.zeros((len(rows), size), int), np.zeros((len(rows), size), int)
     for index, row in enumerate(rows):
         for place, beam in enumerate(row.live):
@@ -241,7 +249,7 @@ def _continued(rows: list[beams.Row], size: int) -> tuple[np.ndarray, np.ndarray
 
 def _n_best(
     rows: list[beams.Row], strategy: Strategy, pad_id: int, dtype: np.dtype
-) -> dict[str, np.ndarray]:
+) -> dict[str, Array]:
     token_bwn = np.full((len(rows), strategy.n_best, strategy.max_new_tokens), pad_id)
     score_bw = np.full(token_bwn.shape[:2], -np.inf, dtype)
     for index, row in enumerate(rows):

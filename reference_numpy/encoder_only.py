@@ -1,12 +1,10 @@
-"""An encoder alone, from token ids to the classes of a row and the logits of masked tokens, and the loss of its classes (ALONE)."""
+"""Encoder-only models (ALONE): from token ids to a row's classes and to masked tokens' logits."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from . import checks, heads, loss, transformer
-from .config import TransformerConfig
+from . import checks, dropout, heads, loss, transformer
+from .arrays import Array, Gradients, Keep, Mask, Tree
+from .config import TransformerConfig as Config
 
 __all__ = [
     "classification_loss",
@@ -19,104 +17,96 @@ __all__ = [
     "pool_vjp",
 ]
 
-Tree = Mapping[str, Any]
-
 
 def pool(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray,
-    source_mask_bs: np.ndarray | None = None,
-    keep: Tree | None = None,
-    segment_bs: np.ndarray | None = None,
-) -> np.ndarray:
+    config: Config,
+    source: Array,
+    source_mask_bs: Mask = None,
+    keep: Keep = None,
+    segment_bs: Array | None = None,
+) -> Array:
     """`pooler(encode(source))`, `b r`: one vector for each row.
 
-    Arguments and errors as `encode`; ValueError where the config has no pooler. Source: Devlin et al. 2019, section 3.1.
+    Arguments and errors as `encode`; ValueError also if the config has no pooler.
+    Source: Devlin et al. 2019, section 3.1.
     """
     config.need("pooler")
-    return heads.pooler(
-        parameters["pooler"],
-        transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs),
-    )
+    x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
+    return heads.pooler(parameters["pooler"], x_bsd)
 
 
 def pool_vjp(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray,
-    source_mask_bs: np.ndarray | None = None,
-    keep: Tree | None = None,
-    segment_bs: np.ndarray | None = None,
+    config: Config,
+    source: Array,
+    source_mask_bs: Mask = None,
+    keep: Keep = None,
+    segment_bs: Array | None = None,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
+    cotangent: Array,
+) -> Gradients:
     """Backwards through the pooler and the encoder; parameters, and source where it is soft."""
-    x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
-    inner = heads.pooler_vjp(parameters["pooler"], x_bsd, cotangent=cotangent)
-    first = transformer.encode_vjp(
-        parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=inner["x_bsd"]
-    )
-    return first | {"parameters": first["parameters"] | {"pooler": inner["parameters"]}}
+    inputs = parameters, config, source, source_mask_bs, keep, segment_bs
+    last = heads.pooler_vjp(parameters["pooler"], transformer.encode(*inputs), cotangent=cotangent)
+    first = transformer.encode_vjp(*inputs, cotangent=last["x_bsd"])
+    return _with(first, pooler=last["parameters"])
 
 
 def classify(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray,
-    source_mask_bs: np.ndarray | None = None,
-    keep: Tree | None = None,
-    segment_bs: np.ndarray | None = None,
-) -> np.ndarray:
+    config: Config,
+    source: Array,
+    source_mask_bs: Mask = None,
+    keep: Keep = None,
+    segment_bs: Array | None = None,
+) -> Array:
     """`classifier(pool(source))`, `b c`: the logits of each row's classes.
 
-    Arguments as `encode`; keep: those of the encoder's sites, and classifier_dropout. Raises ValueError as `encode`, and where the config
-    has no classes. Source: Devlin et al. 2019, section 4.1.
+    Arguments as `encode`; keep: also classifier_dropout. Raises ValueError as `encode`, and if the
+    config has no classes. Source: Devlin et al. 2019, section 4.1.
     """
     config.need("classes")
     pooled_br = pool(parameters, config, source, source_mask_bs, keep, segment_bs)
-    return heads.classifier(
-        parameters["classifier"],
-        pooled_br,
-        (keep or {}).get("classifier_dropout"),
-        config.classifier_dropout_rate,
-    )
+    dropped = dropout.part(keep, "classifier_dropout"), config.classifier_dropout_rate
+    return heads.classifier(parameters["classifier"], pooled_br, *dropped)
 
 
 def classify_vjp(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray,
-    source_mask_bs: np.ndarray | None = None,
-    keep: Tree | None = None,
-    segment_bs: np.ndarray | None = None,
+    config: Config,
+    source: Array,
+    source_mask_bs: Mask = None,
+    keep: Keep = None,
+    segment_bs: Array | None = None,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """Backwards through the classifier, the pooler and the encoder; parameters, and source where it is soft."""
-    pooled_br = pool(parameters, config, source, source_mask_bs, keep, segment_bs)
-    settings = (keep or {}).get("classifier_dropout"), config.classifier_dropout_rate
-    last = heads.classifier_vjp(parameters["classifier"], pooled_br, *settings, cotangent=cotangent)
-    first = pool_vjp(
-        parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=last["pooled_br"]
+    cotangent: Array,
+) -> Gradients:
+    """Backwards through the classifier and `pool`; parameters, and source where it is soft."""
+    inputs = parameters, config, source, source_mask_bs, keep, segment_bs
+    dropped = dropout.part(keep, "classifier_dropout"), config.classifier_dropout_rate
+    last = heads.classifier_vjp(
+        parameters["classifier"], pool(*inputs), *dropped, cotangent=cotangent
     )
-    return first | {"parameters": first["parameters"] | {"classifier": last["parameters"]}}
+    first = pool_vjp(*inputs, cotangent=last["pooled_br"])
+    return _with(first, classifier=last["parameters"])
 
 
 def classification_loss(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray,
-    label_b: np.ndarray,
+    config: Config,
+    source: Array,
+    label_b: Array,
     smoothing: float = 0.0,
     total: int | None = None,
-    keep: Tree | None = None,
-    source_mask_bs: np.ndarray | None = None,
-    segment_bs: np.ndarray | None = None,
-) -> np.ndarray:
+    keep: Keep = None,
+    source_mask_bs: Mask = None,
+    segment_bs: Array | None = None,
+) -> Array:
     """The cross-entropy of the class of every row: a scalar.
 
-    label_b: integer classes. smoothing and total as `loss.cross_entropy`, keep as `classify`. Raises ValueError as both do.
+    label_b: integer classes. smoothing and total as `loss.cross_entropy`, keep as `classify`.
+    Raises ValueError as both do.
     """
     checks.check_classes(label_b.shape, str(label_b.dtype))
     logits_bc = classify(parameters, config, source, source_mask_bs, keep, segment_bs)
@@ -125,90 +115,78 @@ def classification_loss(
 
 def classification_loss_vjp(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray,
-    label_b: np.ndarray,
+    config: Config,
+    source: Array,
+    label_b: Array,
     smoothing: float = 0.0,
     total: int | None = None,
-    keep: Tree | None = None,
-    source_mask_bs: np.ndarray | None = None,
-    segment_bs: np.ndarray | None = None,
+    keep: Keep = None,
+    source_mask_bs: Mask = None,
+    segment_bs: Array | None = None,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """Backwards through the loss and the whole model; parameters, and source where it is soft."""
-    logits_bc = classify(parameters, config, source, source_mask_bs, keep, segment_bs)
-    inner = loss.cross_entropy_vjp(
-        logits_bc[:, None], label_b[:, None], None, smoothing, total, cotangent=cotangent
-    )
-    return classify_vjp(
-        parameters,
-        config,
-        source,
-        source_mask_bs,
-        keep,
-        segment_bs,
-        cotangent=inner["logits_btv"][:, 0],
-    )
+    cotangent: Array,
+) -> Gradients:
+    """Backwards through the loss and `classify`; parameters, and source where it is soft."""
+    inputs = parameters, config, source, source_mask_bs, keep, segment_bs
+    rows = classify(*inputs)[:, None], label_b[:, None]
+    inner = loss.cross_entropy_vjp(*rows, None, smoothing, total, cotangent=cotangent)
+    return classify_vjp(*inputs, cotangent=inner["logits_btv"][:, 0])
 
 
 def masked_language_logits(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray,
-    source_mask_bs: np.ndarray | None = None,
-    keep: Tree | None = None,
-    segment_bs: np.ndarray | None = None,
-) -> np.ndarray:
-    """`masked_language_head(encode(source))`, `b s v`: scores of what stands at every position, given all of the row.
+    config: Config,
+    source: Array,
+    source_mask_bs: Mask = None,
+    keep: Keep = None,
+    segment_bs: Array | None = None,
+) -> Array:
+    """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position.
 
-    Arguments and errors as `encode`; ValueError where the config has no such head. Source: Devlin et al. 2019, section 3.1 (MLM).
+    Arguments and errors as `encode`; ValueError also if the config has no such head.
+    Source: Devlin et al. 2019, section 3.1 (MLM).
     """
     config.need("masked_language_head")
     x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
-    return heads.masked_language_head(
-        _head(parameters, config), x_bsd, config.activation, config.epsilon
-    )
+    head = _head(parameters, config)
+    return heads.masked_language_head(head, x_bsd, config.activation, config.epsilon)
 
 
 def masked_language_logits_vjp(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray,
-    source_mask_bs: np.ndarray | None = None,
-    keep: Tree | None = None,
-    segment_bs: np.ndarray | None = None,
+    config: Config,
+    source: Array,
+    source_mask_bs: Mask = None,
+    keep: Keep = None,
+    segment_bs: Array | None = None,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """Backwards through the head and the encoder; the gradient of a table that is also the head's kernel is the sum of both uses."""
-    x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
-    settings = config.activation, config.epsilon
+    cotangent: Array,
+) -> Gradients:
+    """Backwards through the head and the encoder; parameters, and source where it is soft.
+
+    The gradient of a table that is also the head's kernel is the sum of both uses.
+    """
+    inputs = parameters, config, source, source_mask_bs, keep, segment_bs
+    given = _head(parameters, config), transformer.encode(*inputs)
     last = heads.masked_language_head_vjp(
-        _head(parameters, config), x_bsd, *settings, cotangent=cotangent
+        *given, config.activation, config.epsilon, cotangent=cotangent
     )
-    first = transformer.encode_vjp(
-        parameters, config, source, source_mask_bs, keep, segment_bs, cotangent=last["x_bsd"]
-    )
-    gradients, head = first["parameters"], last["parameters"]
+    first, head = transformer.encode_vjp(*inputs, cotangent=last["x_bsd"]), last["parameters"]
     if config.tie_logits:
-        gradients = transformer.add(
-            gradients, {"source_embedding": {"table": head["logits"].pop("kernel").T}}
-        )
-    return first | {
-        "parameters": {
-            **gradients,
-            "masked_language_head": {name: part for name, part in head.items() if part},
-        }
-    }
+        table = {"table": head["logits"].pop("kernel").T}
+        first["parameters"] = transformer.add(first["parameters"], {"source_embedding": table})
+    return _with(first, masked_language_head={name: part for name, part in head.items() if part})
 
 
-def _head(parameters: Tree, config: TransformerConfig) -> Tree:
-    """The parameters of the masked-language head; tied, the kernel of its logits is the transposed table."""
+def _with(first: Gradients, **head: Any) -> Gradients:
+    """The gradients of the encoder, and those of a head."""
+    return first | {"parameters": {**first["parameters"], **head}}
+
+
+def _head(parameters: Tree, config: Config) -> Tree:
+    """The head's parameters; tied, the kernel of its logits is the transposed table."""
     head = parameters["masked_language_head"]
     if not config.tie_logits:
         return head
-    return {
-        **head,
-        "logits": {**head.get("logits", {}), "kernel": parameters["source_embedding"]["table"].T},
-    }
+    kernel_dv = parameters["source_embedding"]["table"].T
+    return {**head, "logits": {**head.get("logits", {}), "kernel": kernel_dv}}

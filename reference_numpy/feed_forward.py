@@ -1,24 +1,23 @@
 """The position-wise feed-forward network and its activations."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from . import arithmetic, checks, dropout
+from .arrays import Array, Gradients, Mask, Tree
 from .config import ACTIVATIONS
 
 __all__ = ["activation", "activation_vjp", "feed_forward", "feed_forward_vjp"]
 
 
-def activation(x: np.ndarray, name: str) -> np.ndarray:
+def activation(x: Array, name: str) -> Array:
     """Elementwise, by name (GELU); half-precision dtypes compute in float32.
 
-    relu: `y = max(x, 0)`. gelu_erf: `y = x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016).
-    gelu_tanh: `y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, and gelu_sigmoid: `y = x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`,
-    the same paper's approximations.
-    Raises ValueError on another name.
+    relu: `y = max(x, 0)`. gelu_erf: `y = x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016), and
+    its approximations there, gelu_tanh: `y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, and
+    gelu_sigmoid: `y = x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`. Raises ValueError on another
+    name.
     """
     if name == "relu":
         return np.maximum(x, x.dtype.type(0))
@@ -35,11 +34,12 @@ def activation(x: np.ndarray, name: str) -> np.ndarray:
     return (number(0.5) * wide * (number(1) + gate)).astype(x.dtype, copy=False)
 
 
-def activation_vjp(x: np.ndarray, name: str, *, cotangent: np.ndarray) -> dict[str, np.ndarray]:
+def activation_vjp(x: Array, name: str, *, cotangent: Array) -> Gradients:
     """The cotangent times the derivative; half-precision dtypes compute in float32.
 
-    relu: 1 where x > 0, otherwise 0, at 0 too. gelu_erf: `Phi(x) + x phi(x)`, phi the normal density.
-    gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with `u = sqrt(2/pi) (x + 0.044715 x^3)`; gelu_sigmoid: with `u = 0.851 x`.
+    relu: 1 where x > 0, otherwise 0, at 0 too. gelu_erf: `Phi(x) + x phi(x)`, phi the normal
+    density. gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with `u = sqrt(2/pi) (x + 0.044715
+    x^3)`; gelu_sigmoid: with `u = 0.851 x`.
     """
     wide, g = arithmetic.upcast_half(x), arithmetic.upcast_half(cotangent)
     number = wide.dtype.type
@@ -63,17 +63,17 @@ def activation_vjp(x: np.ndarray, name: str, *, cotangent: np.ndarray) -> dict[s
 
 
 def feed_forward(
-    parameters: Mapping[str, Mapping[str, np.ndarray]],
-    x_btd: np.ndarray,
+    parameters: Tree,
+    x_btd: Array,
     activation_name: str,
-    keep_btf: np.ndarray | None = None,
+    keep_btf: Mask = None,
     dropout_rate: float = 0.0,
-) -> np.ndarray:
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position (a convolution of width 1).
+) -> Array:
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position.
 
     parameters: hidden.kernel `d f`, hidden.bias `f`, output.kernel `f d`, output.bias `d`.
-    keep_btf: dropout mask of the hidden layer, True = keep.
-    Returns `b t d`. Raises ValueError where x is not `b t d`. Source: Vaswani et al. 2017, eq. 2.
+    keep_btf: dropout mask of the hidden layer, True = keep. Raises ValueError where x is not `b t
+    d`. Source: Vaswani et al. 2017, eq. 2.
     """
     hidden, output = parameters["hidden"], parameters["output"]
     checks.check_features("x", x_btd.shape, hidden["kernel"].shape[0])
@@ -83,14 +83,14 @@ def feed_forward(
 
 
 def feed_forward_vjp(
-    parameters: Mapping[str, Mapping[str, np.ndarray]],
-    x_btd: np.ndarray,
+    parameters: Tree,
+    x_btd: Array,
     activation_name: str,
-    keep_btf: np.ndarray | None = None,
+    keep_btf: Mask = None,
     dropout_rate: float = 0.0,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
+    cotangent: Array,
+) -> Gradients:
     """Backwards through `output`, dropout, the activation and `hidden`; parameters and x_btd."""
     hidden, output = parameters["hidden"], parameters["output"]
     hidden_btf = arithmetic.affine("btd,df->btf", x_btd, hidden)

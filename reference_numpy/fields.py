@@ -1,4 +1,6 @@
-"""Checked fields: what each field of a config, a recipe or a strategy must be, with the same messages for all three."""
+"""Checked fields: what each field of a config, a recipe or a strategy must be, in one set of
+messages.
+"""
 
 import dataclasses
 import sys
@@ -9,9 +11,22 @@ from typing import Any, ClassVar, NamedTuple, Self, get_args
 from .suggestions import LONGEST_NAME, unknown
 
 __all__ = [
-    "BOOLEAN", "INTEGER", "NAME", "NUMBER", "POSITIVE", "SHARE", "Fields", "Rule", "at_least", "at_most", "integer",
-    "is_integer", "is_number", "one_of",
-]  # fmt: skip
+    "BOOLEAN",
+    "INTEGER",
+    "INTEGER_OR_NONE",
+    "NAME",
+    "NUMBER",
+    "POSITIVE",
+    "SHARE",
+    "Fields",
+    "Rule",
+    "at_least",
+    "at_most",
+    "integer",
+    "is_integer",
+    "is_number",
+    "one_of",
+]
 
 
 class Rule(NamedTuple):
@@ -27,7 +42,7 @@ def is_integer(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number, which True is not and an integer beyond the range of float64 is not."""
+    """Whether a value is a finite number of float64, which True is not."""
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
@@ -37,6 +52,7 @@ def is_number(value: Any) -> bool:
 
 INTEGER = Rule(is_integer, "an integer")
 NUMBER = Rule(is_number, "a finite number")
+INTEGER_OR_NONE = Rule(lambda value: value is None or is_integer(value), "an integer or None")
 BOOLEAN = Rule(lambda value: isinstance(value, bool), "True or False")
 NAME = Rule(lambda value: isinstance(value, str), "a name")
 POSITIVE = Rule(lambda value: is_number(value) and value > 0, "greater than 0")
@@ -63,14 +79,15 @@ def one_of(names: Collection[str]) -> Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """The base of a frozen dataclass whose fields are `Annotated` with their rules, the first of which is that of the type.
+    """The base of a frozen dataclass whose fields are `Annotated` with their rules, the type's
+    first.
 
-    Raises ValueError naming every field that breaks a rule, and the first rule that it breaks, with what is required and what came; and
-    every conflict between fields, where all have their type.
+    Raises ValueError naming every field that breaks a rule, with the first rule that it breaks and
+    what came; and, if all have their type, every conflict between fields.
     """
 
     KIND: ClassVar[str]  # what messages call it, such as "config"
-    LARGEST: ClassVar[int] = 2**53  # of an integer in size; float64 holds all up to it
+    LARGEST: ClassVar[int] = 2**53  # size of an integer; float64 holds all up to it
 
     def __post_init__(self) -> None:
         size = Rule(
@@ -96,7 +113,7 @@ class Fields:
         yield from ()
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed; raises ValueError on unknown fields and on values out of range."""
+        """A copy with some fields changed; raises ValueError on unknown fields and bad values."""
         if problems := unknown(
             f"{self.KIND} field", changes, [field.name for field in dataclasses.fields(self)]
         ):

@@ -1,11 +1,9 @@
-"""What an encoder alone ends in: the pooled first token and its classes, and the logits of masked tokens (HEADS)."""
-
-from collections.abc import Mapping
-from typing import Any
+"""The heads of encoder-only models: pooler, classifier and masked-language head (HEADS)."""
 
 import numpy as np
 
 from . import arithmetic, checks, dropout, embedding, feed_forward, normalization
+from .arrays import Array, Gradients, Mask, Tree
 
 __all__ = [
     "classifier",
@@ -16,22 +14,19 @@ __all__ = [
     "pooler_vjp",
 ]
 
-Tree = Mapping[str, Any]
 
+def pooler(parameters: Tree, x_bsd: Array) -> Array:
+    """`y = tanh(x_0 W + b)`, `b r`, x_0 the first token of each row: one vector for the whole row.
 
-def pooler(parameters: Mapping[str, np.ndarray], x_bsd: np.ndarray) -> np.ndarray:
-    """`y = tanh(x_0 W + b)`, x_0 the first token of each row: one vector for the whole row.
-
-    parameters: kernel `d r`, bias `r`, with r = d. Half-precision dtypes compute tanh in float32. Returns `b r`.
-    Raises ValueError where x is not `b s d`, s at least 1. Source: Devlin et al. 2019, section 3.1 ([CLS]).
+    parameters: kernel `d r`, bias `r`, with r = d. Half-precision dtypes compute tanh in float32.
+    Raises ValueError where x is not `b s d`, s at least 1. Source: Devlin et al. 2019, section 3.1
+    ([CLS]).
     """
     return _tanh(_first(parameters, x_bsd))
 
 
-def pooler_vjp(
-    parameters: Mapping[str, np.ndarray], x_bsd: np.ndarray, *, cotangent: np.ndarray
-) -> dict[str, Any]:
-    """`du = g (1 - tanh^2 u)` with `u = x_0 W + b`, then backwards through the dense layer; parameters, x_bsd."""
+def pooler_vjp(parameters: Tree, x_bsd: Array, *, cotangent: Array) -> Gradients:
+    """`du = g (1 - tanh^2 u)`, `u = x_0 W + b`, then the dense layer; parameters, x_bsd."""
     wide_br = _tanh(arithmetic.upcast_half(_first(parameters, x_bsd)))
     g_br = (arithmetic.upcast_half(cotangent) * (wide_br.dtype.type(1) - wide_br * wide_br)).astype(
         x_bsd.dtype, copy=False
@@ -43,15 +38,12 @@ def pooler_vjp(
 
 
 def classifier(
-    parameters: Mapping[str, np.ndarray],
-    pooled_br: np.ndarray,
-    keep_br: np.ndarray | None = None,
-    dropout_rate: float = 0.0,
-) -> np.ndarray:
-    """`logits = dropout(x) W + b` of every class, x the pooled token.
+    parameters: Tree, pooled_br: Array, keep_br: Mask = None, dropout_rate: float = 0.0
+) -> Array:
+    """`logits = dropout(x) W + b`, `b c`: scores of every class, x the pooled token.
 
-    parameters: kernel `r c`, bias `c`. keep_br: dropout mask, True = keep. Returns `b c`. Raises ValueError where x is not `b r`.
-    Source: Devlin et al. 2019, section 4.1.
+    parameters: kernel `r c`, bias `c`. keep_br: dropout mask, True = keep. Raises ValueError where
+    x is not `b r`. Source: Devlin et al. 2019, section 4.1.
     """
     checks.check_pooled(pooled_br.shape, parameters["kernel"].shape[0])
     return arithmetic.affine(
@@ -60,13 +52,13 @@ def classifier(
 
 
 def classifier_vjp(
-    parameters: Mapping[str, np.ndarray],
-    pooled_br: np.ndarray,
-    keep_br: np.ndarray | None = None,
+    parameters: Tree,
+    pooled_br: Array,
+    keep_br: Mask = None,
     dropout_rate: float = 0.0,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
+    cotangent: Array,
+) -> Gradients:
     """Backwards through the dense layer and dropout; parameters and pooled_br."""
     dropped_br = dropout.dropout(pooled_br, keep_br, dropout_rate)
     g_br, gradients = arithmetic.affine_vjp("br,rc->bc", dropped_br, parameters, cotangent)
@@ -77,13 +69,14 @@ def classifier_vjp(
 
 
 def masked_language_head(
-    parameters: Tree, x_bsd: np.ndarray, activation_name: str, epsilon: float
-) -> np.ndarray:
-    """`logits = norm(activation(x W + b)) W_v + b_v`: scores of what stands at every position.
+    parameters: Tree, x_bsd: Array, activation_name: str, epsilon: float
+) -> Array:
+    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of the token at every
+    position.
 
-    parameters: hidden.kernel `d r`, hidden.bias `r`; norm; logits.kernel `d v` (tied: the transposed table of the source),
-    logits.bias `v` by config. Returns `b s v`. Raises ValueError where x is not `b s d`.
-    Source: Devlin et al. 2019, appendix A.2, and its published code.
+    parameters: hidden.kernel `d r`, hidden.bias `r`; norm; logits.kernel `d v` (tied: the
+    transposed table of the source), logits.bias `v` by config. Raises ValueError where x is not `b
+    s d`. Source: Devlin et al. 2019, appendix A.2, and its published code.
     """
     checks.check_features("x", x_bsd.shape, parameters["hidden"]["kernel"].shape[0])
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
@@ -94,14 +87,9 @@ def masked_language_head(
 
 
 def masked_language_head_vjp(
-    parameters: Tree,
-    x_bsd: np.ndarray,
-    activation_name: str,
-    epsilon: float,
-    *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """Backwards through the logits, the norm, the activation and the dense layer; parameters and x_bsd."""
+    parameters: Tree, x_bsd: Array, activation_name: str, epsilon: float, *, cotangent: Array
+) -> Gradients:
+    """Backwards through logits, norm, activation and dense layer; parameters and x_bsd."""
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
     active_bsr = feed_forward.activation(hidden_bsr, activation_name)
     normed_bsr = normalization.layer_norm(parameters["norm"], active_bsr, epsilon)
@@ -121,12 +109,12 @@ def masked_language_head_vjp(
     }
 
 
-def _first(parameters: Mapping[str, np.ndarray], x_bsd: np.ndarray) -> np.ndarray:
+def _first(parameters: Tree, x_bsd: Array) -> Array:
     """`x_0 W + b`."""
     checks.check_features("x", x_bsd.shape, parameters["kernel"].shape[0])
     checks.check_not_empty("x", x_bsd.shape)
     return arithmetic.affine("bd,dr->br", x_bsd[:, 0], parameters)
 
 
-def _tanh(x: np.ndarray) -> np.ndarray:
+def _tanh(x: Array) -> Array:
     return arithmetic.tanh(arithmetic.upcast_half(x)).astype(x.dtype, copy=False)

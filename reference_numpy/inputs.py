@@ -1,24 +1,22 @@
-"""What the first layer of a stack is given: the sum of token embedding, position and segment, and its norm."""
-
-from collections.abc import Mapping
-from typing import Any
+"""The input of a stack's first layer: embedding, position and segment, added and normalised."""
 
 import numpy as np
 
 from . import checks, embedding, mask, normalization, positional_encoding
-from .config import TransformerConfig
+from .arrays import Array, Gradients, Mask, Tree
+from .config import TransformerConfig as Config
 
 __all__ = ["embed", "embed_vjp", "masked_positions", "table"]
 
-Tree = Mapping[str, Any]
-
 
 def masked_positions(
-    config: TransformerConfig, side: str, token: np.ndarray, mask_bt: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which tokens are real, by default every id but the padding id, and the position of each, both `b t`.
+    config: Config, side: str, token: Array, mask_bt: Mask = None
+) -> tuple[Array, Array]:
+    """Which tokens are real, by default every id but the padding id, and their positions, both `b
+    t`.
 
-    side: "source" or "target". Raises ValueError on tokens and masks that do not fit, and on more tokens than there are positions.
+    side: "source" or "target". Raises ValueError on tokens and masks that do not fit, and on more
+    tokens than there are positions.
     """
     vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
     checks.check_tokens("token", token.shape, str(token.dtype), vocabulary)
@@ -31,14 +29,16 @@ def masked_positions(
 
 def embed(
     parameters: Tree,
-    config: TransformerConfig,
+    config: Config,
     side: str,
-    token: np.ndarray,
-    position_bt: np.ndarray,
-    segment_bt: np.ndarray | None = None,
-) -> np.ndarray:
-    """What the first layer of the encoder (side: "source") or the decoder ("target") is given, before dropout:
-    `norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config. segment_bt: without it, 0.
+    token: Array,
+    position_bt: Array,
+    segment_bt: Array | None = None,
+) -> Array:
+    """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config.
+
+    The input of the first layer of the encoder (side: "source") or the decoder ("target"), before
+    dropout. segment_bt: without it, 0.
     """
     x_btd = _summed(parameters, config, side, token, position_bt, segment_bt)
     return (
@@ -50,15 +50,15 @@ def embed(
 
 def embed_vjp(
     parameters: Tree,
-    config: TransformerConfig,
+    config: Config,
     side: str,
-    token: np.ndarray,
-    position_bt: np.ndarray,
-    segment_bt: np.ndarray | None = None,
+    token: Array,
+    position_bt: Array,
+    segment_bt: Array | None = None,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """parameters, and token where it is soft. Sinusoidal positions are constants, so the gradient passes the sum unchanged."""
+    cotangent: Array,
+) -> Gradients:
+    """parameters, and token where it is soft. Sinusoidal positions are constants."""
     g_btd, gradients = cotangent, {}
     if config.embedding_norm:
         x_btd = _summed(parameters, config, side, token, position_bt, segment_bt)
@@ -87,12 +87,12 @@ def embed_vjp(
 
 def _summed(
     parameters: Tree,
-    config: TransformerConfig,
+    config: Config,
     side: str,
-    token: np.ndarray,
-    position_bt: np.ndarray,
-    segment_bt: np.ndarray | None,
-) -> np.ndarray:
+    token: Array,
+    position_bt: Array,
+    segment_bt: Array | None,
+) -> Array:
     """`embedding(token) + position + segment`."""
     if segment_bt is not None and not config.segments:
         checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
@@ -113,9 +113,7 @@ def _summed(
     return x_btd
 
 
-def _segments(
-    config: TransformerConfig, token: np.ndarray, segment_bt: np.ndarray | None
-) -> np.ndarray:
+def _segments(config: Config, token: Array, segment_bt: Array | None) -> Array:
     """The segment of every token: without any, 0."""
     if segment_bt is None:
         return np.zeros(token.shape[:2], np.int64)
@@ -126,7 +124,7 @@ def _segments(
     return segment_bt
 
 
-def table(config: TransformerConfig, side: str) -> str:
+def table(config: Config, side: str) -> str:
     """The name of the token embedding of source or target, which may be one."""
     return (
         "source_embedding"

@@ -1,26 +1,28 @@
 """Projections whose kernels and inputs are rounded to int8 while they are multiplied (INT8)."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from . import arithmetic
+from .arrays import Array, Tree
 
 __all__ = ["affine", "quantised"]
 
 LARGEST, TINY = 127, 1e-30
 
 
-def quantised(x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """`x8 = round(x / s)` and the scale `s = max |x| / 127` over these axes, which stay with the size 1; of zeros the scale is above 0."""
+def quantised(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """`x8 = round(x / s)` and the scale `s = max |x| / 127` over these axes, which keep the size 1.
+
+    The scale of zeros is above 0.
+    """
     scale = np.maximum(np.abs(x).max(axis=axes, keepdims=True), x.dtype.type(TINY)) / x.dtype.type(
         LARGEST
     )
     return np.rint(arithmetic.divide(x, scale)).astype(np.int32), scale
 
 
-def affine(subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-    """`arithmetic.affine` in int8: `y = r s (x8 W8) + b`, with a scale r for every token and a scale s for every output.
+def affine(subscripts: str, x: Array, parameters: Tree) -> Array:
+    """`y = r s (x8 W8) + b`: `arithmetic.affine` in int8, scales r of tokens and s of outputs.
 
     The sums are integers; scales, bias and result have the dtype of x.
     """

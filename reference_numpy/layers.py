@@ -1,344 +1,303 @@
-"""Encoder and decoder layers: attention and feed-forward as sub-layers, each with residual connection, norm and dropout (RESIDUAL)."""
+"""Encoder and decoder layers: residual sub-layers, each with its norm and dropout (RESIDUAL)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from . import attention, checks, dropout, feed_forward, normalization
-from .config import TransformerConfig
+from .arrays import Array, Gradients, Keep, Mask, Tree
+from .config import TransformerConfig as Config
 
 __all__ = ["decoder_layer", "decoder_layer_vjp", "encoder_layer", "encoder_layer_vjp"]
 
-Tree = Mapping[str, Any]
+Sublayer = Callable[[Array], Array]
+Pair = tuple[Sublayer, Callable[..., Gradients]]  # a sub-layer and its vjp
 
 
 def encoder_layer(
-    parameters: Tree,
-    config: TransformerConfig,
-    x_btd: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    keep: Tree | None = None,
-) -> np.ndarray:
-    """Self-attention, then feed-forward, each as a residual sub-layer.
+    parameters: Tree, config: Config, x_btd: Array, mask_bhts: Mask = None, keep: Keep = None
+) -> Array:
+    """Self-attention, then feed-forward, each as a residual sub-layer: `b t d`.
 
     post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`.
-    parameters: self_attention, self_attention_norm, feed_forward, feed_forward_norm. keep: dropout masks by site
-    (self_attention_dropout, feed_forward_dropout, self_attention.weights_dropout, feed_forward.hidden_dropout); None evaluates.
-    Returns `b t d`. Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020.
+    parameters: self_attention, self_attention_norm, feed_forward, feed_forward_norm. keep: masks of
+    self_attention_dropout, self_attention.weights_dropout, feed_forward_dropout and
+    feed_forward.hidden_dropout; None evaluates. Raises ValueError on shapes that do not fit.
+    Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020.
     """
-    keep = keep or {}
-    y_btd = residual_in(parameters, config, "self_attention", x_btd)
-    y_btd = _attend(parameters, config, "self_attention", y_btd, y_btd, mask_bhts, False, keep)
-    x_btd = residual_out(parameters, config, "self_attention", x_btd, y_btd, keep)
 
-    y_btd = residual_in(parameters, config, "feed_forward", x_btd)
-    y_btd = _feed_forward(parameters, config, y_btd, keep)
-    return residual_out(parameters, config, "feed_forward", x_btd, y_btd, keep)
+    def attend(y_btd: Array) -> Array:
+        return _attend(parameters, config, "self_attention", y_btd, y_btd, mask_bhts, False, keep)
+
+    return run(parameters, config, x_btd, attend, keep=keep)
 
 
 def encoder_layer_vjp(
     parameters: Tree,
-    config: TransformerConfig,
-    x_btd: np.ndarray,
-    mask_bhts: np.ndarray | None = None,
-    keep: Tree | None = None,
+    config: Config,
+    x_btd: Array,
+    mask_bhts: Mask = None,
+    keep: Keep = None,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """The statements of `encoder_layer`, then their vjps in reverse; parameters and x_btd."""
-    keep = keep or {}
-    in_1_btd = residual_in(parameters, config, "self_attention", x_btd)
-    out_1_btd = _attend(
-        parameters, config, "self_attention", in_1_btd, in_1_btd, mask_bhts, False, keep
-    )
-    x_2_btd = residual_out(parameters, config, "self_attention", x_btd, out_1_btd, keep)
-    in_2_btd = residual_in(parameters, config, "feed_forward", x_2_btd)
-    out_2_btd = _feed_forward(parameters, config, in_2_btd, keep)
-
-    after_2 = residual_out_vjp(
-        parameters, config, "feed_forward", x_2_btd, out_2_btd, keep, cotangent=cotangent
-    )
-    inner_2 = _feed_forward_vjp(parameters, config, in_2_btd, keep, cotangent=after_2["y_btd"])
-    before_2 = residual_in_vjp(
-        parameters, config, "feed_forward", x_2_btd, cotangent=inner_2["x_btd"]
-    )
-    g_btd = after_2["x_btd"] + before_2["x_btd"]
-
-    after_1 = residual_out_vjp(
-        parameters, config, "self_attention", x_btd, out_1_btd, keep, cotangent=g_btd
-    )
-    inner_1 = _attend_vjp(
-        parameters,
-        config,
-        "self_attention",
-        in_1_btd,
-        in_1_btd,
-        mask_bhts,
-        False,
-        keep,
-        cotangent=after_1["y_btd"],
-    )
-    g_btd = inner_1["query_btd"] + inner_1["memory_bsd"]
-    before_1 = residual_in_vjp(parameters, config, "self_attention", x_btd, cotangent=g_btd)
-    gradients = {
-        "self_attention": inner_1["parameters"],
-        "self_attention_norm": after_1["norm"] or before_1["norm"],
-        "feed_forward": inner_2["parameters"],
-        "feed_forward_norm": after_2["norm"] or before_2["norm"],
-    }
-    return {"parameters": gradients, "x_btd": after_1["x_btd"] + before_1["x_btd"]}
+    cotangent: Array,
+) -> Gradients:
+    """Backwards through the sub-layers; parameters and x_btd."""
+    attend = _attention(parameters, config, "self_attention", None, mask_bhts, False, keep)
+    sublayers = {"self_attention": attend, "feed_forward": _network(parameters, config, keep)}
+    return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
 
 def decoder_layer(
     parameters: Tree,
-    config: TransformerConfig,
-    x_btd: np.ndarray,
-    memory_bsd: np.ndarray | None = None,
-    self_mask_bhts: np.ndarray | None = None,
-    cross_mask_bhts: np.ndarray | None = None,
-    keep: Tree | None = None,
-) -> np.ndarray:
-    """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual sub-layer.
+    config: Config,
+    x_btd: Array,
+    memory_bsd: Array | None = None,
+    self_mask_bhts: Mask = None,
+    cross_mask_bhts: Mask = None,
+    keep: Keep = None,
+) -> Array:
+    """Causal self-attention, cross-attention to the memory, then feed-forward: `b t d`.
 
-    The query of the cross-attention is the result of the self-attention's sub-layer; its keys and values are the memory, never
-    normalised here. A decoder alone (encoder_layers=0) has neither cross-attention nor memory. parameters: those of `encoder_layer`,
-    cross_attention, cross_attention_norm. keep: those of `encoder_layer`, cross_attention_dropout, cross_attention.weights_dropout.
-    Returns `b t d`. Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
+    Each is a residual sub-layer, as in `encoder_layer`; the memory is not normalised here. A
+    decoder-only model has neither cross-attention nor memory. parameters and keep: also those of
+    cross_attention. Raises ValueError on shapes that do not fit.
+    Source: Vaswani et al. 2017, section 3.1.
     """
-    checks.check_memory(
-        config.cross_attention,
-        config.model_width,
-        None if memory_bsd is None else memory_bsd.shape,
-        cross_mask_bhts,
-    )
-    if memory_bsd is not None:
-        checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
-    keep = keep or {}
-    y_btd = residual_in(parameters, config, "self_attention", x_btd)
-    y_btd = _attend(parameters, config, "self_attention", y_btd, y_btd, self_mask_bhts, True, keep)
-    x_btd = residual_out(parameters, config, "self_attention", x_btd, y_btd, keep)
+    memory: Any = memory_bsd
+    shape = None if memory is None else memory.shape
+    checks.check_memory(config.cross_attention, config.model_width, shape, cross_mask_bhts)
+    if memory is not None:
+        checks.check_same_batch(x=x_btd.shape, memory=memory.shape)
 
-    if memory_bsd is not None:
-        y_btd = residual_in(parameters, config, "cross_attention", x_btd)
-        y_btd = _attend(
-            parameters, config, "cross_attention", y_btd, memory_bsd, cross_mask_bhts, False, keep
+    def attend(y_btd: Array) -> Array:
+        return _attend(
+            parameters, config, "self_attention", y_btd, y_btd, self_mask_bhts, True, keep
         )
-        x_btd = residual_out(parameters, config, "cross_attention", x_btd, y_btd, keep)
 
-    y_btd = residual_in(parameters, config, "feed_forward", x_btd)
-    y_btd = _feed_forward(parameters, config, y_btd, keep)
-    return residual_out(parameters, config, "feed_forward", x_btd, y_btd, keep)
+    def attend_to_memory(y_btd: Array) -> Array:
+        return _attend(
+            parameters, config, "cross_attention", y_btd, memory, cross_mask_bhts, False, keep
+        )
+
+    crossing = None if memory is None else attend_to_memory
+    return run(parameters, config, x_btd, attend, crossing, keep)
 
 
 def decoder_layer_vjp(
     parameters: Tree,
-    config: TransformerConfig,
-    x_btd: np.ndarray,
-    memory_bsd: np.ndarray | None = None,
-    self_mask_bhts: np.ndarray | None = None,
-    cross_mask_bhts: np.ndarray | None = None,
-    keep: Tree | None = None,
+    config: Config,
+    x_btd: Array,
+    memory_bsd: Array | None = None,
+    self_mask_bhts: Mask = None,
+    cross_mask_bhts: Mask = None,
+    keep: Keep = None,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """The statements of `decoder_layer`, then their vjps in reverse; parameters, x_btd, and memory_bsd where there is one."""
-    keep = keep or {}
-    gradients: dict[str, Any] = {}
-    in_1_btd = residual_in(parameters, config, "self_attention", x_btd)
-    out_1_btd = _attend(
-        parameters, config, "self_attention", in_1_btd, in_1_btd, self_mask_bhts, True, keep
-    )
-    x_3_btd = x_2_btd = residual_out(parameters, config, "self_attention", x_btd, out_1_btd, keep)
-    if memory_bsd is not None:
-        in_2_btd = residual_in(parameters, config, "cross_attention", x_2_btd)
-        out_2_btd = _attend(
-            parameters,
-            config,
-            "cross_attention",
-            in_2_btd,
-            memory_bsd,
-            cross_mask_bhts,
-            False,
-            keep,
-        )
-        x_3_btd = residual_out(parameters, config, "cross_attention", x_2_btd, out_2_btd, keep)
-    in_3_btd = residual_in(parameters, config, "feed_forward", x_3_btd)
-    out_3_btd = _feed_forward(parameters, config, in_3_btd, keep)
-
-    after = residual_out_vjp(
-        parameters, config, "feed_forward", x_3_btd, out_3_btd, keep, cotangent=cotangent
-    )
-    inner = _feed_forward_vjp(parameters, config, in_3_btd, keep, cotangent=after["y_btd"])
-    before = residual_in_vjp(parameters, config, "feed_forward", x_3_btd, cotangent=inner["x_btd"])
-    gradients |= {
-        "feed_forward": inner["parameters"],
-        "feed_forward_norm": after["norm"] or before["norm"],
+    cotangent: Array,
+) -> Gradients:
+    """Backwards through the sub-layers; parameters, x_btd, and memory_bsd if there is a memory."""
+    of = parameters, config
+    sublayers = {
+        "self_attention": _attention(*of, "self_attention", None, self_mask_bhts, True, keep)
     }
-    g_btd, memory = after["x_btd"] + before["x_btd"], {}
-
     if memory_bsd is not None:
-        after = residual_out_vjp(
-            parameters, config, "cross_attention", x_2_btd, out_2_btd, keep, cotangent=g_btd
+        sublayers["cross_attention"] = _attention(
+            *of, "cross_attention", memory_bsd, cross_mask_bhts, False, keep
         )
-        inner = _attend_vjp(
-            parameters,
-            config,
-            "cross_attention",
-            in_2_btd,
-            memory_bsd,
-            cross_mask_bhts,
-            False,
-            keep,
-            cotangent=after["y_btd"],
-        )
-        before = residual_in_vjp(
-            parameters, config, "cross_attention", x_2_btd, cotangent=inner["query_btd"]
-        )
-        gradients |= {
-            "cross_attention": inner["parameters"],
-            "cross_attention_norm": after["norm"] or before["norm"],
-        }
-        g_btd, memory = after["x_btd"] + before["x_btd"], {"memory_bsd": inner["memory_bsd"]}
-
-    after = residual_out_vjp(
-        parameters, config, "self_attention", x_btd, out_1_btd, keep, cotangent=g_btd
-    )
-    inner = _attend_vjp(
-        parameters,
-        config,
-        "self_attention",
-        in_1_btd,
-        in_1_btd,
-        self_mask_bhts,
-        True,
-        keep,
-        cotangent=after["y_btd"],
-    )
-    before = residual_in_vjp(
-        parameters,
-        config,
-        "self_attention",
-        x_btd,
-        cotangent=inner["query_btd"] + inner["memory_bsd"],
-    )
-    gradients |= {
-        "self_attention": inner["parameters"],
-        "self_attention_norm": after["norm"] or before["norm"],
-    }
-    return {"parameters": gradients, "x_btd": after["x_btd"] + before["x_btd"], **memory}
+    sublayers["feed_forward"] = _network(*of, keep)
+    return run_vjp(*of, x_btd, sublayers, keep, cotangent=cotangent)
 
 
-def residual_in(
-    parameters: Tree, config: TransformerConfig, name: str, x_btd: np.ndarray
-) -> np.ndarray:
-    """What the sub-layer of that name is given: `norm(x)` (pre), or x itself (post)."""
-    return (
-        normalization.layer_norm(parameters[f"{name}_norm"], x_btd, config.epsilon)
-        if config.norm_placement == "pre"
-        else x_btd
-    )
+def run(
+    parameters: Tree,
+    config: Config,
+    x_btd: Array,
+    attend: Sublayer,
+    attend_to_memory: Sublayer | None = None,
+    keep: Keep = None,
+) -> Array:
+    """The residual sub-layers in their order: `b t d`. What each attention reads is the caller's.
+
+    attend: self-attention of its argument; attend_to_memory: cross-attention with it as the query.
+    """
+    x_btd = residual(parameters, config, "self_attention", x_btd, attend, keep)
+    if attend_to_memory is not None:
+        x_btd = residual(parameters, config, "cross_attention", x_btd, attend_to_memory, keep)
+
+    def network(y_btd: Array) -> Array:
+        return _feed_forward(parameters, config, y_btd, keep)
+
+    return residual(parameters, config, "feed_forward", x_btd, network, keep)
+
+
+def residual(
+    parameters: Tree, config: Config, name: str, x_btd: Array, sublayer: Sublayer, keep: Keep
+) -> Array:
+    """pre: `x + dropout(sublayer(norm(x)))`; post: `norm(x + dropout(sublayer(x)))`."""
+    y_btd = sublayer(residual_in(parameters, config, name, x_btd))
+    return residual_out(parameters, config, name, x_btd, y_btd, keep)
+
+
+def run_vjp(
+    parameters: Tree,
+    config: Config,
+    x_btd: Array,
+    sublayers: Mapping[str, Pair],
+    keep: Keep = None,
+    *,
+    cotangent: Array,
+) -> Gradients:
+    """The residual sub-layers of these names in their order, then their vjps in reverse.
+
+    Returns parameters, x_btd, and what else the sub-layers' vjps return.
+    """
+    steps = []
+    for name, (sublayer, _) in sublayers.items():
+        in_btd = residual_in(parameters, config, name, x_btd)
+        out_btd = sublayer(in_btd)
+        steps.append((name, x_btd, in_btd, out_btd))
+        x_btd = residual_out(parameters, config, name, x_btd, out_btd, keep)
+    gradients: Gradients = {}
+    others: Gradients = {}
+    for name, x_btd, in_btd, out_btd in reversed(steps):
+        of = parameters, config, name, x_btd
+        after = residual_out_vjp(*of, out_btd, keep, cotangent=cotangent)
+        inner = sublayers[name][1](in_btd, cotangent=after["y_btd"])
+        before = residual_in_vjp(*of, cotangent=inner.pop("x_btd"))
+        norm = after["norm"] or before["norm"]
+        gradients = {name: inner.pop("parameters"), f"{name}_norm": norm, **gradients}
+        others |= inner
+        cotangent = after["x_btd"] + before["x_btd"]
+    return {"parameters": gradients, "x_btd": cotangent, **others}
+
+
+def residual_in(parameters: Tree, config: Config, name: str, x_btd: Array) -> Array:
+    """The input of the sub-layer of that name: `norm(x)` (pre), or x itself (post)."""
+    if config.norm_placement != "pre":
+        return x_btd
+    return normalization.layer_norm(parameters[f"{name}_norm"], x_btd, config.epsilon)
 
 
 def residual_in_vjp(
-    parameters: Tree,
-    config: TransformerConfig,
-    name: str,
-    x_btd: np.ndarray,
-    *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """norm, the gradients of the norm where it stands here (pre), and x_btd."""
+    parameters: Tree, config: Config, name: str, x_btd: Array, *, cotangent: Array
+) -> Gradients:
+    """norm, the gradients of the norm if it stands here (pre), and x_btd."""
     if config.norm_placement != "pre":
         return {"norm": {}, "x_btd": cotangent}
-    normed = normalization.layer_norm_vjp(
-        parameters[f"{name}_norm"], x_btd, config.epsilon, cotangent=cotangent
-    )
-    return {"norm": normed["parameters"], "x_btd": normed["x_btd"]}
+    return _norm_vjp(parameters, config, name, x_btd, cotangent)
 
 
 def residual_out(
-    parameters: Tree,
-    config: TransformerConfig,
-    name: str,
-    x_btd: np.ndarray,
-    y_btd: np.ndarray,
-    keep: Tree,
-) -> np.ndarray:
-    """What the sub-layer's output y becomes: `x + dropout(y)` (pre), or `norm(x + dropout(y))` (post)."""
-    sum_btd = x_btd + dropout.dropout(y_btd, keep.get(f"{name}_dropout"), config.dropout_rate)
-    return (
-        normalization.layer_norm(parameters[f"{name}_norm"], sum_btd, config.epsilon)
-        if config.norm_placement == "post"
-        else sum_btd
-    )
+    parameters: Tree, config: Config, name: str, x_btd: Array, y_btd: Array, keep: Keep
+) -> Array:
+    """The result for the sub-layer's output y: `x + dropout(y)` (pre), or the norm of it (post)."""
+    keep_btd = dropout.part(keep, f"{name}_dropout")
+    sum_btd = x_btd + dropout.dropout(y_btd, keep_btd, config.dropout_rate)
+    if config.norm_placement != "post":
+        return sum_btd
+    return normalization.layer_norm(parameters[f"{name}_norm"], sum_btd, config.epsilon)
 
 
 def residual_out_vjp(
     parameters: Tree,
-    config: TransformerConfig,
+    config: Config,
     name: str,
-    x_btd: np.ndarray,
-    y_btd: np.ndarray,
-    keep: Tree,
+    x_btd: Array,
+    y_btd: Array,
+    keep: Keep,
     *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """norm, the gradients of the norm where it stands here (post), x_btd and y_btd."""
-    keep_btd, norm = keep.get(f"{name}_dropout"), {}
+    cotangent: Array,
+) -> Gradients:
+    """norm, the gradients of the norm if it stands here (post), x_btd and y_btd."""
+    dropped = dropout.part(keep, f"{name}_dropout"), config.dropout_rate
+    result: Gradients = {"norm": {}, "x_btd": cotangent}
     if config.norm_placement == "post":
-        sum_btd = x_btd + dropout.dropout(y_btd, keep_btd, config.dropout_rate)
-        normed = normalization.layer_norm_vjp(
-            parameters[f"{name}_norm"], sum_btd, config.epsilon, cotangent=cotangent
-        )
-        norm, cotangent = normed["parameters"], normed["x_btd"]
-    dropped = dropout.dropout_vjp(y_btd, keep_btd, config.dropout_rate, cotangent=cotangent)
-    return {"norm": norm, "x_btd": cotangent, "y_btd": dropped["x"]}
+        sum_btd = x_btd + dropout.dropout(y_btd, *dropped)
+        result = _norm_vjp(parameters, config, name, sum_btd, cotangent)
+    inner = dropout.dropout_vjp(y_btd, *dropped, cotangent=result["x_btd"])
+    return result | {"y_btd": inner["x"]}
+
+
+def _norm_vjp(
+    parameters: Tree, config: Config, name: str, x_btd: Array, cotangent: Array
+) -> Gradients:
+    inner = normalization.layer_norm_vjp(
+        parameters[f"{name}_norm"], x_btd, config.epsilon, cotangent=cotangent
+    )
+    return {"norm": inner["parameters"], "x_btd": inner["x_btd"]}
 
 
 def _attend(
-    parameters: Tree, config: TransformerConfig, name: str, query_btd: np.ndarray, memory_bsd: np.ndarray,
-    mask_bhts: np.ndarray | None, causal: bool, keep: Tree,
-) -> np.ndarray:  # fmt: skip
-    """The attention of that name, with its dropout mask."""
-    keep_bhts = keep.get(name, {}).get("weights_dropout")
-    return attention.multi_head_attention(
-        parameters[name], query_btd, memory_bsd, mask_bhts,
-        causal=causal, keep_bhts=keep_bhts, dropout_rate=config.attention_dropout_rate,
-    )  # fmt: skip
-
-
-def _attend_vjp(
-    parameters: Tree, config: TransformerConfig, name: str, query_btd: np.ndarray, memory_bsd: np.ndarray,
-    mask_bhts: np.ndarray | None, causal: bool, keep: Tree, *, cotangent: np.ndarray,
-) -> dict[str, Any]:  # fmt: skip
-    keep_bhts = keep.get(name, {}).get("weights_dropout")
-    return attention.multi_head_attention_vjp(
-        parameters[name], query_btd, memory_bsd, mask_bhts,
-        causal=causal, keep_bhts=keep_bhts, dropout_rate=config.attention_dropout_rate, cotangent=cotangent,
-    )  # fmt: skip
-
-
-def _feed_forward(
-    parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, keep: Tree
-) -> np.ndarray:
-    """The feed-forward network, with the dropout mask of its hidden layer."""
-    keep_btf = keep.get("feed_forward", {}).get("hidden_dropout")
-    return feed_forward.feed_forward(
-        parameters["feed_forward"], x_btd, config.activation, keep_btf, config.hidden_dropout_rate
-    )
-
-
-def _feed_forward_vjp(
     parameters: Tree,
-    config: TransformerConfig,
-    x_btd: np.ndarray,
-    keep: Tree,
-    *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    keep_btf = keep.get("feed_forward", {}).get("hidden_dropout")
-    settings = config.activation, keep_btf, config.hidden_dropout_rate
-    return feed_forward.feed_forward_vjp(
-        parameters["feed_forward"], x_btd, *settings, cotangent=cotangent
+    config: Config,
+    name: str,
+    query_btd: Array,
+    memory_bsd: Array,
+    mask_bhts: Mask,
+    causal: bool,
+    keep: Keep,
+) -> Array:
+    """The attention of that name, with its dropout mask."""
+    settings = _attention_settings(config, name, causal, keep)
+    return attention.multi_head_attention(
+        parameters[name], query_btd, memory_bsd, mask_bhts, **settings
     )
+
+
+def _attention_settings(config: Config, name: str, causal: bool, keep: Keep) -> dict[str, Any]:
+    keep_bhts, rate = dropout.part(keep, name, "weights_dropout"), config.attention_dropout_rate
+    return {"causal": causal, "keep_bhts": keep_bhts, "dropout_rate": rate}
+
+
+def _attention(
+    parameters: Tree,
+    config: Config,
+    name: str,
+    memory_bsd: Array | None,
+    mask_bhts: Mask,
+    causal: bool,
+    keep: Keep,
+) -> Pair:
+    """`_attend` as a sub-layer, and its vjp; without a memory its argument attends to itself."""
+
+    def sublayer(y_btd: Array) -> Array:
+        memory = y_btd if memory_bsd is None else memory_bsd
+        return _attend(parameters, config, name, y_btd, memory, mask_bhts, causal, keep)
+
+    def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
+        memory = y_btd if memory_bsd is None else memory_bsd
+        settings = _attention_settings(config, name, causal, keep)
+        inner = attention.multi_head_attention_vjp(
+            parameters[name], y_btd, memory, mask_bhts, **settings, cotangent=cotangent
+        )
+        x_btd = inner.pop("query_btd")
+        return inner | {"x_btd": x_btd + inner.pop("memory_bsd") if memory_bsd is None else x_btd}
+
+    return sublayer, vjp
+
+
+def _feed_forward(parameters: Tree, config: Config, x_btd: Array, keep: Keep) -> Array:
+    """The feed-forward network, with the dropout mask of its hidden layer."""
+    settings = _feed_forward_settings(config, keep)
+    return feed_forward.feed_forward(parameters["feed_forward"], x_btd, **settings)
+
+
+def _feed_forward_settings(config: Config, keep: Keep) -> dict[str, Any]:
+    keep_btf, rate = (
+        dropout.part(keep, "feed_forward", "hidden_dropout"),
+        config.hidden_dropout_rate,
+    )
+    return {"activation_name": config.activation, "keep_btf": keep_btf, "dropout_rate": rate}
+
+
+def _network(parameters: Tree, config: Config, keep: Keep) -> Pair:
+    """`_feed_forward` as a sub-layer, and its vjp."""
+
+    def sublayer(y_btd: Array) -> Array:
+        return _feed_forward(parameters, config, y_btd, keep)
+
+    def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
+        settings = _feed_forward_settings(config, keep)
+        return feed_forward.feed_forward_vjp(
+            parameters["feed_forward"], y_btd, **settings, cotangent=cotangent
+        )
+
+    return sublayer, vjp

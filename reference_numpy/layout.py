@@ -1,10 +1,11 @@
 """Layouts: the same tensor under another name and with its axes in another order.
 
-A framework's layout is a table of rows (end of the canonical name, end of the native name, native axes); both directions of the
-conversion follow from it and from the canonical axes in `parameters`. A tensor that is a part of a native one says `i/n`, the part of how
-many, where these lie beside each other: `d (0/3 h k)` is the query kernel in GPT-2's c_attn, `(h 0/3 k) d` the one in GPT-NeoX. A kernel
-that all heads share, each for its own slice of the width, has the axis `i` of that slice in place of `d h`; of its canonical tensor, which
-is zero elsewhere, it is the block of every head.
+A framework's layout is a table of rows (end of the canonical name, end of the native name, native
+axes); both directions of the conversion follow from it and from the canonical axes in `parameters`.
+A tensor that is part of a native one has `i/n` in its axes, part i of n that lie beside each other:
+`d (0/3 h k)` is the query kernel in GPT-2's c_attn, `(h 0/3 k) d` the one in GPT-NeoX. A kernel
+that all heads share, each for its own slice of the width, has that slice's axis `i` in place of `d
+h`: it is the block of every head, and the canonical tensor is zero outside the blocks.
 """
 
 import math
@@ -14,7 +15,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from . import parameters
-from .config import TransformerConfig, preset
+from .arrays import Array, Tree
+from .config import TransformerConfig as Config
+from .config import preset
 
 __all__ = [
     "CANONICAL",
@@ -33,7 +36,7 @@ __all__ = [
 Row = tuple[str, str, str]
 Table = tuple[Row, ...]
 _PART = re.compile(r"(\d)/(\d)")  # in native axes: which part of how many
-# the table of modules whose names and axes are the canonical ones, with every bias that a config may have
+# the table of modules with canonical names and axes, with every bias that a config may have
 CANONICAL: Table = tuple(
     (name, name, letters)
     for component in (
@@ -54,21 +57,18 @@ CANONICAL: Table = tuple(
 )
 
 
-def relayout(
-    array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]
-) -> np.ndarray:
-    """The same tensor with other axes: letters may be reordered, and grouped in brackets into one axis. A digit is an axis of that size;
-    a 1 may stand on one side alone.
+def relayout(array: Array, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> Array:
+    """The same tensor with other axes.
 
-    `relayout(kernel, "d h k", "(h k) d", sizes)` is the weight of a linear layer that stores outputs before inputs; exchanging the
-    two strings goes back. Raises ValueError unless the shape is exactly the one that `from_axes` and `sizes` declare.
+    Letters may be reordered, and grouped in brackets into one axis. A digit is an axis of that
+    size; a 1 may stand on one side only. `relayout(kernel, "d h k", "(h k) d", sizes)` is the
+    weight of a linear layer that stores outputs before inputs; exchanging the two strings goes
+    back. Raises ValueError unless the shape is the one that `from_axes` and `sizes` declare.
     """
     return np.ascontiguousarray(rearranged(array, from_axes, to_axes, sizes))
 
 
-def rearranged(
-    array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]
-) -> np.ndarray:
+def rearranged(array: Array, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> Array:
     """`relayout` as a view of the array, where NumPy can make one."""
     source, target = _groups(from_axes), _groups(to_axes)
     letters = [letter for group in source for letter in group if letter != "1"]
@@ -83,7 +83,7 @@ def rearranged(
 
 
 def renamed(**names: str) -> Table:
-    """The canonical table with other names for these parts of the native ones: `renamed(output="out")`."""
+    """The canonical table with other native names for these parts: `renamed(output="out")`."""
     return tuple(
         (end, ".".join(names.get(part, part) for part in end.split(".")), axes)
         for end, _, axes in CANONICAL
@@ -91,10 +91,10 @@ def renamed(**names: str) -> Table:
 
 
 def native(name: str, axes: str, table: Table) -> tuple[str, str]:
-    """The native name and axes of a canonical name and its axes; what stands before the end of the name stays.
+    """The native name and axes of a canonical name and its axes; the start of the name stays.
 
-    The longest row that ends the name and has the same axes decides: `output.kernel` is another row with `h e d` (attention) than with
-    `f d` (feed-forward). Raises ValueError where no row fits.
+    The longest row that ends the name and has the same axes decides: `output.kernel` is another row
+    with `h e d` (attention) than with `f d` (feed-forward). Raises ValueError if no row fits.
     """
     row = fitting(name, axes, table)
     if row is None:
@@ -115,16 +115,15 @@ def fitting(name: str, axes: str, table: Table) -> Row | None:
 
 
 def to_native(
-    tensors: Mapping[str, np.ndarray],
-    table: Table,
-    config: TransformerConfig,
-    component: str = "transformer",
-) -> dict[str, np.ndarray]:
-    """Canonical parameters under their native names, in their native layouts; raises ValueError as `parameters.match`, and where the table
-    has not every part of a native tensor, or these differ in their shapes, and where heads that share a kernel have one each.
+    tensors: Tree, table: Table, config: Config, component: str = "transformer"
+) -> dict[str, Array]:
+    """Canonical parameters under their native names, in their native layouts.
+
+    Raises ValueError as `parameters.match`, if a native tensor lacks a part or its parts differ in
+    shape, and if heads that share a kernel have one each.
     """
     parameters.match(tensors, parameters.shapes(config, component))
-    parts: dict[str, dict[str, np.ndarray]] = {}  # of each native tensor, by which part it is
+    parts: dict[str, dict[str, Array]] = {}  # of each native tensor, by which part it is
     whole = {}
     for name, letters, native_name, native_axes, sizes in _rows(table, config, component):
         array, part = np.asarray(tensors[name]), _PART.search(native_axes)
@@ -149,14 +148,12 @@ def to_native(
 
 
 def from_native(
-    tensors: Mapping[str, np.ndarray],
-    table: Table,
-    config: TransformerConfig,
-    component: str = "transformer",
-) -> dict[str, np.ndarray]:
-    """Canonical parameters from native ones, the inverse of `to_native`; of a kernel that all heads share the block of one, `i k`.
+    tensors: Tree, table: Table, config: Config, component: str = "transformer"
+) -> dict[str, Array]:
+    """Canonical parameters from native ones, the inverse of `to_native`.
 
-    Raises ValueError as `parameters.match`.
+    A kernel that all heads share becomes the block of one, `i k`. Raises ValueError as
+    `parameters.match`.
     """
     rows = list(_rows(table, config, component))
     parameters.match(
@@ -182,7 +179,7 @@ def from_native(
 
 
 def _rows(
-    table: Table, config: TransformerConfig, component: str
+    table: Table, config: Config, component: str
 ) -> Iterator[tuple[str, str, str, str, dict[str, int]]]:
     shapes = parameters.shapes(config, component)
     for name, letters in parameters.axes(config, component).items():
@@ -191,21 +188,21 @@ def _rows(
         yield name, letters, *native(name, letters, table), sizes
 
 
-def _one_block(name: str, kernel_dhk: np.ndarray, size: int) -> np.ndarray:
-    """The block `i k` of every head, for its own slice of the width. Raises ValueError where heads differ, or read more of it."""
+def _one_block(name: str, kernel_dhk: Array, size: int) -> Array:
+    """The block `i k` that every head has for its slice of the width; ValueError without one."""
     block, heads = kernel_dhk[:size, 0], kernel_dhk.shape[1]
     slices = [kernel_dhk[head * size : (head + 1) * size, head] for head in range(heads)]
-    if not all(np.array_equal(block, own) for own in slices) or np.count_nonzero(
-        kernel_dhk
-    ) != heads * np.count_nonzero(block):
+    same = all(np.array_equal(block, own) for own in slices)
+    if not same or np.count_nonzero(kernel_dhk) != heads * np.count_nonzero(block):
         raise ValueError(
-            f"{name} must be one block for every head, which reads its slice of the width alone; got a kernel of each"
+            f"{name} must be one block for every head, which reads its slice of the width alone; "
+            "got a kernel of each"
         )
     return block
 
 
 def _of_block(letters: str, native_axes: str) -> str:
-    """The canonical axes, or where the native tensor is the block of every head those of one block."""
+    """The canonical axes; if the native tensor is the block of every head, the axes of a block."""
     return f"i {letters.split()[-1]}" if "i" in native_axes else letters
 
 

@@ -1,37 +1,39 @@
 """The loss of a prediction: cross-entropy with label smoothing (SMOOTH)."""
 
-from typing import Any
-
 import numpy as np
 
 from . import arithmetic, checks, softmax
+from .arrays import Array, Gradients, Mask
 
 __all__ = ["cross_entropy", "cross_entropy_vjp", "teacher_forcing"]
 
 
-def teacher_forcing(target_bt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The decoder's input, which is all but the last token, and the labels, which are all but the first: row t is scored on token t + 1.
+def teacher_forcing(target_bt: Array) -> tuple[Array, Array]:
+    """The decoder's input, all but the last token, and the labels, all but the first.
 
-    Raises ValueError where target is not integer ids `b t` of length at least 2.
+    Row t is scored on token t + 1. Raises ValueError where target is not integer ids `b t` of
+    length at least 2.
     """
     checks.check_target(target_bt.shape, str(target_bt.dtype))
     return target_bt[:, :-1], target_bt[:, 1:]
 
 
 def cross_entropy(
-    logits_btv: np.ndarray,
-    label_bt: np.ndarray,
-    mask_bt: np.ndarray | None = None,
+    logits_btv: Array,
+    label_bt: Array,
+    mask_bt: Mask = None,
     smoothing: float = 0.0,
     total: int | None = None,
-) -> np.ndarray:
-    """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`, `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
+) -> Array:
+    """`L = -1/total sum_bt mask sum_v q_v log softmax(logits)_v`, with smoothed labels q (SMOOTH).
 
-    label_bt: the true ids. mask_bt: boolean, True = counts; without it every label does. smoothing is spread over all V tokens, the true
-    one included. total: the number of labels that count in the whole batch, by default in this one: the losses and the gradients of a
-    batch's parts add up to those of the batch when each is given the batch's total. Where no label counts the loss is 0.
-    Half-precision dtypes compute in float32. Returns a scalar. Raises ValueError on shapes, dtypes and ids that do not fit.
-    Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
+    `q_v = (1 - smoothing) [v = label] + smoothing / V`: smoothing is spread over all V tokens, the
+    true one included. label_bt: the true ids. mask_bt: boolean, True = counts; without it every
+    label does. total: the number of labels that count in the whole batch, by default in this one:
+    the losses and gradients of a batch's parts, each given the batch's total, add up to those of
+    the batch. Where no label counts the loss is 0. Half-precision dtypes compute in float32.
+    Returns a scalar. Raises ValueError on shapes, dtypes and ids that do not fit. Source: Szegedy
+    et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
     log_p_btv = _log_softmax(arithmetic.upcast_half(logits_btv))
@@ -47,10 +49,15 @@ def cross_entropy(
 
 
 def cross_entropy_vjp(
-    logits_btv: np.ndarray, label_bt: np.ndarray, mask_bt: np.ndarray | None = None, smoothing: float = 0.0, total: int | None = None,
-    *, cotangent: np.ndarray,
-) -> dict[str, Any]:  # fmt: skip
-    """`dL/dlogits = mask (p - q) / total`, times the cotangent; zero where a label does not count."""
+    logits_btv: Array,
+    label_bt: Array,
+    mask_bt: Mask = None,
+    smoothing: float = 0.0,
+    total: int | None = None,
+    *,
+    cotangent: Array,
+) -> Gradients:
+    """`dL/dlogits = mask (p - q) / total`, times the cotangent, p the softmax of the logits."""
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
     p_btv = softmax.softmax(arithmetic.upcast_half(logits_btv))
     number = p_btv.dtype.type
@@ -65,13 +72,9 @@ def cross_entropy_vjp(
 
 
 def _weight(
-    logits_btv: np.ndarray,
-    label_bt: np.ndarray,
-    mask_bt: np.ndarray | None,
-    smoothing: float,
-    total: int | None,
-) -> np.ndarray:
-    """What each label's loss is multiplied by: 1 / total where it counts, otherwise 0."""
+    logits_btv: Array, label_bt: Array, mask_bt: Mask, smoothing: float, total: int | None
+) -> Array:
+    """The factor of each label's loss: 1 / total if it counts, otherwise 0."""
     bounds = (
         (int(label_bt.min()), int(label_bt.max()))
         if label_bt.size and label_bt.dtype.kind in "iu"
@@ -87,6 +90,6 @@ def _weight(
     return mask_bt / arithmetic.upcast_half(logits_btv).dtype.type(max(count, 1))
 
 
-def _log_softmax(x_btv: np.ndarray) -> np.ndarray:
+def _log_softmax(x_btv: Array) -> Array:
     shifted_btv = x_btv - np.max(x_btv, axis=-1, keepdims=True)
     return shifted_btv - np.log(arithmetic.sum(arithmetic.exp(shifted_btv), axis=-1))

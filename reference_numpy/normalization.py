@@ -1,23 +1,20 @@
 """Layer normalisation."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from . import arithmetic, checks
+from .arrays import Array, Gradients, Tree
 
 __all__ = ["layer_norm", "layer_norm_vjp"]
 
 
-def layer_norm(
-    parameters: Mapping[str, np.ndarray], x_btd: np.ndarray, epsilon: float
-) -> np.ndarray:
-    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
+def layer_norm(parameters: Tree, x_btd: Array, epsilon: float) -> Array:
+    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d, `b t d` (NORM).
 
-    The variance is biased (divided by d) and taken in a second pass over the centred values, so that a large mean costs no accuracy.
-    Half-precision dtypes compute in float32 up to and with the offset. parameters: scale `d`, offset `d`. Returns `b t d`.
-    Raises ValueError where x is not `b t d`. Source: Ba et al. 2016, eq. 4.
+    The variance is biased (divided by d) and taken in a second pass over the centred values, so
+    that a large mean costs no accuracy. Half-precision dtypes compute in float32 up to and with the
+    offset. parameters: scale `d`, offset `d`. Raises ValueError where x is not `b t d`. Source: Ba
+    et al. 2016, eq. 4.
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].shape[0])
     normalised_btd, _ = _normalise(x_btd, epsilon)
@@ -27,15 +24,13 @@ def layer_norm(
 
 
 def layer_norm_vjp(
-    parameters: Mapping[str, np.ndarray],
-    x_btd: np.ndarray,
-    epsilon: float,
-    *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """`dx = (h - mean(h) - n mean(h n)) / sqrt(variance + epsilon)` with `n = (x - mean) / sqrt(variance + epsilon)`, `h = scale g`.
+    parameters: Tree, x_btd: Array, epsilon: float, *, cotangent: Array
+) -> Gradients:
+    """`dx = (h - mean(h) - n mean(h n)) / sqrt(variance + epsilon)`, n the normalised x, `h = scale
+    g`.
 
-    `dscale = sum_bt g n`, `doffset = sum_bt g`. The root holds epsilon, so a constant row has a finite gradient.
+    `dscale = sum_bt g n`, `doffset = sum_bt g`. The root holds epsilon, so a constant row has a
+    finite gradient.
     """
     normalised_btd, deviation_bt1 = _normalise(x_btd, epsilon)
     g_btd = arithmetic.upcast_half(cotangent)
@@ -53,8 +48,8 @@ def layer_norm_vjp(
     }
 
 
-def _normalise(x_btd: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    """`(x - mean) / deviation` and `deviation = sqrt(variance + epsilon)`, half-precision dtypes in float32."""
+def _normalise(x_btd: Array, epsilon: float) -> tuple[Array, Array]:
+    """`(x - mean) / deviation` and `deviation = sqrt(variance + epsilon)`, at least in float32."""
     wide_btd = arithmetic.upcast_half(x_btd)
     centred_btd = wide_btd - arithmetic.mean(wide_btd, axis=-1)
     variance_bt1 = arithmetic.mean(centred_btd * centred_btd, axis=-1)

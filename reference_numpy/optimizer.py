@@ -1,29 +1,36 @@
-"""The update of the parameters: Adam with decoupled weight decay, and the global norm of the gradients (ADAM)."""
+"""The update of the parameters: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from . import arithmetic
+from .arrays import Tree
 from .parameters import flatten, nest
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
-Tree = Mapping[str, Any]  # arrays, nested by the parts of the canonical names
-
 
 def adam(
-    parameters: Tree, gradients: Tree, first_moment: Tree, second_moment: Tree, step: int,
-    learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
-) -> dict[str, Any]:  # fmt: skip
-    """One step: `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`, `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`.
+    parameters: Tree,
+    gradients: Tree,
+    first_moment: Tree,
+    second_moment: Tree,
+    step: int,
+    learning_rate: float,
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+    weight_decay: float = 0.0,
+) -> dict[str, Any]:
+    """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, one step.
 
-    `m_hat = m / (1 - b1^n)` and `v_hat = v / (1 - b2^n)`, with n = step counted from 1: epsilon is added to the corrected root. The decay
-    is decoupled, it does not pass through the moments, and applies where `decay_mask` says so.
-    Returns parameters, first_moment and second_moment, in the parameters' dtype. Raises ValueError on a step less than 1.
-    Source: Kingma & Ba 2015, algorithm 1; decay: Loshchilov & Hutter 2019, algorithm 2.
+    `m = b1 m + (1 - b1) g`, `m_hat = m / (1 - b1^n)` and `v = b2 v + (1 - b2) g^2`, `v_hat = v / (1
+    - b2^n)`, with n = step counted from 1. The decay is decoupled, it does not pass through the
+    moments, and applies where `decay_mask` says so. Returns parameters, first_moment and
+    second_moment, in the parameters' dtype. Raises ValueError on a step less than 1. Source: Kingma
+    & Ba 2015, algorithm 1; decay: Loshchilov & Hutter 2019, algorithm 2.
     """
     if step < 1:
         raise ValueError(f"step must be at least 1; got {step}")
@@ -48,9 +55,10 @@ def adam(
 
 
 def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
-    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors: the direction stays, the length is at most limit.
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors.
 
-    A tied tensor counts once. Raises ValueError where limit is not greater than 0. Source: Pascanu et al. 2013, algorithm 1.
+    The direction stays, the length is at most limit. A tied tensor counts once. Raises ValueError
+    where limit is not greater than 0. Source: Pascanu et al. 2013, algorithm 1.
     """
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
@@ -61,7 +69,7 @@ def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
 
 
 def decay_mask(parameters: Tree) -> dict[str, Any]:
-    """Which parameters decay: kernels and tables do; biases, scales and offsets, which have no scale to keep small, do not."""
+    """Which parameters decay: kernels and tables; not biases, scales and offsets."""
     return nest(
         {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
     )

@@ -1,7 +1,8 @@
-"""Every parameter of every component: its canonical name and its axes, declared once; initialisation.
+"""Every parameter of every component: its canonical name and axes, declared once; initialisation.
 
 A component's parameters are a nested mapping whose keys are the parts of the canonical names:
-`parameters["encoder"]["layers"]["0"]["self_attention"]["query"]["kernel"]` is `encoder.layers.0.self_attention.query.kernel`.
+`encoder.layers.0.self_attention.query.kernel` is
+`parameters["encoder"]["layers"]["0"]["self_attention"]["query"]["kernel"]`.
 """
 
 import math
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .config import TransformerConfig
+from .arrays import Array, Tree
+from .config import TransformerConfig as Config
 from .suggestions import Nearest, known
 
 __all__ = [
@@ -29,16 +31,18 @@ __all__ = [
 Names = dict[str, str]  # canonical name -> axes, in the order of the forward pass
 
 
-def axes(config: TransformerConfig, component: str = "transformer") -> Names:
-    """The canonical name and axes of every parameter of a component, in the order of the forward pass.
+def axes(config: Config, component: str = "transformer") -> Names:
+    """The canonical name and axes of every parameter of a component, in the order of the forward
+    pass.
 
-    A tied tensor appears once, under the name that `ties` maps to. Raises ValueError on an unknown component.
+    A tied tensor appears once, under the name that `ties` maps to. Raises ValueError on an unknown
+    component.
     """
     known("component", [component], _COMPONENTS)
     return _COMPONENTS[component](config)
 
 
-def shapes(config: TransformerConfig, component: str = "transformer") -> dict[str, tuple[int, ...]]:
+def shapes(config: Config, component: str = "transformer") -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of a component, by canonical name."""
     result, sizes = {}, config.sizes
     for name, letters in axes(config, component).items():
@@ -48,15 +52,15 @@ def shapes(config: TransformerConfig, component: str = "transformer") -> dict[st
     return result
 
 
-def count(config: TransformerConfig) -> int:
+def count(config: Config) -> int:
     """The number of scalars in the whole model; tied tensors count once."""
     return sum(math.prod(shape) for shape in shapes(config).values())
 
 
-def ties(config: TransformerConfig) -> dict[str, str]:
-    """The tensors that the config declares to be another one: name -> the name under which it is stored.
+def ties(config: Config) -> dict[str, str]:
+    """The tied tensors: name -> the name under which the tensor is stored.
 
-    A kernel of logits is tied as the transpose of the table, since its axes are `d v` and the table's are `v d`.
+    A tied kernel of logits is the transposed table: its axes are `d v`, the table's are `v d`.
     """
     result = {}
     if config.cross_attention and config.share_embeddings:
@@ -68,13 +72,12 @@ def ties(config: TransformerConfig) -> dict[str, str]:
     return result
 
 
-def initialise(
-    config: TransformerConfig, seed: int, dtype: Any = np.float64
-) -> dict[str, np.ndarray]:
+def initialise(config: Config, seed: int, dtype: Any = np.float64) -> dict[str, Array]:
     """Fresh parameters by canonical name (INIT).
 
-    Kernels: Xavier uniform, U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010, eq. 16), the fans being those of
-    the unfused projection. Tables: normal with standard deviation d^-1/2. Biases and offsets 0, scales 1.
+    Kernels: Xavier uniform, U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010,
+    eq. 16), with the fans of the unfused projection. Tables: normal with standard deviation d^-1/2.
+    Biases and offsets 0, scales 1.
     """
     rng, letters = np.random.default_rng(seed), axes(config)
     return {
@@ -87,7 +90,7 @@ def initialise(
 
 def _initial_value(
     rng: np.random.Generator, kind: str, letters: list[str], shape: tuple[int, ...], width: int
-) -> np.ndarray:
+) -> Array:
     if kind == "kernel":
         # The input axes: `h e` of the attention output `h e d`, otherwise the first.
         fan_in = math.prod(shape[:-1] if letters[-1] == "d" else shape[:1])
@@ -130,12 +133,13 @@ def match(
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
 
 
-def training_dtype(values: Mapping[str, np.ndarray]) -> str:
-    """The one dtype of the parameters of a training run. Raises ValueError unless it is float32 or float64."""
+def training_dtype(values: Tree) -> str:
+    """The dtype of a training run's parameters; ValueError unless it is float32 or float64."""
     dtypes = sorted({str(value.dtype) for value in values.values()})
     if dtypes not in (["float32"], ["float64"]):
         raise ValueError(
-            f"parameters to be trained must all be float32 or all float64; got {', '.join(dtypes) or 'none'}"
+            "parameters to be trained must all be float32 or all float64; "
+            f"got {', '.join(dtypes) or 'none'}"
         )
     return dtypes[0]
 
@@ -143,7 +147,7 @@ def training_dtype(values: Mapping[str, np.ndarray]) -> str:
 def mismatches(
     arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None
 ) -> Iterator[str]:
-    """Every missing, unexpected, transposed and misshapen tensor, and with `dtype` every other dtype."""
+    """Every missing, unexpected, transposed and misshapen tensor, and each of another dtype."""
     missing = [name for name in expected if name not in arrays]
     unexpected = [name for name in arrays if name not in expected]
     few = len(missing) * len(unexpected) <= 2500
@@ -176,7 +180,7 @@ def _biased(bias: bool, names: Names) -> Names:
     return {name: letters for name, letters in names.items() if bias or not name.endswith("bias")}
 
 
-def _sublayers(config: TransformerConfig, *parts: str) -> Names:
+def _sublayers(config: Config, *parts: str) -> Names:
     names: Names = {}
     for part in parts:
         component = "feed_forward" if part == "feed_forward" else "multi_head_attention"
@@ -186,15 +190,15 @@ def _sublayers(config: TransformerConfig, *parts: str) -> Names:
     return names
 
 
-def _stack(config: TransformerConfig, layers: int, layer: Names) -> Names:
+def _stack(config: Config, layers: int, layer: Names) -> Names:
     names: Names = {}
     for index in range(layers):
         names |= _within(f"layers.{index}", layer)
     return names | (_within("final_norm", axes(config, "layer_norm")) if config.final_norm else {})
 
 
-def _embedded(config: TransformerConfig, side: str) -> Names:
-    """What is added up and normalised before the first layer of the encoder (source) or the decoder (target)."""
+def _embedded(config: Config, side: str) -> Names:
+    """What is added and normalised before the first layer of the encoder (source) or decoder."""
     names = _within(f"{side}_embedding", axes(config, "embedding"))
     if config.positions == "learned":
         names |= _within(f"{side}_position_embedding", axes(config, "position_embedding"))
@@ -207,7 +211,7 @@ def _embedded(config: TransformerConfig, side: str) -> Names:
     )
 
 
-def _token_decoder(config: TransformerConfig) -> Names:
+def _token_decoder(config: Config) -> Names:
     names = (
         _embedded(config, "target")
         | _within("decoder", axes(config, "decoder"))
@@ -220,7 +224,7 @@ def _token_decoder(config: TransformerConfig) -> Names:
     }
 
 
-def _transformer(config: TransformerConfig) -> Names:
+def _transformer(config: Config) -> Names:
     names: Names = {}
     if config.encoder_layers:
         names |= axes(config, "token_encoder")
@@ -236,7 +240,7 @@ def _transformer(config: TransformerConfig) -> Names:
     return {name: letters for name, letters in names.items() if name not in ties(config)}
 
 
-def _masked_language_head(config: TransformerConfig) -> Names:
+def _masked_language_head(config: Config) -> Names:
     hidden = {"hidden.kernel": "d r", "hidden.bias": "r"}
     return (
         hidden
@@ -257,7 +261,7 @@ _PROJECTIONS = {
     "output.kernel": "h e d",
     "output.bias": "d",
 }
-_COMPONENTS: dict[str, Callable[[TransformerConfig], Names]] = {
+_COMPONENTS: dict[str, Callable[[Config], Names]] = {
     "embedding": lambda config: {"table": "v d"},
     "position_embedding": lambda config: {"table": "p d"},
     "segment_embedding": lambda config: {"table": "a d"},

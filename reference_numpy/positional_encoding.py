@@ -1,23 +1,24 @@
 """Positions, sinusoidal and learned (POSITION)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from . import arithmetic, checks
+from .arrays import Array, Gradients, Tree
 from .config import POSITION_STARTS
 from .suggestions import known
 
 __all__ = ["position_embedding", "position_embedding_vjp", "positional_encoding", "token_positions"]
 
 
-def token_positions(mask_bt: np.ndarray, start: str = "first_token") -> np.ndarray:
-    """The position of every token: 0 at the first real token of its row, whatever padding lies to its left.
+def token_positions(mask_bt: Array, start: str = "first_token") -> Array:
+    """`position_t = max(t - n, 0)`, int64 `b t`, n the padding tokens before the first real token.
 
-    `position_t = max(t - n, 0)`, n the padding tokens before the first real one, so padding a row on the left moves nothing.
-    mask_bt: boolean, True = real token. start: "row" numbers from the first token of the row, real or not: `position_t = t`.
-    Returns int64 `b t`. A row without a real token is numbered 0, all of it. Raises ValueError on another start.
+    Position 0 is the first real token, so padding a row on the left moves nothing. mask_bt:
+    boolean, True = real token. start: "row" numbers from the first token of the row, real or not:
+    `position_t = t`. A row without a real token is numbered 0 throughout. Raises ValueError on
+    another start.
     """
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
     known("position start", [start], POSITION_STARTS)
@@ -27,11 +28,12 @@ def token_positions(mask_bt: np.ndarray, start: str = "first_token") -> np.ndarr
     return np.maximum(np.arange(mask_bt.shape[1]) - first_b1, 0)
 
 
-def positional_encoding(position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
-    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`; an odd width ends in a sine.
+def positional_encoding(position_bt: Array, width: int, dtype: Any = np.float64) -> Array:
+    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 
-    position_bt: integers, of any size. Returns `b t d`, computed in float64 and then cast to dtype.
-    Raises ValueError where width is less than 1. Source: Vaswani et al. 2017, section 3.5.
+    An odd width ends in a sine. position_bt: integers, of any size. Computed in float64 and then
+    cast to dtype. Raises ValueError on a width less than 1. Source: Vaswani et al. 2017, section
+    3.5.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
@@ -45,13 +47,12 @@ def positional_encoding(position_bt: np.ndarray, width: int, dtype: Any = np.flo
     return encoding_btd
 
 
-def position_embedding(
-    parameters: Mapping[str, np.ndarray], position_bt: np.ndarray, offset: int
-) -> np.ndarray:
-    """Rows of a learned table: `x = table[position + offset]`, `b t d`.
+def position_embedding(parameters: Tree, position_bt: Array, offset: int) -> Array:
+    """`x = table[position + offset]`, `b t d`: rows of a learned table.
 
-    parameters: table `p d`. position_bt: integers from 0 to p - offset - 1. Raises ValueError on other positions and axes.
-    Source: Gehring et al. 2017, section 3.1; Devlin et al. 2019, section 3; the offset: Liu et al. 2019 (RoBERTa).
+    parameters: table `p d`. position_bt: integers from 0 to p - offset - 1. Raises ValueError on
+    other positions and axes. Source: Gehring et al. 2017, section 3.1; Devlin et al. 2019, section
+    3; the offset: Liu et al. 2019 (RoBERTa).
     """
     rows = len(parameters["table"]) - offset
     bounds = (int(position_bt.min()), int(position_bt.max())) if position_bt.size else ()
@@ -60,13 +61,9 @@ def position_embedding(
 
 
 def position_embedding_vjp(
-    parameters: Mapping[str, np.ndarray],
-    position_bt: np.ndarray,
-    offset: int,
-    *,
-    cotangent: np.ndarray,
-) -> dict[str, Any]:
-    """`dtable[p] = sum_(position + offset = p) g`: the sum over the places whose vector is row p."""
+    parameters: Tree, position_bt: Array, offset: int, *, cotangent: Array
+) -> Gradients:
+    """`dtable[p] = sum_(position + offset = p) g`: the sum over the places of row p."""
     return {
         "parameters": {
             "table": arithmetic.scatter_add(

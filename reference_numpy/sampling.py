@@ -3,23 +3,25 @@
 import numpy as np
 
 from . import arithmetic, checks, softmax
+from .arrays import Array, Mask
 
 __all__ = ["draw", "penalise", "truncate"]
 
 
 def penalise(
-    scores_bv: np.ndarray,
-    token_bn: np.ndarray,
+    scores_bv: Array,
+    token_bn: Array,
     repetition_penalty: float = 1.0,
     no_repeat_ngram: int = 0,
-    mask_bn: np.ndarray | None = None,
-) -> np.ndarray:
-    """Less for what the target holds already.
+    mask_bn: Mask = None,
+) -> Array:
+    """The scores, lower for tokens that the target holds already.
 
-    A token of the target has `x / penalty` where its score x is positive, otherwise `x penalty`. With no_repeat_ngram = n, -inf for a
-    token that would end a run of n tokens which the target holds already. token_bn: the target so far; mask_bn: boolean, True = real
-    token, and a run with padding in it is none. Raises ValueError on shapes that do not fit, and on ids and numbers out of range.
-    Source: Keskar et al. 2019, section 4.1; Paulus et al. 2018, section 2.5.
+    A token of the target has `x / penalty` where its score x is positive, otherwise `x penalty`.
+    With no_repeat_ngram = n, a token that would end a run of n tokens which the target holds
+    already has -inf. token_bn: the target so far. mask_bn: boolean, True = real token; a run with
+    padding in it does not count. Raises ValueError on shapes that do not fit, and on ids and
+    numbers out of range. Source: Keskar et al. 2019, section 4.1; Paulus et al. 2018, section 2.5.
     """
     checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
     if mask_bn is not None:
@@ -39,7 +41,7 @@ def penalise(
     return result
 
 
-def _endings(tokens: np.ndarray, real: np.ndarray, size: int) -> list[int]:
+def _endings(tokens: Array, real: Array, size: int) -> list[int]:
     """The tokens that followed, somewhere in the target, the size - 1 tokens that it ends in."""
     if len(tokens) < size:
         return []
@@ -51,14 +53,16 @@ def _endings(tokens: np.ndarray, real: np.ndarray, size: int) -> list[int]:
 
 
 def truncate(
-    logits_bv: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
-) -> np.ndarray:
-    """The logits that are sampled from: divided by the temperature; then -inf for all but the top_k largest; then for all but the likeliest
-    ones, by the softmax of what is left, that together have a probability of at least top_p. The one that crosses top_p stays.
+    logits_bv: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> Array:
+    """The logits that are sampled from: divided by the temperature, and -inf outside top_k and
+    top_p.
 
-    Of equal logits the lower token id is the likelier. top_k: 0 keeps all. temperature: greater than 0.
-    Raises ValueError on numbers out of range, on inf and NaN, and on a row of -inf.
-    Source: Fan et al. 2018, section 5.4; Holtzman et al. 2020, section 3.1.
+    First all but the top_k largest are -inf; then all but the likeliest, by the softmax of what is
+    left, that together have a probability of at least top_p. The one that crosses top_p stays. Of
+    equal logits the lower token id is the likelier. top_k: 0 keeps all. temperature: greater than
+    0. Raises ValueError on numbers out of range, on inf and NaN, and on a row of -inf. Source: Fan
+    et al. 2018, section 5.4; Holtzman et al. 2020, section 3.1.
     """
     checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
     checks.check_choice(logits_bv.max(axis=1).tolist())
@@ -68,20 +72,20 @@ def truncate(
     if top_k:
         ordered_bv[:, top_k:] = -np.inf
     if top_p < 1:
-        before_bv = np.cumsum(softmax.softmax(ordered_bv), axis=1)[
-            :, :-1
-        ]  # the probability of all that are likelier
-        ordered_bv[:, 1:] = np.where(before_bv < top_p, ordered_bv[:, 1:], -np.inf)
+        likelier_bv = np.cumsum(softmax.softmax(ordered_bv), axis=1)[:, :-1]
+        ordered_bv[:, 1:] = np.where(likelier_bv < top_p, ordered_bv[:, 1:], -np.inf)
     result_bv = np.empty_like(x_bv)
     np.put_along_axis(result_bv, order_bv, ordered_bv, axis=1)
     return result_bv
 
 
-def draw(logits_bv: np.ndarray, uniform_b: np.ndarray) -> np.ndarray:
-    """The inverse of the distribution of `p = softmax(logits)`: the lowest id whose `p_0 + ... + p_id` exceeds the uniform number.
+def draw(logits_bv: Array, uniform_b: Array) -> Array:
+    """The lowest id whose `p_0 + ... + p_id` exceeds the uniform number, `p = softmax(logits)`;
+    int64 `b`.
 
-    uniform_b: in [0, 1), or rounded to 1. An id of probability 0 is never drawn. Returns int64 `b`.
-    Raises ValueError on shapes that do not fit, on uniform numbers out of range, on a logit of inf or NaN, and on a row of -inf.
+    uniform_b: in [0, 1), or rounded to 1. An id of probability 0 is never drawn. Raises ValueError
+    on shapes that do not fit, on uniform numbers out of range, on a logit of inf or NaN, and on a
+    row of -inf.
     """
     checks.check_sampling(logits_bv.shape)
     checks.check_uniform(
@@ -94,7 +98,6 @@ def draw(logits_bv: np.ndarray, uniform_b: np.ndarray) -> np.ndarray:
     checks.check_choice(logits_bv.max(axis=1).tolist())
     p_bv = softmax.softmax(logits_bv)
     cumulative_bv = np.cumsum(p_bv, axis=1)
-    last_b = (
-        logits_bv.shape[1] - 1 - (p_bv > 0)[:, ::-1].argmax(axis=1)
-    )  # where the sum of all is rounded to less than the number
+    # the answer if the sum of all is rounded to less than the number
+    last_b = logits_bv.shape[1] - 1 - (p_bv > 0)[:, ::-1].argmax(axis=1)
     return np.minimum((cumulative_bv <= uniform_b[:, None]).sum(axis=1), last_b)

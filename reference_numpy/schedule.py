@@ -4,14 +4,17 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import Array
+
 __all__ = ["noam"]
 
 
-def noam(step: Any, width: int, warmup: int, dtype: Any = np.float64) -> np.ndarray:
-    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)`: linear until n = warmup, then falling with the root of n (NOAM).
+def noam(step: Any, width: int, warmup: int, dtype: Any = np.float64) -> Array:
+    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)` (NOAM).
 
-    step: integers n, counted from 1; width: d. Computed in float64 and then cast to dtype.
-    Raises ValueError on a step, width or warmup less than 1. Source: Vaswani et al. 2017, eq. 3.
+    Linear until n = warmup, then falling with the root of n. step: integers n, counted from 1;
+    width: d. Computed in float64 and then cast to dtype. Raises ValueError on a step, width or
+    warmup less than 1. Source: Vaswani et al. 2017, eq. 3.
     """
     n = np.asarray(step)
     for name, value in (("step", n), ("width", np.asarray(width)), ("warmup", np.asarray(warmup))):

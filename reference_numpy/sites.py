@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .config import TransformerConfig
+from .config import TransformerConfig as Config
 from .parameters import nest
 
 __all__ = ["draw", "rate", "shapes"]
@@ -14,10 +14,11 @@ Shapes = dict[
 ]  # site -> shape of its keep mask, in the order of the forward pass
 
 
-def shapes(config: TransformerConfig, batch: int, source_length: int, target_length: int) -> Shapes:
-    """The sites at which the config drops something, and the shape of what each drops from.
+def shapes(config: Config, batch: int, source_length: int, target_length: int) -> Shapes:
+    """The sites at which the config drops something, and the shape of each one's keep mask.
 
-    A site is named after its module: `encoder.layers.0.self_attention.weights_dropout` drops from the attention weights `b h t s`.
+    A site is named after its module: `encoder.layers.0.self_attention.weights_dropout` drops from
+    the attention weights `b h t s`.
     """
     result: Shapes = {}
     for stack, layers, length in (
@@ -47,13 +48,9 @@ def shapes(config: TransformerConfig, batch: int, source_length: int, target_len
 
 
 def draw(
-    config: TransformerConfig,
-    batch: int,
-    source_length: int,
-    target_length: int,
-    rng: np.random.Generator,
+    config: Config, batch: int, source_length: int, target_length: int, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Random keep masks of all sites, nested by the names' parts: each entry is True with probability 1 - rate (DROPOUT)."""
+    """Random keep masks of all sites, as a tree: each entry is True with probability 1 - rate."""
     sites = shapes(config, batch, source_length, target_length)
     return nest(
         {
@@ -63,7 +60,7 @@ def draw(
     )
 
 
-def rate(config: TransformerConfig, site: str) -> float:
+def rate(config: Config, site: str) -> float:
     """The rate at which the site drops."""
     return getattr(config, _RATES.get(site.rpartition(".")[2], "dropout_rate"))
 

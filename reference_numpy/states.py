@@ -1,103 +1,96 @@
-"""What a model computes on the way: the vectors between its layers, and its attention weights."""
+"""The vectors between a model's layers, and its attention weights."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from . import attention, checks, feed_forward, inputs, layers, mask, stacks
-from .config import TransformerConfig
+from . import attention, checks, inputs, layers, mask, stacks
+from .arrays import Array, Mask, Tree
+from .config import TransformerConfig as Config
 
 __all__ = ["states"]
-
-Tree = Mapping[str, Any]
 
 
 def states(
     parameters: Tree,
-    config: TransformerConfig,
-    source: np.ndarray | None = None,
-    target: np.ndarray | None = None,
-    source_mask_bs: np.ndarray | None = None,
-    target_mask_bt: np.ndarray | None = None,
-    segment_bs: np.ndarray | None = None,
+    config: Config,
+    source: Array | None = None,
+    target: Array | None = None,
+    source_mask_bs: Mask = None,
+    target_mask_bt: Mask = None,
+    segment_bs: Array | None = None,
 ) -> dict[str, Any]:
-    """The vectors before the first layer and after every layer, and the attention weights of every layer, in evaluation.
+    """The vectors before the first and after every layer, and the attention weights of every layer.
 
-    encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, where there is an encoder, cross_attention_lbhts; l layer, t
-    query. The last of a stack's vectors are those after its final norm, where the config has one; there is one more of them than layers.
-    Arguments and errors as `transformer.transformer`; each stack that the config has needs its tokens.
-    Source: the outputs `hidden_states` and `attentions` of the library transformers.
+    encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, if there is an encoder,
+    cross_attention_lbhts; l layer, t query. There is one hidden state more than layers; the last is
+    taken after the final norm, if the config has one. Nothing is dropped.
+    Arguments and errors as `transformer.transformer`; each stack that the config has needs its
+    tokens. Source: the outputs `hidden_states` and `attentions` of the library transformers.
     """
-    checks.check_source_given(
-        config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
-    )
+    of_source = {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
+    checks.check_source_given(config.encoder_layers, source, **of_source)
     checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
-    result, memory_bsd, cross_mask_bhts = {}, None, None
+    result: dict[str, Any] = {}
+    memory_bsd, cross_mask_bhts = None, None
     if source is not None:
         x_bsd, self_mask_bhts = _inputs(
             parameters, config, "source", source, source_mask_bs, segment_bs
         )
-        result["encoder"], cross_mask_bhts = (
-            _stack(parameters["encoder"], config, x_bsd, None, self_mask_bhts, None, False),
-            self_mask_bhts,
-        )
-        memory_bsd = result["encoder"]["hidden_lbtd"][-1]
+        result["encoder"] = _stack(parameters["encoder"], config, x_bsd, self_mask_bhts, False)
+        memory_bsd, cross_mask_bhts = result["encoder"]["hidden_lbtd"][-1], self_mask_bhts
     if target is not None:
         x_btd, self_mask_bhts = _inputs(parameters, config, "target", target, target_mask_bt, None)
-        result["decoder"] = _stack(
-            parameters["decoder"], config, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, True
-        )
+        given = self_mask_bhts, True, memory_bsd, cross_mask_bhts
+        result["decoder"] = _stack(parameters["decoder"], config, x_btd, *given)
     return result
 
 
 def _inputs(
-    parameters: Tree,
-    config: TransformerConfig,
-    side: str,
-    token: np.ndarray,
-    mask_bt: np.ndarray | None,
-    segment_bt: np.ndarray | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """What the first layer is given, and the mask of its self-attention."""
+    parameters: Tree, config: Config, side: str, token: Array, mask_bt: Mask, segment_bt: Any
+) -> tuple[Array, Array]:
+    """The input of the first layer, and the mask of its self-attention."""
     mask_bt, position_bt = inputs.masked_positions(config, side, token, mask_bt)
-    return inputs.embed(
-        parameters, config, side, token, position_bt, segment_bt
-    ), mask.padding_mask(mask_bt)
+    x_btd = inputs.embed(parameters, config, side, token, position_bt, segment_bt)
+    return x_btd, mask.padding_mask(mask_bt)
 
 
-def _stack(
-    parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, memory_bsd: np.ndarray | None,
-    self_mask_bhts: np.ndarray, cross_mask_bhts: np.ndarray | None, causal: bool,
-) -> dict[str, np.ndarray]:  # fmt: skip
-    """`stacks.encoder` or `stacks.decoder`, and what it computes on the way."""
-    hidden = [x_btd]
-    weights: dict[str, list[np.ndarray]] = {"self_attention": [], "cross_attention": []}
+def _stack(parameters: Tree, config: Config, x_btd: Array, *given: Any) -> dict[str, Array]:
+    """The states of `stacks.encoder` or `stacks.decoder`. given: as `_layer`."""
+    hidden, weights = [x_btd], list[dict[str, Array]]()
     for index in range(len(parameters["layers"])):
         layer = parameters["layers"][str(index)]
-        y_btd = layers.residual_in(layer, config, "self_attention", x_btd)
-        y_btd, weights_bhts = attention.multi_head_attention(
-            layer["self_attention"],
-            y_btd,
-            y_btd,
-            self_mask_bhts,
-            causal=causal,
-            return_weights=True,
-        )
-        weights["self_attention"].append(weights_bhts)
-        x_btd = layers.residual_out(layer, config, "self_attention", x_btd, y_btd, {})
-        if memory_bsd is not None:
-            y_btd = layers.residual_in(layer, config, "cross_attention", x_btd)
-            y_btd, weights_bhts = attention.multi_head_attention(
-                layer["cross_attention"], y_btd, memory_bsd, cross_mask_bhts, return_weights=True
-            )
-            weights["cross_attention"].append(weights_bhts)
-            x_btd = layers.residual_out(layer, config, "cross_attention", x_btd, y_btd, {})
-        y_btd = layers.residual_in(layer, config, "feed_forward", x_btd)
-        y_btd = feed_forward.feed_forward(layer["feed_forward"], y_btd, config.activation)
-        x_btd = layers.residual_out(layer, config, "feed_forward", x_btd, y_btd, {})
+        x_btd, layer_weights = _layer(layer, config, x_btd, *given)
         hidden.append(x_btd)
+        weights.append(layer_weights)
     hidden[-1] = stacks.final_norm(parameters, config, x_btd)
-    return {"hidden_lbtd": np.stack(hidden)} | {
-        f"{name}_lbhts": np.stack(maps) for name, maps in weights.items() if maps
-    }
+    maps = {f"{name}_lbhts": np.stack([layer[name] for layer in weights]) for name in weights[0]}
+    return {"hidden_lbtd": np.stack(hidden), **maps}
+
+
+def _layer(
+    parameters: Tree,
+    config: Config,
+    x_btd: Array,
+    self_mask_bhts: Array,
+    causal: bool,
+    memory_bsd: Any = None,
+    cross_mask_bhts: Mask = None,
+) -> tuple[Array, dict[str, Array]]:
+    """The layer's output, and the weights of each of its attentions."""
+    weights: dict[str, Array] = {}
+
+    def attend(y_btd: Array) -> Array:
+        y_btd, weights["self_attention"] = attention.multi_head_attention(
+            parameters["self_attention"], y_btd, y_btd, self_mask_bhts, None, causal, True
+        )
+        return y_btd
+
+    def attend_to_memory(y_btd: Array) -> Array:
+        y_btd, weights["cross_attention"] = attention.multi_head_attention(
+            parameters["cross_attention"], y_btd, memory_bsd, cross_mask_bhts, return_weights=True
+        )
+        return y_btd
+
+    crossing = None if memory_bsd is None else attend_to_memory
+    return layers.run(parameters, config, x_btd, attend, crossing), weights

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from .config import TransformerConfig
+from .config import TransformerConfig as Config
 from .fields import BOOLEAN, Fields, Rule, at_most, integer, is_integer, is_number
 
 __all__ = ["Strategy"]
 
-LONGEST = 2**16  # max_new_tokens: every answer has room for so many, however early it ends
+LONGEST = 2**16  # max_new_tokens: every answer has room for them, however early it ends
 _OVERFLOW = 128 * math.log(2)  # the logarithm of what float32 cannot hold
 
 _Natural = Annotated[int, integer(0)]
@@ -43,7 +43,7 @@ _Exponent = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(Fields):
-    """The options of an answer. Those that a search has no use for are not read by it.
+    """The options of an answer; a search does not read those that it has no use for.
 
     Raises ValueError naming every field that is out of range, with what is required and what came.
     """
@@ -51,46 +51,38 @@ class Strategy(Fields):
     KIND: ClassVar[str] = "strategy"
     LARGEST: ClassVar[int] = 2**31 - 1  # programs hold integers in 32 bits
 
-    start_id: _Id  # the target begins with it, and it is never chosen; None where every target begins with a prefix
+    start_id: _Id  # begins the target, and is never chosen; None: every target begins with a prefix
     end_id: _Natural  # ends an answer
     max_new_tokens: Annotated[int, integer(1), at_most(LONGEST)]  # the end token counts
-    min_new_tokens: _Natural = 0  # so many tokens come before the end token at least
-    repetition_penalty: _Penalty = (
-        1.0  # makes a token that the target holds less likely; 1: no less (SAMPLE)
-    )
-    no_repeat_ngram: _Natural = (
-        0  # no run of so many tokens appears twice in the target; 0: any may
-    )
-    temperature: _Temperature = (
-        1.0  # divides the logits that are sampled from; 0: always the likeliest token
-    )
+    min_new_tokens: _Natural = 0  # the least number of tokens before the end token
+    repetition_penalty: _Penalty = 1.0  # makes a token that the target holds less likely (SAMPLE)
+    no_repeat_ngram: _Natural = 0  # no run of n tokens appears twice in the target; 0: any may
+    temperature: _Temperature = 1.0  # divides the sampled logits; 0: the likeliest token
     top_k: _Natural = 0  # samples from the k likeliest tokens; 0: from all
-    top_p: _Probability = (
-        1.0  # samples from the likeliest tokens that together have at least this probability
-    )
+    top_p: _Probability = 1.0  # samples from the likeliest tokens that together reach it
     beam_size: _Count = 1  # live beams of a row
     n_best: _Count = 1  # hypotheses of a row that are returned
     alpha: _Exponent = 0.6  # of the length penalty (BEAM)
-    early_stop: _Flag = (
-        False  # a row stops when beam_size hypotheses are finished, whatever could still beat them
-    )
+    early_stop: _Flag = False  # stop at beam_size hypotheses, whatever could still beat them
 
     def _conflicts(self) -> Iterator[str]:
         if self.min_new_tokens >= self.max_new_tokens:
-            yield f"min_new_tokens must be less than max_new_tokens; got {self.min_new_tokens} and {self.max_new_tokens}"
+            got = f"{self.min_new_tokens} and {self.max_new_tokens}"
+            yield f"min_new_tokens must be less than max_new_tokens; got {got}"
         if self.n_best > self.beam_size:
             yield f"n_best must be at most beam_size; got {self.n_best} and {self.beam_size}"
         if self.alpha * (math.log(5 + self.max_new_tokens) - math.log(6)) >= _OVERFLOW:
             yield (
-                f"alpha must leave the penalty of the longest answer, ((5 + n) / 6)^alpha, finite in float32; "
-                f"got {self.alpha} for n={self.max_new_tokens}"
+                "alpha must leave the penalty of the longest answer, ((5 + n) / 6)^alpha, "
+                f"finite in float32; got {self.alpha} for n={self.max_new_tokens}"
             )
 
     @classmethod
-    def of(cls, fields: "Strategy | Mapping[str, Any]", config: TransformerConfig) -> "Strategy":
-        """The strategy, or that of a mapping's fields, which a model of this config can follow.
+    def of(cls, fields: "Strategy | Mapping[str, Any]", config: Config) -> "Strategy":
+        """The strategy, or the one with these fields, if a model of this config can follow it.
 
-        Raises ValueError on fields that are unknown, missing or out of range, and on ids and beams that do not fit the vocabulary.
+        Raises ValueError on fields that are unknown, missing or out of range, and on ids and beams
+        that do not fit the vocabulary.
         """
         result = fields if isinstance(fields, Strategy) else cls.from_dict(fields)
         problems = [
@@ -106,17 +98,18 @@ class Strategy(Fields):
             problems.append(f"end_id must not be the padding id; got {result.end_id}")
         if result.beam_size > config.target_vocabulary:
             problems.append(
-                f"beam_size must be at most the vocabulary, {config.target_vocabulary}; got {result.beam_size}"
+                f"beam_size must be at most the vocabulary, {config.target_vocabulary}; "
+                f"got {result.beam_size}"
             )
         if problems:
             raise ValueError("; ".join(problems))
         return result
 
-    def forbidden_ids(self, config: TransformerConfig) -> list[int]:
-        """The ids that are no part of any answer: padding and the start token, unless it is the end token too."""
+    def forbidden_ids(self, config: Config) -> list[int]:
+        """The ids that no answer holds: padding and the start token, unless it is the end token."""
         ids = {config.padding_id, self.start_id} - {None, self.end_id}
         return sorted(ids)  # type: ignore[arg-type, type-var]
 
-    def pad_id(self, config: TransformerConfig) -> int:
-        """The id after the end of an answer: padding, where the config has it; otherwise the end token."""
+    def pad_id(self, config: Config) -> int:
+        """The id after the end of an answer: padding, or the end token if the config has none."""
         return self.end_id if config.padding_id is None else config.padding_id

@@ -6,12 +6,12 @@ from itertools import islice
 
 __all__ = ["LONGEST_NAME", "Nearest", "known", "nearest", "unknown"]
 
-COMPARED = 4000  # so many candidates are compared letter by letter, which is slow
-LONGEST = 200  # and words up to so many characters
+COMPARED = 4000  # candidates that are compared letter by letter, which is slow
+LONGEST = 200  # characters of a word that is compared
 DEEPEST = 20  # parts of a name
 LONGEST_NAME = 100  # characters of a name or a value that a message shows
-SHOWN = 20  # so many unknown names are listed
-SHORTEST = 3  # a name of so many characters is looked for within candidates
+SHOWN = 20  # unknown names that are listed
+SHORTEST = 3  # characters of a name that is looked for within candidates
 
 
 def known(
@@ -19,8 +19,8 @@ def known(
 ) -> tuple[str, ...]:
     """The names, each of which must be one of the words.
 
-    what: what a name is, such as "dtype". others: what else would do, in words. Raises ValueError that lists the words, every name that
-    is none of them, and the word nearest to it.
+    what: what a name is, such as "dtype". others: what else would do, in words. Raises ValueError
+    that lists the words, every name that is none of them, and the word nearest to it.
     """
     words, names = list(words), tuple(names)
     if wrong := [name for name in names if name not in words]:
@@ -32,7 +32,7 @@ def known(
 
 
 def unknown(what: str, names: Iterable[str], words: Collection[str]) -> list[str]:
-    """One problem for each of the first names that are none of the words, and how many more there are."""
+    """A problem for each of the first names that are none of the words, and how many follow."""
     wrong = [name for name in names if name not in words]
     like = Nearest(words)
     problems = [
@@ -49,8 +49,9 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 class Nearest:
     """Candidates, of which the most similar to each of many names is found.
 
-    That is one which differs by a prefix that ends in a dot; otherwise the one whose letters are most alike, or the first that contains
-    the name. few: whether letters are compared at all, which is slow; of many candidates only the first `COMPARED` are.
+    That is one which differs by a prefix that ends in a dot; otherwise the one whose letters are
+    most alike, or the first that contains the name. few: whether letters are compared at all, which
+    is slow; of many candidates only the first `COMPARED` are.
     """
 
     def __init__(self, candidates: Iterable[str], few: bool = True) -> None:

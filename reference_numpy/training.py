@@ -1,35 +1,39 @@
-"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam on one batch after another."""
+"""A training run: loss and gradients, clipping, the schedule and Adam on batch after batch."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from . import checks, decoding, encoder_only, loss, mask, optimizer, schedule, sites, transformer
 from . import parameters as canonical
-from .config import TransformerConfig
+from .arrays import Array, Keep, Tree
+from .config import TransformerConfig as Config
 from .recipe import Recipe
 from .strategy import Strategy
 
 __all__ = ["Trainer"]
 
-Tree = Mapping[str, Any]
-
 
 class Trainer:
     """Parameters and moments of one run, and the number of steps done.
 
-    The loss is `encoder_only.classification_loss` where the config has classes, otherwise `transformer.training_loss`.
-    parameters: by canonical name; their dtype, float32 or float64, is that of the run. seed: of the random keep masks, which are a
-    function of the seed and the step alone, so that a resumed run draws those of the uninterrupted one. device and compiled are for
-    frameworks that have a choice; here they are "cpu" and of no effect. Raises ValueError where the parameters do not fit the config, and
-    where the loss leaves some of them out.
+    The loss is `encoder_only.classification_loss` if the config has classes, otherwise
+    `transformer.training_loss`. parameters: by canonical name; their dtype, float32 or float64, is
+    the run's. seed: of the random keep masks, which are a function of seed and step, so that a
+    resumed run draws the same. device and compiled are choices of frameworks; here only "cpu", and
+    no effect. Raises ValueError if the parameters do not fit the config, and if the loss leaves
+    some of them out.
     """
 
     def __init__(
-        self, config: TransformerConfig, recipe: Recipe, parameters: Mapping[str, np.ndarray],
-        seed: int = 0, device: str = "cpu", compiled: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        recipe: Recipe,
+        parameters: Tree,
+        seed: int = 0,
+        device: str = "cpu",
+        compiled: bool = True,
+    ) -> None:
         if device != "cpu":
             raise ValueError(f"device must be cpu; got {device!r}")
         config.need_objective()
@@ -43,14 +47,13 @@ class Trainer:
             {"parameters": values, "first_moment": zeros, "second_moment": zeros}
         )
 
-    def train_step(
-        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None
-    ) -> float:
-        """One update from a batch of ids `b s` and `b t`; the loss of the batch before it.
+    def train_step(self, source: Array | None, target: Array, keep: Keep = None) -> float:
+        """One update from a batch of ids `b s` and `b t`; returns the batch's loss before it.
 
-        source: None of a decoder alone. target: where the config has classes, those of the rows, `b`. The batch is split by rows into
-        `recipe.microbatches` parts, whose gradients are added up. keep: keep masks by site; without them random ones are
-        drawn. Raises ValueError on ids that do not fit and on a batch that cannot be split; nothing is then changed.
+        source: None for a decoder-only model. target: if the config has classes, those of the rows,
+        `b`. The batch is split by rows into `recipe.microbatches` parts, whose gradients are added.
+        keep: keep masks by site; without them random ones are drawn. Raises ValueError on ids that
+        do not fit and on a batch that cannot be split; nothing is then changed.
         """
         self._check(source, target)
         if keep is None:
@@ -78,8 +81,10 @@ class Trainer:
         self._state, self.steps = canonical.flatten(updated), self.steps + 1
         return value
 
-    def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
-        """In evaluation: the sum of -log p over the labels that count, without smoothing, and their number."""
+    def loss(self, source: Array | None, target: Array) -> tuple[float, int]:
+        """The sum of -log p over the labels that count, in evaluation without smoothing; their
+        number.
+        """
         objective: Any = (
             encoder_only.classification_loss if self.config.classes else transformer.training_loss
         )
@@ -87,20 +92,22 @@ class Trainer:
             self.config, target
         )
 
-    def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+    def greedy_search(self, source: Array, strategy: Strategy) -> dict[str, Array]:
         """`decoding.greedy_search` of the model as it is now."""
         return decoding.greedy_search(self._parameters, self.config, source, strategy)
 
-    def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+    def beam_search(self, source: Array, strategy: Strategy) -> dict[str, Array]:
         """`decoding.beam_search` of the model as it is now."""
         return decoding.beam_search(self._parameters, self.config, source, strategy)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and moments, as `parameters.<canonical name>`, `first_moment....`, `second_moment....`."""
+    def state(self) -> dict[str, Array]:
+        """Copies of the parameters and moments: `parameters.NAME`, `first_moment.NAME`, ..."""
         return {name: np.array(value) for name, value in self._state.items()}
 
-    def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
-        """Continues the run whose `state` this is, after so many steps. Raises ValueError listing all that does not fit."""
+    def load_state(self, state: Tree, steps: int) -> None:
+        """Continues the run with this `state` after this number of steps; ValueError lists what is
+        wrong.
+        """
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")
         shapes = {name: value.shape for name, value in self._state.items()}
@@ -111,8 +118,8 @@ class Trainer:
     def _parameters(self) -> dict[str, Any]:
         return canonical.nest(self._state)["parameters"]
 
-    def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
-        """Raises ValueError on what has not the axes of a batch."""
+    def _check(self, source: Array | None, target: Array) -> None:
+        """Raises ValueError on arrays without the axes of a batch."""
         checks.check_source_given(self.config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
@@ -123,9 +130,7 @@ class Trainer:
             target.shape, str(target.dtype)
         )
 
-    def _gradients(
-        self, source: np.ndarray | None, target: np.ndarray, keep: Tree
-    ) -> tuple[float, Tree]:
+    def _gradients(self, source: Array | None, target: Array, keep: Tree) -> tuple[float, Tree]:
         """The loss of the whole batch and its gradients, added up over the microbatches."""
         parts, total = self.recipe.microbatches, _count(self.config, target)
         if len(target) % parts:
@@ -133,7 +138,7 @@ class Trainer:
                 f"the batch must divide into {parts} microbatches; got {len(target)} rows"
             )
         value, rows = 0.0, len(target) // parts
-        summed: dict[str, np.ndarray] = {}
+        summed: dict[str, Array] = {}
         for part in range(parts):
             chosen = slice(part * rows, (part + 1) * rows)
             masks = canonical.nest(
@@ -147,9 +152,9 @@ class Trainer:
         return value, canonical.nest(summed)
 
     def _backward(
-        self, source: np.ndarray | None, target: np.ndarray, total: int, keep: Tree
-    ) -> tuple[float, dict[str, np.ndarray]]:
-        """The loss of some rows and its gradients by canonical name, both divided by the total of the batch."""
+        self, source: Array | None, target: Array, total: int, keep: Tree
+    ) -> tuple[float, dict[str, Array]]:
+        """The loss of some rows and its gradients by name, divided by the total of the batch."""
         if self.config.classes:
             return self._backward_of_classes(source, target, total, keep)
         input_bt, label_bt = loss.teacher_forcing(target)
@@ -165,15 +170,15 @@ class Trainer:
         return value, canonical.flatten(gradients["parameters"])
 
     def _backward_of_classes(
-        self, source: Any, label_b: np.ndarray, total: int, keep: Tree
-    ) -> tuple[float, dict[str, np.ndarray]]:
+        self, source: Any, label_b: Array, total: int, keep: Tree
+    ) -> tuple[float, dict[str, Array]]:
         batch = (self._parameters, self.config, source, label_b, self.recipe.smoothing, total, keep)
         value = encoder_only.classification_loss(*batch)
         gradients = encoder_only.classification_loss_vjp(*batch, cotangent=np.ones((), value.dtype))
         return float(value), canonical.flatten(gradients["parameters"])
 
 
-def _count(config: TransformerConfig, target: np.ndarray) -> int:
+def _count(config: Config, target: Array) -> int:
     """The number of labels that count: every class does."""
     if config.classes:
         return len(target)

@@ -95,43 +95,43 @@ BAD = {
     "softmax_mask": (_case("softmax", logits=X, mask=np.ones((2, 3, 8))), "mask must be boolean, True = may attend; got float32"),
     "no_decoder": (
         _case("transformer", CONFIG.replace(decoder_layers=0), source=IDS, target=IDS),
-        "an encoder alone takes no target; got one",
+        "an encoder-only model takes no target; got one",
     ),
-    "no_encoder": (_case("states", GPT2, source=IDS, target=IDS), "a decoder alone (encoder_layers=0) takes no source; got one"),
+    "no_encoder": (_case("states", GPT2, source=IDS, target=IDS), "a decoder-only model (encoder_layers=0) takes no source; got one"),
     "source_of_a_decoder_alone": (
         _case("transformer", GPT2, source=IDS, target=IDS),
-        "a decoder alone (encoder_layers=0) takes no source; got one",
+        "a decoder-only model (encoder_layers=0) takes no source; got one",
     ),
     "source_missing": (_case("transformer", source=None, target=IDS), "an encoder needs a source; got None"),
-    "target_of_an_encoder_alone": (_case("states", BERT, source=IDS, target=IDS), "an encoder alone takes no target; got one"),
+    "target_of_an_encoder_alone": (_case("states", BERT, source=IDS, target=IDS), "an encoder-only model takes no target; got one"),
     "target_missing": (_case("states", source=IDS), "a decoder needs a target; got None"),
     "segments_of_a_decoder_alone": (
         _case("transformer", GPT2, source=None, target=IDS, segment_bs=IDS * 0),
-        "a decoder alone (encoder_layers=0) takes no segment_bs; got one",
+        "a decoder-only model (encoder_layers=0) takes no segment_bs; got one",
     ),
     "source_mask_of_a_decoder_alone": (
         _case("transformer", GPT2, source=None, target=IDS, source_mask_bs=ALL),
-        "a decoder alone (encoder_layers=0) takes no source_mask_bs; got one",
+        "a decoder-only model (encoder_layers=0) takes no source_mask_bs; got one",
     ),
     "states_of_a_decoder_alone_with_segments": (
         _case("states", GPT2, target=IDS, segment_bs=IDS * 0),
-        "a decoder alone (encoder_layers=0) takes no segment_bs; got one",
+        "a decoder-only model (encoder_layers=0) takes no segment_bs; got one",
     ),
     "states_of_a_decoder_alone_with_a_source_mask": (
         _case("states", GPT2, target=IDS, source_mask_bs=ALL),
-        "a decoder alone (encoder_layers=0) takes no source_mask_bs; got one",
+        "a decoder-only model (encoder_layers=0) takes no source_mask_bs; got one",
     ),
     "states_of_an_encoder_alone_with_a_target_mask": (
         _case("states", BERT, source=IDS, target_mask_bt=ALL),
-        "an encoder alone takes no target_mask_bt; got one",
+        "an encoder-only model takes no target_mask_bt; got one",
     ),
     "memory_of_a_decoder_alone": (
         _case("decoder", GPT2, x_btd=X, memory_bsd=X),
-        "a decoder alone (encoder_layers=0) takes no memory; got shape (2, 3, 8)",
+        "a decoder-only model (encoder_layers=0) takes no memory; got shape (2, 3, 8)",
     ),
     "memory_mask_of_a_decoder_alone": (
         _case("decoder_layer", GPT2, x_btd=X, cross_mask_bhts=ALL[:, None, None]),
-        "a decoder alone (encoder_layers=0) takes no mask of a source; got one",
+        "a decoder-only model (encoder_layers=0) takes no source mask; got one",
     ),
     "segments_of_a_model_without": (
         _case("transformer", source=IDS, target=IDS, segment_bs=IDS * 0),

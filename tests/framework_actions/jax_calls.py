@@ -118,12 +118,12 @@ def _() -> None:
         right(compiled(model)(SOURCE, segment_bs=SOURCE % 2), config, segment_bs=SOURCE % 2)
 
 
-@ACTIONS.refused(CALL, "`model(source, target)` of an encoder alone", "an encoder alone takes no target; got one")
+@ACTIONS.refused(CALL, "`model(source, target)` of an encoder alone", "an encoder-only model takes no target; got one")
 def _() -> None:
     loaded(CLASSES)(SOURCE, TARGET)
 
 
-@ACTIONS.refused(CALL, "`model(source)` of an encoder alone with two heads", "an encoder alone with two heads is called by", sample=True)
+@ACTIONS.refused(CALL, "`model(source)` of an encoder-only model with two heads", "with two heads is called by", sample=True)
 def _() -> None:
     loaded(BOTH)(SOURCE)
 

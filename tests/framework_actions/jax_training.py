@@ -186,7 +186,7 @@ def _() -> None:
         assert float(run.train_step(*given)) < first
 
 
-@ACTIONS.refused(TRAIN, "`Trainer` of an encoder with a masked-language head", "training an encoder alone needs classes and no masked")
+@ACTIONS.refused(TRAIN, "`Trainer` of an encoder with a masked-language head", "training an encoder-only model needs classes and no masked")
 def _() -> None:
     config = CLASSES.replace(classes=0, masked_language_head=True)
     Trainer(config, PAPER, values(config))

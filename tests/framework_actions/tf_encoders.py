@@ -82,6 +82,6 @@ def _() -> None:
     assert model.classify(SOURCE).shape == (4, 3) and model.masked_language_logits(SOURCE).shape == (4, 7, 23)
 
 
-@ACTIONS.refused(TOPIC, "a target", "an encoder alone takes no target; got one")
+@ACTIONS.refused(TOPIC, "a target", "an encoder-only model takes no target; got one")
 def _() -> None:
     loaded(CLASSES)(*PAIR)

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -38,15 +39,21 @@ TWINS = (
     "training",
     "cache",
     "sampling",
+    "beams",
     "decoding",
 )
 # What a port has beside its twins: the affine map, its dtypes, what its framework asks of it, weights and the port itself.
 OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
-# What is there for speed lies in its folder `fast`, under the same names in every port.
-FAST = ("__init__", "attention", "beams", "cache", "compiled", "fused", "int8", "packing", "projection", "request", "search")
-# What one framework alone needs beside them: torch compiles a step of decoding ahead of time; a whole search is a program elsewhere.
-FAST_OF = {"impl_torch": ("program",), "impl_tf": (), "impl_jax": ()}
-# Components with parameters or a mode are classes in the ports; what runs a whole model is a method of their Transformer, the
+# What is tuned by hand lies below the pages, what compiles and drives whole models above them, under the same names in every port.
+KERNELS = ("__init__", "attention", "int8", "projection", "unpadding")
+PROGRAMS = ("__init__", "cache", "compiled", "fused", "request", "search", "unpadding")
+# Only torch compiles a step of decoding ahead of time; elsewhere a whole search is one program.
+PROGRAMS_OF = {"impl_torch": ("program",), "impl_tf": (), "impl_jax": ()}
+# The floors of a port, lowest first; every import runs down or stays on its floor.
+FLOORS = ("leaves", "kernels", "pages", "programs", "doors")
+LEAVES = ("__init__", "framework", "precision", "projection", "mask", "softmax", "dropout")  # which kernels may import
+DOORS = ("decoding", "training", "port")
+# Components with parameters or a mode are classes in the ports; functions of a whole model are methods of their Transformer, the
 # searches of their Searcher, which holds the beams in tensors.
 CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention": "MultiHeadAttention", "feed_forward": "FeedForward",
            "layer_norm": "LayerNorm", "dropout": "Dropout", "encoder_layer": "EncoderLayer", "decoder_layer": "DecoderLayer",
@@ -56,8 +63,33 @@ CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention":
 METHODS = ("encode", "decode", "training_loss")
 OF_AN_ENCODER = ("pool", "classify", "classification_loss", "masked_language_logits")
 SEARCHES = ("greedy_search", "sample", "beam_search")
-INSIDE = ("arithmetic", "beams", "int8")  # the reference's own
-OF_METHODS = {"decoding": ["Searcher"], "encoder_only": ["EncoderOnly"]}  # twins whose functions are methods of a class
+INSIDE = ("arithmetic", "arrays", "int8")  # the reference's own
+OF_METHODS = {"decoding": ["Searcher"], "encoder_only": ["EncoderHeads"]}  # twins whose functions are methods of a class
+PACKAGES = ("reference_numpy", *PORTS)
+UNPADDING = re.compile(r"[Pp]acking|[Uu]npad|PaddedMask|in_rows|\bTokens\b(?!,? [a-z])")  # no sentence that begins with "Tokens"
+# the order of the parameters of a model's calls in the four packages; Keras has `training` behind them
+ORDERS = {
+    "transformer": "source target source_mask_bs target_mask_bt keep segment_bs skip_padding",
+    "encode": "source source_mask_bs keep segment_bs",
+    "decode": "target memory_bsd source_mask_bs target_mask_bt keep",
+}
+CALLS = ("forward", "call", "__call__")  # what a class computes, by framework
+# what a module of a port, and what a method of a model, holds itself, so that no call gives it
+HELD = {"parameters", "config", "scale", "offset", "epsilon", "activation_name", "dropout_rate", "rate", "model", "training"}
+# What a port's twin is given behind the reference's parameters: its device, tables made once, the length of a program's buffers.
+MORE = {
+    "causal_mask": {"device"},
+    "scaled_dot_product_attention": {"drop"},
+    "logits": {"table_vd", "kernel_dv"},
+    "masked_language_head": {"table_vd", "kernel_dv"},
+    "embed": {"encoding_pd", "position_pd", "length"},
+    "start_cache": {"length", "copies"},
+    "decode_step": {"step"},
+    "decode_in_steps": {"step", "compiled"},
+    "truncate": {"most"},
+}
+OTHERWISE = {"adam"}  # an optimizer of the framework
+OF_ALL_ROWS = ("beams",)  # twins whose functions take the tensors of all rows where the reference has objects of one
 DECISIONS = ("MASK", "EMPTY", "CAUSAL", "SCALE", "SOFTMAX", "NORM", "POSITION", "EMBED", "RESIDUAL", "DROPOUT",
              "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM", "SAMPLE", "GELU", "ALONE", "HEADS", "PADDING", "INT8")  # fmt: skip
 
@@ -148,32 +180,124 @@ def test_the_command_loads_no_framework() -> None:
     assert result.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("application", ["reference_numpy", "rosettaformer", *PORTS])
-def test_no_module_is_in_a_circle_of_imports(application: str) -> None:
+def arrows(folder: Path, *, lazy: bool) -> Iterator[tuple[str, str]]:
+    """(module, module that it imports) within a package, by dotted names that begin below it; the package itself is "".
+
+    lazy: also the imports in functions and under TYPE_CHECKING, not only those that run when the module is imported.
+    """
+    paths = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("*.py")}
+    modules = {f".{name}".removesuffix(".__init__").removeprefix("."): path for name, path in paths.items()}
+    for name, path in sorted(modules.items()):
+        tree = ast.parse(path.read_text())
+        for target in _imported(ast.walk(tree) if lazy else tree.body, name, path.stem == "__init__", folder.name):
+            yield name, next(one for one in (target, target.rpartition(".")[0], "") if one in modules)
+
+
+def _imported(nodes: Iterator[ast.AST] | list[ast.stmt], name: str, is_package: bool, root: str) -> Iterator[str]:
+    """The dotted names, below the package, of what the statements of a module import from it."""
+    around = name.split(".") if name else []
+    around = around if is_package else around[:-1]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            absolute = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = [root, *around[: len(around) - node.level + 1]] if node.level else []
+            absolute = [".".join(filter(None, [*base, node.module, alias.name])) for alias in node.names]
+        else:
+            continue
+        yield from (one.removeprefix(f"{root}.") for one in absolute if one.startswith(f"{root}."))
+
+
+def circle(folder: Path, *, lazy: bool) -> list[str]:
+    """Modules of a package that import each other in a circle, the first one also last; empty if there is none."""
+    graph: dict[str, set[str]] = {}
+    for module, imported in arrows(folder, lazy=lazy):
+        parts = imported.split(".")
+        needed = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+        graph.setdefault(module, set()).update(one for one in needed if not f"{module}.".startswith(f"{one}."))
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def floor(module: str) -> str:
+    """The floor of a port on which a module lies."""
+    first = module.partition(".")[0] or "__init__"
+    return first if first in FLOORS else "leaves" if first in LEAVES else "doors" if first in DOORS else "pages"
+
+
+def climbing(folder: Path) -> list[str]:
+    """The imports of a port that run up."""
+    height = {name: index for index, name in enumerate(FLOORS)}
+    pairs = arrows(folder, lazy=True)
+    return [f"{module} imports {imported}" for module, imported in pairs if height[floor(module)] < height[floor(imported)]]
+
+
+@pytest.mark.parametrize("package", ["reference_numpy", "rosettaformer", *PORTS])
+def test_no_module_is_in_a_circle_of_imports(package: str) -> None:
     """Each can be imported first: a module depends on what it imports at its top, and on the packages around that."""
-    modules = {".".join(path.relative_to(HOUSE).with_suffix("").parts).removesuffix(".__init__"): path for path in files(application)}
-    graph: dict[str, set[str]] = {name: set() for name in modules}
-    for name, path in modules.items():
-        package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
-        for node in ast.parse(path.read_text()).body:
-            if not isinstance(node, ast.ImportFrom) or not node.level:
-                continue
-            target = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
-            for full in (".".join(filter(None, [*target, alias.name])).split(".") for alias in node.names):
-                chain = [".".join(full[:length]) for length in range(1, len(full) + 1)]
-                graph[name] |= {one for one in chain if one in modules and not f"{name}.".startswith(f"{one}.")}
-    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(modules)
+    assert not circle(HOUSE / package, lazy=False)
+
+
+@pytest.mark.parametrize("package", PORTS)
+def test_every_import_of_a_port_runs_down(package: str) -> None:
+    """kernels < pages < programs < doors, also for imports in functions and under TYPE_CHECKING."""
+    assert not climbing(HOUSE / package)
+    assert not circle(HOUSE / package, lazy=True)
+
+
+SOUND = {
+    "__init__.py": "from reference_numpy import preset",
+    "mask.py": "",
+    "kernels/__init__.py": "",
+    "kernels/attention.py": "from .. import mask",
+    "attention.py": "from . import mask\nfrom .kernels import attention as kernel",
+    "layers.py": "from .attention import attend",
+    "programs/__init__.py": "",
+    "programs/search.py": "from .. import layers\nfrom ..kernels.attention import chunk",
+    "decoding.py": "from .programs import search\nfrom .layers import run",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "climbs", "in_circle"),
+    [
+        ({}, [], set()),
+        ({"kernels/attention.py": "from ..layers import run"}, ["kernels.attention imports layers"],
+         {"kernels.attention", "attention", "layers"}),
+        ({"kernels/attention.py": "import port.embedding", "embedding.py": ""}, ["kernels.attention imports embedding"], set()),
+        ({"mask.py": "from .kernels import attention"}, ["mask imports kernels.attention"], {"mask", "kernels.attention"}),
+        ({"layers.py": "def run():\n    from .programs import search"}, ["layers imports programs.search"], {"layers", "programs.search"}),
+        ({"layers.py": "if TYPE_CHECKING:\n    from .decoding import Searcher"}, ["layers imports decoding"],
+         {"layers", "decoding", "programs.search"}),
+        ({"programs/search.py": "from ..decoding import Searcher"}, ["programs.search imports decoding"], {"programs.search", "decoding"}),
+        ({"stacks.py": "from . import layers", "layers.py": "def run():\n    from . import stacks"}, [], {"stacks", "layers"}),
+    ],
+)  # fmt: skip
+def test_an_import_that_runs_up_and_a_circle_are_found(
+    changes: Mapping[str, str], climbs: list[str], in_circle: set[str], tmp_path: Path
+) -> None:
+    for name, text in {**SOUND, **changes}.items():
+        (tmp_path / "port" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "port" / name).write_text(text)
+    assert climbing(tmp_path / "port") == climbs
+    found = circle(tmp_path / "port", lazy=True)
+    assert bool(found) == bool(in_circle)
+    assert set(found) <= in_circle
 
 
 @pytest.mark.parametrize("package", PORTS)
 def test_a_port_has_the_twins_the_agreed_files_and_no_others(package: str) -> None:
     found = {path.relative_to(HOUSE / package).with_suffix("").as_posix() for path in files(package)}
-    assert found == {*TWINS, *OWN, *(f"fast/{name}" for name in (*FAST, *FAST_OF[package]))}
+    programs = (*PROGRAMS, *PROGRAMS_OF[package])
+    assert found == {*TWINS, *OWN, *(f"kernels/{name}" for name in KERNELS), *(f"programs/{name}" for name in programs)}
 
 
 @pytest.mark.parametrize("package", PORTS)
 def test_files_that_hold_the_model_use_no_private_name_of_another_object(package: str) -> None:
-    """Neither of their framework: what needs one lies in `fast` or `framework`, with the reason."""
+    """Neither of their framework: what needs one lies in `kernels`, `programs` or `framework`, with the reason."""
     for path in {HOUSE / package / f"{file}.py" for file in (*TWINS, *OWN)} - {HOUSE / package / "framework.py"}:
         tree = ast.parse(path.read_text())
         names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)}
@@ -191,6 +315,10 @@ def _is_private(name: str) -> bool:
 def test_a_port_defines_the_public_names_of_the_reference_in_its_order(package: str, file: str) -> None:
     reference, port = HOUSE / "reference_numpy" / f"{file}.py", HOUSE / package / f"{file}.py"
     assert port.exists(), f"{package} has no {file}.py"
+    if file in OF_ALL_ROWS:
+        both = set(public(reference) or []) & set(public(port) or [])
+        assert [name for name in defined(port) if name in both] == [name for name in defined(reference) if name in both]
+        return
     for names in (public, defined):
         assert names(port) == OF_METHODS.get(file, of_a_port(names(reference) or []))
     assert set(defined(port)) == set(public(port) or [])
@@ -219,13 +347,79 @@ def test_every_public_name_is_defined_and_every_file_has_a_surface(package: str)
 
 @pytest.mark.parametrize(
     ("file", "name", "wanted"),
-    [("transformer", "Transformer", METHODS), ("encoder_only", "EncoderOnly", OF_AN_ENCODER), ("decoding", "Searcher", SEARCHES)],
+    [("transformer", "Transformer", METHODS), ("encoder_only", "EncoderHeads", OF_AN_ENCODER), ("decoding", "Searcher", SEARCHES)],
 )
 @pytest.mark.parametrize("package", PORTS)
 def test_a_port_has_the_methods_of_the_reference_s_names_in_its_order(package: str, file: str, name: str, wanted: tuple[str, ...]) -> None:
     of_the_reference = [name for name in defined(HOUSE / "reference_numpy" / f"{file}.py") if name in wanted]
     assert of_the_reference == list(wanted)
     assert [method for method in methods(package, file, name) if method in wanted] == of_the_reference
+
+
+def parameters(function: ast.FunctionDef) -> list[str]:
+    """The names of a function's parameters."""
+    given = function.args
+    return [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs) if argument.arg not in ("self", "cls")]
+
+
+def signatures(path: Path) -> dict[str, list[str]]:
+    """The parameters of a file's public functions, of its public classes' calls, and of the public methods of these."""
+    names, found = public(path) or [], dict[str, list[str]]()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef) and node.name in names:
+            found[node.name] = parameters(node)
+        elif isinstance(node, ast.ClassDef) and node.name in names:
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef) and (part.name in CALLS or not part.name.startswith("_")):
+                    found[node.name if part.name in CALLS else part.name] = parameters(part)
+    return found
+
+
+@pytest.mark.parametrize("file", TWINS)
+@pytest.mark.parametrize("package", PORTS)
+def test_a_twin_has_the_reference_s_parameters_in_its_order(package: str, file: str) -> None:
+    own = signatures(HOUSE / package / f"{file}.py")
+    for name, given in signatures(HOUSE / "reference_numpy" / f"{file}.py").items():
+        if name.endswith("_vjp") or name in OTHERWISE or file in OF_ALL_ROWS:
+            continue
+        twin = CLASSES.get(name, name)
+        wanted, found = ([one for one in names if one not in HELD] for names in (given, own[twin]))
+        assert found[: len(wanted)] == wanted, f"{package}/{file}.py: {twin}"
+        assert set(found[len(wanted) :]) <= MORE.get(name, set()), f"{package}/{file}.py: {twin}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_model_s_calls_have_one_order_of_parameters(package: str) -> None:
+    found = signatures(HOUSE / package / "transformer.py")
+    for name, order in ORDERS.items():
+        given = [one for one in found[name if name in found else CLASSES[name]] if one not in ("parameters", "config")]
+        assert given == order.split() + ["training"] * (package == "impl_tf"), f"{package}: {name}"
+
+
+@pytest.mark.parametrize("package", PORTS)
+def test_no_flag_says_that_an_argument_was_checked(package: str) -> None:
+    """The public method checks, then calls the one that does not."""
+    for path in files(package):
+        functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+        flags = [function.name for function in functions if "checked" in parameters(function)]
+        assert not flags, path.relative_to(HOUSE)
+
+
+@pytest.mark.parametrize("package", PORTS)
+def test_no_page_knows_of_unpadding_but_one_line_of_attention(package: str) -> None:
+    """And the import that this line needs."""
+    for file in sorted({*TWINS, *OWN} - set(DOORS)):
+        lines = [line for line in (HOUSE / package / f"{file}.py").read_text().splitlines() if UNPADDING.search(line)]
+        imported = [line for line in lines if line.startswith("from ")]
+        allowed = 1 if file == "attention" else 0
+        assert len(lines) - len(imported) <= allowed and len(imported) <= allowed, f"{package}/{file}.py: {lines}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_line_is_longer_than_100_columns(package: str) -> None:
+    """So that two pages stand side by side on a screen."""
+    for path in files(package):
+        assert not [line for line in path.read_text().splitlines() if len(line) > 100], path.relative_to(HOUSE)
 
 
 def decisions() -> set[str]:

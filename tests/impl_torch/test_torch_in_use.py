@@ -247,7 +247,7 @@ def test_an_encoder_alone_is_called_as_any_module() -> None:
     close(torch.compile(model, backend="eager", fullgraph=True)(SOURCE), wanted)
     with pytest.raises(ValueError, match="two heads is called by `classify` or `masked_language_logits`"):
         encoder(classes=3, masked_language_head=True)(SOURCE)
-    with pytest.raises(ValueError, match="an encoder alone takes no target; got one"):
+    with pytest.raises(ValueError, match="an encoder-only model takes no target; got one"):
         encoder()(SOURCE, TARGET)
     with pytest.raises(ValueError, match="a decoder needs a target; got None"):
         model_of()(SOURCE)

@@ -162,7 +162,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("position_offset", 2, "position_offset is of learned positions; got 2 with positions=sinusoidal"),
     ("position_start", "token", "position_start must be one of first_token, row; got 'token'"),
     ("segments", -1, "segments must be at least 0; got -1"),
-    ("pooler", True, "a pooler and a masked-language head are of the encoder alone; "
+    ("pooler", True, "only an encoder-only model has a pooler or a masked-language head; "
                      "got pooler=True, masked_language_head=False, decoder_layers=2"),
     ("classes", 2, "a classification head needs a pooler; got classes=2, pooler=False"),
     ("padding_id", 101, "padding_id must be a token of both vocabularies; got 101"),

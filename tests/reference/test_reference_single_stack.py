@@ -235,12 +235,15 @@ BAD: list[tuple[Callable[[], Any], str]] = [
         "the model has no segments (segments=0); got segments of shape (2, 3)",
     ),
     (lambda: transformer.decode(BERT_MODEL, BERT, IDS), "decoding needs at least one decoder layer; got decoder_layers=0"),
-    (lambda: transformer.transformer(BERT_MODEL, BERT, IDS, IDS), "an encoder alone takes no target; got one"),
-    (lambda: transformer.transformer(BERT_MODEL, BERT, IDS, target_mask_bt=IDS > 0), "an encoder alone takes no target_mask_bt; got one"),
+    (lambda: transformer.transformer(BERT_MODEL, BERT, IDS, IDS), "an encoder-only model takes no target; got one"),
+    (
+        lambda: transformer.transformer(BERT_MODEL, BERT, IDS, target_mask_bt=IDS > 0),
+        "an encoder-only model takes no target_mask_bt; got one",
+    ),
     (lambda: transformer.transformer(GPT2_MODEL, GPT2, None), "a decoder needs a target; got None"),
     (
         lambda: transformer.transformer(BERT_MODEL, BERT.replace(masked_language_head=True), IDS),
-        "an encoder alone with two heads is called by `classify` or `masked_language_logits`; got a call of the whole",
+        "an encoder-only model with two heads is called by `classify` or `masked_language_logits`; got a call of the whole",
     ),
     (lambda: encoder_only.pool(BERT_MODEL, BERT.replace(pooler=False, classes=0), IDS), "the model has no such head; got pooler=False"),
     (lambda: encoder_only.classify(BERT_MODEL, BERT.replace(classes=0), IDS), "the model has no such head; got classes=0"),
@@ -253,13 +256,13 @@ BAD: list[tuple[Callable[[], Any], str]] = [
         "classes must be integers of axes b; got int64 of shape (2, 1)",
     ),
     (lambda: transformer.encode(GPT2_MODEL, GPT2, IDS), "encoding needs at least one encoder layer; got encoder_layers=0"),
-    (lambda: transformer.transformer(GPT2_MODEL, GPT2, IDS, IDS), "a decoder alone (encoder_layers=0) takes no source; got one"),
-    (lambda: transformer.decode(GPT2_MODEL, GPT2, IDS, X), "a decoder alone (encoder_layers=0) takes no memory; got shape (2, 3, 6)"),
+    (lambda: transformer.transformer(GPT2_MODEL, GPT2, IDS, IDS), "a decoder-only model (encoder_layers=0) takes no source; got one"),
+    (lambda: transformer.decode(GPT2_MODEL, GPT2, IDS, X), "a decoder-only model (encoder_layers=0) takes no memory; got shape (2, 3, 6)"),
     (
         lambda: layers.decoder_layer(GPT2_MODEL["decoder"]["layers"]["0"], GPT2, X, X),
-        "a decoder alone (encoder_layers=0) takes no memory; got shape (2, 3, 6)",
+        "a decoder-only model (encoder_layers=0) takes no memory; got shape (2, 3, 6)",
     ),
-    (lambda: cache.start_cache(GPT2_MODEL, GPT2, None), "a decoder alone needs batch, the number of rows; got None"),
+    (lambda: cache.start_cache(GPT2_MODEL, GPT2, None), "a decoder-only model needs batch, the number of rows; got None"),
     (lambda: cache.decode_in_steps(GPT2_MODEL, GPT2, np.ones((2, 5), int), None, (4, 1)), "the table of positions serves 4 tokens; got 5"),
     (
         lambda: decoding.greedy_search(GPT2_MODEL, GPT2, None, STRATEGY | {"max_new_tokens": 3}, IDS),
@@ -267,14 +270,14 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: decoding.greedy_search(GPT2_MODEL, GPT2, None, STRATEGY | {"start_id": 2}),
-        "a decoder alone needs a prefix, the prompt; got None",
+        "a decoder-only model needs a prefix, the prompt; got None",
     ),
     (
         lambda: decoding.greedy_search(GPT2_MODEL, GPT2, None, STRATEGY, IDS, None, np.array([[True, True, False]] * 2)),
         "prefix must be padded on the left, and end in a token; the last column of its mask is not all True",
     ),
-    (lambda: states.states(GPT2_MODEL, GPT2, IDS, IDS), "a decoder alone (encoder_layers=0) takes no source; got one"),
-    (lambda: states.states(BERT_MODEL, BERT, IDS, IDS), "an encoder alone takes no target; got one"),
+    (lambda: states.states(GPT2_MODEL, GPT2, IDS, IDS), "a decoder-only model (encoder_layers=0) takes no source; got one"),
+    (lambda: states.states(BERT_MODEL, BERT, IDS, IDS), "an encoder-only model takes no target; got one"),
     (lambda: states.states(BERT_MODEL, BERT), "an encoder needs a source; got None"),
     (lambda: heads.pooler(BERT_MODEL["pooler"], X[:, :0]), "x must have length at least 1; got shape (2, 0, 6)"),
     (lambda: heads.classifier(BERT_MODEL["classifier"], X), "pooled must have axes b r with r=6; got shape (2, 3, 6)"),
@@ -309,7 +312,7 @@ def test_a_run_learns_what_it_is_given_and_resumes_to_the_bit(name: str, parts: 
 
 
 def test_a_run_whose_loss_leaves_parameters_out_is_refused() -> None:
-    message = "^training an encoder alone needs classes and no masked-language head; got classes=3, masked_language_head=True$"
+    message = "^training an encoder-only model needs classes and no masked-language head; got classes=3, masked_language_head=True$"
     with pytest.raises(ValueError, match=message):
         Trainer(BERT, PAPER, parameters.initialise(BERT, 0))
     classes = BERT.replace(masked_language_head=False)

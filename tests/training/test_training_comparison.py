@@ -371,7 +371,7 @@ def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Pa
         (("--recipe", "warmup"), "a setting must be FIELD=VALUE; got 'warmup'"),
         (
             ("--preset", "ict1022"),
-            "training an encoder alone needs classes and no masked-language head; got classes=0, masked_language_head=False",
+            "training an encoder-only model needs classes and no masked-language head; got classes=0, masked_language_head=False",
         ),
         (("--picture", "curves.txt"), "the picture must be a file .png, .svg, .pdf; got curves.txt"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
