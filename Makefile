@@ -2,11 +2,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TOOL := PYTHONPATH=tests:tests/support:tests/backends $(BIN)/python tools
 
-.PHONY: help check test test-all lint soak mutation wild frameworks bench clean
+.PHONY: help check test test-all lint soak bench clean \
+  docs files fingerprints frameworks matrix mutation performance said session tables tutorials wild
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,18 +36,44 @@ lint: $(INSTALLED)  ## ruff and mypy
 soak: $(INSTALLED)  ## 200 random configurations on every port: no false alarm
 	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
 
-mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md
-	PYTHONPATH=tests/support $(BIN)/python tools/mutation.py docs/mutation.md
+docs: files performance tables matrix session tutorials frameworks said mutation wild  ## every document that is made: hours; the targets below are its parts
 
-wild: $(INSTALLED)  ## mistakes written without sight of the catalogue, diagnosed: docs/wild.md
-	$(BIN)/python tools/wild.py docs/wild.md
+files: $(INSTALLED)  ## docs/files.md and the table in README.md
+	$(TOOL)/files.py
+
+performance: $(INSTALLED)  ## docs/performance.md and the table in README.md, from docs/performance/
+	$(TOOL)/performance.py
+
+tables: $(INSTALLED)  ## the tables of the families in docs/checkpoints.md
+	$(TOOL)/checkpoint_tables.py
+
+matrix: $(INSTALLED)  ## the matrix in docs/check.md and README.md, and its picture: three minutes, with chromium
+	$(TOOL)/matrix.py
+
+session: $(INSTALLED)  ## the console session of docs/porting.md
+	$(TOOL)/session.py
+
+tutorials: $(INSTALLED)  ## what the commands of the guide's tutorials print
+	$(TOOL)/tutorials.py
 
 frameworks: $(INSTALLED)  ## what users do in each framework, run and compared: docs/frameworks.md
-	$(BIN)/python tools/frameworks.py docs/frameworks.md
+	$(TOOL)/frameworks.py docs/frameworks.md
 
-bench: $(INSTALLED)  ## ours beside every peer, interleaved: passes, training steps, searches
+said: $(INSTALLED)  ## what diagnosis says of the guide's mistakes: said.toml, slow
+	$(TOOL)/mistakes.py --said
+
+mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md, hours
+	$(TOOL)/mutation.py docs/mutation.md
+
+wild: $(INSTALLED)  ## mistakes written without sight of the catalogue, diagnosed: docs/wild.md, hours
+	$(TOOL)/wild.py docs/wild.md
+
+fingerprints: $(INSTALLED)  ## freezes new cases
+	$(TOOL)/fingerprints.py
+
+bench: $(INSTALLED)  ## ours beside every peer, interleaved: docs/performance/; then `make performance`
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
-	$(BIN)/rosettaformer bench
+	$(BIN)/rosettaformer bench --data docs/performance
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -28,7 +28,7 @@ def tensors(family: Family) -> str:
 def entries(family: Family) -> str:
     """A row for every entry of config.json that is honoured, then those of which one value is supported."""
     rows = [f"| `{entry.name}` | {_list(entry.fields)} | {_list(entry.words) or 'any'} |" for entry in family.entries]
-    rows += [f"| `{name}` | | `{json.dumps(value)}` alone |" for name, value in family.only.items()]
+    rows += [f"| `{name}` | | only `{json.dumps(value)}` |" for name, value in family.only.items()]
     return "\n".join(["| entry | field | values |", "|---|---|---|", *rows])
 
 

@@ -18,7 +18,7 @@ DECLARED = ("make check", "make test", "python -m venv .venv && . .venv/bin/acti
 
 
 class Block(NamedTuple):
-    """A block of code: in which section, in which language (indented lines are of the shell), and what it says."""
+    """A block of code: in which section ("" before the first), in which language (indented lines are of the shell), and what it says."""
 
     section: str
     language: str
@@ -28,7 +28,7 @@ class Block(NamedTuple):
 def blocks(page: Path) -> list[Block]:
     """The blocks of a document, in their order."""
     found = []
-    for section in re.split(r"^##+ ", page.read_text(), flags=re.MULTILINE)[1:]:
+    for section in re.split(r"^##+ ", f"\n{page.read_text()}", flags=re.MULTILINE):
         title, _, text = section.partition("\n")
         for language, fenced, indented in BLOCK.findall(text):
             found.append(Block(title, "sh" if indented else language or "output", indented or fenced))

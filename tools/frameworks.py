@@ -1,6 +1,6 @@
 """Runs every action of users in the three frameworks and writes docs/frameworks.md.
 
-python tools/frameworks.py docs/frameworks.md
+`make frameworks` is the command.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Whether diagnosis names what is wrong: every defect put into the reference, and named from the outputs alone.
 
-`python tools/mutation.py docs/mutation.md` writes the page (`make mutation`). The altered reference that stands for a port adds in an order
+`make mutation` writes the page. The altered reference that stands for a port adds in an order
 of its own, which none of the orders of `tolerance` has, so that no answer is equal bit for bit.
 """
 

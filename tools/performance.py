@@ -93,6 +93,17 @@ def _faster(table: Table, framework: str, word: str) -> str:
     return f"{float(plain['median ms']) / float(other['median ms']):.1f}" if plain and other else ""
 
 
+def _to_ctranslate2(table: Table, *words: str) -> float:
+    """The time of our fastest row of any framework in units of CTranslate2's, in the same precision."""
+    ours = min(float(row["median ms"]) for port in PORTS if (row := table.ours(port, *words)))
+    peers = [
+        float(row["median ms"])
+        for name, row in table.rows.items()
+        if name.startswith("CTranslate2") and ("int8" in name) == ("int8" in words)
+    ]
+    return ours / peers[0]
+
+
 def _further(found: dict[str, Table]) -> Iterator[str]:
     """What no ratio to a peer says."""
     numpy = [float(found[f"W1 {share} %"].rows[name]["median ms"]) for share in (0, 20, 50)
@@ -104,9 +115,15 @@ def _further(found: dict[str, Table]) -> Iterator[str]:
         yield f"- {what}, the rate of the framework's own matrix products that is reached: {shares}."
     memory = ", ".join(f"{port} {row['MiB']} MiB" for port in PORTS if (row := found["W6"].ours(port)))
     yield f"- Encoder of 2,048 tokens, memory, which grows linearly with the length: {memory}."
-    best = {name: min((row["to the best"] for port in PORTS if (row := found[name].ours(port))), key=float)
-            for name in ("W3", "W4", "W9")}  # fmt: skip
-    yield f"- The fastest port to the fastest peer of all, which is CTranslate2: greedy {best['W3']}, beams {best['W4']}, GPT-2 {best['W9']}."
+    against = (
+        ("W3", "greedy"),
+        ("W4", "beams"),
+        ("W8", "BERT base as a snapshot", "snapshot"),
+        ("W9", "GPT-2"),
+        ("W10", "greedy in int8", "int8"),
+    )
+    ratios = ", ".join(f"{what} {_to_ctranslate2(found[name], *words):.2f}" for name, what, *words in against)
+    yield f"- The fastest port to CTranslate2: {ratios}."
     snapshot = found["W8"].ours("torch", "snapshot")
     yield f"- BERT base as a snapshot for inference (`fused`, torch): {snapshot['ratio'] if snapshot else ''} of transformers compiled."
     for name, word, what in (
@@ -129,21 +146,23 @@ def page(found: dict[str, Table]) -> str:
         "",
         made_by("performance"),
         "",
-        "A number is our median time in units of the time of the framework's best peer, both measured in one run in turns; below 1 ours takes",
-        "less. The peers are `torch.nn.Transformer`, Hugging Face's models, x-transformers and CTranslate2; Keras layers and KerasHub; Flax NNX",
-        "and Linen. A row is timed only if it gives the reference's answer. \\* marks a ratio to a peer of another architecture.",
+        "A number is our median time in units of the time of the framework's best peer, both measured in one run in turns; below 1",
+        "ours takes less. The peers are `torch.nn.Transformer`, Hugging Face's models, x-transformers and CTranslate2; Keras layers",
+        "and KerasHub; Flax NNX and Linen. A row is timed only if it gives the reference's answer. \\* marks a ratio to a peer of",
+        "another architecture.",
         "",
         "| work | aim | torch | tf | jax |",
         "|---|---|---|---|---|",
         *rows,
         "",
-        "W1 and W2 are the paper's base model at batch 16 of 64 tokens; padding stands at the right of rows whose lengths are spread evenly, and",
-        "the ports leave it out of their products.",
+        "W1 and W2 are the paper's base model at batch 16 of 64 tokens; padding stands at the right of rows whose lengths are spread",
+        "evenly, and the ports leave it out of their products.",
         "",
         *_further(found),
         "",
-        "[performance-notes.md](performance-notes.md) says what bounds the rows that miss their aim, what searches in int8 gain and cost, where",
-        "compiled programs are kept, and where the time of `check` goes. Time and memory against length, batch and new tokens:",
+        "[performance-notes.md](performance-notes.md) says what bounds the rows that miss their aim, what searches in int8 gain and",
+        "cost, where compiled programs are kept, and where the time of `check` goes. Time and memory against length, batch and new",
+        "tokens:",
         "",
         "![Time and memory against length, batch and new tokens](scaling.png)",
         "",
@@ -153,9 +172,9 @@ def page(found: dict[str, Table]) -> str:
         "",
         "## The tables",
         "",
-        "`docs/performance/` holds every row with its median, quartiles, least time, compile time and memory, the command that measured it, and",
-        "its environment. `make bench` measures all of them anew: `rosettaformer bench --data docs/performance --plot docs/scaling.png`, with",
-        "`--workload W1` for some, `--scaling` and `--first` for the others.",
+        "`docs/performance/` holds every row with its median, quartiles, least time, compile time and memory, the command that",
+        "measured it, and its environment. `make bench` measures all of them anew: `rosettaformer bench --data docs/performance",
+        "--plot docs/scaling.png`, with `--workload W1` for some, `--scaling` and `--first` for the others.",
         "",
         *files,
     ]

@@ -20,12 +20,12 @@ from invoke import invoke, refused
 from reference_numpy import decoding, parameters
 from reference_numpy.training import Trainer
 from reference_numpy.transformer import training_loss, transformer
-from rosettaformer.benchmarks import answers, measure, peer_process, problem, report, rows, worker
+from rosettaformer.benchmarks import answers, data, measure, peer_process, problem, report, rows, worker
 from rosettaformer.benchmarks.workloads import SCALING, WORKLOADS, Task, tiny
 from rosettaformer.commands import bench as command
 
 HOUSE = Path(__file__).resolve().parents[2]
-PAGE = (HOUSE / "docs" / "performance.md").read_text()
+DATA = HOUSE / "docs" / "performance"
 TASKS = {name: tiny(tasks[name in ("W1", "W2")]) for name, tasks in WORKLOADS.items()}  # of the three shares of padding a fifth
 FORWARD, TRAINING, GREEDY, BEAM, ENCODER = (TASKS[name] for name in ("W1", "W2", "W3", "W4", "W6"))
 BERT, GPT2 = TASKS["W8"], TASKS["W9"]
@@ -462,7 +462,7 @@ def test_marian_has_our_logits(peers: Peers) -> None:
 
 def test_processes_measure_and_everything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = {name: tmp_path / f"numbers.{name}" for name in ("json", "md", "png")}
-    arguments = ["--json", str(out["json"]), "--markdown", str(out["md"])]
+    arguments = ["--json", str(out["json"]), "--markdown", str(out["md"]), "--data", str(tmp_path / "data")]
     if importlib.util.find_spec("matplotlib"):
         arguments += ["--plot", str(out["png"])]
     line = ["bench", "--size", "tiny", "--workload", "W1,W6", "--framework", "numpy", "--rounds", "2", "--threads", "1", *arguments]
@@ -481,7 +481,8 @@ def test_processes_measure_and_everything_is_written(monkeypatch: pytest.MonkeyP
     page = out["md"].read_text()
     assert page.count("| reference_numpy |") == 4
     assert shlex.join(["rosettaformer", *line]) in page
-    assert sorted(tmp_path.iterdir()) == sorted(path for path in out.values() if path.exists())
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "data", *(path for path in out.values() if path.exists())])
+    assert len([*(tmp_path / "data").iterdir()]) == 4
 
 
 @pytest.mark.exhaustive
@@ -539,8 +540,17 @@ def test_a_page_keeps_what_is_not_measured_anew() -> None:
     assert "0.833" in again  # ms a token
 
 
-def test_the_page_in_the_docs_can_be_written_again() -> None:
-    assert report.merged(PAGE, []) == PAGE
+def test_tables_are_written_as_data_and_the_others_stay(tmp_path: Path) -> None:
+    results = [rows.Result("torch", "ours", median_ms=2.0, min_ms=1.0, quartiles_ms=(1.0, 3.0))]
+    found = report.Report("rosettaformer bench", 9, {"CPU": "x", "cores": "2"}, [(FORWARD, results)])
+    (tmp_path / "w9.json").write_text("{}")
+    data.write(tmp_path, report.markdown(found))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["w1-20.json", "w9.json"]
+    table = json.loads((tmp_path / "w1-20.json").read_text())
+    assert table["rows"] == [["ours", "2.00", "1.00 - 3.00", "1.00"]]
+    assert (table["measured"], table["environment"]) == ("Median of 9 rounds, by `rosettaformer bench`", ["CPU: x", "cores: 2"])
+    for path in DATA.iterdir():
+        assert json.loads(path.read_text()).keys() == table.keys(), path.name
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import numpy as np
 
 from impl_tf.decoding import Searcher
-from impl_tf.programs.compiled import compiled
 from impl_tf.layers import DecoderLayer, EncoderLayer
+from impl_tf.programs.compiled import compiled
 from impl_tf.stacks import Encoder
 from reference_numpy import layers
 

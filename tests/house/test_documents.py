@@ -2,6 +2,8 @@
 
 import re
 
+import files
+import performance
 import pytest
 from documents import DOCUMENTS, HOUSE, made_by, made_of, stamped
 
@@ -20,6 +22,12 @@ def test_what_is_recorded_is_of_this_version() -> None:
     assert sum(map(len, shown.values())) > 20
     old = [str(page.relative_to(HOUSE)) for page, versions in shown.items() if {*versions} - {str(SUITE_VERSION)}]
     assert not old, f"{', '.join(old)} must be recorded anew: make docs"
+
+
+def test_what_is_made_in_a_moment_is_what_its_command_makes() -> None:
+    assert files.PAGE.read_text() == files.page(), "make files"
+    assert performance.PAGE.read_text() == performance.page(performance.tables()), "make performance"
+    assert len(performance.PAGE.read_text().splitlines()) <= 80
 
 
 def test_make_docs_makes_every_document() -> None:

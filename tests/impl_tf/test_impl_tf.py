@@ -14,13 +14,13 @@ from impl_tf import weights  # noqa: E402
 from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
 from impl_tf.embedding import Embedding  # noqa: E402
-from impl_tf.kernels import attention  # noqa: E402
-from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.feed_forward import FeedForward  # noqa: E402
 from impl_tf.framework import keras  # noqa: E402
+from impl_tf.kernels import attention  # noqa: E402
 from impl_tf.loss import cross_entropy  # noqa: E402
 from impl_tf.normalization import LayerNorm  # noqa: E402
 from impl_tf.positional_encoding import positional_encoding  # noqa: E402
+from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.sampling import truncate  # noqa: E402
 from impl_tf.stacks import Encoder  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402

@@ -11,10 +11,10 @@ tf = pytest.importorskip("tensorflow")
 from impl_tf import weights  # noqa: E402
 from impl_tf.decoding import Searcher  # noqa: E402
 from impl_tf.embedding import SegmentEmbedding  # noqa: E402
-from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.framework import keras  # noqa: E402
 from impl_tf.heads import Classifier, MaskedLanguageHead, Pooler  # noqa: E402
 from impl_tf.positional_encoding import PositionEmbedding  # noqa: E402
+from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.training import Trainer  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, decoding, parameters, preset  # noqa: E402

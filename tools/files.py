@@ -1,0 +1,137 @@
+"""Makes docs/files.md, the complete table of files, and the short one in README.md.
+
+python tools/files.py
+"""
+
+import ast
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from documents import HOUSE, made_by
+
+__all__ = ["PAGE", "README", "page", "short", "with_short"]
+
+PAGE, README = HOUSE / "docs" / "files.md", HOUSE / "README.md"
+REFERENCE, PORTS = "reference_numpy", {"impl_torch": "PyTorch", "impl_tf": "TensorFlow/Keras", "impl_jax": "JAX/Flax"}
+# What the README shows: the file of each topic.
+SHORT = {
+    "token embedding, logits": "embedding",
+    "positions": "positional_encoding",
+    "attention": "attention",
+    "feed-forward, activations": "feed_forward",
+    "layer normalisation": "normalization",
+    "encoder and decoder layer": "layers",
+    "the whole model": "transformer",
+    "encoder-only, its heads": "encoder_only",
+    "loss": "loss",
+    "training run": "training",
+    "key/value cache": "cache",
+    "greedy, sampling, beams": "decoding",
+}
+FILES = re.compile(r"(?<=<!-- files -->\n)(?:\|.*\n)*")
+
+
+def says(path: Path) -> str:
+    """The first sentence of a file's docstring."""
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) ", text)[0].rstrip(".:").replace("|", "\\|")
+
+
+def modules(folder: str) -> dict[str, Path]:
+    """The files of a folder by their names, without those that only mark it."""
+    found = sorted((HOUSE / folder).glob("*.py"))
+    return {path.stem: path for path in found if path.stem not in ("__init__", "__main__")}
+
+
+def _link(name: str, path: str, to: str) -> str:
+    return f"[{name}]({to}{path})" if (HOUSE / path).is_file() else ""
+
+
+def _row(what: str, file: str, to: str, packages: Iterable[str]) -> str:
+    links = [_link(package.removeprefix("impl_").removeprefix("reference_"), f"{package}/{file}.py", to) for package in packages]
+    return f"| {what} | {' | '.join(links)} |"
+
+
+def short() -> str:
+    """The table of the README."""
+    head = ["| topic | reference | PyTorch | TensorFlow/Keras | JAX/Flax |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *(_row(what, file, "", (REFERENCE, *PORTS)) for what, file in SHORT.items())]) + "\n"
+
+
+def with_short(text: str) -> str:
+    """The README with this table."""
+    return FILES.sub(lambda _: short(), text)
+
+
+def _twins() -> list[str]:
+    twins = [name for name in modules(REFERENCE) if all(name in modules(port) for port in PORTS)]
+    head = ["| file | what it is | reference | PyTorch | TensorFlow/Keras | JAX/Flax |", "|---|---|---|---|---|---|"]
+    return [*head, *(_row(f"`{name}` | {says(modules(REFERENCE)[name])}", name, "../", (REFERENCE, *PORTS)) for name in twins)]
+
+
+def _reference() -> list[str]:
+    own = [(name, path) for name, path in modules(REFERENCE).items() if not all(name in modules(port) for port in PORTS)]
+    return ["| file | what it is |", "|---|---|", *(f"| [{name}](../{REFERENCE}/{name}.py) | {says(path)} |" for name, path in own)]
+
+
+def _ports(folder: str = "") -> list[str]:
+    """What the ports have beside the twins, in a folder of theirs."""
+    found = {port: modules(f"{port}/{folder}") for port in PORTS}
+    names = sorted({name for each in found.values() for name in each} - ({*modules(REFERENCE)} if not folder else set()))
+    lines = [f"| file | what it is | {' | '.join(PORTS.values())} |", "|---|---|---|---|---|"]
+    for name in names:
+        path = next(each[name] for each in found.values() if name in each)
+        lines.append(_row(f"`{name}` | {says(path)}", f"{folder}{name}", "../", PORTS))
+    return lines
+
+
+def _rooms() -> list[str]:
+    """The packages of the application, and below the judge its own."""
+    top = HOUSE / "rosettaformer"
+    rooms = sorted(path.parent for path in [*top.glob("*/__init__.py"), *top.glob("conformance/*/__init__.py")])
+    lines = [f"| [{room.relative_to(top)}/](../{room.relative_to(HOUSE)}) | {says(room / '__init__.py')} |" for room in rooms]
+    return ["| folder of `rosettaformer` | what it is |", "|---|---|", *lines]
+
+
+def page() -> str:
+    """The complete table."""
+    folders = sorted({path.name for port in PORTS for path in (HOUSE / port).iterdir() if (path / "__init__.py").is_file()})
+    lines = [
+        "# Which file do I read?",
+        "",
+        made_by("files"),
+        "",
+        "## Twins",
+        "",
+        "A file of the reference and its twins have the same name, the same public names in the same order, and the same argument",
+        "names. `tests/` holds that.",
+        "",
+        *_twins(),
+        "",
+        "## The reference only",
+        "",
+        "Declarations and checks that all four packages share, and what NumPy needs for itself.",
+        "",
+        *_reference(),
+        "",
+        "## The ports beside their twins",
+        "",
+        *_ports(),
+        *(line for folder in folders for line in ("", f"### `{folder}/`", "", *_ports(f"{folder}/"))),
+        "",
+        "## The judge and the tools around it",
+        "",
+        *_rooms(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Writes both."""
+    PAGE.write_text(page(), encoding="utf-8")
+    README.write_text(with_short(README.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
