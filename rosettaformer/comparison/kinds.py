@@ -1,7 +1,10 @@
 """The layers that frameworks have in common: what kind a class is, its variables' roles and axes, and its settings under one name each."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from ..modules.words import IN_PROJECTION
 
 __all__ = ["CONVENTIONS", "KINDS", "SPATIAL", "kind_of", "roles", "settings"]
 
@@ -42,7 +45,7 @@ _NORM = {
     "flax": {"scale": "scale", "offset": "bias", "mean": "mean", "variance": "var"},
 }
 _KERNEL = {"torch": "weight", "keras": "kernel", "flax": "kernel"}
-_ATTENTION = {"keras": ("query", "key", "value", "attention_output"), "flax": ("query", "key", "value", "out")}
+_OUTPUT = {"keras": "attention_output", "flax": "out"}
 
 Rows = dict[str, tuple[str, str]]  # native name -> role, axes
 
@@ -100,24 +103,23 @@ def _attention(framework: str) -> Rows:
     if framework == "torch":
         parts = {
             f"in_proj_{end}[{name}]": (f"{name}.{role}", axes)
-            for name in ("query", "key", "value")
+            for name in IN_PROJECTION
             for end, role, axes in (("weight", "kernel", "(h k) d"), ("bias", "bias", "(h k)"))
         }
-        separate = {
-            f"{letter}_proj_weight": (f"{name}.kernel", "(h k) d") for letter, name in zip("qkv", _ATTENTION["keras"], strict=False)
-        }
+        separate = {f"{letter}_proj_weight": (f"{name}.kernel", "(h k) d") for letter, name in zip("qkv", IN_PROJECTION, strict=True)}
         return parts | separate | {"out_proj.weight": ("output.kernel", "d (h k)"), "out_proj.bias": ("output.bias", "d")}
-    *inner, out = _ATTENTION[framework]
-    rows = {f"{name}.{end}": (f"{name}.{end}", axes) for name in inner for end, axes in (("kernel", "d h k"), ("bias", "h k"))}
+    out = _OUTPUT[framework]
+    rows = {f"{name}.{end}": (f"{name}.{end}", axes) for name in IN_PROJECTION for end, axes in (("kernel", "d h k"), ("bias", "h k"))}
     return rows | {f"{out}.kernel": ("output.kernel", "h k d"), f"{out}.bias": ("output.bias", "d")}
 
 
-def settings(framework: str, kind: str, module: Any, rank: int) -> dict[str, Any]:
-    """What the layer's hyperparameters are, as far as its framework shows them. rank: the axes in space of a convolution or a pool.
+def settings(framework: str, kind: str, module: Any) -> dict[str, Any]:
+    """What the layer's hyperparameters are, as far as its framework shows them.
 
     momentum is the share of the running statistics that a step keeps. padding is (low, high) of each axis, SAME or VALID.
     """
     found: dict[str, Any] = {}
+    rank = _rank(module)
 
     def add(name: str, *attributes: str, of: Callable[[Any], Any] = lambda value: value) -> None:
         for attribute in attributes:
@@ -159,6 +161,15 @@ def settings(framework: str, kind: str, module: Any, rank: int) -> dict[str, Any
     if kind == "attention":
         add("heads", "num_heads", "_num_heads", of=int)
     return found
+
+
+def _rank(module: Any) -> int:
+    """The number of axes in space of a convolution or a pool."""
+    size = getattr(module, "kernel_size", None) or getattr(module, "pool_size", None) or ()
+    if isinstance(size, (tuple, list)):
+        return len(size)
+    numbered = re.search(r"([123])d$", type(module).__name__)
+    return int(numbered[1]) if numbered else 1
 
 
 def _each(rank: int) -> Callable[[Any], Any]:

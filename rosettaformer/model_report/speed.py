@@ -12,7 +12,7 @@ import numpy as np
 from ..benchmarks.answers import BOUNDS, LOSS_BOUNDS
 from ..benchmarks.measure import PAUSE
 from ..processes import Answer
-from .layers import whole_case
+from .layer_errors import whole_case
 from .subject import Subject
 from .training import Plan
 

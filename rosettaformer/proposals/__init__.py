@@ -7,10 +7,10 @@ from typing import Any
 from reference_numpy.config import POSITIONS
 from reference_numpy.suggestions import known
 
+from .component_inputs import INPUTS
 from .draft import Choice, Draft
 from .drafting import drafted
 from .failures import TooLong, failure
-from .inputs import INPUTS
 from .quiet import quiet
 from .source import loaded
 from .trying import decide, said

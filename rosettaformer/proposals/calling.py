@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..conformance.ports.adapters.derived import inputs_of
 from ..modules.arguments import training_flag
-from .inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_model
+from .component_inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_model
 from .masks import candidates, lengths, side
 from .vocabulary import SEGMENTS, SOURCE, TARGET, role_of, tokens
 

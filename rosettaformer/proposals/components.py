@@ -5,11 +5,11 @@ from typing import Any
 
 from reference_numpy import parameters, preset
 
+from .component_inputs import INPUTS, OTHER_DIVISION
 from .draft import named_rows
-from .inputs import INPUTS, OTHER_DIVISION
-from .matching import Match, matched
+from .parameter_leaves import Leaf
+from .parameter_matching import Match, matched
 from .subject import letters
-from .walking import Leaf
 
 __all__ = ["component_of", "crosses"]
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from . import construction, fields, walking
+from . import construction, fields, parameter_leaves
 from .calling import called
+from .component_inputs import OF_ITSELF, is_model
 from .components import component_of, crosses
 from .draft import Choice, Draft, canonical, named_rows
-from .inputs import OF_ITSELF, is_model
-from .matching import Match, matched
 from .orders import choices_of
 from .outer import outer_embeddings
+from .parameter_matching import Match, matched
 from .running import is_causal, start
 from .source import Source
 from .subject import Subject, letters
@@ -48,7 +48,7 @@ def _component(subject: Subject) -> str:
     """What the module is, by its parameters, and by its arguments where these say that it attends to its own input alone."""
     found = component_of(subject.leaves, subject.sizes)
     own = OF_ITSELF.get(found)
-    return own if own and "itself" in called(found, walking.signature(subject.module), subject.adapter).given.values() else found
+    return own if own and "itself" in called(found, parameter_leaves.signature(subject.module), subject.adapter).given.values() else found
 
 
 def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: bool = False) -> Draft:
@@ -62,7 +62,7 @@ def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: b
         _require_model(component, found, source.name)
     alone = component == "transformer" and not found.shown["encoder_layers"]
     alone = alone or (component in ("decoder_layer", "decoder", "token_decoder") and not crosses(found.root))
-    call = called(component, walking.signature(module), subject.adapter, alone, crossed, by_row)
+    call = called(component, parameter_leaves.signature(module), subject.adapter, alone, crossed, by_row)
     if "itself" in call.given.values():
         raise ValueError(
             f"{source.name} attends to its own input alone, and the cases of {component} have queries and memory that differ; "

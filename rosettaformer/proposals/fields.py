@@ -6,8 +6,8 @@ from typing import Any
 from reference_numpy.config import ACTIVATIONS
 
 from ..conformance.reference.components import model_of
+from .component_inputs import has_norms, is_fed_forward, is_model
 from .draft import Choice, Draft
-from .inputs import has_norms, is_fed_forward, is_model
 
 __all__ = ["GUESSED", "choices", "fixed"]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from .layers import LayerMatching, common
+from .layer_parts import LayerMatching, common
+from .parameter_leaves import Leaf
 from .parts import Part
-from .walking import Leaf
 
 __all__ = ["HeadMatching"]
 

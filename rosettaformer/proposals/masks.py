@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..conformance.ports.adapters.derived import stands_for
-from .inputs import INPUTS, OF_MEMORY, is_model
+from .component_inputs import INPUTS, OF_MEMORY, is_model
 from .vocabulary import TARGET, tokens
 
 __all__ = ["candidates", "lengths", "side"]

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .parameter_leaves import Leaf
 from .shapes import layouts
 from .vocabulary import ATTENTION, FUSED, OFFSETS, role_of, tokens, within
-from .walking import Leaf
 
 __all__ = ["Part", "PartMatching", "Row"]
 

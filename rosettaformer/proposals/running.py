@@ -17,9 +17,9 @@ from ..conformance.case import Case
 from ..conformance.defects import Defect
 from ..conformance.diagnosis import altered
 from ..conformance.reference.components import answer
+from .component_inputs import is_model
 from .draft import Choice, Draft, Settings
 from .failures import FAILURES, failure, limited
-from .inputs import is_model
 from .trials import FIRST, trial_cases
 from .writing import written
 

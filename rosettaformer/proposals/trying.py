@@ -7,8 +7,8 @@ from typing import Any
 
 from ..conformance.defects import Defect
 from ..conformance.defects.deviation import DEFECTS as DEVIATIONS
+from .component_inputs import is_model
 from .draft import Choice, Draft
-from .inputs import is_model
 from .running import SAME, TRIED, Trials, combinations, with_values
 
 __all__ = ["decide", "said"]

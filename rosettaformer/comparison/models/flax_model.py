@@ -14,28 +14,13 @@ from impl_jax.framework import settings
 
 from ...modules import arguments
 from ...modules import jax as face
-from .. import kinds
-from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, Variable, rounded
+from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, rounded
 from .layer_calls import tensors
 
-__all__ = ["CPU", "FlaxModel", "own_variables"]
+__all__ = ["CPU", "FlaxModel"]
 
 CPU = "cpu"  # the device of every comparison
 Values = Mapping[str, jax.Array]
-
-
-def own_variables(path: str, kind: str, module: Any, owned: Mapping[str, tuple[Any, bool]]) -> list[Variable]:
-    """The variables of one layer: relative name -> (value, whether it is a parameter)."""
-    kernel = next((value for name, (value, _) in owned.items() if name == "kernel"), None)
-    rows = kinds.roles("flax", kind, module, 0 if kernel is None else kernel.ndim)
-    sizes = {"i": getattr(module, "feature_group_count", 1) or 1} if "convolution" in kind else {}
-    found = []
-    for name, (value, trainable) in owned.items():
-        role, axes = rows.get(name, ("", ""))
-        found.append(
-            Variable(f"{path}.{name}".lstrip("."), path, role, axes, tuple(value.shape), trainable, sizes, trainable or bool(role))
-        )
-    return found
 
 
 class FlaxModel(Model):

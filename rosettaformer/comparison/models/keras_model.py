@@ -21,7 +21,7 @@ from ...modules import arguments
 from ...modules import keras as face
 from .. import kinds
 from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Layer, LayerCall, Model, Variable, rounded
-from .layer_calls import Record, layers, tensors
+from .layer_calls import Record, described, layers, own_variables, tensors
 
 __all__ = ["KerasModel"]
 
@@ -72,24 +72,13 @@ class KerasModel(Model):
         yield from layers("keras", face.paths(self._models[dtype]))
 
     def layers(self) -> list[Layer]:
-        found = []
-        for path, layer, kind in self._layers("float32"):
-            size = getattr(layer, "kernel_size", None) or getattr(layer, "pool_size", None) or ()
-            rank = len(size) if isinstance(size, (tuple, list)) else 1
-            found.append(Layer(path, kind, type(layer).__name__, kinds.settings("keras", kind, layer, rank)))
-        return found
+        return described("keras", self._layers("float32"))
 
     def variables(self) -> list[Variable]:
         found = []
         for path, layer, kind, owned in self._owned("float32"):
-            kernel = next((variable for name, variable in owned.items() if name.endswith("kernel")), None)
-            rows = kinds.roles("keras", kind, layer, len(kernel.shape) if kernel is not None and kind != "attention" else 0)
-            for name, variable in owned.items():
-                role, axes = rows.get(name, ("", ""))
-                full, sizes = f"{path}.{name}".lstrip("."), {"i": getattr(layer, "groups", 1)} if "convolution" in kind else {}
-                trainable = bool(variable.trainable)
-                required = trainable or bool(role)
-                found.append(Variable(full, path, role, axes, tuple(variable.shape), trainable, sizes, required))
+            held = {name: (variable, bool(variable.trainable)) for name, variable in owned.items()}
+            found += own_variables("keras", path, kind, layer, held)
         return found
 
     def _owned(self, dtype: str) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:

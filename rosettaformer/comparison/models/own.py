@@ -20,6 +20,7 @@ from ...conformance.reference.components import forward_of, signature_of
 from .base import Model, Translation
 from .canonical import Canonical, Component
 from .reference_model import ReferenceModel, inputs_of
+from .wrapping import wrapped
 
 __all__ = ["of_checkpoint", "of_component"]
 
@@ -51,8 +52,6 @@ def of_checkpoint(path: Path, backend: str) -> Model:
         kind = importlib.import_module("keras").config.floatx() if backend == "tf" else "float32"
         return transformer(backend, config, {name: array.astype(kind) for name, array in values.items()})
 
-    from ..opening import wrapped
-
     model = wrapped(make(), make, str(path), method)
     return Canonical(
         model,
@@ -80,8 +79,6 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
 
     def make() -> Any:
         return build(config, _dtype(port.module.framework))
-
-    from ..opening import wrapped
 
     model = wrapped(make(), make, f"{file}: {component}")
     called = port.adapter.calls.around(None, case, list)

@@ -8,13 +8,15 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
-from .rename import Rename
+from ...modules.words import ATTENDS, EMBEDS, PROJECTED
+from .rename_table import Rename
 
 __all__ = ["Network", "layers", "normal"]
 
 ALIKE = {"dense_io": "dense", "depthwise_convolution": "convolution"}
-SYNONYMS = {"q": "query", "k": "key", "v": "value", "conv": "convolution", "bn": "norm", "ln": "norm", "fc": "dense", "linear": "dense",
-            "attn": "attention", "emb": "embedding", "embed": "embedding"}  # fmt: skip
+SYNONYMS = {word: meant for meant, several in PROJECTED.items() for word in several}
+SYNONYMS |= dict.fromkeys(ATTENDS, "attention") | dict.fromkeys(EMBEDS, "embedding")
+SYNONYMS |= {"conv": "convolution", "bn": "norm", "ln": "norm", "fc": "dense", "linear": "dense"}
 MAIN = ("kernel", "table", "scale", "query.kernel")
 
 

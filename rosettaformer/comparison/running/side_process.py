@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..backends import MissingBackend
-from ..processes import Child
+from ...backends import MissingBackend
+from ...processes import Child
 from .sides import Side
 
 __all__ = ["Failed", "Process", "answers", "both"]
@@ -33,7 +33,7 @@ class Process:
 
     def __init__(self, side: Side, which: str, limit: float, threads: int) -> None:
         self.side, self.which, self._limit = side, which, limit
-        self._child = Child(f"{__package__}.server", json.dumps(side.plain()), threads, "the side")
+        self._child = Child(f"{__package__}.comparison_server", json.dumps(side.plain()), threads, "the side")
         self._waiting = "start"
 
     def start(self) -> dict[str, Any]:

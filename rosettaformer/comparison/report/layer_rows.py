@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from . import axes, kinds
+from .. import axes, kinds
+from ..matching.layer_matching import Network
+from ..matching.variable_matching import Pair
+from ..running.side_process import Process
 from .activations import ACTIVATIONS
-from .first import first
-from .matching import Network
+from .first_divergence import first
 from .noise import Difference, difference
-from .process import Process
-from .variables import Pair
 
 __all__ = ["Row", "Rows", "worst"]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..reading import read_toml
+from ...reading import read_toml
 
 __all__ = ["Rename", "Row", "read", "written"]
 

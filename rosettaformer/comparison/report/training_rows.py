@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from . import axes, weights
+from .. import axes
+from ..matching import weight_layout
+from ..matching.variable_matching import Pair
+from ..running.side_process import Failed, Process, both
 from .noise import Difference, difference
-from .process import Failed, Process, both
-from .variables import Pair
 
 __all__ = ["OPTIMIZERS", "gradients", "steps"]
 
@@ -40,7 +41,7 @@ def _transposed(array: np.ndarray, order: Sequence[int] | None) -> np.ndarray:
 
 
 def _carried(arrays: Mapping[str, np.ndarray], pair: Pair) -> np.ndarray:
-    return weights.carried(arrays[pair["right"]], pair["right_axes"], pair["left_axes"], pair["sizes"])
+    return weight_layout.carried(arrays[pair["right"]], pair["right_axes"], pair["left_axes"], pair["sizes"])
 
 
 def steps(sides: Sequence[Process], table: Sequence[Pair], rows: Any) -> dict[str, Any]:

@@ -4,9 +4,9 @@ import itertools
 import re
 from collections.abc import Iterable
 
+from .parameter_leaves import Leaf
 from .parts import Part, PartMatching
 from .vocabulary import ATTENDS, CROSS, FEEDS, SELF, tokens, within
-from .walking import Leaf
 
 __all__ = ["LayerMatching", "common", "natural"]
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from .process import Failed, Process
+from .side_process import Failed, Process
 
 __all__ = ["MODES", "timed"]
 

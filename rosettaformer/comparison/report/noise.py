@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ..conformance.compare import HIGHEST
-from ..conformance.reference.tolerance import MAX_FACTOR, ulp
+from ...conformance.compare import HIGHEST
+from ...conformance.reference.tolerance import MAX_FACTOR, ulp
 
 __all__ = ["VERDICTS", "WIDER", "Difference", "difference"]
 

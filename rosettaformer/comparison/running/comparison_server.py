@@ -1,4 +1,4 @@
-"""The process of one side: `python -m rosettaformer.comparison.server SIDE`, asked by `process.Process`.
+"""The process of one side: `python -m rosettaformer.comparison.running.comparison_server SIDE`, asked by `side_process.Process`.
 
 SIDE is `Side.plain()` as JSON. A question is the name of a method of `Server` and its arguments.
 """
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import MissingBackend
-from ..benchmarks.worker import resident
-from ..processes import Answer, message, serve_methods, words
-from .models.base import DTYPES, Model, Rounding, rounded
+from ...backends import MissingBackend
+from ...benchmarks.worker import resident
+from ...processes import Answer, message, serve_methods, words
+from ..models.base import DTYPES, Model, Rounding, rounded
 from .opening import opened, port_of
 from .sides import Side
 

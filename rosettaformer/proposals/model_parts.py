@@ -1,10 +1,10 @@
 """Whole models: their stacks, the tables of tokens, positions and segments, and the norms around the layers."""
 
 from .heads import HeadMatching
-from .layers import natural
+from .layer_parts import natural
+from .parameter_leaves import Leaf
 from .parts import Part
 from .vocabulary import EMBEDS, POSITIONS, SEGMENTS, SOURCE, TARGET, tokens
-from .walking import Leaf
 
 __all__ = ["ModelMatching"]
 

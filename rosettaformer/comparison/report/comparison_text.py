@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..conformance.compare import HIGHEST
-from .trained import CONVENTION
+from ...conformance.compare import HIGHEST
+from .training_rows import CONVENTION
 
 __all__ = ["render", "sentences", "units", "verdict"]
 

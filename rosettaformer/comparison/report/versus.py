@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..conformance.compare import HIGHEST
-from ..reading import read_json
-from .run import VERSION
+from ...conformance.compare import HIGHEST
+from ...reading import read_json
 
-__all__ = ["WORSE", "read", "versus"]
+__all__ = ["VERSION", "WORSE", "read", "versus"]
 
+VERSION = 1  # of the JSON of a report
 WORSE = 4.0  # a row got worse where its error grew by more noise units than this, and by more than this factor; or its verdict did
 ORDER = ("equal", "not comparable", "convention", "rounding", "differs")
 

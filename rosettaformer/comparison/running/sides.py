@@ -8,8 +8,8 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS
-from ..conformance.ports.port import PORTS
+from ...backends import BACKENDS
+from ...conformance.ports.port import PORTS
 
 __all__ = ["FORMS", "Side", "parse", "setting"]
 

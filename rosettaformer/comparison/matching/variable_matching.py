@@ -5,9 +5,9 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
-from . import weights
-from .matching import Network, normal
-from .rename import Rename
+from . import weight_layout
+from .layer_matching import Network, normal
+from .rename_table import Rename
 
 __all__ = ["Pair", "pairs"]
 
@@ -107,7 +107,7 @@ def _with_axes(
         axes = (axes[0].replace("i", groups[0]), axes[1].replace("i", groups[1]))
         known |= {letter: size for letter, (_, size) in zip("PQRSTU", sorted(_both(flattened)[0]), strict=False)}
         how = f"{how}, flattened"
-    left_axes, right_axes, sizes = weights.solved((axes[0], one["shape"]), (axes[1], other["shape"]), known)
+    left_axes, right_axes, sizes = weight_layout.solved((axes[0], one["shape"]), (axes[1], other["shape"]), known)
     return pair | {"left_axes": left_axes, "right_axes": right_axes, "sizes": sizes, "how": how}
 
 
