@@ -1,4 +1,4 @@
-"""The layers that frameworks have in common: what kind a class is, its variables' roles and axes, and its settings under one name each."""
+"""Describes the layers that frameworks have in common: kinds of classes, roles and axes of variables, and hyperparameters."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ Rows = dict[str, tuple[str, str]]  # native name -> role, axes
 
 
 def kind_of(framework: str, module: Any) -> str:
-    """The kind of a layer; empty where its class is none that is known."""
+    """Returns the kind of a layer; empty if its class is not known."""
     table = KINDS[framework]
     for cls in type(module).__mro__:
         if (found := table.get(cls.__name__)) and cls.__module__.partition(".")[0] in ("torch", "keras", "flax", "transformers"):
@@ -67,9 +67,9 @@ def kind_of(framework: str, module: Any) -> str:
 
 
 def roles(framework: str, kind: str, module: Any, ndim: int) -> Rows:
-    """The variables that a layer of a kind may have: by native name the role, and the axes of the native tensor; `-y` is a reversed axis.
+    """Returns the role and the native axes of each variable that a layer of a kind may have, by native name; `-y` is a reversed axis.
 
-    ndim: that of its kernel, or 0. Axes: i inputs, o outputs, m outputs for each input, x y z in space, v rows, h heads, k head size.
+    ndim: of its kernel, or 0. Axes: i inputs, o outputs, m outputs for each input, x y z in space, v rows, h heads, k head size.
     """
     space = " ".join(SPACE[3 - (ndim - 2) :]) if ndim > 2 else ""
     kernel = _KERNEL[framework]
@@ -114,7 +114,7 @@ def _attention(framework: str) -> Rows:
 
 
 def settings(framework: str, kind: str, module: Any) -> dict[str, Any]:
-    """What the layer's hyperparameters are, as far as its framework shows them.
+    """Returns the layer's hyperparameters, as far as its framework shows them.
 
     momentum is the share of the running statistics that a step keeps. padding is (low, high) of each axis, SAME or VALID.
     """
@@ -188,7 +188,7 @@ def _padding(value: Any, rank: int) -> Any:
 
 
 def resolved(kind: str, values: Mapping[str, Any], sizes: list[int]) -> dict[str, Any]:
-    """The settings with SAME and VALID as numbers for an input of these sizes in space."""
+    """Returns the hyperparameters with SAME and VALID as numbers, for an input of these sizes in space."""
     padding, kernel = values.get("padding"), values.get("kernel_size")
     if kind == "transposed_convolution" or not isinstance(kernel, list) or len(kernel) != len(sizes):
         return dict(values)

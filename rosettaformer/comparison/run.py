@@ -1,4 +1,4 @@
-"""A comparison, from two sides to a report."""
+"""Makes the report of two sides."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -47,9 +47,9 @@ class Options:
 
 
 def compare(left: Side, right: Side, options: Options) -> dict[str, Any]:
-    """The report. Raises ValueError on bad input, `Failed` where a side gives no answer, MissingBackend.
+    """Returns the report. Raises ValueError on bad input, `Failed` if a side gives no answer, MissingBackend.
 
-    What is found of outputs and layers stands where a side has no gradients or ends in training: `failed` then says why.
+    If a side has no gradients or fails in training, the report holds outputs and layers, and `failed` says why.
     """
     sides = [Process(side, which, options.limit, options.threads) for side, which in ((left, "left"), (right, "right"))]
     try:
@@ -163,7 +163,7 @@ class _Comparison:
         return found, table
 
     def _flattened(self, calls: Sequence[Sequence[Mapping[str, Any]]], found: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-        """For layers on flattened inputs, the named axes of these on both sides, where a side has followed them."""
+        """Returns the named axes of flattened inputs on both sides, by layer, if a side has followed them."""
         result = {}
         for path, (other, _) in found.items():
             flat = [_flat(several, name) for several, name in zip(calls, (path, other), strict=True)]
@@ -173,7 +173,7 @@ class _Comparison:
         return result
 
     def _found_otherwise(self, runs: Mapping[str, Sequence[Any]]) -> bool:
-        """Whether a layer's flattened inputs are the other's in its own order of axes, and not in that of channels last."""
+        """Whether a layer's flattened inputs equal the other's in the left's own order of axes, and not with channels last."""
         for row in self._table:
             other = self._layers.get(row["layer"], ("", ""))[0]
             if not row["how"].endswith("flattened"):
@@ -216,7 +216,7 @@ class _Comparison:
 
 
 def _flat(calls: Sequence[Mapping[str, Any]], path: str) -> list[tuple[str, int]] | None:
-    """The named axes of the last axis of a layer's first input, where these are several with channels among them."""
+    """Returns the named axes of the last axis of a layer's first input, if these are several with channels among them."""
     call = next((call for call in calls if call["path"] == path and call["inputs"]), None)
     tag = call and call["input_axes"] and call["input_axes"][0]
     if not tag or len(tag[-1]) < 2 or not any(name == axes.CHANNELS for name, _ in tag[-1]):

@@ -138,13 +138,13 @@ def _give(call: Call, component: str, data: Sequence[str], arguments: Sequence[t
             call.given[name] = '"memory_bsd"'
         else:
             call.unknown.append(name)
-    for name, is_needed in arguments:  # an argument with a default, where an input has none yet
+    for name, is_needed in arguments:  # an argument with a default, if an input has none yet
         if spare and not is_needed and name not in call.given and not _named(component, name, wanted) and component != "transformer":
             call.given[name] = f'"{spare.pop(0)}"'
 
 
 def _named(component: str, name: str, wanted: Sequence[str]) -> str:
-    """The input that an argument's name means; empty where it says none."""
+    """The input that an argument's name means; empty if it says none."""
     if name in wanted:
         return name
     words, role = set(tokens(name)), role_of(name)

@@ -44,7 +44,7 @@ class Choice:
 class Draft:
     """What is known of a module.
 
-    sizes: those at which it was built. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it has none. fixed:
+    sizes: those at which it was built. alone: a decoder without an encoder. rows: of its tables of positions; 0 if it has none. fixed:
     the config fields that it fixes; shown: those of them that are guessed from its tensors. missing: the canonical parameters for which no
     tensor was found, with their axes. output: what is made of what it returns, such as `output[0]`. choices: what is open; `settings` which
     value of each is taken, `tried` those that were decided by trying, in words, `nearest` those whose values are the nearest alone,
@@ -120,7 +120,7 @@ class Draft:
 
     def built(self, settings: Settings) -> str:
         """The expression that builds the module, by these settings."""
-        text = str(self.sizes["max_positions"])  # of a buffer, where no table has that length
+        text = str(self.sizes["max_positions"])  # of a buffer, if no table has that length
         if self.sized:
             more = self.config(settings)["position_offset"] - self.spare_rows
             text = f"config.max_positions {'+' if more > 0 else '-'} {abs(more)}" if more else "config.max_positions"
@@ -205,7 +205,7 @@ def _rows(part: Part, prefix: str = "") -> Iterator[tuple[str, Row]]:
 
 
 def canonical(draft: Draft) -> dict[str, str]:
-    """The axes of the component's parameters, by canonical name; nothing where it has none."""
+    """The axes of the component's parameters, by canonical name; nothing if it has none."""
     config = preset("semillero", **{**draft.sizes, **draft.config(draft.settings)})
     try:
         return dict(parameters.axes(config, model_of(draft.component)))

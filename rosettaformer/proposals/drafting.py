@@ -20,7 +20,7 @@ __all__ = ["drafted"]
 def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str]) -> Draft:
     """What is known of the class, and with which masks and dtypes it runs where all of its parameters and arguments are known.
 
-    Raises ValueError where it cannot be built or is no component that is known here.
+    Raises ValueError if it cannot be built or is no component that is known here.
     """
     plan = construction.plan(source.make, source.name, source.module, given)
     found = Subject(source, plan, component, wanted)
@@ -52,7 +52,7 @@ def _component(subject: Subject) -> str:
 
 
 def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: bool = False) -> Draft:
-    """What is known of the module as that component. crossed, by_row: as of `called`."""
+    """What is known of the module as that component. crossed, by_row: see `called`."""
     source, plan, module, sizes = subject.source, subject.plan, subject.module, subject.sizes
     found = matched(component, list(subject.leaves), letters(sizes))
     if subject.adapter != "torch":  # where a bias cannot be taken away
@@ -93,7 +93,7 @@ def _require_model(component: str, found: Match, name: str) -> None:
 
 
 def _require_names(draft: Draft) -> None:
-    """Notes which canonical parameters have no tensor. Raises ValueError where two have one place, and where most have none."""
+    """Notes which canonical parameters have no tensor. Raises ValueError if two have one place, or if most have none."""
     names, wanted = list(named_rows(draft.match.root)), canonical(draft)
     draft.missing = [f"{name} ({axes})" for name, axes in wanted.items() if name not in names]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:

@@ -14,7 +14,7 @@ class HeadMatching(LayerMatching):
 
     def __init__(self, leaves: list[Leaf], sizes: Mapping[str, int]) -> None:
         super().__init__(leaves, sizes)
-        self.heads: list[Leaf] = []  # the kernel of the logits, where it is no table
+        self.heads: list[Leaf] = []  # the kernel of the logits, if it is no table
 
     def _encoder_heads(self, part: Part, pooling: Sequence[Leaf], predicting: Mapping[Leaf, str]) -> None:
         """The heads of an encoder alone. pooling, predicting: the dense layers that could be a pooler, and those that a norm follows."""
@@ -47,7 +47,7 @@ class HeadMatching(LayerMatching):
         self.sizes = sizes
 
     def _norm_of_head(self, dense: Leaf, norms: list[str]) -> str:
-        """The norm that follows a dense layer after the last layer, as in a masked-language head; empty where none does."""
+        """The norm that follows a dense layer after the last layer, as in a masked-language head; empty if none does."""
         around = dense.parent.rpartition(".")[0]
         if around and not any(self._feeds(leaf) for leaf in self.leaves if leaf.path.startswith(f"{around}.")):
             return next((module for module in norms if module.rpartition(".")[0] == around), "")

@@ -23,7 +23,7 @@ def candidates(
     by_row: bool,
     filled: bool = False,
 ) -> list[str]:
-    """What a mask may be given; nothing where another argument serves the same purpose.
+    """What a mask may be given; nothing if another argument serves the same purpose.
 
     by_row: without a batch axis. filled: with ones where a case has no mask.
     """

@@ -55,7 +55,7 @@ class ModelMatching(HeadMatching):
             self._encoder_heads(part, [leaf for leaf in square if leaf not in of_head], of_head)
 
     def _side(self, part: Part, side: str, natives: list[str]) -> None:
-        """A stack, where it has layers."""
+        """A stack, if it has layers."""
         if natives:
             child = Part(side, side, "")
             self._stack(child, sorted(natives, key=natural), f"{side}_layer", norms=False)
@@ -131,7 +131,7 @@ class ModelMatching(HeadMatching):
             self._table(part, "segment_embedding", "source_segment_embedding", of_segments[0], "a d")
 
     def _rows(self, leaf: Leaf) -> int:
-        """The rows of a table of vectors of the model width, which may have axes of size 1; 0 where it is none."""
+        """The rows of a table of vectors of the model width, which may have axes of size 1; 0 if it is none."""
         sizes = [size for size in leaf.shape if size != 1]
         return sizes[0] if len(leaf.shape) > 1 and len(sizes) == 2 and sizes[1] == self.sizes["d"] else 0
 

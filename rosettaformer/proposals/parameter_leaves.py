@@ -84,7 +84,7 @@ def started(module: Any, framework: str, values: Mapping[str, Any]) -> Started:
 
 
 def epsilon(module: Any, others: Sequence[Any] = ()) -> float | None:
-    """What the norms of the module add to the variance, where all say the same; None where none says it. others: what it has made."""
+    """What the norms of the module add to the variance, where all say the same; None if none says it. others: what it has made."""
     found = set()
     own = module.modules() if framework_of(module) == "torch" else attributes.parts(module)
     for node in (*own, *others):

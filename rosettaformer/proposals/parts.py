@@ -65,7 +65,7 @@ class PartMatching:
         return any(layouts(axes, " ".join(letters[cut:]), leaf.shape, self.sizes) for cut in range(1, len(letters)))
 
     def _units(self, leaf: Leaf) -> int:
-        """How many projections of attention a tensor holds; 0 where it is none."""
+        """How many projections of attention a tensor holds; 0 if it is none."""
         if sum(size != 1 for size in leaf.shape) < 2:
             return 0
         if self._serves_all_heads(leaf) or any(self._is(leaf, axes) for axes, _ in ATTENTION.values()):

@@ -33,7 +33,7 @@ class Subject:
 
     sizes: those at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked:
     whether its first call needs masks.
-    Raises ValueError where it cannot be built or called, and where it is no module of a framework.
+    Raises ValueError if it cannot be built or called, or if it is no module of a framework.
     """
 
     def __init__(self, source: Source, plan: Construction, component: str, wanted: str) -> None:
@@ -64,7 +64,7 @@ class Subject:
     def _start(self, component: str) -> parameter_leaves.Started:
         """Calls a Keras layer, or initialises a Linen module, which have no parameters before they are given inputs.
 
-        Raises ValueError where no component's inputs fit the module.
+        Raises ValueError if no component's inputs fit the module.
         """
         vocabulary = {"source_vocabulary", "target_vocabulary"} & self.plan.fields
         layers = ["encoder_layer", "decoder_layer", "multi_head_attention"]
@@ -151,7 +151,7 @@ def _last(path: str) -> str:
 
 
 def _outputs(leaf: parameter_leaves.Leaf) -> int:
-    """How many outputs a projection from the model width has; 0 where it is none."""
+    """How many outputs a projection from the model width has; 0 if it is none."""
     size = int(np.prod(leaf.shape))
     return size // WIDTH if len(leaf.shape) > 1 and WIDTH in leaf.shape and size % WIDTH == 0 else 0
 

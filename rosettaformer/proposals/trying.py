@@ -14,7 +14,7 @@ from .running import SAME, TRIED, Trials, combinations, with_values
 __all__ = ["decide", "said"]
 
 WIDE, NARROW = 1e-9, 2e-6  # between them is what constants and tables of float32 leave in float64
-APART = 10  # times the error of the best that every other value has, where a case tells them apart
+APART = 10  # times the error of the best that every other value has, if a case tells them apart
 FAR = 5  # the same, where the best is not right, but by far the nearest
 NEAR = 0.3  # the largest error of what is near
 # where a choice shows; the last two: masks of keys that are given, and of a decoder's own
@@ -81,7 +81,7 @@ def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -
 
 
 def _exact(trials: Trials, tried: Sequence[dict[str, int]], group: str) -> tuple[dict[str, int], Defect | None] | None:
-    """The first settings that give the reference's numbers, and with which deviation of the norms; None where none do."""
+    """The first settings that give the reference's numbers, and with which deviation of the norms; None if none do."""
     known = trials.draft.deviation
     possible: tuple[Defect | None, ...] = (known,) if known else (None,) if group == "all" else (None, *NORMS)
     for deviation in possible:

@@ -32,7 +32,7 @@ def tokens(path: str) -> list[str]:
 
 
 def role_of(path: str) -> str:
-    """The projection of an attention that a path names, by its last word that names one; empty where none does."""
+    """The projection of an attention that a path names, by its last word that names one; empty if none does."""
     for word in reversed(tokens(path)):
         for role in IN_PROJECTION:
             if word in _ROLES[role]:

@@ -35,7 +35,7 @@ class FlaxModel(Model):
 
     @abc.abstractmethod
     def _apply(self, values: Values, given: Mapping[str, Any], dtype: str, training: bool, twice: bool = False) -> tuple[Any, Any, Any]:
-        """The output, the values after the call, and the output of a second call where that is asked for. Nothing is dropped at random."""
+        """Returns the output, the values after the call, and the output of a second call if `twice`. Nothing is dropped at random."""
 
     def about(self) -> dict[str, Any]:
         versions = {"jax": jax.__version__, "flax": flax.__version__}
@@ -86,7 +86,7 @@ class FlaxModel(Model):
     def _stepping(
         self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str
     ) -> tuple[Callable[..., Any], Any, Callable[..., Any]]:
-        """A function of (all values, state) that makes one step, all values, and a function of them that makes the first state."""
+        """Returns a function of (all values, state) that makes one step, all values, and a function of them that makes the first state."""
         given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
         own = [jnp.asarray(array, dtype) for array in cotangents]
         adamw = optax.adamw(LEARNING_RATE, b1=BETAS[0], b2=BETAS[1], eps=EPSILON, weight_decay=DECAY)

@@ -82,7 +82,7 @@ class KerasModel(Model):
         return found
 
     def _owned(self, dtype: str) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
-        """The layers with the floating variables that each has of its own, by name."""
+        """Yields the layers, each with its own floating variables by name."""
         taken: set[int] = set()
         for path, layer, kind in sorted(self._layers(dtype), key=lambda row: -len(row[0])):
             own = [variable for variable in layer.variables if id(variable) not in taken and "float" in str(variable.dtype)]
@@ -166,7 +166,7 @@ class KerasModel(Model):
         return after, "" if first == second else "something random is active in training"
 
     def _stepping(self, dtype: str, given: Any, own: Any, optimizer: str) -> Callable[[], Any]:
-        # Keras adds its epsilon before the first correction of the bias; what it is given makes its first step that of the others.
+        # Keras adds its epsilon before the first correction of the bias; this value makes its first step equal to the others'.
         epsilon = EPSILON * (1 - BETAS[1]) ** 0.5
         adamw = {"beta_1": BETAS[0], "beta_2": BETAS[1], "epsilon": epsilon, "weight_decay": DECAY}
         stepping = keras.optimizers.SGD(LEARNING_RATE) if optimizer == "sgd" else keras.optimizers.AdamW(LEARNING_RATE, **adamw)
@@ -206,7 +206,7 @@ class KerasModel(Model):
 
 @contextlib.contextmanager
 def _default(dtype: str) -> Iterator[None]:
-    """What is made in the block is of the dtype, and is named as in every other one."""
+    """Makes layers of this dtype within the block."""
     before = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx(dtype)
     keras.config.set_dtype_policy(dtype)

@@ -1,4 +1,4 @@
-"""What both sides are given: the inputs, each in its own axes, and the weights."""
+"""Gives both sides the inputs, each in its own axes, and the weights."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ class Given:
     """The inputs of both sides: arrays by name with their axes, () if none are declared.
 
     orders: the axes of each input on the left and on the right. ranks: all axes in the common order. about: what the sides say of
-    themselves. Raises ValueError where inputs are missing or their axes do not fit.
+    themselves. Raises ValueError if inputs are missing or their axes do not fit.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Given:
         return declared_inputs.make([declared_inputs.declaration(text) for text in suggested], {}, seed)
 
     def _order(self, which: int, name: str, named: Sequence[str], conventions: Sequence[str]) -> list[str]:
-        """The axes of an input on one side: as chosen, or with the channels where the side's layers have them."""
+        """Returns the axes of an input on one side: as chosen, or with the channels at the place that its layers expect."""
         if given := self._chosen[which].get(name):
             try:
                 axes.permutation(named, given)
@@ -84,7 +84,7 @@ class Given:
 def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice: str) -> None:
     """Gives both sides the weights of the left, the right or a file; of `own` each keeps its own.
 
-    Raises ValueError on NaN, and where a side has one tensor under several names that are given different values.
+    Raises ValueError on NaN, and if a side has one tensor under several names that are given different values.
     """
     if choice == "own":
         return
@@ -105,7 +105,7 @@ def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice
 
 
 def _load(side: Process, values: Mapping[str, np.ndarray], origin: Mapping[str, str]) -> None:
-    """Loads the values, all of which the side must then hold. origin: the name of each on the side that it comes from."""
+    """Loads the values, and requires that the side then holds them. origin: the name of each on the side that it comes from."""
     side.call("load", values)
     held = side.call("values")
     lost = [name for name, array in values.items() if not np.array_equal(held[name], array.astype(held[name].dtype), equal_nan=True)]

@@ -1,4 +1,4 @@
-"""What a side names, built: its model behind the face of `models.base`."""
+"""Builds the model that a side names, behind the face of `models.base`."""
 
 import importlib
 import inspect
@@ -22,12 +22,12 @@ FREE: Mapping[str, Any] = {}
 
 
 def port_of(side: Side) -> ports.Port | None:
-    """The port, where the side is a component of one. Raises ValueError where it is none, and MissingBackend."""
+    """Returns the port of a side that is a component; None for other sides. Raises ValueError if it is no port, and MissingBackend."""
     return ports.Port(side.path) if side.kind == "component" else None
 
 
 def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] = FREE, canonical: bool = False) -> Model:
-    """The side's model; fixed, canonical: of a component. Raises ValueError where it cannot be built, and MissingBackend."""
+    """Returns the side's model; fixed, canonical: of a component. Raises ValueError if it cannot be built, and MissingBackend."""
     if side.kind == "checkpoint":
         return of_checkpoint(Path(side.path), side.name)
     if port:
