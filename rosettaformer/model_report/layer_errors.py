@@ -66,7 +66,7 @@ class Attention:
 
 @dataclass
 class Layers:
-    """What was found. whole: the component that the tree of components is that of. problems: of implementations, by name."""
+    """What was found. whole: the component at the root of the tree. problems: of implementations, by name."""
 
     whole: str
     dtypes: Sequence[str]

@@ -89,7 +89,7 @@ def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping
 
 
 def _signature(make: Callable[..., Any], name: str) -> inspect.Signature:
-    """The arguments that a class or function declares; of a class those of its constructor, which a metaclass may hide."""
+    """Returns the arguments that a function or the constructor of a class declares, which a metaclass may hide."""
     try:
         if inspect.isclass(make) and inspect.isfunction(make.__init__):
             return inspect.signature(functools.partial(make.__init__, None))
@@ -156,7 +156,7 @@ def _require_known(reader: "_Reader", make: Any, argument: str) -> None:
 
 
 class _Reader:
-    """Stands for a configuration object, and notes what is read of it, and whether by keys, as of a mapping."""
+    """Stands for a configuration object, and notes what is read of it, and whether by keys, as from a mapping."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given, self.texts, self.meanings, self.unknown = given, {}, {}, []  # type: ignore[var-annotated]

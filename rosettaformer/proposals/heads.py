@@ -17,7 +17,7 @@ class HeadMatching(LayerMatching):
         self.heads: list[Leaf] = []  # the kernel of the logits, if it is no table
 
     def _encoder_heads(self, part: Part, pooling: Sequence[Leaf], predicting: Mapping[Leaf, str]) -> None:
-        """The heads of an encoder alone. pooling, predicting: the dense layers that could be a pooler, and those that a norm follows."""
+        """Matches the heads of an encoder-only model. pooling, predicting: dense layers that could be a pooler, and ones before a norm."""
         self.shown |= {"pooler": bool(pooling), "masked_language_head": bool(predicting), "classes": 0}
         self.shown["model"] = "pool" if pooling else "masked_language_logits" if predicting else ""
         if pooling:
@@ -31,7 +31,7 @@ class HeadMatching(LayerMatching):
         self._logits_at(part, "logits", self.sizes["w"])
 
     def _logits_at(self, part: Part, path: str, size: int) -> None:
-        """The output head; where its kernel is a table, its bias alone."""
+        """Matches the output head; only its bias if its kernel is a table."""
         sizes, self.sizes = self.sizes, {**self.sizes, "v": size, "w": size}
         biases = [leaf for leaf in self.left if self._is_vector(leaf, "v")]
         if self.heads:

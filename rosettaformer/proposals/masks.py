@@ -72,7 +72,7 @@ def lengths(
     by_row: bool,
     filled: bool = False,
 ) -> list[str]:
-    """What an argument may be given that says how many keys of a row are real; arguments as of `candidates`."""
+    """Returns what an argument may be given that says how many keys of a row are real; arguments: see `candidates`."""
     mask = side(component, name, masks, names)
     length = next(length for length, of in stands_for(component).items() if of == mask)
     if not filled:

@@ -37,7 +37,7 @@ class ModelMatching(HeadMatching):
         self.shown |= {"encoder_layers": 0, "model": "token_decoder"}
 
     def _single(self, part: Part, layers: list[str]) -> None:
-        """An encoder alone, where something of its heads follows the layers, or a decoder alone."""
+        """Matches an encoder-only model, if a part of its heads follows the layers, or a decoder-only model."""
         inner = [leaf for native in layers for leaf in self._inside(native)]
         square = [leaf for leaf in self.left if leaf not in inner and leaf.shape == (self.sizes["d"],) * 2]
         segmented = any(self._rows(leaf) and self._is_named(leaf, SEGMENTS, POSITIONS) for leaf in self.left)
@@ -78,7 +78,7 @@ class ModelMatching(HeadMatching):
                 self._norm(stack, "final_norm", native)
 
     def _is_embedding_norm(self, module: str) -> bool:
-        """Whether a norm is that of the embeddings: by its name, or as it is declared before the layers that stand in the same module."""
+        """Whether a norm belongs to the embeddings: by its name, or since it is declared before the layers of the same module."""
         if EMBEDS & set(tokens(module)):
             return True
         around = module.rpartition(".")[0]

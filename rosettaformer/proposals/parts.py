@@ -34,7 +34,7 @@ class Part:
     native: str
     rows: list[Row] = field(default_factory=list)
     parts: list["Part"] = field(default_factory=list)
-    ordered: list[str] = field(default_factory=list)  # what was told apart by the order of declaration alone
+    ordered: list[str] = field(default_factory=list)  # what was told apart only by the order of declaration
 
 
 class PartMatching:

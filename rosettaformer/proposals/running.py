@@ -1,4 +1,4 @@
-"""A draft as the port that would be written: with which masks and in which dtypes it runs, and how far what it gives is from right."""
+"""Runs a draft as the port that would be written: with which masks and dtypes it runs, and how large its errors are."""
 
 import contextlib
 import dataclasses
@@ -153,7 +153,7 @@ class Trials:
         return best if best and found[best] < min(SAME, found[""]) else ""
 
     def _outputs(self, settings: Settings, group: str) -> list[tuple[Case, Any]]:
-        """The cases with what the module gives; none where it fails. What the judge alone takes from the config changes nothing of it."""
+        """Returns the cases with what the module gives; none if it fails. What only the judge reads of the config does not change it."""
         text, found = written(self.draft, settings), []
         module = _CONFIG.sub("", text)
         try:
@@ -179,7 +179,7 @@ def _digest(case: Case, module: str) -> str:
 
 
 def _adapter(draft: Draft, settings: Settings, text: str = "") -> Any:
-    """The judge's adapter, of the port as it would be written; text: that of its file, if it is known."""
+    """Returns the judge's adapter of the port as it would be written. text: of its file, if it is known."""
     port = ModuleType("proposed_port")
     exec(compile(text or written(draft, settings), "proposed_port.py", "exec"), port.__dict__)
     port.modes = ("eager",)  # type: ignore[attr-defined]

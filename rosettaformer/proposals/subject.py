@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {
 class Subject:
     """The module of a class or function, and what can be seen of it.
 
-    sizes: those at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked:
+    sizes: at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked:
     whether its first call needs masks.
     Raises ValueError if it cannot be built or called, or if it is no module of a framework.
     """
@@ -70,9 +70,9 @@ class Subject:
         layers = ["encoder_layer", "decoder_layer", "multi_head_attention"]
         likely = ["transformer"] * bool(self.sizes["decoder_layers"]) + ["pool"] if vocabulary else layers
         arguments, problems = parameter_leaves.signature(self.module), []
-        for name, alone in itertools.product((component,) if component else likely, (False, True)):
-            call = called(name, arguments, self.adapter, alone)
-            for number, values in enumerate(self._values(call, name, alone)):
+        for name, decoder_only in itertools.product((component,) if component else likely, (False, True)):
+            call = called(name, arguments, self.adapter, decoder_only)
+            for number, values in enumerate(self._values(call, name, decoder_only)):
                 try:
                     with limited("a call of the module"):
                         started = parameter_leaves.started(self.module, self.framework, values)
@@ -82,9 +82,9 @@ class Subject:
                     problems.append((len(call.unknown), failure(error)))
         raise ValueError(f"the module cannot be called: {min(problems, key=lambda problem: problem[0])[1]}")
 
-    def _values(self, call: Call, name: str, alone: bool) -> Iterator[dict[str, Any]]:
+    def _values(self, call: Call, name: str, decoder_only: bool) -> Iterator[dict[str, Any]]:
         """The arguments of a call as that component: without masks, and with masks of ones in the forms that modules take."""
-        sizes = self.sizes | ({"encoder_layers": 0, "segments": 0} if alone else {})
+        sizes = self.sizes | ({"encoder_layers": 0, "segments": 0} if decoder_only else {})
         arrays = example(name, sizes)
         batch, length = next(array for array in arrays.values() if array is not None).shape[:2]
         arrays["zeros_btd"] = np.zeros((batch, length, WIDTH))
@@ -123,7 +123,7 @@ def _sizes(plan: Construction) -> dict[str, Any]:
         sizes["source_vocabulary"] = sizes["target_vocabulary"]
     if "segments" in plan.fields:
         sizes["segments"] = 3
-    if "classes" in plan.fields:  # of an encoder alone
+    if "classes" in plan.fields:  # of an encoder-only model
         sizes |= {"classes": 5, "pooler": True, "decoder_layers": 0}
     return sizes
 

@@ -19,7 +19,7 @@ FAR = 5  # the same, where the best is not right, but by far the nearest
 NEAR = 0.3  # the largest error of what is near
 # where a choice shows; the last two: masks of keys that are given, and of a decoder's own
 GROUPS = ("norms", "feed_forward", "attention", "source", "target")
-# the groups of cases in their order, and the groups of choices that are tried on them: what has not shown alone may show with others
+# the groups of cases in their order, and the groups of choices that are tried on them: what has not shown by itself may show with others
 STEPS = (
     ("norms", ("norms",)),
     ("feed_forward", ("feed_forward",)),
@@ -58,7 +58,7 @@ def _limit_dtypes(trials: Trials) -> None:
 
 
 def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -> bool:
-    """Decides those of the choices that the group shows; whether its numbers are the reference's. near: the nearest ones will do."""
+    """Decides the choices that the group shows; returns whether its numbers are the reference's. near: the nearest ones will do."""
     draft, before = trials.draft, dict(trials.draft.settings)
     likely = [dataclasses.replace(choice, values=choice.values[:1]) if choice.read else choice for choice in choices]
     tried = [with_values(before, likely, indices) for indices in itertools.islice(combinations(likely), TRIED + 1)]
