@@ -12,8 +12,11 @@ from rich.progress import Progress
 
 from .. import atomic
 from ..backends import MissingBackend
-from ..comparison import declared, rename, report, run, sides, versus
-from ..comparison.timing import MODES
+from ..comparison import run
+from ..comparison.matching import rename_table
+from ..comparison.report import comparison_text, versus
+from ..comparison.running import declared_inputs, sides
+from ..comparison.running.timing import MODES
 from ..conformance.report import files
 from .options import Choice, Grouped, Missing, section, wide_console
 
@@ -98,14 +101,14 @@ def compare(
         found = _run(named, options)
     except MissingBackend as error:
         raise Missing(str(error)) from None
-    found = {"verdict": report.verdict(found), "sentences": report.sentences(found)} | found
+    found = {"verdict": comparison_text.verdict(found), "sentences": comparison_text.sentences(found)} | found
     if write_rename:
         with atomic.replacing(write_rename) as temporary:
-            temporary.write_text(rename.written(found["variables"], found["layers_matched"]), encoding="utf-8")
+            temporary.write_text(rename_table.written(found["variables"], found["layers_matched"]), encoding="utf-8")
     if json_file:
         files.write_json(json_file, found)
     if str(json_file) != "-":
-        report.render(_console(), found, quiet)
+        comparison_text.render(_console(), found, quiet)
     if found.get("failed"):
         raise ValueError(found["failed"])
     sys.exit(1 if found["verdict"] == "differs" else 0)
@@ -120,9 +123,9 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
     chosen = options["weights"]
     if chosen not in ("left", "right", "own") and not Path(chosen).exists():
         raise ValueError(f"--weights must be left, right, own or a file; got {chosen!r}")
-    order = [dict(map(declared.axes_of, options[f"{which}_axes"])) for which in ("left", "right")]
+    order = [dict(map(declared_inputs.axes_of, options[f"{which}_axes"])) for which in ("left", "right")]
     time_ = {"none": (), "all": MODES}.get(options["time_"], (options["time_"],))
-    inputs = [declared.declaration(text) for text in options["inputs"]]
+    inputs = [declared_inputs.declaration(text) for text in options["inputs"]]
     for which, axes in zip(("left", "right"), order, strict=True):
         if unknown := axes.keys() - {one.name for one in inputs if one.axes}:
             raise ValueError(f"--{which}-axes names {', '.join(sorted(unknown))}, whose axes no --input declares")
@@ -137,7 +140,7 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
                 file=options["inputs_file"],
                 axes=order,
                 weights=chosen,
-                rename=rename.read(options["rename_file"]),
+                rename=rename_table.read(options["rename_file"]),
                 time=time_,
                 progress=lambda what: progress.update(task, description=what),
                 **{name: options[name] for name in ("dtype", "seed", "gradients", "step", "rounds", "limit", "threads")},
@@ -155,7 +158,7 @@ def _versus(before: Path, after: Path, threshold: float, json_file: Path | None,
     console = _console()
     for word, colour in (("worse", "red"), ("better", "green")):
         for row in found[word] if not quiet else ():
-            numbers = " -> ".join(f"{row[when]['verdict']} {report.units(row[when]['units'])}" for when in ("before", "after"))
+            numbers = " -> ".join(f"{row[when]['verdict']} {comparison_text.units(row[when]['units'])}" for when in ("before", "after"))
             console.print(f"[{colour}]{word}[/] {escape(row['name'])}: {numbers}", highlight=False, soft_wrap=True)
     for word in ("appeared", "vanished"):
         for name in found[word] if not quiet else ():

@@ -1,4 +1,4 @@
-"""The axes of activations: which of them is which, on sides that order them differently.
+"""Tells the axes of activations apart on sides that order them differently.
 
 A tag says it of one array: for each of its axes the named axes, with their sizes, that it consists of: `[[["b", 2]], [["c", 8], ["h", 7],
 ["w", 7]]]` is an image that was flattened, channels first. The common order is that of the declared inputs, with the channels, c, last.
@@ -17,7 +17,7 @@ CHANNELS = "c"
 
 
 def ordered(axes: Sequence[str], convention: str) -> list[str]:
-    """The axes of an input as a side takes it: channels after the batch (first) or at the end (last), where axes name them."""
+    """Returns the axes of an input as a side takes it: channels after the batch (first) or at the end (last), if axes name them."""
     if CHANNELS not in axes or len(axes) < 3 or not convention:
         return list(axes)
     others = [axis for axis in axes if axis != CHANNELS]
@@ -25,26 +25,26 @@ def ordered(axes: Sequence[str], convention: str) -> list[str]:
 
 
 def common(axes: Sequence[str]) -> list[str]:
-    """The axes in the common order."""
+    """Returns the axes in the common order."""
     return ordered(axes, "last")
 
 
 def permutation(from_axes: Sequence[str], to_axes: Sequence[str]) -> list[int]:
-    """What transposes an array of the first axes to the others. Raises ValueError unless these are the same."""
+    """Returns the permutation that transposes the first axes to the others. Raises ValueError unless they are the same axes."""
     if sorted(from_axes) != sorted(to_axes) or len(set(from_axes)) != len(from_axes):
         raise ValueError(f"axes must be the same on both sides, each of them once; got {' '.join(from_axes)!r} and {' '.join(to_axes)!r}")
     return [list(from_axes).index(axis) for axis in to_axes]
 
 
 def to_common(array: np.ndarray, tag: Tag | None, ranks: Sequence[str]) -> np.ndarray:
-    """The array with its axes in the common order. ranks: the declared axes in theirs."""
+    """Returns the array with its axes in the common order. ranks: the declared axes in that order."""
     if not _says(array, tag):
         return array
     return _regrouped(array, tag, _sorted(tag, ranks))  # type: ignore[arg-type]
 
 
 def from_common(array: np.ndarray, tag: Tag | None, ranks: Sequence[str]) -> np.ndarray:
-    """An array in the common order as the side has it that gave the tag."""
+    """Returns an array from the common order in the order of the side that gave the tag."""
     if tag is None:
         return array
     target = _sorted(tag, ranks)
@@ -67,7 +67,7 @@ def _sorted(tag: Tag, ranks: Sequence[str]) -> list[list[tuple[str, int]]]:
 
 
 def _regrouped(array: np.ndarray, source: Any, target: Any) -> np.ndarray:
-    """From the axes of one tag to those of another that has the same named ones."""
+    """Returns the array with the axes of another tag that has the same named axes."""
     atoms = [tuple(atom) for group in source for atom in group]
     wanted = [tuple(atom) for group in target for atom in group]
     order: list[int] = []

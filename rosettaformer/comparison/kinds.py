@@ -1,7 +1,10 @@
-"""The layers that frameworks have in common: what kind a class is, its variables' roles and axes, and its settings under one name each."""
+"""Describes the layers that frameworks have in common: kinds of classes, roles and axes of variables, and hyperparameters."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from ..modules.words import IN_PROJECTION
 
 __all__ = ["CONVENTIONS", "KINDS", "SPATIAL", "kind_of", "roles", "settings"]
 
@@ -42,13 +45,13 @@ _NORM = {
     "flax": {"scale": "scale", "offset": "bias", "mean": "mean", "variance": "var"},
 }
 _KERNEL = {"torch": "weight", "keras": "kernel", "flax": "kernel"}
-_ATTENTION = {"keras": ("query", "key", "value", "attention_output"), "flax": ("query", "key", "value", "out")}
+_OUTPUT = {"keras": "attention_output", "flax": "out"}
 
 Rows = dict[str, tuple[str, str]]  # native name -> role, axes
 
 
 def kind_of(framework: str, module: Any) -> str:
-    """The kind of a layer; empty where its class is none that is known."""
+    """Returns the kind of a layer; empty if its class is not known."""
     table = KINDS[framework]
     for cls in type(module).__mro__:
         if (found := table.get(cls.__name__)) and cls.__module__.partition(".")[0] in ("torch", "keras", "flax", "transformers"):
@@ -64,9 +67,9 @@ def kind_of(framework: str, module: Any) -> str:
 
 
 def roles(framework: str, kind: str, module: Any, ndim: int) -> Rows:
-    """The variables that a layer of a kind may have: by native name the role, and the axes of the native tensor; `-y` is a reversed axis.
+    """Returns the role and the native axes of each variable that a layer of a kind may have, by native name; `-y` is a reversed axis.
 
-    ndim: that of its kernel, or 0. Axes: i inputs, o outputs, m outputs for each input, x y z in space, v rows, h heads, k head size.
+    ndim: of its kernel, or 0. Axes: i inputs, o outputs, m outputs for each input, x y z in space, v rows, h heads, k head size.
     """
     space = " ".join(SPACE[3 - (ndim - 2) :]) if ndim > 2 else ""
     kernel = _KERNEL[framework]
@@ -100,24 +103,23 @@ def _attention(framework: str) -> Rows:
     if framework == "torch":
         parts = {
             f"in_proj_{end}[{name}]": (f"{name}.{role}", axes)
-            for name in ("query", "key", "value")
+            for name in IN_PROJECTION
             for end, role, axes in (("weight", "kernel", "(h k) d"), ("bias", "bias", "(h k)"))
         }
-        separate = {
-            f"{letter}_proj_weight": (f"{name}.kernel", "(h k) d") for letter, name in zip("qkv", _ATTENTION["keras"], strict=False)
-        }
+        separate = {f"{letter}_proj_weight": (f"{name}.kernel", "(h k) d") for letter, name in zip("qkv", IN_PROJECTION, strict=True)}
         return parts | separate | {"out_proj.weight": ("output.kernel", "d (h k)"), "out_proj.bias": ("output.bias", "d")}
-    *inner, out = _ATTENTION[framework]
-    rows = {f"{name}.{end}": (f"{name}.{end}", axes) for name in inner for end, axes in (("kernel", "d h k"), ("bias", "h k"))}
+    out = _OUTPUT[framework]
+    rows = {f"{name}.{end}": (f"{name}.{end}", axes) for name in IN_PROJECTION for end, axes in (("kernel", "d h k"), ("bias", "h k"))}
     return rows | {f"{out}.kernel": ("output.kernel", "h k d"), f"{out}.bias": ("output.bias", "d")}
 
 
-def settings(framework: str, kind: str, module: Any, rank: int) -> dict[str, Any]:
-    """What the layer's hyperparameters are, as far as its framework shows them. rank: the axes in space of a convolution or a pool.
+def settings(framework: str, kind: str, module: Any) -> dict[str, Any]:
+    """Returns the layer's hyperparameters, as far as its framework shows them.
 
     momentum is the share of the running statistics that a step keeps. padding is (low, high) of each axis, SAME or VALID.
     """
     found: dict[str, Any] = {}
+    rank = _rank(module)
 
     def add(name: str, *attributes: str, of: Callable[[Any], Any] = lambda value: value) -> None:
         for attribute in attributes:
@@ -161,6 +163,15 @@ def settings(framework: str, kind: str, module: Any, rank: int) -> dict[str, Any
     return found
 
 
+def _rank(module: Any) -> int:
+    """The number of axes in space of a convolution or a pool."""
+    size = getattr(module, "kernel_size", None) or getattr(module, "pool_size", None) or ()
+    if isinstance(size, (tuple, list)):
+        return len(size)
+    numbered = re.search(r"([123])d$", type(module).__name__)
+    return int(numbered[1]) if numbered else 1
+
+
 def _each(rank: int) -> Callable[[Any], Any]:
     """One number for each axis in space."""
     return lambda value: [value] * rank if isinstance(value, int) else [int(part) for part in value][:rank] or value
@@ -177,7 +188,7 @@ def _padding(value: Any, rank: int) -> Any:
 
 
 def resolved(kind: str, values: Mapping[str, Any], sizes: list[int]) -> dict[str, Any]:
-    """The settings with SAME and VALID as numbers for an input of these sizes in space."""
+    """Returns the hyperparameters with SAME and VALID as numbers, for an input of these sizes in space."""
     padding, kernel = values.get("padding"), values.get("kernel_size")
     if kind == "transposed_convolution" or not isinstance(kernel, list) or len(kernel) != len(sizes):
         return dict(values)

@@ -1,4 +1,4 @@
-"""A comparison, from two sides to a report."""
+"""Makes the report of two sides."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from . import axes, declared, matching, trained, variables
-from .given import Given, carry
-from .noise import difference
-from .process import Failed, Process, answers, both
-from .rename import Rename
-from .rows import Rows
-from .sides import Side
-from .timing import timed
+from . import axes
+from .matching import layer_matching, variable_matching
+from .matching.rename_table import Rename
+from .report import training_rows
+from .report.layer_rows import Rows
+from .report.noise import difference
+from .report.versus import VERSION
+from .running.declared_inputs import Input
+from .running.given_inputs import Given, carry
+from .running.side_process import Failed, Process, answers, both
+from .running.sides import Side
+from .running.timing import timed
 
-__all__ = ["VERSION", "Options", "compare"]
-
-VERSION = 1  # of the report's JSON
+__all__ = ["Options", "compare"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Options:
     axes: the order of an input's axes on the left and on the right, by its name. dtype: the widest that is run, float32 or float64.
     """
 
-    inputs: Sequence[declared.Input] = ()
+    inputs: Sequence[Input] = ()
     file: Path | None = None
     axes: Sequence[Mapping[str, Sequence[str]]] = ({}, {})
     weights: str = "left"
@@ -45,9 +47,9 @@ class Options:
 
 
 def compare(left: Side, right: Side, options: Options) -> dict[str, Any]:
-    """The report. Raises ValueError on bad input, `Failed` where a side gives no answer, MissingBackend.
+    """Returns the report. Raises ValueError on bad input, `Failed` if a side gives no answer, MissingBackend.
 
-    What is found of outputs and layers stands where a side has no gradients or ends in training: `failed` then says why.
+    If a side has no gradients or fails in training, the report holds outputs and layers, and `failed` says why.
     """
     sides = [Process(side, which, options.limit, options.threads) for side, which in ((left, "left"), (right, "right"))]
     try:
@@ -80,7 +82,7 @@ class _Comparison:
         described = given.prepared(self._sides, options.dtype == "float64")
         self._notes += [note for one in self._about for note in one["notes"]]
         first = [answer[0] for answer in both(self._sides, "run", "float32")]
-        self._networks = [matching.Network.of(*pair) for pair in zip(described, first, strict=True)]
+        self._networks = [layer_matching.Network.of(*pair) for pair in zip(described, first, strict=True)]
         self._layers, self._table = self._matched(first)
         self._carry()
         progress("running in float32 and float64")
@@ -110,10 +112,10 @@ class _Comparison:
                 side.call("cotangents", arrays)
         if options.gradients:
             progress("gradients")
-            report["gradients"] = trained.gradients(self._sides, self._table, given.orders)
+            report["gradients"] = training_rows.gradients(self._sides, self._table, given.orders)
         if options.step:
             progress("one step of training")
-            report["steps"] = trained.steps(self._sides, self._table, rows)
+            report["steps"] = training_rows.steps(self._sides, self._table, rows)
         if options.time:
             progress("timing")
             report["timing"] = timed(self._sides, options.time, options.rounds, options.step)
@@ -132,13 +134,13 @@ class _Comparison:
         return {"version": VERSION, "left": about[0], "right": about[1], "inputs": inputs, "weights": self._options.weights,
                 "layers_matched": layers, "variables": self._table}  # fmt: skip
 
-    def _matched(self, calls: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, tuple[str, str]], list[variables.Pair]]:
+    def _matched(self, calls: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, tuple[str, str]], list[variable_matching.Pair]]:
         left, right = self._networks
         if self._is_canonical():
             return self._canonical(calls)
-        found, problems = matching.layers(left, right, self._options.rename)
+        found, problems = layer_matching.layers(left, right, self._options.rename)
         flattened = self._flattened(calls, found)
-        table, more = ([], []) if problems else variables.pairs(left, right, found, self._options.rename, flattened)
+        table, more = ([], []) if problems else variable_matching.pairs(left, right, found, self._options.rename, flattened)
         if (problems or more) and self._options.weights != "own":
             said = "weights of the two sides cannot be matched (--rename FILE.toml says what is what):"
             raise ValueError("\n  ".join([said, *problems, *more]))
@@ -151,17 +153,17 @@ class _Comparison:
     def _is_canonical(self) -> bool:
         return all(any(one["canonical"] for several in network.variables.values() for one in several) for network in self._networks)
 
-    def _canonical(self, calls: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, tuple[str, str]], list[variables.Pair]]:
+    def _canonical(self, calls: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, tuple[str, str]], list[variable_matching.Pair]]:
         """Of two models of ours, or ports to them, whose names are known."""
         left, right = self._networks
         found = {path: (path, "canonical name") for path in left.order if path in right.order} | {"": ("", "whole")}
-        table, problems = variables.pairs(left, right, {}, self._options.rename, {})
+        table, problems = variable_matching.pairs(left, right, {}, self._options.rename, {})
         if problems and self._options.weights != "own":
             raise ValueError("weights of the two sides do not fit:\n  " + "\n  ".join(problems))
         return found, table
 
     def _flattened(self, calls: Sequence[Sequence[Mapping[str, Any]]], found: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-        """For layers on flattened inputs, the named axes of these on both sides, where a side has followed them."""
+        """Returns the named axes of flattened inputs on both sides, by layer, if a side has followed them."""
         result = {}
         for path, (other, _) in found.items():
             flat = [_flat(several, name) for several, name in zip(calls, (path, other), strict=True)]
@@ -171,7 +173,7 @@ class _Comparison:
         return result
 
     def _found_otherwise(self, runs: Mapping[str, Sequence[Any]]) -> bool:
-        """Whether a layer's flattened inputs are the other's in its own order of axes, and not in that of channels last."""
+        """Whether a layer's flattened inputs equal the other's in the left's own order of axes, and not with channels last."""
         for row in self._table:
             other = self._layers.get(row["layer"], ("", ""))[0]
             if not row["how"].endswith("flattened"):
@@ -214,7 +216,7 @@ class _Comparison:
 
 
 def _flat(calls: Sequence[Mapping[str, Any]], path: str) -> list[tuple[str, int]] | None:
-    """The named axes of the last axis of a layer's first input, where these are several with channels among them."""
+    """Returns the named axes of the last axis of a layer's first input, if these are several with channels among them."""
     call = next((call for call in calls if call["path"] == path and call["inputs"]), None)
     tag = call and call["input_axes"] and call["input_axes"][0]
     if not tag or len(tag[-1]) < 2 or not any(name == axes.CHANNELS for name, _ in tag[-1]):

@@ -14,6 +14,7 @@ from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig
 
 from ..backends import transformer
+from .models import METHODS, Model
 
 __all__ = ["make"]
 
@@ -23,8 +24,8 @@ def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device
     return JaxModel(config, parameters, device, int8)
 
 
-class JaxModel:
-    """`models.Model`, in JAX. A float64 model runs under jax_enable_x64, whatever the caller's setting."""
+class JaxModel(Model):
+    """`models.Model`, in JAX. A float64 model is one of jax_enable_x64, whatever the caller's setting."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config = config
@@ -33,9 +34,7 @@ class JaxModel:
             self._model = transformer("jax", config, parameters)
             self._model.eval()
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
-        model: Any = self._model
-        self._encode, self._classify, self._states = map(compiled, (model.encode, model.classify, model.states))
-        self._masked_language_logits = compiled(model.masked_language_logits)
+        self._methods = {name: compiled(getattr(self._model, name)) for name in METHODS}
 
     def start(self, rows: int, length: int) -> Any:
         with self._settings():
@@ -50,21 +49,9 @@ class JaxModel:
         with self._settings():
             return _reorder(cache_, weights.from_numpy(row_b))
 
-    def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        return self._run(self._encode, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
-
-    def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        return self._run(self._classify, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
-
-    def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        return self._run(self._masked_language_logits, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
-
-    def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
-        return self._run(self._states, **inputs)
-
-    def _run(self, method: Any, **inputs: np.ndarray | None) -> Any:
+    def run(self, method: str, **inputs: np.ndarray | None) -> Any:
         with self._settings():
-            found = method(**{name: weights.from_numpy(array) for name, array in inputs.items() if array is not None})
+            found = self._methods[method](**{name: weights.from_numpy(array) for name, array in inputs.items() if array is not None})
             return jax.tree.map(weights.to_numpy, found)
 
 

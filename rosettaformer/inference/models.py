@@ -1,7 +1,8 @@
 """Models for use: one interface to the four implementations, with NumPy arrays in and out."""
 
+import abc
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,36 +13,49 @@ from reference_numpy.suggestions import known
 from ..backends import BACKENDS, imported
 from ..checkpoints import Checkpoint
 
-__all__ = ["DTYPES", "Model", "open_model"]
+__all__ = ["DTYPES", "METHODS", "Model", "open_model"]
 
+METHODS = ("encode", "classify", "masked_language_logits", "states")  # of a Transformer, that read whole rows
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
-class Model(Protocol):
+class Model(abc.ABC):
     """A model in evaluation. Masks are boolean, True = real token."""
 
     config: TransformerConfig
 
+    @abc.abstractmethod
     def start(self, rows: int, length: int) -> Any:
-        """Returns an empty cache of a decoder-only model, for `rows` rows of at most `length` tokens."""
+        """Returns an empty cache of a decoder-only model, for n rows of at most `length` tokens."""
 
-    def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache: Any) -> tuple[np.ndarray, Any]:
-        """Reads tokens; returns the logits `b v` after the last one, and the cache after them. The given cache must not be used again."""
+    @abc.abstractmethod
+    def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
+        """Reads tokens; returns the logits `b v` after the last of them, and the new cache. The cache that was given is then of no use."""
 
-    def reorder(self, cache: Any, row_b: np.ndarray) -> Any:
+    @abc.abstractmethod
+    def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
         """Returns the cache whose row i is what row `row_b[i]` was."""
+
+    @abc.abstractmethod
+    def run(self, method: str, **inputs: np.ndarray | None) -> Any:
+        """Returns what a method of the backend's Transformer gives, as arrays."""
 
     def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
         """Returns the vectors `b s d` of an encoder."""
+        return np.asarray(self.run("encode", source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs))
 
     def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
         """Returns the logits `b c` of each row's classes."""
+        return np.asarray(self.run("classify", source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs))
 
     def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        """Returns the logits `b s v` of the token at every position."""
+        """Returns the logits `b s v` of what stands at every position."""
+        return np.asarray(self.run("masked_language_logits", source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs))
 
     def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
-        """Returns the vectors and attention weights of every layer, like `reference_numpy.states.states`."""
+        """Returns the vectors and attention weights of every layer: see `reference_numpy.states.states`."""
+        found: Mapping[str, Mapping[str, np.ndarray]] = self.run("states", **inputs)
+        return found
 
 
 def open_model(checkpoint: Checkpoint, backend: str = "numpy", dtype: str = "float32", device: str = "cpu") -> Model:
@@ -52,7 +66,7 @@ def open_model(checkpoint: Checkpoint, backend: str = "numpy", dtype: str = "flo
     known("backend", [backend], BACKENDS)
     known("dtype", [dtype], (*DTYPES, "int8"))
     if dtype == "int8" and (backend == "numpy" or not checkpoint.config.decoder_layers):
-        had = f"backend {backend}" if backend == "numpy" else "an encoder alone"
+        had = f"backend {backend}" if backend == "numpy" else "an encoder-only model"
         raise ValueError(f"dtype int8 needs a decoder and backend torch, tf or jax; got {had}")
     kind = np.dtype(np.float32 if dtype == "int8" else getattr(ml_dtypes, dtype, dtype))
     parameters = {name: array.astype(kind, copy=False) for name, array in checkpoint.parameters.items()}

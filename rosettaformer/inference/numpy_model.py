@@ -8,6 +8,8 @@ import numpy as np
 from reference_numpy import TransformerConfig, cache, encoder_only, states, transformer
 from reference_numpy import parameters as canonical
 
+from .models import Model
+
 __all__ = ["make"]
 
 
@@ -18,7 +20,7 @@ def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device
     return NumpyModel(config, parameters)
 
 
-class NumpyModel:
+class NumpyModel(Model):
     """`models.Model`, in plain NumPy."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray]) -> None:
@@ -34,14 +36,6 @@ class NumpyModel:
     def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
         return cache.reorder(cache_, row_b)
 
-    def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        return transformer.encode(self._parameters, self.config, source, source_mask_bs, segment_bs=segment_bs)
-
-    def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        return encoder_only.classify(self._parameters, self.config, source, source_mask_bs, segment_bs=segment_bs)
-
-    def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        return encoder_only.masked_language_logits(self._parameters, self.config, source, source_mask_bs, segment_bs=segment_bs)
-
-    def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
-        return states.states(self._parameters, self.config, **inputs)
+    def run(self, method: str, **inputs: np.ndarray | None) -> Any:
+        function = next(getattr(module, method) for module in (transformer, encoder_only, states) if hasattr(module, method))
+        return function(self._parameters, self.config, **inputs)

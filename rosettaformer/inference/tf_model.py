@@ -14,6 +14,7 @@ from reference_numpy import TransformerConfig
 
 from ..backends import transformer
 from ..modules import keras as modules
+from .models import METHODS, Model
 
 __all__ = ["make"]
 
@@ -23,8 +24,8 @@ def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device
     return TfModel(config, parameters, modules.device(device, ("cpu", "cuda")), int8)
 
 
-class TfModel:
-    """`models.Model`, in TensorFlow. XLA compiles decoding steps but not an encoder, which sees many shapes."""
+class TfModel(Model):
+    """`models.Model`, in TensorFlow. Steps of decoding are compiled by XLA; an encoder, which sees many shapes, is not."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config, self._device = config, device
@@ -33,10 +34,8 @@ class TfModel:
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         self._step = compiled(self._last)
         self._reorder = compiled(cache.reorder)
-        model, make = self._model, partial(compiled, jit_compile=False)
-        heads = (model.encode, model.classify, model.masked_language_logits)
-        self._encode, self._classify, self._masked_language_logits = (make(partial(head, training=False)) for head in heads)
-        self._states = make(model.states)
+        heads = {name: partial(getattr(self._model, name), training=False) for name in METHODS if name != "states"}
+        self._methods = {name: compiled(method, jit_compile=False) for name, method in {**heads, "states": self._model.states}.items()}
 
     def start(self, rows: int, length: int) -> Any:
         with tf.device(self._device):
@@ -51,24 +50,12 @@ class TfModel:
         with tf.device(self._device):
             return self._reorder(cache_, tf.constant(row_b))
 
-    def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        return self._run(self._encode, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
-
-    def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        return self._run(self._classify, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
-
-    def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        return self._run(self._masked_language_logits, source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
-
-    def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
-        return self._run(self._states, **inputs)
+    def run(self, method: str, **inputs: np.ndarray | None) -> Any:
+        with tf.device(self._device):
+            found = self._methods[method](**{name: tf.constant(array) for name, array in inputs.items() if array is not None})
+        return tf.nest.map_structure(weights.to_numpy, found)
 
     def _last(self, token_bt: tf.Tensor, cache_: Any, mask_bt: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """Returns the logits after the last token, and the cache."""
         logits_btv, cache_ = cache.decode_step(self._decoding, token_bt, cache_, mask_bt)
         return logits_btv[:, -1], cache_
-
-    def _run(self, method: Any, **inputs: np.ndarray | None) -> Any:
-        with tf.device(self._device):
-            found = method(**{name: tf.constant(array) for name, array in inputs.items() if array is not None})
-        return tf.nest.map_structure(weights.to_numpy, found)

@@ -12,6 +12,8 @@ from reference_numpy import TransformerConfig
 
 from ..backends import transformer
 from ..modules import torch as modules
+from ..modules.nests import mapped
+from .models import Model
 
 __all__ = ["make"]
 
@@ -21,7 +23,7 @@ def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device
     return TorchModel(config, parameters, device, int8)
 
 
-class TorchModel:
+class TorchModel(Model):
     """`models.Model`, in PyTorch."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
@@ -44,24 +46,9 @@ class TorchModel:
         return cache.reorder(cache_, self._tensor(row_b))
 
     @torch.inference_mode()
-    def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        tensors = self._tensor(source), self._tensor(source_mask_bs)
-        return weights.to_numpy(self._model.encode(*tensors, segment_bs=self._tensor(segment_bs)))
-
-    @torch.inference_mode()
-    def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        tensors = self._tensor(source), self._tensor(source_mask_bs)
-        return weights.to_numpy(self._model.classify(*tensors, segment_bs=self._tensor(segment_bs)))
-
-    @torch.inference_mode()
-    def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        tensors = self._tensor(source), self._tensor(source_mask_bs)
-        return weights.to_numpy(self._model.masked_language_logits(*tensors, segment_bs=self._tensor(segment_bs)))
-
-    @torch.inference_mode()
-    def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
-        found = self._model.states(**{name: self._tensor(array) for name, array in inputs.items()})
-        return {stack: {name: weights.to_numpy(tensor) for name, tensor in held.items()} for stack, held in found.items()}
+    def run(self, method: str, **inputs: np.ndarray | None) -> Any:
+        found = getattr(self._model, method)(**{name: self._tensor(array) for name, array in inputs.items()})
+        return mapped(found, weights.to_numpy)
 
     def _tensor(self, array: np.ndarray | None) -> Any:
         return None if array is None else weights.from_numpy(array, self._device)

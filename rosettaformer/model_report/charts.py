@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .chart import Chart, Points
-from .layers import Layers, Place
+from .layer_errors import Layers, OutputError
 from .training import Curves
 from .workers import NAMES
 
@@ -19,7 +19,7 @@ def layer_charts(found: Layers) -> Iterator[Chart]:
     for dtype in found.dtypes:
         places = [place for place in found.outputs if place.dtype == dtype]
         stacks = [[place for place in places if place.name.startswith(stack)] for stack in ("encoder", "decoder")]
-        rows: list[Place | None] = [*stacks[0], *([None] if all(stacks) else []), *stacks[1]]  # None: nothing joins the two
+        rows: list[OutputError | None] = [*stacks[0], *([None] if all(stacks) else []), *stacks[1]]  # None: nothing joins the two
         labels = ["" if row is None else _short(row.name, all(stacks)) for row in rows]
         names = dict.fromkeys(name for place in places for name in place.found)
         curves = {name: [_relative(row, name) for row in rows] for name in names}
@@ -27,7 +27,7 @@ def layer_charts(found: Layers) -> Iterator[Chart]:
         yield Chart(f"error-{dtype}", dtype, "layer", "error / largest value", labels, curves, noise, log=True)
 
 
-def _relative(row: Place | None, name: str) -> float:
+def _relative(row: OutputError | None, name: str) -> float:
     """The error of an implementation, in units of the largest value."""
     return row.found[name].error / (row.largest or 1.0) if row and name in row.found else math.nan
 

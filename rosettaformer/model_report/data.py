@@ -8,9 +8,9 @@ import numpy as np
 from ..conformance.reference.tolerance import Expectation
 from ..conformance.report.summary import jsonable
 from .charts import recorded_chart
-from .layers import Attention, Layers, Place
+from .layer_errors import Attention, Layers, OutputError
 from .page import facts, verdict
-from .report import Report
+from .report_making import Report
 from .speed import Speed
 from .training import Curves
 
@@ -54,7 +54,7 @@ def _layers(found: Layers | None) -> dict[str, Any]:
     }
 
 
-def _place(place: Place) -> dict[str, Any]:
+def _place(place: OutputError) -> dict[str, Any]:
     errors = {
         name: {"error": one.error, "ratio": one.ratio, "excess": one.excess, "message": one.message} for name, one in place.found.items()
     }

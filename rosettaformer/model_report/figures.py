@@ -14,8 +14,8 @@ from ..conformance.report.grouping import SHORT
 from ..conformance.report.summary import Cell
 from . import charts
 from .chart import Chart
-from .layers import Attention
-from .report import Report
+from .layer_errors import Attention
+from .report_making import Report
 from .speed import Speed
 from .workers import NAMES
 

@@ -14,8 +14,8 @@ from ..conformance.report import html
 from ..inference.attention_page import LEVELS, packed
 from . import charts
 from .chart import number
-from .layers import LARGE, Attention, Place
-from .report import Report
+from .layer_errors import LARGE, Attention, OutputError
+from .report_making import Report
 from .speed import Speed, Timing
 from .workers import NAMES
 
@@ -123,7 +123,7 @@ def facts(report: Report) -> dict[str, str]:
     return result
 
 
-def _tables(tree: Sequence[Place], outputs: Sequence[Place]) -> Iterator[dict[str, Any]]:
+def _tables(tree: Sequence[OutputError], outputs: Sequence[OutputError]) -> Iterator[dict[str, Any]]:
     """For each dtype its layers, and its components."""
     for dtype in dict.fromkeys(place.dtype for place in outputs):
         rows = [place for place in outputs if place.dtype == dtype]

@@ -12,7 +12,7 @@ import numpy as np
 from ..benchmarks.answers import BOUNDS, LOSS_BOUNDS
 from ..benchmarks.measure import PAUSE
 from ..processes import Answer
-from .layers import whole_case
+from .layer_errors import whole_case
 from .subject import Subject
 from .training import Plan
 
@@ -110,7 +110,7 @@ def _table(result: Speed, what: str, asks: Mapping[str, Ask], rows: Callable[[As
 
 
 def _asked(timing: Timing, answer: Answer) -> Any:
-    """What was answered; None where nothing was, for a reason that the timing then has."""
+    """What was answered; None if nothing was, for a reason that the timing then has."""
     kind, value = answer
     if kind == "answer":
         return value

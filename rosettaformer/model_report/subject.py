@@ -33,7 +33,7 @@ Inputs = dict[str, Any]
 class Subject:
     """A model and one row of tokens.
 
-    file: what the cases are made of: the folder, or of a run the file of its newest model. inputs: as of `reference_numpy.states`, without
+    file: what the cases are made of: the folder, or of a run the file of its newest model. inputs: see `reference_numpy.states`, without
     those that are None. tokens: the texts of the tokens, by side. notes: what was limited or chosen. digests: SHA-256 by file name. log:
     the entries of a run's log.
     """
@@ -152,7 +152,7 @@ def _with_random(subject: Subject, seed: int) -> Subject:
 
 
 def _limited(subject: Subject) -> Subject:
-    """The first tokens alone, where they are more than a page can show; of a decoder no more than there are positions."""
+    """The first tokens alone, if they are more than a page can show; of a decoder no more than there are positions."""
     config = subject.config
     layers = config.encoder_layers + config.decoder_layers * (2 if config.cross_attention else 1)
     most = min(LONGEST, int((CELLS / max(1, layers * config.heads)) ** 0.5), config.max_positions or LONGEST)

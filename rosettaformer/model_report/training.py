@@ -12,7 +12,7 @@ from reference_numpy.training import Trainer
 
 from ..conformance.reference.orders import shuffled
 from ..conformance.reference.tolerance import ORDERS, SHUFFLES, Expectation, expectation, order
-from .layers import LARGE
+from .layer_errors import LARGE
 from .subject import Subject
 from .worker import trained
 

@@ -68,7 +68,7 @@ class Server(worker.Server):
     def training(
         self, config: Mapping[str, Any], values: Mapping[str, np.ndarray], recipe: Mapping[str, Any], batch: tuple[Any, Any], mode: str
     ) -> list[dict[str, Any]]:
-        """The row of the training step in that mode, where it has one."""
+        """The row of the training step in that mode, if it has one."""
         given = TransformerConfig.from_dict(config), Recipe(**recipe), dict(values)
 
         def start() -> Callable[[], float]:

@@ -7,10 +7,10 @@ from typing import Any
 from reference_numpy.config import POSITIONS
 from reference_numpy.suggestions import known
 
+from .component_inputs import INPUTS
 from .draft import Choice, Draft
 from .drafting import drafted
 from .failures import TooLong, failure
-from .inputs import INPUTS
 from .quiet import quiet
 from .source import loaded
 from .trying import decide, said
@@ -34,7 +34,7 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
 
     component: what it is of the reference; found by its parameters where it is not given. framework: what it must be of. given: constructor
     arguments by name.
-    Raises ValueError where it cannot be loaded or built, is no module of a framework, or is no component that is known here.
+    Raises ValueError if it cannot be loaded or built, is no module of a framework, or is no component that is known here.
     """
     if component:
         known("component", [component], INPUTS)

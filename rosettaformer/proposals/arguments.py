@@ -112,7 +112,7 @@ def is_wanted(meaning: str, default: Any) -> bool:
 
 
 def meaning_of(name: str, among: Iterable[str]) -> str:
-    """What the argument is, seen beside the others; empty where it is not known."""
+    """What the argument is, seen beside the others; empty if it is not known."""
     plain, others = _plain(name), {_plain(one) for one in among}
     of_tokens = {"inputdim"} & others if "outputdim" in others else set()
     if plain in of_tokens:

@@ -1,4 +1,4 @@
-"""Which input of a component each argument of a module's call is: `call` of the port."""
+"""Says which input of a component each argument of a module's call is: `call` of the port."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..conformance.ports.adapters.derived import inputs_of
 from ..modules.arguments import training_flag
-from .inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_model
+from .component_inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_model
 from .masks import candidates, lengths, side
 from .vocabulary import SEGMENTS, SOURCE, TARGET, role_of, tokens
 
@@ -52,18 +52,18 @@ def called(
     component: str,
     arguments: Mapping[str, inspect.Parameter],
     framework: str,
-    alone: bool = False,
+    decoder_only: bool = False,
     crossed: bool = False,
     by_row: bool = False,
 ) -> Call:
     """What each argument of a module that stands for the component is given.
 
-    alone: the model or the layer is a decoder without an encoder. crossed: its only mask is that of the encoder's output. by_row: it takes
-    one row without a batch axis.
+    decoder_only: the model or the layer is a decoder without an encoder. crossed: its only mask hides parts of the
+    encoder's output. by_row: it takes one row without a batch axis.
     """
     data, masks = INPUTS[component]
     masks = masks[::-1] if crossed else masks
-    if alone:
+    if decoder_only:
         data = data[-1:] if component == "transformer" else data[:1]
         masks = masks[-1:] if is_model(component) else masks[:1]
     call, open_ = Call(by_row=by_row), []
@@ -98,7 +98,7 @@ def called(
                 call.given[name] = "lambda inputs: None"
     if component == "positional_encoding":  # which adds to vectors, or looks at how many tokens there are
         for name in [one for one, text in call.given.items() if text == f'"{data[0]}"']:
-            of_ids = 'lambda inputs: inputs["zeros_btd"][..., 0]'  # of which it looks at the length
+            of_ids = 'lambda inputs: inputs["zeros_btd"][..., 0]'  # whose length it looks at
             call.masks[name], call.sides[name] = [call.given.pop(name), '"position_bt"', of_ids], "source"
     return call
 
@@ -138,13 +138,13 @@ def _give(call: Call, component: str, data: Sequence[str], arguments: Sequence[t
             call.given[name] = '"memory_bsd"'
         else:
             call.unknown.append(name)
-    for name, is_needed in arguments:  # an argument with a default, where an input has none yet
+    for name, is_needed in arguments:  # an argument with a default, if an input has none yet
         if spare and not is_needed and name not in call.given and not _named(component, name, wanted) and component != "transformer":
             call.given[name] = f'"{spare.pop(0)}"'
 
 
 def _named(component: str, name: str, wanted: Sequence[str]) -> str:
-    """The input that an argument's name means; empty where it says none."""
+    """The input that an argument's name means; empty if it says none."""
     if name in wanted:
         return name
     words, role = set(tokens(name)), role_of(name)

@@ -5,11 +5,11 @@ from typing import Any
 
 from reference_numpy import parameters, preset
 
+from .component_inputs import INPUTS, OTHER_DIVISION
 from .draft import named_rows
-from .inputs import INPUTS, OTHER_DIVISION
-from .matching import Match, matched
+from .parameter_leaves import Leaf
+from .parameter_matching import Match, matched
 from .subject import letters
-from .walking import Leaf
 
 __all__ = ["component_of", "crosses"]
 
@@ -20,7 +20,7 @@ _SMALL = (
 
 
 def component_of(leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
-    """What the parameters are of. Raises ValueError where they are of no component."""
+    """What the parameters are of. Raises ValueError if they are of no component."""
     if not leaves:
         raise ValueError("a module without parameters must be named with --component, such as positional_encoding")
     vocabulary = {sizes["source_vocabulary"], sizes["target_vocabulary"]}
@@ -49,7 +49,7 @@ def _as(component: str, leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> Mat
 
 
 def _share(component: str, found: Match, sizes: Mapping[str, Any]) -> float:
-    """The share of the component's canonical names that have a tensor; 0 where a name has several, or a decoder layer does not cross."""
+    """The share of the component's canonical names that have a tensor; 0 if a name has several, or a decoder layer does not cross."""
     names = list(named_rows(found.root))
     if len(set(names)) < len(names) or (component == "decoder_layer" and not crosses(found.root)):
         return 0.0

@@ -57,7 +57,7 @@ def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping
     """How `make`, of that name in its module, is called so that it builds the module of a config.
 
     given: arguments by name, as a Python value or `config.FIELD`. A configuration object is made of the fields of its class, where the
-    module has one, and otherwise of those that the constructor reads. Raises ValueError where an argument without a default has no
+    module has one, and otherwise of those that the constructor reads. Raises ValueError if an argument without a default has no
     counterpart, with how to give it.
     """
     for argument, text in given.items():
@@ -89,7 +89,7 @@ def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping
 
 
 def _signature(make: Callable[..., Any], name: str) -> inspect.Signature:
-    """The arguments that a class or function declares; of a class those of its constructor, which a metaclass may hide."""
+    """Returns the arguments that a function or the constructor of a class declares, which a metaclass may hide."""
     try:
         if inspect.isclass(make) and inspect.isfunction(make.__init__):
             return inspect.signature(functools.partial(make.__init__, None))
@@ -147,7 +147,7 @@ def _configuration(
 
 
 def _require_known(reader: "_Reader", make: Any, argument: str) -> None:
-    """Raises ValueError where something is read whose meaning is not known."""
+    """Raises ValueError if something is read whose meaning is not known."""
     if reader.unknown:
         raise ValueError(
             f"{getattr(make, '__name__', 'it')} cannot be built: what {argument}.{reader.unknown[0]} means is not known; give it as "
@@ -156,7 +156,7 @@ def _require_known(reader: "_Reader", make: Any, argument: str) -> None:
 
 
 class _Reader:
-    """Stands for a configuration object, and notes what is read of it, and whether by keys, as of a mapping."""
+    """Stands for a configuration object, and notes what is read of it, and whether by keys, as from a mapping."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given, self.texts, self.meanings, self.unknown = given, {}, {}, []  # type: ignore[var-annotated]
@@ -212,7 +212,7 @@ def _namespace(imports: list[str]) -> dict[str, Any]:
 
 
 def _evaluated(text: str, names: dict[str, Any]) -> Any:
-    """The module. Raises ValueError where the user's constructor does."""
+    """The module. Raises ValueError if the user's constructor does."""
     try:
         with limited(text):
             return eval(text, names)

@@ -12,7 +12,7 @@ from ..conformance.reference.components import model_of
 from ..modules import BACKENDS
 from .calling import Call
 from .construction import Construction
-from .matching import Match
+from .parameter_matching import Match
 from .parts import Part, Row
 from .source import Source
 
@@ -44,10 +44,10 @@ class Choice:
 class Draft:
     """What is known of a module.
 
-    sizes: those at which it was built. alone: a decoder without an encoder. rows: of its tables of positions; 0 where it has none. fixed:
-    the config fields that it fixes; shown: those of them that are guessed from its tensors. missing: the canonical parameters for which no
+    sizes: at which it was built. decoder_only: a decoder without an encoder. rows: of its tables of positions; 0 if it has none. fixed:
+    the config fields that it fixes; shown: the fields that are guessed from its tensors. missing: the canonical parameters for which no
     tensor was found, with their axes. output: what is made of what it returns, such as `output[0]`. choices: what is open; `settings` which
-    value of each is taken, `tried` those that were decided by trying, in words, `nearest` those whose values are the nearest alone,
+    value of each is taken, `tried` those that were decided by trying, in words, `nearest` those whose values are only the nearest,
     `undecided` the others, each with what is to be said of it. form: what of the logits it gives. deviation: of the module's norms from the
     reference's, where they have a known one. verified: whether the norms and tables around the layers give the reference's numbers. filled:
     whether it needs a mask where a case has none. dtypes: those in which it runs; refused: why not in float64. failure: why it does not run
@@ -61,7 +61,7 @@ class Draft:
     sizes: Mapping[str, Any]
     match: Match
     call: Call
-    alone: bool = False
+    decoder_only: bool = False
     rows: int = 0
     fixed: dict[str, Any] = field(default_factory=dict)
     shown: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class Draft:
 
     def built(self, settings: Settings) -> str:
         """The expression that builds the module, by these settings."""
-        text = str(self.sizes["max_positions"])  # of a buffer, where no table has that length
+        text = str(self.sizes["max_positions"])  # of a buffer, if no table has that length
         if self.sized:
             more = self.config(settings)["position_offset"] - self.spare_rows
             text = f"config.max_positions {'+' if more > 0 else '-'} {abs(more)}" if more else "config.max_positions"
@@ -140,7 +140,7 @@ _FIELDS = TransformerConfig.__dataclass_fields__
 
 
 def chosen(part: Part, values: Mapping[str, Any]) -> Part:
-    """The part with one layout for each row, and with what was told apart by order alone in the order that the values say."""
+    """The part with one layout for each row, and with what was told apart only by order in the order that the values say."""
     index = values.get(f"axes of {part.component}", 0)
     rows = [dataclasses.replace(row, axes=(row.axes[min(index, len(row.axes) - 1)],)) for row in part.rows]
     order = values.get(f"order of {part.component}", ())
@@ -159,7 +159,7 @@ _EMBEDDED = {"source_embedding_norm": "encoder", "target_embedding_norm": "decod
 
 
 def _placed(root: Part, final: bool) -> Part:
-    """The model with the norms beside its layers after them, as those of the stacks, or before them, as those of the embeddings."""
+    """Returns the model with the norms beside its layers after them, as norms of the stacks, or before them, as norms of the embeddings."""
     norms = {_EMBEDDED[child.path]: child for child in root.parts if child.path in _EMBEDDED}
     norms |= {stack.path: norm for stack in root.parts for norm in stack.parts if norm.path == "final_norm"}
     parts = []
@@ -205,7 +205,7 @@ def _rows(part: Part, prefix: str = "") -> Iterator[tuple[str, Row]]:
 
 
 def canonical(draft: Draft) -> dict[str, str]:
-    """The axes of the component's parameters, by canonical name; nothing where it has none."""
+    """The axes of the component's parameters, by canonical name; nothing if it has none."""
     config = preset("semillero", **{**draft.sizes, **draft.config(draft.settings)})
     try:
         return dict(parameters.axes(config, model_of(draft.component)))

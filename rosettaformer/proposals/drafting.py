@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from . import construction, fields, walking
+from . import construction, fields, parameter_leaves
 from .calling import called
+from .component_inputs import OF_ITSELF, is_model
 from .components import component_of, crosses
 from .draft import Choice, Draft, canonical, named_rows
-from .inputs import OF_ITSELF, is_model
-from .matching import Match, matched
 from .orders import choices_of
 from .outer import outer_embeddings
+from .parameter_matching import Match, matched
 from .running import is_causal, start
 from .source import Source
 from .subject import Subject, letters
@@ -20,7 +20,7 @@ __all__ = ["drafted"]
 def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str]) -> Draft:
     """What is known of the class, and with which masks and dtypes it runs where all of its parameters and arguments are known.
 
-    Raises ValueError where it cannot be built or is no component that is known here.
+    Raises ValueError if it cannot be built or is no component that is known here.
     """
     plan = construction.plan(source.make, source.name, source.module, given)
     found = Subject(source, plan, component, wanted)
@@ -32,7 +32,7 @@ def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str
         of_rows = _draft_of(draft.component, found, by_row=True)
         draft = draft if of_rows.failure else of_rows
     if draft.gives_vectors:
-        draft = _draft_of("token_encoder", found) if draft.alone and not component else draft
+        draft = _draft_of("token_encoder", found) if draft.decoder_only and not component else draft
         if draft.gives_vectors or is_causal(draft):
             raise ValueError(
                 f"{source.name} gives its last layer's vectors, for which no case asks; name a model with logits, or its layers"
@@ -45,14 +45,14 @@ def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str
 
 
 def _component(subject: Subject) -> str:
-    """What the module is, by its parameters, and by its arguments where these say that it attends to its own input alone."""
+    """Returns what the module is, by its parameters, and by its arguments if these say that it attends to its own input only."""
     found = component_of(subject.leaves, subject.sizes)
     own = OF_ITSELF.get(found)
-    return own if own and "itself" in called(found, walking.signature(subject.module), subject.adapter).given.values() else found
+    return own if own and "itself" in called(found, parameter_leaves.signature(subject.module), subject.adapter).given.values() else found
 
 
 def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: bool = False) -> Draft:
-    """What is known of the module as that component. crossed, by_row: as of `called`."""
+    """Returns what is known of the module as that component. crossed, by_row: see `called`."""
     source, plan, module, sizes = subject.source, subject.plan, subject.module, subject.sizes
     found = matched(component, list(subject.leaves), letters(sizes))
     if subject.adapter != "torch":  # where a bias cannot be taken away
@@ -60,17 +60,17 @@ def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: b
         found.unpaired = []
     if is_model(component):
         _require_model(component, found, source.name)
-    alone = component == "transformer" and not found.shown["encoder_layers"]
-    alone = alone or (component in ("decoder_layer", "decoder", "token_decoder") and not crosses(found.root))
-    call = called(component, walking.signature(module), subject.adapter, alone, crossed, by_row)
+    decoder_only = component == "transformer" and not found.shown["encoder_layers"]
+    decoder_only = decoder_only or (component in ("decoder_layer", "decoder", "token_decoder") and not crosses(found.root))
+    call = called(component, parameter_leaves.signature(module), subject.adapter, decoder_only, crossed, by_row)
     if "itself" in call.given.values():
         raise ValueError(
             f"{source.name} attends to its own input alone, and the cases of {component} have queries and memory that differ; "
             f"leave --component out, or name {OF_ITSELF[component]}"
         )
-    if alone or component in ("decoder", "token_decoder"):
+    if decoder_only or component in ("decoder", "token_decoder"):
         plan = plan.replaced(encoder_layers="config.decoder_layers", source_vocabulary="config.target_vocabulary")
-    draft = Draft(source, component, subject.framework, plan, sizes, found, call, alone, found.shown.get("rows", 0))
+    draft = Draft(source, component, subject.framework, plan, sizes, found, call, decoder_only, found.shown.get("rows", 0))
     draft.fixed = fields.fixed(draft, found.shown)
     draft.shown = fields.GUESSED
     draft.choices = [*fields.choices(draft, subject.epsilon), *choices_of(draft)]
@@ -85,7 +85,7 @@ def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: b
 
 
 def _require_model(component: str, found: Match, name: str) -> None:
-    """Raises ValueError unless the parameters are those of that model."""
+    """Raises ValueError unless the parameters are of that model."""
     if "encoder_layers" not in found.shown:
         raise ValueError(f"{name} has layers that attend to an encoder's output, and no encoder; name the whole model, or its layers")
     if component != found.shown["model"]:
@@ -93,7 +93,7 @@ def _require_model(component: str, found: Match, name: str) -> None:
 
 
 def _require_names(draft: Draft) -> None:
-    """Notes which canonical parameters have no tensor. Raises ValueError where two have one place, and where most have none."""
+    """Notes which canonical parameters have no tensor. Raises ValueError if two have one place, or if most have none."""
     names, wanted = list(named_rows(draft.match.root)), canonical(draft)
     draft.missing = [f"{name} ({axes})" for name, axes in wanted.items() if name not in names]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:

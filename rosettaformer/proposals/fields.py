@@ -6,8 +6,8 @@ from typing import Any
 from reference_numpy.config import ACTIVATIONS
 
 from ..conformance.reference.components import model_of
+from .component_inputs import has_norms, is_fed_forward, is_model
 from .draft import Choice, Draft
-from .inputs import has_norms, is_fed_forward, is_model
 
 __all__ = ["GUESSED", "choices", "fixed"]
 
@@ -25,7 +25,7 @@ def fixed(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
     if "feed_forward_width" not in taken and is_fed_forward(component):
         found |= {name: sizes[name] for name in ("model_width", "feed_forward_width")}
     if component in ("encoder", "decoder", "decoder_layer", "token_decoder", "transformer"):
-        found["encoder_layers"] = 0 if draft.alone else shown.get("encoder_layers", 2) or 2
+        found["encoder_layers"] = 0 if draft.decoder_only else shown.get("encoder_layers", 2) or 2
         found["decoder_layers"] = shown.get("decoder_layers", 2) or 2
     if component in ("encoder", "decoder"):
         found["final_norm"] = shown.get("final_norm", False)
@@ -87,5 +87,5 @@ def choices(draft: Draft, epsilon: float | None) -> list[Choice]:
     if draft.rows:
         found.append(Choice("position_offset", tuple(dict.fromkeys((draft.spare_rows, *_OFFSETS))), "norms"))
     if is_model(component) and "padding_id" not in taken:
-        found.append(Choice("padding_id", (0, None, 1), "target" if draft.alone else "source"))
+        found.append(Choice("padding_id", (0, None, 1), "target" if draft.decoder_only else "source"))
     return found

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from .layers import LayerMatching, common
+from .layer_parts import LayerMatching, common
+from .parameter_leaves import Leaf
 from .parts import Part
-from .walking import Leaf
 
 __all__ = ["HeadMatching"]
 
@@ -14,10 +14,10 @@ class HeadMatching(LayerMatching):
 
     def __init__(self, leaves: list[Leaf], sizes: Mapping[str, int]) -> None:
         super().__init__(leaves, sizes)
-        self.heads: list[Leaf] = []  # the kernel of the logits, where it is no table
+        self.heads: list[Leaf] = []  # the kernel of the logits, if it is no table
 
     def _encoder_heads(self, part: Part, pooling: Sequence[Leaf], predicting: Mapping[Leaf, str]) -> None:
-        """The heads of an encoder alone. pooling, predicting: the dense layers that could be a pooler, and those that a norm follows."""
+        """Matches the heads of an encoder-only model. pooling, predicting: dense layers that could be a pooler, and ones before a norm."""
         self.shown |= {"pooler": bool(pooling), "masked_language_head": bool(predicting), "classes": 0}
         self.shown["model"] = "pool" if pooling else "masked_language_logits" if predicting else ""
         if pooling:
@@ -31,7 +31,7 @@ class HeadMatching(LayerMatching):
         self._logits_at(part, "logits", self.sizes["w"])
 
     def _logits_at(self, part: Part, path: str, size: int) -> None:
-        """The output head; where its kernel is a table, its bias alone."""
+        """Matches the output head; only its bias if its kernel is a table."""
         sizes, self.sizes = self.sizes, {**self.sizes, "v": size, "w": size}
         biases = [leaf for leaf in self.left if self._is_vector(leaf, "v")]
         if self.heads:
@@ -47,7 +47,7 @@ class HeadMatching(LayerMatching):
         self.sizes = sizes
 
     def _norm_of_head(self, dense: Leaf, norms: list[str]) -> str:
-        """The norm that follows a dense layer after the last layer, as in a masked-language head; empty where none does."""
+        """The norm that follows a dense layer after the last layer, as in a masked-language head; empty if none does."""
         around = dense.parent.rpartition(".")[0]
         if around and not any(self._feeds(leaf) for leaf in self.leaves if leaf.path.startswith(f"{around}.")):
             return next((module for module in norms if module.rpartition(".")[0] == around), "")

@@ -1,6 +1,6 @@
 """The functions that a port's `call` uses: masks of the inputs, and what a case cannot be asked."""
 
-from .inputs import INPUTS
+from .component_inputs import INPUTS
 
 __all__ = ["helpers"]
 

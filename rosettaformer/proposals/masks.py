@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..conformance.ports.adapters.derived import stands_for
-from .inputs import INPUTS, OF_MEMORY, is_model
+from .component_inputs import INPUTS, OF_MEMORY, is_model
 from .vocabulary import TARGET, tokens
 
 __all__ = ["candidates", "lengths", "side"]
@@ -23,7 +23,7 @@ def candidates(
     by_row: bool,
     filled: bool = False,
 ) -> list[str]:
-    """What a mask may be given; nothing where another argument serves the same purpose.
+    """What a mask may be given; nothing if another argument serves the same purpose.
 
     by_row: without a batch axis. filled: with ones where a case has no mask.
     """
@@ -72,7 +72,7 @@ def lengths(
     by_row: bool,
     filled: bool = False,
 ) -> list[str]:
-    """What an argument may be given that says how many keys of a row are real; arguments as of `candidates`."""
+    """Returns what an argument may be given that says how many keys of a row are real; arguments: see `candidates`."""
     mask = side(component, name, masks, names)
     length = next(length for length, of in stands_for(component).items() if of == mask)
     if not filled:

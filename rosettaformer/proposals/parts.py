@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .parameter_leaves import Leaf
 from .shapes import layouts
 from .vocabulary import ATTENTION, FUSED, OFFSETS, role_of, tokens, within
-from .walking import Leaf
 
 __all__ = ["Part", "PartMatching", "Row"]
 
@@ -34,7 +34,7 @@ class Part:
     native: str
     rows: list[Row] = field(default_factory=list)
     parts: list["Part"] = field(default_factory=list)
-    ordered: list[str] = field(default_factory=list)  # what was told apart by the order of declaration alone
+    ordered: list[str] = field(default_factory=list)  # what was told apart only by the order of declaration
 
 
 class PartMatching:
@@ -65,7 +65,7 @@ class PartMatching:
         return any(layouts(axes, " ".join(letters[cut:]), leaf.shape, self.sizes) for cut in range(1, len(letters)))
 
     def _units(self, leaf: Leaf) -> int:
-        """How many projections of attention a tensor holds; 0 where it is none."""
+        """How many projections of attention a tensor holds; 0 if it is none."""
         if sum(size != 1 for size in leaf.shape) < 2:
             return 0
         if self._serves_all_heads(leaf) or any(self._is(leaf, axes) for axes, _ in ATTENTION.values()):

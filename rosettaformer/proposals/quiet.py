@@ -1,4 +1,4 @@
-"""A proposal's own output alone: nothing of what frameworks log and user's code prints while it is built and tried."""
+"""Hides what frameworks log and what the user's code prints while a proposal is built and tried."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""A draft as the port that would be written: with which masks and in which dtypes it runs, and how far what it gives is from right."""
+"""Runs a draft as the port that would be written: with which masks and dtypes it runs, and how large its errors are."""
 
 import contextlib
 import dataclasses
@@ -17,9 +17,9 @@ from ..conformance.case import Case
 from ..conformance.catalogue import Alteration
 from ..conformance.diagnosis import altered
 from ..conformance.reference.components import answer
+from .component_inputs import is_model
 from .draft import Choice, Draft, Settings
 from .failures import FAILURES, failure, limited
-from .inputs import is_model
 from .trials import FIRST, trial_cases
 from .writing import written
 
@@ -101,7 +101,7 @@ def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[
 
 
 def _reshaped(draft: Draft, case: Case, text: str, own: Any, shape: tuple[int, ...]) -> str:
-    """What a tensor of its own shape is as one of the required shape; empty where it is none.
+    """What a tensor of its own shape is as one of the required shape; empty if it is none.
 
     All positions of all rows may be one axis; and an encoding of positions may have no batch axis.
     """
@@ -135,7 +135,7 @@ class Trials:
         self._runs: dict[tuple[str, str], Any] = {}
 
     def error(self, settings: Settings, group: str, deviation: Alteration | None) -> float:
-        """The largest error on the cases of a group, where the norms deviate so; infinite where the module cannot be run."""
+        """The largest error on the cases of a group, where the norms deviate so; infinite if the module cannot be run."""
         key = group, *sorted(settings.items())
         if key not in self._found:
             self._found[key] = self._outputs(settings, group)
@@ -153,7 +153,7 @@ class Trials:
         return best if best and found[best] < min(SAME, found[""]) else ""
 
     def _outputs(self, settings: Settings, group: str) -> list[tuple[Case, Any]]:
-        """The cases with what the module gives; none where it fails. What the judge alone takes from the config changes nothing of it."""
+        """Returns the cases with what the module gives; none if it fails. What only the judge reads of the config does not change it."""
         text, found = written(self.draft, settings), []
         module = _CONFIG.sub("", text)
         try:
@@ -179,7 +179,7 @@ def _digest(case: Case, module: str) -> str:
 
 
 def _adapter(draft: Draft, settings: Settings, text: str = "") -> Any:
-    """The judge's adapter, of the port as it would be written; text: that of its file, where it is known."""
+    """Returns the judge's adapter of the port as it would be written. text: of its file, if it is known."""
     port = ModuleType("proposed_port")
     exec(compile(text or written(draft, settings), "proposed_port.py", "exec"), port.__dict__)
     port.modes = ("eager",)  # type: ignore[attr-defined]
@@ -193,7 +193,7 @@ def _run(adapter: Any, case: Case, dtype: str) -> Any:
 
 
 def _error(case: Case, found: Any, deviation: Alteration | None) -> float:
-    """The largest difference from the reference, as a part of its largest number; infinite where it is no such array."""
+    """The largest difference from the reference, as a part of its largest number; infinite if it is no such array."""
     return min(_errors(case, found, deviation).values())
 
 

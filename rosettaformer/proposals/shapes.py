@@ -12,7 +12,7 @@ def layouts(
 ) -> list[str]:
     """The native axes that a parameter with these canonical axes may have in a tensor of that shape, the most usual first.
 
-    axes: `d h k`. outputs: those of its letters that are outputs, `h k`. first: "out" or "in", where it is known which of them come first.
+    axes: `d h k`. outputs: its letters that are outputs, `h k`. first: "out" or "in", if it is known which of them come first.
     part: the parameter is part i of n of the tensor. Only orders that are used are among them: inputs and outputs each stand together, in
     their order, an axis of size 1 at the end or the beginning; where none of these has the shape, any order that has it.
     """

@@ -26,7 +26,7 @@ class Source:
 
     module: ModuleType
     name: str
-    folder: str = ""  # of its file; empty where it is an importable module
+    folder: str = ""  # of its file; empty if it is an importable module
 
     @property
     def make(self) -> Callable[..., Any]:
@@ -43,7 +43,7 @@ class Source:
 def loaded(text: str) -> Iterator[Source]:
     """The class or function that `my_model.py:Model` or `package.module:Model` names; what its import leaves behind goes with the block.
 
-    Raises ValueError where there is no such file or module, where its code fails, and where it has no such name.
+    Raises ValueError if there is no such file or module, if its code fails, or if it has no such name.
     """
     where, _, name = text.partition(":")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -88,7 +88,7 @@ def _of_file(path: Path) -> ModuleType:
 
 
 def _package(path: Path) -> str:
-    """The name by which a file in a folder of this one is imported; empty where it has none."""
+    """The name by which a file in a folder of this one is imported; empty if it has none."""
     with contextlib.suppress(ValueError):
         parts = path.resolve().with_suffix("").relative_to(Path.cwd()).parts
         return ".".join(parts) if len(parts) > 1 and all(part.isidentifier() for part in parts) else ""

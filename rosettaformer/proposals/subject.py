@@ -9,11 +9,11 @@ import numpy as np
 from reference_numpy import preset
 
 from ..modules import BACKENDS, face, framework_of
-from . import walking
+from . import parameter_leaves
 from .calling import Call, called
+from .component_inputs import is_model
 from .construction import Construction
 from .failures import FAILURES, failure, limited
-from .inputs import is_model
 from .source import Source
 from .trials import example
 from .vocabulary import role_of
@@ -31,9 +31,9 @@ SIZES: dict[str, Any] = {
 class Subject:
     """The module of a class or function, and what can be seen of it.
 
-    sizes: those at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked:
+    sizes: at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked:
     whether its first call needs masks.
-    Raises ValueError where it cannot be built or called, and where it is no module of a framework.
+    Raises ValueError if it cannot be built or called, or if it is no module of a framework.
     """
 
     def __init__(self, source: Source, plan: Construction, component: str, wanted: str) -> None:
@@ -56,35 +56,35 @@ class Subject:
         if not self.framework or wanted not in ("", self.framework, self.adapter):
             must = f"{self.source.name} must give a module of {wanted or 'torch, Keras or Flax'}"
             raise ValueError(f"{must}; got {type(self.module).__name__}; the port of anything else is written by hand: docs/ports.md")
-        walking.signature(self.module)
-        self.started = self._start(component) if self.framework in ("keras", "linen") else walking.Started()
-        self.leaves = walking.leaves(self.module, self.started.variables)
-        self.epsilon = walking.epsilon(self.module, self.started.modules)
+        parameter_leaves.signature(self.module)
+        self.started = self._start(component) if self.framework in ("keras", "linen") else parameter_leaves.Started()
+        self.leaves = parameter_leaves.leaves(self.module, self.started.variables)
+        self.epsilon = parameter_leaves.epsilon(self.module, self.started.modules)
 
-    def _start(self, component: str) -> walking.Started:
+    def _start(self, component: str) -> parameter_leaves.Started:
         """Calls a Keras layer, or initialises a Linen module, which have no parameters before they are given inputs.
 
-        Raises ValueError where no component's inputs fit the module.
+        Raises ValueError if no component's inputs fit the module.
         """
         vocabulary = {"source_vocabulary", "target_vocabulary"} & self.plan.fields
         layers = ["encoder_layer", "decoder_layer", "multi_head_attention"]
         likely = ["transformer"] * bool(self.sizes["decoder_layers"]) + ["pool"] if vocabulary else layers
-        arguments, problems = walking.signature(self.module), []
-        for name, alone in itertools.product((component,) if component else likely, (False, True)):
-            call = called(name, arguments, self.adapter, alone)
-            for number, values in enumerate(self._values(call, name, alone)):
+        arguments, problems = parameter_leaves.signature(self.module), []
+        for name, decoder_only in itertools.product((component,) if component else likely, (False, True)):
+            call = called(name, arguments, self.adapter, decoder_only)
+            for number, values in enumerate(self._values(call, name, decoder_only)):
                 try:
                     with limited("a call of the module"):
-                        started = walking.started(self.module, self.framework, values)
+                        started = parameter_leaves.started(self.module, self.framework, values)
                     self.masked = number > 1
                     return started
                 except FAILURES as error:
                     problems.append((len(call.unknown), failure(error)))
         raise ValueError(f"the module cannot be called: {min(problems, key=lambda problem: problem[0])[1]}")
 
-    def _values(self, call: Call, name: str, alone: bool) -> Iterator[dict[str, Any]]:
+    def _values(self, call: Call, name: str, decoder_only: bool) -> Iterator[dict[str, Any]]:
         """The arguments of a call as that component: without masks, and with masks of ones in the forms that modules take."""
-        sizes = self.sizes | ({"encoder_layers": 0, "segments": 0} if alone else {})
+        sizes = self.sizes | ({"encoder_layers": 0, "segments": 0} if decoder_only else {})
         arrays = example(name, sizes)
         batch, length = next(array for array in arrays.values() if array is not None).shape[:2]
         arrays["zeros_btd"] = np.zeros((batch, length, WIDTH))
@@ -93,7 +93,7 @@ class Subject:
         known = {"inputs": inputs, "segments": lambda inputs: inputs["segment_bs"]}
         given = {one: eval(text, known) for one, text in call.given.items() if text != "itself"}
         values: dict[str, Any] = {one: inputs.get(value) if isinstance(value, str) else value(inputs) for one, value in given.items()}
-        none = {one: None for one, argument in walking.signature(self.module).items() if argument.default is argument.empty}
+        none = {one: None for one, argument in parameter_leaves.signature(self.module).items() if argument.default is argument.empty}
         yield {**none, **values}
         if not is_model(name):  # one row without a batch axis
             yield {**none, **{one: value[0] if hasattr(value, "shape") else value for one, value in values.items()}}
@@ -123,12 +123,12 @@ def _sizes(plan: Construction) -> dict[str, Any]:
         sizes["source_vocabulary"] = sizes["target_vocabulary"]
     if "segments" in plan.fields:
         sizes["segments"] = 3
-    if "classes" in plan.fields:  # of an encoder alone
+    if "classes" in plan.fields:  # of an encoder-only model
         sizes |= {"classes": 5, "pooler": True, "decoder_layers": 0}
     return sizes
 
 
-def _inferred(leaves: list[walking.Leaf], plan: Construction) -> dict[str, Any]:
+def _inferred(leaves: list[parameter_leaves.Leaf], plan: Construction) -> dict[str, Any]:
     """Sizes that the constructor derives: of keys and values what a projection has for each head; of the feed-forward what two kernels have
     beside the model width."""
     found, sizes = {}, _sizes(plan)
@@ -150,8 +150,8 @@ def _last(path: str) -> str:
     return [step for step in path.split(".") if step not in ("kernel", "weight")][-1:][0] if path not in ("kernel", "weight") else ""
 
 
-def _outputs(leaf: walking.Leaf) -> int:
-    """How many outputs a projection from the model width has; 0 where it is none."""
+def _outputs(leaf: parameter_leaves.Leaf) -> int:
+    """How many outputs a projection from the model width has; 0 if it is none."""
     size = int(np.prod(leaf.shape))
     return size // WIDTH if len(leaf.shape) > 1 and WIDTH in leaf.shape and size % WIDTH == 0 else 0
 

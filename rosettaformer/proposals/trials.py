@@ -12,8 +12,8 @@ from reference_numpy.positional_encoding import positional_encoding
 from ..conformance.case import Case
 from ..conformance.cases.build import B, Builder, S, T, ragged
 from ..conformance.cases.transformer import ids
+from .component_inputs import is_model
 from .draft import Draft, Settings
-from .inputs import is_model
 
 __all__ = ["FIRST", "example", "trial_cases"]
 

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..conformance.catalogue import Alteration, defects_of
+from .component_inputs import is_model
 from .draft import Choice, Draft
-from .inputs import is_model
 from .running import SAME, TRIED, Trials, combinations, with_values
 
 __all__ = ["decide", "said"]
 
 WIDE, NARROW = 1e-9, 2e-6  # between them is what constants and tables of float32 leave in float64
-APART = 10  # times the error of the best that every other value has, where a case tells them apart
+APART = 10  # times the error of the best that every other value has, if a case tells them apart
 FAR = 5  # the same, where the best is not right, but by far the nearest
 NEAR = 0.3  # the largest error of what is near
 # where a choice shows; the last two: masks of keys that are given, and of a decoder's own
 GROUPS = ("norms", "feed_forward", "attention", "source", "target")
-# the groups of cases in their order, and the groups of choices that are tried on them: what has not shown alone may show with others
+# the groups of cases in their order, and the groups of choices that are tried on them: what has not shown by itself may show with others
 STEPS = (
     ("norms", ("norms",)),
     ("feed_forward", ("feed_forward",)),
@@ -57,7 +57,7 @@ def _limit_dtypes(trials: Trials) -> None:
 
 
 def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -> bool:
-    """Decides those of the choices that the group shows; whether its numbers are the reference's. near: the nearest ones will do."""
+    """Decides the choices that the group shows; returns whether its numbers are the reference's. near: the nearest ones will do."""
     draft, before = trials.draft, dict(trials.draft.settings)
     likely = [dataclasses.replace(choice, values=choice.values[:1]) if choice.read else choice for choice in choices]
     tried = [with_values(before, likely, indices) for indices in itertools.islice(combinations(likely), TRIED + 1)]
@@ -80,7 +80,7 @@ def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -
 
 
 def _exact(trials: Trials, tried: Sequence[dict[str, int]], group: str) -> tuple[dict[str, int], Alteration | None] | None:
-    """The first settings that give the reference's numbers, and with which deviation of the norms; None where none do."""
+    """The first settings that give the reference's numbers, and with which deviation of the norms; None if none do."""
     known = trials.draft.deviation
     possible: tuple[Alteration | None, ...] = (known,) if known else (None,) if group == "all" else (None, *NORMS)
     for deviation in possible:

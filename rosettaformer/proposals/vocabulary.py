@@ -2,6 +2,8 @@
 
 import re
 
+from ..modules.words import ATTENDS, EMBEDS, IN_PROJECTION, PROJECTED
+
 __all__ = [
     "ATTENDS", "ATTENTION", "CROSS", "EMBEDS", "FEEDS", "FUSED", "OFFSETS", "POSITIONS", "SEGMENTS", "SELF", "SOURCE", "TARGET",
     "role_of", "tokens", "within",
@@ -9,18 +11,14 @@ __all__ = [
 
 # the projections of an attention: canonical axes, and which of them are outputs
 ATTENTION = {"query": ("d h k", "h k"), "key": ("d g k", "g k"), "value": ("d g e", "g e"), "output": ("h e d", "d")}
-FUSED = {3: ("query", "key", "value"), 2: ("key", "value")}  # the parts of one tensor, by their number
+FUSED = {3: IN_PROJECTION, 2: IN_PROJECTION[1:]}  # the parts of one tensor, by their number
 _ROLES = {
-    "query": {"q", "query", "queries", "wq", "qs", "xq", "bq", "toquery", "toqueries"},
-    "key": {"k", "key", "keys", "wk", "ks", "xk", "bk", "tokey", "tokeys"},
-    "value": {"v", "value", "values", "wv", "vs", "xv", "bv", "tovalue", "tovalues"},
+    **PROJECTED,
     "output": {"o", "out", "output", "wo", "bo", "proj", "fc", "dense", "final", "combine", "projection", "unify", "unifyheads", "concat"},
 }
 CROSS = {"cross", "src", "enc", "encoder", "encdec", "memory", "mem", "inter", "context", "multihead", "crossattn", "crossattention"}
 SELF = {"self", "selfattn", "selfattention", "masked"}
-ATTENDS = {"attn", "attention", "att", "mha", "selfattn", "attns", "sa"}
 FEEDS = {"ff", "ffn", "mlp", "feed", "feedforward", "fc", "pff", "pwff"}
-EMBEDS = {"emb", "embed", "embedding", "embeddings"}
 POSITIONS = {"pos", "position", "positions", "positional", "wpe", "pe", "posemb", "posembed", "posembedding"}
 SEGMENTS = {"segment", "segments", "seg", "type", "types", "tokentype"}
 OFFSETS = {"bias", "beta", "b", "offset", "shift"}
@@ -34,9 +32,9 @@ def tokens(path: str) -> list[str]:
 
 
 def role_of(path: str) -> str:
-    """The projection of an attention that a path names, by its last word that names one; empty where none does."""
+    """The projection of an attention that a path names, by its last word that names one; empty if none does."""
     for word in reversed(tokens(path)):
-        for role in ("query", "key", "value"):
+        for role in IN_PROJECTION:
             if word in _ROLES[role]:
                 return role
     return "output" if set(tokens(path)) & _ROLES["output"] else ""

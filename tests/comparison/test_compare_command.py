@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from invoke import invoke, refused
 
-from rosettaformer.comparison import axes, declared, matching, noise, versus, weights
-from rosettaformer.comparison.rename import Rename, Row
+from rosettaformer.comparison import axes
+from rosettaformer.comparison.matching import layer_matching, weight_layout
+from rosettaformer.comparison.matching.rename_table import Rename, Row
+from rosettaformer.comparison.report import noise, versus
+from rosettaformer.comparison.running import declared_inputs
 
 MODELS = Path(__file__).resolve().parents[1] / "compared"
 IMAGE = ("--input", "x: b=3 h=14 w=14 c=3 float32")
@@ -183,8 +186,8 @@ def test_a_convolutional_network_in_torch_and_flax_is_equal(file: str, tmp_path:
 
 
 def test_torch_s_side_is_plain_arithmetic() -> None:
-    from rosettaformer.comparison.opening import opened
-    from rosettaformer.comparison.sides import parse
+    from rosettaformer.comparison.running.opening import opened
+    from rosettaformer.comparison.running.sides import parse
 
     x = np.random.default_rng(0).standard_normal((2, 14, 14, 3)).astype(np.float32)
     side = opened(parse(f"{MODELS / 'conv_torch.py'}:trained", {}))
@@ -397,7 +400,7 @@ def test_a_side_whose_process_ends_is_one_message() -> None:
 def test_inputs_of_a_file_must_be_finite(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.array([[1.0, np.nan]]))
     with pytest.raises(ValueError, match=re.escape("x must be finite; 1 of 2 elements are NaN or infinite")):
-        declared.read(tmp_path / "x.npz")
+        declared_inputs.read(tmp_path / "x.npz")
 
 
 # its parts
@@ -441,11 +444,11 @@ def test_a_difference_is_judged_by_the_sides_own_noise() -> None:
     ],
 )
 def test_kernels_are_carried_there_and_back(left: tuple[str, Any], right: tuple[str, Any]) -> None:
-    one, other, sizes = weights.solved(left, right, {"h": 3})
+    one, other, sizes = weight_layout.solved(left, right, {"h": 3})
     array = np.random.default_rng(0).standard_normal(left[1])
-    there = weights.carried(array, one, other, sizes)
+    there = weight_layout.carried(array, one, other, sizes)
     assert there.shape == right[1]
-    np.testing.assert_array_equal(weights.carried(there, other, one, sizes), array)
+    np.testing.assert_array_equal(weight_layout.carried(there, other, one, sizes), array)
 
 
 def test_a_flattened_image_is_brought_to_channels_last_and_back() -> None:
@@ -456,7 +459,7 @@ def test_a_flattened_image_is_brought_to_channels_last_and_back() -> None:
     np.testing.assert_array_equal(axes.from_common(common, tag, ["b", "h", "w", "c"]), image.reshape(2, -1))
 
 
-def _network(*rows: tuple[str, tuple[int, ...]]) -> matching.Network:
+def _network(*rows: tuple[str, tuple[int, ...]]) -> layer_matching.Network:
     """Dense layers in the order of execution."""
     about = {
         "layers": [{"path": path, "kind": "dense", "type": "Dense", "settings": {}} for path, _ in rows],
@@ -464,18 +467,18 @@ def _network(*rows: tuple[str, tuple[int, ...]]) -> matching.Network:
             {"name": f"{path}.w", "layer": path, "role": "kernel", "axes": "i o", "shape": shape, "required": True} for path, shape in rows
         ],
     }
-    return matching.Network.of(about, [{"path": path} for path, _ in rows])
+    return layer_matching.Network.of(about, [{"path": path} for path, _ in rows])
 
 
 def test_layers_are_matched_by_name_or_by_order_and_never_by_numbers_that_are_off_by_one() -> None:
     left = _network(("conv1", (3, 3)), ("conv2", (3, 3)), ("query", (4, 4)), ("key", (4, 4)), ("head", (3, 9)))
     right = _network(("conv_0", (3, 3)), ("conv_1", (3, 3)), ("k", (4, 4)), ("q", (4, 4)), ("fc", (3, 9)))
-    found, problems = matching.layers(left, right, Rename())
+    found, problems = layer_matching.layers(left, right, Rename())
     assert not problems
     assert {one: other for one, (other, _) in found.items() if one} == {
         "conv1": "conv_0", "conv2": "conv_1", "query": "q", "key": "k", "head": "fc",
     }  # fmt: skip
-    renamed, _ = matching.layers(left, right, Rename({"conv1": Row("conv_1"), "conv2": Row("conv_0")}))
+    renamed, _ = layer_matching.layers(left, right, Rename({"conv1": Row("conv_1"), "conv2": Row("conv_0")}))
     assert renamed["conv1"][0] == "conv_1"
-    _, problems = matching.layers(left, right, Rename({"conv1": Row("conv_7")}))
+    _, problems = layer_matching.layers(left, right, Rename({"conv1": Row("conv_7")}))
     assert problems == ["the rename table says that conv1 is conv_7 on the right, which has none (nearest: conv_1)"]

@@ -1,4 +1,4 @@
-"""What a side can be asked, whatever its framework."""
+"""What a side can be asked, in any framework."""
 
 import abc
 import dataclasses
@@ -36,7 +36,7 @@ class Variable:
     """A parameter, or a buffer that is part of the model's state.
 
     name: the own name; a part of a tensor that holds several says which: `in_proj_weight[query]`. role: what it is to its layer, such as
-    kernel; empty where the layer is of no known kind. axes: of the native tensor, by named letters. sizes: of letters that the shape does
+    kernel; empty if the layer is of no known kind. axes: of the native tensor, by named letters. sizes: of letters that the shape does
     not show. required: whether the other side must have it. canonical: its name in a checkpoint of ours.
     """
 
@@ -53,7 +53,7 @@ class Variable:
 
 @dataclasses.dataclass
 class LayerCall:
-    """A call of a layer: the arrays that it was given and gave, and their tags (`axes.Tag`) where the side follows its axes."""
+    """A call of a layer: the arrays that it was given and gave, and their tags (`axes.Tag`) if the side follows its axes."""
 
     path: str
     index: int
@@ -66,7 +66,7 @@ class LayerCall:
 class Model(abc.ABC):
     """One side's model. Arrays go in and come out in the side's own axes, floats in the dtype of the question.
 
-    framework: torch, keras, flax or numpy. convention: where the channels of its spatial layers stand, "first" or "last"; empty where it
+    framework: torch, keras, flax or numpy. convention: where the channels of its spatial layers stand, "first" or "last"; empty if it
     has none. defaults: inputs that fit it, declared or as arrays. translation: what makes its own arguments of the reference's inputs.
     """
 
@@ -77,7 +77,7 @@ class Model(abc.ABC):
     translation: Translation | None = None
 
     def own(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The inputs, which may be native tensors, by the names of the model's own arguments."""
+        """Returns the inputs, which may be native tensors, by the names of the model's own arguments."""
         return self.translation(inputs) if self.translation else inputs
 
     def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
@@ -86,7 +86,7 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def about(self) -> dict[str, Any]:
-        """The class, the framework's versions and the arguments of a call: (name, whether it has no default)."""
+        """Returns the class, the framework's versions and the arguments of a call: (name, whether it has no default)."""
 
     @abc.abstractmethod
     def build(self, inputs: Arrays) -> None:
@@ -94,19 +94,19 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def widen(self, inputs: Arrays) -> None:
-        """Makes what runs in float64 of what `build` has finished. Raises what the model raises where it cannot be made."""
+        """Makes the float64 model of the one that `build` has finished. Raises what the model raises if it cannot be made."""
 
     @abc.abstractmethod
     def layers(self) -> list[Layer]:
-        """Every layer, in the order of declaration."""
+        """Returns every layer, in the order of declaration."""
 
     @abc.abstractmethod
     def variables(self) -> list[Variable]:
-        """Every variable that floats."""
+        """Returns every floating variable."""
 
     @abc.abstractmethod
     def values(self) -> Arrays:
-        """The values of the variables, in float32."""
+        """Returns the values of the variables, in float32."""
 
     @abc.abstractmethod
     def load(self, values: Arrays) -> None:
@@ -114,23 +114,23 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
-        """Every call of a layer in one evaluation, in the order in which they end; the last is the whole model, of the path ""."""
+        """Returns every call of a layer in one evaluation, in the order in which they end; the last is the whole model, at the path ""."""
 
     @abc.abstractmethod
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
-        """What layers give for other arrays: by path and number of the call; a text where a layer cannot be called so."""
+        """Returns what layers give for other arrays, by path and number of the call; a text if a layer cannot be called so."""
 
     @abc.abstractmethod
     def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
-        """Of the sum of cotangent * output in evaluation: of the inputs by `input NAME`, and of the variables."""
+        """Returns the gradients of the sum of cotangent * output in evaluation: of the inputs, by `input NAME`, and of the variables."""
 
     @abc.abstractmethod
     def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
-        """The variables after one step of training on that sum, and what is random in it: nothing where it can be compared."""
+        """Returns the variables after one step of training on that sum, and what is random in it; empty if it can be compared."""
 
     @abc.abstractmethod
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
-        """What is to be timed, in float32: `forward` or `step`."""
+        """Returns what is to be timed, in float32: `forward` or `step`."""
 
 
 class Rounding:
@@ -149,12 +149,12 @@ def is_floating(array: Any) -> bool:
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Floats in the dtype; others as they are."""
+    """Returns floats in the dtype, others unchanged."""
     return array.astype(dtype) if array.dtype.kind == "f" else array
 
 
 def guarded(function: Callable[[], Any]) -> Any:
-    """What the function gives, or why it fails as a text."""
+    """Returns what the function gives, or a text that says why it fails."""
     try:
         return function()
     except Exception as error:

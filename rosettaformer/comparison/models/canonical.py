@@ -1,4 +1,4 @@
-"""Models whose variables have canonical names: a checkpoint's, and those of a port's components."""
+"""Models whose variables have canonical names: checkpoints, and components of ports."""
 
 import dataclasses
 import math
@@ -86,7 +86,7 @@ class Component(Canonical):
         self._places: dict[str, tuple[str, np.ndarray]] = {}
 
     def build(self, inputs: Arrays) -> None:
-        """Also finds the elements of the canonical variables in those of the model: it is loaded with numbers that say which they are."""
+        """Also finds the elements of canonical variables in the model's variables, which are loaded with numbers that identify them."""
         self._model.build(inputs)
         before = self._model.values()
         sizes = {name: math.prod(shape) for name, shape in self._shapes.items()}
@@ -111,7 +111,7 @@ class Component(Canonical):
         return {name: array.ravel() for name, array in self._model.values().items()}
 
     def _of(self, native: Arrays) -> Arrays:
-        """The canonical arrays in arrays of the model's variables, as far as these are there."""
+        """Returns the canonical arrays among arrays of the model's variables, as far as these are given."""
         return {
             name: native[where].ravel()[place].reshape(self._shapes[name])
             for name, (where, place) in self._places.items()

@@ -14,28 +14,13 @@ from impl_jax.framework import settings
 
 from ...modules import arguments
 from ...modules import jax as face
-from .. import kinds
-from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, Variable, rounded
+from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, rounded
 from .layer_calls import tensors
 
-__all__ = ["CPU", "FlaxModel", "own_variables"]
+__all__ = ["CPU", "FlaxModel"]
 
 CPU = "cpu"  # the device of every comparison
 Values = Mapping[str, jax.Array]
-
-
-def own_variables(path: str, kind: str, module: Any, owned: Mapping[str, tuple[Any, bool]]) -> list[Variable]:
-    """The variables of one layer: relative name -> (value, whether it is a parameter)."""
-    kernel = next((value for name, (value, _) in owned.items() if name == "kernel"), None)
-    rows = kinds.roles("flax", kind, module, 0 if kernel is None else kernel.ndim)
-    sizes = {"i": getattr(module, "feature_group_count", 1) or 1} if "convolution" in kind else {}
-    found = []
-    for name, (value, trainable) in owned.items():
-        role, axes = rows.get(name, ("", ""))
-        found.append(
-            Variable(f"{path}.{name}".lstrip("."), path, role, axes, tuple(value.shape), trainable, sizes, trainable or bool(role))
-        )
-    return found
 
 
 class FlaxModel(Model):
@@ -50,7 +35,7 @@ class FlaxModel(Model):
 
     @abc.abstractmethod
     def _apply(self, values: Values, given: Mapping[str, Any], dtype: str, training: bool, twice: bool = False) -> tuple[Any, Any, Any]:
-        """The output, the values after the call, and the output of a second call where that is asked for. Nothing is dropped at random."""
+        """Returns the output, the values after the call, and the output of a second call if `twice`. Nothing is dropped at random."""
 
     def about(self) -> dict[str, Any]:
         versions = {"jax": jax.__version__, "flax": flax.__version__}
@@ -101,7 +86,7 @@ class FlaxModel(Model):
     def _stepping(
         self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str
     ) -> tuple[Callable[..., Any], Any, Callable[..., Any]]:
-        """A function of (all values, state) that makes one step, all values, and a function of them that makes the first state."""
+        """Returns a function of (all values, state) that makes one step, all values, and a function of them that makes the first state."""
         given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
         own = [jnp.asarray(array, dtype) for array in cotangents]
         adamw = optax.adamw(LEARNING_RATE, b1=BETAS[0], b2=BETAS[1], eps=EPSILON, weight_decay=DECAY)

@@ -21,7 +21,7 @@ from ...modules import arguments
 from ...modules import keras as face
 from .. import kinds
 from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Layer, LayerCall, Model, Variable, rounded
-from .layer_calls import Record, layers, tensors
+from .layer_calls import Record, described, layers, own_variables, tensors
 
 __all__ = ["KerasModel"]
 
@@ -72,28 +72,17 @@ class KerasModel(Model):
         yield from layers("keras", face.paths(self._models[dtype]))
 
     def layers(self) -> list[Layer]:
-        found = []
-        for path, layer, kind in self._layers("float32"):
-            size = getattr(layer, "kernel_size", None) or getattr(layer, "pool_size", None) or ()
-            rank = len(size) if isinstance(size, (tuple, list)) else 1
-            found.append(Layer(path, kind, type(layer).__name__, kinds.settings("keras", kind, layer, rank)))
-        return found
+        return described("keras", self._layers("float32"))
 
     def variables(self) -> list[Variable]:
         found = []
         for path, layer, kind, owned in self._owned("float32"):
-            kernel = next((variable for name, variable in owned.items() if name.endswith("kernel")), None)
-            rows = kinds.roles("keras", kind, layer, len(kernel.shape) if kernel is not None and kind != "attention" else 0)
-            for name, variable in owned.items():
-                role, axes = rows.get(name, ("", ""))
-                full, sizes = f"{path}.{name}".lstrip("."), {"i": getattr(layer, "groups", 1)} if "convolution" in kind else {}
-                trainable = bool(variable.trainable)
-                required = trainable or bool(role)
-                found.append(Variable(full, path, role, axes, tuple(variable.shape), trainable, sizes, required))
+            held = {name: (variable, bool(variable.trainable)) for name, variable in owned.items()}
+            found += own_variables("keras", path, kind, layer, held)
         return found
 
     def _owned(self, dtype: str) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
-        """The layers with the floating variables that each has of its own, by name."""
+        """Yields the layers, each with its own floating variables by name."""
         taken: set[int] = set()
         for path, layer, kind in sorted(self._layers(dtype), key=lambda row: -len(row[0])):
             own = [variable for variable in layer.variables if id(variable) not in taken and "float" in str(variable.dtype)]
@@ -177,7 +166,7 @@ class KerasModel(Model):
         return after, "" if first == second else "something random is active in training"
 
     def _stepping(self, dtype: str, given: Any, own: Any, optimizer: str) -> Callable[[], Any]:
-        # Keras adds its epsilon before the first correction of the bias; what it is given makes its first step that of the others.
+        # Keras adds its epsilon before the first correction of the bias; this value makes its first step equal to the others'.
         epsilon = EPSILON * (1 - BETAS[1]) ** 0.5
         adamw = {"beta_1": BETAS[0], "beta_2": BETAS[1], "epsilon": epsilon, "weight_decay": DECAY}
         stepping = keras.optimizers.SGD(LEARNING_RATE) if optimizer == "sgd" else keras.optimizers.AdamW(LEARNING_RATE, **adamw)
@@ -217,7 +206,7 @@ class KerasModel(Model):
 
 @contextlib.contextmanager
 def _default(dtype: str) -> Iterator[None]:
-    """What is made in the block is of the dtype, and is named as in every other one."""
+    """Makes layers of this dtype within the block."""
     before = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx(dtype)
     keras.config.set_dtype_policy(dtype)

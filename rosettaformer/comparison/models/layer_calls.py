@@ -1,6 +1,6 @@
 """The record of the calls of a model's layers, in any framework that `modules` knows."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -9,9 +9,9 @@ import numpy as np
 from ...modules import nests
 from ...modules.recording import ModuleCall
 from .. import kinds
-from .base import LayerCall, guarded
+from .base import Layer, LayerCall, Variable, guarded
 
-__all__ = ["Record", "layers", "tensors"]
+__all__ = ["Record", "described", "layers", "own_variables", "tensors"]
 
 Tag = Callable[[Any], Any]
 
@@ -31,6 +31,25 @@ def layers(framework: str, rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[st
 def tensors(face: ModuleType, value: Any) -> list[Any]:
     """Returns the tensors of a nest, in order."""
     return [leaf for leaf in nests.leaves(value) if face.is_tensor(leaf)]
+
+
+def described(framework: str, rows: Iterable[tuple[str, Any, str]]) -> list[Layer]:
+    """Returns the layers at these paths, of these kinds."""
+    return [Layer(path, kind, type(part).__name__, kinds.settings(framework, kind, part)) for path, part, kind in rows]
+
+
+def own_variables(framework: str, path: str, kind: str, module: Any, owned: Mapping[str, tuple[Any, bool]]) -> list[Variable]:
+    """Returns the variables of one layer of Keras or Flax: of each relative name the value, and whether it is trained."""
+    kernel = next((value for name, (value, _) in owned.items() if name.endswith("kernel")), None)
+    rows = kinds.roles(framework, kind, module, 0 if kernel is None else len(kernel.shape))
+    groups = getattr(module, "feature_group_count", None) or getattr(module, "groups", None) or 1
+    sizes = {"i": groups} if "convolution" in kind else {}
+    found = []
+    for name, (value, trainable) in owned.items():
+        role, axes = rows.get(name, ("", ""))
+        full, required = f"{path}.{name}".lstrip("."), trainable or bool(role)
+        found.append(Variable(full, path, role, axes, tuple(value.shape), trainable, sizes, required))
+    return found
 
 
 class Record:

@@ -17,8 +17,8 @@ from ...modules import linen as face
 from ...modules.recording import ModuleCall
 from .. import kinds
 from .base import Arrays, Layer, LayerCall, Variable
-from .flax_model import CPU, FlaxModel, Values, own_variables
-from .layer_calls import Record
+from .flax_model import CPU, FlaxModel, Values
+from .layer_calls import Record, described, own_variables
 
 __all__ = ["LinenModel"]
 
@@ -68,7 +68,7 @@ class LinenModel(FlaxModel):
             layer, module = self._layers[path]
             prefix = f"{path}." if path else ""
             held = {name.removeprefix(prefix): (left.pop(name), name in self._trainable) for name in list(left) if name.startswith(prefix)}
-            found = own_variables(path, layer.kind, module, held) + found
+            found = own_variables("flax", path, layer.kind, module, held) + found
         return found
 
     def _tree(self, values: Values) -> dict[str, Any]:
@@ -110,9 +110,8 @@ class LinenModel(FlaxModel):
         if any(layer.kind == "attention" and path.startswith(f"{known}.") for known, (layer, _) in self._layers.items()):
             return None
         if path not in self._layers:
-            kind, size = kinds.kind_of("flax", module), getattr(module, "kernel_size", ())
-            rank = len(size) if isinstance(size, (tuple, list)) else 1
-            self._layers[path] = Layer(path, kind, type(module).__name__, kinds.settings("flax", kind, module, rank)), module
+            (layer,) = described("flax", [(path, module, kinds.kind_of("flax", module))])
+            self._layers[path] = layer, module
         return path
 
     def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:

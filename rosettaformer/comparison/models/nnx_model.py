@@ -14,8 +14,8 @@ from reference_numpy import TransformerConfig, layout
 from ...modules import nnx as face
 from .. import kinds
 from .base import Arrays, Layer, LayerCall, Variable
-from .flax_model import CPU, FlaxModel, Values, own_variables
-from .layer_calls import Record, layers
+from .flax_model import CPU, FlaxModel, Values
+from .layer_calls import Record, described, layers, own_variables
 
 __all__ = ["NnxModel"]
 
@@ -40,12 +40,7 @@ class NnxModel(FlaxModel):
         self.load({name: np.asarray(variable.get_value()) for name, variable in _variables(self._module)})
 
     def layers(self) -> list[Layer]:
-        found = []
-        for path, module, kind in layers("flax", face.paths(self._module)):
-            kernel = getattr(module, "kernel_size", ())
-            rank = len(kernel) if isinstance(kernel, (tuple, list)) else 1
-            found.append(Layer(path, kind, type(module).__name__, kinds.settings("flax", kind, module, rank)))
-        return found
+        return described("flax", layers("flax", face.paths(self._module)))
 
     def variables(self) -> list[Variable]:
         found: list[Variable] = []
@@ -55,7 +50,7 @@ class NnxModel(FlaxModel):
             prefix = f"{path}." if path else ""
             owned = {name.removeprefix(prefix): every.pop(name) for name in list(every) if name.startswith(prefix)}
             held = {name: (variable.get_value(), isinstance(variable, nnx.Param)) for name, variable in owned.items()}
-            found = own_variables(path, kind, module, held) + found
+            found = own_variables("flax", path, kind, module, held) + found
         return found
 
     def _copy(self, values: Values, dtype: str, training: bool) -> nnx.Module:

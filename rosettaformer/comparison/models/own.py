@@ -1,4 +1,4 @@
-"""Models of ours: a checkpoint in a backend, and a component of a port's file."""
+"""Opens models of ours: a checkpoint in a backend, and a component of a port's file."""
 
 import importlib
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from ...conformance.reference.components import forward_of, signature_of
 from .base import Model, Translation
 from .canonical import Canonical, Component
 from .reference_model import ReferenceModel, inputs_of
+from .wrapping import wrapped
 
 __all__ = ["of_checkpoint", "of_component"]
 
@@ -27,7 +28,7 @@ RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "class
 
 
 def component_of(config: TransformerConfig) -> str:
-    """What a model of that config gives: the most that follows from its heads."""
+    """Returns the component that a model of this config is: the outermost that its heads allow."""
     if config.decoder_layers:
         return "transformer"
     if config.classes:
@@ -36,7 +37,7 @@ def component_of(config: TransformerConfig) -> str:
 
 
 def of_checkpoint(path: Path, backend: str) -> Model:
-    """The model of a canonical file, a folder of Hugging Face or of a run, with its weights in float32."""
+    """Returns the model of a canonical file, a Hugging Face folder or a run's folder, with its weights in float32."""
     checkpoint = checkpoints.load(path)
     # Nothing is dropped in evaluation, and what drops at random cannot be compared.
     config = checkpoint.config.replace(**dict.fromkeys(RATES, 0.0))
@@ -51,8 +52,6 @@ def of_checkpoint(path: Path, backend: str) -> Model:
         kind = importlib.import_module("keras").config.floatx() if backend == "tf" else "float32"
         return transformer(backend, config, {name: array.astype(kind) for name, array in values.items()})
 
-    from ..opening import wrapped
-
     model = wrapped(make(), make, str(path), method)
     return Canonical(
         model,
@@ -64,7 +63,7 @@ def of_checkpoint(path: Path, backend: str) -> Model:
 
 
 def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical: bool) -> Model:
-    """A component of a port, with the config and the inputs of one of its cases that has these config fields.
+    """Returns a component of a port, with the config and the inputs of one of its cases that has these config fields.
 
     Inputs of the reference's names are given as the arguments that the port's `call` says. Nothing is dropped. canonical: variables and
     layers have canonical names.
@@ -81,8 +80,6 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
     def make() -> Any:
         return build(config, _dtype(port.module.framework))
 
-    from ..opening import wrapped
-
     model = wrapped(make(), make, f"{file}: {component}")
     called = port.adapter.calls.around(None, case, list)
     if isinstance(called, CallMapping) and (words := [word for word in (FOR, RETURN) if word in called.row]):
@@ -93,9 +90,9 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
 
 
 def _chosen_case(component: str, fixed: Mapping[str, Any]) -> Case:
-    """The first case of arrays alone with these config fields; if there is one, with a mask, but where every query has a key.
+    """Returns the first case with these config fields whose inputs are all arrays, if possible with a mask that leaves every query a key.
 
-    Raises ValueError where there is none.
+    Raises ValueError if there is none.
     """
     cases = [case for case in all_cases(fixed) if case.component == component]
     found = [case for case in cases if not case.excluded and all(_is_input(*each) for each in case.inputs.items())]
@@ -111,7 +108,7 @@ def _is_input(name: str, value: Any) -> bool:
 
 
 def _translation(called: Any) -> Translation:
-    """What makes the port's arguments of the reference's inputs; inputs of other names are its own arguments already."""
+    """Returns what makes the port's arguments of the reference's inputs; inputs of other names are its own arguments already."""
 
     def translation(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(called, CallMapping) or not inputs.keys() <= signature_of(called.component).parameters.keys():
@@ -125,7 +122,7 @@ def _translation(called: Any) -> Translation:
 
 
 def _dtype(framework: str) -> Any:
-    """What a port's component is built in: float32, but for Keras, which builds once in each dtype."""
+    """Returns the dtype in which a port's component is built: float32, but Keras builds once in each dtype."""
     if framework == "torch":
         return importlib.import_module("torch").float32
     if framework == "jax":

@@ -14,11 +14,11 @@ from .base import Arrays, Layer, LayerCall, Model, Variable, guarded, is_floatin
 
 __all__ = ["ReferenceModel", "canonical_variables", "inputs_of"]
 
-TOKENS = 16  # of random inputs, where the model has room for them
+TOKENS = 16  # of random inputs, if the model has room for them
 
 
 def inputs_of(config: TransformerConfig) -> list[str]:
-    """Declarations of random tokens."""
+    """Returns declarations of random tokens."""
     length = min(TOKENS, config.max_positions) if config.positions == "learned" else TOKENS
     source = f"source: b=2 s={length} int64 <{config.source_vocabulary}"
     target = f"target: b=2 t={length} int64 <{config.target_vocabulary}"
@@ -26,7 +26,7 @@ def inputs_of(config: TransformerConfig) -> list[str]:
 
 
 def canonical_variables(axes: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]) -> list[Variable]:
-    """Variables that are as the reference has them."""
+    """Returns variables in the reference's layout."""
     found = []
     for name, shape in shapes.items():
         path, _, role = name.rpartition(".")
@@ -41,7 +41,7 @@ class ReferenceModel(Model):
 
     def __init__(self, config: TransformerConfig, values: Arrays, component: str) -> None:
         if component == "encode":
-            raise ValueError("the reference compares an encoder alone by its pooler or a head; this model has none")
+            raise ValueError("the reference compares an encoder-only model by its pooler or a head; this model has none")
         self._config, self._values, self._component = config, values, component
         self.defaults = inputs_of(config)
         self._traced: dict[str, Any] = {}

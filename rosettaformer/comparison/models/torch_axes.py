@@ -17,7 +17,7 @@ Tag = list[list[tuple[str, int]]]
 
 
 class Followed(TorchFunctionMode):
-    """Tags every tensor whose axes are known, from those of the inputs and the outputs of convolutions and pools."""
+    """Tags every tensor whose axes follow from the inputs, and from what convolutions and pools give."""
 
     def __init__(self, inputs: Sequence[tuple[torch.Tensor, Sequence[str]]]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Followed(TorchFunctionMode):
         return found[1] if found else None
 
     def assume(self, tensor: torch.Tensor) -> None:
-        """The axes of what a layer in space is given, where they are not known."""
+        """Assumes the axes of what a spatial layer is given, if they are not known."""
         if self.of(tensor) is None and (names := _spatial(tensor)):
             self._put(tensor, [[(name, size)] for name, size in zip(names, tensor.shape, strict=True)])
 
@@ -80,7 +80,7 @@ class Followed(TorchFunctionMode):
 
 
 def _spatial(tensor: torch.Tensor) -> list[str]:
-    """The axes of what a convolution is given; none where it cannot be one."""
+    """Returns the axes of what a convolution is given; none if it cannot be given this tensor."""
     return ["b", "c", *SPACE[tensor.ndim - 2]] if tensor.ndim - 2 in SPACE else []
 
 
@@ -89,7 +89,7 @@ def _size(group: Sequence[tuple[str, int]]) -> int:
 
 
 def _probed(function: Any, tag: Tag, args: Any, kwargs: Any, output: torch.Tensor) -> Tag | None:
-    """Where the axes have gone, by the same function on a tensor whose sizes are all different."""
+    """Returns where the axes went, which the same function shows on a tensor whose sizes are all different."""
     if len(tag) > len(PRIMES):
         return None
     try:
@@ -111,7 +111,7 @@ def _probed(function: Any, tag: Tag, args: Any, kwargs: Any, output: torch.Tenso
 
 
 def _reshaped(tag: Tag, shape: Sequence[int]) -> Tag | None:
-    """The atoms in order, gathered into axes of these sizes."""
+    """Returns the atoms in order, gathered into axes of these sizes."""
     atoms = [atom for group in tag for atom in group if atom[1] != 1]
     found: Tag = []
     for size in shape:

@@ -14,14 +14,13 @@ from reference_numpy import TransformerConfig, layout
 from ...modules import arguments
 from ...modules import torch as face
 from ...modules.recording import ModuleCall
+from ...modules.words import IN_PROJECTION
 from .. import kinds
 from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Layer, LayerCall, Model, Variable, rounded
-from .layer_calls import Record, layers, tensors
+from .layer_calls import Record, described, layers, tensors
 from .torch_axes import Followed
 
 __all__ = ["TorchModel"]
-
-IN_PROJECTION = ("query", "key", "value")
 
 
 class TorchModel(Model):
@@ -75,12 +74,7 @@ class TorchModel(Model):
         yield from layers("torch", face.paths(module))
 
     def layers(self) -> list[Layer]:
-        found = []
-        for path, part, kind in self._paths(self._modules["float32"]):
-            weight: Any = getattr(part, "weight", None)
-            rank = weight.ndim - 2 if face.is_tensor(weight) and "convolution" in kind else _rank(type(part).__name__)
-            found.append(Layer(path, kind, type(part).__name__, kinds.settings("torch", kind, part, rank)))
-        return found
+        return described("torch", self._paths(self._modules["float32"]))
 
     def variables(self) -> list[Variable]:
         found = []
@@ -209,10 +203,6 @@ class TorchModel(Model):
             stepping.step()
 
         return step
-
-
-def _rank(name: str) -> int:
-    return int(name[-2]) if name.endswith(("1d", "2d", "3d")) else 0
 
 
 def _owned(part: torch.nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Tensor, bool]]:

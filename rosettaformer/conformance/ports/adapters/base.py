@@ -1,4 +1,4 @@
-"""What the adapters do alike: how a case is run on a port's component, and how its parts are traced."""
+"""What all adapters share: running a case on a port's component, and tracing its parts."""
 
 import abc
 import contextlib
@@ -30,8 +30,8 @@ Named = dict[str, dict[Any, np.ndarray]]  # gradients: `inputs` by name or index
 
 
 class Base(abc.ABC):
-    """Runs cases on a port: a module or namespace with `components` (name -> build(config, dtype), a module or a function), and where they
-    differ from those of our own port `weights` (the names), `call` (the arguments), `compiled`, `modes` and `module_paths`.
+    """Runs cases on a port: a module or namespace with `components` (name -> build(config, dtype), a module or a function), and if they
+    differ from our own port's, `weights` (the names), `call` (the arguments), `compiled`, `modes` and `module_paths`.
 
     own: the weights of our own port. face: the framework's modules. kinds: what a module is. no_graph: components that run as they are in
     every mode. no_kernel: the errors by which the framework says that it has no kernel for a dtype on a device, and patterns of their
@@ -53,10 +53,10 @@ class Base(abc.ABC):
         self.modes = getattr(port, "modes", self.modes)
 
     def run(self, case: Case) -> Any:
-        """The outputs for the case, as NumPy in the dtype that the port returned; of a gradient those that the framework takes.
+        """Returns the outputs for the case, as NumPy in the dtype that the port returned; for a gradient, the framework's own.
 
-        Raises ValueError where the device or the mode is missing or the parameters do not fit, Unsupported where the framework has no
-        kernel, NotCovered where a keep mask is given to what takes none.
+        Raises ValueError if the device or the mode is missing or the parameters do not fit, Unsupported if the framework has no
+        kernel, NotCovered if a keep mask is given to what takes none.
         """
         mode = case.mode or self.modes[0]
         if mode not in self.modes:
@@ -69,7 +69,7 @@ class Base(abc.ABC):
             return self._outputs(case)
 
     def prepared(self, case: Case) -> Callable[[], Any]:
-        """What runs the case on one model, again and again, and returns its outputs as NumPy when they are there. Errors as `run`."""
+        """Returns a function that runs the case on one model and waits for its outputs, as NumPy. Errors as `run`."""
         case = dataclasses.replace(case, mode=case.mode or self.modes[0])
         with self._settings(case), self._unsupported():
             function, inputs = self._built(case)
@@ -82,7 +82,7 @@ class Base(abc.ABC):
         return call
 
     def trace(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
-        """What every submodule that has a canonical path was given and gave, by path: one eager run for each force, on one model.
+        """Returns what every submodule with a canonical path was given and gave, by path: one eager run for each force, on one model.
 
         forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
         """
@@ -167,7 +167,7 @@ class Base(abc.ABC):
         return {native: attributes.at(root, found) for (_, native, _), (_, found, _) in rows}
 
     def _named(self, inputs: Mapping[Any, Any], native: Mapping[str, Any], case: Case) -> Named:
-        """Gradients as arrays, those of parameters from native names and layouts to canonical ones."""
+        """Gradients as arrays, of parameters by canonical name and in canonical layout."""
         arrays = {name: self.own.to_numpy(gradient) for name, gradient in native.items()}
         canonical = layout.from_native(arrays, self._table(case), case.config, model_of(case.component)) if case.parameters else {}
         return {"inputs": {name: self.own.to_numpy(gradient) for name, gradient in inputs.items()}, "parameters": canonical}
@@ -184,7 +184,7 @@ class Base(abc.ABC):
             raise
 
     def _calls(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
-        """Reports the calls of the recorder's modules to it, without those of the whole."""
+        """Reports the calls of the recorder's modules to it."""
         watched: contextlib.AbstractContextManager[None] = self.face.calls(recorder.rows, recorder.enter, recorder.leave)
         return watched
 
@@ -203,7 +203,7 @@ class Base(abc.ABC):
 
     @abc.abstractmethod
     def _settings(self, case: Case) -> contextlib.AbstractContextManager[Any]:
-        """The case's device, and its precision of float32 products. Raises ValueError where there is no such device."""
+        """The case's device, and its precision of float32 products. Raises ValueError if there is no such device."""
 
     @abc.abstractmethod
     def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:

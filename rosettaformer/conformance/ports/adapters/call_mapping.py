@@ -1,5 +1,4 @@
-"""How a port's modules are called: its `call`, component -> {own argument: input, or function of all inputs}, and what Python calls
-`if`, `for` and `return`."""
+"""Calls a port's modules as its `call` says: component -> {own argument: input, or function of all inputs}, and `if`, `for`, `return`."""
 
 import contextlib
 import dataclasses
@@ -22,14 +21,14 @@ from .derived import ZEROS, inputs_of
 __all__ = ["FOR", "RETURN", "ZEROS", "CallMapping", "CallTable", "Row"]
 
 Row = Mapping[str, str | Callable[..., Any]]
-# What no argument can be called: which cases the module answers; over what it is called again and again; what is made of its output.
+# Words that name no argument: which cases the module answers; the axis for each index of which it is called; what is made of its output.
 IF, FOR, RETURN = KEYWORDS = ("if", "for", "return")
 EACH_ROW = "b"  # the one axis for which a module can be called again and again
 _TOKENS = ("source", "target", "token")  # inputs that have the axis without saying so
 
 
 class CallTable:
-    """What `call` says of each component. Raises ValueError where it names no component or no input."""
+    """What `call` says of each component. Raises ValueError if it names no component or no input."""
 
     def __init__(self, call: Any) -> None:
         if not isinstance(call, Mapping) or not all(isinstance(row, Mapping) for row in call.values()):
@@ -40,13 +39,13 @@ class CallTable:
             _check(component, row)
 
     def around(self, function: Any, case: Case, stack: Callable[[list[Any]], Any]) -> Any:
-        """The component as it is called with the case's inputs. stack: tensors of equal shapes as one, along a new first axis."""
+        """Returns the component as it is called with the case's inputs. stack: joins tensors of equal shapes along a new first axis."""
         if case.component not in self._rows:
             return function
         return CallMapping(function, case.component, self._rows[case.component], derived.derived(case)[1], stack)
 
     def arguments(self, component: str) -> list[str]:
-        """The own arguments that are inputs as they are, in the order of the reference's inputs."""
+        """Returns the own arguments that are unchanged inputs, in the order of the reference's inputs."""
         order, row = [*inputs_of(component), ZEROS], self._rows.get(component, {})
         own = [argument for argument, what in row.items() if argument not in KEYWORDS and what in order]
         return sorted(own, key=lambda argument: order.index(str(row[argument])))
@@ -63,12 +62,12 @@ class CallTable:
         return FOR in self._rows.get(component, {})
 
     def derived(self, case: Case) -> dict[str, np.ndarray | None]:
-        """The inputs that follow from those of the case, of a component that has a row."""
+        """Returns the inputs that follow from the case's, if the component has a row."""
         return derived.derived(case)[0] if case.component in self._rows else {}
 
 
 def _check(component: str, row: Mapping[Any, Any]) -> None:
-    """Raises ValueError where a row is none."""
+    """Raises ValueError if a row is none."""
     allowed = [*inputs_of(component), *derived.stands_for(component)]
     others = {argument: what for argument, what in row.items() if argument not in (FOR, RETURN)}
     for argument, what in others.items():
@@ -84,9 +83,9 @@ def _check(component: str, row: Mapping[Any, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class CallMapping:
-    """A module or function of a port, called with the case's inputs: it is given its own arguments, for each row where it has no batch.
+    """Calls a module or function of a port with its own arguments, made of the case's inputs; for each row if it takes no batch.
 
-    refused: the inputs that cannot be derived from those of the case, with the reason.
+    refused: the inputs that cannot be derived from the case's, with the reason.
     """
 
     function: Any
@@ -100,9 +99,9 @@ class CallMapping:
         return self._stacked(rows) if FOR in self.row else rows[0]
 
     def arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The own arguments, of the first row where there is a call for each; what is no input (`training`) stays.
+        """Returns the own arguments, of the first row if each row has a call; what is no input (`training`) stays.
 
-        Raises NotCovered where the module does not answer the case, or where an input has a value that no argument takes.
+        Raises NotCovered if the module does not answer the case, or if an input has a value that no argument takes.
         """
         own, given = self._given(self._each(inputs)[0])
         if RETURN not in self.row:
@@ -135,7 +134,7 @@ class CallMapping:
         return others | own, given
 
     def _require_taken(self, given: "_Inputs") -> None:
-        """Raises NotCovered where an input has a value that nothing has looked at."""
+        """Raises NotCovered if an input has a value that nothing has looked at."""
         of = derived.stands_for(self.component)
         taken = {*given.taken, *(of[name] for name in given.taken if name in of)}
         left = [name for name, default in _defaults(self.component).items() if name not in taken and _has_value(given[name], default)]
@@ -163,7 +162,7 @@ class CallMapping:
 
 
 class _Inputs(Mapping[str, Any]):
-    """All inputs by name, None or the default where a case has none; it knows which of them were looked at."""
+    """All inputs by name, None or the default if a case has none; remembers which of them were looked at."""
 
     def __init__(self, values: Mapping[str, Any], refused: Mapping[str, str] | None = None) -> None:
         self._values, self._refused, self.taken = values, refused or {}, set[str]()
@@ -208,7 +207,7 @@ def _has_rows(name: str) -> bool:
 
 
 def _defaults(component: str) -> dict[str, Any]:
-    """The inputs of a component, and what each is where a case has none."""
+    """Returns the inputs of a component, each with the value that it has if a case gives none."""
     declared = components.signature_of(component).parameters
     return {name: None if declared[name].default is inspect.Parameter.empty else declared[name].default for name in inputs_of(component)}
 

@@ -1,4 +1,4 @@
-"""Inputs that a case does not have and that follow from those it has: for modules that are told the same in another way."""
+"""Derives inputs that a case does not have from the ones it has, for modules that are told the same in another way."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from ..port import NotCovered
 __all__ = ["ZEROS", "derived", "inputs_of", "stands_for"]
 
 ZEROS = "zeros_btd"  # what a module is given that adds the positions to it
-_TOKENS = {"source_mask_bs": "source", "target_mask_bt": "target"}  # masks that follow from the ids where a case has none
+_TOKENS = {"source_mask_bs": "source", "target_mask_bt": "target"}  # masks that follow from the ids if a case has none
 
 
 def inputs_of(component: str) -> list[str]:
@@ -27,7 +27,7 @@ def stands_for(component: str) -> dict[str, str]:
     """The derived inputs of a component, each with the input that it stands for.
 
     `zeros_btd` stands for the positions, to which a module adds its own; `length_b` for a mask (`self_length_b` for `self_mask_bhts`): how
-    many keys of each row are real, where these stand before the padding.
+    many keys of each row are real, if these stand before the padding.
     """
     lengths = {f"{name.rpartition('_')[0].removesuffix('mask')}length_b": name for name in inputs_of(component) if _is_key_mask(name)}
     return lengths | ({ZEROS: "position_bt"} if component == "positional_encoding" else {})
@@ -58,7 +58,7 @@ def _zeros(case: Case, of: str) -> np.ndarray:
 
 
 def _lengths(case: Case, of: str) -> np.ndarray | None:
-    """The number of real keys of each row; None where nothing is hidden from any case of this mask."""
+    """Returns the number of real keys of each row; None if the mask hides nothing."""
     real_bs = _keys(case.inputs, of, case.config.padding_id)
     if real_bs is None:
         return None
@@ -69,7 +69,7 @@ def _lengths(case: Case, of: str) -> np.ndarray | None:
 
 
 def _keys(inputs: Mapping[str, Any], of: str, padding_id: int | None) -> np.ndarray | None:
-    """Which keys of each row are real; None where none is hidden."""
+    """Returns which keys of each row are real; None if none is hidden."""
     value = inputs.get(of)
     if value is None:
         tokens = inputs.get(_TOKENS.get(of, ""))

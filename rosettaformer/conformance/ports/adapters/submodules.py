@@ -1,4 +1,4 @@
-"""Which part of a model is which of the reference: submodules by path, a module's inputs by shape."""
+"""Matches parts of a model with parts of the reference: submodules by path, a module's inputs by shape."""
 
 import dataclasses
 import functools
@@ -18,15 +18,15 @@ from .call_mapping import CallMapping
 
 __all__ = ["assign", "compiles_itself", "found", "is_less", "of_other", "owner", "refuse_rare", "submodules", "transposed"]
 
-RARE = {"bias_bhts": "bias", SKIP: "option"}  # beside keep masks: what few models take, and what it is called
+RARE = {"bias_bhts": "bias", SKIP: "option"}  # what few models take beside keep masks, and its name in messages
 
 
 def submodules(
     find: Callable[[str], Any], paths: Iterable[str], case: Case, names: Names, table: layout.Table
 ) -> dict[str, Any]:  # fmt: skip
-    """The submodules of a model that stand for components, by canonical path.
+    """Returns the submodules of a model that stand for components, by canonical path.
 
-    find: the submodule at an own path, or None. paths: those of the reference's calls, in their order. A component whose step `names`
+    find: the submodule at an own path, or None. paths: of the reference's calls, in their order. A component whose step `names`
     drops is written out in the one around it, and no module. table: of whole names; a module that holds a parameter of another component
     is more than the one that it is named for, such as a sub-layer with its norm.
     """
@@ -44,10 +44,10 @@ def submodules(
 
 
 def assign(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[int | None] | None:
-    """Which of the reference's inputs each of a module's inputs is; None for one that is none of them, such as an additive mask.
+    """Returns which of the reference's inputs each of a module's inputs is; None for one that is none of them, such as an additive mask.
 
     In order, of the same kind of number, and of the same shape or with the first two axes exchanged. A further tensor of a shape that has
-    been given already is given again (key and value are the memory). None altogether where an input of the reference has no place.
+    been given already is given again (key and value are the memory). None altogether if an input of the reference has no place.
     """
     chosen: list[int | None] = []
     for array in own:
@@ -72,16 +72,16 @@ def is_less(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
 
 
 def transposed(array: Any, shape: tuple[int, ...]) -> Any:
-    """The array, with the first two axes exchanged where that gives the shape (sequence-first for batch-first)."""
+    """Returns the array, with the first two axes exchanged if that gives the shape (sequence-first for batch-first)."""
     if not isinstance(array, np.ndarray) or array.shape == shape or array.ndim < 2 or array.swapaxes(0, 1).shape != shape:
         return array
     return np.ascontiguousarray(array.swapaxes(0, 1))
 
 
 def found(table: layout.Table, has: Callable[[str], bool], names: Callable[[], Sequence[str]]) -> layout.Table:
-    """The table with the module's own names: of a name that it does not have, the one that has more steps within or before it.
+    """Returns the table with the module's own names: for a name that it lacks, the one that has more steps within or before it.
 
-    Where several could be meant, or none, the name stays as it is.
+    If several could be meant, or none, the name stays as it is.
     """
     if all(has(native) for _, native, _ in table):
         return table
@@ -108,7 +108,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def owner(built: Any) -> Any:
-    """The module of a bound method, or the one that a partial function is given first; otherwise what was built."""
+    """Returns the module of a bound method, or the one that a partial function is given first; otherwise what was built."""
     if isinstance(built, CallMapping):
         return owner(built.function)
     if isinstance(built, functools.partial) and built.args:
@@ -117,7 +117,7 @@ def owner(built: Any) -> Any:
 
 
 def of_other(function: Any, module: Any) -> Any:
-    """What `function`, a module, its method or a partial function of it, is for another module of its kind."""
+    """Returns `function`, a module, its method or a partial function of it, of another module of its kind."""
     if isinstance(function, CallMapping):
         return dataclasses.replace(function, function=of_other(function.function, module))
     if isinstance(function, functools.partial):
@@ -134,8 +134,7 @@ def compiles_itself(function: Callable[..., Any]) -> bool:
 
 
 def refuse_rare(call: Callable[..., Any], inputs: Mapping[str, Any]) -> None:
-    """Raises NotCovered where something is given that few models take, keep masks, a bias of the logits or `skip_padding`, and the call
-    has no argument for it."""
+    """Raises NotCovered if keep masks, a bias of the logits or `skip_padding` are given, and the call has no argument for them."""
     given = [name for name, value in inputs.items() if (name.startswith("keep") or name in RARE) and value is not None]
     accepted = inspect.signature(call).parameters if given else {}
     anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())

@@ -91,7 +91,7 @@ class Adapter(Base):
     def _pulled(
         self, function: Any, case: Case, output: torch.Tensor, inputs: Mapping[Any, torch.Tensor], cotangent: torch.Tensor
     ) -> Named:
-        """The gradients of the sum of cotangent * output, those of inputs by their keys."""
+        """The gradients of the sum of cotangent * output: of inputs by their keys, of parameters by canonical name."""
         variables = self._variables(function, case)
         # A table may name a view of a parameter, and only the parameter itself is part of the graph.
         bases = {name: tensor if tensor._base is None else tensor._base for name, tensor in variables.items()}

@@ -1,4 +1,4 @@
-"""The process of one side: `python -m rosettaformer.comparison.server SIDE`, asked by `process.Process`.
+"""The process of one side: `python -m rosettaformer.comparison.running.comparison_server SIDE`, asked by `side_process.Process`.
 
 SIDE is `Side.plain()` as JSON. A question is the name of a method of `Server` and its arguments.
 """
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import MissingBackend
-from ..benchmarks.worker import resident
-from ..processes import Answer, message, serve_methods, words
-from .models.base import DTYPES, Model, Rounding, rounded
+from ...backends import MissingBackend
+from ...benchmarks.worker import resident
+from ...processes import Answer, message, serve_methods, words
+from ..models.base import DTYPES, Model, Rounding, rounded
 from .opening import opened, port_of
 from .sides import Side
 
@@ -26,7 +26,7 @@ MOST = 100  # calls of one round
 
 
 class Server:
-    """Answers for one model. Inputs and cotangents are in the side's own axes; they are set once."""
+    """Answers questions about one model. Inputs and cotangents are in the side's own axes; they are set once."""
 
     model: Model
 
@@ -72,9 +72,9 @@ class Server:
         self.model.load(dict(values))
 
     def run(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
-        """The calls of the layers; and why a float64 run is none, or nothing.
+        """Returns the calls of the layers, and why a run in float64 is none; empty if it is one.
 
-        Where the model cannot run in float64 this and every later answer in float64 is that of float32.
+        If the model cannot run in float64, this and every later answer in float64 is its answer in float32.
         """
         if dtype == DTYPES[1] and not self._narrow:
             try:
@@ -85,7 +85,7 @@ class Server:
         return calls, self._narrow if dtype == DTYPES[1] else ""
 
     def _dtype(self, dtype: str) -> str:
-        """The dtype that the model computes in where it is asked for this one."""
+        """The dtype that the model computes in if it is asked for this one."""
         return DTYPES[0] if self._narrow else dtype
 
     def _calls(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
@@ -122,7 +122,7 @@ class Server:
         return (time.perf_counter() - start) / calls
 
     def memory(self, what: str, compiled: bool) -> float | None:
-        """MiB at the peak of a call above what is held before it; None where the system does not tell."""
+        """MiB at the peak of a call above what is held before it; None if the system does not tell."""
         try:
             return resident(self._timed[what, compiled])
         except OSError:

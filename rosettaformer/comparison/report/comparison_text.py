@@ -1,4 +1,4 @@
-"""The report of a comparison: its verdict, its sentences, and its tables on a terminal."""
+"""Writes the report of a comparison: its verdict, its sentences, and its tables on a terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..conformance.compare import HIGHEST
-from .trained import CONVENTION
+from ...conformance.compare import HIGHEST
+from .training_rows import CONVENTION
 
 __all__ = ["render", "sentences", "units", "verdict"]
 
@@ -19,7 +19,7 @@ Report = Mapping[str, Any]
 
 
 def verdict(report: Report) -> str:
-    """`equal`, `rounding` or `differs`: the worst of outputs, layers, gradients and steps."""
+    """Returns `equal`, `rounding` or `differs`: the worst of outputs, layers, gradients and steps."""
     found = {row["verdict"] for row in _judged(report)}
     return next((word for word in ("differs", "rounding") if word in found), "equal")
 
@@ -37,7 +37,7 @@ def _judged(report: Report) -> Iterator[Mapping[str, Any]]:
 
 
 def units(value: float | None) -> str:
-    """An error in noise units, in few characters."""
+    """Returns an error in noise units, in few characters."""
     if value is None:
         return ""
     if value >= HIGHEST:
@@ -48,7 +48,7 @@ def units(value: float | None) -> str:
 
 
 def sentences(report: Report) -> list[str]:
-    """What came out, the result first."""
+    """Returns the sentences of a report, the result first."""
     found = report["first"]
     said = [_headline(report)]
     if found:
@@ -126,7 +126,7 @@ def _of_training(report: Report) -> Iterator[str]:
 
 
 def _in_float64(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What to say of those that agree in float32 alone."""
+    """Yields sentences on what agrees in float32 only."""
     found = [row for row in rows if row["verdict"] == "rounding"]
     return f", {len(found)} of them not in float64 ({_worst(found)} most)" if found else ""
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..conformance.reference.components import model_of
-from .models import ModelMatching
+from .model_parts import ModelMatching
+from .parameter_leaves import Leaf
 from .parts import Part
-from .walking import Leaf
 
 __all__ = ["Match", "matched"]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..reading import read_toml
+from ...reading import read_toml
 
 __all__ = ["Rename", "Row", "read", "written"]
 
@@ -20,7 +20,7 @@ FORM = '"left.name" = "right.name", or "left.name" = {name = "right.name", left 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Where a variable of the left is on the right, in which axes on either side; sizes: of letters that the shapes do not show."""
+    """The name of a variable of the left on the right, and its axes on either side. sizes: of letters that the shapes do not show."""
 
     name: str
     left: str = ""
@@ -35,7 +35,7 @@ class Rename:
     rows: Mapping[str, Row] = dataclasses.field(default_factory=dict)
 
     def of(self, name: str) -> str:
-        """The name on the right; the same where no row fits."""
+        """Returns the name on the right; the same name if no row fits."""
         if name in self.rows:
             return self.rows[name].name
         starts = [left for left in self.rows if name.startswith(f"{left}.")]
@@ -50,7 +50,7 @@ class Rename:
 
 
 def read(path: Path | None) -> Rename:
-    """The table of a file. Raises ValueError listing every row that is none."""
+    """Returns the table of a file. Raises ValueError listing every row that is none."""
     if path is None:
         return Rename()
     rows, problems = {}, []
@@ -72,7 +72,7 @@ def _row(value: Mapping[str, Any]) -> Row:
 
 
 def written(weights: list[dict[str, Any]], layers: list[dict[str, Any]]) -> str:
-    """The table as TOML, from the rows of a report."""
+    """Returns the table as TOML, from the rows of a report."""
     lines = ["# layers", *(f'"{row["left"]}" = "{row["right"]}"' for row in layers if row["left"] and row["left"] != row["right"])]
     lines.append("# variables")
     for row in weights:

@@ -1,4 +1,4 @@
-"""What diverges first: a layer whose inputs agree, or what stands between two layers."""
+"""Finds what diverges first: a layer whose inputs agree, or what runs between two layers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +9,10 @@ Between = Callable[[Any, Any], list[list[str]]]
 
 
 def first(rows: Sequence[Any], output: Any, between: Between) -> dict[str, Any] | None:
-    """The first layer, in the left's order of execution, that gives something else for the same inputs; or the first whose inputs differ
-    although every layer before it agrees. None where nothing differs.
+    """Returns the first layer, in the left's order of execution, that gives something else for the same inputs; or the first whose inputs
+    differ although every layer before it agrees. None if nothing differs.
 
-    rows: `rows.Row`; output: that of the whole model. between: the layers without another that either side calls between two rows.
+    rows: `layer_rows.LayerRow`; output: of the whole model. between: layers without a counterpart that a side calls between two rows.
     """
     leaves = [row for row in rows if row.leaf]
     before = None
@@ -35,7 +35,7 @@ def _layer(row: Any, leaves: Sequence[Any]) -> dict[str, Any]:
 
 
 def _between(before: Any, after: Any, between: Between) -> dict[str, Any]:
-    """What lies between two layers: operations that are no layers, or layers that have no other."""
+    """What runs between two matched layers: functions, or layers without a counterpart."""
     ends = [[row.left, row.right] if row else ["", ""] for row in (before, after)]
     # An input of another shape is padded on one side before the layer, and on the other within it: the layer itself may be the cause.
     padded = after is not None and after.inputs.shapes

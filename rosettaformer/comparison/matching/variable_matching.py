@@ -1,17 +1,17 @@
-"""Which variable of the left is which of the right, and how its axes change."""
+"""Matches variables of the left and the right, and says how their axes change."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reference_numpy.suggestions import nearest
 
-from . import weights
-from .matching import Network, normal
-from .rename import Rename
+from . import weight_layout
+from .layer_matching import Network, normal
+from .rename_table import Rename
 
 __all__ = ["Pair", "pairs"]
 
-Pair = dict[str, Any]  # left, right, left_axes, right_axes, sizes, how, layer; right is empty where the other side has none
+Pair = dict[str, Any]  # left, right, left_axes, right_axes, sizes, how, layer; right is empty if the other side has none
 OPTIONAL = ("bias", "offset", "scale")  # a layer can be without: a difference between the layers, and no reason to stop
 CHANNELS = "c"
 
@@ -23,7 +23,7 @@ def pairs(
     rename: Rename,
     flattened: Mapping[str, Sequence[Sequence[tuple[str, int]] | None]],
 ) -> tuple[list[Pair], list[str]]:
-    """The table of the variables, and what is wrong with it.
+    """Returns the table of the variables, and what is wrong with it.
 
     flattened: by path of the left's layer, the named axes that its inputs were flattened from, on the left and on the right.
     """
@@ -107,12 +107,12 @@ def _with_axes(
         axes = (axes[0].replace("i", groups[0]), axes[1].replace("i", groups[1]))
         known |= {letter: size for letter, (_, size) in zip("PQRSTU", sorted(_both(flattened)[0]), strict=False)}
         how = f"{how}, flattened"
-    left_axes, right_axes, sizes = weights.solved((axes[0], one["shape"]), (axes[1], other["shape"]), known)
+    left_axes, right_axes, sizes = weight_layout.solved((axes[0], one["shape"]), (axes[1], other["shape"]), known)
     return pair | {"left_axes": left_axes, "right_axes": right_axes, "sizes": sizes, "how": how}
 
 
 def _depthwise(axes: str) -> str:
-    """The axes of a convolution of as many groups as channels, as those of a depthwise one."""
+    """Returns the axes of a convolution with one group for each channel, written as a depthwise convolution."""
     return axes if "m" in axes else axes.replace("o i", "(i m) 1").replace("i o", "1 (i m)")
 
 
@@ -130,6 +130,6 @@ def _group(atoms: Sequence[tuple[str, int]]) -> str:
 
 
 def _missing(one: Mapping[str, Any], which: str, others: Mapping[str, Any]) -> Iterator[str]:
-    """Why a variable must have a partner, where it must."""
+    """Yields why a variable must have a counterpart, if it must."""
     if one["required"] and one["role"].rpartition(".")[2] not in OPTIONAL and not one["role"].startswith(("mean", "variance")):
         yield f"{which} {one['name']} {tuple(one['shape'])} has no variable on the other side{nearest(one['name'], others)}"

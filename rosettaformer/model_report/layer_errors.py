@@ -16,7 +16,7 @@ from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, 
 from .subject import Subject
 from .workers import together
 
-__all__ = ["LARGE", "Attention", "Layers", "Place", "evaluate", "whole", "whole_case"]
+__all__ = ["LARGE", "Attention", "Layers", "OutputError", "evaluate", "whole", "whole_case"]
 
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str], None]
@@ -25,7 +25,7 @@ HEADS = {"encoder.self_attention": "source", "decoder.self_attention": "target",
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputError:
     """One output on the way through the model, in one dtype.
 
     name: what it is. path: its canonical path; empty for the whole. depth: how many components it is within. largest: the largest |r| of
@@ -47,7 +47,7 @@ class Place:
 class Attention:
     """The weights of one kind of attention, `l h t s`, of the reference in float64 and of each implementation in the dtype.
 
-    noise: of every layer, as of `Place`.
+    noise: of every layer, see `OutputError`.
     """
 
     name: str
@@ -66,12 +66,12 @@ class Attention:
 
 @dataclass
 class Layers:
-    """What was found. whole: the component that the tree of components is that of. problems: of implementations, by name."""
+    """What was found. whole: the component at the root of the tree. problems: of implementations, by name."""
 
     whole: str
     dtypes: Sequence[str]
-    outputs: list[Place] = field(default_factory=list)
-    tree: list[Place] = field(default_factory=list)
+    outputs: list[OutputError] = field(default_factory=list)
+    tree: list[OutputError] = field(default_factory=list)
     attention: list[Attention] = field(default_factory=list)
     problems: dict[str, list[str]] = field(default_factory=dict)
 
@@ -125,14 +125,14 @@ def _by_layer(reference: np.ndarray, runs: Sequence[np.ndarray]) -> list[Expecta
     return [expectation(layer, [run[index] for run in runs]) for index, layer in enumerate(reference)]
 
 
-def _outputs(expected: Mapping[str, list[Expectation]], found: Mapping[str, Arrays], dtype: str) -> list[Place]:
+def _outputs(expected: Mapping[str, list[Expectation]], found: Mapping[str, Arrays], dtype: str) -> list[OutputError]:
     """What each layer gives, and what the first one is given."""
     places = []
     for stack in ("encoder", "decoder"):
         for index, one in enumerate(expected.get(name := f"{stack}.hidden_lbtd", ())):
             got = {who: _layer(arrays.get(name), index) for who, arrays in found.items()}
             title = f"{stack} layer {index - 1}" if index else f"{stack} embedding"
-            places.append(_place(title, f"{stack}.layers.{index - 1}" if index else f"{stack}_embedding", 0, dtype, one, got))
+            places.append(_error(title, f"{stack}.layers.{index - 1}" if index else f"{stack}_embedding", 0, dtype, one, got))
     return places
 
 
@@ -140,9 +140,9 @@ def _layer(array: np.ndarray | None, index: int) -> Any:
     return array[index] if array is not None and len(array) > index else None
 
 
-def _place(name: str, path: str, depth: int, dtype: str, expected: Expectation, got: Mapping[str, Any], **more: Any) -> Place:
+def _error(name: str, path: str, depth: int, dtype: str, expected: Expectation, got: Mapping[str, Any], **more: Any) -> OutputError:
     found = {who: compare(expected, array) for who, array in got.items()}
-    return Place(name, path, depth, dtype, expected.largest, expected.plain_error, found, **more)
+    return OutputError(name, path, depth, dtype, expected.largest, expected.plain_error, found, **more)
 
 
 def _attention(
@@ -169,7 +169,9 @@ def whole_case(subject: Subject) -> Case:
     return Case("report", component, subject.config, given, subject.parameters)
 
 
-def _tree(case: Case, wide: Case, workers: Mapping[str, Worker], limit: float, problems: dict[str, list[str]], large: bool) -> list[Place]:
+def _tree(
+    case: Case, wide: Case, workers: Mapping[str, Worker], limit: float, problems: dict[str, list[str]], large: bool
+) -> list[OutputError]:
     """Every component that runs, in the order in which they begin: a component before its parts."""
     with together(workers, lambda worker: _traced(worker, case, limit), large) as answers:
         calls = trace.record(wide)
@@ -185,7 +187,7 @@ def _tree(case: Case, wide: Case, workers: Mapping[str, Worker], limit: float, p
             who: transposed(run[path].get("output"), output.shape) for who, run in found.items() if path in run and "output" in run[path]
         }
         got |= {"numpy": runs[0][path]} if "numpy" in workers else {}
-        places.append(_place(calls[path].name, path, depth, case.dtype, expected, got))
+        places.append(_error(calls[path].name, path, depth, case.dtype, expected, got))
     return places
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS
-from ..conformance.ports.port import PORTS
+from ...backends import BACKENDS
+from ...conformance.ports.port import PORTS
 
 __all__ = ["FORMS", "Side", "parse", "setting"]
 
@@ -34,7 +34,7 @@ class Side:
 
 
 def parse(text: str, settings: Mapping[str, Any], component: str = "") -> Side:
-    """The side that a text names. Raises ValueError where there is nothing of that name."""
+    """Returns the side that a text names. Raises ValueError if there is none."""
     file, colon, name = text.rpartition(":")
     if colon and file.endswith(".py"):
         if not re.fullmatch(r"[^\W\d]\w*", name):
@@ -58,7 +58,7 @@ def parse(text: str, settings: Mapping[str, Any], component: str = "") -> Side:
 
 
 def setting(texts: Sequence[str]) -> dict[str, Any]:
-    """The arguments that NAME=VALUE texts declare: numbers, true, false, none, or text."""
+    """Returns the arguments that NAME=VALUE texts declare: numbers, true, false, none, or text."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

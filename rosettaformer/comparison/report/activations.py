@@ -1,4 +1,4 @@
-"""Activations that one side's layer has within it and the other's after it."""
+"""Activations that a layer of one side contains, and that run after the layer on the other side."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Which layer of the left is which of the right, and which variable: by the rename table, by name, by kind and shape, and then by order."""
+"""Matches layers of the left and the right: by the rename table, by name, by kind and shape, and then by order."""
 
 import math
 import re
@@ -8,19 +8,21 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
-from .rename import Rename
+from ...modules.words import ATTENDS, EMBEDS, PROJECTED
+from .rename_table import Rename
 
 __all__ = ["Network", "layers", "normal"]
 
 ALIKE = {"dense_io": "dense", "depthwise_convolution": "convolution"}
-SYNONYMS = {"q": "query", "k": "key", "v": "value", "conv": "convolution", "bn": "norm", "ln": "norm", "fc": "dense", "linear": "dense",
-            "attn": "attention", "emb": "embedding", "embed": "embedding"}  # fmt: skip
+SYNONYMS = {word: meant for meant, several in PROJECTED.items() for word in several}
+SYNONYMS |= dict.fromkeys(ATTENDS, "attention") | dict.fromkeys(EMBEDS, "embedding")
+SYNONYMS |= {"conv": "convolution", "bn": "norm", "ln": "norm", "fc": "dense", "linear": "dense"}
 MAIN = ("kernel", "table", "scale", "query.kernel")
 
 
 @dataclass
 class Network:
-    """What a side consists of. order: the paths of the layers in the order in which their first calls end."""
+    """Layers, variables and execution order of one model. order: the paths of the layers in the order in which their first calls end."""
 
     layers: dict[str, dict[str, Any]]
     variables: dict[str, list[dict[str, Any]]]  # by the path of the layer
@@ -65,7 +67,7 @@ def _words(name: str) -> list[str]:
 
 
 def layers(left: Network, right: Network, rename: Rename) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """The right's layer and how it was found, for each of the left's; and what is wrong with layers that hold variables."""
+    """Returns the right's layer and how it was found, by the left's path; and what is wrong with layers that hold variables."""
     pairs: dict[str, tuple[str, str]] = {"": ("", "whole")}
     problems = _renamed(left, right, rename, pairs)
     _of_one_name(left, right, pairs)
@@ -136,7 +138,7 @@ def _renamed(left: Network, right: Network, rename: Rename, pairs: dict[str, tup
 
 
 def _of_one_name(left: Network, right: Network, pairs: dict[str, tuple[str, str]]) -> None:
-    """Adds the layers of one full name and the same shapes on both sides where a class of somebody's own hides what kind one of them is."""
+    """Adds layers of one full name and the same shapes on both sides, if a class of the user's hides the kind of one of them."""
     taken = {other for other, _ in pairs.values()}
     for path in left.held():
         free = path and path not in pairs and path not in taken and path in right.variables
@@ -145,7 +147,7 @@ def _of_one_name(left: Network, right: Network, pairs: dict[str, tuple[str, str]
 
 
 def _groups(left: Network, right: Network, lefts: list[str], rights: list[str]) -> list[tuple[list[str], list[str]]]:
-    """The layers that fit each other, those of a side in the order of execution."""
+    """Returns the layers that fit each other, in the order of execution on either side."""
     found: list[tuple[list[str], list[str]]] = []
     waiting = [path for path in lefts if path]
     while waiting:
@@ -157,9 +159,9 @@ def _groups(left: Network, right: Network, lefts: list[str], rights: list[str]) 
 
 
 def _in_group(left: Network, right: Network, rename: Rename, mine: list[str], others: list[str]) -> dict[str, tuple[str, str]]:
-    """The pairs of a group: those of one name; otherwise, of as many on both sides, by the likeness of all names, or in order.
+    """Returns the pairs of a group: by name; otherwise, if both sides have the same number, by the likeness of all names, or in order.
 
-    Names count where each of the group has its own: frameworks number from 0 or from 1.
+    Names count if each of the group has its own, since frameworks number from 0 or from 1.
     """
     names = {path: [other for other in others if normal(other) == normal(rename.of(path))] for path in mine}
     named = {path: (found[0], "name") for path, found in names.items() if len(found) == 1}
@@ -174,7 +176,7 @@ def _in_group(left: Network, right: Network, rename: Rename, mine: list[str], ot
 
 
 def _alike(left: Network, right: Network, mine: list[str], others: list[str]) -> dict[str, tuple[str, str]]:
-    """Those whose names have more in common than with all others, seen from both sides."""
+    """Returns the pairs whose names have more in common than with any other, seen from both sides."""
 
     def best(scores: list[tuple[int, str]]) -> str:
         first = sorted(scores, reverse=True)[:2]
@@ -187,7 +189,7 @@ def _alike(left: Network, right: Network, mine: list[str], others: list[str]) ->
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    """Words in common; of numbers only where as many stand on both sides, since frameworks count otherwise."""
+    """Counts words in common; numbers only if both names have the same number of them, since frameworks count differently."""
     numbers = [[word for word in words if word.isdigit()] for words in (one, other)]
     shared = len({*one} & {*other} - {*numbers[0], *numbers[1]})
     if len(numbers[0]) != len(numbers[1]):
@@ -225,7 +227,7 @@ def _without_variables(left: Network, right: Network, rename: Rename, pairs: dic
 
 
 def _between(network: Network, known: Mapping[str, str]) -> dict[tuple[str, str], list[str]]:
-    """The other layers of each kind by the layer that is known before them."""
+    """Returns the unmatched layers of each kind, by the matched layer before them."""
     found: dict[tuple[str, str], list[str]] = {}
     anchor = ""
     for path in network.leaves():

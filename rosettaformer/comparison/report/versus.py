@@ -1,21 +1,21 @@
-"""Two reports of comparisons: what got worse, what better, what appeared and what vanished."""
+"""Compares two reports: what got worse or better, what appeared and what vanished."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..conformance.compare import HIGHEST
-from ..reading import read_json
-from .run import VERSION
+from ...conformance.compare import HIGHEST
+from ...reading import read_json
 
-__all__ = ["WORSE", "read", "versus"]
+__all__ = ["VERSION", "WORSE", "read", "versus"]
 
-WORSE = 4.0  # a row got worse where its error grew by more noise units than this, and by more than this factor; or its verdict did
+VERSION = 1  # of the JSON of a report
+WORSE = 4.0  # a row got worse if its error grew by more noise units than this and by more than this factor, or if its verdict did
 ORDER = ("equal", "not comparable", "convention", "rounding", "differs")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The report of a file. Raises ValueError where it is none."""
+    """Returns the report of a file. Raises ValueError if it is none."""
     found = read_json(path)
     if not isinstance(found, dict) or not {"version", "outputs", "layers", "variables"} <= found.keys():
         raise ValueError(f"{path} must be a report that `rosettaformer compare --json` wrote")
@@ -25,7 +25,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def versus(before: Mapping[str, Any], after: Mapping[str, Any], threshold: float = WORSE) -> dict[str, Any]:
-    """The rows of two reports beside each other. threshold: noise units, and the factor, by which an error must grow or shrink."""
+    """Returns the rows that changed between two reports. threshold: noise units, and the factor, by which an error must grow or shrink."""
     old, new = dict(_rows(before)), dict(_rows(after))
     found: dict[str, Any] = {"worse": [], "better": [], "appeared": [*new.keys() - old.keys()], "vanished": [*old.keys() - new.keys()]}
     for name in old:

@@ -1,4 +1,4 @@
-"""The same tensor on two sides: axes of kernels from one layout to the other."""
+"""Carries tensors from the layout of one side to the layout of the other."""
 
 import math
 import re
@@ -14,12 +14,12 @@ _GROUP = re.compile(r"\([^)]*\)|-?\w")
 
 
 def plain_axes(axes: str) -> str:
-    """Without the signs of reversed axes."""
+    """Returns the axes without the signs of reversed ones."""
     return axes.replace("-", "")
 
 
 def carried(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
-    """The array in the other layout; `-y` is an axis that is reversed. Where no axes are known it stays as it is."""
+    """Returns the array in the other layout; `-y` is a reversed axis. Without known axes it stays as it is."""
     if not from_axes or not to_axes:
         return array
     array = _reversed(array, from_axes)
@@ -33,9 +33,9 @@ def _reversed(array: np.ndarray, axes: str) -> np.ndarray:
 
 
 def solved(left: tuple[str, Sequence[int]], right: tuple[str, Sequence[int]], known: Mapping[str, int]) -> tuple[str, str, dict[str, int]]:
-    """Both axes and the size of every letter in them, from the shapes. known: sizes of letters that the shapes do not show.
+    """Returns both axes and the size of every letter in them, from the shapes. known: sizes of letters that the shapes do not show.
 
-    A group that both sides have is one letter. Raises ValueError where the shapes do not fit, or a size stays unknown.
+    A group that both sides have is one letter. Raises ValueError if the shapes do not fit, or a size stays unknown.
     """
     axes = [left[0], right[0]]
     for letter, group in zip("ABCD", [group for group in _GROUP.findall(axes[0]) if "(" in group and group in axes[1]], strict=False):

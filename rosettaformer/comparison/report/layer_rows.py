@@ -6,22 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from . import axes, kinds
+from .. import axes, kinds
+from ..matching.layer_matching import Network
+from ..matching.variable_matching import Pair
+from ..running.side_process import Process
 from .activations import ACTIVATIONS
-from .first import first
-from .matching import Network
+from .first_divergence import first
 from .noise import Difference, difference
-from .process import Process
-from .variables import Pair
 
-__all__ = ["Row", "Rows", "worst"]
+__all__ = ["LayerRow", "Rows", "worst"]
 
 NOTHING = Difference("not comparable")
 ORDER = ("equal", "not comparable", "rounding", "differs")
 
 
 @dataclasses.dataclass
-class Row:
+class LayerRow:
     """A layer's call. free: the outputs as both sides run; inputs: what they were given there; forced: the outputs where the right is given
     the left's inputs, and the other way round. settings: which differ. leaf: no other matched layer is within it."""
 
@@ -92,7 +92,7 @@ class Rows:
         return self._networks[which].layers.get(path, {}).get("settings", {}).get(name)
 
     def cotangents(self, seed: int) -> list[list[np.ndarray]]:
-        """Random ones for the floating outputs, the same for both sides, each in its axes. Raises ValueError where outputs do not fit."""
+        """Returns random cotangents of the floating outputs, the same for both sides. Raises ValueError if outputs do not fit."""
         calls = [side["float32"]["", 0] for side in self._calls]
         shapes = [[array.shape for array in self._common(call, "outputs") if array.dtype.kind == "f"] for call in calls]
         if shapes[0] != shapes[1]:
@@ -109,7 +109,7 @@ class Rows:
         tags = call[f"{what[:-1]}_axes"]
         return [axes.to_common(array, tag, self._ranks) for array, tag in zip(call[what], tags, strict=True)]
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self) -> Iterator[LayerRow]:
         left = self._networks[0]
         known = [[path for path in self._layers if path], [other for other, _ in self._layers.values() if other]]
         for path, index in self._calls[0]["float32"]:
@@ -122,7 +122,7 @@ class Rows:
             keys = (path, index), (other, index)
             outputs = self._differences(*keys, "outputs")
             shape = next((list(array.shape) for array in self._common(self._calls[0]["float32"][keys[0]], "outputs")), [])
-            yield Row(
+            yield LayerRow(
                 path, other, left.kind(path) or left.layers.get(path, {}).get("type", ""), index, shape, leaf and bool(path),
                 worst(outputs), worst(self._differences(*keys, "inputs")), [], self._settings(path, other),
             )  # fmt: skip
@@ -143,7 +143,7 @@ class Rows:
         return difference(left, right, left_wide if self.wide[0] else None, right_wide if self.wide[1] else None)
 
     def _activated(self, left: str, right: str, arrays: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-        """The outputs of both, where one layer has its activation within it and the other's comes after it."""
+        """Returns the outputs of both after the activation, if one layer contains it and the other does not."""
         names = [self.setting(which, path, "activation") for which, path in enumerate((left, right))]
         if None in names or names[0] == names[1] or "linear" not in names:
             return arrays
@@ -152,7 +152,7 @@ class Rows:
         return [[function(array) for array in several] if function and which == plain else several for which, several in enumerate(arrays)]
 
     def _settings(self, left: str, right: str) -> list[str]:
-        """Which of the layers' settings differ, in words."""
+        """Says which of the layers' hyperparameters differ."""
         own = [network.layers.get(path, {}).get("settings", {}) for network, path in zip(self._networks, (left, right), strict=True)]
         given = [self.input_of(which, path) for which, path in enumerate((left, right))]
         kind = self._networks[0].kind(left)
@@ -177,22 +177,22 @@ class Rows:
         return sorted(said)
 
     def _unmatched(self) -> list[list[str]]:
-        """The layers that are called and have no other, on the left and on the right."""
+        """Returns the layers that are called and have no counterpart, on the left and on the right."""
         taken = {other for other, _ in self._layers.values()}
         return [
             [path for path in network.leaves() if path not in known]
             for network, known in zip(self._networks, (self._layers, taken), strict=True)
         ]
 
-    def _between(self, before: Row | None, after: Row | None) -> list[list[str]]:
-        """The layers without another that either side calls after the one row and before the other."""
+    def _between(self, before: LayerRow | None, after: LayerRow | None) -> list[list[str]]:
+        """Returns the layers without a counterpart that either side calls after one row and before the other."""
         found = []
         for network, several, which in zip(self._networks, self._unmatched(), ("left", "right"), strict=True):
             ends = [network.order.index(getattr(row, which)) if row else None for row in (before, after)]
             found.append([path for path in several if network.order.index(path) in range(*slice(*ends).indices(len(network.order)))])
         return found
 
-    def _force(self, rows: Sequence[Row]) -> None:
+    def _force(self, rows: Sequence[LayerRow]) -> None:
         """Gives every layer without layers the other's inputs, in both dtypes, and its own in float64."""
         leaves = [row for row in rows if row.leaf]
         keys = [[(row.left, row.call) for row in leaves], [(row.right, row.call) for row in leaves]]
@@ -217,7 +217,7 @@ class Rows:
         tags = call["input_axes"] if len(call["input_axes"]) == len(arrays) else [None] * len(arrays)
         return [axes.from_common(array, tag, self._ranks) for array, tag in zip(arrays, tags, strict=True)]
 
-    def _judge(self, row: Row, owner: int, number: int, keys: Any, answers: Sequence[Mapping[str, list[Any]]]) -> None:
+    def _judge(self, row: LayerRow, owner: int, number: int, keys: Any, answers: Sequence[Mapping[str, list[Any]]]) -> None:
         forced = 1 - owner
         narrow: list[Any] = [None, None]
         wide: list[Any] = [None, None]
@@ -240,13 +240,13 @@ class Rows:
 
 
 def _first(arrays: list[np.ndarray], what: str) -> list[np.ndarray]:
-    """One array, where the layer gives more (its attention weights too), or is given the same one several times (query, key and value)."""
+    """Returns one array if the layer gives more (its attention weights), or is given the same one several times (query, key and value)."""
     same = what == "outputs" or all(np.array_equal(array, arrays[0]) for array in arrays[1:])
     return arrays[:1] if same else arrays
 
 
-def _excuse(row: Row) -> None:
-    """What has another shape within a model whose output agrees is only laid out in another way."""
+def _excuse(row: LayerRow) -> None:
+    """Excuses other shapes within a model whose output agrees: they are only laid out in another way."""
     text = "laid out in another way"
     row.free, row.inputs = (dataclasses.replace(NOTHING, note=text) if one.shapes else one for one in (row.free, row.inputs))
     row.forced = [dataclasses.replace(NOTHING, note=text) if one.shapes else one for one in row.forced]

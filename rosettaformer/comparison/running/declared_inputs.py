@@ -1,4 +1,4 @@
-"""The inputs of a comparison: declared by names, axes and dtypes, or from a file."""
+"""Reads the inputs of a comparison: declared by names, axes and dtypes, or from a file."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Input:
-    """One declared input. sizes: empty where the values come from a file. below: the end of the range of integers."""
+    """One declared input. sizes: empty if the values come from a file. below: the end of the range of integers."""
 
     name: str
     axes: tuple[str, ...]
@@ -29,9 +29,9 @@ class Input:
 
 
 def declaration(text: str) -> Input:
-    """The input that a text declares: `image: b=2 h=16 w=16 c=3 float32`; without sizes, `image: b h w c`, the axes of one from a file.
+    """Returns the input that a text declares: `image: b=2 h=16 w=16 c=3 float32`; without sizes, `image: b h w c`, for one from a file.
 
-    Raises ValueError where it declares none.
+    Raises ValueError if it declares none.
     """
     name, colon, rest = text.partition(":")
     name, words = name.strip(), rest.split()
@@ -77,7 +77,7 @@ def axes_of(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a .npz file by name. Raises ValueError where it is none, and where a number is not finite."""
+    """Returns the arrays of a .npz file by name. Raises ValueError if it is none, or if a number is not finite."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     try:
@@ -89,7 +89,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 def checked(arrays: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
-    """The arrays, which must be numbers and finite."""
+    """Returns the arrays, which must be finite numbers."""
     problems = []
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
@@ -104,7 +104,7 @@ def checked(arrays: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarra
 
 
 def make(inputs: Sequence[Input], given: Mapping[str, np.ndarray], seed: int) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
-    """The arrays by name with their axes, () where these are not declared: given ones, and random ones as declared.
+    """Returns the arrays by name with their axes, () if these are not declared: given ones, and random ones as declared.
 
     Floats are standard normal, in float64; a side rounds them to its dtype. Raises ValueError listing what does not fit.
     """

@@ -14,7 +14,7 @@ from ..conformance.report.summary import Summary
 from ..conformance.result import Result
 from ..processes import cores
 from . import training
-from .layers import LARGE, Layers, evaluate
+from .layer_errors import LARGE, Layers, evaluate
 from .speed import Speed, measure
 from .subject import Subject
 from .worker import MODES

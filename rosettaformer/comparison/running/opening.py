@@ -1,4 +1,4 @@
-"""What a side names, built: its model behind the face of `models.base`."""
+"""Builds the model that a side names, behind the face of `models.base`."""
 
 import importlib
 import inspect
@@ -9,10 +9,11 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
-from ..backends import imported
-from ..conformance.ports import port as ports
-from ..processes import words
-from .models.base import Model
+from ...conformance.ports import port as ports
+from ...processes import words
+from ..models.base import Model
+from ..models.own import of_checkpoint, of_component
+from ..models.wrapping import wrapped
 from .sides import Side
 
 __all__ = ["opened", "port_of"]
@@ -21,45 +22,18 @@ FREE: Mapping[str, Any] = {}
 
 
 def port_of(side: Side) -> ports.Port | None:
-    """The port, where the side is a component of one. Raises ValueError where it is none, and MissingBackend."""
+    """Returns the port of a side that is a component; None for other sides. Raises ValueError if it is no port, and MissingBackend."""
     return ports.Port(side.path) if side.kind == "component" else None
 
 
 def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] = FREE, canonical: bool = False) -> Model:
-    """The side's model; fixed, canonical: of a component. Raises ValueError where it cannot be built, and MissingBackend."""
+    """Returns the side's model; fixed, canonical: of a component. Raises ValueError if it cannot be built, and MissingBackend."""
     if side.kind == "checkpoint":
-        from .models.own import of_checkpoint
-
         return of_checkpoint(Path(side.path), side.name)
     if port:
-        from .models.own import of_component
-
         return of_component(port, side.component, {**fixed, **port.config, **side.settings}, canonical)
     make = _maker(side)
     return wrapped(make(), make, side.text)
-
-
-def wrapped(built: Any, make: Callable[[], Any], text: str, call: str = "") -> Model:
-    """The model that was built, as one of its framework. call: the method that is called, where that is not the model itself."""
-    if inspect.ismethod(built):
-        return wrapped(built.__self__, lambda: make().__self__, text, built.__name__)
-    bases = {f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(built).__mro__}
-    if "torch.Module" in bases:
-        return _class("torch")(make, built, call)
-    if "keras.Layer" in bases:
-        return _class("keras")(make, built, call)
-    if "flax.Module" in bases or "flax.Pytree" in bases:
-        from flax import linen
-
-        return _class("linen" if isinstance(built, linen.Module) else "nnx")(built, call or "__call__")
-    required = "a torch.nn.Module, a Keras layer or model, an nnx.Module or a linen Module"
-    raise ValueError(f"{text} must build {required}; it built {type(built).__module__}.{type(built).__name__}")
-
-
-def _class(name: str) -> Any:
-    backend = {"torch": "torch", "keras": "tf"}.get(name, "jax")
-    module = imported(backend, f"{__package__}.models.{name}_model")
-    return getattr(module, f"{name.capitalize()}Model")
 
 
 def _maker(side: Side) -> Callable[[], Any]:
@@ -112,6 +86,3 @@ def _module(path: Path) -> Any:
         raise ValueError(f"{path} cannot be run: {words(error)}") from error
     finally:
         sys.path[:] = [str(path.resolve().parent), *before]
-
-
-__all__ += ["wrapped"]

@@ -1,12 +1,12 @@
-"""How far two sides are apart, in units of their own rounding noise."""
+"""Measures how far two sides are apart, in units of their own rounding noise."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..conformance.compare import HIGHEST
-from ..conformance.reference.tolerance import MAX_FACTOR, ulp
+from ...conformance.compare import HIGHEST
+from ...conformance.reference.tolerance import MAX_FACTOR, ulp
 
 __all__ = ["VERDICTS", "WIDER", "Difference", "difference"]
 
@@ -20,9 +20,9 @@ class Difference:
     """How one array compares.
 
     error: max|left - right| in float32; noise: the larger of the sides' max|float32 - float64|, at least half an ulp; units: their
-    quotient. wide: max|left - right| in float64, in units of the noise that float64 would have; None where a side has no float64.
-    verdict: `equal` where the sides agree in float64 up to SAME times its noise, `rounding` where they only agree in float32,
-    up to MAX_FACTOR times its noise and one ulp, `differs` where they do neither.
+    quotient. wide: max|left - right| in float64, in units of the noise that float64 would have; None if a side has no float64.
+    verdict: `equal` if the sides agree in float64 up to SAME times its noise, `rounding` if they only agree in float32,
+    up to MAX_FACTOR times its noise and one ulp, `differs` if they do neither.
     """
 
     verdict: str
@@ -39,7 +39,7 @@ class Difference:
 
 @np.errstate(invalid="ignore", over="ignore")
 def difference(left: np.ndarray, right: np.ndarray, left_wide: np.ndarray | None, right_wide: np.ndarray | None) -> Difference:
-    """Of an array of the two sides, in float32 and in float64; the axes are in one order. Axes of length 1 count for nothing."""
+    """Compares an array of two sides, in float32 and in float64; the axes are in one order. Axes of length 1 are ignored."""
     if left.shape != right.shape and _long(left) == _long(right):
         right, right_wide = right.reshape(left.shape), None if right_wide is None else right_wide.reshape(left.shape)
     if left.shape != right.shape:

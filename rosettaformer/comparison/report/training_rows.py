@@ -1,14 +1,15 @@
-"""Gradients, and one step of training, of both sides beside each other."""
+"""Compares the gradients of both sides, and one step of training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from . import axes, weights
+from .. import axes
+from ..matching import weight_layout
+from ..matching.variable_matching import Pair
+from ..running.side_process import Failed, Process, both
 from .noise import Difference, difference
-from .process import Failed, Process, both
-from .variables import Pair
 
 __all__ = ["OPTIMIZERS", "gradients", "steps"]
 
@@ -19,7 +20,7 @@ STATISTICS = ("mean", "variance")  # roles of what runs along, and is not traine
 
 
 def gradients(sides: Sequence[Process], table: Sequence[Pair], orders: Mapping[str, Sequence[Sequence[str]]]) -> list[dict[str, Any]]:
-    """A row for every input that floats and every parameter. orders: the axes of each input on both sides."""
+    """Returns a row for every floating input and every parameter. orders: the axes of each input on both sides."""
     found = {dtype: both(sides, "gradients", dtype) for dtype in ("float32", "float64")}
     rows = []
     for name, (mine, theirs) in orders.items():
@@ -40,11 +41,11 @@ def _transposed(array: np.ndarray, order: Sequence[int] | None) -> np.ndarray:
 
 
 def _carried(arrays: Mapping[str, np.ndarray], pair: Pair) -> np.ndarray:
-    return weights.carried(arrays[pair["right"]], pair["right_axes"], pair["left_axes"], pair["sizes"])
+    return weight_layout.carried(arrays[pair["right"]], pair["right_axes"], pair["left_axes"], pair["sizes"])
 
 
 def steps(sides: Sequence[Process], table: Sequence[Pair], rows: Any) -> dict[str, Any]:
-    """By optimiser the rows of all variables after one step, or why the steps cannot be compared."""
+    """Returns the rows of all variables after one step, by optimiser; or why the steps cannot be compared."""
     statistics = [pair["left"] for pair in table if pair["left"] and pair.get("role") in STATISTICS]
     values = sides[0].call("values") if statistics else {}
     before = {name: values[name] for name in statistics}
@@ -76,7 +77,7 @@ def _row(pair: Pair, answers: Mapping[str, Sequence[Any]], before: Mapping[str, 
 
 
 def _explained(pair: Pair, after: Sequence[np.ndarray], before: np.ndarray, rows: Any, found: Difference) -> dict[str, str]:
-    """Why running statistics differ, where the conventions of the layers explain it exactly."""
+    """Says why running statistics differ, if the conventions of the layers explain it exactly."""
     left = pair["layer"]
     right = pair["right"].rpartition(".")[0]
     kept = [rows.setting(which, path, "momentum") for which, path in enumerate((left, right))]

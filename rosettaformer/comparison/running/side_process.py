@@ -1,11 +1,11 @@
-"""The process of one side, from the side that asks."""
+"""Asks the process of one side."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..backends import MissingBackend
-from ..processes import Child
+from ...backends import MissingBackend
+from ...processes import Child
 from .sides import Side
 
 __all__ = ["Failed", "Process", "answers", "both"]
@@ -29,11 +29,11 @@ class Failed(ValueError):
 
 
 class Process:
-    """A side that answers questions, each within so many seconds; what it does not answer raises Failed, or MissingBackend."""
+    """A side that answers questions, each within `limit` seconds; raises Failed, or MissingBackend, if it does not."""
 
     def __init__(self, side: Side, which: str, limit: float, threads: int) -> None:
         self.side, self.which, self._limit = side, which, limit
-        self._child = Child(f"{__package__}.server", json.dumps(side.plain()), threads, "the side")
+        self._child = Child(f"{__package__}.comparison_server", json.dumps(side.plain()), threads, "the side")
         self._waiting = "start"
 
     def start(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class Process:
         return found
 
     def ask(self, method: str, *arguments: Any) -> None:
-        """Puts a question, and does not wait for the answer."""
+        """Asks, and does not wait for the answer."""
         self._waiting = method
         self._child.ask(method, *arguments, limit=self._limit)
 
@@ -71,14 +71,14 @@ class Process:
 
 
 def both(sides: Sequence[Process], method: str, *arguments: Any) -> list[Any]:
-    """The same question to both, which answer at the same time. Raises what the first raises that gives no answer."""
+    """Asks both the same question, which they answer at the same time. Raises the error of the first that gives no answer."""
     for side in sides:
         side.ask(method, *arguments)
     return answers(sides)
 
 
 def answers(sides: Sequence[Process]) -> list[Any]:
-    """What they answer to the question that each was asked. Raises what the first raises that gives no answer."""
+    """Returns the answers to the question that each was asked. Raises the error of the first that gives none."""
     found: list[Any] = []
     failures: list[Exception] = []
     for side in sides:

@@ -1,4 +1,4 @@
-"""What both sides are given: the inputs, each in its own axes, and the weights."""
+"""Gives both sides the inputs, each in its own axes, and the weights."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,24 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import container
-from . import axes, declared, weights
-from .matching import Network
-from .process import Process
-from .variables import Pair
+from ...checkpoints import container
+from .. import axes
+from ..matching import weight_layout
+from ..matching.layer_matching import Network
+from ..matching.variable_matching import Pair
+from . import declared_inputs
+from .side_process import Process
 
 __all__ = ["Given", "carry"]
 
 
 class Given:
-    """The inputs of both sides: arrays by name with their axes, () where none are declared.
+    """The inputs of both sides: arrays by name with their axes, () if none are declared.
 
     orders: the axes of each input on the left and on the right. ranks: all axes in the common order. about: what the sides say of
-    themselves. Raises ValueError where inputs are missing or their axes do not fit.
+    themselves. Raises ValueError if inputs are missing or their axes do not fit.
     """
 
     def __init__(
-        self, about: Sequence[dict[str, Any]], inputs: Sequence[declared.Input], file: Path | None,
+        self, about: Sequence[dict[str, Any]], inputs: Sequence[declared_inputs.Input], file: Path | None,
         chosen: Sequence[Mapping[str, Sequence[str]]], seed: int,
     ) -> None:  # fmt: skip
         self._about, self._chosen = about, chosen
@@ -40,11 +42,11 @@ class Given:
                 )
             self.ranks += [axis for axis in axes.common(named) if axis not in self.ranks]
 
-    def _made(self, inputs: Sequence[declared.Input], file: Path | None, seed: int) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
+    def _made(self, inputs: Sequence[declared_inputs.Input], file: Path | None, seed: int) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
         """From the file, as declared, or as a checkpoint's model or a component suggests."""
-        given = declared.read(file) if file else {}
+        given = declared_inputs.read(file) if file else {}
         if given or inputs:
-            return declared.make(inputs, given, seed)
+            return declared_inputs.make(inputs, given, seed)
         suggested = next((one["inputs"] for one in self._about if one["inputs"]), None)
         if not suggested:
             named = ", ".join(name for name, _ in self._about[0]["arguments"]) or "x"
@@ -53,11 +55,11 @@ class Given:
                 f"c=3 float32'; the left takes {named}"
             )
         if isinstance(suggested, Mapping):
-            return declared.make([], suggested, seed)
-        return declared.make([declared.declaration(text) for text in suggested], {}, seed)
+            return declared_inputs.make([], suggested, seed)
+        return declared_inputs.make([declared_inputs.declaration(text) for text in suggested], {}, seed)
 
     def _order(self, which: int, name: str, named: Sequence[str], conventions: Sequence[str]) -> list[str]:
-        """The axes of an input on one side: as chosen, or with the channels where the side's layers have them."""
+        """Returns the axes of an input on one side: as chosen, or with the channels at the place that its layers expect."""
         if given := self._chosen[which].get(name):
             try:
                 axes.permutation(named, given)
@@ -82,7 +84,7 @@ class Given:
 def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice: str) -> None:
     """Gives both sides the weights of the left, the right or a file; of `own` each keeps its own.
 
-    Raises ValueError on NaN, and where a side has one tensor under several names that are given different values.
+    Raises ValueError on NaN, and if a side has one tensor under several names that are given different values.
     """
     if choice == "own":
         return
@@ -96,14 +98,14 @@ def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice
     for row in table:
         if row["left"] and row["right"]:
             array = values[row[ends[0]]]
-            carried[row[ends[1]]] = weights.carried(array, row[f"{ends[0]}_axes"], row[f"{ends[1]}_axes"], row["sizes"])
+            carried[row[ends[1]]] = weight_layout.carried(array, row[f"{ends[0]}_axes"], row[f"{ends[1]}_axes"], row["sizes"])
     _load(sides[1 - source], carried, {row[ends[1]]: row[ends[0]] for row in table})
     if choice not in ("left", "right"):
         _load(sides[0], {row["left"]: values[row["left"]] for row in table if row["left"] in values}, {})
 
 
 def _load(side: Process, values: Mapping[str, np.ndarray], origin: Mapping[str, str]) -> None:
-    """Loads the values, all of which the side must then hold. origin: the name of each on the side that it comes from."""
+    """Loads the values, and requires that the side then holds them. origin: the name of each on the side that it comes from."""
     side.call("load", values)
     held = side.call("values")
     lost = [name for name, array in values.items() if not np.array_equal(held[name], array.astype(held[name].dtype), equal_nan=True)]

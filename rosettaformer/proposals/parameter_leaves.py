@@ -31,7 +31,7 @@ class Leaf:
 
 @dataclass
 class Started:
-    """What the first call of a module shows: of a Linen module its parameters, its parts, and what each of them is given and gives."""
+    """What the first call of a Linen module shows: its parameters, its parts, and what each of them is given and gives."""
 
     variables: Mapping[str, Any] = field(default_factory=dict)
     modules: list[Any] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Started:
 
 
 def signature(module: Any) -> dict[str, inspect.Parameter]:
-    """The arguments of a call of the module, without those that take what is left over. Raises ValueError if it cannot be called."""
+    """Returns the arguments of a call of the module, without `*args` and `**kwargs`. Raises ValueError if it cannot be called."""
     name = {"torch": "forward", "keras": "call"}.get(framework_of(module), "__call__")
     function = getattr(module, name, None)
     if function is None or getattr(function, "__qualname__", "") in ("_forward_unimplemented", "Layer.call"):
@@ -49,7 +49,7 @@ def signature(module: Any) -> dict[str, inspect.Parameter]:
 
 
 def leaves(module: Any, variables: Mapping[str, Any]) -> list[Leaf]:
-    """The trainable parameters, each once. variables: those of a Linen module, which has none itself."""
+    """Returns the trainable parameters, each once. variables: of a Linen module, which holds none itself."""
     if framework_of(module) == "torch":
         if lazy := [path for path, value in module.named_parameters() if type(value).__name__ == "UninitializedParameter"]:
             raise ValueError(f"{lazy[0]} has no shape before the first call; name a function that builds the module and calls it once")
@@ -84,7 +84,7 @@ def started(module: Any, framework: str, values: Mapping[str, Any]) -> Started:
 
 
 def epsilon(module: Any, others: Sequence[Any] = ()) -> float | None:
-    """What the norms of the module add to the variance, where all say the same; None where none says it. others: what it has made."""
+    """Returns what the norms of the module add to the variance, if all say the same; None otherwise. others: modules that it has made."""
     found = set()
     own = module.modules() if framework_of(module) == "torch" else attributes.parts(module)
     for node in (*own, *others):

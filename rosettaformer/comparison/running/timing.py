@@ -1,10 +1,10 @@
-"""How long both sides take, in interleaved rounds, and how much memory."""
+"""Times both sides in interleaved rounds, and measures their memory."""
 
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from .process import Failed, Process
+from .side_process import Failed, Process
 
 __all__ = ["MODES", "timed"]
 
@@ -12,7 +12,7 @@ MODES = ("eager", "compiled")
 
 
 def timed(sides: Sequence[Process], modes: Sequence[str], rounds: int, step: bool) -> list[dict[str, Any]]:
-    """A row for each of forward and step, in each mode: of both sides the median, the first call, and the memory at the peak."""
+    """Returns a row for forward and for step in each mode: the median, the first call and the peak memory of both sides."""
     rows = []
     for what in ("forward", *["step"] * step):
         for mode in modes:

@@ -4,9 +4,9 @@ import itertools
 import re
 from collections.abc import Iterable
 
+from .parameter_leaves import Leaf
 from .parts import Part, PartMatching
 from .vocabulary import ATTENDS, CROSS, FEEDS, SELF, tokens, within
-from .walking import Leaf
 
 __all__ = ["LayerMatching", "common", "natural"]
 
@@ -42,7 +42,7 @@ class LayerMatching(PartMatching):
         self._norms(part, [f"{name}_norm" for name in sublayers])
 
     def _feeding(self, part: Part) -> None:
-        """The feed-forward network of a layer: in its own sub-module, or in that of the layer."""
+        """Matches the feed-forward network of a layer: in a sub-module of its own, or in the layer's."""
         inside = self._inside(part.native)
         feeding = [leaf for leaf in inside if self._feeds(leaf)]
         native = common([leaf.path for leaf in feeding])
@@ -54,7 +54,7 @@ class LayerMatching(PartMatching):
         part.parts.append(child)
 
     def _attentions(self, part: Part, names: list[str]) -> dict[str, tuple[str, list[Leaf] | None]]:
-        """Where each attention of a layer is: its sub-module, or its kernels where they stand beside those of another."""
+        """Returns where each attention of a layer is: its sub-module, or its kernels if they stand beside another's."""
         kernels = [leaf for leaf in self._inside(part.native) if self._units(leaf)]
         groups: dict[str, list[Leaf]] = {}
         for leaf in kernels:

@@ -1,10 +1,10 @@
 """Whole models: their stacks, the tables of tokens, positions and segments, and the norms around the layers."""
 
 from .heads import HeadMatching
-from .layers import natural
+from .layer_parts import natural
+from .parameter_leaves import Leaf
 from .parts import Part
 from .vocabulary import EMBEDS, POSITIONS, SEGMENTS, SOURCE, TARGET, tokens
-from .walking import Leaf
 
 __all__ = ["ModelMatching"]
 
@@ -37,7 +37,7 @@ class ModelMatching(HeadMatching):
         self.shown |= {"encoder_layers": 0, "model": "token_decoder"}
 
     def _single(self, part: Part, layers: list[str]) -> None:
-        """An encoder alone, where something of its heads follows the layers, or a decoder alone."""
+        """Matches an encoder-only model, if a part of its heads follows the layers, or a decoder-only model."""
         inner = [leaf for native in layers for leaf in self._inside(native)]
         square = [leaf for leaf in self.left if leaf not in inner and leaf.shape == (self.sizes["d"],) * 2]
         segmented = any(self._rows(leaf) and self._is_named(leaf, SEGMENTS, POSITIONS) for leaf in self.left)
@@ -55,7 +55,7 @@ class ModelMatching(HeadMatching):
             self._encoder_heads(part, [leaf for leaf in square if leaf not in of_head], of_head)
 
     def _side(self, part: Part, side: str, natives: list[str]) -> None:
-        """A stack, where it has layers."""
+        """A stack, if it has layers."""
         if natives:
             child = Part(side, side, "")
             self._stack(child, sorted(natives, key=natural), f"{side}_layer", norms=False)
@@ -78,7 +78,7 @@ class ModelMatching(HeadMatching):
                 self._norm(stack, "final_norm", native)
 
     def _is_embedding_norm(self, module: str) -> bool:
-        """Whether a norm is that of the embeddings: by its name, or as it is declared before the layers that stand in the same module."""
+        """Whether a norm belongs to the embeddings: by its name, or since it is declared before the layers of the same module."""
         if EMBEDS & set(tokens(module)):
             return True
         around = module.rpartition(".")[0]
@@ -131,7 +131,7 @@ class ModelMatching(HeadMatching):
             self._table(part, "segment_embedding", "source_segment_embedding", of_segments[0], "a d")
 
     def _rows(self, leaf: Leaf) -> int:
-        """The rows of a table of vectors of the model width, which may have axes of size 1; 0 where it is none."""
+        """The rows of a table of vectors of the model width, which may have axes of size 1; 0 if it is none."""
         sizes = [size for size in leaf.shape if size != 1]
         return sizes[0] if len(leaf.shape) > 1 and len(sizes) == 2 and sizes[1] == self.sizes["d"] else 0
 

@@ -1,0 +1,1 @@
+"""Which layer, variable and axis of one side is which of the other."""
