@@ -7,6 +7,7 @@ from ..catalogue import Alteration
 from .altered import Combination, separates
 from .crashes import Failed
 from .digits import ROUNDING, Nearly
+from .findings import Verdict
 from .search import Search
 
 __all__ = [
@@ -65,12 +66,12 @@ def _common(found: Sequence[Combination]) -> str:
     return families.pop() if len(families) == 1 and all(len(combination) == 1 for combination in differing) else ""
 
 
-def conditional(found: Sequence[Combination], search: Search) -> tuple[str, str]:
+def conditional(found: Sequence[Combination], search: Search) -> tuple[Verdict, str]:
     """The verdict and the text where the answers that fail, and no others, equal an altered reference."""
     count, right = len(search.failing), len(search.answers) - len(search.failing)
     those = f"all {count} of these cases" if count > 1 else "the one such case"
     text = f"{search.condition}: your output equals the reference with {alternatives(found)}, on {those}"
-    return "explained" if len(found) == 1 else "indistinguishable", f"{text}; it is right on the other {right}"
+    return Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, f"{text}; it is right on the other {right}"
 
 
 def partly(names: Sequence[Combination], rest: Sequence[Combination], search: Search, relations: Sequence[str] = ()) -> str:

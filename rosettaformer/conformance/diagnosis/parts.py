@@ -16,6 +16,7 @@ from .altered import Combination, Outputs
 from .common import common
 from .deadline import Deadline
 from .divergence import Failure
+from .findings import Verdict
 from .hypotheses import Hypotheses, candidates
 from .record import About, Record
 from .relations import Relation, describe
@@ -95,7 +96,9 @@ class Parts:
 
     def _follows(self, place: About, search: Search) -> str:
         """What is said where the component fails because of parts of it that nothing explains; empty where it does not."""
-        nameless = [finding for finding in self.record.findings if finding.verdict in ("described", "partly", "unexplained")]
+        nameless = [
+            finding for finding in self.record.findings if finding.verdict in (Verdict.DESCRIBED, Verdict.PARTLY, Verdict.UNEXPLAINED)
+        ]
         components = {finding.component for finding in nameless if not finding.paths and finding.component in FORWARD}
         paths = {path for finding, _ in self.record.open for path in finding.paths if finding in nameless}
         if place.component not in FORWARD or not (components or paths):

@@ -11,6 +11,7 @@ from ..case import Case
 from ..catalogue import Alteration
 from ..reference import trace
 from ..reference.tolerance import Expectation
+from ..status import Kind
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
@@ -40,7 +41,7 @@ def made_random(hypotheses: Hypotheses, indices: Iterable[int]) -> list[int]:
 def random_part(case: Case, subject: Any) -> str:
     """The path of the first part of a model whose outputs differ although two runs give it the same; empty where none is shown."""
     kind, runs = subject.worker.call("trace", case, [None, None], limit=subject.limit)
-    if kind != "outputs":
+    if kind != Kind.OUTPUTS:
         return ""
     first, second = runs
     for path in filter(None, trace.record(case.at("float64"))):
@@ -132,7 +133,7 @@ def remembered(search: Search, first: Callable[[Case], Outputs | None]) -> str:
 def _others(ask: Ask, case: Case, changed: Case, name: str) -> list[np.ndarray]:
     """The output for the changed case, of a port that answers the case itself twice alike."""
     replies = ask([dataclasses.replace(case, twice=True), changed])
-    return [replies[1][2][name]] if [kind for _, kind, _ in replies] == ["outputs", "outputs"] else []
+    return [replies[1][2][name]] if [kind for _, kind, _ in replies] == [Kind.OUTPUTS, Kind.OUTPUTS] else []
 
 
 def _differs(clean: Expectation, first: np.ndarray, second: np.ndarray) -> bool:
