@@ -83,7 +83,7 @@ class _Examiner(Inquiry):
                     self.record.change(cannot, text=f"{cannot.text}\n  {dtype} conforms")
                 return
             if failed or search.failing:
-                self._current, self._relations = (place, search) if search.failing else None, []
+                self._current, self._symptoms = (place, search) if search.failing else None, []
                 self._say(explanation.first(component, dtype, search, failed, self._subject.beyond(component)))
                 self._heard = None
                 search = self._in_its_dtype(place, search)

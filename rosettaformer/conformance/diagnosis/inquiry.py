@@ -56,7 +56,7 @@ class Inquiry(Parts):
         """Adds the finding on the answers; returns what explains them."""
         self._fewer = None
         if place.component not in FORWARD:
-            self._relations = self._describe(place, search)
+            self._symptoms = self._describe(place, search)
         if found := self._quickly(place, search):
             self.record.explained(place, search, found)
         elif parts := self._follows(place, search):
@@ -74,9 +74,9 @@ class Inquiry(Parts):
         return found
 
     def _nearly(self, place: About, search: Search) -> Nearly | None:
-        """What gives the answers but for their last digits, where no relation says all of them."""
+        """What gives the answers but for their last digits, where no symptom says all of them."""
         if place.component in FORWARD:
-            self._relations = self._describe(place, search)
+            self._symptoms = self._describe(place, search)
         if self._described or place.component not in FORWARD:
             return None
         return nearly(search, self.record.known) or (nearly(search) if self.record.known else None)
@@ -99,11 +99,11 @@ class Inquiry(Parts):
             (place, search), self._fewer = self._fewer, None
             self.record.forget_parts()
             self._quickly(place, search)
-            self._relations = self._describe(place, search)
+            self._symptoms = self._describe(place, search)
             found = self._search_long(place, search)
             self._say_only_in_float32(wide, found)
         else:
-            self.record.open.append((self.record.nameless(place, search, self._relations), search))
+            self.record.open.append((self.record.nameless(place, search, self._symptoms), search))
         return found
 
     def _say_only_in_float32(self, wide: Search, found: list[Combination]) -> None:
@@ -133,11 +133,11 @@ class Inquiry(Parts):
         if failed or not other.answers:
             return False
         if not other.failing:
-            finding = self.record.nameless(place, search, self._relations)
+            finding = self.record.nameless(place, search, self._symptoms)
             self.record.open.append((finding, search))
             self.record.change(finding, verdict=Verdict.DESCRIBED, text=explanation.digits(finding.text, rest(search, (), search.failing)))
             return True
-        before, relations, trees = self.record.saved(), self._relations, len(self.tracing.divergences)
+        before, symptoms, trees = self.record.saved(), self._symptoms, len(self.tracing.divergences)
         self.record.forget_parts()
         fewer = len(other.failing) < len(search.failing)
         try:
@@ -151,7 +151,7 @@ class Inquiry(Parts):
             return True
         self._fewer = (narrow, other) if fewer else None
         self.record.restore(before)
-        self._relations = relations
+        self._symptoms = symptoms
         del self.tracing.divergences[trees:]
         return False
 
@@ -160,9 +160,9 @@ class Inquiry(Parts):
         return search.explain(self.record.known) or self._besides_missing(search) or search.constants(self.record.known)
 
     def _together(self, place: About, search: Search) -> list[Combination]:
-        """Explanations by two alterations, or by more that each explain something; none where a relation says all of the output, or of
+        """Explanations by two alterations, or by more that each explain something; none where a symptom says all of the output, or of
         an answer that takes many steps where it is wrong."""
-        if self._described or not self._pairs or (place.component in DECODING and self._relations):
+        if self._described or not self._pairs or (place.component in DECODING and self._symptoms):
             return []
         found: list[Combination] = []
         if not search.imprecise():

@@ -10,14 +10,14 @@ from . import explanation, stability
 from .altered import Combination
 from .findings import Finding, Verdict
 from .probing import told_apart
-from .relations import Relation, only_at
 from .search import Search
 from .subject import Subject
+from .symptoms import Symptom, only_at
 
 __all__ = ["About", "Record"]
 
 SHOWN = 3  # so many places of a finding are listed
-SAYING = 50  # the specificity from which a relation says what the output is, and not only something about it
+SAYING = 50  # the specificity from which a symptom says what the output is, and not only something about it
 
 
 class About(NamedTuple):
@@ -127,16 +127,16 @@ class Record:
             others = [combination[index] for combination in found if len(combination) == len(first)]
             self._doubtful[one] = [other for other in dict.fromkeys(others) if other is not one]
 
-    def nameless(self, place: About, search: Search, relations: Sequence[Relation]) -> Finding:
+    def nameless(self, place: About, search: Search, symptoms: Sequence[Symptom]) -> Finding:
         """Adds the finding where no alteration explains the answers: what they are in terms of the reference, or what comes near."""
-        sentences = [relation.sentence for relation in relations]
-        if any(relation.specificity >= SAYING for relation in relations):
+        sentences = [symptom.sentence for symptom in symptoms]
+        if any(symptom.specificity >= SAYING for symptom in symptoms):
             return self.add(place, Verdict.DESCRIBED, explanation.described(search, sentences))
         if not place.paths and (remembered := stability.remembered(search, self._subject.first)):
             return self.add(place, Verdict.DESCRIBED, explanation.described(search, [remembered, *sentences]))
-        symptoms = [] if place.paths else stability.symptoms(search, self._subject.ask)
+        broken = [] if place.paths else stability.broken_invariances(search, self._subject.ask)
         return self.add(
-            place, Verdict.UNEXPLAINED, explanation.unexplained(search, self._pairs and not search.one_number, [*sentences, *symptoms])
+            place, Verdict.UNEXPLAINED, explanation.unexplained(search, self._pairs and not search.one_number, [*sentences, *broken])
         )
 
     def _settle(self, whole: Sequence[Combination]) -> None:

@@ -17,7 +17,7 @@ from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 from .search import Search
 
-__all__ = ["DRAWS", "RANDOM", "dropping", "made_random", "random_defects", "random_part", "remembered", "symptoms", "twice"]
+__all__ = ["DRAWS", "RANDOM", "broken_invariances", "dropping", "made_random", "random_defects", "random_part", "remembered", "twice"]
 
 RANDOM = "two evaluations of the same input differ"  # how a worker begins to say so
 MODELS = ("transformer", "pool", "classify", "masked_language_logits")
@@ -100,7 +100,7 @@ def _spread(answers: Sequence[Outputs]) -> float:
     return max((_distance(first[name], second[name]) for first, second in pairs for name in first.keys() & second.keys()), default=0.0)
 
 
-def symptoms(search: Search, ask: Ask) -> list[str]:
+def broken_invariances(search: Search, ask: Ask) -> list[str]:
     """What the port's answers depend on and should not, in words. ask: runs further cases on the port."""
     found = {}
     for index in search.failing:
@@ -109,9 +109,9 @@ def symptoms(search: Search, ask: Ask) -> list[str]:
         output, clean = answer.get(name), search.clean[index].get(name)
         if clean is None or not isinstance(output, np.ndarray) or output.shape != clean.reference.shape or not output.ndim:
             continue
-        for symptom, changed, part in _variants(case):
-            if symptom not in found and any(_differs(clean, part(output), part(other)) for other in _others(ask, case, changed, name)):
-                found[symptom] = f"{symptom} ({case.id})"
+        for what, changed, part in _variants(case):
+            if what not in found and any(_differs(clean, part(output), part(other)) for other in _others(ask, case, changed, name)):
+                found[what] = f"{what} ({case.id})"
     return list(found.values())
 
 
