@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .conformance.status import Status
+
 if TYPE_CHECKING:
     from .conformance.case import Case
     from .conformance.deviations import Deviation
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeclaredDeviation", "PortCase", "parametrize_with_cases"]
 
-SKIPPED = ("not comparable", "empty", "not shown", "not covered", "unsupported", "missing", "skipped")
+SKIPPED = (Status.NOT_COMPARABLE, Status.EMPTY, Status.NOT_SHOWN, Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.SKIPPED)
 
 
 class _Ports:
@@ -101,14 +103,14 @@ class PortCase(_Question):
         from .conformance.deviations import accept_newer, declare
 
         (result,) = accept_newer([declare(self.result(self.id, self.dtype, self.mode), self.deviations)], self.min_version)
-        if result.status == "pass":
+        if result.status == Status.PASS:
             return
         others = f" ({self.alike} cases)" if self.alike > 1 else ""
         if result.status in SKIPPED:
             pytest.skip(f"{result.status}: {result.message}{others}")
-        if result.status == "deviation":
+        if result.status == Status.DEVIATION:
             pytest.xfail(result.message)
-        if result.status == "new":
+        if result.status == Status.NEW:
             pytest.xfail(f"the case is of suite version {result.since}, newer than {self.min_version}: {result.message}")
         where = " ".join(filter(None, (self.id, result.dtype, result.mode)))
         raise AssertionError(f"{self.port} {result.status} {where}: {result.message}{others}")

@@ -23,6 +23,7 @@ from ..conformance.ports.port import PORTS
 from ..conformance.reference.components import COMPONENTS, OWN, without_other_layouts
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
+from ..conformance.status import FAILURES, Status
 from ..extras import install
 from .options import Missing, ignore_option, leave_out_option, listed
 from .ports import importable, require_ports
@@ -134,16 +135,16 @@ def check(
     files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
     if str(json_file) != "-":
         matrix.render(Console(), summary, seconds)
-    if lost := [f"{result.port}: {result.message}" for result in summary.results if result.status == runner.NOT_STARTED]:
+    if lost := [f"{result.port}: {result.message}" for result in summary.results if result.status == Status.NOT_STARTED]:
         raise ValueError("; ".join(lost))
-    missing = any(result.status == "missing" for result in summary.results)
+    missing = any(result.status == Status.MISSING for result in summary.results)
     sys.exit(Missing.exit_code if missing and (named or not summary.compared) else 0 if summary.conforms else 1)
 
 
 def _fails(entries: Sequence[deviations.Deviation], version: int, result: runner.Result) -> bool:
     """Whether a result is a failure that is neither declared nor of a newer case."""
     (accepted,) = deviations.accept_newer([deviations.declare(result, entries)], version)
-    return accepted.status in runner.FAILURES
+    return accepted.status in FAILURES
 
 
 def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: float) -> dict[str, Diagnosis]:

@@ -15,6 +15,7 @@ from reference_numpy.suggestions import known
 
 from ..conformance import deviations, diagnosis
 from ..conformance.cases import all_cases
+from ..conformance.diagnosis.findings import Verdict
 from ..conformance.ports.port import MissingBackend
 from ..conformance.reference.components import COMPONENTS
 from ..conformance.report import files
@@ -23,7 +24,7 @@ from .options import Missing, listed
 
 __all__ = ["diagnose", "run"]
 
-COLOURS = {"explained": "green", "indistinguishable": "yellow", "follows": "cyan", "described": "yellow"}
+COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
 
 @click.command()

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..conformance.ports.port import PORTS
 from ..conformance.runner import describe_ports
+from ..conformance.status import Kind
 
 __all__ = ["doctor"]
 
@@ -28,7 +29,7 @@ def doctor(as_json: bool) -> None:
     for column in ("port", "versions", "devices", "matmul precision", "modes"):
         table.add_column(column, overflow="fold")
     for name, (kind, about) in ports.items():
-        if kind == "ready":
+        if kind == Kind.READY:
             versions = ", ".join(f"{package} {number}" for package, number in about["version"].items())
             table.add_row(name, versions, ", ".join(about["devices"]), about["precision"], ", ".join(about["modes"]))
         else:
@@ -36,5 +37,5 @@ def doctor(as_json: bool) -> None:
     console = Console()
     console.print(table)
     for name, (kind, about) in ports.items():
-        if kind != "ready":
+        if kind != Kind.READY:
             console.print(f"{name} is {kind}: {escape(about)}", highlight=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from ..conformance.cases import all_cases
 from ..conformance.ports.command import PREFIX
 from ..conformance.report import matrix
 from ..conformance.report.summary import Summary
+from ..conformance.status import Status
 from ..processes import printable
 from .options import Choice, Missing
 
@@ -133,9 +134,9 @@ def _check(port: str, component: str = "") -> int:
     with console.status("checking"):
         cases = [case for case in all_cases() if (case.component == component if component else case.core)]
         results = runner.run(cases, [port], DTYPES if component else ["float32"])
-    if any(result.status == "missing" for result in results):
+    if any(result.status == Status.MISSING for result in results):
         click.echo(f"not checked: the framework is missing: {results[0].message}")
         return Missing.exit_code
-    summary = Summary([result for result in results if result.status != "not covered"])
+    summary = Summary([result for result in results if result.status != Status.NOT_COVERED])
     matrix.render(Console(), summary)
     return 0 if summary.conforms else 1

@@ -11,14 +11,15 @@ from reference_numpy.suggestions import nearest
 
 from ..reading import read_toml
 from .case import DTYPES, Case
-from .runner import FAILURES, Result
+from .result import Result
+from .status import FAILURES, Status
 
 __all__ = ["Deviation", "accept_newer", "apply", "declare", "read", "stale"]
 
 FIELDS = {"case": True, "port": True, "reason": True, "link": True, "dtype": False, "status": False}  # name -> required
-DEFAULT = "differs"  # what an entry accepts that names no status
-JUDGED = ("pass", *FAILURES, "deviation")
-SETTLED = (*JUDGED, "not comparable", "empty", "not shown", "not covered", "unsupported")
+DEFAULT = Status.DIFFERS  # what an entry accepts that names no status
+JUDGED = (Status.PASS, *FAILURES, Status.DEVIATION)
+SETTLED = (*JUDGED, Status.NOT_COMPARABLE, Status.EMPTY, Status.NOT_SHOWN, Status.NOT_COVERED, Status.UNSUPPORTED)
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Deviation:
     port: str
     reason: str
     link: str
-    status: str
+    status: Status
     covers: frozenset[tuple[str, str]]
 
 
@@ -80,7 +81,9 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
 def _deviation(entry: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> Deviation:
     ids = fnmatch.filter(known, entry["case"])
     covers = frozenset((case, dtype) for case in ids for dtype in known[case] if dtype == entry.get("dtype", dtype))
-    return Deviation(entry["case"], entry["port"], entry["reason"].strip(), entry["link"].strip(), entry.get("status", DEFAULT), covers)
+    return Deviation(
+        entry["case"], entry["port"], entry["reason"].strip(), entry["link"].strip(), Status(entry.get("status", DEFAULT)), covers
+    )
 
 
 def apply(results: Iterable[Result], deviations: Sequence[Deviation]) -> list[Result]:
@@ -93,7 +96,7 @@ def declare(result: Result, deviations: Iterable[Deviation]) -> Result:
     """A failure that an entry accepts, as a deviation whose message begins with the reason and the link; any other result as it is."""
     for deviation in deviations if result.status in FAILURES else ():
         if _covers(deviation, result) and result.status == deviation.status:
-            return dataclasses.replace(result, status="deviation", message=f"{deviation.reason} ({deviation.link}): {result.message}")
+            return dataclasses.replace(result, status=Status.DEVIATION, message=f"{deviation.reason} ({deviation.link}): {result.message}")
     return result
 
 
@@ -104,7 +107,7 @@ def stale(deviation: Deviation, results: Iterable[Result]) -> bool:
     """
     own = [result for result in results if _covers(deviation, result) and result.status in SETTLED]
     judged = {result.status for result in own if result.status in JUDGED}
-    return judged == {"pass"} and {(result.case, result.dtype) for result in own} == deviation.covers
+    return judged == {Status.PASS} and {(result.case, result.dtype) for result in own} == deviation.covers
 
 
 def _covers(deviation: Deviation, result: Result) -> bool:
@@ -113,10 +116,10 @@ def _covers(deviation: Deviation, result: Result) -> bool:
 
 def _stale_row(deviation: Deviation) -> Result:
     message = f"nothing that it declares fails any more; remove the entry ({deviation.reason}, {deviation.link})"
-    return Result(deviation.case, "", deviation.port, "", "", "", "stale", message)
+    return Result(deviation.case, "", deviation.port, "", "", "", Status.STALE, message)
 
 
 def accept_newer(results: Iterable[Result], version: int) -> list[Result]:
     """The results, with failures of cases that appeared after that version of the suite as "new"."""
     newer = [(result, result.status in FAILURES and result.since > version) for result in results]
-    return [dataclasses.replace(result, status="new") if new else result for result, new in newer]
+    return [dataclasses.replace(result, status=Status.NEW) if new else result for result, new in newer]

@@ -1,4 +1,4 @@
-"""What becomes of a case with a port."""
+"""The outcome of one case on one port."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,12 +9,11 @@ import numpy as np
 from .compare import compare, heat_map, relative_error
 from .reference.components import VJP
 from .reference.tolerance import Expectation
+from .status import Kind, Status
 
-__all__ = ["FAILURES", "NOT_STARTED", "Expected", "Result", "judge", "of_pair"]
+__all__ = ["Expected", "Result", "judge", "of_pair"]
 
 Expected = dict[str, Expectation]
-FAILURES = ("differs", "error", "crash", "hang")
-NOT_STARTED = "not started"  # the status of a port that no case could be run on
 FEW = 6  # so many names of outputs are listed
 
 
@@ -22,12 +21,6 @@ FEW = 6  # so many names of outputs are listed
 class Result:
     """One row: what became of a case with a port.
 
-    status: pass; differs (values, shape, dtype or NaN); error (an exception, or something changed that must stay as it was); crash; hang;
-    not comparable (no output shows anything, since zeros would pass too); empty (outputs without elements, of the right shape and dtype);
-    not shown (it passes, but the port's config hides what the case is about); unsupported (the framework has no kernel); not covered; not
-    given (there is no file of outputs); missing (the framework is not installed or broken); not started (what is named is no port); left
-    over (processes outlived the port); skipped (the port had crashed too often); not run (the run had been stopped at a failure);
-    deviation (fails as declared); stale (declared, but fails no longer); new (fails, but is newer than what was asked for).
     incomparable: the outputs that show nothing, with the reasons; where others do, the status is about those.
     ratio, excess, error, noise, ulps: as `compare.Comparison`, of the output that is worst, with `worst` its worst place and `allowed`
     the largest error that passes there. Of a failure `output` is that output's name, and where its shape is right `heat` shows
@@ -41,7 +34,7 @@ class Result:
     dtype: str
     device: str
     mode: str
-    status: str
+    status: Status
     message: str = ""
     ratio: float = float("nan")
     excess: float = float("nan")
@@ -80,22 +73,22 @@ def of_pair(component: str, wanted: bool, answer: Mapping[str, np.ndarray]) -> s
 
 def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Result:
     """The result of one case: `row` says which, (kind, answer) is what the port gave, `expected` what the reference gives."""
-    if kind != "outputs":
-        return Result(**row, status=kind, message=str(answer))
+    if kind != Kind.OUTPUTS:
+        return Result(**row, status=Status(kind), message=str(answer))
     if answer.keys() != expected.keys():
         message = of_pair(row["component"], "weights" in expected, answer) or _names([*expected], [*answer])
-        return Result(**row, status="differs", message=message)
+        return Result(**row, status=Status.DIFFERS, message=message)
     comparisons = {name: compare(expected[name], answer[name]) for name in expected}
     incomparable = {name: comparison.incomparable for name, comparison in comparisons.items() if comparison.incomparable}
     judged = {name: comparison for name, comparison in comparisons.items() if name not in incomparable}
     if not judged:
         if not any(one.reference.size for one in expected.values()):
-            return Result(**row, status="empty", message="there are no elements; only shape and dtype were compared")
-        return Result(**row, status="not comparable", message=_reasons(incomparable), incomparable=incomparable)
+            return Result(**row, status=Status.EMPTY, message="there are no elements; only shape and dtype were compared")
+        return Result(**row, status=Status.NOT_COMPARABLE, message=_reasons(incomparable), incomparable=incomparable)
     name, worst = max(judged.items(), key=lambda item: (item[1].excess, item[1].ratio))
     failed = worst.excess > 1
     if not failed and expected[name].hidden:
-        return Result(**row, status="not shown", message=expected[name].hidden)
+        return Result(**row, status=Status.NOT_SHOWN, message=expected[name].hidden)
     heat = None
     place = worst.worst
     if failed and answer[name].size and answer[name].shape == expected[name].reference.shape:
@@ -104,7 +97,7 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
         heat = heat_map(error, place)
     return Result(
         **row,
-        status="differs" if failed else "pass",
+        status=Status.DIFFERS if failed else Status.PASS,
         message=f"{name}: {worst.message}" if worst.message else "",
         ratio=max(comparison.ratio for comparison in judged.values()),
         excess=worst.excess,

@@ -22,9 +22,10 @@ from .ports.process import Process, Worker
 from .reference import near_ties
 from .reference.components import SEARCHES, without_other_layouts
 from .reference.store import Store
-from .result import FAILURES, NOT_STARTED, Expected, Result, judge
+from .result import Expected, Result, judge
+from .status import FAILURES, Kind, Status
 
-__all__ = ["FAILURES", "NOT_STARTED", "Question", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
+__all__ = ["FAILURES", "Question", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
 
 
 def run(
@@ -97,7 +98,7 @@ class Question:
     dtype: str
     device: str
     mode: str
-    status: str = ""
+    status: Status | None = None
     reason: str = ""
 
     def row(self, port: str) -> dict[str, Any]:
@@ -176,19 +177,19 @@ def _run_port(
         results = _judged(worker, plan, limit, observer)
     if worker.left:
         note = f"processes that the port left running, which were ended: {worker.left}"
-        results.append(observer.report(Result("", "", port, "", "", "", "left over", note)))
+        results.append(observer.report(Result("", "", port, "", "", "", Status.LEFT_OVER, note)))
     return results
 
 
 def _judged(worker: Worker, plan: _Plan, limit: float, observer: _Observer) -> list[Result]:
     """The results of the cases, or the one that says why the port cannot be asked."""
     kind, about = worker.greeting
-    if kind != "ready":
-        return [observer.report(Result("", "", worker.port, "", "", "", kind, about))]
+    if kind != Kind.READY:
+        return [observer.report(Result("", "", worker.port, "", "", "", Status(kind), about))]
     try:
         questions = plan.questions(about)
     except ValueError as error:
-        return [observer.report(Result("", "", worker.port, "", "", "", NOT_STARTED, f"the port's config does not fit: {error}"))]
+        return [observer.report(Result("", "", worker.port, "", "", "", Status.NOT_STARTED, f"the port's config does not fit: {error}"))]
     asked = [question for question in questions if not question.status]
     with observer.lock:
         observer.begin(worker.port, Counter(question.mode for question in asked))
@@ -201,12 +202,12 @@ def _judged(worker: Worker, plan: _Plan, limit: float, observer: _Observer) -> l
         if question.status:
             result = Result(**row, status=question.status, message=question.reason)
         elif observer.over:
-            result = Result(**row, status="not run", message="after the first failure")
+            result = Result(**row, status=Status.NOT_RUN, message="after the first failure")
         else:
             started = time.monotonic()
             expectation, (kind, answer) = next(answered)
             row["seconds"] = time.monotonic() - started
-            expected = plan.followed(question, expectation.result(), answer) if kind == "outputs" else {}
+            expected = plan.followed(question, expectation.result(), answer) if kind == Kind.OUTPUTS else {}
             result = judge(row, kind, answer, expected)
         results.append(observer.report(result))
     return results
@@ -232,18 +233,18 @@ def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(mode for mode in chosen if mode in available))
 
 
-def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[str, str]:
-    """The status of a question that the port is not asked and the reason, or nothing."""
+def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[Status | None, str]:
+    """The status of a question that the port is not asked, and the reason."""
     if case.component not in about["components"]:
-        return "not covered", undefined(case.component)
+        return Status.NOT_COVERED, undefined(case.component)
     if case.excluded:
-        return "not covered", case.excluded
+        return Status.NOT_COVERED, case.excluded
     if dtype not in about["dtypes"]:
-        return "not covered", f"the port does not support {dtype}"
+        return Status.NOT_COVERED, f"the port does not support {dtype}"
     kind = device.partition("-")[0]
     if not any(available.startswith(kind) for available in about.get("devices", ["cpu"])):
-        return "skipped", f"no {kind} device"
-    return "", ""
+        return Status.SKIPPED, f"no {kind} device"
+    return None, ""
 
 
 def describe_ports(ports: Sequence[str]) -> dict[str, tuple[str, Any]]:

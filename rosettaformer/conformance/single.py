@@ -9,6 +9,7 @@ from .reference.components import is_layout
 from .reference.store import Store
 from .result import Result, judge
 from .runner import Question, open_worker, unable
+from .status import Kind, Status
 
 __all__ = ["Single"]
 
@@ -21,7 +22,7 @@ class Single:
         self._port, self._store = port, store or Store()
         self._worker = open_worker(port, max(1, cores() // sharers))
         kind, self._about = self._worker.greeting
-        self.ready = kind == "ready"  # whether the port has started
+        self.ready = kind == Kind.READY  # whether the port has started
         self._cases = (
             {case.id: case for case in all_cases(self._about["config"], True, self._about.get("shared", ()))} if self.ready else {}
         )
@@ -32,12 +33,13 @@ class Single:
         component = case_id.partition("/")[0]
         return self.ready and is_layout(component) and component not in self._about["components"]
 
-    def unable(self, case_id: str, dtype: str, mode: str) -> tuple[str, str]:
-        """The status of what the port is not asked and the reason, or nothing."""
+    def unable(self, case_id: str, dtype: str, mode: str) -> tuple[Status | None, str]:
+        """The status of what the port is not asked, and the reason."""
         if not self.ready:
-            return self._worker.greeting
+            kind, reason = self._worker.greeting
+            return Status(kind), reason
         if mode and mode not in self._about["modes"]:
-            return "not covered", f"the port has no mode {mode}"
+            return Status.NOT_COVERED, f"the port has no mode {mode}"
         return unable(self._cases[case_id], dtype, "cpu", self._about)
 
     def result(self, case_id: str, dtype: str, mode: str, limit: float) -> Result:
@@ -49,7 +51,7 @@ class Single:
         started = time.monotonic()
         kind, answer = self._worker.ask(question.case.at(dtype, "cpu", question.mode), limit)
         row = question.row(self._port) | {"seconds": time.monotonic() - started}
-        expected = question.followed(question.expected(self._store), answer) if kind == "outputs" else {}
+        expected = question.followed(question.expected(self._store), answer) if kind == Kind.OUTPUTS else {}
         return judge(row, kind, answer, expected)
 
     def close(self) -> None:

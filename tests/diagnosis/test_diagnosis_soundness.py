@@ -21,7 +21,7 @@ from rosettaformer.conformance.diagnosis.conditions import condition
 from rosettaformer.conformance.diagnosis.digits import nearly
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.diagnosis.stability import symptoms
+from rosettaformer.conformance.diagnosis.stability import broken_invariances
 from rosettaformer.conformance.reference import components, tolerance
 
 DEFECTS, SETTINGS = all_defects(), all_settings()
@@ -243,7 +243,7 @@ def test_a_loss_which_is_of_all_rows_is_not_said_to_depend_on_them() -> None:
     answers = [_shifted(components.answer(probe), lambda value: 0.3) for probe in probes]
     search = Search(Hypotheses(probes, []), answers)
     assert search.failing
-    assert symptoms(search, lambda cases: [(case, "outputs", answers[0]) for case in cases]) == []
+    assert broken_invariances(search, lambda cases: [(case, "outputs", answers[0]) for case in cases]) == []
 
 
 def test_hypotheses_that_leave_the_whole_error_are_not_listed() -> None:

@@ -1,4 +1,4 @@
-"""Relations: what was planted in an output is found and rightly worded; noise and correct ports get none."""
+"""Symptoms: what was planted in an output is found and rightly worded; noise and correct ports get none."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from random_cases import COMPONENTS, random_case
 
 from reference_numpy import attention, dropout, feed_forward, layers, normalization, stacks
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.diagnosis.relations import Relation, axes, describe
+from rosettaformer.conformance.diagnosis.symptoms import Symptom, axes, describe
 from rosettaformer.conformance.reference import components, tolerance
 
 Outputs = dict[str, np.ndarray]
@@ -48,13 +48,13 @@ def _planted(cases: Sequence[Case], plant: Plant, output: str = "output") -> lis
     ]
 
 
-def _said(component: str, plant: Plant, output: str = "output") -> list[Relation]:
+def _said(component: str, plant: Plant, output: str = "output") -> list[Symptom]:
     """What is said of the suite's cases of a component, in whose output something was planted."""
     cases, clean = _suite(component)
     return describe(cases, _planted(cases, plant, output), clean=clean)
 
 
-def _with(component: str, module: Any, name: str, function: Callable[..., Any]) -> list[Relation]:
+def _with(component: str, module: Any, name: str, function: Callable[..., Any]) -> list[Symptom]:
     """What is said of the reference with another function in it."""
     cases, clean = _suite(component)
     with mock.patch.object(module, name, function):

@@ -4,14 +4,16 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
 
+from rosettaformer.conformance import catalogue
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.catalogue import Defect, all_defects, injected
+from rosettaformer.conformance.catalogue import Defect, all_defects, injected, records
 from rosettaformer.conformance.catalogue.effect import effect
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference import components, tolerance
@@ -124,6 +126,35 @@ def test_every_defect_has_a_whole_page(defect: Defect) -> None:
         assert text.strip() == text != ""
     assert defect.component in components.COMPONENTS
     assert defect.replaces or defect.unobservable
+
+
+@pytest.mark.parametrize(
+    ("id_", "changes", "message"),
+    [
+        ("ATT1", {"sows": "x"}, "scale.toml: ATT1 has unknown keys: sows"),
+        ("ATT1", {"title": None, "what": None}, "scale.toml: ATT1 lacks title, what"),
+        ("ATT2", {"fix_of": "ATT10"}, "scale.toml: ATT2 must have a fix for torch, tf, jax"),
+        ("ATT1", {"fix": {"torch": "x"}}, "scale.toml: ATT1 must have a fix for torch, tf, jax"),
+        ("ATT1", None, "scale.py and scale.toml must have the same ids; not in both: ATT1"),
+        ("ATT99", {}, "scale.py and scale.toml must have the same ids; not in both: ATT99"),
+    ],
+)
+def test_a_family_whose_files_do_not_fit_is_refused(
+    id_: str, changes: dict[str, Any] | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = dict(records.families()["scale"])
+    table = {name: value for name, value in ({**tables.pop(id_, {}), **(changes or {})}).items() if value is not None}
+    monkeypatch.setattr(catalogue, "families", lambda: {"scale": tables | ({id_: table} if changes is not None else {})})
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        catalogue.defects_of.__wrapped__("scale")
+
+
+def test_an_id_in_two_families_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text("[NEW1]\n")
+    monkeypatch.setattr(records.resources, "files", lambda package: tmp_path)
+    with pytest.raises(ValueError, match=r"^two.toml: NEW1 is in one.toml, too$"):
+        records.families.__wrapped__()
 
 
 @pytest.mark.parametrize("component", COMPONENTS)

@@ -8,7 +8,8 @@ import pytest
 from rosettaformer.conformance import deviations
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.result import FAILURES, Result
+from rosettaformer.conformance.result import Result
+from rosettaformer.conformance.status import FAILURES
 
 ENTRY = """
 [[deviation]]

@@ -19,13 +19,14 @@ from ...checkpoints import container
 from ...processes import Answer, printable
 from ...reading import read_bytes, read_json
 from ..case import SUITE_VERSION, Case
+from ..status import Kind
 
 __all__ = ["MANIFEST", "answer_path", "arrays_of", "manifest", "read_answer", "row_of", "write_cases", "write_json"]
 
 MANIFEST = "manifest.json"
 LARGEST = 1 << 30  # bytes of an answer whose size nothing bounds
 HEADER = 1 << 20  # bytes of the header of an answer
-REASONS = ("not covered", "unsupported", "error")
+REASONS = (Kind.NOT_COVERED, Kind.UNSUPPORTED, Kind.ERROR)
 
 
 def row_of(case: Case) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def read_answer(path: Path, most: int | None = None) -> Answer | None:
     found = container.parse(read_bytes(path, LARGEST if most is None else most + HEADER))
     if found.problems:
         raise ValueError(f"the answer {path.name} {found.problems[0]}")
-    return "outputs", {printable(name): array for name, array in found.tensors.items()}
+    return Kind.OUTPUTS, {printable(name): array for name, array in found.tensors.items()}
 
 
 def _read_reason(path: Path) -> Answer:

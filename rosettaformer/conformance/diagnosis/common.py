@@ -1,4 +1,4 @@
-"""What the answers that fail have in common, where no relation describes the values: of losses, updates, caches, searches and gradients.
+"""What the answers that fail have in common, where no symptom describes the values: of losses, updates, caches, searches and gradients.
 
 Which cases they are, which of the outputs are wrong, and from which step on.
 """
@@ -14,7 +14,7 @@ from ..reference.components import forward_of
 from ..reference.tolerance import Expectation
 from .altered import Outputs
 from .conditions import condition
-from .relations import Relation
+from .symptoms import Symptom
 
 __all__ = ["common"]
 
@@ -27,12 +27,12 @@ STEPPED = {"token_bn": "token", "token_bwn": "token", "log_p_bn": "token"}  # ou
 Answer = tuple[Case, Mapping[str, Expectation], Outputs]
 
 
-def common(failing: Sequence[Answer], right: Sequence[Case]) -> list[Relation]:
+def common(failing: Sequence[Answer], right: Sequence[Case]) -> list[Symptom]:
     """What holds of every answer that fails. right: the cases of the others."""
     if not failing:
         return []
     sentences = [*_cases([case for case, *_ in failing], right), *_outputs(failing), *_from_step(failing), *_factor(failing)]
-    return [Relation(f"common {index}", sentence, SAYS) for index, sentence in enumerate(sentences)]
+    return [Symptom(f"common {index}", sentence, SAYS) for index, sentence in enumerate(sentences)]
 
 
 def _cases(failing: Sequence[Case], right: Sequence[Case]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from . import altered
 from .further_constants import FURTHER
 from .hypotheses import Hypotheses
 from .model_constants import MODEL
-from .relations.numbers import named
+from .symptoms.numbers import named
 
 __all__ = ["constants"]
 

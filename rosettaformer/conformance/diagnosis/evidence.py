@@ -18,6 +18,7 @@ from ..reference import tolerance
 from ..reference.components import SEARCHES
 from ..reference.near_ties import followed
 from ..reference.store import Store
+from ..status import Kind
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
@@ -147,9 +148,9 @@ class Evidence:
 
 def complaint(case: Case, kind: str, answer: Any, store: Store) -> str:
     """What is wrong with a reply, in words; empty where nothing is. store: where the expectation of the case is kept."""
-    if kind not in ("outputs", "skipped"):
+    if kind not in (Kind.OUTPUTS, Kind.SKIPPED):
         return f"{case.id}: {answer}".partition("\n")[0]
-    if kind == "skipped":
+    if kind == Kind.SKIPPED:
         return ""
     clean = followed(case, store.expect(case), answer)
     return "" if altered.equal(clean, answer) else _complaint(case, clean, answer)

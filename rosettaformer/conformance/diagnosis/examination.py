@@ -16,7 +16,7 @@ from . import crashes, explanation, stability
 from .altered import Combination
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
-from .findings import Diagnosis
+from .findings import Diagnosis, Verdict
 from .hypotheses import candidates
 from .inquiry import Inquiry
 from .record import About
@@ -83,7 +83,7 @@ class _Examiner(Inquiry):
                     self.record.change(cannot, text=f"{cannot.text}\n  {dtype} conforms")
                 return
             if failed or search.failing:
-                self._current, self._relations = (place, search) if search.failing else None, []
+                self._current, self._symptoms = (place, search) if search.failing else None, []
                 self._say(explanation.first(component, dtype, search, failed, self._subject.beyond(component)))
                 self._heard = None
                 search = self._in_its_dtype(place, search)
@@ -97,17 +97,17 @@ class _Examiner(Inquiry):
         self.stopped = reason
         if self._current is not None:
             place, search = self._current
-            self.record.add(place, "stopped", explanation.stopped(reason, search, self._sentences))
+            self.record.add(place, Verdict.STOPPED, explanation.stopped(reason, search, self._sentences))
         elif self._heard is not None:
             place, complaint = self._heard
-            self.record.add(place, "stopped", f"{reason}, before all cases were run\n  first seen: {complaint}")
+            self.record.add(place, Verdict.STOPPED, f"{reason}, before all cases were run\n  first seen: {complaint}")
 
     def examine_gradients(self, components: Iterable[str]) -> None:
         """Walks the gradients of the largest of the components whose outputs are right, and adds the finding where one is wrong."""
         found = self.tracing.backward(filter(self.record.right, components))
         if found and found.first:
             name, dtype = found.first.name, self._subject.dtypes[0]
-            self.record.add(About(found.first.component, dtype, [name]), "gradient", found.sentence.removeprefix(f"{name}: "))
+            self.record.add(About(found.first.component, dtype, [name]), Verdict.GRADIENT, found.sentence.removeprefix(f"{name}: "))
 
     def _examine(self, place: About, search: Search, failed: Failed) -> None:
         random = [case for case, error in failed if stability.RANDOM in error]
@@ -128,7 +128,9 @@ class _Examiner(Inquiry):
         """Adds the finding that the port has no answer to some cases. found: what explains the answers to the others."""
         cases = [case for case, _ in crashed]
         alike = [] if random else crashes.alike(candidates(cases, self._defects), cases, search, *found[:1])
-        self.record.add(place, "error", explanation.crashed(crashes.sentence(crashed, [*random, *search.hypotheses.probes]), alike), alike)
+        self.record.add(
+            place, Verdict.ERROR, explanation.crashed(crashes.sentence(crashed, [*random, *search.hypotheses.probes]), alike), alike
+        )
 
     def _unstable(self, place: About, cases: Sequence[Case]) -> None:
         """Adds the finding that two answers to a case differ, with the defects that make the same cases random, and by as much."""
@@ -136,4 +138,4 @@ class _Examiner(Inquiry):
         hypotheses = self._hypotheses(cases)
         found = stability.random_defects(hypotheses, answers)
         part = stability.random_part(cases[min(answers)], self._subject) if answers and place.component in TRACEABLE else ""
-        self.record.add(place, "unstable", explanation.unstable(found, part, stability.dropping(hypotheses, answers)), found)
+        self.record.add(place, Verdict.UNSTABLE, explanation.unstable(found, part, stability.dropping(hypotheses, answers)), found)

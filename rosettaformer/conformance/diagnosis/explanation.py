@@ -7,6 +7,7 @@ from ..catalogue import Alteration
 from .altered import Combination, separates
 from .crashes import Failed
 from .digits import ROUNDING, Nearly
+from .findings import Verdict
 from .search import Search
 
 __all__ = [
@@ -65,15 +66,15 @@ def _common(found: Sequence[Combination]) -> str:
     return families.pop() if len(families) == 1 and all(len(combination) == 1 for combination in differing) else ""
 
 
-def conditional(found: Sequence[Combination], search: Search) -> tuple[str, str]:
+def conditional(found: Sequence[Combination], search: Search) -> tuple[Verdict, str]:
     """The verdict and the text where the answers that fail, and no others, equal an altered reference."""
     count, right = len(search.failing), len(search.answers) - len(search.failing)
     those = f"all {count} of these cases" if count > 1 else "the one such case"
     text = f"{search.condition}: your output equals the reference with {alternatives(found)}, on {those}"
-    return "explained" if len(found) == 1 else "indistinguishable", f"{text}; it is right on the other {right}"
+    return Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, f"{text}; it is right on the other {right}"
 
 
-def partly(names: Sequence[Combination], rest: Sequence[Combination], search: Search, relations: Sequence[str] = ()) -> str:
+def partly(names: Sequence[Combination], rest: Sequence[Combination], search: Search, symptoms: Sequence[str] = ()) -> str:
     """Some answers equal the reference with some alterations, one of these, the others do not: different paths of the port do different
     things."""
     base, probes = names[0], search.hypotheses.probes
@@ -87,7 +88,7 @@ def partly(names: Sequence[Combination], rest: Sequence[Combination], search: Se
     if rest == [base]:
         lines = [f"  unexplained remain {_listed(failing, search)}, which your port fails"] * bool(failing)
         lines += [f"  your port is right on {_listed(right, search)}, where that would fail"] * bool(right)
-    return "\n".join([same, *lines, *_indented(relations)])
+    return "\n".join([same, *lines, *_indented(symptoms)])
 
 
 def _listed(indices: Sequence[int], search: Search) -> str:
@@ -127,9 +128,9 @@ def wide(cases: str, dtype: str, got: str, wrong: bool) -> str:
     return f"your output must be {dtype}; got {got}, on {cases}: " + ("the values are wrong, too" if wrong else "the values are right")
 
 
-def described(search: Search, relations: Sequence[str]) -> str:
+def described(search: Search, symptoms: Sequence[str]) -> str:
     """What the answers are in terms of the reference, where no alteration gives them."""
-    return "\n".join([relations[0], *_indented(relations[1:]), f"  first seen: {search.complaint()}"])
+    return "\n".join([symptoms[0], *_indented(symptoms[1:]), f"  first seen: {search.complaint()}"])
 
 
 def digits(text: str, rest: float) -> str:
@@ -149,12 +150,12 @@ def _digits(rest: float, besides: str = "") -> str:
     return f"what is left, {rest:.0e} of the largest value, is rounding beyond what is allowed"
 
 
-def stopped(reason: str, search: Search, relations: Sequence[str]) -> str:
+def stopped(reason: str, search: Search, symptoms: Sequence[str]) -> str:
     """What was known when the search ended early."""
     text = f"{reason}, before the search ended"
     if search.tried:
         text += f"; {search.tried} alterations were tried alone, and none of them gives this output"
-    return "\n".join([text, *_indented(relations), f"  first seen: {search.complaint()}"])
+    return "\n".join([text, *_indented(symptoms), f"  first seen: {search.complaint()}"])
 
 
 def follows_own(parts: Sequence[str], known: Combination, count: int) -> str:
@@ -164,7 +165,7 @@ def follows_own(parts: Sequence[str], known: Combination, count: int) -> str:
     return f"follows from {listed}{besides}: your output equals the reference with your own parts there, on {count} of the cases that fail"
 
 
-def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
+def unexplained(search: Search, pairs: bool, besides: Sequence[str]) -> str:
     """Nothing explains the answers; the hypotheses that come near, with the share of the error that they leave, and what else was seen."""
     tried = f"none of {search.tried} alterations{', nor two together,' if pairs and search.tried > 1 else ''}"
     text = f"{tried} gives this output" if search.tried > 1 else "the one alteration that shows here does not give this output"
@@ -172,7 +173,7 @@ def unexplained(search: Search, pairs: bool, symptoms: Sequence[str]) -> str:
         text = "the catalogue has no defect and no setting that shows here"
     if nearest := [(one, share) for one, share in search.nearest() if share <= NEAR]:
         text += "; the nearest: " + ", ".join(f"{one.name} leaves {_share(share)} of the error" for one, share in nearest)
-    return "\n".join([text, f"  first seen: {search.complaint()}", *(f"  besides: {symptom}" for symptom in symptoms)])
+    return "\n".join([text, f"  first seen: {search.complaint()}", *(f"  besides: {sentence}" for sentence in besides)])
 
 
 def _indented(sentences: Sequence[str]) -> list[str]:

@@ -1,28 +1,40 @@
 """What a diagnosis consists of."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from .divergence import Backward, Divergence
 
-__all__ = ["Diagnosis", "Finding"]
+__all__ = ["Diagnosis", "Finding", "Verdict"]
+
+
+class Verdict(StrEnum):
+    """What is known of a component that does not conform."""
+
+    EXPLAINED = "explained"  # by exactly one combination
+    INDISTINGUISHABLE = "indistinguishable"  # several explain
+    FOLLOWS = "follows"  # from findings in its parts
+    PARTLY = "partly"  # some answers are explained, as those of one path through the port
+    IMPRECISE = "imprecise"  # errors within those of a lower precision, or what an alteration leaves of them: no equality
+    DESCRIBED = "described"  # no alteration explains the answers, but what they are in terms of the reference is known
+    STOPPED = "stopped"  # the search ended early
+    UNEXPLAINED = "unexplained"
+    UNSTABLE = "unstable"  # the same input, another output
+    GRADIENT = "gradient"  # the output is right, and a gradient is not
+    ERROR = "error"  # the port fails on every case
 
 
 @dataclass(frozen=True)
 class Finding:
     """What is wrong with one component.
 
-    verdict: explained (by exactly one combination), indistinguishable (several explain), follows (from findings in its parts), partly (some
-    answers are explained, as those of one path through the port), imprecise (the errors are within those of a lower precision, or what an
-    alteration leaves of them is: no equality), described (no alteration explains the answers, but what they are in terms of the reference
-    is known), stopped (the search ended early), unexplained, unstable (the same input, another output), gradient (the output is right and
-    a gradient is not), error (the port fails on every case).
     explanations: combinations of ids of defects and settings; of several one is meant. paths: the places in a model, where only those are
     meant.
     """
 
     component: str
     dtype: str
-    verdict: str
+    verdict: Verdict
     explanations: tuple[tuple[str, ...], ...]
     text: str
     paths: tuple[str, ...] = ()

@@ -6,11 +6,13 @@ from typing import Any
 
 from ..case import Case
 from ..reference.components import DECODING, FORWARD
+from ..status import Kind
 from . import evidence, explanation, stability
 from .altered import Combination
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
 from .digits import Nearly, nearly, rest
+from .findings import Verdict
 from .parts import Parts
 from .record import About
 from .search import Search
@@ -40,8 +42,8 @@ class Inquiry(Parts):
         self._progress(f"{place.component} {place.dtype}", 0.0)
         cases = self._subject.cases(place.component, place.dtype, every)
         replies = self._subject.ask(stability.twice(cases, TWICE), self._hear)
-        failed = [(case, answer) for case, kind, answer in replies if kind not in ("outputs", "skipped")]
-        answered = [(case, answer) for case, kind, answer in replies if kind == "outputs"]
+        failed = [(case, answer) for case, kind, answer in replies if kind not in (Kind.OUTPUTS, Kind.SKIPPED)]
+        answered = [(case, answer) for case, kind, answer in replies if kind == Kind.OUTPUTS]
         return self._new_search([case for case, _ in answered], [answer for _, answer in answered], len(failed)), failed
 
     def _hear(self, case: Case, kind: str, answer: Any) -> None:
@@ -54,11 +56,11 @@ class Inquiry(Parts):
         """Adds the finding on the answers; returns what explains them."""
         self._fewer = None
         if place.component not in FORWARD:
-            self._relations = self._describe(place, search)
+            self._symptoms = self._describe(place, search)
         if found := self._quickly(place, search):
             self.record.explained(place, search, found)
         elif parts := self._follows(place, search):
-            self.record.add(place, "follows", parts)
+            self.record.add(place, Verdict.FOLLOWS, parts)
         elif (near := self._nearly(place, search)) and (found := search.constants(self.record.known)):
             self.record.explained(place, search, found)  # a number that is nearly another, not its digits
         elif near and self._in_float32(place, search):
@@ -72,9 +74,9 @@ class Inquiry(Parts):
         return found
 
     def _nearly(self, place: About, search: Search) -> Nearly | None:
-        """What gives the answers but for their last digits, where no relation says all of them."""
+        """What gives the answers but for their last digits, where no symptom says all of them."""
         if place.component in FORWARD:
-            self._relations = self._describe(place, search)
+            self._symptoms = self._describe(place, search)
         if self._described or place.component not in FORWARD:
             return None
         return nearly(search, self.record.known) or (nearly(search) if self.record.known else None)
@@ -83,25 +85,25 @@ class Inquiry(Parts):
         """Adds the finding on the answers that no single alteration gives; returns what explains them."""
         found: list[Combination] = []
         if near:
-            self.record.add(place, "imprecise", explanation.nearly(near, search), near.found)
+            self.record.add(place, Verdict.IMPRECISE, explanation.nearly(near, search), near.found)
         elif found := self._together(place, search):
             self.record.explained(place, search, found)
         elif imprecise := search.imprecise():
-            self.record.add(place, "imprecise", explanation.imprecise(imprecise, place.dtype), imprecise)
+            self.record.add(place, Verdict.IMPRECISE, explanation.imprecise(imprecise, place.dtype), imprecise)
         elif rest := [] if self._described else search.partly(base := self._cover(search)):
             names = [base, *search.alike(base)]
             text = explanation.partly(names, rest, search, self._sentences)
-            self.record.add(place, "partly", text, names if rest == [base] else rest)
+            self.record.add(place, Verdict.PARTLY, text, names if rest == [base] else rest)
         elif self._fewer:
             wide = search
             (place, search), self._fewer = self._fewer, None
             self.record.forget_parts()
             self._quickly(place, search)
-            self._relations = self._describe(place, search)
+            self._symptoms = self._describe(place, search)
             found = self._search_long(place, search)
             self._say_only_in_float32(wide, found)
         else:
-            self.record.open.append((self.record.nameless(place, search, self._relations), search))
+            self.record.open.append((self.record.nameless(place, search, self._symptoms), search))
         return found
 
     def _say_only_in_float32(self, wide: Search, found: list[Combination]) -> None:
@@ -116,7 +118,7 @@ class Inquiry(Parts):
         if wide:
             cases = f"{len(wide)} of {len(answers)} cases"
             search = Search(search.hypotheses, answers, search.failed)
-            self.record.add(place, "described", explanation.wide(cases, place.dtype, min(wide.values()), bool(search.failing)))
+            self.record.add(place, Verdict.DESCRIBED, explanation.wide(cases, place.dtype, min(wide.values()), bool(search.failing)))
             self._current = (place, search) if search.failing else None
         return search
 
@@ -131,11 +133,11 @@ class Inquiry(Parts):
         if failed or not other.answers:
             return False
         if not other.failing:
-            finding = self.record.nameless(place, search, self._relations)
+            finding = self.record.nameless(place, search, self._symptoms)
             self.record.open.append((finding, search))
-            self.record.change(finding, verdict="described", text=explanation.digits(finding.text, rest(search, (), search.failing)))
+            self.record.change(finding, verdict=Verdict.DESCRIBED, text=explanation.digits(finding.text, rest(search, (), search.failing)))
             return True
-        before, relations, trees = self.record.saved(), self._relations, len(self.tracing.divergences)
+        before, symptoms, trees = self.record.saved(), self._symptoms, len(self.tracing.divergences)
         self.record.forget_parts()
         fewer = len(other.failing) < len(search.failing)
         try:
@@ -149,7 +151,7 @@ class Inquiry(Parts):
             return True
         self._fewer = (narrow, other) if fewer else None
         self.record.restore(before)
-        self._relations = relations
+        self._symptoms = symptoms
         del self.tracing.divergences[trees:]
         return False
 
@@ -158,9 +160,9 @@ class Inquiry(Parts):
         return search.explain(self.record.known) or self._besides_missing(search) or search.constants(self.record.known)
 
     def _together(self, place: About, search: Search) -> list[Combination]:
-        """Explanations by two alterations, or by more that each explain something; none where a relation says all of the output, or of
+        """Explanations by two alterations, or by more that each explain something; none where a symptom says all of the output, or of
         an answer that takes many steps where it is wrong."""
-        if self._described or not self._pairs or (place.component in DECODING and self._relations):
+        if self._described or not self._pairs or (place.component in DECODING and self._symptoms):
             return []
         found: list[Combination] = []
         if not search.imprecise():

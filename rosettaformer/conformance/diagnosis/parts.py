@@ -16,12 +16,13 @@ from .altered import Combination, Outputs
 from .common import common
 from .deadline import Deadline
 from .divergence import Failure
+from .findings import Verdict
 from .hypotheses import Hypotheses, candidates
 from .record import About, Record
-from .relations import Relation, describe
 from .search import Search
 from .subject import Subject
 from .substitution import Substitution
+from .symptoms import Symptom, describe
 from .tracing import Progress, Tracing
 
 __all__ = ["Parts"]
@@ -41,33 +42,33 @@ class Parts:
         self._defects = [defect for defect in all_defects().values() if not defect.unobservable]
         self._settings = list(all_settings().values())
         self._store = Store()
-        self._relations: list[Relation] = []  # what is known to hold of what is being searched
+        self._symptoms: list[Symptom] = []  # what is known to hold of what is being searched
 
     @property
     def _described(self) -> bool:
-        """Whether a relation says all of the output that is being searched."""
-        return any(relation.complete for relation in self._relations)
+        """Whether a symptom says all of the output that is being searched."""
+        return any(symptom.complete for symptom in self._symptoms)
 
     @property
     def _sentences(self) -> list[str]:
-        return [relation.sentence for relation in self._relations]
+        return [symptom.sentence for symptom in self._symptoms]
 
-    def _describe(self, place: About, search: Search, aloud: bool = True) -> list[Relation]:
-        """The relations of the port's answers to the reference's values, or to those of the reference with what is known in it; where none
+    def _describe(self, place: About, search: Search, aloud: bool = True) -> list[Symptom]:
+        """The symptoms of the port's answers to the reference's values, or to those of the reference with what is known in it; where none
         are sought, what the answers that fail have in common. aloud: whether they are said at once."""
         probes = search.hypotheses.probes
         if place.component in FORWARD:
             found = describe(probes, search.answers, self._subject.framework, search.clean)
-            if not any(relation.complete for relation in found):
+            if not any(symptom.complete for symptom in found):
                 found = self._describe_besides(search) or found
         else:
             failing = [(probes[index], search.clean[index], search.answers[index]) for index in search.failing]
             found = common(failing, [probes[index] for index in search.right()])
-        for one in found if aloud or any(relation.complete for relation in found) else ():
+        for one in found if aloud or any(symptom.complete for symptom in found) else ():
             self._say(f"{place.name}: {one.sentence}")
         return found
 
-    def _describe_besides(self, search: Search) -> list[Relation]:
+    def _describe_besides(self, search: Search) -> list[Symptom]:
         """What the answers are in terms of the reference with what is known in it, where that is all of the output."""
         known, probes = self.record.known, search.hypotheses.probes
         if any(one.on(probe) is not one for one in known for probe in probes):
@@ -95,7 +96,9 @@ class Parts:
 
     def _follows(self, place: About, search: Search) -> str:
         """What is said where the component fails because of parts of it that nothing explains; empty where it does not."""
-        nameless = [finding for finding in self.record.findings if finding.verdict in ("described", "partly", "unexplained")]
+        nameless = [
+            finding for finding in self.record.findings if finding.verdict in (Verdict.DESCRIBED, Verdict.PARTLY, Verdict.UNEXPLAINED)
+        ]
         components = {finding.component for finding in nameless if not finding.paths and finding.component in FORWARD}
         paths = {path for finding, _ in self.record.open for path in finding.paths if finding in nameless}
         if place.component not in FORWARD or not (components or paths):
@@ -121,14 +124,14 @@ class Parts:
         if found := part.explain(self.record.known) or part.constants(self.record.known):
             finding = self.record.explained(place, part, found)
         else:
-            relations = self._describe(place, part, len(roles) == 1)
-            complete = any(relation.complete for relation in relations)
+            symptoms = self._describe(place, part, len(roles) == 1)
+            complete = any(symptom.complete for symptom in symptoms)
             if len(roles) > 1 and not complete:
                 for own in roles.values():
                     self._localise_kind(component, dtype, own)
                 return
             found = [] if complete else part.pairs()
-            finding = self.record.explained(place, part, found) if found else self.record.nameless(place, part, relations)
+            finding = self.record.explained(place, part, found) if found else self.record.nameless(place, part, symptoms)
         self.record.open.append((finding, part))
 
     def _new_search(self, cases: Sequence[Case], answers: Sequence[Outputs], failed: int = 0) -> Search:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..case import Case
 from ..reference.components import FORWARD
+from ..status import Kind
 from . import altered
 from .altered import Combination, separates
 from .search import Search
@@ -51,7 +52,7 @@ def _differ(found: list[Combination], case: Case) -> bool:
 def _matching(found: list[Combination], case: Case, ask: Ask) -> list[Combination]:
     """Those that equal the port's answer to the case; none where it has none."""
     ((_, kind, answer),) = ask([case]) or [(case, "", None)]
-    if kind != "outputs":
+    if kind != Kind.OUTPUTS:
         return []
     return [combination for combination in found if altered.equal(altered.expected(combination, case, answer), answer)]
 

@@ -8,16 +8,16 @@ from ..catalogue import Alteration
 from ..catalogue.place import Place
 from . import explanation, stability
 from .altered import Combination
-from .findings import Finding
+from .findings import Finding, Verdict
 from .probing import told_apart
-from .relations import Relation, only_at
 from .search import Search
 from .subject import Subject
+from .symptoms import Symptom, only_at
 
 __all__ = ["About", "Record"]
 
 SHOWN = 3  # so many places of a finding are listed
-SAYING = 50  # the specificity from which a relation says what the output is, and not only something about it
+SAYING = 50  # the specificity from which a symptom says what the output is, and not only something about it
 
 
 class About(NamedTuple):
@@ -70,18 +70,20 @@ class Record:
         self.known = tuple(one for one in self.known if not one.rounding or "float32" in one.dtypes)
         self.open = []
 
-    def add(self, place: About, verdict: str, text: str, found: Sequence[Combination] = ()) -> Finding:
+    def add(self, place: About, verdict: Verdict, text: str, found: Sequence[Combination] = ()) -> Finding:
         """Adds a finding, with the fixes where one combination was found: of several none is the port's for sure."""
         component, dtype, paths = place
         ids = tuple(tuple(one.id for one in combination) for combination in found)
-        fixes = [explanation.fix(one, self._subject.framework) for one in found[0]] if len(found) == 1 and verdict != "follows" else []
+        fixes = (
+            [explanation.fix(one, self._subject.framework) for one in found[0]] if len(found) == 1 and verdict != Verdict.FOLLOWS else []
+        )
         self._say(f"{place.name}: {text}")
         self.findings.append(Finding(component, dtype, verdict, ids, "\n".join([f"{place.name}: {text}", *fixes]), tuple(paths)))
         return self.findings[-1]
 
-    def change(self, finding: Finding, **changes: str) -> None:
-        """Gives a finding other words, or another verdict."""
-        changed = replace(finding, **changes)  # type: ignore[arg-type]
+    def change(self, finding: Finding, text: str, verdict: Verdict | None = None) -> None:
+        """Gives a finding other words, and another verdict if one is given."""
+        changed = replace(finding, text=text, verdict=verdict or finding.verdict)
         self.findings[self.findings.index(finding)] = changed
         self.open = [(changed if one is finding else one, search) for one, search in self.open]
 
@@ -94,13 +96,15 @@ class Record:
             found, told = told_apart(found, search, self._subject.ask)
         self._learn([tuple(_within_a_model(one) if place.paths else one for one in combination) for combination in found])
         if follows:
-            finding = self.add(place, "follows", explanation.follows(found), found)
+            finding = self.add(place, Verdict.FOLLOWS, explanation.follows(found), found)
             self._settle(found)
             return finding
         others = [case.at(place.dtype) for case in self._subject.all_cases if place.dtype in case.dtypes]
         only = only_at(search.hypotheses.probes, search.answers, search.clean) if len(found) > 1 else ""
         text = explanation.explained(found, explanation.where(search, found[0]), others, only)
-        finding = self.add(place, "explained" if len(found) == 1 else "indistinguishable", "\n".join(filter(None, (text, told))), found)
+        finding = self.add(
+            place, Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, "\n".join(filter(None, (text, told))), found
+        )
         if not place.paths:
             self._settle(found)
         return finding
@@ -123,16 +127,16 @@ class Record:
             others = [combination[index] for combination in found if len(combination) == len(first)]
             self._doubtful[one] = [other for other in dict.fromkeys(others) if other is not one]
 
-    def nameless(self, place: About, search: Search, relations: Sequence[Relation]) -> Finding:
+    def nameless(self, place: About, search: Search, symptoms: Sequence[Symptom]) -> Finding:
         """Adds the finding where no alteration explains the answers: what they are in terms of the reference, or what comes near."""
-        sentences = [relation.sentence for relation in relations]
-        if any(relation.specificity >= SAYING for relation in relations):
-            return self.add(place, "described", explanation.described(search, sentences))
+        sentences = [symptom.sentence for symptom in symptoms]
+        if any(symptom.specificity >= SAYING for symptom in symptoms):
+            return self.add(place, Verdict.DESCRIBED, explanation.described(search, sentences))
         if not place.paths and (remembered := stability.remembered(search, self._subject.first)):
-            return self.add(place, "described", explanation.described(search, [remembered, *sentences]))
-        symptoms = [] if place.paths else stability.symptoms(search, self._subject.ask)
+            return self.add(place, Verdict.DESCRIBED, explanation.described(search, [remembered, *sentences]))
+        broken = [] if place.paths else stability.broken_invariances(search, self._subject.ask)
         return self.add(
-            place, "unexplained", explanation.unexplained(search, self._pairs and not search.one_number, [*sentences, *symptoms])
+            place, Verdict.UNEXPLAINED, explanation.unexplained(search, self._pairs and not search.one_number, [*sentences, *broken])
         )
 
     def _settle(self, whole: Sequence[Combination]) -> None:
@@ -152,7 +156,7 @@ class Record:
             if search.explains(shown, shown):
                 self.explained(place, search, [shown])
             elif len(search.explained(shown)) > len(search.explained(())):
-                self.add(place, "partly", explanation.partly([shown], [shown], search), [shown])
+                self.add(place, Verdict.PARTLY, explanation.partly([shown], [shown], search), [shown])
             elif not finding.paths:
                 self.findings.append(finding)
             self.findings += after

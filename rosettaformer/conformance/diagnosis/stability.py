@@ -11,12 +11,13 @@ from ..case import Case
 from ..catalogue import Alteration
 from ..reference import trace
 from ..reference.tolerance import Expectation
+from ..status import Kind
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 from .search import Search
 
-__all__ = ["DRAWS", "RANDOM", "dropping", "made_random", "random_defects", "random_part", "remembered", "symptoms", "twice"]
+__all__ = ["DRAWS", "RANDOM", "broken_invariances", "dropping", "made_random", "random_defects", "random_part", "remembered", "twice"]
 
 RANDOM = "two evaluations of the same input differ"  # how a worker begins to say so
 MODELS = ("transformer", "pool", "classify", "masked_language_logits")
@@ -40,7 +41,7 @@ def made_random(hypotheses: Hypotheses, indices: Iterable[int]) -> list[int]:
 def random_part(case: Case, subject: Any) -> str:
     """The path of the first part of a model whose outputs differ although two runs give it the same; empty where none is shown."""
     kind, runs = subject.worker.call("trace", case, [None, None], limit=subject.limit)
-    if kind != "outputs":
+    if kind != Kind.OUTPUTS:
         return ""
     first, second = runs
     for path in filter(None, trace.record(case.at("float64"))):
@@ -99,7 +100,7 @@ def _spread(answers: Sequence[Outputs]) -> float:
     return max((_distance(first[name], second[name]) for first, second in pairs for name in first.keys() & second.keys()), default=0.0)
 
 
-def symptoms(search: Search, ask: Ask) -> list[str]:
+def broken_invariances(search: Search, ask: Ask) -> list[str]:
     """What the port's answers depend on and should not, in words. ask: runs further cases on the port."""
     found = {}
     for index in search.failing:
@@ -108,9 +109,9 @@ def symptoms(search: Search, ask: Ask) -> list[str]:
         output, clean = answer.get(name), search.clean[index].get(name)
         if clean is None or not isinstance(output, np.ndarray) or output.shape != clean.reference.shape or not output.ndim:
             continue
-        for symptom, changed, part in _variants(case):
-            if symptom not in found and any(_differs(clean, part(output), part(other)) for other in _others(ask, case, changed, name)):
-                found[symptom] = f"{symptom} ({case.id})"
+        for what, changed, part in _variants(case):
+            if what not in found and any(_differs(clean, part(output), part(other)) for other in _others(ask, case, changed, name)):
+                found[what] = f"{what} ({case.id})"
     return list(found.values())
 
 
@@ -132,7 +133,7 @@ def remembered(search: Search, first: Callable[[Case], Outputs | None]) -> str:
 def _others(ask: Ask, case: Case, changed: Case, name: str) -> list[np.ndarray]:
     """The output for the changed case, of a port that answers the case itself twice alike."""
     replies = ask([dataclasses.replace(case, twice=True), changed])
-    return [replies[1][2][name]] if [kind for _, kind, _ in replies] == ["outputs", "outputs"] else []
+    return [replies[1][2][name]] if [kind for _, kind, _ in replies] == [Kind.OUTPUTS, Kind.OUTPUTS] else []
 
 
 def _differs(clean: Expectation, first: np.ndarray, second: np.ndarray) -> bool:

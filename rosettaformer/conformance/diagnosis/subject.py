@@ -12,6 +12,7 @@ from ..catalogue import all_defects
 from ..ports.port import MissingBackend
 from ..result import of_pair
 from ..runner import open_worker
+from ..status import Kind
 from . import stability
 from .altered import Outputs
 from .deadline import Deadline
@@ -33,9 +34,9 @@ class Subject:
         self._port, self._limit, self._mode, self._declared, self._deadline = port, limit, mode, declared, deadline
         self.worker = open_worker(port, threads=2)
         kind, about = self.worker.greeting
-        if kind != "ready":
+        if kind != Kind.READY:
             self.close()
-            if kind == "missing":
+            if kind == Kind.MISSING:
                 raise MissingBackend(about)
             raise ValueError(f"the port {port} must start; got {kind}: {about}")
         if mode not in ("", *about["modes"]):
@@ -84,9 +85,9 @@ class Subject:
         cases, replies = list(cases), []
         for case, (kind, answer) in zip(cases, self.worker.answers(cases, self.limit), strict=True):
             self._deadline.check()  # what hangs at the end may only have been cut short
-            wrong = of_pair(case.component, bool(case.inputs.get("return_weights")), answer) if kind == "outputs" else ""
-            kind, answer = ("differs", wrong) if wrong else (kind, answer)
-            if kind not in ("not covered", "unsupported"):
+            wrong = of_pair(case.component, bool(case.inputs.get("return_weights")), answer) if kind == Kind.OUTPUTS else ""
+            kind, answer = (Kind.DIFFERS, wrong) if wrong else (kind, answer)
+            if kind not in (Kind.NOT_COVERED, Kind.UNSUPPORTED):
                 heard(case, kind, answer)
                 replies.append((case, kind, answer))
         return replies
@@ -95,12 +96,12 @@ class Subject:
         """The answer to the case of another process of the port, which is asked nothing before it; None where it has none."""
         worker = open_worker(self._port, threads=2)
         try:
-            if worker.greeting[0] != "ready":
+            if worker.greeting[0] != Kind.READY:
                 return None
             ((kind, answer),) = worker.answers([dataclasses.replace(case, twice=False)], self.limit)
         finally:
             worker.close()
-        return answer if kind == "outputs" else None
+        return answer if kind == Kind.OUTPUTS else None
 
     def random(self, cases: Iterable[Case]) -> list[int]:
         """The indices of the cases to which two answers of the port differ."""
@@ -109,7 +110,7 @@ class Subject:
     def draws(self, case: Case) -> list[Outputs]:
         """Some answers to the same case."""
         replies = self.ask([dataclasses.replace(case, twice=False)] * stability.DRAWS)
-        return [answer for _, kind, answer in replies if kind == "outputs"]
+        return [answer for _, kind, answer in replies if kind == Kind.OUTPUTS]
 
 
 def _claims(case: Case, dtype: str) -> bool:

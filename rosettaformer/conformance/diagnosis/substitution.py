@@ -10,6 +10,7 @@ from ..catalogue import injected
 from ..ports.adapters.recorder import Force
 from ..ports.adapters.submodules import transposed
 from ..reference import tolerance, trace
+from ..status import Kind
 from . import altered
 from .altered import FAILURES, Combination
 from .search import Search
@@ -49,11 +50,11 @@ class Substitution:
         """What the port gives for the call; None where it is not meant."""
         if call.path and call.component in self._components:
             replies = self._subject.ask([call.case(str(call.output.dtype))])
-            output = replies[0][2]["output"] if replies and replies[0][1] == "outputs" else None
+            output = replies[0][2]["output"] if replies and replies[0][1] == Kind.OUTPUTS else None
         elif call.path in self._paths:
             force = Force(call.path, trace.arrays(call.case(str(call.output.dtype)).inputs))
             kind, answer = self._subject.worker.call("trace", call.origin, [force], limit=self._subject.limit)
-            output = answer[0].get(call.path, {}).get("output") if kind == "outputs" else None
+            output = answer[0].get(call.path, {}).get("output") if kind == Kind.OUTPUTS else None
         else:
             return None
         if not isinstance(output, np.ndarray) or (output := transposed(output, call.output.shape)).shape != call.output.shape:

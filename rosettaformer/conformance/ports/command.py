@@ -20,7 +20,7 @@ from ..case import DTYPES, Case
 from ..cases.case_files import answer_path, read_answer, write_cases
 from ..reference import statistics
 from ..reference.components import COMPONENTS, OWN
-from ..result import NOT_STARTED
+from ..status import Kind
 from .process import RESTARTS, Worker
 from .server import UNEQUAL, equal
 
@@ -43,9 +43,9 @@ class Command(Worker):
         self._environment = limited_threads(threads)
         try:
             self._arguments = _arguments(name.removeprefix(PREFIX))
-            self.greeting: Answer = "ready", _about(self._describe(start_limit))
+            self.greeting: Answer = Kind.READY, _about(self._describe(start_limit))
         except (ValueError, OSError) as error:
-            self.greeting = NOT_STARTED, printable(str(error))
+            self.greeting = Kind.NOT_STARTED, printable(str(error))
 
     def _describe(self, limit: float) -> Any:
         """What the command says of itself with `--describe`; a command need not know the option."""
@@ -60,7 +60,7 @@ class Command(Worker):
 
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
         """A command answers cases, and nothing else."""
-        return next(self.answers(arguments, limit)) if method == "answer" else ("not covered", "a command shows nothing of its inside")
+        return next(self.answers(arguments, limit)) if method == "answer" else (Kind.NOT_COVERED, "a command shows nothing of its inside")
 
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
         """The answers to many cases, in their order. limit: seconds in which another answer must appear."""
@@ -83,7 +83,9 @@ class Command(Worker):
                 for path in _paths(next(iter(waiting.values()))):
                     answers[path] = end
                     waiting.pop(path, None)
-        silence: Answer = ("skipped", f"the command had ended {deaths} times") if end else ("not covered", "the command gave no answer")
+        silence: Answer = (
+            (Kind.SKIPPED, f"the command had ended {deaths} times") if end else (Kind.NOT_COVERED, "the command gave no answer")
+        )
         for case in batch:
             yield _one(case, [answers.get(path, silence) for path in _paths(case)])
 
@@ -99,9 +101,9 @@ class Command(Worker):
                 hung = _hangs(program, [outputs / path for path in cases], limit)
             end: Answer | None = None
             if hung:
-                end = "hang", f"no answer within {limit:g} s"
+                end = Kind.HANG, f"no answer within {limit:g} s"
             elif program.code:
-                end = "crash", f"the command ended with {program.end}"
+                end = Kind.CRASH, f"the command ended with {program.end}"
             return _collect(outputs, cases, died=end is not None), end
 
     @contextlib.contextmanager
@@ -195,7 +197,7 @@ def _collect(outputs: Path, cases: Mapping[str, Case], died: bool) -> dict[str, 
         try:
             answer = read_answer(outputs / path, answer_limit(case.size))
         except (ValueError, OSError) as error:
-            answer, torn = ("error", printable(str(error).replace(f"{outputs}{os.sep}", ""))), path
+            answer, torn = (Kind.ERROR, printable(str(error).replace(f"{outputs}{os.sep}", ""))), path
         else:
             torn = torn if answer is None else ""
         if answer is not None:
@@ -208,7 +210,7 @@ def _collect(outputs: Path, cases: Mapping[str, Case], died: bool) -> dict[str, 
 def _one(case: Case, answers: list[Answer]) -> Answer:
     """The answer to a case that was evaluated once or twice: the first that gives no outputs, otherwise what both must be."""
     for answer in answers:
-        if answer[0] != "outputs":
+        if answer[0] != Kind.OUTPUTS:
             return answer
     (_, first), (_, last) = answers[0], answers[-1]
-    return ("outputs", statistics.measured(case.component, case.inputs, first)) if equal(first, last) else ("error", UNEQUAL)
+    return (Kind.OUTPUTS, statistics.measured(case.component, case.inputs, first)) if equal(first, last) else (Kind.ERROR, UNEQUAL)

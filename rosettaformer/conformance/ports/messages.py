@@ -14,12 +14,13 @@ from reference_numpy import TransformerConfig
 from ...processes import Answer
 from ..case import DTYPES, Case
 from ..reference.components import COMPONENTS
+from ..status import Kind
 
 __all__ = ["START", "Force", "asked", "plain", "problem"]
 
 START = "start"  # the method to which the greeting is the answer
-OTHERS = ("error", "not covered", "unsupported")  # the kinds that are a reason, with a text, of any method but these
-REASONS = {START: ("missing", "error"), "answer": (*OTHERS, "differs")}
+OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.UNSUPPORTED)  # the kinds that are a reason, with a text, of any method but these
+REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS)}
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
     "modes": lambda value: _is_names(value) and bool(value),
@@ -72,11 +73,11 @@ def _asked(argument: Any) -> Any:
 def problem(method: str, arguments: Sequence[Any], answer: Answer) -> str:
     """Why this is no answer to the question; nothing where it is one."""
     kind, value = answer
-    if kind in ("crash", "hang"):
+    if kind in (Kind.CRASH, Kind.HANG):
         return ""
     if kind in REASONS.get(method, OTHERS):
         return "" if type(value) is str else f"{kind} without a reason"
-    if kind != ("ready" if method == START else "outputs"):
+    if kind != (Kind.READY if method == START else Kind.OUTPUTS):
         return f"the kind {kind}"
     if method == "answer":
         return "" if _is_mapping(value, _is_array) else "outputs that are no arrays by name"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...processes import Answer, Child, printable
 from ..case import Case
-from ..result import NOT_STARTED
+from ..status import Kind
 from . import messages
 from .port import PORTS
 
@@ -81,18 +81,18 @@ class Process(Worker):
     def _start(self) -> Answer:
         self._child = Child(f"{__package__}.server", self.port, self._threads, "the port", self._stopped, self._environment | self._quick)
         kind, answer = self._answer(messages.START, (), self._start_limit)
-        if kind == "crash" and self._quick:  # XLA ends a process whose flags it does not know
+        if kind == Kind.CRASH and self._quick:  # XLA ends a process whose flags it does not know
             self._quick = {}
             return self._start()
-        if kind in ("crash", "hang") and self.port in PORTS:  # our own file is not what ends a process
-            return "missing", f"{PORTS[self.port][1]} cannot be imported: {answer}"
-        return (kind, answer) if kind in ("ready", "missing") else (NOT_STARTED, answer)
+        if kind in (Kind.CRASH, Kind.HANG) and self.port in PORTS:  # our own file is not what ends a process
+            return Kind.MISSING, f"{PORTS[self.port][1]} cannot be imported: {answer}"
+        return (kind, answer) if kind in (Kind.READY, Kind.MISSING) else (Kind.NOT_STARTED, answer)
 
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
         deaths = 0
         for case in cases:
             if deaths > RESTARTS:
-                yield "skipped", f"the port's process had ended {deaths} times"
+                yield Kind.SKIPPED, f"the port's process had ended {deaths} times"
                 continue
             answer = self.ask(case, limit)
             deaths += self._child.ended
@@ -102,9 +102,9 @@ class Process(Worker):
         if not self._child.running:
             self.left += self._child.close()
             kind, why = self._start()
-            if kind != "ready":
+            if kind != Kind.READY:
                 self.left += self._child.close()
-                return "crash", f"the port's process did not start again: {why}"
+                return Kind.CRASH, f"the port's process did not start again: {why}"
         self._child.ask(method, *messages.plain(arguments), limit=limit)
         return self._answer(method, arguments, limit)
 

@@ -19,6 +19,7 @@ from ...processes.text import innermost, message, plain, words
 from ..case import Case
 from ..reference import statistics
 from ..reference.components import named_outputs
+from ..status import Kind
 from .messages import asked
 from .port import MissingBackend, NotCovered, Port, Unsupported
 from .side_effects import SideEffects
@@ -39,16 +40,16 @@ def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
     arguments: list[Any] = []
     try:
         arguments = asked(sent)
-        return _answer(port, effects, *arguments) if method == "answer" else ("outputs", getattr(port, method)(*arguments))
+        return _answer(port, effects, *arguments) if method == "answer" else (Kind.OUTPUTS, getattr(port, method)(*arguments))
     except NotCovered as error:
-        return "not covered", message(innermost(error))
+        return Kind.NOT_COVERED, message(innermost(error))
     except Unsupported as error:
-        return "unsupported", message(error)
+        return Kind.UNSUPPORTED, message(error)
     except _Wrong as error:
-        return "differs", message(error)
+        return Kind.DIFFERS, message(error)
     except BaseException as error:  # SystemExit and what foreign code derives besides
         file = getattr(port.module, "__file__", None) or ""
-        return "error", _in_words(error, file) + (hint(error, port.module, arguments[0]) if arguments else "")
+        return Kind.ERROR, _in_words(error, file) + (hint(error, port.module, arguments[0]) if arguments else "")
 
 
 def _answer(port: Port, effects: SideEffects, case: Case) -> Answer:
@@ -57,8 +58,8 @@ def _answer(port: Port, effects: SideEffects, case: Case) -> Answer:
         first = _evaluate(port, effects, case)
         second = _evaluate(port, effects, case) if case.twice else first
     if problems:
-        return "error", "; ".join(problems)
-    return ("outputs", first) if equal(first, second) else ("error", UNEQUAL)
+        return Kind.ERROR, "; ".join(problems)
+    return (Kind.OUTPUTS, first) if equal(first, second) else (Kind.ERROR, UNEQUAL)
 
 
 def equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> bool:
@@ -111,11 +112,11 @@ def _start(name: str) -> tuple[Answer, Reply | None]:
         port = Port(name)
         effects, about = SideEffects(), port.describe()
         gc.freeze()  # the framework stays: looking at its objects again and again takes up to a tenth of the time
-        return ("ready", about), lambda *question: reply(port, effects, *question)
+        return (Kind.READY, about), lambda *question: reply(port, effects, *question)
     except MissingBackend as error:
-        return ("missing", message(error)), None
+        return (Kind.MISSING, message(error)), None
     except BaseException as error:
-        return ("error", _in_words(error, name if name.endswith(".py") else "")), None
+        return (Kind.ERROR, _in_words(error, name if name.endswith(".py") else "")), None
 
 
 if __name__ == "__main__":

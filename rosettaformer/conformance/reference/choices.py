@@ -121,5 +121,5 @@ def _beams(chooser: Chooser) -> Replaces:
         chooser.made[key] = chooser.stop(key, live, list(kept), lambda live, kept: original(live, kept, strategy))
         return chooser.made[key]
 
-    row = {"beams.Row.__init__": numbered, "beams.Row.advance": advance}
-    return row | {"beams.best": best, "beams.keep": keep, "beams.stops": stops}
+    row: Replaces = {"beams.Row.__init__": numbered, "beams.Row.advance": advance}
+    return {**row, "beams.best": best, "beams.keep": keep, "beams.stops": stops}

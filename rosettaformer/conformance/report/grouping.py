@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..ports.port import undefined
 from ..result import Result
+from ..status import Status
 from .summary import Summary
 
 __all__ = ["SHORT", "Reason", "alike", "reasons", "shown_rows", "uncovered", "where"]
@@ -18,14 +19,14 @@ class Reason:
     """Why so many results of a port were not compared."""
 
     port: str
-    status: str
+    status: Status
     text: str
     count: int
 
 
 def uncovered(summary: Summary) -> dict[str, list[str]]:
     """By port, the components of which it covers nothing."""
-    covered = {(result.port, result.component) for result in summary.results if result.status != "not covered"}
+    covered = {(result.port, result.component) for result in summary.results if result.status != Status.NOT_COVERED}
     found: dict[str, list[str]] = {}
     for port, component in dict.fromkeys((result.port, result.component) for result in summary.results if result.component):
         if (port, component) not in covered:
@@ -35,7 +36,7 @@ def uncovered(summary: Summary) -> dict[str, list[str]]:
 
 def shown_rows(summary: Summary) -> list[tuple[str, str]]:
     """The rows of a matrix, component and dtype, of which some port covers something."""
-    covered = {(result.component, result.dtype) for result in summary.results if result.status != "not covered"}
+    covered = {(result.component, result.dtype) for result in summary.results if result.status != Status.NOT_COVERED}
     return [row for row in summary.rows if row in covered]
 
 
@@ -45,7 +46,7 @@ def reasons(summary: Summary) -> list[Reason]:
     for result in summary.left:
         if result.message == undefined(result.component):
             missing.setdefault(result.port, {})[result.component] = None
-    counts: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, Status, str]] = Counter()
     for result in summary.left:
         names = missing.get(result.port, {})
         together = len(names) > 1 and result.component in names

@@ -15,7 +15,7 @@ from ..compare import HIGHEST
 from ..diagnosis import Finding
 from ..diagnosis.divergence import Divergence
 from ..reference.tolerance import MAX_FACTOR
-from ..runner import FAILURES
+from ..status import FAILURES, Kind
 from . import grouping
 from .grouping import SHORT
 from .summary import Summary, jsonable
@@ -71,7 +71,7 @@ def _environment(summary: Summary, ports: Mapping[str, tuple[str, Any]]) -> Iter
     yield "suite", suite + (f"; must conform to version {summary.min_version}" if summary.min_version < SUITE_VERSION else "")
     yield "judge", f"NumPy {version('numpy')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     for port, (kind, about) in ports.items():
-        if kind == "ready":
+        if kind == Kind.READY:
             versions = ", ".join(f"{name} {number}" for name, number in about.get("version", {}).items())
             devices, precision = ", ".join(about.get("devices", ())), about.get("precision", "")
             yield port, "; ".join(filter(None, (versions, devices and f"on {devices}", precision and f"matmul {precision}"))) or "ready"

@@ -13,6 +13,7 @@ from ..case import SUITE_VERSION
 from ..ports.command import PREFIX
 from ..reference.tolerance import MAX_FACTOR
 from ..runner import Result
+from ..status import Status
 from . import grouping
 from .grouping import SHORT
 from .summary import Cell, Summary
@@ -40,7 +41,7 @@ def render(console: Console, summary: Summary, seconds: float | None = None) -> 
     _list(console, summary.failed, "red")
     _list(console, summary.accepted, "yellow")
     for reason in grouping.reasons(summary):
-        why = f"by {reason.text}" if reason.status == "unsupported" else reason.text
+        why = f"by {reason.text}" if reason.status == Status.UNSUPPORTED else reason.text
         console.print(f"[yellow]{escape(reason.port)}: {reason.status}[/] {escape(why)} ({reason.count})", highlight=False, soft_wrap=True)
     colour = "green" if summary.conforms else "red"
     suite = f"suite version {SUITE_VERSION}"

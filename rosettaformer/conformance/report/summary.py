@@ -9,13 +9,14 @@ from importlib.metadata import version
 from typing import Any
 
 from ..case import SUITE_VERSION
-from ..runner import FAILURES, NOT_STARTED, Result
+from ..result import Result
+from ..status import FAILURES, Status
 
 __all__ = ["Cell", "Summary"]
 
-ACCEPTED = ("deviation", "new")
-WORDS = {"deviation": "declared"}  # else the status itself
-SHOWING_NOTHING = ("not comparable", "empty")  # although the port answered
+ACCEPTED = (Status.DEVIATION, Status.NEW)
+WORDS = {Status.DEVIATION: "declared"}  # else the status itself
+SHOWING_NOTHING = (Status.NOT_COMPARABLE, Status.EMPTY)  # although the port answered
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Cell:
     counts: Counter[str]
     ratio: float
     other: str
-    passed = property(lambda self: self.counts["pass"])
+    passed = property(lambda self: self.counts[Status.PASS])
     failed = property(lambda self: sum(self.counts[status] for status in FAILURES))
     accepted = property(lambda self: sum(self.counts[status] for status in ACCEPTED))
     compared = property(lambda self: self.passed + self.failed + self.accepted)
@@ -47,11 +48,11 @@ class Summary:
     def __init__(self, results: Sequence[Result], min_cases: int = 1, min_version: int = SUITE_VERSION, incomplete: bool = False) -> None:
         self.results = list(results)
         self.min_version = min_version
-        self.stale = [result for result in results if result.status == "stale"]
+        self.stale = [result for result in results if result.status == Status.STALE]
         self.failed = [result for result in results if result.status in FAILURES] + self.stale
-        self.passed = [result for result in results if result.status == "pass"]
+        self.passed = [result for result in results if result.status == Status.PASS]
         self.accepted = [result for result in results if result.status in ACCEPTED]
-        self.left = [result for result in results if result.status not in ("pass", "stale", *FAILURES, *ACCEPTED)]
+        self.left = [result for result in results if result.status not in (Status.PASS, Status.STALE, *FAILURES, *ACCEPTED)]
         self._cells: dict[tuple[tuple[str, str], tuple[str, str, str]], list[Result]] = {}
         for result in results:
             where = (result.component, result.dtype), (result.port, result.mode, result.device)
@@ -68,7 +69,7 @@ class Summary:
     @property
     def shortage(self) -> str:
         """What is wrong when too little was shown; empty where enough was."""
-        if unstarted := dict.fromkeys(result.port for result in self.results if result.status == NOT_STARTED):
+        if unstarted := dict.fromkeys(result.port for result in self.results if result.status == Status.NOT_STARTED):
             return f"{', '.join(unstarted)} did not start"
         if not self.compared:
             return "nothing was compared"
@@ -78,9 +79,9 @@ class Summary:
         if self.accepted and not (self.passed or self.failed):
             problems.append("nothing conforms")
         if not self._incomplete:
-            if missing := self._counts["not given"]:
+            if missing := self._counts[Status.NOT_GIVEN]:
                 problems.append(f"{len(self.results) - len(self.stale) - missing} of {len(self.results) - len(self.stale)} given")
-            if hidden := self._counts["not shown"]:
+            if hidden := self._counts[Status.NOT_SHOWN]:
                 problems.append(f"{hidden} not shown")
             if self.unshown:
                 problems.append(f"nothing of {', '.join(self.unshown)} can be compared")
@@ -94,7 +95,9 @@ class Summary:
             asked.setdefault((result.port, result.component), set()).add(result.status)
         several = len({port for port, _ in asked}) > 1
         found = [
-            pair for pair, statuses in asked.items() if statuses & set(SHOWING_NOTHING) and not statuses & {"pass", *FAILURES, *ACCEPTED}
+            pair
+            for pair, statuses in asked.items()
+            if statuses & set(SHOWING_NOTHING) and not statuses & {Status.PASS, *FAILURES, *ACCEPTED}
         ]
         return [f"{component} in {port}" if several else component for port, component in found]
 
@@ -108,7 +111,7 @@ class Summary:
         """The run in a few words."""
         if not self.conforms:
             return "; ".join(filter(None, ("differs" if self.failed else "", self.shortage)))
-        parts = self._counted(*ACCEPTED, "not comparable", "not shown", "not given")
+        parts = self._counted(*ACCEPTED, Status.NOT_COMPARABLE, Status.NOT_SHOWN, Status.NOT_GIVEN)
         if self.incomparable_parts:
             parts.append(f"{self.incomparable_parts} single outputs that are not comparable")
         return f"conforms except {', '.join(parts)}" if parts else "all conform"
@@ -124,12 +127,12 @@ class Summary:
         parts = [f"{self.compared} compared", f"{len(self.failed)} failed", *self._counted(*ACCEPTED), f"{len(self.left)} not compared"]
         return ", ".join(parts)
 
-    def _counted(self, *statuses: str) -> list[str]:
+    def _counted(self, *statuses: Status) -> list[str]:
         """How many results there are of each status of which there are some."""
         return [f"{self._counts[status]} {WORDS.get(status, status)}" for status in statuses if self._counts[status]]
 
     @property
-    def not_compared(self) -> Counter[tuple[str, str, str]]:
+    def not_compared(self) -> Counter[tuple[str, Status, str]]:
         """How many results were not compared, by port, status and reason."""
         return Counter((result.port, result.status, result.message) for result in self.left)
 
@@ -147,8 +150,8 @@ class Summary:
         """What the results of a row and a column come to."""
         results = self._cells.get((row, column), [])
         ratios = [result.ratio for result in results if not math.isnan(result.ratio)]
-        others = [f"{result.status} by {result.message}" if result.status == "unsupported" else result.status for result in results
-                  if result.status not in ("pass", *FAILURES, *ACCEPTED)]  # fmt: skip
+        others = [f"{result.status} by {result.message}" if result.status == Status.UNSUPPORTED else result.status for result in results
+                  if result.status not in (Status.PASS, *FAILURES, *ACCEPTED)]  # fmt: skip
         return Cell(Counter(result.status for result in results), max(ratios, default=math.nan), others[0] if others else "")
 
     def noise(self, row: tuple[str, str]) -> float:

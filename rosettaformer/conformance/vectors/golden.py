@@ -24,6 +24,7 @@ from ..reference import near_ties, statistics
 from ..reference.components import without_other_layouts
 from ..reference.tolerance import expect
 from ..result import Result, judge
+from ..status import Kind
 from . import seal
 from .regenerate import generate
 
@@ -106,12 +107,12 @@ def _judge_file(directory: Path, case: Case) -> Result:
     row = {"case": case.id, "component": case.component, "port": str(directory), "dtype": case.dtype, "device": "cpu", "mode": "",
            "since": case.since}  # fmt: skip
     try:
-        kind, answer = read_answer(directory / answer_path(case)) or ("not given", "there is no file of outputs")
+        kind, answer = read_answer(directory / answer_path(case)) or (Kind.NOT_GIVEN, "there is no file of outputs")
     except (ValueError, OSError) as error:
-        kind, answer = "error", str(error)
-    if kind == "outputs" and not isinstance(answer, str):
+        kind, answer = Kind.ERROR, str(error)
+    if kind == Kind.OUTPUTS and not isinstance(answer, str):
         answer = statistics.measured(case.component, case.inputs, answer)
-    return judge(row, kind, answer, near_ties.followed(case, expect(case), answer) if kind == "outputs" else {})
+    return judge(row, kind, answer, near_ties.followed(case, expect(case), answer) if kind == Kind.OUTPUTS else {})
 
 
 def _damage(directory: Path, row: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from ...case import Case
 from ...compare import Comparison, compare, heat_map, relative_error
 from ...ports.adapters.submodules import transposed
+from ...status import Kind
 from .teacher import Teacher
 
 __all__ = ["Activations", "Divergence", "Failure", "Findings", "Row", "size"]
@@ -110,11 +111,11 @@ class Findings:
 
     def add(self, path: str, kind: str, answer: Any) -> None:
         """The answer to the run in which the component was forced."""
-        if kind == "outputs" and path in answer:
+        if kind == Kind.OUTPUTS and path in answer:
             self._judge(path, answer)
             return
-        self.deaths += kind in ("crash", "hang")
-        self.messages[path] = f"{kind}: {answer}" if kind != "outputs" else "was not reached when it was to be forced"
+        self.deaths += kind in (Kind.CRASH, Kind.HANG)
+        self.messages[path] = f"{kind}: {answer}" if kind != Kind.OUTPUTS else "was not reached when it was to be forced"
 
     def _judge(self, path: str, run: Activations) -> None:
         call = run[path]

@@ -12,6 +12,7 @@ from ....processes import Answer
 from ...case import Case
 from ...ports.adapters.recorder import Force
 from ...ports.process import RESTARTS, Worker
+from ...status import Kind
 from .findings import Activations, Divergence, Findings
 from .teacher import Teacher
 
@@ -37,9 +38,9 @@ def divergence(
     """
     teacher = Teacher(case.at(dtype, device))
     kind, answer = worker.call("trace", teacher.case, [None], limit=limit)
-    if kind in ("crash", "hang") and worker.call("trace", teacher.case, [], limit=limit)[0] == "outputs":  # it can be built
+    if kind in (Kind.CRASH, Kind.HANG) and worker.call("trace", teacher.case, [], limit=limit)[0] == Kind.OUTPUTS:  # it can be built
         return _until_death(worker, teacher, limit, f"{kind}: {answer}").result(worker.port, case.id, dtype)
-    if kind != "outputs":
+    if kind != Kind.OUTPUTS:
         problem = f"{kind}: {answer}"
         return Divergence(worker.port, case.id, dtype, f"{case.component} could not be traced: {problem}", problem=problem)
     findings = Findings(teacher, answer[0])
@@ -62,7 +63,7 @@ def _until_death(worker: Worker, teacher: Teacher, limit: float, problem: str) -
     dead = ""
     for path in filter(None, teacher.calls):
         kind, answer = worker.call("trace", teacher.case, [Force(path, teacher.arrays(path))], limit=limit)
-        if kind != "outputs":
+        if kind != Kind.OUTPUTS:
             dead = path
             break
         if path in answer[0]:
@@ -73,7 +74,7 @@ def _until_death(worker: Worker, teacher: Teacher, limit: float, problem: str) -
     free |= {name: {"inputs": [], "error": problem} for name in ("", dead)}
     findings = Findings(teacher, free, problem=problem)
     for path in (*runs, dead):
-        findings.add(path, "outputs", runs.get(path, free))
+        findings.add(path, Kind.OUTPUTS, runs.get(path, free))
     return findings
 
 
@@ -86,7 +87,7 @@ def chunks(paths: list[str]) -> Iterator[list[str]]:
 def run_forced(worker: Worker, case: Case, forces: list[Force], limit: float) -> Iterator[tuple[str, Answer]]:
     """The port's answer for each forced component: from one question, or one by one where that one has no answer."""
     kind, answers = worker.call("trace", case, forces, limit=limit)
-    if kind == "outputs":
+    if kind == Kind.OUTPUTS:
         yield from ((force.path, (kind, answer)) for force, answer in zip(forces, answers, strict=True))
     elif len(forces) == 1:
         yield forces[0].path, (kind, answers)

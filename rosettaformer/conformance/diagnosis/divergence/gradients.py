@@ -14,6 +14,7 @@ from ...case import Case
 from ...compare import Comparison
 from ...ports.process import Worker
 from ...reference import components, trace
+from ...status import Kind
 from .findings import Divergence, size
 from .forward import chunks, run_forced
 from .probe import Probe, within
@@ -83,7 +84,7 @@ def backward(
     for paths in chunks(list(probes)):
         progress(len(rows) / len(probes))
         for path, (kind, answer) in run_forced(worker, cast, [probes[path].force for path in paths], limit):
-            rows.append(_row(reference[path], probes[path], kind, answer.get(path, {}) if kind == "outputs" else answer))
+            rows.append(_row(reference[path], probes[path], kind, answer.get(path, {}) if kind == Kind.OUTPUTS else answer))
     return _result(forward, rows)
 
 
@@ -105,8 +106,8 @@ def _result(forward: Divergence, rows: list[BackwardRow]) -> Backward:
 
 
 def _row(call: trace.TracedCall, probe: Probe, kind: str, answer: Any) -> BackwardRow:
-    if kind != "outputs" or "gradients" not in answer:
-        message = f"{kind}: {answer}" if kind != "outputs" else answer.get("error", answer.get("refused", "no gradient came"))
+    if kind != Kind.OUTPUTS or "gradients" not in answer:
+        message = f"{kind}: {answer}" if kind != Kind.OUTPUTS else answer.get(Kind.ERROR, answer.get("refused", "no gradient came"))
         return BackwardRow(call.path, call.component, message=message)
     row = BackwardRow(call.path, call.component, probe.compare(answer["gradients"]))
     return dataclasses.replace(row, message=f"{row.worst}: {row.gradients[row.worst].message}") if row.fails else row

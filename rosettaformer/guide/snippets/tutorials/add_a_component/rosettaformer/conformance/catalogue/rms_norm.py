@@ -7,9 +7,9 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from .defect import Defect
+from .alteration import Altered
 
-__all__ = ["DEFECTS"]
+__all__ = ["ALTERED"]
 
 
 def _centred(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float) -> np.ndarray:
@@ -17,16 +17,4 @@ def _centred(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: fl
     return original(parameters, x_btd - arithmetic.mean(x_btd, axis=-1), epsilon)
 
 
-DEFECTS = (
-    Defect(
-        id="RMS1",
-        title="the mean is subtracted before the RMS norm",
-        what="`scale (x - mean) / sqrt(variance + epsilon)`: a layer norm without an offset.",
-        shows="Nothing where the mean is 0. Rows whose mean is not 0 show it.",
-        torch="F.rms_norm(x, scale.shape, scale, epsilon)",
-        tf="keras.layers.RMSNormalization(epsilon=epsilon)  # not LayerNormalization(center=False)",
-        jax="nnx.RMSNorm(width, epsilon=epsilon)  # not LayerNorm(use_bias=False)",
-        evidence="NRM20 of the catalogue, the other way round",
-        replaces={"normalization.rms_norm": _centred},
-    ),
-)
+ALTERED: Altered = {"RMS1": {"normalization.rms_norm": _centred}}

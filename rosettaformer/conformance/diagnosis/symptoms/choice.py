@@ -1,25 +1,25 @@
-"""Which of the relations that hold are said, and of which output."""
+"""Which of the symptoms that hold are said, and of which output."""
 
 import dataclasses
 
-from .relation import Relation
+from .symptom import Symptom
 
 __all__ = ["SAID", "best", "chosen", "merged"]
 
-SAID = 3  # so many relations at most
+SAID = 3  # so many symptoms at most
 PLURAL = {"is": "are", "differs": "differ", "sums": "sum", "has": "have", "holds": "hold", "must sum": "must sum"}
 
 
-def best(found: list[Relation]) -> list[Relation]:
+def best(found: list[Symptom]) -> list[Symptom]:
     """The one of each family that says the most; where one says all of the output, no other that says less."""
-    found_by_kind: dict[str, Relation] = {}
-    for relation in sorted(found, key=lambda relation: -relation.specificity):
-        found_by_kind.setdefault(relation.kind, relation)
-    strong = [relation for relation in found_by_kind.values() if relation.complete]
+    found_by_kind: dict[str, Symptom] = {}
+    for symptom in sorted(found, key=lambda symptom: -symptom.specificity):
+        found_by_kind.setdefault(symptom.kind, symptom)
+    strong = [symptom for symptom in found_by_kind.values() if symptom.complete]
     return strong or list(found_by_kind.values())
 
 
-def chosen(found: list[Relation], name: str) -> list[Relation]:
+def chosen(found: list[Symptom], name: str) -> list[Symptom]:
     """Those that are said of the output of that name."""
     title = f"your {name}"
     return [dataclasses.replace(one, sentence=_grammatical(one.sentence.replace("{output}", title))) for one in best(found)[:SAID]]
@@ -31,11 +31,11 @@ def _grammatical(sentence: str) -> str:
     return sentence
 
 
-def merged(found: list[Relation]) -> list[Relation]:
+def merged(found: list[Symptom]) -> list[Symptom]:
     """The most specific first, without what says the same of the weights that the output's says."""
-    said = {relation.sentence for relation in found}
+    said = {symptom.sentence for symptom in found}
     others = [one for one in found if _of_output_too(one.sentence) not in said - {one.sentence}]
-    return sorted(others, key=lambda relation: -relation.specificity)
+    return sorted(others, key=lambda symptom: -symptom.specificity)
 
 
 def _of_output_too(sentence: str) -> str:

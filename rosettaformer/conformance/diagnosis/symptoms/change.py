@@ -1,4 +1,4 @@
-"""An alteration of one value: of the output itself, or of what one of the last steps is given."""
+"""A change of one value: of the output itself, or of what one of the last steps is given."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import numpy as np
 from .answered import Answered
 from .numbers import named
 
-__all__ = ["Alter", "Alteration", "factor_words", "number", "own", "slack"]
+__all__ = ["Alter", "Change", "factor_words", "number", "own", "slack"]
 
 SLACK = {8: 1e-11, 4: 1e-5, 2: 0.03}  # by the dtype's bytes
 Alter = Callable[[Answered, np.ndarray], np.ndarray | None]  # of a case and the value to be altered; None where there is no such value
 
 
 @dataclass(frozen=True)
-class Alteration:
+class Change:
     """words: what stands instead of the value, with {} for the value itself. meaning: what that is, where it is known."""
 
     kind: str

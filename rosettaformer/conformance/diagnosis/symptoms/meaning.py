@@ -1,4 +1,4 @@
-"""What an alteration means, where the reference's own values say so: a residual, a sub-layer, a norm, a bias left out or added twice."""
+"""What a change means, where the reference's own values say so: a residual, a sub-layer, a norm, a bias left out or added twice."""
 
 import re
 

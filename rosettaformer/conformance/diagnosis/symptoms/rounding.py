@@ -7,7 +7,7 @@ import numpy as np
 
 from ...reference import components
 from .answered import Answered
-from .relation import Relation
+from .symptom import Symptom
 
 __all__ = ["rounded"]
 
@@ -15,7 +15,7 @@ SMALLER = {8: ("bfloat16", "float16", "float32"), 4: ("bfloat16", "float16"), 2:
 FACTOR = 8  # by which an error may be larger or smaller than that of the dtype's arithmetic
 
 
-def rounded(failing: Sequence[Answered]) -> Iterator[Relation]:
+def rounded(failing: Sequence[Answered]) -> Iterator[Symptom]:
     """In the smallest dtype that holds the answers, or whose errors they have."""
     if not all(one.shaped and one.expectation.dtype.kind == "f" and np.isfinite(one.got).all() for one in failing):
         return
@@ -25,12 +25,12 @@ def rounded(failing: Sequence[Answered]) -> Iterator[Relation]:
         kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
         if all(np.array_equal(one.got, one.got.astype(kind)) and not _held(one, kind) for one in failing):
             if all(one.close(one.got, one.reference.astype(kind).astype(np.float64), _unit(one, kind)).all() for one in failing):
-                yield Relation("rounding", f"{{output}} is the reference rounded to {dtype}: every element is a {dtype} number", 94)
+                yield Symptom("rounding", f"{{output}} is the reference rounded to {dtype}: every element is a {dtype} number", 94)
             else:
-                yield Relation("rounding", f"{{output}} holds {dtype} numbers: it is rounded to {dtype}", 64)
+                yield Symptom("rounding", f"{{output}} holds {dtype} numbers: it is rounded to {dtype}", 64)
             return
         if dtype == "float32" and all(_as_far(one, dtype) for one in failing):  # what a mistake makes is seldom so small
-            yield Relation("rounding", f"{{output}} is as far from the reference as {dtype} arithmetic makes it", 58)
+            yield Symptom("rounding", f"{{output}} is as far from the reference as {dtype} arithmetic makes it", 58)
             return
 
 

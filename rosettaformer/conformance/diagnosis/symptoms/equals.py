@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from .alteration import Alter, Alteration, factor_words, number, own
 from .answered import Answered
+from .change import Alter, Change, factor_words, number, own
 from .meaning import of_equality
 from .steps import Step
 
 __all__ = ["equalities"]
 
 
-def equalities(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Alteration]:
+def equalities(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
     """target: what the altered value must be, where it is known."""
     shape = step.given.shape if target is None else target.shape
     exact = answered.expectation.dtype.kind in "biu"
@@ -21,31 +21,27 @@ def equalities(answered: Answered, step: Step, target: np.ndarray | None) -> Ite
             continue
         if exact or value.array.dtype.kind in "biu":
             if exact:
-                yield Alteration("equals", value.words, 90, _value(value.words, ""))
+                yield Change("equals", value.words, 90, _value(value.words, ""))
             continue
         factor = 1.0 if target is None else answered.factor(target, value.array)
         for plain in factor_words(answered, factor) if factor is not None else ():
             if plain:
-                yield Alteration("equals", f"{plain} times {value.words}", 80, _value(value.words, plain))
+                yield Change("equals", f"{plain} times {value.words}", 80, _value(value.words, plain))
             else:
-                yield Alteration("equals", value.words, 90, _value(value.words, ""), of_equality(answered, step, value))
+                yield Change("equals", value.words, 90, _value(value.words, ""), of_equality(answered, step, value))
         if value.role in ("input", "computed") and (target is not None or "activation` is given" in value.words):
-            yield from (
-                Alteration("equals", f"{name} of {value.words}", 85, _function(value.words, each)) for name, each in FUNCTIONS.items()
-            )
+            yield from (Change("equals", f"{name} of {value.words}", 85, _function(value.words, each)) for name, each in FUNCTIONS.items())
         if value.role != "parameter" and len(shape) == 4 and "logits" in value.words:
-            yield from (
-                Alteration("equals", f"{name} of {value.words}", 88, _function(value.words, each)) for name, each in OF_LOGITS.items()
-            )
+            yield from (Change("equals", f"{name} of {value.words}", 88, _function(value.words, each)) for name, each in OF_LOGITS.items())
     if exact:
-        yield Alteration("equals", "the opposite of {}", 92, own(lambda value: 1.0 - value))
+        yield Change("equals", "the opposite of {}", 92, own(lambda value: 1.0 - value))
     else:
-        yield from (Alteration("equals", f"{name} of {{}}", 88, own(function)) for name, function in FUNCTIONS.items())
-    yield Alteration("equals", "1/n everywhere, n the length of the last axis", 89, own(_uniform))
+        yield from (Change("equals", f"{name} of {{}}", 88, own(function)) for name, function in FUNCTIONS.items())
+    yield Change("equals", "1/n everywhere, n the length of the last axis", 89, own(_uniform))
     if target is not None and len(found := answered.select(target)) and np.ptp(found) == 0:
         constant = float(found[0])
         shown = str(bool(constant)) if answered.expectation.dtype.kind == "b" else f"{constant:.15g}"
-        yield Alteration("equals", f"{shown} everywhere", 86 if constant else 95, own(lambda value: np.full(value.shape, constant)))
+        yield Change("equals", f"{shown} everywhere", 86 if constant else 95, own(lambda value: np.full(value.shape, constant)))
 
 
 def _value(name: str, plain: str) -> Alter:

@@ -11,7 +11,7 @@ import numpy as np
 from ...case import Case
 from ...reference import components
 from .answered import Answered
-from .relation import Predicted, Prediction
+from .symptom import Predicted, Prediction
 
 __all__ = ["other_inputs"]
 

@@ -10,32 +10,30 @@ from ...case import Case
 from ...reference import tolerance
 from ...reference.components import FORWARD
 from ..conditions import condition
-from .alteration import Alteration
 from .answered import Answered, Run
 from .axes import orders
+from .change import Change
 from .choice import SAID, best, chosen, merged
 from .equals import equalities
 from .other_inputs import other_inputs
 from .partial import missing, partial, restricted
 from .properties import normalised, spanned
-from .relation import Predicted, Prediction, Relation
 from .rounding import rounded
 from .steps import Step
 from .sums import differences, factors, replaced
+from .symptom import Predicted, Prediction, Symptom
 
 __all__ = ["describe", "only_at"]
 
 Clean = Sequence[Mapping[str, tolerance.Expectation]]
 FAILURES = (ValueError, IndexError, KeyError)  # with which some alterations end
-DEEP, EXPLAINED = 4, 5  # by how much an alteration of an early step says less, and one whose meaning is known more
+DEEP, EXPLAINED = 4, 5  # by how much a change of an early step says less, and one whose meaning is known more
 PROPOSING = 4  # so many of the failing cases propose
 ENOUGH = 6  # wrong elements that a prediction explains
 
 
-def describe(
-    cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], framework: str = "", clean: Clean | None = None
-) -> list[Relation]:
-    """The relations that hold, the one that says the most first; none where no case fails.
+def describe(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], framework: str = "", clean: Clean | None = None) -> list[Symptom]:
+    """The symptoms that hold, the one that says the most first; none where no case fails.
 
     cases: of one component, in the dtype in which a port gave the answers. clean: what the reference lets a port answer, where it is known.
     """
@@ -43,7 +41,7 @@ def describe(
         return []
     clean = [tolerance.expect(case) for case in cases] if clean is None else clean
     runs = [Run(case) for case in cases]
-    found: list[Relation] = []
+    found: list[Symptom] = []
     with np.errstate(all="ignore"):
         for name in dict.fromkeys(name for expectations in clean for name in expectations):
             found += _of_output(name, list(_answered(name, runs, clean, answers)))
@@ -56,56 +54,56 @@ def _answered(name: str, runs: Iterable[Run], clean: Clean, answers: Iterable[Ma
             yield Answered(run, name, expectations[name], got)
 
 
-def _of_output(name: str, answered: list[Answered]) -> list[Relation]:
+def _of_output(name: str, answered: list[Answered]) -> list[Symptom]:
     failing = [one for one in answered if one.fails]
     if not failing:
         return []
     found = _exact(answered, failing)
-    if not any(relation.complete for relation in found):
+    if not any(symptom.complete for symptom in found):
         found += [*missing(failing), *rounded(failing)]
-    if not any(relation.complete for relation in found):
+    if not any(symptom.complete for symptom in found):
         found += _partial(failing) or _cases(answered, failing)
         if failing[0].expectation.dtype.itemsize > 2:  # what is as near as half precision asks for is near by chance
             found += [*normalised(failing), *spanned(failing)]
     return chosen(found, name)
 
 
-def _exact(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Relation]:
-    """The relations that say all of the output, or all that is looked at: some failing cases propose, until one holds on every case."""
-    found: dict[str, Relation] = {}
+def _exact(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Symptom]:
+    """The symptoms that say all of the output, or all that is looked at: some failing cases propose, until one holds on every case."""
+    found: dict[str, Symptom] = {}
     tried = set[str]()
     by_size = sorted(failing, key=lambda one: one.got.size)
     for one in dict.fromkeys(by_size[len(failing) * place // PROPOSING] for place in reversed(range(PROPOSING))):
-        if any(relation.complete for relation in found.values()):
+        if any(symptom.complete for symptom in found.values()):
             break
         for proposal in (*_altered(one), *other_inputs(one)):
             if proposal.sentence not in tried and _holds(proposal.predict(one), one):
                 tried.add(proposal.sentence)
-                if relation := _verified(proposal, answered, failing):
-                    found[proposal.sentence] = relation
+                if symptom := _verified(proposal, answered, failing):
+                    found[proposal.sentence] = symptom
     return list(found.values())
 
 
-def _cases(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Relation]:
+def _cases(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Symptom]:
     """What the failing cases have in common."""
     right = [one for one in answered if not one.fails]
     where = condition([one.case for one in failing], [one.case for one in right]) if min(len(failing), len(right)) > 1 else ""
     counted = f"{len(failing)} of {len(answered)} cases"
-    return [Relation("cases", f"{{output}} differs from the reference on {counted}: {where}", 50)] if where else []
+    return [Symptom("cases", f"{{output}} differs from the reference on {counted}: {where}", 50)] if where else []
 
 
-def _partial(failing: Sequence[Answered]) -> list[Relation]:
+def _partial(failing: Sequence[Answered]) -> list[Symptom]:
     """Where the output is right, and what it is where it is not."""
     found = []
-    for relation, words in partial(failing):
+    for symptom, words in partial(failing):
         inner = restricted(failing, words)
         there = [one for one in best(_exact(inner, inner)) if one.complete]
-        sentence, rank = (f"{relation.sentence}; there {there[0].sentence}", 78) if there else (relation.sentence, relation.specificity)
-        found.append(Relation(relation.kind, sentence, rank))
+        sentence, rank = (f"{symptom.sentence}; there {there[0].sentence}", 78) if there else (symptom.sentence, symptom.specificity)
+        found.append(Symptom(symptom.kind, sentence, rank))
     return found
 
 
-FAMILIES: tuple[Callable[[Answered, Step, np.ndarray | None], Iterator[Alteration]], ...] = (
+FAMILIES: tuple[Callable[[Answered, Step, np.ndarray | None], Iterator[Change]], ...] = (
     equalities, differences, replaced, factors, orders,
 )  # fmt: skip
 
@@ -114,13 +112,13 @@ def _altered(answered: Answered) -> Iterator[Prediction]:
     """The predictions of an altered value, at the output or at one of the last steps, proposed by a case."""
     for depth, step in enumerate(answered.run.steps[answered.name]):
         for family in FAMILIES:
-            for alteration in family(answered, step, None if depth else answered.got):
-                sentence, predict = _sentence(alteration, step, depth), _predict(alteration, step.words)
-                rank = alteration.specificity - min(depth, DEEP) + EXPLAINED * bool(alteration.meaning)
-                yield Prediction(alteration.kind, sentence, rank, predict)
+            for change in family(answered, step, None if depth else answered.got):
+                sentence, predict = _sentence(change, step, depth), _predict(change, step.words)
+                rank = change.specificity - min(depth, DEEP) + EXPLAINED * bool(change.meaning)
+                yield Prediction(change.kind, sentence, rank, predict)
 
 
-def _predict(alteration: Alteration, words: str) -> Callable[[Answered], Predicted]:
+def _predict(change: Change, words: str) -> Callable[[Answered], Predicted]:
     def predict(answered: Answered) -> Predicted:
         with contextlib.suppress(*FAILURES):
             return _onward(answered)
@@ -128,7 +126,7 @@ def _predict(alteration: Alteration, words: str) -> Callable[[Answered], Predict
 
     def _onward(answered: Answered) -> Predicted:
         step = next((step for step in answered.run.steps[answered.name] if step.words == words), None)
-        if step is None or (altered := alteration.alter(answered, step.given)) is None:
+        if step is None or (altered := change.alter(answered, step.given)) is None:
             return None
         if altered.shape != step.given.shape and words != "{}":
             return None
@@ -137,15 +135,15 @@ def _predict(alteration: Alteration, words: str) -> Callable[[Answered], Predict
     return predict
 
 
-def _sentence(alteration: Alteration, step: Step, depth: int) -> str:
-    meaning = f": {alteration.meaning}" if alteration.meaning else ""
+def _sentence(change: Change, step: Step, depth: int) -> str:
+    meaning = f": {change.meaning}" if change.meaning else ""
     if depth:
         given = "it" if step.sublayer else "what the reference gives it"
-        return f"{{output}} is {step.words.format(alteration.words.format(given))}{meaning}"
-    if alteration.kind == "difference":
-        sign, _, other = alteration.words.removeprefix("{} ").partition(" ")
+        return f"{{output}} is {step.words.format(change.words.format(given))}{meaning}"
+    if change.kind == "difference":
+        sign, _, other = change.words.removeprefix("{} ").partition(" ")
         return f"{{output}} minus the reference is {'minus ' if sign == 'minus' else ''}{other}{meaning}"
-    return f"{{output}} is {alteration.words.format('the reference')}{meaning}"
+    return f"{{output}} is {change.words.format('the reference')}{meaning}"
 
 
 def _holds(predicted: Predicted, answered: Answered) -> bool:
@@ -155,8 +153,8 @@ def _holds(predicted: Predicted, answered: Answered) -> bool:
     return answered.near(array, where)
 
 
-def _verified(prediction: Prediction, answered: Sequence[Answered], failing: Sequence[Answered]) -> Relation | None:
-    """The relation, where the prediction is the answer on the failing cases, or on those that a condition tells from all others."""
+def _verified(prediction: Prediction, answered: Sequence[Answered], failing: Sequence[Answered]) -> Symptom | None:
+    """The symptom, where the prediction is the answer on the failing cases, or on those that a condition tells from all others."""
     holding, others, support = [], [], 0
     for one in answered:
         predicted = prediction.predict(one)
@@ -172,14 +170,14 @@ def _verified(prediction: Prediction, answered: Sequence[Answered], failing: Seq
     if support < ENOUGH:
         return None
     if not others:
-        return Relation(prediction.kind, prediction.sentence, prediction.specificity)
+        return Symptom(prediction.kind, prediction.sentence, prediction.specificity)
     where = condition([one.case for one in holding], [one.case for one in others])
     if not where or len(holding) < 2:
         return None
     less = 8 if len(holding) == len(failing) else 35
     counted = "on all cases that fail" if len(holding) == len(failing) else f"on {len(holding)} of the {len(failing)} cases that fail"
     counted = f"{counted}, {where}, "
-    return Relation(prediction.kind, f"{counted}{prediction.sentence}", prediction.specificity - less)
+    return Symptom(prediction.kind, f"{counted}{prediction.sentence}", prediction.specificity - less)
 
 
 def only_at(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean) -> str:

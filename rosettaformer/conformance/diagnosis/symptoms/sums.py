@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .alteration import Alter, Alteration, factor_words, number, own
 from .answered import Answered
+from .change import Alter, Change, factor_words, number, own
 from .meaning import of_sum
 from .numbers import named
 from .steps import Step
@@ -14,7 +14,7 @@ from .values import Value
 __all__ = ["differences", "factors", "replaced"]
 
 
-def differences(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Alteration]:
+def differences(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
     """target: what the altered value must be, where it is known."""
     if (target is not None and target.shape != step.given.shape) or answered.expectation.dtype.kind == "b":
         return
@@ -30,10 +30,10 @@ def differences(answered: Answered, step: Step, target: np.ndarray | None) -> It
         found = answered.select(target - step.given)
         constant = float(found[0])
         if np.isfinite(constant) and constant and np.ptp(found) <= answered.allowed(step.given):
-            yield Alteration("difference", f"{{}} plus {constant:.15g}, the same everywhere", 80, own(lambda given: given + constant))
+            yield Change("difference", f"{{}} plus {constant:.15g}, the same everywhere", 80, own(lambda given: given + constant))
 
 
-def replaced(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Alteration]:
+def replaced(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
     """The sum of a sub-layer and its residual with another value in the place of either."""
     if not step.sublayer:
         return
@@ -41,7 +41,7 @@ def replaced(answered: Answered, step: Step, target: np.ndarray | None) -> Itera
     for value in answered.run.values:
         if value.array.shape == step.given.shape and value.array.dtype.kind == "f":
             for part in (residual, output):
-                yield Alteration("difference", f"it with {value.words} for {part}", 86, _instead(part, value.words))
+                yield Change("difference", f"it with {value.words} for {part}", 86, _instead(part, value.words))
 
 
 def _instead(part: str, other: str) -> Alter:
@@ -57,7 +57,7 @@ def _broadcasts(value: np.ndarray, given: np.ndarray) -> bool:
     return 0 < value.ndim <= given.ndim and value.shape == given.shape[given.ndim - value.ndim :] and given.shape[-1] > 1
 
 
-def _sum(step: Step, value: Value, plain: str) -> Alteration:
+def _sum(step: Step, value: Value, plain: str) -> Change:
     """The value plus so many times another."""
     name = value.words
     sign = "minus" if plain.startswith("-") else "plus"
@@ -69,10 +69,10 @@ def _sum(step: Step, value: Value, plain: str) -> Alteration:
             return given  # there is nothing to add
         return given + factor * value if _broadcasts(value, given) else None
 
-    return Alteration("difference", f"{{}} {sign} {times}{name}", 76 if times else 86, alter, "" if times else of_sum(step, value, sign))
+    return Change("difference", f"{{}} {sign} {times}{name}", 76 if times else 86, alter, "" if times else of_sum(step, value, sign))
 
 
-def factors(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Alteration]:
+def factors(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
     """target: what the altered value must be, where it is known."""
     if answered.expectation.dtype.kind in "biu" or (target is not None and target.shape != step.given.shape):
         return
@@ -84,7 +84,7 @@ def factors(answered: Answered, step: Step, target: np.ndarray | None) -> Iterat
     for plain in filter(None, found):
         meaning = _scaling(plain) if step.words.endswith("softmax` of {}") else ""
         rank = (92 if plain in named(answered.case) else 82) + bool(meaning)
-        yield Alteration("factor", f"{{}} times {plain}", rank, _times(plain), meaning)
+        yield Change("factor", f"{{}} times {plain}", rank, _times(plain), meaning)
 
 
 def _scaling(plain: str) -> str:

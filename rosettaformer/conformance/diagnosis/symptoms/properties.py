@@ -6,14 +6,14 @@ import numpy as np
 
 from .answered import Answered
 from .axes import letters, words
-from .relation import Relation
+from .symptom import Symptom
 
 __all__ = ["normalised", "spanned"]
 
 FEWEST = 3  # rows, of which a property says something
 
 
-def normalised(failing: Sequence[Answered]) -> Iterator[Relation]:
+def normalised(failing: Sequence[Answered]) -> Iterator[Symptom]:
     """Sums of 1 over an axis, rows of mean 0 and deviation 1, of norm 1."""
     if not all(one.shaped and one.expectation.dtype.kind not in "biu" and np.ptp(one.got) and one.wrong.any() for one in failing):
         return
@@ -21,13 +21,13 @@ def normalised(failing: Sequence[Answered]) -> Iterator[Relation]:
     own = _sums_to_one(failing, lambda one: one.reference)
     if over and not set(over) & set(own):
         instead = f", not over {own[0]}" if own else ""
-        yield Relation("normalisation", f"{{output}} sums to 1 over {over[0]}{instead}", 72 if own else 66)
+        yield Symptom("normalisation", f"{{output}} sums to 1 over {over[0]}{instead}", 72 if own else 66)
     elif own and not over and all((one.got >= 0).all() for one in failing):
         totals = np.concatenate([one.got.sum(-1)[one.reference.sum(-1) > 0.5] for one in failing])
-        yield Relation("normalisation", f"{{output}} sums to {_span(totals)} over {own[0]}, where the reference sums to 1", 30)
+        yield Symptom("normalisation", f"{{output}} sums to {_span(totals)} over {own[0]}, where the reference sums to 1", 30)
     for text, test in ROWS.items():
         if all(_has(one, one.got, test) for one in failing) and not any(_has(one, one.reference, test) for one in failing):
-            yield Relation("normalisation", text, 62)
+            yield Symptom("normalisation", text, 62)
 
 
 def _span(values: np.ndarray) -> str:
@@ -68,7 +68,7 @@ ROWS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
 }
 
 
-def spanned(failing: Sequence[Answered]) -> Iterator[Relation]:
+def spanned(failing: Sequence[Answered]) -> Iterator[Symptom]:
     """What the differences from the reference have in common. They say where to look, and no more."""
     if not all(
         one.shaped and one.expectation.dtype.kind not in "biu" and np.isfinite(one.got).all() and one.wrong.any() for one in failing
@@ -76,13 +76,13 @@ def spanned(failing: Sequence[Answered]) -> Iterator[Relation]:
         return
     for text, rank, test in DIFFERENCES:
         if all(test(one) for one in failing):
-            yield Relation("span", text, rank)
+            yield Symptom("span", text, rank)
             return
     for name in (name for name in failing[0].case.parameters if name.endswith("kernel")):
         for head in [None, *range(failing[0].case.config.heads)]:
             if (within := [_within(one, name, head) for one in failing]).count(True) > len(failing) // 2 and False not in within:
                 part = f"head {head} of `{name}`" if head is not None else f"`{name}`"
-                yield Relation("span", f"{{output}} minus the reference lies, in every row, within what {part} can give", 25)
+                yield Symptom("span", f"{{output}} minus the reference lies, in every row, within what {part} can give", 25)
                 return
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from .alteration import Alteration, own
 from .answered import Answered
+from .change import Change, own
 from .steps import Step
 
 __all__ = ["WORDS", "letters", "orders", "words"]
@@ -37,7 +37,7 @@ def words(axes: str, axis: int, ndim: int) -> str:
     return WORDS[axes[axis]] if len(axes) == ndim and axes[axis] in WORDS else f"axis {axis}"
 
 
-def orders(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Alteration]:
+def orders(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
     """The same elements elsewhere: axes exchanged, reversed, shifted, heads merged without a transpose, features in another order."""
     given, axes = step.given, letters(answered) if step.words == "{}" else step.axes
     yield from _transposed(given, axes, given.shape if target is None else target.shape)
@@ -57,7 +57,7 @@ def orders(answered: Answered, step: Step, target: np.ndarray | None) -> Iterato
     yield from (_moved(f"{{}} with {text.format(name)}", function, 82) for text, function in FEATURES.items())
 
 
-def _reduced(given: np.ndarray, axes: str) -> Iterator[Alteration]:
+def _reduced(given: np.ndarray, axes: str) -> Iterator[Change]:
     """One axis less, or one more."""
     for axis in range(given.ndim):
         name = words(axes, axis, given.ndim)
@@ -74,11 +74,11 @@ def _reduce(axis: int, function: Callable[..., np.ndarray]) -> Function:
     return lambda value: function(value, axis)
 
 
-def _moved(text: str, function: Function, rank: int) -> Alteration:
-    return Alteration("axes", text, rank, own(function))
+def _moved(text: str, function: Function, rank: int) -> Change:
+    return Change("axes", text, rank, own(function))
 
 
-def _transposed(given: np.ndarray, axes: str, shape: tuple[int, ...]) -> Iterator[Alteration]:
+def _transposed(given: np.ndarray, axes: str, shape: tuple[int, ...]) -> Iterator[Change]:
     """Axes in another order, as they are or read as if they still had the shape."""
     names = [words(axes, axis, given.ndim) for axis in range(given.ndim)]
     for order in itertools.permutations(range(given.ndim)):

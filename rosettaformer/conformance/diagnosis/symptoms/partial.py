@@ -7,7 +7,7 @@ import numpy as np
 
 from .answered import Answered
 from .regions import regions
-from .relation import Relation
+from .symptom import Symptom
 
 __all__ = ["missing", "partial", "restricted"]
 
@@ -15,7 +15,7 @@ LARGEST = 0.95  # of the output: a part that is larger says little
 LARGEST_EXACT = 0.5  # of masks and ids, which agree by chance in many places
 
 
-def partial(failing: Sequence[Answered]) -> list[tuple[Relation, str]]:
+def partial(failing: Sequence[Answered]) -> list[tuple[Symptom, str]]:
     """The smallest part outside which every failing answer is right, with its words; none where there is none."""
     if not all(one.shaped and one.wrong.any() for one in failing):
         return []
@@ -28,7 +28,7 @@ def partial(failing: Sequence[Answered]) -> list[tuple[Relation, str]]:
     exact = failing[0].expectation.dtype.kind in "biu"
     if not words or found[words] > (LARGEST_EXACT if exact else LARGEST) or sum(int(one.got.size - one.off.sum()) for one in failing) < 4:
         return []
-    return [(Relation("partial", f"{{output}} differs from the reference only at {words}", 60), words)]
+    return [(Symptom("partial", f"{{output}} differs from the reference only at {words}", 60), words)]
 
 
 def _common(failing: Sequence[Answered]) -> list[str]:
@@ -47,7 +47,7 @@ def restricted(failing: Sequence[Answered], words: str) -> list[Answered]:
     return [dataclasses.replace(one, where=_region(one, words)) for one in failing]
 
 
-def missing(failing: Sequence[Answered]) -> Iterator[Relation]:
+def missing(failing: Sequence[Answered]) -> Iterator[Symptom]:
     """Where the answers are NaN or infinite and the reference is not."""
     if not all(one.shaped for one in failing):
         return
@@ -59,10 +59,10 @@ def missing(failing: Sequence[Answered]) -> Iterator[Relation]:
         right = not any((one.off & ~place).any() for one, place in zip(failing, places, strict=True))
         elsewhere = "and right elsewhere" if right else f"on {count} of the {len(failing)} cases that fail, and wrong elsewhere, too"
         if all(place.all() for place in places):
-            yield Relation("missing", f"{{output}} is {kind} everywhere", 70)
+            yield Symptom("missing", f"{{output}} is {kind} everywhere", 70)
             continue
         for words in _common(failing):
             masks = [_region(one, words) for one in failing]
             if all(mask is not None and np.array_equal(mask, place) for mask, place in zip(masks, places, strict=True)):
-                yield Relation("missing", f"{{output}} is {kind} exactly at {words} {elsewhere}", 93 if right else 55)
+                yield Symptom("missing", f"{{output}} is {kind} exactly at {words} {elsewhere}", 93 if right else 55)
                 break
