@@ -40,6 +40,7 @@ def replayed(page: str, folder: Path) -> str:
     return CONSOLE.sub(again, page)
 
 
+@pytest.mark.second
 def test_the_session_prints_what_it_shows(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     page = PAGE.read_text()

@@ -107,6 +107,7 @@ def test_masks_that_are_given_say_what_is_packed() -> None:
         compiled(model)(soft, target, mask_bs[:, 1:])
 
 
+@pytest.mark.second
 def test_rows_of_padding_are_zeros_also_where_nothing_is_packed() -> None:
     source, target = cases.tokens("mixed", MIXED)
     model = loaded(MIXED)
@@ -137,6 +138,7 @@ def test_a_shape_has_a_program_for_each_length_that_saves_something_and_for_the_
     assert 4 <= graphs(call) <= packing.STEPS
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("variant", [pytest.param((CONFIG, RECIPE), marks=pytest.mark.exhaustive), (UNTIED, FULL)], ids=["tied", "parts"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_packed_steps_are_those_of_the_reference_and_a_resumed_run_goes_on_bit_for_bit(device: str, variant: tuple[Any, Any]) -> None:
