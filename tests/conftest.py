@@ -3,8 +3,11 @@
 import gc
 import importlib.util
 import os
+from typing import Any
 
+import browser
 import pytest
+from cpu_seconds import CpuSeconds
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -21,6 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     XLA optimises nothing, which takes it half the time, but in the test of test_conformance that compiles as everyone does.
     """
+    config.pluginmanager.register(CpuSeconds(config.getoption("--cpu-seconds")))
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     if cache := getattr(config, "cache", None):
         os.environ.setdefault("ROSETTAFORMER_EXPECTATIONS", str(cache.mkdir("expectations")))
@@ -37,6 +41,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", type=int, default=10, help="how many random configurations the soak test draws")
+    parser.addoption("--cpu-seconds", type=int, default=0, help="prints what the folders and this many of the costliest tests took")
     parser.addoption("--kills", type=int, default=1, help="how often a run is killed in a framework, which compiles anew every time")
 
 
@@ -61,3 +66,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if gpu and not _cuda():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Says it where pages could not be read in a browser."""
+    if any(browser.MISSING in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())):
+        terminalreporter.line(f"pages were not read in a browser, which is not installed: {browser.INSTALL}", yellow=True)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import FOUR, answerer
+from tiers import every
 
 from reference_numpy import TransformerConfig, parameters, preset
 from rosettaformer.conformance.case import Case
@@ -274,7 +275,7 @@ EMPTY: dict[str, tuple[Callable[..., Case], dict[str, tuple[type, tuple[int, ...
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("mode", every(2, ["eager", "compiled"]))
 @pytest.mark.parametrize("name", EMPTY)
 def test_an_empty_batch_gives_an_empty_answer(answer: Answer, name: str, mode: str) -> None:
     make, expected = EMPTY[name]

@@ -26,6 +26,7 @@ def conform(cases: list[Case], port: str, dtypes: Sequence[str], **options: Any)
     assert len(results) == sum(dtype in case.dtypes for case in cases for dtype in dtypes)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("port", "dtype"),
     [("torch", "float32"), *(pytest.param(port, dtype, marks=exhaustive) for port, dtype in (("torch", "bfloat16"), *FLOAT64))],

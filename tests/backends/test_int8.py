@@ -18,7 +18,8 @@ from rosettaformer.conformance.reference.orders import ORDERS, order
 from rosettaformer.conformance.reference.tolerance import Answer, expect, expectation
 
 SEARCHED = [case for case in of_components(all_cases(), SEARCHES) if not case.excluded]
-# Of ports that compile each of them anew; the others are exhaustive.
+# In the first tier; the ports that compile each of them anew take the others only in the last.
+REST = {"torch": pytest.mark.second, "tf": pytest.mark.exhaustive, "jax": pytest.mark.exhaustive}
 FEW = ("greedy_search/quick", "greedy_search/gpt2", "greedy_search/tied", "sample/plain", "beam_search/grouped_pre_norm")
 
 
@@ -163,11 +164,7 @@ def ratios(case: Case, got: dict[str, np.ndarray], ask: Answer) -> Iterator[tupl
 
 @pytest.mark.parametrize(
     ("name", "case"),
-    [
-        pytest.param(name, case, id=f"{case.id}-{name}", marks=() if name == "torch" or case.id in FEW else pytest.mark.exhaustive)
-        for case in SEARCHED
-        for name in PORTS
-    ],
+    [pytest.param(name, case, id=f"{case.id}-{name}", marks=() if case.id in FEW else REST[name]) for case in SEARCHED for name in PORTS],
 )
 def test_searches_are_the_reference_s(name: str, case: Case) -> None:
     """Tokens where they do not nearly tie, and scores: as near to int8 in float64 (the definition), and to the model itself in float64,
@@ -180,6 +177,7 @@ def test_searches_are_the_reference_s(name: str, case: Case) -> None:
             assert comparison.incomparable or comparison.excess <= 1, f"{ask.__name__}, {output}: {comparison.message}"
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("name", ["torch", "tf"])
 def test_compiled_is_eager(name: str) -> None:
     """JAX's searches are compiled above."""
@@ -189,6 +187,7 @@ def test_compiled_is_eager(name: str) -> None:
     np.testing.assert_allclose(eager["log_p_bn"], graph["log_p_bn"], atol=1e-2)
 
 
+@pytest.mark.second
 def test_a_program_of_torch_multiplies_without_python(monkeypatch: pytest.MonkeyPatch) -> None:
     backend, case = Backend("torch"), SEARCHED[0].at("float32")
     monkeypatch.setattr(backend.framework.compiler.config, "force_disable_caches", True)

@@ -106,6 +106,7 @@ def test_the_module_itself_conforms_in_float32(model: Any, file: Path) -> None:
     assert compare(tolerance.expect(_case(file, "float32"))["output"], own.astype(numpy_dtype("float32"))).excess <= 1
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("ports", "dtypes"),
     [pytest.param(("torch",), ("float32",), marks=pytest.mark.sample), pytest.param(PORTS, DTYPES, marks=pytest.mark.exhaustive)],

@@ -194,6 +194,7 @@ def test_evaluation_drops_nothing(backend: Backend, run: Any) -> None:
     assert found == still.loss(*batch())
 
 
+@pytest.mark.second
 def test_a_batch_without_labels_changes_nothing(run: Any) -> None:
     before, (source, target) = run.state(), (np.zeros_like(token) for token in batch())
     assert float(run.train_step(source, target)) == 0

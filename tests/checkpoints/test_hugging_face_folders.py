@@ -336,6 +336,7 @@ def memory_of(*arguments: object) -> int:
     return 1024 * int(subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
+@pytest.mark.second
 def test_converting_takes_the_memory_of_a_few_tensors(large: Path, tmp_path: Path) -> None:
     """A third of the file beside what the command takes anyway; there and back, each tensor alone."""
     size, small = (large / "model.safetensors").stat().st_size, folder_of(tmp_path / "small", GPT2)

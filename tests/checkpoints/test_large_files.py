@@ -41,6 +41,7 @@ def sparse(path: Path, tensors: dict[str, tuple[int, ...]], metadata: dict[str, 
     return path
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("name", ["w", "logits.bias", "source_embedding.table"])
 def test_a_sparse_tensor_of_forty_gigabytes_is_not_read(command: Forks, tmp_path: Path, name: str) -> None:
     shapes = {key: array.shape for key, array in random_parameters(CONFIG).items()} | {name: (FORTY // 400, 100)}

@@ -277,6 +277,7 @@ def _failures(seeds: dict[str, range], bases: Path, path: Path, command: Forks) 
 FAST = [name for name in KINDS if name not in WEIGHTS]
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("names", [FAST, pytest.param([*WEIGHTS], marks=pytest.mark.exhaustive)], ids=["fast", "slow"])
 def test_unmutated_files_are_read(names: list[str], bases: Path, tmp_path: Path, command: Forks) -> None:
     for name in names:

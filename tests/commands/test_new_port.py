@@ -26,8 +26,10 @@ LAYER_NORM = [case for case in all_cases() if case.id in ("layer_norm/small_vari
 
 
 # The ordinary tests run the templates whose processes start in a second.
-TEMPLATES = [pytest.param(kind, marks=pytest.mark.exhaustive if kind in ("keras", "flax") else ()) for kind in KINDS]
-COMMANDS = [pytest.param(kind, marks=pytest.mark.exhaustive if kind in NEEDS else ()) for kind in KINDS]
+SLOW = {"torch": pytest.mark.second} | dict.fromkeys(("keras", "flax"), pytest.mark.exhaustive)
+TEMPLATES = [pytest.param(kind, marks=SLOW.get(kind, ())) for kind in KINDS]
+COMMANDS = [pytest.param(kind, marks=pytest.mark.exhaustive if kind in NEEDS else ()) for kind in KINDS if kind != "numpy"]
+COMMANDS.append(pytest.param("numpy", marks=pytest.mark.second))
 
 
 def _recommended(text: str) -> list[list[str]]:

@@ -85,6 +85,7 @@ def test_some_planted_differences_are_found_in_their_layers(name: str, tmp_path:
     _planted(name, tmp_path)
 
 
+@pytest.mark.second
 def test_what_drops_at_random_in_training_is_not_comparable(tmp_path: Path) -> None:
     report = compared("conv_torch.py:Net", "planted.py:Random", *IMAGE, "--no-gradients", code=0, folder=tmp_path)
     assert "something random is active in training" in report["steps"]["sgd"]["not comparable"]
@@ -96,12 +97,14 @@ TOKENS = ("--input", "ids: b=3 t=7 int64 <19")
 ROWS = ("--input", "x: b=4 d=5 float32")
 
 
+@pytest.mark.second
 def test_layers_of_one_name_are_one_whatever_their_class(tmp_path: Path) -> None:
     report = compared("foreign_torch.py:Small", "foreign_torch.py:stock", *TOKENS, code=0, folder=tmp_path)
     assert report["verdict"] == "equal"
     assert {"left": "norm", "right": "norm", "how": "name"} in report["layers_matched"]
 
 
+@pytest.mark.second
 def test_a_row_of_the_table_may_have_one_name_twice(tmp_path: Path) -> None:
     table = tmp_path / "table.toml"
     table.write_text('"norm" = "norm"\n')
@@ -109,24 +112,28 @@ def test_a_row_of_the_table_may_have_one_name_twice(tmp_path: Path) -> None:
     assert {"left": "norm", "right": "norm", "how": "renamed"} in report["layers_matched"]
 
 
+@pytest.mark.second
 def test_a_tie_that_cannot_be_carried_is_said() -> None:
     left, right = MODELS / "foreign_torch.py:Small", MODELS / "foreign_torch.py:tied"
     said = refused("compare", left, right, *TOKENS, "-q")
     assert "the right side has one tensor for token.weight and head.weight, and the other side two" in said
 
 
+@pytest.mark.second
 def test_numbers_of_another_shape_are_no_divergence(tmp_path: Path) -> None:
     report = compared("foreign_torch.py:Small", "foreign_torch.py:row", *TOKENS, *FORWARD, code=1, folder=tmp_path)
     assert first(report) == ("up", "down")
     assert next(row for row in report["layers"] if row["left"] == "position")["verdict"] == "equal"
 
 
+@pytest.mark.second
 def test_functions_that_close_over_layers_have_the_weights_that_are_carried(tmp_path: Path) -> None:
     assert compared("foreign_torch.py:Closure", "foreign_torch.py:Closure", *ROWS, code=0, folder=tmp_path)["verdict"] == "equal"
     report = compared("foreign_torch.py:Closure", "foreign_torch.py:other_closure", *ROWS, *FORWARD, code=1, folder=tmp_path)
     assert first(report) == ("parts.down", "")
 
 
+@pytest.mark.second
 def test_what_has_no_float64_is_judged_in_float32(tmp_path: Path) -> None:
     models = "foreign_torch.py:Fixed", "foreign_torch.py:Fixed"
     report = compared(*models, *ROWS, code=0, folder=tmp_path)
@@ -173,6 +180,7 @@ def _of_side(side: Any, values: dict[str, np.ndarray] | None, inputs: dict[str, 
     return side.values(), side.run(inputs, "float64")[-1].outputs[0]
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("file", ["conv_nnx.py", "conv_linen.py"])
 def test_a_convolutional_network_in_torch_and_flax_is_equal(file: str, tmp_path: Path) -> None:
     pytest.importorskip("flax")
@@ -215,6 +223,7 @@ def test_a_side_that_flattens_channels_first_is_seen(tmp_path: Path) -> None:
     assert any("flatten in the same order" in note for note in report["notes"])
 
 
+@pytest.mark.second
 def test_a_residual_network_in_torch_and_keras_is_equal(tmp_path: Path) -> None:
     pytest.importorskip("keras")
     report = compared("resnet_torch.py:net", "resnet_keras.py:ResNet", *LARGE, code=0, folder=tmp_path)
@@ -249,6 +258,7 @@ def test_a_folder_of_hugging_face_is_equal_in_torch_and_jax(family: str, tmp_pat
     assert found.out.startswith("equal"), found.out
 
 
+@pytest.mark.second
 def test_concatenated_channels_are_followed(tmp_path: Path) -> None:
     """All axes of up.conv's input have 16 elements, so that no shape tells which are the channels."""
     pytest.importorskip("flax")
@@ -259,6 +269,7 @@ def test_concatenated_channels_are_followed(tmp_path: Path) -> None:
     assert first(report) == ("up.up", "up.conv")
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(("right", "code"), [("Net", 0), ("narrow", 1)])
 def test_a_layer_that_pads_itself_is_compared_as_it_runs(right: str, code: int, tmp_path: Path) -> None:
     pytest.importorskip("flax")
@@ -272,6 +283,7 @@ def test_a_layer_that_pads_itself_is_compared_as_it_runs(right: str, code: int, 
 # layers in private attributes; components of ports
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(("right", "code"), [("Net", 0), ("far", 1)])
 def test_layers_in_private_attributes_are_seen(right: str, code: int, tmp_path: Path) -> None:
     pytest.importorskip("keras")
@@ -282,6 +294,7 @@ def test_layers_in_private_attributes_are_seen(right: str, code: int, tmp_path: 
     assert first(report) == ("_blocks.0._norm",) if code else report["first"] is None
 
 
+@pytest.mark.second
 def test_a_port_s_component_is_called_with_its_own_arguments(tmp_path: Path) -> None:
     """The tutorial's layers have other argument names, a mask in another polarity and all projections in one parameter."""
     report = compared("../ports/torch_nn_transformer.py", "../ports/tutorial.py", "--component", "encoder_layer", code=0, folder=tmp_path)
@@ -291,6 +304,7 @@ def test_a_port_s_component_is_called_with_its_own_arguments(tmp_path: Path) -> 
     assert {"input x_btd", "self_attention.query.kernel", "feed_forward.output.bias"} <= names
 
 
+@pytest.mark.second
 def test_mistakes_of_a_hand_written_port_are_found_in_their_layers(tmp_path: Path) -> None:
     """handwritten_torch.py says of itself what they are."""
     ports = [f"../ports/handwritten_torch{end}.py" for end in ("_correct", "")]
@@ -323,6 +337,7 @@ def test_components_of_correct_ports_are_equal(left: str, right: str, component:
     assert found.out.count("agree to rounding") == 4, found.out
 
 
+@pytest.mark.second
 def test_weights_of_a_file_are_given_to_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(MODELS))
     from private_torch import Net
@@ -344,6 +359,7 @@ def test_a_missing_framework_ends_with_3_and_says_how_to_install_it(tmp_path: Pa
     assert "pip install -e '.[torch]'" in found.err
 
 
+@pytest.mark.second
 def test_what_is_found_before_a_side_ends_is_not_lost(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     found = invoke("compare", MODELS / "conv_torch.py:Net", MODELS / "planted.py:Mortal", *IMAGE, "-q", "--json", report)
@@ -392,6 +408,7 @@ def test_a_side_that_fails_is_one_message(left: str, right: str, options: tuple[
     assert said in " ".join(refused("compare", MODELS / left, MODELS / right, *options).split())
 
 
+@pytest.mark.second
 @pytest.mark.sample
 def test_a_side_whose_process_ends_is_one_message() -> None:
     assert "exit code 7" in refused("compare", MODELS / "conv_torch.py:Net", MODELS / "planted.py:Crash", *IMAGE)

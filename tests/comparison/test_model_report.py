@@ -73,6 +73,7 @@ def held(page: str) -> dict[str, Any]:
     return dict(json.loads(found))
 
 
+@pytest.mark.second
 def test_attention_is_that_of_transformers(encoder: Any) -> None:
     model, _, page, numbers = encoder
     wanted = torch.stack(theirs(model, numbers).attentions)[:, 0].numpy()
@@ -92,6 +93,7 @@ def test_attention_is_that_of_transformers(encoder: Any) -> None:
         assert 0 < largest.max() < 4
 
 
+@pytest.mark.second
 def test_layers_are_those_of_transformers_and_their_errors_plain_numpys(encoder: Any) -> None:
     model, _, _, numbers = encoder
     hidden = torch.stack(theirs(model, numbers).hidden_states)[:, 0].numpy()
@@ -121,6 +123,7 @@ def config_of(numbers: dict[str, Any]) -> Any:
     return TransformerConfig.from_dict(numbers["config"])
 
 
+@pytest.mark.second
 def test_the_matrix_is_that_of_the_check(encoder: Any) -> None:
     _, _, page, numbers = encoder
     matrix = numbers["matrix"]
@@ -133,6 +136,7 @@ def test_the_matrix_is_that_of_the_check(encoder: Any) -> None:
     assert numbers["verdict"] in page and f"{matrix['compared']} outputs compared, 0 failed" in page
 
 
+@pytest.mark.second
 def test_loss_and_gradient_norm_are_those_of_autograd(decoder: Any) -> None:
     model, _, page, numbers = decoder
     ids = torch.tensor(numbers["inputs"]["target"])
@@ -153,6 +157,7 @@ def test_loss_and_gradient_norm_are_those_of_autograd(decoder: Any) -> None:
     assert "every step has the text as its batch" in page and "20 float32 runs" in page
 
 
+@pytest.mark.second
 def test_figures_are_pictures_and_numbers(encoder: Any) -> None:
     _, folder, _, numbers = encoder
     files = {path.name for path in (folder / "figures").iterdir()}
@@ -217,6 +222,7 @@ def test_bad_input_is_one_message_before_any_work(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.second
 def test_a_run_shows_what_it_recorded(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(run, "--steps", "6", "--validate-every", "3")
@@ -263,6 +269,7 @@ def test_a_long_text_is_cut_and_that_is_said(tmp_path: Path) -> None:
     assert re.fullmatch(r"the first 64 of \d{3} target tokens are read", subject.notes[0])
 
 
+@pytest.mark.second
 def test_the_page_is_one_file_that_names_nothing_outside(encoder: Any) -> None:
     page = encoder[2]
     assert names_nothing_outside(re.sub(r'href="#.*?"', "", page))
@@ -287,6 +294,7 @@ def reading(browser: Any) -> list[list[str]]:
     return [[cell.get_property("textContent") for cell in row.find_elements("css selector", "th, td")] for row in rows]
 
 
+@pytest.mark.second
 def test_keys_choose_a_head_and_a_weight(browser: Any, encoder: Any) -> None:
     from selenium.webdriver.common.keys import Keys
 

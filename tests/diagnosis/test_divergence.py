@@ -165,6 +165,7 @@ def test_a_component_that_fails_within_one_that_agrees_is_no_divergence(written:
     assert row.message.endswith("but what is around it agrees: the port divides the work otherwise")
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("mistake", "path"),
     [("cross query", "decoder.layers.0"), ("raises", "decoder.layers.0.feed_forward"), ("float32 positions", ""), ("halves", "")],
@@ -207,6 +208,7 @@ def test_without_the_names_what_has_the_canonical_ones_is_shown_and_the_rest_is_
     assert {"source_embedding", "encoder.layers.1.feed_forward_norm", "logits"} <= set(found.untraced)
 
 
+@pytest.mark.second
 def test_a_port_that_crashes_is_known_as_far_as_it_came(written: Write) -> None:
     found = diverged(written("torch", "crashes"), WHOLE, "float64")
     assert found.problem == "crash: the port's process ended with signal 11"
@@ -218,6 +220,7 @@ def test_a_port_that_crashes_is_known_as_far_as_it_came(written: Write) -> None:
     assert "decoder.layers.1" in found.untraced
 
 
+@pytest.mark.second
 def test_a_port_that_hangs_is_known_as_far_as_it_came(written: Write) -> None:
     found = diverged(written("torch", "hangs"), WHOLE, "float64", limit=5)
     assert found.problem == "hang: no answer within 5 s"
@@ -225,6 +228,7 @@ def test_a_port_that_hangs_is_known_as_far_as_it_came(written: Write) -> None:
     assert found.first.path == "decoder.layers.0.feed_forward"
 
 
+@pytest.mark.second
 def test_a_process_that_ends_in_some_runs_does_not_end_the_search(written: Write) -> None:
     found = diverged(written("torch", "crashes when forced"), WHOLE, "float64")
     assert (found.first, found.problem, len(found.rows)) == (None, "", 32)
@@ -251,6 +255,7 @@ def _backward(port: str, case: str, dtype: str) -> Backward:
         return backward(worker, divergence(worker, CASES[case], dtype), CASES[case])
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("port", "case", "dtype"),
     [
@@ -272,6 +277,7 @@ def test_the_gradients_of_our_own_ports_do_not_diverge(port: str, case: str, dty
     assert found.rows[-1].path == "source_embedding"
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("kind", "dtype", "path", "words"),
     [

@@ -11,6 +11,7 @@ from expectations import all_by_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import COMPONENTS, random_case
+from tiers import every
 
 from reference_numpy import attention, dropout, feed_forward, layers, normalization, stacks
 from rosettaformer.conformance.case import Case
@@ -81,7 +82,7 @@ def test_a_correct_port_gets_none(component: str) -> None:
     assert describe(cases, [components.answer(case) for case in cases], clean=clean) == []
 
 
-@pytest.mark.parametrize("component", FORWARD)
+@pytest.mark.parametrize("component", every(3, FORWARD))
 @pytest.mark.parametrize("size", [pytest.param(1e-3, marks=pytest.mark.sample), *(
     pytest.param(size, marks=pytest.mark.exhaustive) for size in (1e-11, 1e-9, 1e-7, 1e-3, 0.1, 10.0))])  # fmt: skip
 def test_noise_gets_none_that_says_all_of_the_output(component: str, size: float) -> None:
@@ -106,6 +107,7 @@ def test_noise_gets_none_that_says_all_of_the_output(component: str, size: float
         assert part < 1 or {one.kind for one in found} <= {"rounding"}
 
 
+@pytest.mark.second
 @few
 @given(SEEDS, st.sampled_from(COMPONENTS), st.sampled_from([1e-10, 1e-6, 1e-2, 1.0]))
 def test_noise_on_random_configurations_gets_none(seed: int, component: str, size: float) -> None:
@@ -140,7 +142,7 @@ def _bfloat16(value: np.ndarray) -> np.ndarray:
     return value.astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.exhaustive if name.startswith("over") else ()) for name in PLANTS])
+@pytest.mark.parametrize("name", every(3, PLANTS))
 @few
 @given(SEEDS, st.sampled_from(["layer_norm", "feed_forward", "multi_head_attention", "encoder_layer", "decoder_layer", "transformer"]))
 def test_a_planted_relation_is_found_on_random_configurations(name: str, seed: int, component: str) -> None:
@@ -153,6 +155,7 @@ def test_a_planted_relation_is_found_on_random_configurations(name: str, seed: i
     assert any(words in one.sentence for one in found), found
 
 
+@pytest.mark.second
 @few
 @given(SEEDS)
 def test_the_first_positions_alone_are_wrong(seed: int) -> None:
@@ -248,6 +251,7 @@ def _plain(case: Case, inputs: Any = None) -> Case:
     return case if inputs is None else dataclasses.replace(case, inputs=inputs)
 
 
+@pytest.mark.second
 def test_nan_in_the_rows_that_are_padding() -> None:
     def nan(case: Case, value: np.ndarray) -> np.ndarray:
         padding = case.inputs["target"] == case.config.padding_id

@@ -31,6 +31,7 @@ EVERY = 16  # of the settings one in so many is in the first tier
 one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that take minutes
 
 
+@pytest.mark.second
 @one_process
 @pytest.mark.parametrize(
     "ids",
@@ -70,6 +71,7 @@ def _under_a_condition(mistake: Any) -> Search:
     return Search(Hypotheses(cases, DEFECTS.values(), SETTINGS.values()), answers)
 
 
+@pytest.mark.second
 def test_what_goes_wrong_under_a_condition_is_named_and_what_no_alteration_does_is_not() -> None:
     named = _under_a_condition(DEFECTS["FFN5"])
     assert named.explain() == []
@@ -80,6 +82,7 @@ def test_what_goes_wrong_under_a_condition_is_named_and_what_no_alteration_does_
         assert _under_a_condition(mutation.larger(place, factor)).where_failing() == []
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.sample), pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_mistake_that_the_catalogue_does_not_have_gets_no_name(count: int) -> None:
     assert mutation.false_names(count) == []
@@ -104,6 +107,7 @@ def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same
     assert id_ in named or (named and named <= DEFECTS.keys())
 
 
+@pytest.mark.second
 def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separate_them() -> None:
     candidates = mutation.hypotheses("transformer", "float64")
     search = Search(candidates, mutation.as_port((DEFECTS["ATT13"],), candidates.probes))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from browser import brightness, offline, prefer, violations, visited, wide
 from selenium.webdriver.common.keys import Keys
+from tiers import every
 
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS
@@ -29,17 +30,7 @@ KINDS = ("index.html", "glossary.html", "components/index.html", "components/lay
          "defects/index.html", "defects/MHA11.html", "models/index.html", "models/bert.html", "tutorials/index.html",
          "tutorials/add-a-backend.html", "tutorials/the-port-file.html")  # fmt: skip
 WIDTHS = (1440, 768, 390)
-pytestmark = pytest.mark.xdist_group("guide")  # built once
-
-
-@pytest.fixture(scope="session")
-def guide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, as the command writes it."""
-    out = tmp_path_factory.mktemp("guide") / "site"
-    command = [sys.executable, "-m", "rosettaformer", "guide", "--out", str(out)]
-    made = subprocess.run(command, capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
-    return out
+pytestmark = pytest.mark.xdist_group("guide")  # measured and built once
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +110,15 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     assert sorted(site.dangling(tmp_path)) == [("a/b.html", "gone.html"), ("index.html", "a/b.html#here"), ("index.html", "c.png")]
 
 
+@pytest.mark.second
+def test_the_command_measures_and_writes_the_same_pages(guide: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rosettaformer", "guide", "--out", str(tmp_path / "site")]
+    made = subprocess.run(command, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    pages = [{file.relative_to(folder).as_posix() for file in folder.rglob("*")} for folder in (guide, tmp_path / "site")]
+    assert pages[0] == pages[1]
+
+
 def test_a_folder_of_other_files_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("all of it")
     made = subprocess.run([sys.executable, "-m", "rosettaformer", "guide", "--out", str(tmp_path)], capture_output=True, text=True)
@@ -132,21 +132,24 @@ def test_a_folder_of_other_files_is_not_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "query, path",
-    [
-        ("nn.LayerNorm", "components/layer_norm.html"),
-        ("keras.layers.LayerNormalization", "components/layer_norm.html"),
-        ("nnx.LayerNorm", "components/layer_norm.html"),
-        ("F.scaled_dot_product_attention", "components/scaled_dot_product_attention.html"),
-        ("MHA11", "defects/MHA11.html"),
-        ("bert", "models/bert.html"),
-        ("check", "tutorials/index.html"),
-        ("port file", "tutorials/the-port-file.html"),
-        ("tolerance", "tutorials/port-pytorch.html"),
-        ("many heads", "tutorials/port-keras.html"),
-        ("cotangent", "glossary.html"),
-        ("keep", "components/keep.html"),
-        ("a whole encoder layer", "translate/numpy-to-keras.html"),
-    ],
+    every(
+        4,
+        [
+            ("nn.LayerNorm", "components/layer_norm.html"),
+            ("keras.layers.LayerNormalization", "components/layer_norm.html"),
+            ("nnx.LayerNorm", "components/layer_norm.html"),
+            ("F.scaled_dot_product_attention", "components/scaled_dot_product_attention.html"),
+            ("MHA11", "defects/MHA11.html"),
+            ("bert", "models/bert.html"),
+            ("check", "tutorials/index.html"),
+            ("port file", "tutorials/the-port-file.html"),
+            ("tolerance", "tutorials/port-pytorch.html"),
+            ("many heads", "tutorials/port-keras.html"),
+            ("cotangent", "glossary.html"),
+            ("keep", "components/keep.html"),
+            ("a whole encoder layer", "translate/numpy-to-keras.html"),
+        ],
+    ),
 )
 def test_the_search_leads_there_by_keyboard(driver: Any, guide: Path, query: str, path: str) -> None:
     with visited(driver, guide / "models" / "index.html"):
@@ -261,7 +264,7 @@ def test_light_and_dark(driver: Any, guide: Path) -> None:
     prefer(driver, "light")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", every(3, KINDS))
 def test_no_page_is_wider_than_its_window_and_axe_finds_no_violation(driver: Any, guide: Path, kind: str) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(prefer, driver, "light")
@@ -287,6 +290,7 @@ def shown(driver: Any) -> list[str]:
 # ---- what the pages quote is run
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     "name", ["gpt2", pytest.param("bert", marks=pytest.mark.exhaustive), pytest.param("transformer", marks=pytest.mark.exhaustive)]
 )

@@ -14,13 +14,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from browser import offline, wide
+from made_up_run import made_up
 
 from reference_numpy import TransformerConfig, layout
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.reference.components import OWN, VJP, function_of
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.result import Result
-from rosettaformer.guide import build, components, site
+from rosettaformer.guide import components, site
 from rosettaformer.guide.components import equations, facts, prose, sites
 from rosettaformer.guide.components.alignment import aligned, orders
 from rosettaformer.guide.components.arguments import arguments, cases_of, errors, letters_of
@@ -213,18 +212,8 @@ def test_the_weight_tables_are_the_ports_own(port: str) -> None:
     assert facts.table(port) == importlib.import_module(f"impl_{port}.weights").TABLE
 
 
-def run() -> build.Run:
-    """Made-up results: two cases of each of three components."""
-    names = ("layer_norm", "layer_norm_vjp", "multi_head_attention")
-    results = [
-        Result(f"{name}-{i}", name, port, dtype, "cpu", "eager", "pass", ratio=0.5 + i, noise=1e-7 * (i + 1))
-        for name in names for dtype in ("float64", "float32") for port in ("torch", "tf", "jax") for i in range(2)
-    ]  # fmt: skip
-    return build.Run(Summary(results))
-
-
 def test_the_figures_are_those_of_the_run() -> None:
-    summary = run().summary
+    summary = made_up().summary
     found = facts.figures(summary, "layer_norm")
     assert [(one.dtype, one.port) for one in found] == [(d, p) for d in ("float64", "float32") for p in ("torch", "tf", "jax")]
     for one in found:
@@ -311,7 +300,7 @@ def test_prose_keeps_terms_in_the_line_and_gives_equations_one_of_their_own() ->
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site with the pages of components, and empty ones for what they link to."""
     out = tmp_path_factory.mktemp("guide") / "site"
-    made = list(components.pages(run()))
+    made = list(components.pages(made_up()))
     around = [site.Page("index.html", "Home", "section.html.jinja", {"lead": ""})]
     around += [site.Page(f"{name}/index.html", name, "section.html.jinja", {"lead": ""}) for name in site.SECTIONS if name != "components"]
     around += [site.Page(f"defects/{defect.id}.html", defect.id, "section.html.jinja", {"lead": ""})
@@ -350,6 +339,7 @@ def test_no_markup_is_shown_as_text(folder: Path) -> None:
         assert not re.search(r"</?span|class=\"\w+\"", parser.text), file.name
 
 
+@pytest.mark.second
 def test_pages_say_what_the_cases_give_and_how_many_are_core(folder: Path) -> None:
     text = (folder / "components/multi_head_attention.html").read_text(encoding="utf-8")
     cases = cases_of()["multi_head_attention"]
@@ -360,7 +350,7 @@ def test_pages_say_what_the_cases_give_and_how_many_are_core(folder: Path) -> No
 
 
 def test_native_names_find_their_component() -> None:
-    found = {page.path: page.names for page in components.pages(run())}
+    found = {page.path: page.names for page in components.pages(made_up())}
     for name, component in {
         "nn.LayerNorm": "layer_norm", "keras.layers.LayerNormalization": "layer_norm", "nnx.LayerNorm": "layer_norm",
         "F.scaled_dot_product_attention": "scaled_dot_product_attention", "torch.nn.MultiheadAttention": "multi_head_attention",
@@ -373,6 +363,7 @@ def test_native_names_find_their_component() -> None:
     assert ("key_value_heads", "#key_value_heads") in found["components/config.html"]
 
 
+@pytest.mark.second
 def test_no_equation_is_cut_off(folder: Path) -> None:
     script = """return [...document.querySelectorAll(".equation > math")].filter(math => {
       const box = math.parentElement, leaves = [...math.querySelectorAll("mi, mo, mn")];

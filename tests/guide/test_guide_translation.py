@@ -25,12 +25,7 @@ from rosettaformer.guide.translation.table import FRAMEWORKS, SECTIONS, Cell, Ro
 
 HOUSE = Path(__file__).resolve().parents[2]
 ROWS = {row.id: row for row in rows()}
-
-
-@pytest.fixture(scope="module")
-def measured() -> Measured:
-    """Everything that the pages show, executed once: a failing snippet fails here, with its name."""
-    return measurement.measure()
+pytestmark = pytest.mark.xdist_group("guide")  # measured once
 
 
 def test_every_snippet_is_executed_and_has_a_value(measured: Measured) -> None:
@@ -107,6 +102,7 @@ def keras_name(name: str) -> str:
     return ".".join([*(KERAS.get(part, part) for part in module.split(".")), last])
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("framework", ["keras", "flax"])
 def test_the_whole_layer_that_is_written_is_the_encoder_layer(framework: str, tmp_path: Path) -> None:
     code = ROWS["whole-layer"].cells[framework].code.partition("\nlayer = ")[0]

@@ -191,6 +191,7 @@ def write_folders(place: Path) -> dict[str, Path]:
     return {"inspect": gpt2, "generate": gpt2, **encoders, "check": gpt2, "convert": gpt2}
 
 
+@pytest.mark.second
 def test_commands_on_folders_run(tmp_path: Path) -> None:
     """check runs torch alone in one dtype: `test_check_checkpoint` runs the others."""
     pytest.importorskip("torch")
@@ -264,6 +265,7 @@ def test_what_the_readme_quotes_of_a_diagnosis_is_what_the_session_shows() -> No
     assert any(quoted.text in block.text for block in section("docs/porting.md", "A session", "console"))
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("full", FULL)
 def test_a_new_port_is_checked_diagnosed_and_explained(full: bool, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -272,6 +274,7 @@ def test_a_new_port_is_checked_diagnosed_and_explained(full: bool, folder: Path,
         run(as_run(line, full), tmp_path)
 
 
+@pytest.mark.second
 def test_the_port_that_it_prints_fails_where_its_deviations_say_and_nowhere_else(folder: Path) -> None:
     """A failure that is not declared, or a declared one that does not fail, would be exit code 1."""
     pytest.importorskip("torch")
@@ -284,6 +287,7 @@ def test_the_port_that_it_prints_fails_where_its_deviations_say_and_nowhere_else
     assert (folder / "results.xml").exists() and (folder / "report.html").exists()
 
 
+@pytest.mark.second
 def test_its_pytest_example_runs_with_its_deviations_file(folder: Path) -> None:
     pytest.importorskip("torch")
     python = shlex.quote(sys.executable)

@@ -6,6 +6,7 @@ import pytest
 from session import CONSOLE, PAGE, masked, replayed, steps
 
 
+@pytest.mark.second
 def test_the_session_prints_what_it_shows(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     page = PAGE.read_text()

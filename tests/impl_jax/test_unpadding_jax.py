@@ -119,6 +119,7 @@ def test_masks_that_are_given_say_what_lies_flat() -> None:
         compiled(model, least=0)(soft, target, mask_bs[:, 1:])
 
 
+@pytest.mark.second
 def test_rows_of_padding_are_zeros_also_where_nothing_lies_flat() -> None:
     source, target = cases.tokens("mixed", MIXED)
     model = loaded(MIXED)
@@ -148,6 +149,7 @@ def test_a_shape_has_a_program_for_each_length_that_saves_something_and_for_the_
     assert 4 <= graphs(call) <= unpadding.STEPS
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("variant", [pytest.param((CONFIG, RECIPE), marks=pytest.mark.exhaustive), (UNTIED, FULL)], ids=["tied", "parts"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_steps_without_padding_are_the_reference_s_and_a_resumed_run_goes_on_bit_for_bit(device: str, variant: tuple[Any, Any]) -> None:

@@ -30,6 +30,7 @@ from impl_torch.programs.unpadding import unpadded  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("padding_id", [0, None])
 def test_one_graph_serves_every_batch_and_every_length(padding_id: int | None) -> None:
     torch.compiler.reset()

@@ -142,6 +142,7 @@ def test_rows_stay_without_padding_or_where_hooks_see_them() -> None:
     assert seen == [(2, 16, CONFIG.model_width)]
 
 
+@pytest.mark.second
 def test_one_graph_serves_every_number_of_tokens() -> None:
     model = model_of(CONFIG, draw_parameters(CONFIG, 0))
     counters.clear()
@@ -157,7 +158,7 @@ CUDA = [pytest.param("cuda", compiles, marks=pytest.mark.gpu) for compiles in (F
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-@pytest.mark.parametrize(("device", "compiles"), [("cpu", False), ("cpu", True), *CUDA])
+@pytest.mark.parametrize(("device", "compiles"), [("cpu", False), pytest.param("cpu", True, marks=pytest.mark.second), *CUDA])
 def test_a_run_is_the_same_with_and_without_padding(device: str, compiles: bool, microbatches: int) -> None:
     """On a GPU: tokens that the host finds and the device is given, and its kernels forward and backward."""
     recipe, states = PAPER.replace(warmup=10, microbatches=microbatches), []
@@ -173,7 +174,7 @@ def test_a_run_is_the_same_with_and_without_padding(device: str, compiles: bool,
         np.testing.assert_allclose(array, states[1][name], rtol=1e-6, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.second)])
 def test_random_masks_of_flat_tokens_follow_from_seed_and_step(compiles: bool) -> None:
     config, runs = CONFIG.replace(dropout_rate=0.3), []
     batches = [(ragged(seed, (16, 3)), ragged(seed, lengths)) for seed, lengths in enumerate([(4, 9), (16, 1), (0, 0), (16, 12)])]
@@ -187,6 +188,7 @@ def test_random_masks_of_flat_tokens_follow_from_seed_and_step(compiles: bool) -
     assert counters["stats"]["unique_graphs"] == int(compiles)
 
 
+@pytest.mark.second
 def test_one_graph_does_not_take_a_single_token_for_all_numbers() -> None:
     model = model_of(CONFIG, draw_parameters(CONFIG, 0))
     graph = compiled(model, 0)

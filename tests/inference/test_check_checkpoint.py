@@ -107,6 +107,7 @@ def test_a_folder_of_hugging_face_conforms(make: Callable[[Any], Any], component
     assert len(names) == sum(components.values())
 
 
+@pytest.mark.second
 def test_what_a_port_fixes_and_the_checkpoint_has_is_said(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     config = preset("gpt2_small", **TINY, decoder_layers=1, max_positions=20)

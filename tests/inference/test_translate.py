@@ -52,6 +52,7 @@ def learned(run: Path) -> list[str]:
     return [strings[length] for length in (4, 3, 2, 1)]
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("arguments", [(), ("--beam", 3), ("--beam", 2, "--alpha", 0), ("--checkpoint", "average")])
 def test_lines_in_lines_out(run: Path, learned: list[str], arguments: tuple[object, ...]) -> None:
     """Every line has its answer, in order; empty lines stay empty; any line end will do, and none at the end."""
@@ -204,6 +205,7 @@ def test_folders_without_a_model(run: Path, tmp_path: Path) -> None:
     assert "has another config than the run" in errors
 
 
+@pytest.mark.second
 def test_the_other_commands_read_a_runs_checkpoint(run: Path) -> None:
     file = run / "checkpoints" / "step-00000400" / "model.safetensors"
     assert json.loads(command("inspect", file, "--json").out)["format"] == "canonical"

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
+from tiers import every
 
 from rosettaformer.conformance.case import Case, numpy_dtype
 from rosettaformer.conformance.cases import all_cases
@@ -188,7 +189,7 @@ OF_SMALL_TABLES = {"source_segment_embedding.table.largest"}
 EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.exhaustive) for case in all_by_id().values()]
 
 
-@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize("case", every(3, EVERY))
 def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_are_wrong(case: Case) -> None:
     """Batches of no rows are empty. Parts of gradients in half-precision dtypes may show nothing, and so may the largest number of a small
     table of random ones; no output of a forward component does.

@@ -11,6 +11,7 @@ import mutation
 import numpy as np
 import pytest
 from expectations import all_by_id
+from tiers import every
 
 from reference_numpy.beams import Beam
 from rosettaformer.conformance import runner
@@ -53,7 +54,7 @@ class Margins(Chooser):
         return stops(live, kept)
 
 
-@pytest.mark.parametrize("case_id", SEARCHES)
+@pytest.mark.parametrize("case_id", every(4, SEARCHES))
 def test_no_choice_of_a_search_is_near_a_tie(case_id: str) -> None:
     margins = Margins()
     components.answer(CASES[case_id], chosen_by(margins))
@@ -111,6 +112,7 @@ def test_a_strategy_is_a_mapping_of_plain_values() -> None:
     json.dumps(case_files.row_of(CASES["decode_in_steps/prompt_first"]))
 
 
+@pytest.mark.second
 def test_ports_that_fix_a_config_have_the_cases_too() -> None:
     for fixed in (
         {"padding_id": 0},
@@ -130,6 +132,7 @@ def test_a_port_of_functions_answers_every_case_in_another_process() -> None:
     assert len(rows) == len(CASES)
 
 
+@pytest.mark.second
 def test_vectors_hold_the_cases(tmp_path: Path) -> None:
     chosen = [CASES[case_id] for case_id in ("decode_in_steps/prompt_first", "truncate/all", "draw/some", "beam_search/two_tokens")]
     golden.export(tmp_path / "vectors", chosen)

@@ -222,6 +222,7 @@ def _differ(case_id: str, one: str, other: str, dtype: str) -> bool:
     return False
 
 
+@pytest.mark.second
 def test_no_two_defects_are_the_same_alteration() -> None:
     claiming: dict[str, list[str]] = {id_: [] for id_ in OBSERVABLE}
     for case_id, id_ in CLAIMS:

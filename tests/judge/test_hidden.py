@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tiers import every
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.cases import all_cases, fitted
@@ -73,18 +74,21 @@ def test_whatever_contains_the_norm_shows_nothing_of_it(config: dict[str, object
 
 @pytest.mark.parametrize(
     "config",
-    [
-        SIZES,
-        SIZES | {"epsilon": 1e-12},
-        {"epsilon": 1e-3},
-        {"heads": 1, "key_value_heads": 1},
-        {"encoder_layers": 1, "decoder_layers": 1},
-        {"norm_placement": "pre"},
-        {"padding_id": None},
-        {"decoder_layers": 0},
-        {"activation": "gelu_erf", "feed_forward_width": 4},
-        {"attention_bias": False, "output_bias": False, "share_embeddings": True, "source_vocabulary": 17},
-    ],
+    every(
+        3,
+        [
+            SIZES,
+            SIZES | {"epsilon": 1e-12},
+            {"epsilon": 1e-3},
+            {"heads": 1, "key_value_heads": 1},
+            {"encoder_layers": 1, "decoder_layers": 1},
+            {"norm_placement": "pre"},
+            {"padding_id": None},
+            {"decoder_layers": 0},
+            {"activation": "gelu_erf", "feed_forward_width": 4},
+            {"attention_bias": False, "output_bias": False, "share_embeddings": True, "source_vocabulary": 17},
+        ],
+    ),
 )
 def test_what_models_have_hides_nothing(config: dict[str, object]) -> None:
     assert reasons(config, "layer_norm", "multi_head_attention", "feed_forward", "encoder_layer", "decoder_layer", "transformer") == {}

@@ -268,6 +268,7 @@ def test_a_tutorial_is_one_file() -> None:
     }
 
 
+@pytest.mark.second
 def test_the_documents_example_differs_where_it_says(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
@@ -283,6 +284,7 @@ def test_the_documents_example_differs_where_it_says(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.second
 def test_the_documents_port_of_many_configs_differs_nowhere(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
@@ -321,6 +323,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("mistake", "first", "dtype"),
     [
@@ -486,6 +489,7 @@ def keras_outer(config: Any, dtype: str, calls: list[str]) -> Any:
     return Outer()
 
 
+@pytest.mark.second
 def test_not_covered_within_a_keras_layer_is_its_own_words(tmp_path: Any) -> None:
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("tensorflow is not installed")
@@ -535,6 +539,7 @@ def linen(tmp_path: Any) -> Any:
     return write
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("mistake", "first", "last"),
     [

@@ -111,6 +111,7 @@ def test_a_port_that_dies_while_its_fork_holds_the_pipes_is_a_crash_at_once(tmp_
     assert not _marked(mark)
 
 
+@pytest.mark.second
 def test_a_port_that_takes_no_question_hangs_until_the_limit(tmp_path: Path) -> None:
     text = "def before(case): threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGSTOP)).start()"
     large = dataclasses.replace(PLAIN, parameters=dict(PLAIN.parameters) | {"other": PLAIN.inputs["x_btd"].repeat(2000)})

@@ -67,6 +67,7 @@ def test_every_case_is_a_test_with_a_nice_id(suite) -> None:
     result.stdout.fnmatch_lines(["*test_conforms[[]layer_norm/plain-float32[]] PASSED*"])
 
 
+@pytest.mark.second
 def test_options_choose_the_cases(suite) -> None:
     result = suite('components=["layer_norm", "softmax"], dtypes=["float64"], modes=["eager"], core=True', "", "-v")
     result.stdout.fnmatch_lines(["*layer_norm/large_mean-float64-eager*PASSED*", "*SKIPPED*not covered: the port does not define softmax*"])
@@ -74,6 +75,7 @@ def test_options_choose_the_cases(suite) -> None:
     assert result.parseoutcomes()["passed"] == 3
 
 
+@pytest.mark.second
 def test_what_a_port_does_not_cover_is_one_skip_for_each_component(suite) -> None:
     result = suite('components=["layer_norm", "softmax", "dropout", "transformer"], dtypes=["float64", "float32"], core=True')
     outcomes = result.parseoutcomes()
@@ -84,6 +86,7 @@ def test_what_a_port_does_not_cover_is_one_skip_for_each_component(suite) -> Non
     assert len([line for line in listed.outlines if "softmax/" in line]) > 1  # nothing is started where nothing is run
 
 
+@pytest.mark.second
 def test_other_divisions_of_a_model_are_skipped_only_where_nothing_else_is_asked(suite) -> None:
     result = suite('components=["layer_norm", "self_attention", "token_encoder"], dtypes=["float64"], core=True')
     assert set(outcomes := result.parseoutcomes()) == {"passed", "deselected"}
@@ -93,6 +96,7 @@ def test_other_divisions_of_a_model_are_skipped_only_where_nothing_else_is_asked
     result.stdout.fnmatch_lines(["SKIPPED*not covered: the port does not define token_encoder (* cases)"])
 
 
+@pytest.mark.second
 def test_a_failure_is_one_clear_message(suite) -> None:
     result = suite(ONE, "y = y + (case.name == 'plain')")
     assert result.parseoutcomes()["failed"] == 1
@@ -102,6 +106,7 @@ def test_a_failure_is_one_clear_message(suite) -> None:
     assert len([line for line in text.splitlines() if line.startswith("E ")]) == 1
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("fault", "message"),
     [("__import__('os')._exit(7)", "crash *exit code 7"), ("__import__('time').sleep(60)", "hang *no answer within 2 s")],
@@ -114,6 +119,7 @@ def test_a_crash_or_a_hang_fails_its_test_alone(suite, fault: str, message: str)
     result.stdout.fnmatch_lines([f"E*AssertionError: norm.py {message}*"])
 
 
+@pytest.mark.second
 def test_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> None:
     result = suite(ONE, "y = (")
     assert result.parseoutcomes() == {"failed": 1, "deselected": 9}
@@ -139,6 +145,7 @@ def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, p
     assert "failed" not in result.parseoutcomes()  # the port has no such mode, so nothing was compared
 
 
+@pytest.mark.second
 def test_failures_of_newer_cases_are_expected(pytester: pytest.Pytester, suite) -> None:
     newer = "from rosettaformer.conformance import case; case.SUITE_VERSION = 3\n"
     newer += "import dataclasses; from rosettaformer.conformance import cases, single; old = cases.all_cases\n"
@@ -152,6 +159,7 @@ def test_failures_of_newer_cases_are_expected(pytester: pytest.Pytester, suite) 
         assert ("suite version 3, newer than 2" in result.stdout.str()) == (version == 2)
 
 
+@pytest.mark.second
 def test_a_port_has_one_process_a_session_which_ends_with_it(suite, pytester: pytest.Pytester) -> None:
     record = "open('pids', 'a').write(f'{__import__(\"os\").getpid()}\\n')"
     suite(ONE, record, "--collect-only")

@@ -79,6 +79,7 @@ def test_the_summary_counts_failures_apart_from_what_was_not_compared(rows: dict
     assert not summary.conforms
 
 
+@pytest.mark.second
 def test_shared_state_of_frameworks_is_reported_where_it_changes_and_put_back() -> None:
     for framework in ("torch", "keras", "jax"):
         pytest.importorskip(framework)
@@ -191,6 +192,7 @@ def test_an_entry_point_is_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [(result.port, result.status) for result in results] == [("my-name", "pass")]
 
 
+@pytest.mark.second
 def test_what_a_port_does_not_cover_is_not_asked_and_said(tmp_path: Path) -> None:
     port = _port(tmp_path, "config = {'model_width': 12, 'epsilon': 1e-5}\ndtypes = 'float64'\ndef layer_norm(case): return case\n")
     plain = [case for case in all_cases() if case.id in ("layer_norm/plain", "softmax/plain")]

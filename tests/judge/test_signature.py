@@ -51,6 +51,7 @@ def raised(call: Any) -> Exception:
     return caught.value
 
 
+@pytest.mark.second
 def test_modules() -> None:
     module = SimpleNamespace(framework="torch", __file__="port.py")
 

@@ -114,6 +114,7 @@ print(checked, [name for name in ("rosettaformer", "reference_numpy", "ml_dtypes
 """
 
 
+@pytest.mark.second
 def test_vectors_are_read_and_met_without_anything_of_ours(exported: Path, tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", READER, str(exported)], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -122,6 +123,7 @@ def test_vectors_are_read_and_met_without_anything_of_ours(exported: Path, tmp_p
     assert loaded == "[]"
 
 
+@pytest.mark.second
 def test_flipped_bits_and_missing_files_are_listed_all_at_once(copy: Path) -> None:
     names = sorted(path.name for path in copy.iterdir() if path.suffix == ".safetensors")
     for name in names[:2]:
@@ -227,6 +229,7 @@ def test_an_older_manifest_without_a_digest_is_not_identical(copy: Path) -> None
     assert _messages(copy) == ["manifest.json has no sha256: these vectors are of an older format, and must be exported again"]
 
 
+@pytest.mark.second
 def test_no_cases_double_rows_and_other_files_are_found_though_the_digest_is_right(copy: Path, tmp_path: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
     first = manifest["cases"][0]
@@ -261,6 +264,7 @@ def _run(*arguments: Any, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]
     return int(end.value.code or 0), out + error
 
 
+@pytest.mark.second
 def test_the_command_exports_verifies_and_exits(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = _run("export", tmp_path / "some", "--component", "softmax", "--core", capsys=capsys)
     assert (code, text.split(" in ")[0][:8]) == (0, "2 cases,")
@@ -308,6 +312,7 @@ def test_vectors_of_a_newer_suite_are_refused(copy: Path) -> None:
         golden.verify(copy)
 
 
+@pytest.mark.second
 def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
     cases = [case for case in MANY if case.name in ("plain", "per_head_weights", "square", "large_mean", "one_position")]
     for case in cases:
@@ -330,6 +335,7 @@ def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
     assert {result.port for result in results} == {str(tmp_path)}
 
 
+@pytest.mark.second
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be a folder of outputs"):
         golden.judge_results(tmp_path / "nowhere", MANY, DTYPES)

@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 from invoke import invoke, refused
+from tiers import every
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
@@ -58,7 +59,7 @@ STYLES = [
 ]
 
 
-@pytest.mark.parametrize(("source", "component", "differing"), STYLES)
+@pytest.mark.parametrize(("source", "component", "differing"), every(3, STYLES))
 def test_a_model_of_any_style_is_proposed_whole(
     source: str, component: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

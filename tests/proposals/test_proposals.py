@@ -474,6 +474,7 @@ def generates(d_model):
 NAMES = [line.split("(")[0].split()[1] for line in ODD.splitlines() if line.startswith(("class ", "def "))]
 
 
+@pytest.mark.second
 def test_no_class_makes_a_traceback(tmp_path: Path) -> None:
     """One sentence and exit code 2, or a file that says what is open."""
     (tmp_path / "odd_classes.py").write_text(ODD)

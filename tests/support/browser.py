@@ -12,16 +12,23 @@ from typing import Any
 
 import pytest
 
+MISSING = "needs a browser"  # the beginning of the reason for which tests of pages are skipped
+INSTALL = "apt-get install chromium chromium-driver"
+
+
+def absent(reason: str) -> None:
+    """Skips the test, or fails it in a run that must have a browser."""
+    if os.environ.get("ROSETTAFORMER_REQUIRE_BROWSER"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
 
 @contextlib.contextmanager
 def offline() -> Iterator[Any]:
     """A headless Chromium; the test is skipped where there is none."""
     chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and chromedriver):
-        reason = "needs a browser: apt-get install chromium chromium-driver"
-        if os.environ.get("ROSETTAFORMER_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        absent(f"{MISSING}: {INSTALL}")
     from selenium import webdriver
     from selenium.webdriver.remote.command import Command
 
@@ -79,10 +86,7 @@ def violations(driver: Any) -> list[str]:
     """What axe-core has to say against the page that is open: a rule and the first node that breaks it."""
     spec = importlib.util.find_spec("axe_playwright_python")
     if spec is None or spec.origin is None:
-        reason = "needs axe-core: pip install --no-deps axe-playwright-python"
-        if os.environ.get("ROSETTAFORMER_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        absent("needs axe-core: pip install --no-deps axe-playwright-python")
     driver.execute_script(Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
     found = driver.execute_async_script("axe.run(document, {preload: false}).then(found => arguments[0](found.violations))")
     return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html']} (of {len(one['nodes'])})" for one in found]

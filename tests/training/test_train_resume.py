@@ -64,6 +64,7 @@ def assert_same_end(folder: Path, other: Path) -> None:
         assert value.tobytes() == other_state[name].tobytes(), name
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("backend", "kills"),
     [pytest.param("numpy", 2, marks=pytest.mark.sample), *(pytest.param(name, None, marks=pytest.mark.exhaustive) for name in NEEDS)],
@@ -156,6 +157,7 @@ def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
     assert Manifest.read(folder).free["backend"] == backend
 
 
+@pytest.mark.second
 def test_a_log_that_ran_ahead_or_was_torn_is_cut_to_the_checkpoint(tmp_path: Path) -> None:
     folder, whole = tmp_path / "run", tmp_path / "whole"
     train(whole, "--steps", 12, "--save-every", 4, "--sample", 1)
@@ -166,6 +168,7 @@ def test_a_log_that_ran_ahead_or_was_torn_is_cut_to_the_checkpoint(tmp_path: Pat
     assert log(folder) == log(whole)
 
 
+@pytest.mark.second
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, whole = tmp_path / "run", tmp_path / "whole"
     for path in (folder, whole):
@@ -220,6 +223,7 @@ def test_every_step_takes_the_next_batch_and_a_checkpoint_remembers_it(tmp_path:
     assert [(found["position"]["epoch"], found["position"]["batch"]) for found in fields] == [divmod(step, count) for step in range(1, 21)]
 
 
+@pytest.mark.second
 def test_seed_and_settings_decide_the_run_and_another_seed_another(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         train(tmp_path / name, "--steps", 3, "--seed", seed, "--sample", 1)

@@ -173,6 +173,7 @@ def test_what_differs_by_rounding_alone_stays_together_in_float64(name: str, mis
     assert_together([mistaken[name]], 4)
 
 
+@pytest.mark.second
 def test_in_float32_rounding_stays_together_and_mistakes_are_found(tmp_path: Path) -> None:
     names = ("beta_2", "missing_tie", "decay_of_norms", "no_decay", "no_hidden_dropout")
     runs = run_files(tmp_path, {name: MISTAKES[name][0] for name in names} | HONEST, experiment("float32"))
@@ -181,6 +182,7 @@ def test_in_float32_rounding_stays_together_and_mistakes_are_found(tmp_path: Pat
     assert found == {name: MISTAKES[name][1] for name in names}
 
 
+@pytest.mark.second
 def test_a_hang_is_a_hang(tmp_path: Path) -> None:
     code = "class Trainer(training.Trainer):\n    def train_step(self, *batch):\n        import time; time.sleep(600)\n"
     _, [run] = comparison.compare(experiment(steps=1), [write(tmp_path, "hanging", code)], limit=8)
@@ -220,6 +222,7 @@ ALONE = {
 EVERY = [pytest.param(("torch", "tf", "jax", "numpy"), dtype, True, 20, marks=pytest.mark.exhaustive) for dtype in ("float64", "float32")]
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(("ports", "dtype", "compiled", "steps"), [(("torch",), "float64", False, 3), *EVERY])
 @pytest.mark.parametrize("name", ALONE)
 def test_a_classifier_and_a_decoder_alone_stay_together(name: str, ports: tuple[str, ...], dtype: str, compiled: bool, steps: int) -> None:

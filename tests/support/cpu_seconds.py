@@ -1,0 +1,88 @@
+"""The CPU seconds of every folder of tests beside its share of the budget, of all processes."""
+
+import resource
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+# What a folder may take in `make test`, in CPU seconds of a quiet core, on a clean clone; together 1,000.
+SHARES = {
+    "reference": 50,
+    "impl_torch": 60,
+    "impl_tf": 60,
+    "impl_jax": 60,
+    "backends": 180,
+    "judge": 150,
+    "diagnosis": 110,
+    "comparison": 40,
+    "proposals": 30,
+    "checkpoints": 40,
+    "training": 30,
+    "inference": 30,
+    "commands": 30,
+    "benchmarks": 20,
+    "guide": 40,
+    "house": 30,
+    "start and collection": 40,
+}
+
+
+class CpuSeconds:
+    """Adds up what each test costs, in each process of a run, and prints the sums at its end.
+
+    costliest: how many tests are named, 0 for no table at all.
+    """
+
+    def __init__(self, costliest: int) -> None:
+        self.costliest = costliest
+        self.tests: Counter[str] = Counter()
+        self.rest = 0.0
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        before = _used()
+        try:
+            return (yield)
+        finally:
+            self.tests[item.nodeid] += _used() - before
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        try:
+            return (yield)
+        finally:
+            if session.config.getoption("dist", "no") == "no" or hasattr(session.config, "workerinput"):
+                self.rest += _used() - sum(self.tests.values())
+            else:  # what its workers took comes from them
+                self.rest += sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+            if (output := getattr(session.config, "workeroutput", None)) is not None:
+                output["cpu_seconds"] = (dict(self.tests), self.rest)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Takes over what a worker of xdist has measured."""
+        tests, rest = getattr(node, "workeroutput", {}).get("cpu_seconds", ({}, 0.0))
+        self.tests.update(tests)
+        self.rest += rest
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self.costliest:
+            return
+        folders = Counter({"start and collection": self.rest})
+        for test, seconds in self.tests.items():
+            folders[PurePosixPath(test.partition("::")[0]).parts[1]] += seconds
+        terminalreporter.section("CPU seconds")
+        for name, seconds in [*folders.most_common(), ("together", sum(folders.values()))]:
+            share = SHARES.get(name, sum(SHARES.values()) if name == "together" else 0)
+            terminalreporter.line(f"{name:<22}{seconds:>7.0f} of {share:>5}{'  OVER' if seconds > share else ''}")
+        terminalreporter.line(f"the {self.costliest} costliest tests:")
+        for test, seconds in self.tests.most_common(self.costliest):
+            terminalreporter.line(f"{seconds:>7.1f}  {test}")
+
+
+def _used() -> float:
+    """The CPU seconds of this process and of the processes that it has waited for."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
