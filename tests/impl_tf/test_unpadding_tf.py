@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import packing_cases as cases
 import pytest
+import unpadding_cases as cases
 from backends import Backend
 from test_training import CONFIG as TINY
 from test_training import RECIPE, STILL, begin, bits
