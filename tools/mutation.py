@@ -1,4 +1,4 @@
-"""Whether diagnosis names what is wrong: every defect put into the reference, and named from the outputs alone.
+"""Whether diagnosis names what is wrong: every defect put into the reference, and named from the outputs only.
 
 `make mutation` writes the page. The altered reference that stands for a port adds in an order
 of its own, which none of the orders of `tolerance` has, so that no answer is equal bit for bit.
@@ -268,10 +268,10 @@ def _page(rows: Sequence[Row], pairs: Sequence[Naming], unnamed: Sequence[Naming
         "diagnosis for a name from the outputs only.",
         "",
         f"- At the component: {exact} of {len(rows)} are named exactly ({exact / len(rows):.0%}).",
-        f"- From the whole model alone (its logits; its loss or its gradients for what they show): {among} of {len(rows)} are named",
-        f"  ({among / len(rows):.0%}), {alone} of them alone, the others within a set that it cannot tell apart. Without a trace in it:",
-        f"  {', '.join(hidden) or 'none'}. What is done without a model or around it (the update, the learning rate, what is",
-        "  drawn, decoding) counts by its component.",
+        f"- From outputs of the whole model (its logits; its loss or its gradients for what they show): {among} of {len(rows)} are named",
+        f"  ({among / len(rows):.0%}), {alone} of them by one name, the others within a set that it cannot tell apart.",
+        f"  No trace in it: {', '.join(hidden) or 'none'}.",
+        "  What is done without a model or around it (the update, the learning rate, what is drawn, decoding) counts by its component.",
         f"- Pairs in different components, from logits: {both} of {len(pairs)} random pairs are named ({both / len(pairs):.0%}).",
         f"- Wrong names for a single defect: {len(wrong)}{' (' + ', '.join(wrong) + ')' if wrong else ''}.",
         f"- Names given to {UNKNOWN} random mistakes that the catalogue does not have: {sum(bool(naming.named) for naming in unnamed)}.",

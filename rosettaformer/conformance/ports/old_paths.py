@@ -19,16 +19,16 @@ OLD = {
 
 
 def old_paths(file: str) -> str:
-    """One line that names the old paths which a Python file imports, or nothing."""
+    """Returns one line that names the old paths which a Python file imports, or nothing."""
     found: dict[str, list[str]] = {}
-    with contextlib.suppress(OSError, SyntaxError, ValueError):
+    with contextlib.suppress(OSError, SyntaxError, TypeError, ValueError):
         for module, name in _imported(ast.parse(Path(file).read_bytes())):
             if name in OLD.get(module, ()) and name not in found.setdefault(module, []):
                 found[module].append(name)
-    if not any(found.values()):
+    if not found:
         return ""
-    names = sorted({name for each in found.values() for name in each})
-    return f"{Path(file).name}: {', '.join(found)} is an old path; write `from {HOME} import {', '.join(names)}`"
+    names, verb = sorted({name for each in found.values() for name in each}), "is an old path" if len(found) == 1 else "are old paths"
+    return f"{Path(file).name}: {', '.join(found)} {verb}; write `from {HOME} import {', '.join(names)}`"
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
