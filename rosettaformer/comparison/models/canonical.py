@@ -32,7 +32,7 @@ def named(table: layout.Table, config: TransformerConfig, component: str) -> Cal
             name, own = rows.get(one.name, ("", ""))
             path, _, role = name.rpartition(".")
             sizes = dict(zip(axes[name].split(), shapes[name], strict=True)) if name else {}
-            more = {"layer": path, "role": role, "axes": own, "sizes": sizes, "canonical": name, "required": bool(name)}
+            more: dict[str, Any] = {"layer": path, "role": role, "axes": own, "sizes": sizes, "canonical": name, "required": bool(name)}
             found.append(dataclasses.replace(one, **more))
         return found
 
