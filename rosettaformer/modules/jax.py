@@ -55,13 +55,13 @@ def function(module: Any) -> Callable[..., Any]:
 
 
 def gradients(
-    function: Callable[..., Sequence[jax.Array]], arguments: Sequence[Any], cotangents: Sequence[jax.Array], compiled: bool = False
+    function: Callable[..., list[jax.Array]], arguments: Sequence[Any], cotangents: Sequence[jax.Array], compiled: bool = False
 ) -> tuple[Any, ...]:
     """Returns the gradients of the sum of cotangent * output over the arrays that the function gives, by each of its arguments."""
 
     def pull(arguments: Sequence[Any], cotangents: Sequence[jax.Array]) -> Any:
         outputs, back = jax.vjp(function, *arguments)
-        return back(type(outputs)(one.astype(output.dtype) for one, output in zip(cotangents, outputs, strict=True)))
+        return back([one.astype(output.dtype) for one, output in zip(cotangents, outputs, strict=True)])
 
     found: tuple[Any, ...] = (jax.jit(pull) if compiled else pull)(tuple(arguments), list(cotangents))
     return found

@@ -288,6 +288,13 @@ def test_an_import_that_runs_up_and_a_circle_are_found(
     assert set(found) <= in_circle
 
 
+def test_modules_know_nothing_of_the_reference_nor_of_the_judge() -> None:
+    for path in files("rosettaformer/modules"):
+        froms = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        assert not [node.module for node in froms if node.level > 1], path.name  # no other room of the application
+        assert {module.partition(".")[0] for module, _ in imports(path)} & {"reference_numpy", "rosettaformer"} == set(), path.name
+
+
 @pytest.mark.parametrize("package", PORTS)
 def test_a_port_has_the_twins_the_agreed_files_and_no_others(package: str) -> None:
     found = {path.relative_to(HOUSE / package).with_suffix("").as_posix() for path in files(package)}

@@ -67,7 +67,8 @@ class Model(abc.ABC):
     """One side's model. Arrays go in and come out in the side's own axes, floats in the dtype of the question.
 
     framework: torch, keras, flax or numpy. convention: where the channels of its spatial layers stand, "first" or "last"; empty if it
-    has none. defaults: inputs that fit it, declared or as arrays. translation: what makes its own arguments of the reference's inputs.
+    has none. defaults: inputs that fit it, declared or as arrays. translation: what makes its own arguments of the
+    reference's inputs. canonical: what gives its variables canonical names.
     """
 
     framework: str
@@ -75,6 +76,7 @@ class Model(abc.ABC):
     notes: tuple[str, ...] = ()
     defaults: Sequence[str] | Mapping[str, np.ndarray] = ()
     translation: Translation | None = None
+    canonical: Callable[[list[Variable]], list[Variable]] | None = None
 
     def own(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the inputs, which may be native tensors, by the names of the model's own arguments."""

@@ -16,74 +16,50 @@ from ...conformance.reference.components import model_of
 from .base import Arrays, Layer, LayerCall, Model, Variable
 from .reference_model import canonical_variables
 
-__all__ = ["Canonical", "Component"]
+__all__ = ["Component", "named"]
 
 DIGITS = 1 << 12  # the base in which elements are counted, whose digits float32 holds
 
 
-class Canonical(Model):
-    """A model whose variables have canonical names; everything else is the wrapped model's."""
+def named(table: layout.Table, config: TransformerConfig, component: str) -> Callable[[list[Variable]], list[Variable]]:
+    """Returns what gives variables of a model their canonical names and axes."""
+    shapes, axes = parameters.shapes(config, component), parameters.axes(config, component)
+    rows = {native: (name, own) for name, native, own in table}
 
-    def __init__(self, model: Model, table: layout.Table, config: TransformerConfig, component: str, defaults: Any) -> None:
-        self._model, self._table, self.defaults = model, table, defaults
-        self._shapes, self._axes = parameters.shapes(config, component), parameters.axes(config, component)
-        self.framework, self.convention, self.notes = model.framework, "", model.notes
-
-    def variables(self) -> list[Variable]:
-        rows = {native: (name, axes) for name, native, axes in self._table}
+    def rename(variables: list[Variable]) -> list[Variable]:
         found = []
-        for one in self._model.variables():
-            name, axes = rows.get(one.name, ("", ""))
-            sizes = dict(zip(self._axes[name].split(), self._shapes[name], strict=True)) if name else {}
-            path = name.rpartition(".")[0]
-            role = name.rpartition(".")[2]
-            found.append(dataclasses.replace(one, layer=path, role=role, axes=axes, sizes=sizes, canonical=name, required=bool(name)))
+        for one in variables:
+            name, own = rows.get(one.name, ("", ""))
+            path, _, role = name.rpartition(".")
+            sizes = dict(zip(axes[name].split(), shapes[name], strict=True)) if name else {}
+            more: dict[str, Any] = {"layer": path, "role": role, "axes": own, "sizes": sizes, "canonical": name, "required": bool(name)}
+            found.append(dataclasses.replace(one, **more))
         return found
 
-    def about(self) -> dict[str, Any]:
-        return self._model.about()
-
-    def build(self, inputs: Arrays) -> None:
-        self._model.build(inputs)
-
-    def widen(self, inputs: Arrays) -> None:
-        self._model.widen(inputs)
-
-    def layers(self) -> list[Layer]:
-        return self._model.layers()
-
-    def values(self) -> Arrays:
-        return self._model.values()
-
-    def load(self, values: Arrays) -> None:
-        self._model.load(values)
-
-    def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
-        return self._model.run(inputs, dtype)
-
-    def force(self, wanted: Any, inputs: Arrays, dtype: str) -> list[Any]:
-        return self._model.force(wanted, inputs, dtype)
-
-    def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
-        return self._model.gradients(inputs, cotangents, dtype)
-
-    def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
-        return self._model.step(inputs, cotangents, dtype, optimizer)
-
-    def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Any:
-        return self._model.timed(inputs, cotangents, what, compiled)
+    return rename
 
 
-class Component(Canonical):
+class Component(Model):
     """A component of a port: its variables are the canonical ones, wherever the port holds them, and so are the paths of its layers."""
 
     def __init__(self, model: Model, names: Names, case: Case, config: TransformerConfig) -> None:
         component = model_of(case.component)
-        super().__init__(model, names.table(component, config), config, component, case.inputs)
+        self._model, self._table, self.defaults = model, names.table(component, config), case.inputs
+        self._shapes, self._axes = parameters.shapes(config, component), parameters.axes(config, component)
+        self.framework, self.notes = model.framework, model.notes
         self._config, self._component = config, component
         paths = filter(None, trace.record(case.at("float64")))
         self._paths = {names.path(component, path): path for path in paths}
         self._places: dict[str, tuple[str, np.ndarray]] = {}
+
+    def about(self) -> dict[str, Any]:
+        return self._model.about()
+
+    def widen(self, inputs: Arrays) -> None:
+        self._model.widen(inputs)
+
+    def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Any:
+        return self._model.timed(inputs, cotangents, what, compiled)
 
     def build(self, inputs: Arrays) -> None:
         """Also finds the elements of canonical variables in the model's variables, which are loaded with numbers that identify them."""

@@ -98,6 +98,6 @@ class NnxModel(FlaxModel):
 def _variables(module: nnx.Module) -> Iterator[tuple[str, nnx.Variable]]:
     """The floating variables by dotted name."""
     for name, node in face.variables(module):
-        value = None if isinstance(node, nnx.RngState) else node.get_value()
+        value: Any = None if isinstance(node, nnx.RngState) else node.get_value()
         if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating):
             yield name, node

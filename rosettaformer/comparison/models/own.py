@@ -18,7 +18,7 @@ from ...conformance.ports.names import Names
 from ...conformance.ports.port import NotCovered, Port
 from ...conformance.reference.components import forward_of, signature_of
 from .base import Model, Translation
-from .canonical import Canonical, Component
+from .canonical import Component, named
 from .reference_model import ReferenceModel, inputs_of
 from .wrapping import wrapped
 
@@ -53,13 +53,9 @@ def of_checkpoint(path: Path, backend: str) -> Model:
         return transformer(backend, config, {name: array.astype(kind) for name, array in values.items()})
 
     model = wrapped(make(), make, str(path), method)
-    return Canonical(
-        model,
-        Names(imported(backend, f"{BACKENDS[backend]}.weights").TABLE).table("transformer", config),
-        config,
-        "transformer",
-        inputs_of(config),
-    )
+    table = Names(imported(backend, f"{BACKENDS[backend]}.weights").TABLE).table("transformer", config)
+    model.canonical, model.convention, model.defaults = named(table, config, "transformer"), "", inputs_of(config)
+    return model
 
 
 def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical: bool) -> Model:

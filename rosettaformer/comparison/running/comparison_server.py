@@ -52,7 +52,8 @@ class Server:
     def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]], wide: bool) -> dict[str, Any]:
         """Sets the inputs, whose floats are exact in float32, and says what the model consists of. wide: whether float64 is asked for."""
         self._inputs = {name: rounded(array, "float32") for name, array in inputs.items()}
-        if hasattr(self.model, "axes"):
+        canonical = self.model.canonical
+        if hasattr(self.model, "axes") and not canonical:
             self.model.axes = axes
         self.model.build(self._inputs)
         self._narrow = "" if wide else "--dtype float32 leaves it out"
@@ -62,6 +63,7 @@ class Server:
             except Exception as error:
                 self._narrow = message(error)
         layers, variables = self.model.layers(), self.model.variables()
+        variables = canonical(variables) if canonical else variables
         about = {"layers": [dataclasses.asdict(layer) for layer in layers], "variables": [dataclasses.asdict(one) for one in variables]}
         return about | {"convention": self.model.convention}
 
