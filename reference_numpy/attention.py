@@ -61,12 +61,12 @@ def scaled_dot_product_attention_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """`dV = P^T g`, `dS = P (g V^T - sum_s P g V^T)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q /
-    sqrt(k)`.
+    """`dP = g V^T`, `dV = P^T g`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q /
+    sqrt(k)`, with P the weights.
 
-    P are the weights. A query that may attend to nothing passes zero gradient (EMPTY). The key and
-    value heads that several query heads share get the sum. Half-precision dtypes hold dS in
-    float32. Source: Dao et al. 2022, section 3.1.
+    A query that may attend to nothing passes zero gradient (EMPTY). The key and value heads that
+    several query heads share get the sum. Half-precision dtypes hold dS in float32. Source: Dao et
+    al. 2022, section 3.1.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     key_bshk, value_bshe = repeat_kv(key_bsgk, query_bthk), repeat_kv(value_bsge, query_bthk)
@@ -143,7 +143,8 @@ def multi_head_attention(
     keep_bhts: Mask = None,
     dropout_rate: float = 0.0,
 ) -> Output:
-    """`head_i = attention(x W_i^Q, m W_i^K, m W_i^V)`, `output = sum_i head_i W_i^O`, with biases.
+    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i
+    head_i W_i^O + b^O`.
 
     query_btd: x, whose tokens attend; memory_bsd: m, what they attend to, which is x itself in
     self-attention. parameters: query.kernel `d h k`, key.kernel `d g k`, value.kernel `d g e`,

@@ -26,8 +26,8 @@ def layer_norm(parameters: Tree, x_btd: Array, epsilon: float) -> Array:
 def layer_norm_vjp(
     parameters: Tree, x_btd: Array, epsilon: float, *, cotangent: Array
 ) -> Gradients:
-    """`dx = (h - mean(h) - n mean(h n)) / sqrt(variance + epsilon)`, n the normalised x, `h = scale
-    g`.
+    """`dx = (h - mean(h) - n mean(h n)) / sqrt(variance + epsilon)` with `n = (x - mean) /
+    sqrt(variance + epsilon)`, `h = scale g`.
 
     `dscale = sum_bt g n`, `doffset = sum_bt g`. The root holds epsilon, so a constant row has a
     finite gradient.

@@ -150,7 +150,7 @@ def transformer(
     checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     checks.check_source_given(config.encoder_layers, source, **of_source)
     if target is None:
-        return _headed(config)[0](parameters, config, source, source_mask_bs, keep, segment_bs)
+        return _headed(config)(parameters, config, source, source_mask_bs, keep, segment_bs)
     memory_bsd = None
     if source is not None:
         checks.check_same_batch(source=source.shape, target=target.shape)
@@ -183,7 +183,7 @@ def transformer_vjp(
     """
     encoder: Any = parameters, config, source, source_mask_bs, keep, segment_bs
     if target is None:
-        return _headed(config)[1](*encoder, cotangent=cotangent)
+        return _headed_vjp(config)(*encoder, cotangent=cotangent)
     if skip_padding:
         cotangent = real_rows(cotangent, config, target, target_mask_bt)
     memory_bsd = None if source is None else encode(*encoder)
@@ -249,16 +249,24 @@ def training_loss_vjp(
     return transformer_vjp(parameters, config, source, input_bt, keep=keep, cotangent=g_btv)
 
 
-def _headed(config: Config) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What an encoder-only model computes, up to the head that it has, and its vjp."""
+def _headed(config: Config) -> Callable[..., Any]:
+    """What an encoder-only model computes when it is called: up to the head that it has."""
     from . import encoder_only  # which calls `encode`
 
     config.need_one_head()
     if config.classes:
-        return encoder_only.classify, encoder_only.classify_vjp
-    if config.masked_language_head:
-        return encoder_only.masked_language_logits, encoder_only.masked_language_logits_vjp
-    return encode, encode_vjp
+        return encoder_only.classify
+    return encoder_only.masked_language_logits if config.masked_language_head else encode
+
+
+def _headed_vjp(config: Config) -> Callable[..., Any]:
+    """The vjp of what `_headed` returns."""
+    from . import encoder_only
+
+    config.need_one_head()
+    if config.classes:
+        return encoder_only.classify_vjp
+    return encoder_only.masked_language_logits_vjp if config.masked_language_head else encode_vjp
 
 
 def _embed(

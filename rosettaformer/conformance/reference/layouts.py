@@ -3,7 +3,7 @@
 A port that has a module of one of these kinds is judged by it; no other port is asked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 Tree = Mapping[str, Any]
+Pair = tuple[Callable[..., Any], Callable[..., dict[str, Any]]]  # a sub-layer and its vjp
 
 
 def self_attention(
@@ -44,9 +45,8 @@ def self_attention_sublayer(
 
     post: `norm(x + attention(x, x))`; pre: `x + attention(norm(x), norm(x))`. parameters: self_attention, self_attention_norm.
     """
-    y_btd = layers.residual_in(parameters, config, "self_attention", x_btd)
-    y_btd = attention.multi_head_attention(parameters["self_attention"], y_btd, y_btd, mask_bhts, causal=causal)
-    return layers.residual_out(parameters, config, "self_attention", x_btd, y_btd, {})
+    sublayer, _ = _self_attention(parameters, mask_bhts, causal)
+    return layers.residual(parameters, config, "self_attention", x_btd, sublayer, None)
 
 
 def self_attention_sublayer_vjp(
@@ -58,15 +58,9 @@ def self_attention_sublayer_vjp(
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
-    """The statements of `self_attention_sublayer`, then their vjps in reverse; parameters, x_btd."""
-    name = "self_attention"
-    in_btd = layers.residual_in(parameters, config, name, x_btd)
-    out_btd = attention.multi_head_attention(parameters[name], in_btd, in_btd, mask_bhts, causal=causal)
-    after = layers.residual_out_vjp(parameters, config, name, x_btd, out_btd, {}, cotangent=cotangent)
-    inner = self_attention_vjp(parameters[name], in_btd, mask_bhts, causal, cotangent=after["y_btd"])
-    before = layers.residual_in_vjp(parameters, config, name, x_btd, cotangent=inner["x_btd"])
-    gradients = {name: inner["parameters"], f"{name}_norm": after["norm"] or before["norm"]}
-    return {"parameters": gradients, "x_btd": after["x_btd"] + before["x_btd"]}
+    """Backwards through the sub-layer; parameters, x_btd."""
+    sublayers = {"self_attention": _self_attention(parameters, mask_bhts, causal)}
+    return layers.run_vjp(parameters, config, x_btd, sublayers, cotangent=cotangent)
 
 
 def cross_attention_sublayer(
@@ -76,9 +70,8 @@ def cross_attention_sublayer(
 
     post: `norm(x + attention(x, memory))`; pre: `x + attention(norm(x), memory)`. parameters: cross_attention, cross_attention_norm.
     """
-    y_btd = layers.residual_in(parameters, config, "cross_attention", x_btd)
-    y_btd = attention.multi_head_attention(parameters["cross_attention"], y_btd, memory_bsd, mask_bhts)
-    return layers.residual_out(parameters, config, "cross_attention", x_btd, y_btd, {})
+    sublayer, _ = _cross_attention(parameters, memory_bsd, mask_bhts)
+    return layers.residual(parameters, config, "cross_attention", x_btd, sublayer, None)
 
 
 def cross_attention_sublayer_vjp(
@@ -90,15 +83,9 @@ def cross_attention_sublayer_vjp(
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
-    """The statements of `cross_attention_sublayer`, then their vjps in reverse; parameters, x_btd, memory_bsd."""
-    name = "cross_attention"
-    in_btd = layers.residual_in(parameters, config, name, x_btd)
-    out_btd = attention.multi_head_attention(parameters[name], in_btd, memory_bsd, mask_bhts)
-    after = layers.residual_out_vjp(parameters, config, name, x_btd, out_btd, {}, cotangent=cotangent)
-    inner = attention.multi_head_attention_vjp(parameters[name], in_btd, memory_bsd, mask_bhts, cotangent=after["y_btd"])
-    before = layers.residual_in_vjp(parameters, config, name, x_btd, cotangent=inner["query_btd"])
-    gradients = {name: inner["parameters"], f"{name}_norm": after["norm"] or before["norm"]}
-    return {"parameters": gradients, "x_btd": after["x_btd"] + before["x_btd"], "memory_bsd": inner["memory_bsd"]}
+    """Backwards through the sub-layer; parameters, x_btd, memory_bsd."""
+    sublayers = {"cross_attention": _cross_attention(parameters, memory_bsd, mask_bhts)}
+    return layers.run_vjp(parameters, config, x_btd, sublayers, cotangent=cotangent)
 
 
 def feed_forward_sublayer(parameters: Tree, config: TransformerConfig, x_btd: np.ndarray) -> np.ndarray:
@@ -106,21 +93,40 @@ def feed_forward_sublayer(parameters: Tree, config: TransformerConfig, x_btd: np
 
     post: `norm(x + FFN(x))`; pre: `x + FFN(norm(x))`. parameters: feed_forward, feed_forward_norm.
     """
-    y_btd = layers.residual_in(parameters, config, "feed_forward", x_btd)
-    y_btd = feed_forward.feed_forward(parameters["feed_forward"], y_btd, config.activation)
-    return layers.residual_out(parameters, config, "feed_forward", x_btd, y_btd, {})
+    sublayer, _ = _feed_forward(parameters, config)
+    return layers.residual(parameters, config, "feed_forward", x_btd, sublayer, None)
 
 
 def feed_forward_sublayer_vjp(parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, *, cotangent: np.ndarray) -> dict[str, Any]:
-    """The statements of `feed_forward_sublayer`, then their vjps in reverse; parameters, x_btd."""
-    name = "feed_forward"
-    in_btd = layers.residual_in(parameters, config, name, x_btd)
-    out_btd = feed_forward.feed_forward(parameters[name], in_btd, config.activation)
-    after = layers.residual_out_vjp(parameters, config, name, x_btd, out_btd, {}, cotangent=cotangent)
-    inner = feed_forward.feed_forward_vjp(parameters[name], in_btd, config.activation, cotangent=after["y_btd"])
-    before = layers.residual_in_vjp(parameters, config, name, x_btd, cotangent=inner["x_btd"])
-    gradients = {name: inner["parameters"], f"{name}_norm": after["norm"] or before["norm"]}
-    return {"parameters": gradients, "x_btd": after["x_btd"] + before["x_btd"]}
+    """Backwards through the sub-layer; parameters, x_btd."""
+    sublayers = {"feed_forward": _feed_forward(parameters, config)}
+    return layers.run_vjp(parameters, config, x_btd, sublayers, cotangent=cotangent)
+
+
+def _self_attention(parameters: Tree, mask_bhts: np.ndarray | None, causal: bool) -> Pair:
+    own = parameters["self_attention"]
+    return (
+        lambda y_btd: attention.multi_head_attention(own, y_btd, y_btd, mask_bhts, causal=causal),
+        lambda y_btd, cotangent: self_attention_vjp(own, y_btd, mask_bhts, causal, cotangent=cotangent),
+    )
+
+
+def _cross_attention(parameters: Tree, memory_bsd: np.ndarray, mask_bhts: np.ndarray | None) -> Pair:
+    own = parameters["cross_attention"]
+
+    def vjp(y_btd: np.ndarray, cotangent: np.ndarray) -> dict[str, Any]:
+        inner = attention.multi_head_attention_vjp(own, y_btd, memory_bsd, mask_bhts, cotangent=cotangent)
+        return {"x_btd": inner.pop("query_btd"), **inner}
+
+    return lambda y_btd: attention.multi_head_attention(own, y_btd, memory_bsd, mask_bhts), vjp
+
+
+def _feed_forward(parameters: Tree, config: TransformerConfig) -> Pair:
+    own, name = parameters["feed_forward"], config.activation
+    return (
+        lambda y_btd: feed_forward.feed_forward(own, y_btd, name),
+        lambda y_btd, cotangent: feed_forward.feed_forward_vjp(own, y_btd, name, cotangent=cotangent),
+    )
 
 
 def token_encoder(
