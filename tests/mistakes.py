@@ -35,7 +35,8 @@ from . import weights as own
 
 Adapter.own = own
 """
-PACKS_ALL = "    model.pack_from = 0\n"  # the line of a port.py by which the smallest batch is packed
+# the line of a port.py by which the padding of the smallest batch is left out, and what stands there for rows
+PACKS_ALL = {"torch": ("LEAST = 0", "LEAST = 1 << 60")}
 
 
 @functools.cache
@@ -54,8 +55,8 @@ def copied(mistake: Mistake, framework: str) -> Iterator[str]:
         for file, text in edited(mistake.edits, package).items():
             (Path(folder) / name / file).write_text(text, encoding="utf-8")
         if not mistake.packs:
-            port = Path(folder) / name / "port.py"
-            port.write_text(edited([Edit("port.py", PACKS_ALL, "")], port.parent)["port.py"], encoding="utf-8")
+            port, pair = Path(folder) / name / "port.py", PACKS_ALL.get(framework, ("    model.pack_from = 0\n", ""))
+            port.write_text(edited([Edit("port.py", *pair)], port.parent)["port.py"], encoding="utf-8")
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
         try:
