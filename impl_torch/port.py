@@ -39,7 +39,6 @@ __all__ = ["compiled", "components", "framework", "modes", "weights"]
 
 Build = Callable[[TransformerConfig, torch.dtype], Callable[..., Any]]
 Tree = Mapping[str, Any]
-LEAST = 0  # the padding of the smallest batch is left out, too
 
 
 def adam(
@@ -89,13 +88,13 @@ def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
 
 
 def run(model: Transformer, **inputs: Any) -> Tensor:
-    """Calls a model without its padding."""
-    return unpadded(model, LEAST)(**inputs)
+    """Calls a model without its padding, however little there is."""
+    return unpadded(model, least=0)(**inputs)
 
 
 def training_loss(model: Transformer, **inputs: Any) -> Tensor:
-    """Computes the loss of a model without its padding."""
-    return unpadded(model.training_loss, LEAST)(**inputs)
+    """Computes the loss of a model without its padding, however little there is."""
+    return unpadded(model.training_loss, least=0)(**inputs)
 
 
 def compiled(function: Any) -> Callable[..., Any]:
@@ -103,7 +102,7 @@ def compiled(function: Any) -> Callable[..., Any]:
     if isinstance(function, partial) and function.func in (run, training_loss):
         model = function.args[0]
         function = model if function.func is run else model.training_loss
-    return programs.compiled(function, LEAST)
+    return programs.compiled(function, least=0)
 
 
 framework = "torch"

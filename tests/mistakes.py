@@ -24,7 +24,7 @@ from rosettaformer.conformance.diagnosis import altered, diagnose
 from rosettaformer.conformance.ports.port import NotCovered, Unsupported
 from rosettaformer.conformance.reference import statistics, tolerance
 from rosettaformer.conformance.reference.components import OWN, named_outputs, without_other_layouts
-from rosettaformer.guide.mistakes import FRAMEWORKS, NOTHING, SAID, Edit, Mistake, all_mistakes, all_sayings, edited
+from rosettaformer.guide.mistakes import FRAMEWORKS, NOTHING, SAID, Mistake, all_mistakes, all_sayings, edited
 
 ROOT = Path(__file__).resolve().parents[1]
 # the end of a copy's port.py: its process loads parameters by the copy's weights.py, in which an edit may be, instead of by ours
@@ -35,8 +35,7 @@ from . import weights as own
 
 Adapter.own = own
 """
-# the line of a port.py by which the padding of the smallest batch is left out, and what stands there for rows
-PACKS_ALL = {"torch": ("LEAST = 0", "LEAST = 1 << 60")}
+PACKS_ALL = ", least=0"  # the argument in a port.py by which the smallest batch is unpadded
 
 
 @functools.cache
@@ -55,8 +54,8 @@ def copied(mistake: Mistake, framework: str) -> Iterator[str]:
         for file, text in edited(mistake.edits, package).items():
             (Path(folder) / name / file).write_text(text, encoding="utf-8")
         if not mistake.packs:
-            port, pair = Path(folder) / name / "port.py", PACKS_ALL.get(framework, ("    model.pack_from = 0\n", ""))
-            port.write_text(edited([Edit("port.py", *pair)], port.parent)["port.py"], encoding="utf-8")
+            port = Path(folder) / name / "port.py"
+            port.write_text(port.read_text(encoding="utf-8").replace(PACKS_ALL, ""), encoding="utf-8")
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
         try:

@@ -27,8 +27,8 @@ class Tokens(NamedTuple):
     mask_bt: Tensor
 
     @property
-    def count(self) -> int:
-        """n"""
+    def number(self) -> int:
+        """Returns n."""
         return self.mask_bt.numel() if self.index_n is None else len(self.index_n)
 
 

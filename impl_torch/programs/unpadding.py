@@ -233,7 +233,8 @@ def find(function: Any, least: int = LEAST, **given: Any) -> Sides | None:
     None: padding is not worth leaving out, the function is another one, or the arguments do not
     fit, which the function itself says.
     """
-    source, target = given.get("source"), given.get("target")
+    source: Any = given.get("source")
+    target: Any = given.get("target")
     if (pair := driver(function)) is None:
         return None
     model, run = pair
@@ -312,10 +313,10 @@ def _all(token: Tensor) -> Tokens:
 
 
 def _moved(tokens: Tokens, device: torch.device) -> Tokens:
-    moved = Tokens(*(None if x is None else x.to(device) for x in tokens))
-    if moved.index_n is not None:
-        of_any_number(moved.index_n, 0)
-    return moved
+    moved: list[Any] = [None if x is None else x.to(device) for x in tokens]
+    if moved[0] is not None:
+        of_any_number(moved[0], 0)
+    return Tokens(*moved)
 
 
 def _needs_rows(model: nn.Module) -> bool:

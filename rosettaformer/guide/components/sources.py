@@ -102,7 +102,7 @@ def source(component: str, package: str) -> Source:
         for other in _references(symbol, main, known):
             if other in known and other not in main:
                 calls[known[other]] = None
-            elif other.module.startswith("fast."):
+            elif other.module.startswith(("fast.", "kernels.", "programs.")):
                 fast[other] = None
             elif not shown & {other, _owner(other)} and _belongs(other, symbol, known):
                 shown.add(other)
