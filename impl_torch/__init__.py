@@ -1,7 +1,7 @@
 """The port to PyTorch: `nn.Module`s and functions, file by file as in `reference_numpy`.
 
 `transformer.Transformer(config)`, `attention.MultiHeadAttention(config)` and so on hold the model;
-what is there for speed lies in `fast`, such as `fast.compiled.compiled(module)`, which runs a
+`kernels` and `programs` make it fast, such as `programs.compiled.compiled(module)`, which runs a
 module as a single graph.
 """
 

@@ -43,12 +43,13 @@ def scaled_dot_product_attention(
         checks.check_bias(bias_bhts.shape, precision.dtype_name(bias_bhts.dtype), scores)
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, precision.dtype_name(mask_bhts.dtype), scores)
-    if not return_weights and keep_bhts is None:
-        rate = dropout_rate if training else 0.0
-        return sdpa(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, rate)
-    weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
-    output_bthe = _weighted(dropout(weights_bhts, keep_bhts, dropout_rate, training), value_bsge)
-    return (output_bthe, weights_bhts) if return_weights else output_bthe
+    if return_weights or keep_bhts is not None:
+        weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
+        dropped_bhts = dropout(weights_bhts, keep_bhts, dropout_rate, training)
+        output_bthe = _weighted(dropped_bhts, value_bsge)
+        return (output_bthe, weights_bhts) if return_weights else output_bthe
+    rate = dropout_rate if training else 0.0
+    return sdpa(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, rate)
 
 
 def _weights(
@@ -198,6 +199,6 @@ class MultiHeadAttention(nn.Module):
             return attended if isinstance(attended, tuple) else (attended, None)
         # Another module, or one with hooks, is given the weights, which the fused kernel never
         # holds.
-        weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
-        dropped_bhts = drop(weights_bhts) if keep_bhts is None else drop(weights_bhts, keep_bhts)
-        return _weighted(dropped_bhts, value_bsge), weights_bhts if return_weights else None
+        seen_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal)
+        left_bhts = drop(seen_bhts) if keep_bhts is None else drop(seen_bhts, keep_bhts)
+        return _weighted(left_bhts, value_bsge), seen_bhts if return_weights else None

@@ -27,6 +27,7 @@ class EncoderHeads(Sharing):
     config: TransformerConfig
     check_ids: Callable[..., None]
     encode: Callable[..., Tensor]
+    _encode: Callable[..., tuple[Tensor, Tensor | None]]
     pooler: Pooler
     classifier: Classifier
     masked_language_head: MaskedLanguageHead
@@ -67,8 +68,9 @@ class EncoderHeads(Sharing):
         """`cross_entropy(classify(source), label)` over the class of every row: a scalar."""
         self.config.need("classes")
         self.check_ids(source, segment_bs=segment_bs, label_b=label_b)
-        logits_b1c = self.classify(source, source_mask_bs, keep, segment_bs)[:, None]
-        return loss.unchecked(logits_b1c, label_b[:, None], None, smoothing, total)
+        x_bsd, _ = self._encode(source, source_mask_bs, keep, segment_bs)
+        logits_bc = self.classifier(self.pooler(x_bsd), part(keep, "classifier_dropout"))
+        return loss.unchecked(logits_bc[:, None], label_b[:, None], None, smoothing, total)
 
     def masked_language_logits(
         self,

@@ -27,6 +27,7 @@ from .optimizer import clip_global_norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 from .programs import compiled as programs
 from .programs.fused import fused, pack
+from .programs.unpadding import unpadded
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import softmax
@@ -86,9 +87,25 @@ def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
         return dropout(x)
 
 
+def run(model: Transformer, **inputs: Any) -> Tensor:
+    """Calls a model without its padding, however little there is."""
+    return unpadded(model, least=0)(**inputs)
+
+
+def training_loss(model: Transformer, **inputs: Any) -> Tensor:
+    """Computes the loss of a model without its padding, however little there is."""
+    return unpadded(model.training_loss, least=0)(**inputs)
+
+
+def compiled(function: Any) -> Callable[..., Any]:
+    """Compiles a component; a model leaves out its padding, as it does eagerly."""
+    if isinstance(function, partial) and function.func in (run, training_loss):
+        model = function.args[0]
+        function = model if function.func is run else model.training_loss
+    return programs.compiled(function, least=0)
+
+
 framework = "torch"
-# without the padding of the smallest batch, too
-compiled = partial(programs.compiled, least=0)
 modes = ("eager", "compiled")
 weights = TABLE
 components: dict[str, Build] = {
@@ -128,7 +145,7 @@ components: dict[str, Build] = {
         config.model_width, config.classes, config.classifier_dropout_rate
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config),
-    "transformer": lambda config, dtype: Transformer(config),
+    "transformer": lambda config, dtype: partial(run, Transformer(config)),
     "pool": lambda config, dtype: Transformer(config).pool,
     "classify": lambda config, dtype: Transformer(config).classify,
     "masked_language_logits": lambda config, dtype: Transformer(config).masked_language_logits,
@@ -143,7 +160,7 @@ components: dict[str, Build] = {
     "sample": lambda config, dtype: partial(search, Transformer(config), Searcher.sample),
     "beam_search": lambda config, dtype: partial(search, Transformer(config), Searcher.beam_search),
     "cross_entropy": lambda config, dtype: cross_entropy,
-    "training_loss": lambda config, dtype: Transformer(config).training_loss,
+    "training_loss": lambda config, dtype: partial(training_loss, Transformer(config)),
     "classification_loss": lambda config, dtype: Transformer(config).classification_loss,
     "adam": lambda config, dtype: adam,
     "clip_global_norm": lambda config, dtype: clip_global_norm,

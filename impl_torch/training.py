@@ -243,7 +243,7 @@ class Trainer:
             for site in shapes
             if (tokens := stacks.get(site.partition(".")[0])) is not None
         }
-        shapes |= {site: (1, tokens.count, *shapes[site][2:]) for site, tokens in flat.items()}
+        shapes |= {site: (1, tokens.number, *shapes[site][2:]) for site, tokens in flat.items()}
         sizes = [math.prod(shape) for shape in shapes.values()]
         words = torch.empty(-(-sum(sizes) // 4), dtype=torch.int64, device=self._device)
         words = words.random_(-(2**63), None).view(torch.int16)[: sum(sizes)]

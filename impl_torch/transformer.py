@@ -147,7 +147,7 @@ class Transformer(EncoderHeads):
 
         An encoder-only model takes no target and gives what its head does: `classify`,
         `masked_language_logits`, or `encode` without one. skip_padding: the rows of the target's
-        padding are zeros (PADDING); `programs.unpadding` computes nothing for them.
+        padding are zeros (PADDING).
         """
         config = self.config
         checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)

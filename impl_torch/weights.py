@@ -225,9 +225,10 @@ def _untied(
         tensors = [tensor for name in natives if (tensor := _tensor(module, name)) is not None]
         if len(tensors) == 2 and tensors[0] is not tensors[1]:
             alias, stored = map(_whole, tensors)
-            if not torch.equal(
-                alias, stored if rows[0][2].split() == rows[1][2].split() else stored.T
-            ):  # type: ignore[index]
+            (_, _, axes), (_, _, stored_axes) = filter(None, rows)
+            if axes.split() != stored_axes.split():
+                stored = stored.T
+            if not torch.equal(alias, stored):
                 one, other = natives
                 yield f"the module's {one} must be its {other}, since the config ties them"
 

@@ -27,8 +27,8 @@ class Tokens(NamedTuple):
     mask_bt: Tensor
 
     @property
-    def count(self) -> int:
-        """n"""
+    def number(self) -> int:
+        """Returns n."""
         return self.mask_bt.numel() if self.index_n is None else len(self.index_n)
 
 
@@ -112,9 +112,9 @@ class _Unpad(torch.autograd.Function):
         ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *cotangents: Any) -> Any:
         tokens = Tokens(*ctx.saved_tensors)
-        return zero_padding(pad(cotangent, tokens), tokens.mask_bt), None, None, None
+        return zero_padding(pad(cotangents[0], tokens), tokens.mask_bt), None, None, None
 
 
 class _Pad(torch.autograd.Function):
@@ -131,8 +131,8 @@ class _Pad(torch.autograd.Function):
         ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return unpad(cotangent, Tokens(*ctx.saved_tensors)), None, None, None
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return unpad(cotangents[0], Tokens(*ctx.saved_tensors)), None, None, None
 
 
 def _unpad(x_btd: Tensor, index_n: Tensor, place_bt: Tensor, mask_bt: Tensor) -> Tensor:

@@ -71,14 +71,15 @@ FORWARDS = {kind.forward for kind in KNOWN}
 
 
 class Sides(NamedTuple):
-    """The flat tokens of source and target; None for a stack that the model does not have."""
+    """The flat tokens of source and target; a decoder-only model has no source."""
 
     source: Tokens | None
-    target: Tokens | None
+    target: Tokens
 
     def to(self, device: torch.device) -> "Sides":
         """Moves them to the device."""
-        return Sides(*(None if side is None else _moved(side, device) for side in self))
+        source = None if self.source is None else _moved(self.source, device)
+        return Sides(source, _moved(self.target, device))
 
 
 def unpadded(function: Callable[..., Tensor], least: int = LEAST) -> Callable[..., Tensor]:
@@ -132,7 +133,7 @@ def forward(
     """
     given = source_mask_bs, target_mask_bt, keep, segment_bs
     logits_1nv, mask_bt = _logits(model, sides, source, target, *given)
-    logits_btv = pad(logits_1nv, _tokens(sides.target))
+    logits_btv = pad(logits_1nv, sides.target)
     return zero_padding(logits_btv, mask_bt) if skip_padding else logits_btv
 
 
@@ -151,7 +152,7 @@ def training_loss(
     model.config.need_decoder()
     input_bt, label_bt = loss.teacher_forcing(target)
     logits_1nv, _ = _logits(model, sides, source, input_bt, None, None, keep, None)
-    label_1n, padding_id = unpad(label_bt, _tokens(sides.target)), model.config.padding_id
+    label_1n, padding_id = unpad(label_bt, sides.target), model.config.padding_id
     mask_1n = None if padding_id is None else mask.token_mask(label_1n, padding_id)
     return loss.unchecked(logits_1nv, label_1n, mask_1n, smoothing, total)
 
@@ -182,19 +183,19 @@ def _logits(
     """Computes the logits of flat target tokens, `1 n v`, and the mask of the target's real
     tokens.
     """
-    memory_1nd, tokens = None, _tokens(sides.target)
-    if source is not None:
+    source_tokens, tokens = sides
+    memory_1nd, cross_mask = None, None
+    if source is not None and source_tokens is not None:
         memory_1nd, source_mask_bs = _encode(
-            model, _tokens(sides.source), source, source_mask_bs, keep, segment_bs
+            model, source_tokens, source, source_mask_bs, keep, segment_bs
         )
+        cross_mask = _padded(source_mask_bs, tokens, source_tokens)
     keep = part(keep, "decoder")
     mask_bt, position_bt = masked_positions(model.config, "target", target, target_mask_bt)
     x_1nd = unpad(embed(model, "target", target, position_bt), tokens)
     x_1nd = model.decoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
-    masks = _padded(mask_bt, tokens, tokens), None
-    if source is not None:
-        masks = masks[0], _padded(source_mask_bs, tokens, _tokens(sides.source))
-    return model.logits(model.decoder(x_1nd, memory_1nd, *masks, keep)), mask_bt
+    self_mask = _padded(mask_bt, tokens, tokens)
+    return model.logits(model.decoder(x_1nd, memory_1nd, self_mask, cross_mask, keep)), mask_bt
 
 
 def _encode(
@@ -220,12 +221,6 @@ def _padded(mask_bs: Tensor | None, query: Tokens, key: Tokens) -> Any:
     return PaddedMask(None if mask_bs is None else mask.padding_mask(mask_bs), query, key)
 
 
-def _tokens(side: Tokens | None) -> Tokens:
-    if side is None:
-        raise ValueError("a side that the model has needs its tokens; got None")
-    return side
-
-
 def find(function: Any, least: int = LEAST, **given: Any) -> Sides | None:
     """Finds the tokens that lie flat when a model, or its `training_loss`, is given these
     arguments.
@@ -233,13 +228,17 @@ def find(function: Any, least: int = LEAST, **given: Any) -> Sides | None:
     None: padding is not worth leaving out, the function is another one, or the arguments do not
     fit, which the function itself says.
     """
-    source, target = given.get("source"), given.get("target")
+    source: Any = given.get("source")
+    target: Any = given.get("target")
     if (pair := driver(function)) is None:
         return None
     model, run = pair
     if not model.config.decoder_layers:  # every row of an encoder-only model's output is an answer
         return None
     if not _fits(model.config.encoder_layers, source) or not _fits(1, target):
+        return None
+    of_source = given.get("source_mask_bs"), given.get("segment_bs")
+    if source is None and of_source != (None, None):
         return None
     real_bs, real_bt = _real(model, source, given.get("source_mask_bs"), least), None
     if run is training_loss:
@@ -249,8 +248,8 @@ def find(function: Any, least: int = LEAST, **given: Any) -> Sides | None:
     found = [_worth_it(model, real, least) for real in (real_bs, real_bt)]
     if found == [None, None]:
         return None
-    sides = zip((source, target), found, strict=True)
-    return Sides(*(None if x is None else side or _all(x) for x, side in sides)).to(target.device)
+    source_tokens = None if source is None else found[0] or _all(source)
+    return Sides(source_tokens, found[1] or _all(target)).to(target.device)
 
 
 def _fits(layers: int, token: Tensor | None) -> bool:
@@ -312,10 +311,10 @@ def _all(token: Tensor) -> Tokens:
 
 
 def _moved(tokens: Tokens, device: torch.device) -> Tokens:
-    moved = Tokens(*(None if x is None else x.to(device) for x in tokens))
-    if moved.index_n is not None:
-        of_any_number(moved.index_n, 0)
-    return moved
+    moved: list[Any] = [None if x is None else x.to(device) for x in tokens]
+    if moved[0] is not None:
+        of_any_number(moved[0], 0)
+    return Tokens(*moved)
 
 
 def _needs_rows(model: nn.Module) -> bool:

@@ -281,15 +281,16 @@ def test_an_answer_that_outgrows_the_positions_is_an_error() -> None:
 
 
 @pytest.mark.usefixtures("small_kernels_are_packed")
-def test_the_steps_of_a_decoder_alone_have_the_fused_and_packed_kernels() -> None:
-    model = fused(model_of(ALONE, arrays_of(ALONE), np.float32))
-    layer = model.decoder.layers[0]
+def test_the_steps_of_a_decoder_only_model_have_the_fused_and_packed_kernels() -> None:
+    searcher = Searcher(model_of(ALONE, arrays_of(ALONE), np.float32))
+    layer, model = searcher.model.decoder.layers[0], searcher.model
     kernels = (layer.self_attention.query_key_value, layer.self_attention.output, layer.feed_forward.hidden, model.logits)
     assert all(type(kernel) is FusedProjection for kernel in kernels)
     layer.feed_forward.output.pack(4)
     if layer.feed_forward.output.packed is None:
         pytest.skip("this CPU's library packs no kernels")
-    cache.start_cache(model, None, batch=4, length=5)
+    given = {name: torch.from_numpy(array) for name, array in PROMPTS.items()}
+    searcher.greedy_search(None, OPTIONS | {"start_id": None}, **given)
     assert all(kernel.packed is not None for kernel in kernels)
 
 

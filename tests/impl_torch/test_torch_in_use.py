@@ -168,14 +168,17 @@ def test_the_loss_under_autocast_is_float32(dtype: Any) -> None:
     assert model.to(dtype).training_loss(SOURCE, TARGET).dtype == dtype
 
 
-def test_the_training_loss_is_that_of_a_call_with_hooks_and_reads_the_ids_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_loss_is_that_of_a_call_with_hooks_before_which_the_ids_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     model = model_of()
     model.register_forward_hook(lambda *_: calls.append("forward"))
     tolist = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: calls.append("read") or tolist(tensor))
     model.training_loss(SOURCE, TARGET)
-    assert calls == ["read", "forward"]
+    assert calls == ["read", "read", "forward"]
+    calls.clear()
+    unpadded(model.training_loss, 0)(SOURCE, TARGET)
+    assert calls == ["read", "read", "forward"]
 
 
 @pytest.mark.exhaustive

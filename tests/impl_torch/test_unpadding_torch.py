@@ -134,7 +134,7 @@ def test_rows_stay_without_padding_or_where_hooks_see_them() -> None:
     assert unpadding.find(model, 0, source=full, target=full, skip_padding=True) is None
     found = unpadding.find(model, 0, source=half, target=half)
     assert found is not None
-    assert [found.source.count, found.target.count] == [20, 32]
+    assert [found.source.number, found.target.number] == [20, 32]
     assert unpadding.find(model, source=half, target=half) is None  # too few
     seen: list[torch.Size] = []
     model.encoder.layers[0].register_forward_hook(lambda module, inputs, output: seen.append(output.shape))

@@ -19,7 +19,7 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 
 class Symbol(NamedTuple):
-    """A definition: package and module (`impl_torch`, `fast.attention`), and its name, with a dot where it is a method."""
+    """A definition: package and module (`impl_torch`, `kernels.attention`), and its name, with a dot where it is a method."""
 
     package: str
     module: str
@@ -27,7 +27,7 @@ class Symbol(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The file, such as `impl_torch/fast/attention.py`."""
+        """The file, such as `impl_torch/kernels/attention.py`."""
         return f"{self.package}.{self.module}".replace(".", "/") + ".py"
 
 

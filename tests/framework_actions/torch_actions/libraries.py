@@ -11,6 +11,7 @@ from torch import nn
 
 from impl_torch import weights
 from impl_torch.decoding import Searcher
+from impl_torch.programs.unpadding import unpadded
 
 from .common import (
     ACTIONS,
@@ -119,8 +120,7 @@ for targets in (["query", "value"], "all-linear", ["source_embedding"]):
         config = CONFIG if targets == ["query", "value"] else UNTIED
         inner, adapted = with_lora(model_of(config), target_modules=targets)
         logits, found = inner(SOURCE, TARGET), answers(inner)
-        inner.pack_from = 0
-        same(inner(SOURCE, TARGET), logits)
+        same(unpadded(inner, 0)(SOURCE, TARGET), logits)
         merged = adapted.merge_and_unload()
         same(logits, expected(merged, config))
         assert found == answers(merged)

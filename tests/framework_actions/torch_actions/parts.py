@@ -9,6 +9,7 @@ from torch.nn.utils import parametrizations, prune
 from impl_torch import weights
 from impl_torch.embedding import Embedding
 from impl_torch.layers import EncoderLayer
+from impl_torch.programs.unpadding import unpadded
 
 from .common import ACTIONS, CONFIG, SOURCE, TARGET, UNTIED, answers, expected, model_of, right, same, searched, trained
 
@@ -127,17 +128,17 @@ class Shift(nn.Module):
 def _() -> None:
     model = model_of()
     model.encoder.layers[0] = Shift()
-    whole, model.pack_from = model(SOURCE, TARGET), 0
-    same(model(SOURCE, TARGET), whole)
-    same(model(SOURCE[:1], TARGET[:1]), whole[:1])
+    whole, call = model(SOURCE, TARGET), unpadded(model, 0)
+    same(call(SOURCE, TARGET), whole)
+    same(call(SOURCE[:1], TARGET[:1]), whole[:1])
 
 
 @ACTIONS.works(TOPIC, "`model.encoder.forward` replaced, in a padded batch")
 def _() -> None:
     model, shapes = model_of(), []
-    forward, model.pack_from = model.encoder.forward, 0
+    forward = model.encoder.forward
     model.encoder.forward = lambda x, *rest, **named: shapes.append(x.shape) or forward(x, *rest, **named)
-    right(model)
+    same(unpadded(model, 0)(SOURCE, TARGET), expected(model))
     assert shapes == [(3, 5, 32)]
 
 
@@ -162,10 +163,9 @@ def _() -> None:
 @ACTIONS.works(TOPIC, "forward hooks on every module, in a padded batch")
 def _() -> None:
     model, seen = model_of(), []
-    model.pack_from = 0
     for module in model.modules():
         module.register_forward_hook(lambda module, _, output: seen.append(type(module).__name__))
-    right(model)
+    same(unpadded(model, 0)(SOURCE, TARGET), expected(model))
     assert seen.count("LayerNorm") == 10
 
 
@@ -185,8 +185,7 @@ def _() -> None:
     parametrizations.spectral_norm(model.decoder.layers[0].self_attention.query)
     parametrizations.orthogonal(model.decoder.layers[1].feed_forward.output)
     right(trained(model))
-    model.pack_from = 0
-    right(model)
+    same(unpadded(model, 0)(SOURCE, TARGET), expected(model))
     searched(model)
 
 
@@ -232,8 +231,8 @@ def _() -> None:
     holders += [(layer.feed_forward, "hidden") for layer in model.encoder.layers] + [(model, "logits")]
     for holder, name in holders:
         setattr(holder, name, Adapter(getattr(holder, name)))
-    found, logits, model.pack_from = answers(trained(model)), model(SOURCE, TARGET), 0
-    same(model(SOURCE, TARGET), logits)
+    found, logits = answers(trained(model)), model(SOURCE, TARGET)
+    same(unpadded(model, 0)(SOURCE, TARGET), logits)
     for holder, name in holders:
         setattr(holder, name, getattr(holder, name).merged())
     same(logits, expected(model, UNTIED))

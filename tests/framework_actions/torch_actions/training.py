@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from impl_torch import loss, training
 from impl_torch.layers import EncoderLayer
+from impl_torch.programs.unpadding import unpadded
 from reference_numpy import training as reference
 from reference_numpy.recipe import PAPER
 
@@ -117,10 +118,9 @@ def _() -> None:
 @ACTIONS.works(TOPIC, "`apply_activation_checkpointing` of the layers, in a padded batch")
 def _() -> None:
     model = model_of()
-    model.pack_from = 0
     apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, EncoderLayer))
-    same(model(SOURCE, TARGET), expected(model_of()))
-    model.training_loss(SOURCE, TARGET).backward()
+    same(unpadded(model, 0)(SOURCE, TARGET), expected(model_of()))
+    unpadded(model.training_loss, 0)(SOURCE, TARGET).backward()
 
 
 @ACTIONS.works(TOPIC, "`torch.autocast(bfloat16)`: the loss is float32", sample=True)
