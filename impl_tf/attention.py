@@ -141,7 +141,7 @@ class MultiHeadAttention(Configured):
         return self.query(query_btd)
 
     def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The part that no query changes: `m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`."""
+        """The part that no query changes: `m W^K + b^K`, `b s g k`; `m W^V + b^V`, `b s g e`."""
         return self.key(memory_bsd), self.value(memory_bsd)
 
     def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

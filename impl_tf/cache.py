@@ -78,7 +78,8 @@ def start_cache(
 def decode_step(
     model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, Cache]:
-    """Logits `b t v` of the next t tokens of the target, those rows of `decode`, and the cache after.
+    """Logits `b t v` of the next t tokens of the target, those rows of `decode`, and the cache
+    after.
 
     target and target_mask_bt: of these tokens only; t may differ from step to step. In evaluation.
     Raises ValueError on ids, masks and shapes that do not fit and, if the values are known, on more
@@ -276,6 +277,6 @@ def _positions(
 
 
 def _by_token(x_btd: tf.Tensor, width: int) -> tf.Tensor:
-    """`b t w d`: the first tokens of all beams of a row, then the second ones, as their keys lie."""
+    """`b t w d`: the first tokens of all beams of a row, then the second ones, like their keys."""
     x_bwtd = tf.reshape(x_btd, [x_btd.shape[0] // width, width, *x_btd.shape[1:]])
     return tf.transpose(x_bwtd, [0, 2, 1, 3])

@@ -35,7 +35,7 @@ from . import weights as own
 
 Adapter.own = own
 """
-PACKS_ALL = "    model.pack_from = 0\n"  # the line of a port.py by which the smallest batch is packed
+PACKS_ALL = ", least=0"  # the argument in a port.py by which the smallest batch is unpadded
 
 
 @functools.cache
