@@ -147,10 +147,8 @@ def _decoder_layer_step(
 
     def attend(y_btd: tf.Tensor) -> tf.Tensor:
         query_bthk, *new = layer.self_attention.project(y_btd)
-        (key_bgks, value_bgse), (new_key_bgks, new_value_bgse) = (
-            cache["self_attention"],
-            _by_head(*new),
-        )
+        key_bgks, value_bgse = cache["self_attention"]
+        new_key_bgks, new_value_bgse = _by_head(*new)
         # In place within a graph if nothing else reads the old ones.
         key_bgks = keras.ops.slice_update(key_bgks, tf.stack([0, 0, 0, place]), new_key_bgks)
         value_bgse = keras.ops.slice_update(value_bgse, tf.stack([0, 0, place, 0]), new_value_bgse)

@@ -158,8 +158,8 @@ def _beam_search(model: Transformer, plan: Plan, request: Request) -> Answers:
         # The row of the target that each row continues.
         row_b = tf.reshape(tf.range(batch)[:, tf.newaxis] * size + parent_bw, [-1])
         state |= {"step": here + 1, "live": live, "kept": kept, "done_b": done_b}
-        state |= {"token_b1": tf.reshape(token_bw, [-1, 1])}
-        state |= {"cache": cache.reorder(state["cache"], row_b)}
+        state["token_b1"] = tf.reshape(token_bw, [-1, 1])
+        state["cache"] = cache.reorder(state["cache"], row_b)
         state |= {name: tf.gather(x, row_b) for name, x in _seen(state).items()}
         return (state,)
 
