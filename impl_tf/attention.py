@@ -129,10 +129,8 @@ class MultiHeadAttention(Configured):
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         if (mask_bs := attached_mask(memory_bsd)) is not None:
             mask_bhts = mask.combine_masks(mask_bhts, mask.padding_mask(mask_bs))
-        query_bthk, (key_bsgk, value_bsge) = (
-            self.queries(query_btd),
-            self.keys_and_values(memory_bsd),
-        )
+        query_bthk = self.queries(query_btd)
+        key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
         rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training
         return self.attend(query_bthk, key_bsgk, value_bsge, *rest)
 
@@ -141,7 +139,7 @@ class MultiHeadAttention(Configured):
         return self.query(query_btd)
 
     def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The part that no query changes: `m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`."""
+        """The part that no query changes: `m W^K + b^K`, `b s g k`; `m W^V + b^V`, `b s g e`."""
         return self.key(memory_bsd), self.value(memory_bsd)
 
     def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

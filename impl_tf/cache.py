@@ -78,7 +78,8 @@ def start_cache(
 def decode_step(
     model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, Cache]:
-    """Logits `b t v` of the next t tokens of the target, those rows of `decode`, and the cache after.
+    """Logits `b t v` of the next t tokens of the target, those rows of `decode`, and the cache
+    after.
 
     target and target_mask_bt: of these tokens only; t may differ from step to step. In evaluation.
     Raises ValueError on ids, masks and shapes that do not fit and, if the values are known, on more
@@ -146,10 +147,8 @@ def _decoder_layer_step(
 
     def attend(y_btd: tf.Tensor) -> tf.Tensor:
         query_bthk, *new = layer.self_attention.project(y_btd)
-        (key_bgks, value_bgse), (new_key_bgks, new_value_bgse) = (
-            cache["self_attention"],
-            _by_head(*new),
-        )
+        key_bgks, value_bgse = cache["self_attention"]
+        new_key_bgks, new_value_bgse = _by_head(*new)
         # In place within a graph if nothing else reads the old ones.
         key_bgks = keras.ops.slice_update(key_bgks, tf.stack([0, 0, 0, place]), new_key_bgks)
         value_bgse = keras.ops.slice_update(value_bgse, tf.stack([0, 0, place, 0]), new_value_bgse)
@@ -276,6 +275,6 @@ def _positions(
 
 
 def _by_token(x_btd: tf.Tensor, width: int) -> tf.Tensor:
-    """`b t w d`: the first tokens of all beams of a row, then the second ones, as their keys lie."""
+    """`b t w d`: the first tokens of all beams of a row, then the second ones, like their keys."""
     x_bwtd = tf.reshape(x_btd, [x_btd.shape[0] // width, width, *x_btd.shape[1:]])
     return tf.transpose(x_bwtd, [0, 2, 1, 3])

@@ -22,11 +22,11 @@ State: TypeAlias = "dict[str, Any]"  # the variables of a search's loop
 class Searcher:
     """The searches on the weights that the model has now, its projections of one input fused.
 
-    A search is one graph compiled by XLA. Sources, prefixes and answers are padded to a few lengths,
-    so that few graphs serve all; the strategy's numbers are inputs of the graph, except beam_size
-    and no_repeat_ngram. Token ids are int64.
-    dtype: the weights are rounded to it, and computed in it; int8: the projections (INT8).
-    compiled=False: operation by operation. model: the copy that is run.
+    A search is one graph compiled by XLA. Sources, prefixes and answers are padded to a few
+    lengths, so that few graphs serve all; the strategy's numbers are inputs of the graph, except
+    beam_size and no_repeat_ngram. Token ids are int64. dtype: the weights are rounded to it, and
+    computed in it; int8: the projections (INT8). compiled=False: operation by operation. model: the
+    copy that is run.
     """
 
     def __init__(self, model: Transformer, dtype: str | None = None, compiled: bool = True) -> None:
@@ -43,7 +43,7 @@ class Searcher:
         return self._one_by_one.graphs + self._beam_search.graphs
 
     def refresh(self, model: Transformer) -> None:
-        """Takes the weights anew, of the same model or one of its config; compiles no graph again."""
+        """Takes the weights anew, of the same model or one of its config; no graph is compiled."""
         refresh(self.model, model)
 
     def greedy_search(
@@ -57,13 +57,12 @@ class Searcher:
         """The answer whose every token is the likeliest; of equals the lower id.
 
         source: ids `b s`; None in a decoder-only model, which needs a prefix, its prompt. strategy:
-        a Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in place
-        of the start token; shorter ones are padded on the left. prefix_mask_bp: boolean, True = real
-        token; by default every id but the padding id. Returns token_bn, the answers without their
-        prefix, filled with padding after their end, and log_p_bn, the model's `log p` of each token,
-        0 after the end.
-        Raises ValueError on ids and options that do not fit, on more tokens than positions, and if a
-        logit is inf or NaN.
+        a Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in
+        place of the start token; shorter ones are padded on the left. prefix_mask_bp: boolean, True
+        = real token; by default every id but the padding id. Returns token_bn, the answers without
+        their prefix, filled with padding after their end, and log_p_bn, the model's `log p` of each
+        token, 0 after the end. Raises ValueError on ids and options that do not fit, on more tokens
+        than positions, and if a logit is inf or NaN.
         """
         strategy = Strategy.of(strategy, self.model.config)
         given = source, prefix, source_mask_bs, prefix_mask_bp
@@ -159,8 +158,8 @@ def _beam_search(model: Transformer, plan: Plan, request: Request) -> Answers:
         # The row of the target that each row continues.
         row_b = tf.reshape(tf.range(batch)[:, tf.newaxis] * size + parent_bw, [-1])
         state |= {"step": here + 1, "live": live, "kept": kept, "done_b": done_b}
-        state |= {"token_b1": tf.reshape(token_bw, [-1, 1])}
-        state |= {"cache": cache.reorder(state["cache"], row_b)}
+        state["token_b1"] = tf.reshape(token_bw, [-1, 1])
+        state["cache"] = cache.reorder(state["cache"], row_b)
         state |= {name: tf.gather(x, row_b) for name, x in _seen(state).items()}
         return (state,)
 

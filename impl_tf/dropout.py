@@ -32,8 +32,8 @@ class Dropout(Recomputed, keras.layers.Dropout):
         """A random keep mask of that shape; None in evaluation.
 
         Whole random words are compared with the rate. Keras compares uniform numbers of x's dtype:
-        those of bfloat16 are so few that 0.898 is kept at a rate of 0.1, and XLA, when it may choose
-        the generator, takes a hundred times as long on a CPU as this one (Philox).
+        those of bfloat16 are so few that 0.898 is kept at a rate of 0.1, and XLA, when it may
+        choose the generator, takes a hundred times as long on a CPU as this one (Philox).
         """
         if not training or not self.rate:
             return None

@@ -15,7 +15,8 @@ __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
 
 class Table(Adapted):
-    """A table of so many rows of that width. In a graph, where ids have no values, those outside it give NaN."""
+    """A table of rows, which ids look up. In a graph, in which ids have no values, an id outside
+    the table gives NaN."""
 
     matrix = "table"
     adapters = ("lora_embeddings_a", "lora_embeddings_b")
@@ -38,7 +39,7 @@ class Table(Adapted):
         x_btd = tf.gather(self.adapted(), index_bt)
         if not tf.is_symbolic_tensor(index_bt):
             return x_btd
-        # XLA takes the nearest row, and a GPU zeros; a graph on a CPU stops.
+        # Outside the table XLA takes the nearest row, and a GPU zeros; a graph on a CPU stops.
         inside_bt1 = ((index_bt >= 0) & (index_bt < self.rows))[..., tf.newaxis]
         return tf.where(inside_bt1, x_btd, tf.constant(float("nan"), x_btd.dtype))
 
@@ -51,9 +52,10 @@ class Table(Adapted):
 
 @register
 class Embedding(Table):
-    """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give the weighted sum of the table's rows.
+    """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give the weighted sum of the
+    table's rows.
 
-    Ids outside the table raise ValueError where their values are known, that is outside a `tf.function`.
+    Ids outside the table raise ValueError if their values are known: outside a `tf.function`.
     """
 
     def __init__(self, vocabulary: int, width: int, scale: bool, **kwargs: Any) -> None:
@@ -83,7 +85,10 @@ class Embedding(Table):
 
 @register
 class SegmentEmbedding(Table):
-    """Rows of the table of segments: `x = table[segment]`, `b s d`: which sentence of several a token is of. Checked as ids are."""
+    """`x = table[segment]`, `b s d`, with the segment of a token: its sentence among several.
+
+    Segments are checked as ids are.
+    """
 
     def check_ids(self, segment_bs: Any, **_: Any) -> None:
         """Raises ValueError on segments outside the table, other dtypes and other axes."""
@@ -100,7 +105,8 @@ class SegmentEmbedding(Table):
 class Logits(Adapted):
     """`logits = x W + b`, with b by config.
 
-    `tied` makes no kernel, and `summary` counts none: the layer is called with the embedding's table `v d` instead, the transpose of W.
+    tied: the layer makes no kernel, and `summary` counts none; it is called with the embedding's
+    table `v d`, the transpose of W.
     """
 
     def __init__(
@@ -124,7 +130,8 @@ class Logits(Adapted):
     def call(self, x_btd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.width)
         batch, target, width = keras.ops.shape(x_btd)
-        # One matrix product of all positions: faster than a batched one, and a table tied to the embedding is not copied to transpose it.
+        # One matrix product of all positions is faster than a batched one, and a tied table is not
+        # copied to transpose it.
         x_nd = tf.reshape(x_btd, [batch * target, width])
         logits_nv = (
             tf.matmul(x_nd, table_vd, transpose_b=True)

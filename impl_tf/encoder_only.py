@@ -14,7 +14,7 @@ __all__ = ["EncoderHeads"]
 
 
 class EncoderHeads(Configured):
-    """The methods of a Transformer that has no decoder; arguments and errors are those of `encode`."""
+    """The methods of a Transformer without a decoder; arguments and errors: those of `encode`."""
 
     @property
     def answer(self) -> Callable[..., tf.Tensor]:
@@ -40,7 +40,8 @@ class EncoderHeads(Configured):
         segment_bs: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        """`pooler(encode(source))`, `b r`: one vector for each row. Raises ValueError without a pooler."""
+        """`pooler(encode(source))`, `b r`: one vector for each row. Raises ValueError without a
+        pooler."""
         self.config.need("pooler")
         return self.pooler(self.encode(source, source_mask_bs, keep, segment_bs, training))
 

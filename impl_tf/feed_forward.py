@@ -17,11 +17,13 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the refer
 
 
 def activation(x: tf.Tensor, name: str) -> tf.Tensor:
-    """relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x/2 (1 + tanh u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`.
+    """relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`.
+    gelu_tanh: `x/2 (1 + tanh u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`.
     gelu_sigmoid: `x sigmoid(1.702 x)`.
 
-    tf.nn.gelu rounds its constants to float32 for float64 too. The tanh form is computed as `x sigmoid(2u)`, which is the same:
-    TensorFlow's tanh of float64 is off by 8 ulp, its sigmoid is not. Raises ValueError on another name.
+    tf.nn.gelu rounds its constants to float32 for float64 too. The tanh form is computed as
+    `x sigmoid(2u)`, which is the same: TensorFlow's tanh of float64 is off by 8 ulp, its sigmoid is
+    not. Raises ValueError on another name.
     """
     if name == "relu":
         return tf.nn.relu(x)
@@ -41,7 +43,8 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
 class FeedForward(Configured):
     """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position.
 
-    W_1 and b_1 are those of `hidden`; Keras layers have a property `output`, so W_2 and b_2 are those of `output_projection`.
+    W_1 and b_1 are those of `hidden`, W_2 and b_2 those of `output_projection`, since Keras layers
+    have a property `output`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:

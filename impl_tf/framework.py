@@ -180,8 +180,8 @@ def check_dense(*given: Any) -> None:
 
 
 def ids(token: Any) -> Any:
-    """Floating ids `b t` of a graph as integers, as keras.layers.Embedding casts them: `fit` under a
-    strategy builds a model with such ids."""
+    """Floating ids `b t` of a graph as integers, as keras.layers.Embedding casts them: `fit` under
+    a strategy builds a model with such ids."""
     symbolic = tf.is_symbolic_tensor(token) and token.dtype.is_floating and len(token.shape) == 2
     return tf.cast(token, tf.int64) if symbolic else token
 

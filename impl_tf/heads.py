@@ -1,4 +1,4 @@
-"""What an encoder alone ends in: the pooled first token and its classes, and the logits of masked tokens."""
+"""Heads of encoder-only models: the pooled first token, its classes, logits of masked tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
 @register
 class Pooler(Projection):
-    """`y = tanh(x_0 W + b)`, `b r`, x_0 the first token of each row: one vector for the whole row."""
+    """`y = tanh(x_0 W + b)`, `b r`, with x_0 the first token: one vector for each row."""
 
     def __init__(self, width: int, **kwargs: Any) -> None:
         super().__init__((width,), (width,), True, **kwargs)
@@ -43,7 +43,7 @@ class Pooler(Projection):
 
 @register
 class Classifier(Projection):
-    """`logits = dropout(x) W + b` of every class, `b c`, x the pooled token `b r`. keep_br: as of Dropout."""
+    """`logits = dropout(x) W + b` of every class, `b c`, with x the pooled token `b r`."""
 
     def __init__(self, width: int, classes: int, dropout_rate: float, **kwargs: Any) -> None:
         super().__init__((width,), (classes,), True, **kwargs)
@@ -63,9 +63,10 @@ class Classifier(Projection):
 
 @register
 class MaskedLanguageHead(Configured):
-    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of what stands at every position.
+    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of the token at every
+    position.
 
-    W and b are those of `hidden`. tied: as of Logits; the table is that of the source.
+    W and b are those of `hidden`. tied: see `Logits`; the table is that of the source.
     """
 
     def __init__(self, config: TransformerConfig, tied: bool = False, **kwargs: Any) -> None:

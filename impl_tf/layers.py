@@ -1,4 +1,5 @@
-"""Encoder and decoder layers: sub-layers with their residual connections, norms and dropout (RESIDUAL)."""
+"""Encoder and decoder layers: sub-layers with their residual connections, norms and dropout
+(RESIDUAL)."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias

@@ -11,9 +11,10 @@ __all__ = ["cross_entropy", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The decoder's input, which is all but the last token, and the labels, which are all but the first: row t is scored on token t + 1.
+    """The decoder's input, all but the last token, and the labels, all but the first: row t is
+    scored on token t + 1.
 
-    Raises ValueError where target is not integer ids `b t` of length at least 2.
+    Raises ValueError if target is not integer ids `b t` of length at least 2.
     """
     target_bt = tf.convert_to_tensor(target_bt)
     checks.check_target(target_bt.shape, target_bt.dtype.name)
@@ -27,12 +28,14 @@ def cross_entropy(
     smoothing: float = 0.0,
     total: int | tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`, `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
+    """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`,
+    `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
 
-    By TensorFlow's fused cross-entropy, whose gradient `p - [v = label]` is computed in the forward pass. The smoothed rows q, as wide as
-    the logits, are not made: `-sum_v q_v log p_v = -log p_label + smoothing (logit_label - mean_v logit_v)`.
-    total may be a tensor, so that a graph serves every batch; a graph has no values to check the ids by. A replica of a
-    tf.distribute.Strategy, which sums gradients, must be given it: the labels that count in the rows of all replicas.
+    TensorFlow's fused cross-entropy computes its gradient `p - [v = label]` in the forward pass.
+    The smoothed rows q, as wide as the logits, are not made: `-sum_v q_v log p_v = -log p_label +
+    smoothing (logit_label - mean_v logit_v)`. total may be a tensor, so that a graph serves every
+    batch; a graph has no values of ids to check. A replica of a tf.distribute.Strategy, which sums
+    gradients, must be given it: the labels that count in the rows of all replicas.
     """
     check_total_given(total)
     label_bt = tf.convert_to_tensor(label_bt)
@@ -52,7 +55,8 @@ def cross_entropy(
     if mask_bt is None:
         mask_bt = tf.ones(tf.shape(label_bt), tf.bool)
     checks.check_token_mask("mask", mask_bt.shape, mask_bt.dtype.name, label_bt.shape)
-    # The logits of labels that do not count are replaced before, not after: an infinite one would be NaN, times a zero cotangent too.
+    # The logits of labels that do not count are replaced before the loss: an infinite one would
+    # give NaN, and NaN times a zero cotangent is NaN.
     wide_btv = tf.where(mask_bt[..., tf.newaxis], wide_btv, tf.zeros((), wide_btv.dtype))
     loss_bt = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_bt, logits=wide_btv)
     if smoothing:

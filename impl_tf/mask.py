@@ -8,20 +8,26 @@ __all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
 
 
 def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:
-    """`mask = token != padding_id`, `b t`; True everywhere without a padding id and for soft one-hot rows, which hold no id."""
+    """`mask = token != padding_id`, `b t`.
+
+    True everywhere without a padding id and for soft one-hot rows, which hold no id.
+    """
     if padding_id is None or len(token.shape) == 3:
         return tf.ones(tf.shape(token)[:2], dtype=tf.bool)
     return token != padding_id
 
 
 def padding_mask(mask_bs: tf.Tensor) -> tf.Tensor:
-    """No query may attend to padding: `b s`, True = real token, with axes of size 1 for heads and queries: `b 1 1 s`."""
+    """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`."""
     checks.check_token_mask("mask", mask_bs.shape, mask_bs.dtype.name)
     return mask_bs[:, tf.newaxis, tf.newaxis, :]
 
 
 def causal_mask(target_length: int | tf.Tensor, source_length: int | tf.Tensor) -> tf.Tensor:
-    """Query i may attend to key j where `j <= i + (s - t)` (CAUSAL): `1 1 t s`; the lengths may be scalar tensors."""
+    """Query i may attend to key j if `j <= i + (s - t)` (CAUSAL): `1 1 t s`.
+
+    The lengths may be scalar tensors.
+    """
     offset = source_length - target_length
     return (tf.range(source_length) <= tf.range(target_length)[:, tf.newaxis] + offset)[
         tf.newaxis, tf.newaxis
@@ -29,7 +35,7 @@ def causal_mask(target_length: int | tf.Tensor, source_length: int | tf.Tensor) 
 
 
 def combine_masks(mask_bhts: tf.Tensor | None, other_bhts: tf.Tensor | None) -> tf.Tensor | None:
-    """A pair may attend where both masks allow it; None stands for a mask that allows everything."""
+    """The pairs that both masks allow; None stands for a mask that allows every pair."""
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
     return mask_bhts & other_bhts

@@ -14,9 +14,10 @@ __all__ = ["LayerNorm"]
 
 @register
 class LayerNorm(Traced):
-    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d, with the biased variance in a second pass (NORM).
+    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
 
-    Half precision is computed in float32 up to and with the offset. Parameters: scale `d`, offset `d`, which Keras calls gamma and beta.
+    The variance is biased and computed in a second pass; half precision is computed in float32 up
+    to and with the offset. Parameters: scale `d`, offset `d`, which Keras calls gamma and beta.
     """
 
     def __init__(self, width: int, epsilon: float, **kwargs: Any) -> None:

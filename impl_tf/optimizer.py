@@ -1,4 +1,4 @@
-"""The update of the parameters: Adam with decoupled weight decay, and the global norm of the gradients (ADAM)."""
+"""The update of the parameters: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,10 +20,12 @@ def adam(
     weight_decay: float = 0.0,
     exclude: Iterable[keras.Variable] = (),
 ) -> "Adam":
-    """`m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`, `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, as a Keras optimiser.
+    """`m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
+    `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, as a Keras optimiser.
 
-    `m_hat = m / (1 - b1^n)` and `v_hat = v / (1 - b2^n)`, with n the step counted from 1. learning_rate: a number, a schedule, or a
-    function of nothing. exclude: the variables that do not decay, which `decay_mask` names.
+    `m_hat = m / (1 - b1^n)` and `v_hat = v / (1 - b2^n)`, with n the step counted from 1.
+    learning_rate: a number, a schedule, or a function without arguments. exclude: the variables
+    that do not decay, which `decay_mask` names.
     """
     if not callable(learning_rate):
         learning_rate = _Constant(learning_rate)
@@ -33,11 +35,11 @@ def adam(
 
 
 def clip_global_norm(gradients: Any, limit: float) -> Any:
-    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors, of any nest of dense tensors.
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors of a nest.
 
-    Keras' `global_clipnorm` multiplies by `limit * min(1/norm, 1/limit)`, which is not 1 for every gradient that is short enough. The
-    squares are summed in float64: the norm of millions of float32 numbers would lose digits. Raises ValueError where limit is not
-    greater than 0.
+    Keras' `global_clipnorm` multiplies by `limit * min(1/norm, 1/limit)`, which is not 1 for every
+    gradient that is short enough. The squares are summed in float64: the norm of millions of
+    float32 numbers would lose digits. Raises ValueError if limit is not greater than 0.
     """
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
@@ -51,7 +53,7 @@ def clip_global_norm(gradients: Any, limit: float) -> Any:
 
 
 def decay_mask(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Which parameters decay: kernels and tables do; biases, scales and offsets, which have no scale to keep small, do not."""
+    """Which parameters decay: kernels and tables; not biases, scales and offsets."""
     return nest(
         {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
     )
@@ -61,8 +63,9 @@ def decay_mask(parameters: Mapping[str, Any]) -> dict[str, Any]:
 class Adam(keras.optimizers.Optimizer):
     """Adam whose update holds the decoupled weight decay.
 
-    keras.optimizers.AdamW adds epsilon to the root before the correction (the "epsilon hat" of the paper's section 2), which is another
-    epsilon in every step, decays in a pass of its own, and rounds its constants to float32 on their way to a float64 variable.
+    keras.optimizers.AdamW adds epsilon to the root before the correction (the "epsilon hat" of the
+    paper's section 2), which is another epsilon in every step, decays in a pass of its own, and
+    rounds its constants to float32 on their way to a float64 variable.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class Adam(keras.optimizers.Optimizer):
 
 @register
 class _Constant(keras.optimizers.schedules.LearningRateSchedule):
-    """One rate for every step, in float64: an optimiser's own variable would round it to float32."""
+    """One rate for every step, in float64: an optimiser's own variable rounds it to float32."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate

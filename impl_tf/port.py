@@ -40,6 +40,7 @@ __all__ = ["compiled", "components", "framework", "modes", "weights"]
 Tree: TypeAlias = Mapping[str, Any]  # tensors, nested by the parts of the canonical names
 
 framework = "tf"
+compiled = partial(graph, least=0)  # leaves out padding even if that saves little
 modes = ("eager", "compiled")
 weights = TABLE
 
@@ -121,11 +122,6 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True)
     ),
 }
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as a graph that leaves out padding even if that saves little."""
-    return graph(function, least=0)
 
 
 def _in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> tf.Tensor:

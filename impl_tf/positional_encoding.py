@@ -16,10 +16,11 @@ __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor:
-    """`position_t = max(t - n, 0)`, n the padding tokens before the first real one: int64 `b t`.
+    """`position_t = max(t - n, 0)`, with n the padding tokens before the first real one: int64 `b
+    t`.
 
-    start: "row" numbers from the first token of the row, real or not. A row without a real token is numbered 0, all of it.
-    Raises ValueError on another start.
+    start: "row" numbers from the first token of the row, real or not. All tokens of a row without a
+    real one have position 0. Raises ValueError on another start.
     """
     checks.check_token_mask("mask", mask_bt.shape, mask_bt.dtype.name)
     known("position start", [start], POSITION_STARTS)
@@ -33,9 +34,10 @@ def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor
 def positional_encoding(
     position_bt: tf.Tensor, width: int, dtype: tf.DType = tf.float64
 ) -> tf.Tensor:
-    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`; an odd width ends in a sine.
+    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`.
 
-    Sine and cosine are taken once for each pair of columns and interleaved by a reshape. Computed in float64 and then cast to dtype.
+    An odd width ends in a sine. Sine and cosine are taken once for each pair of columns and
+    interleaved by a reshape. Computed in float64 and then cast to dtype.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
@@ -52,7 +54,7 @@ def positional_encoding(
 class PositionEmbedding(Table):
     """Rows of a learned table: `x = table[position + offset]`, `b t d`.
 
-    Positions outside the table raise ValueError where their values are known, as ids of Embedding do.
+    Positions outside the table raise ValueError if their values are known, as ids of Embedding do.
     """
 
     def __init__(self, rows: int, width: int, offset: int, **kwargs: Any) -> None:

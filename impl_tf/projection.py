@@ -15,22 +15,24 @@ __all__ = ["Adapted", "Projection", "add_bias", "xavier_uniform"]
 def xavier_uniform(fan_in: int, fan_out: int) -> keras.initializers.Initializer:
     """Uniform in `+-sqrt(6 / (fan_in + fan_out))` (INIT).
 
-    Keras' own Glorot initialiser takes an unfused kernel `d h k` for a convolution and gets its fans wrong.
+    Keras' own Glorot initialiser takes a kernel `d h k` for a convolution and gets its fans wrong.
     """
     limit = math.sqrt(6 / (fan_in + fan_out))
     return keras.initializers.RandomUniform(-limit, limit)
 
 
 def add_bias(y: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """`y + b` along the last axis; half precision passes through float32, so that the gradient of the bias is summed in float32."""
+    """`y + b` along the last axis, in float32 for half precision, so that the gradient of the bias
+    is summed in float32."""
     return tf.cast(tf.nn.bias_add(upcast_half(y), upcast_half(bias)), y.dtype)
 
 
 class Adapted(Traced):
-    """A layer whose matrix W can be adapted: `W + alpha / rank A B`, where W is frozen and A and B are narrow (LoRA).
+    """A layer whose matrix W can be adapted: `W + alpha / rank A B`, with W frozen and A and B
+    narrow (LoRA).
 
-    As keras.layers.EinsumDense and Embedding have it: A has the axes of W but for the last, which is the rank; a file holds the sum.
-    There is no quantized form, over which Keras would pass with a warning.
+    In keras.layers.EinsumDense and Embedding, as here, A has the axes of W, the last of which is
+    the rank, and a file holds the sum. There is no quantized form; Keras would only warn.
     """
 
     matrix = "kernel"  # the attribute that is W
@@ -44,11 +46,15 @@ class Adapted(Traced):
         a_initializer: Any = "he_uniform",
         b_initializer: Any = "zeros",
     ) -> None:
-        """Freezes W and adds A and B. Raises ValueError where the layer has no variables yet, no W of its own, or A and B already."""
+        """Freezes W and adds A and B.
+
+        Raises ValueError if the layer has no variables yet, no W of its own, or A and B already.
+        """
         if not self.built or self.lora_enabled or not hasattr(self, self.matrix):
-            own = f"built={self.built}, {self.matrix}={hasattr(self, self.matrix)}, lora_enabled={self.lora_enabled}"
             raise ValueError(
-                f"LoRA must be enabled once, in a layer that is built and has a {self.matrix} of its own; got {own}"
+                f"LoRA must be enabled once, in a layer that is built and has a {self.matrix} of "
+                f"its own; got built={self.built}, {self.matrix}={hasattr(self, self.matrix)}, "
+                f"lora_enabled={self.lora_enabled}"
             )
         kernel = getattr(self, self.matrix)
         dtype = "float32" if tf.as_dtype(kernel.dtype).size == 2 else kernel.dtype
@@ -72,7 +78,7 @@ class Adapted(Traced):
 
     @property
     def lora(self) -> list[keras.Variable]:
-        """A and B; empty where they are not enabled."""
+        """A and B; none if they are not enabled."""
         return [getattr(self, name) for name in self.adapters] if self.lora_enabled else []
 
     def adapted(self) -> tf.Tensor | tf.Variable:
@@ -110,16 +116,19 @@ class Adapted(Traced):
 
     def quantize(self, mode: str | None = None, *_: Any, **__: Any) -> None:
         raise ValueError(
-            f"the kernel of {type(self).__name__} must be floating, there is no quantized form; got mode {mode!r}"
+            f"the kernel of {type(self).__name__} must be floating, there is no quantized form; "
+            f"got mode {mode!r}"
         )
 
 
 @register
 class Projection(Adapted):
-    """`y = x W + b`: W contracts its `inputs` axes with the last axes of x and gives `outputs` axes in their place.
+    """`y = x W + b`: W contracts its `inputs` axes with the last axes of x and gives `outputs` axes
+    in their place.
 
-    keras.layers.EinsumDense would do, but on a CPU without half-precision matrix units its batched product is summed in half precision;
-    one matrix product of all positions is summed in float32 everywhere and is faster.
+    The batched product of keras.layers.EinsumDense is summed in half precision on a CPU without
+    half-precision matrix units; one matrix product of all positions is summed in float32 everywhere
+    and is faster.
     """
 
     def __init__(

@@ -24,10 +24,11 @@ def penalise(
     no_repeat_ngram: int = 0,
     mask_bn: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """`x / penalty` where the score x of a token of the target is positive, otherwise `x penalty`.
+    """`x / penalty` if the score x of a token of the target is positive, otherwise `x penalty`.
 
-    -inf for a token that would end a run of no_repeat_ngram tokens which the target holds already. repetition_penalty may be a scalar
-    tensor. Raises ValueError on shapes that do not fit, and on ids and numbers out of range, where they are known.
+    -inf for a token that would end a run of no_repeat_ngram tokens which the target holds already.
+    repetition_penalty may be a scalar tensor. Raises ValueError on shapes that do not fit, and on
+    ids and numbers out of range, if they are known.
     """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     if mask_bn is None:
@@ -45,7 +46,8 @@ def penalise(
 
 
 def _repeats(token_bn: tf.Tensor, mask_bn: tf.Tensor, size: int) -> tf.Tensor:
-    """Of each run of so many tokens, by its start: whether all but its last are the tokens that the target ends in. Padding is in none."""
+    """Whether each run of size tokens, by its start, begins with the last size - 1 tokens of the
+    target. No run holds padding."""
     count = token_bn.shape[1] - size + 1
     same_bn = mask_bn[:, size - 1 :]
     for place in range(size - 1):
@@ -55,7 +57,7 @@ def _repeats(token_bn: tf.Tensor, mask_bn: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _named(token_bn: tf.Tensor, mask_bn: tf.Tensor, vocabulary: int | tf.Tensor) -> tf.Tensor:
-    """Of each row and id whether one of the row's tokens is that id, boolean `b v`."""
+    """Which ids occur in each row, boolean `b v`."""
     batch, length = keras.ops.shape(token_bn)
     row_bn = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], [batch, length])
     counts_bv = tf.scatter_nd(
@@ -71,12 +73,12 @@ def truncate(
     top_p: Number = 1.0,
     most: int | None = None,
 ) -> tf.Tensor:
-    """The logits divided by the temperature; then -inf for all but the top_k largest; then for all but the likeliest, up to top_p.
+    """The logits divided by the temperature; then -inf for all but the top_k largest; then for all
+    but the likeliest, up to top_p.
 
-    Of equal logits the lower token id is the likelier, and the one that crosses top_p stays (SAMPLE). The numbers may be scalar tensors,
-    whose values are then not checked. Plain 0 and 1 sort nothing.
-
-    most: what top_k is at most, where it is a tensor greater than 0.
+    Of equal logits the lower token id is the likelier, and the one that crosses top_p stays
+    (SAMPLE). The numbers may be scalar tensors, whose values are then not checked. Plain 0 and 1
+    sort nothing. most: static upper bound of top_k, needed when top_k is a tensor.
     """
     _check_truncate(logits_bv, temperature, top_k, top_p)
     x_bv, vocabulary = (
@@ -94,7 +96,7 @@ def truncate(
         return x_bv
     if vocabulary <= MANY:
         return _likeliest(x_bv, vocabulary, None, top_p)
-    # A sort of all takes far longer than to find so many, among whom those that are kept nearly always are.
+    # To sort all logits takes far longer than to find the MANY largest, nearly always enough.
     largest_bn, _ = tf.math.top_k(x_bv, MANY)
     probability_b = tf.reduce_sum(_probability(largest_bn, x_bv), axis=1)
     enough = tf.reduce_all(probability_b >= keras.ops.convert_to_tensor(top_p, probability_b.dtype))
@@ -108,7 +110,7 @@ def truncate(
 def _likeliest(
     x_bv: tf.Tensor, count: int, top_k: int | tf.Tensor | None, top_p: Number
 ) -> tf.Tensor:
-    """The logits with -inf for all but the top_k largest and the likeliest of these; no more than count are left."""
+    """The logits with -inf for all but the top_k largest and the likeliest of these."""
     ordered_bn, order_bn = tf.math.top_k(x_bv, count)  # of equal values the lower index first
     if top_k is not None:
         ordered_bn = tf.where(tf.range(count) < top_k, ordered_bn, float("-inf"))
@@ -131,7 +133,7 @@ def _likeliest(
 
 
 def _probability(ordered_bn: tf.Tensor, all_bv: tf.Tensor) -> tf.Tensor:
-    """The softmax of all, of those whose largest comes first."""
+    """The probability, among all logits, of the ordered ones, whose largest comes first."""
     largest_b1 = upcast_half(ordered_bn[:, :1])
     return tf.exp(upcast_half(ordered_bn) - largest_b1) / tf.reduce_sum(
         tf.exp(upcast_half(all_bv) - largest_b1), axis=1, keepdims=True
@@ -139,7 +141,8 @@ def _probability(ordered_bn: tf.Tensor, all_bv: tf.Tensor) -> tf.Tensor:
 
 
 def draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> tf.Tensor:
-    """The inverse of the distribution of `p = softmax(logits)`: the lowest id whose `p_0 + ... + p_id` exceeds the uniform number."""
+    """The inverse of the distribution of `p = softmax(logits)`: the lowest id whose
+    `p_0 + ... + p_id` exceeds the uniform number."""
     _check_draw(logits_bv, uniform_b)
     p_bv, ids = softmax.softmax(logits_bv), tf.range(logits_bv.shape[1], dtype=tf.int64)
     cumulative_bv = tf.cast(tf.cumsum(p_bv, axis=1), tf.float64)

@@ -30,7 +30,7 @@ def noam(step: Any, width: int, warmup: int, dtype: tf.DType = tf.float64) -> tf
 
 @register
 class Noam(keras.optimizers.schedules.LearningRateSchedule):
-    """`noam` for a Keras optimiser, whose iterations count the updates that are done: the first is made at n = 1."""
+    """`noam` for a Keras optimiser, which counts the updates that are done: the first has n = 1."""
 
     def __init__(self, width: int, warmup: int) -> None:
         self.width, self.warmup = width, warmup

@@ -58,7 +58,8 @@ class _Stack(Configured):
 
 @register
 class Encoder(_Stack):
-    """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors `b s d` to vectors.
+    """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors `b s d` to
+    vectors.
 
     `embedding_dropout` is applied by `Transformer.encode`.
     """

@@ -31,15 +31,15 @@ class Trainer:
     """Parameters and moments of one run, and the number of steps done.
 
     The loss is `Transformer.classification_loss` if the config has classes, otherwise
-    `Transformer.training_loss`. A step is one graph compiled by XLA: forward, backward, clipping, and
-    the update of the variables in place.
+    `Transformer.training_loss`. A step is one graph compiled by XLA: forward, backward, clipping,
+    and the update of the variables in place.
 
     With microbatches there is a graph for the gradients of a part and one for the update. Ids are
-    checked before the graphs, which leave out padding: a shape of rows has a graph for each of a few
-    numbers of tokens. Random keep masks come from Keras' seed generators, whose states (a key of
-    seed and layer, a counter) a graph sets before it draws.
-    device: cpu or cuda, on which TensorFlow's own setting says whether float32 is multiplied as
-    TF32. compiled=False: operation by operation.
+    checked before the graphs, which leave out padding: a shape of rows has a graph for each of a
+    few numbers of tokens. Random keep masks come from Keras' seed generators, whose states (a key
+    of seed and layer, a counter) a graph sets before it draws. device: cpu or cuda, on which
+    TensorFlow's own setting says whether float32 is multiplied as TF32. compiled=False: operation
+    by operation.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Trainer:
     def train_step(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None
     ) -> tf.Tensor:
-        """One update from a batch of ids `b s` and `b t`; returns the loss of the batch before it, a
-        scalar tensor, which the device may still be computing.
+        """One update from a batch of ids `b s` and `b t`; returns the loss of the batch before it,
+        a scalar tensor, which the device may still be computing.
 
-        source: None in a decoder-only model. target: the classes of the rows, `b`, if the config has
-        classes. keep: keep masks by site; by default random ones are drawn. Raises ValueError on ids
-        that do not fit and on a batch that cannot be split; nothing is then changed.
+        source: None in a decoder-only model. target: the classes of the rows, `b`, if the config
+        has classes. keep: keep masks by site; by default random ones are drawn. Raises ValueError
+        on ids that do not fit and on a batch that cannot be split; nothing is then changed.
         """
         with tf.device(self._device):
             first, *others = self._batches(source, target, keep)
@@ -240,8 +240,8 @@ class Trainer:
         total: tf.Tensor,
         place: tf.Tensor,
     ) -> tuple[tf.Tensor, Any]:
-        """The loss of some rows, and the gradients of the model's variables; rows of a table that no
-        id names have the gradient 0."""
+        """The loss of some rows, and the gradients of the model's variables; rows of a table that
+        no id names have the gradient 0."""
         for layer, generator in enumerate(self.model.non_trainable_variables):
             generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
         with tf.GradientTape() as tape:

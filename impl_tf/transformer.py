@@ -25,11 +25,11 @@ class Transformer(EncoderHeads, keras.Model):
 
     A decoder-only model is given None for the source. An encoder-only model is given no target; its
     call is that of its head, `classify` or `masked_language_logits`, or without a head `encode`.
-    `fit` and `predict` hand over one argument: a pair, source and target; what a single stack reads;
-    or a mapping of names in INPUTS, masks and segments among them. A mask that Keras attached to
-    the ids counts if none is given; the result has none.
-    skip_padding: the logits of padding are zeros (PADDING).
-    Methods that are called outside a call of the model take `training` themselves.
+    `fit` and `predict` hand over one argument: a pair, source and target; what a single stack
+    reads; or a mapping of names in INPUTS, masks and segments among them. A mask that Keras
+    attached to the ids counts if none is given; the result has none. skip_padding: the logits of
+    padding are zeros (PADDING). Methods that are called outside a call of the model take `training`
+    themselves.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
@@ -274,9 +274,9 @@ class Transformer(EncoderHeads, keras.Model):
         lengths.
 
         LiteRT has no sine in float64, so its positions must be constants: raises ValueError if a
-        length is not fixed. For `tf.lite.TFLiteConverter.from_saved_model` export fixed lengths too.
-        Its `from_concrete_functions(functions)`, which is given no model, leaves the variables of
-        every Keras 3 model unset: the output is NaN.
+        length is not fixed. For `tf.lite.TFLiteConverter.from_saved_model` export fixed lengths
+        too. Its `from_concrete_functions(functions)`, which is given no model, leaves the variables
+        of every Keras 3 model unset: the output is NaN.
         """
         self.build()
         if input_signature is None:
@@ -296,8 +296,8 @@ class Transformer(EncoderHeads, keras.Model):
     def check_ids(
         self, source: Any = None, target: Any = None, *_: Any, segment_bs: Any = None, **__: Any
     ) -> None:
-        """Raises ValueError on ids outside the tables: `compiled` calls it before its graph, in which
-        ids have no values."""
+        """Raises ValueError on ids outside the tables: `compiled` calls it before its graph, in
+        which ids have no values."""
         given = by_name(self.config, source, target, segment_bs=segment_bs)
         if given["source"] is not None and self.config.encoder_layers:
             self.source_embedding.check_ids(given["source"])
@@ -313,8 +313,8 @@ class Transformer(EncoderHeads, keras.Model):
         mask_bt: tf.Tensor | None = None,
         segment_bt: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """The input of the first layer of a side, "source" or "target", before dropout, and the mask
-        of its keys, `b 1 1 s`."""
+        """The input of the first layer of a side, "source" or "target", before dropout, and the
+        mask of its keys, `b 1 1 s`."""
         check_dense(token, mask_bt, segment_bt)
         mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
         if segment_bt is not None:

@@ -25,11 +25,11 @@ def load(
     component: str = "transformer",
     table: layout.Table = TABLE,
 ) -> None:
-    """Assigns canonical parameters to the module's variables, in place and bit for bit; a layer that needs no shapes is built first. What
-    LoRA adds is then 0.
+    """Assigns canonical parameters to the module's variables, in place and bit for bit.
 
-    Raises ValueError, having changed nothing, on missing, unexpected and misshapen tensors and on every other dtype than the
-    variable's, all in one message, and where table and module do not fit.
+    A layer that needs no shapes is built first; what LoRA adds is then 0. Raises ValueError, having
+    changed nothing, on missing, unexpected and misshapen tensors and on another dtype than the
+    variable's, all in one message, and if table and module do not fit.
     """
     native = variables(module, config, component, table)
     dtypes = {tf.as_dtype(variable.dtype).name for variable in native.values()}
@@ -38,7 +38,8 @@ def load(
     )
     arrays = layout.to_native(parameters, table, config, component)
     problems = [
-        f"{name} is {variable.dtype} {tuple(variable.shape)} in the module; got {arrays[name].dtype} {arrays[name].shape}"
+        f"{name} is {variable.dtype} {tuple(variable.shape)} in the module; "
+        f"got {arrays[name].dtype} {arrays[name].shape}"
         for name, variable in native.items()
         if (tf.as_dtype(variable.dtype), tuple(variable.shape))
         != (tf.as_dtype(arrays[name].dtype), arrays[name].shape)
@@ -59,7 +60,7 @@ def export(
 ) -> dict[str, np.ndarray]:
     """The module's variables by canonical name, the inverse of `load`, with what LoRA adds to them.
 
-    Raises ValueError where table and module do not fit.
+    Raises ValueError if table and module do not fit.
     """
     native = values(module, config, component, table)
     return layout.from_native(
@@ -73,7 +74,7 @@ def values(
     component: str = "transformer",
     table: layout.Table = TABLE,
 ) -> dict[str, keras.Variable | tf.Tensor]:
-    """`variables`, and instead of those that LoRA adapts what the module computes with."""
+    """`variables`; instead of those that LoRA adapts, the tensors that the module computes with."""
     native = variables(module, config, component, table)
     return {**native, **{name: layer.adapted() for name, layer in _adapted(module, native).items()}}
 
@@ -84,9 +85,9 @@ def variables(
     component: str = "transformer",
     table: layout.Table = TABLE,
 ) -> dict[str, keras.Variable | tf.Variable]:
-    """The module's variables by native name, a path of attributes and list indices; a layer that needs no shapes is built first.
+    """The module's variables by native name, a path of attributes and list indices.
 
-    Raises ValueError where table and module do not fit.
+    A layer that needs no shapes is built first. Raises ValueError if table and module do not fit.
     """
     _build(module)
     found, problems = {}, []
@@ -102,7 +103,8 @@ def variables(
     for variable in module.trainable_variables:
         if _key(variable) not in known:
             problems.append(
-                f"variable {getattr(variable, 'path', variable.name)} of shape {tuple(variable.shape)} is not in the table"
+                f"variable {getattr(variable, 'path', variable.name)} of shape "
+                f"{tuple(variable.shape)} is not in the table"
             )
     if problems:
         raise ValueError("the weight table does not fit the module:\n  " + "\n  ".join(problems))
@@ -117,9 +119,8 @@ def to_numpy(tensor: Any) -> np.ndarray:
 def from_numpy(array: np.ndarray, device: str = "/CPU:0") -> tf.Tensor:
     """A tensor on that device, bit for bit."""
     with tf.device(device):
-        return tf.constant(
-            np.array(array)
-        )  # of a copy, since TensorFlow may share the memory of an array
+        # TensorFlow may share the memory of an array, so it is given a copy.
+        return tf.constant(np.array(array))
 
 
 def _build(module: Any) -> None:
@@ -130,13 +131,14 @@ def _build(module: Any) -> None:
         for parameter in inspect.signature(module.build).parameters.values()
     ):
         raise ValueError(
-            f"{module.name} creates its variables from the shapes of its inputs; call it once before its parameters are set"
+            f"{module.name} creates its variables from the shapes of its inputs; call it once "
+            "before its parameters are set"
         )
     module.build()
 
 
 def at(module: Any, path: str) -> Any:
-    """The variable of that native name; None where there is none."""
+    """The variable of that native name, or None."""
     node = _node(module, path)
     return node if hasattr(node, "assign") else None
 

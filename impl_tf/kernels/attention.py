@@ -1,7 +1,7 @@
 """The two contractions of attention as matrix products by head, and attention in chunks of queries.
 
-On a CPU `tf.einsum` takes 1.1 to 1.7 times as long as these contractions in a backward pass, and in a
-forward pass without XLA; a softmax that zeroes its empty rows itself, up to 1.15 times as long.
+On a CPU `tf.einsum` takes 1.1 to 1.7 times as long as these contractions in a backward pass, and in
+a forward pass without XLA; a softmax that zeroes its empty rows itself, up to 1.15 times as long.
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def in_chunks(
     bias_bhts: tf.Tensor | None = None,
     causal: bool = False,
 ) -> tf.Tensor:
-    """The output of `attention`, of many queries in chunks, so that memory grows with s, not t s."""
+    """The output of `attention`, with many queries in chunks: memory grows with s, not with t s."""
     given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal
     length = chunk_length(query_bthk, key_bsgk.shape[1])
     return attention(*given)[0] if length is None else _by_chunks(attention, length, *given)

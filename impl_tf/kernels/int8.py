@@ -20,9 +20,9 @@ class Int8Projection(FusedProjection):
     """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: several projections of one input in evaluation,
     their outputs side by side.
 
-    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for every
-    token: the largest magnitude is 127. The sums are int32, all else is float32. Tied logits have a
-    kernel of their own here: the table that they are called with is not read.
+    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for
+    every token: the largest magnitude is 127. The sums are int32, all else is float32. Tied logits
+    have a kernel of their own here: the table that they are called with is not read.
     """
 
     def build(self, input_shape: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Unpadding: the real tokens of all rows lie side by side, so that only attention computes padding."""
+"""Unpadding: the real tokens of all rows lie side by side; only attention computes padding."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

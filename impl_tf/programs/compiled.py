@@ -16,8 +16,8 @@ def compiled(
     """The module as one `tf.function` compiled by XLA, with the same arguments.
 
     Shapes and dtypes that were seen are not compiled again. Token ids are checked before the graph,
-    in which they have no values. Plain arguments (`causal=True`) are constants of the graph.
-    A Transformer and its `training_loss` leave out padding (`Unpadded`); a shape of rows has a graph
+    in which they have no values. Plain arguments (`causal=True`) are constants of the graph. A
+    Transformer and its `training_loss` leave out padding (`Unpadded`); a shape of rows has a graph
     for each of a few numbers of tokens: of each side, in the loss of both together.
     jit_compile=False leaves XLA out: a whole model then runs some percent slower on a CPU, and is
     ready in half the time.
