@@ -1,4 +1,4 @@
-"""What an alteration of the reference is, and the reference with some of them in it."""
+"""Alterations of the reference, and their injection into it."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ CONFIGURED = "the model is built otherwise than `config` says; declare there wha
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Alteration:
-    """Something that the reference is made to compute otherwise. Only an object is equal to itself.
+    """A change of what the reference computes. An alteration equals only itself.
 
     component: the component that computes otherwise. replaces: the functions that do, as `patched` takes them. fix: what is right, by
     framework. elsewhere: where the mistake is if the code is as the fix says already; empty where it is nowhere else. dtypes: where it
@@ -63,7 +63,7 @@ class Alteration:
 
     @property
     def followed(self) -> bool:
-        """Whether it must be known where in a model the run is."""
+        """Whether it needs to know where in a model the run is."""
         return self.place is not None
 
     def altering(self, paths: Paths) -> contextlib.AbstractContextManager[None]:

@@ -17,12 +17,12 @@ ONE_BY_ONE = ("decoding.greedy_search", "decoding.sample")
 
 
 def _behind(token_bn: Array, end_id: int) -> Array:
-    """What is behind the end token."""
+    """The places behind the end token."""
     return (np.cumsum(token_bn == end_id, axis=1) > 0) & (token_bn != end_id)
 
 
 def _answered(change: Callable[[Array, Array, int], tuple[Array, Array]]) -> Callable:
-    """Another answer, a function of the tokens, of log p and of the end token."""
+    """Answers with other tokens and log p, by a function of both and the end token."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         result, end_id = original(*args, **options), bound(original, *args, **options)["strategy"]["end_id"]
@@ -33,7 +33,7 @@ def _answered(change: Callable[[Array, Array, int], tuple[Array, Array]]) -> Cal
 
 
 def _padded_end(keep: bool) -> Callable:
-    """The answer has padding in place of its end token, and 0 in place of its log p; keep: log p is that of the end."""
+    """Answers with padding in place of the end token and 0 in place of its log p. keep: leaves that log p."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         result, given = original(*args, **options), bound(original, *args, **options)
@@ -46,7 +46,7 @@ def _padded_end(keep: bool) -> Callable:
 
 
 def looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Array] = lambda model: model.log_p_bv) -> Callable:
-    """The loop of a search without beams, where other rows are done than those with an end token, or where log p is another."""
+    """Runs the loop of a search without beams with other rules for which rows are done and what log p is."""
 
     def altered(original: Callable, model: Any, choose: Callable) -> dict[str, Array]:
         done_b = np.zeros(len(model.logits_bv), bool)
@@ -68,7 +68,7 @@ def looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Arr
 
 
 def answers() -> Iterator[Alteration]:
-    """The settings of what a search without beams returns, and of when it ends."""
+    """The settings of the answers and the end of a search without beams."""
     fix = "log p of each token given all before it; padding and 0 after the end"
     rows: dict[str, tuple[str, Callable[[Array, Array, int], tuple[Array, Array]]]] = {
         "summed": ("log p is summed up over the tokens", lambda token, log_p, end: (token, np.cumsum(log_p, axis=1))),

@@ -43,7 +43,7 @@ def _tiled_heads(query_bthk: Array, key_bsgk: Array, value_bsge: Array, **others
 
 
 def _tiled(argument: str) -> Callable[..., dict[str, Any]]:
-    """Heads of one argument tiled, of the other repeated."""
+    """Tiles the heads of one argument and repeats those of the other."""
 
     def change(query_bthk: Array, key_bsgk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
         repeats = query_bthk.shape[2] // key_bsgk.shape[2]
@@ -54,7 +54,7 @@ def _tiled(argument: str) -> Callable[..., dict[str, Any]]:
 
 
 def _regrouped(tiled: bool) -> Callable:
-    """The attention whose heads are merged group by group, after a split in which the group of query head i is `i mod g`, or is not."""
+    """Merges the heads group by group. tiled: the group of query head i is `i mod g`."""
 
     def altered(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
         heads, groups = query_bthk.shape[2], key_bsgk.shape[2]
@@ -79,7 +79,7 @@ def _masks_added(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, bias_bhts: 
 
 
 def _causal_where_masked(masked: bool) -> Callable:
-    """The attention that is causal where a mask is given, or only where none is."""
+    """Is causal only with a mask, or only without one."""
     return on_call(lambda mask_bhts, causal, **others: {"causal": causal and (mask_bhts is not None) == masked})
 
 

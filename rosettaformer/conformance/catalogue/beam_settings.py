@@ -18,7 +18,7 @@ ADVANCE = "beams.Row.advance"
 
 
 def penalised_by(penalty: Callable[[float, float], float]) -> Mapping[str, Callable]:
-    """Another penalty of the length, a function of the length and of alpha."""
+    """Replaces the length penalty by a function of the length and of alpha."""
     return {"beams.length_penalty": lambda original, length, alpha: penalty(length, alpha)}
 
 
@@ -36,7 +36,7 @@ def _finish(row: Any, length: int) -> None:
 
 
 def ends_among(count: Callable[[int], int], takes_a_place: bool = False) -> Mapping[str, Callable]:
-    """A beam ends only where its end is among so many best continuations of all; there, it may take the place of a live one."""
+    """Ends a beam only if its end is among the `count` best continuations of all. takes_a_place: it then replaces a live one."""
 
     def advance(original: Callable, row: Any, scores_wv: Array) -> None:
         if row.done:
@@ -55,7 +55,7 @@ def ends_among(count: Callable[[int], int], takes_a_place: bool = False) -> Mapp
 
 
 def _unfinished_kept(original: Callable, row: Any, scores_wv: Array) -> None:
-    """At the last token the live beams are answers, too, without an end."""
+    """Returns the live beams at the last token as answers, too, without an end."""
     done, strategy = row.done, row.strategy
     original(row, scores_wv)
     if not done and row.live and len(row.live[0].tokens) == strategy.max_new_tokens:
@@ -70,7 +70,7 @@ def _copies_at_first(original: Callable, row: Any, strategy: Any) -> None:
 
 
 def _scored(total: Callable[[Any, Array], Array], divided: bool) -> Callable:
-    """Beams that go on with another sum, a function of the row and of the scores; divided: it is a score already."""
+    """Continues beams by another sum, a function of the row and of the scores. divided: the sum is a score already."""
 
     def advance(original: Callable, row: Any, scores_wv: Array) -> None:
         if row.done:
@@ -101,7 +101,7 @@ _ROWS: dict[str, tuple[str, Callable, str]] = {
 
 
 def _order_of(key: Callable[[Beam], Any]) -> Callable:
-    """The hypotheses that are kept are those that come first by this key."""
+    """Keeps the hypotheses that come first by this key."""
 
     def altered(original: Callable, kept: list[Beam], live: list[Beam], ended_w: Array, strategy: Any) -> list[Beam]:
         ended = [Beam(score, (*beam.tokens, strategy.end_id)) for beam, score in zip(live, ended_w, strict=True) if np.isfinite(score)]
@@ -123,7 +123,7 @@ def _live(live: list[Beam], strategy: Any, length: int) -> float:
 
 
 def _partly(key: bool, value: bool, layers: Callable[[int], bool] = lambda index: True) -> Callable:
-    """A cache of which a part moves with the beams."""
+    """Moves only a part of the cache with the beams."""
 
     def altered(original: Callable, given: Any, row_b: Array) -> Any:
         moved = original(given, row_b)
@@ -139,7 +139,7 @@ def _partly(key: bool, value: bool, layers: Callable[[int], bool] = lambda index
 
 
 def _tiled(original: Callable, self: Any, parameters: Any, config: Any, strategy: Any, *rest: Any) -> None:
-    """The rows of the memory are laid out beam by beam, those of the target row by row."""
+    """Lays the rows of the memory out beam by beam, and the rows of the target row by row."""
 
     def start(right: Callable, parameters: Any, config: Any, memory_bsd: Any, source_mask_bs: Any = None, batch: Any = None) -> Any:
         if memory_bsd is None:
@@ -228,7 +228,7 @@ def _undivided(original: Callable, rows: list[Any], strategy: Any, *rest: Any) -
 
 
 def _inverted(row_b: Array) -> Array:
-    """Where each row went, of those that went nowhere where they were."""
+    """The inverse of a map of rows; a row that no row continues maps to itself."""
     result_b = np.arange(len(row_b))
     result_b[row_b] = np.arange(len(row_b))
     return result_b

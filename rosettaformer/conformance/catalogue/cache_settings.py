@@ -1,4 +1,4 @@
-"""Settings of decoding in steps: what else a step may be given of what was read before it."""
+"""Settings of decoding in steps: the cached values, masks and positions that a step is given."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,11 +12,11 @@ __all__ = ["STEP", "caches", "numbered", "seeing", "with_mask"]
 
 Array = np.ndarray
 STEP = "cache.decoder_layer_step"
-Chosen = Callable[[int], Array]  # of so many tokens that are cached, those that are read
+Chosen = Callable[[int], Array]  # the number of cached tokens -> the indices that are read
 
 
 def numbered(number: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
-    """Steps whose positions are a function of the right ones `b t` and of how many tokens were read before."""
+    """Gives steps other positions, a function of the right ones `b t` and of the number of tokens before."""
 
     def altered(original: Callable, config: Any, read_bt: Array, length: int) -> Array:
         return number(original(config, read_bt, length), read_bt.shape[1] - length)
@@ -25,7 +25,7 @@ def numbered(number: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
 
 
 def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
-    """Steps whose mask of the target is a function of the right one `b 1 1 s` and of how many tokens were read before."""
+    """Gives steps another mask of the target, a function of the right one `b 1 1 s` and of the number of tokens before."""
 
     def altered(
         original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, cross_mask_bhts: Any = None
@@ -37,7 +37,7 @@ def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
 
 
 def seeing(keys: Chosen, values: Chosen | None = None) -> Callable:
-    """A step that attends to those of the cached tokens, and to its own."""
+    """Attends to these cached tokens and to the step's own."""
 
     def altered(
         original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, cross_mask_bhts: Any = None
@@ -71,7 +71,7 @@ _SEEN: dict[str, tuple[str, Chosen, Chosen | None]] = {
 
 
 def _memory_of(choose: Callable[[int, int], int]) -> Callable[[Any], Any]:
-    """Every layer's keys and values of the memory are those of another layer, of so many."""
+    """Gives every layer the memory's keys and values of another layer, a function of the layer and their number."""
 
     def change(cache: Any) -> Any:
         layers = cache["layers"]

@@ -23,7 +23,7 @@ def choices() -> Iterator[Alteration]:
 
 
 def _penalised(change: Callable[[Array, Array, float], Array]) -> Callable:
-    """A penalty that is a function of the scores, of how often the target holds each token, and of the number."""
+    """Penalises by a function of the scores, of each token's count in the target, and of the penalty."""
 
     def altered(
         original: Callable,
@@ -88,7 +88,7 @@ def _penalties() -> Iterator[Alteration]:
 
 
 def _penalised_of(part: Callable[[Array], Array]) -> Callable:
-    """Only this part of the target is penalised; runs are those of all of it."""
+    """Penalises only this part of the target; runs are counted in all of it."""
 
     def altered(
         original: Callable,
@@ -109,7 +109,7 @@ def _one_ending(index: int) -> Callable:
 
 
 def _cut(kept: Callable[..., Array]) -> Callable:
-    """Logits of which those are kept, a function of the logits that temperature and top-k leave and of top-p; sorted, largest first."""
+    """Keeps other logits, a function of top-p and of the sorted logits that temperature and top-k leave."""
 
     def altered(original: Callable, logits_bv: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Array:
         x_bv = original(logits_bv, temperature, top_k)
@@ -124,7 +124,7 @@ def _cut(kept: Callable[..., Array]) -> Callable:
 
 
 def _before(x_bv: Array) -> Array:
-    """The probability of all that are likelier."""
+    """The probability of all likelier tokens."""
     p_bv = softmax.softmax(x_bv)
     return np.cumsum(p_bv, axis=1) - p_bv
 
@@ -187,7 +187,7 @@ def _truncations() -> Iterator[Alteration]:
 
 
 def _drawn(choose: Callable[[Array, Array], Array]) -> Callable:
-    """Draws that are a function of the probabilities `b v` and the uniform numbers `b 1`."""
+    """Draws by a function of the probabilities `b v` and the uniform numbers `b 1`."""
     return lambda original, logits_bv, uniform_b: choose(softmax.softmax(logits_bv), uniform_b[:, None]).astype(np.int64)
 
 

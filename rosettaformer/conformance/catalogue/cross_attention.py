@@ -18,12 +18,12 @@ Array = np.ndarray
 
 
 def _crossing(change: Callable[..., Mapping[str, Any]]) -> Replaces:
-    """Other arguments of the cross-attention."""
+    """Changes the arguments of the cross-attention."""
     return {"layers._attend": on_call(lambda name, **given: change(**given) if name == "cross_attention" else {})}
 
 
 def _slice(kept: slice) -> Replaces:
-    """Only these positions of the memory."""
+    """Attends only to these positions of the memory."""
 
     def change(memory_bsd: Array, mask_bhts: Any, **others: Any) -> dict[str, Any]:
         own = mask_bhts is not None and mask_bhts.shape[-1] == memory_bsd.shape[1]
@@ -33,7 +33,7 @@ def _slice(kept: slice) -> Replaces:
 
 
 def _one_vector(of: Callable[[Array, Array], Array]) -> Replaces:
-    """A memory of one vector, a function of the memory `b s d` and of its mask `b s 1`, without a mask."""
+    """Replaces the memory by one vector, a function of the memory `b s d` and its mask `b s 1`, and drops the mask."""
 
     def change(memory_bsd: Array, mask_bhts: Any, **others: Any) -> dict[str, Any]:
         hidden = mask_bhts is None or mask_bhts.shape[1:3] != (1, 1)
@@ -66,7 +66,7 @@ def _exchanged(query_btd: Array, memory_bsd: Array, **others: Any) -> dict[str, 
 
 
 def _one_from_decoder(index: int) -> Replaces:
-    """The keys (0) or the values (1) of the cross-attention made of the decoder's vectors, where both are of one length."""
+    """Makes the keys (0) or the values (1) of the cross-attention from the decoder's vectors, if the lengths fit."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *rest: Any) -> Array:
         if name != "cross_attention" or query_btd.shape != memory_bsd.shape:
@@ -83,7 +83,7 @@ def _one_from_decoder(index: int) -> Replaces:
 
 
 def _same_depth(original: Callable, *args: Any, **options: Any) -> Array:
-    """The model whose decoder layer of each depth attends to what the encoder layer of that depth gives, the last to the memory."""
+    """Lets each decoder layer attend to the output of the encoder layer at its depth, and the last one to the memory."""
     outputs: list[Array] = []
 
     def kept(encoder_layer: Callable, *given: Any) -> Array:

@@ -15,7 +15,7 @@ Array = np.ndarray
 
 
 def normalised(deviation: Callable[[Array, Any], Array], axis: int = -1, mean: bool = True) -> Callable:
-    """The norm over this axis that divides by a deviation of its own: a function of the wide input and epsilon; mean: is subtracted."""
+    """Normalises over this axis by another deviation, a function of the upcast input and epsilon. mean: whether it is subtracted."""
 
     def altered(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
         wide = arithmetic.upcast_half(x_btd)

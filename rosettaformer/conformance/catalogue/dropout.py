@@ -33,7 +33,7 @@ def _expected(original: Callable, x: np.ndarray, keep: Any, rate: float) -> np.n
 
 
 def _drawn_for(keep: str, rate: str, output: str) -> Callable:
-    """The function with a random keep mask of its own, where it has none and its rate is above 0; output: the array that it drops."""
+    """Draws a keep mask if none is given and the rate is above 0. output: the array that is dropped."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
@@ -48,7 +48,7 @@ def _drawn_for(keep: str, rate: str, output: str) -> Callable:
 
 
 def _dropped(site: str, array: str) -> Callable:
-    """The function whose keep masks hold a random one at this site, which drops one of its arguments; {} stands for its name."""
+    """Draws the keep mask of this site, which drops one of the arguments; {} stands for the sub-layer's name."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
@@ -61,7 +61,7 @@ def _dropped(site: str, array: str) -> Callable:
 
 
 def _of_logits(original: Callable, *args: Any, **options: Any) -> Any:
-    """The attention that drops its logits: they become 0, and are divided by 1 - rate where they are kept."""
+    """Drops the logits of the attention: they become 0, or are divided by 1 - rate."""
     given = bound(original, *args, **options)
     keep_bhts, rate = given.pop("keep_bhts"), given["dropout_rate"]
     if keep_bhts is None:
@@ -71,7 +71,7 @@ def _of_logits(original: Callable, *args: Any, **options: Any) -> Any:
 
 
 def _renormalised(original: Callable, *args: Any, **options: Any) -> Any:
-    """The attention whose dropped weights are divided by their sum."""
+    """Divides the dropped weights of the attention by their sum."""
     given = bound(original, *args, **options)
     keep_bhts = given.pop("keep_bhts")
     if keep_bhts is None:

@@ -31,7 +31,7 @@ def _applied_twice(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
 
 
 def _network(order: Callable[..., Any]) -> dict[str, Callable]:
-    """The network with its activation at other places: a function of the network without one, the activation, and x."""
+    """Places the activation elsewhere, by a function of the network without one, the activation, x and the network."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> np.ndarray:
         given = bound(original, *args, **options)
@@ -56,7 +56,7 @@ def _hidden_bias_after(original: Callable, parameters: Any, *rest: Any, **option
 
 
 def _bias_times(factor: float, *layers: str) -> dict[str, Callable]:
-    """The network in whose layers of these names the bias is multiplied by a number."""
+    """Multiplies the biases of these layers by a number."""
 
     def change(parameters: Any) -> Any:
         own = {name: dict(parameters[name]) for name in layers if "bias" in parameters[name]}

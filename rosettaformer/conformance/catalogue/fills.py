@@ -20,7 +20,7 @@ def _masked_after(original: Callable, logits: np.ndarray, mask: Any = None) -> n
 
 
 def _filled(fill: float) -> Callable:
-    """The softmax whose masked logits are this number."""
+    """Fills masked logits with this number."""
 
     def altered(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
         return original(logits if mask is None else np.where(mask, logits, logits.dtype.type(fill)))
@@ -34,7 +34,7 @@ def _filled_with_minus_1e9(original: Callable, logits: np.ndarray, mask: Any = N
 
 
 def uniform_when_empty(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
-    """The softmax whose rows without an entry present weigh all entries alike."""
+    """Weighs all entries alike in rows without an entry present."""
     weights = original(logits, mask)
     return weights if mask is None else np.where(mask.any(axis=-1, keepdims=True), weights, weights.dtype.type(1 / logits.shape[-1]))
 
@@ -44,7 +44,7 @@ def _unmasked_when_empty(original: Callable, logits: np.ndarray, mask: Any = Non
 
 
 def _additive(mask: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """(1 - mask) * -1e9 in the dtype: in float16 -1e9 is -inf, and 0 * -inf is NaN."""
+    """`(1 - mask) * -1e9` in the dtype: in float16 -1e9 is -inf, and 0 * -inf is NaN."""
     with np.errstate(all="ignore"):
         return (1 - mask.astype(dtype)) * dtype.type(-1e9)
 

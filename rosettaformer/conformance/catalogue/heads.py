@@ -1,4 +1,4 @@
-"""Defects of the heads of an encoder alone: pooler and masked-language head."""
+"""Defects of the heads of an encoder-only model: pooler and masked-language head."""
 
 from collections.abc import Callable
 from typing import Any

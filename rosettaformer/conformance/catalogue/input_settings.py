@@ -15,7 +15,7 @@ POSITIONS = ("positional_encoding.positional_encoding", "positional_encoding.pos
 
 
 def _without_positions(side: str) -> Callable:
-    """Of a model of two stacks one has no positions."""
+    """Gives one of two stacks no positions."""
 
     def altered(original: Callable, parameters: Any, config: Any, own: str, *rest: Any) -> np.ndarray:
         if own != side or not (config.encoder_layers and config.decoder_layers):
@@ -27,7 +27,7 @@ def _without_positions(side: str) -> Callable:
 
 
 def _default_segment(number: int) -> Callable:
-    """Where no segments are given every token is of this one, if there is one of this number."""
+    """Takes every token as of this segment if no segments are given and the segment exists."""
 
     def altered(original: Callable, config: Any, token: np.ndarray, segment_bt: np.ndarray | None) -> np.ndarray:
         return original(config, token, segment_bt) + number * (segment_bt is None and number < config.segments)

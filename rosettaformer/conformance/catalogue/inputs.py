@@ -35,7 +35,7 @@ def _other_norm(original: Callable, parameters: Any, config: Any, side: str, *re
 
 
 def _after_the_norm(*places: str) -> Callable:
-    """The norm of the sum without what these give, which is added to the norm's output."""
+    """Adds the results of these functions after the norm of the embeddings' sum, not before it."""
 
     def altered(original: Callable, parameters: Any, config: Any, side: str, *rest: Any) -> Array:
         later: list[Array] = []

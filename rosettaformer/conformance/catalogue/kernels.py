@@ -22,7 +22,7 @@ FUSED = ("query", "key", "value")
 
 
 def of_projection(change: Callable[..., Tree], *names: str) -> Callable:
-    """The alteration of what these projections read, or all: a function of the parameters and of how many axes of the kernel are inputs."""
+    """Changes the parameters of these projections, or of all, by a function of them and of the number of input axes."""
     meant = {PROJECTIONS[name] for name in names or PROJECTIONS}
 
     def altered(original: Callable, subscripts: str, parameters: Tree, x: Array) -> Array:
@@ -32,7 +32,7 @@ def of_projection(change: Callable[..., Tree], *names: str) -> Callable:
 
 
 def without_bias(parameters: Tree, inputs: int = 1) -> Tree:
-    """The kernel alone."""
+    """Changes only the kernel."""
     return {"kernel": parameters["kernel"]}
 
 
@@ -65,7 +65,7 @@ def spread(parameters: Tree, inputs: int) -> Tree:
 
 
 def of_bias(change: Callable[[Tree, int], Tree]) -> Callable[[Tree, int], Tree]:
-    """The change of a projection's bias alone, where it has heads."""
+    """Changes only a projection's bias, if it has heads."""
 
     def changed(parameters: Tree, inputs: int) -> Tree:
         heads = "bias" in parameters and parameters["bias"].ndim == 2
@@ -75,7 +75,7 @@ def of_bias(change: Callable[[Tree, int], Tree]) -> Callable[[Tree, int], Tree]:
 
 
 def exchanged(names: Sequence[str], order: Sequence[str]) -> Callable:
-    """The attention that reads the projections of these names in another order, where their kernels have one shape."""
+    """Reads these projections in another order, if their kernels have one shape."""
 
     def in_order(parameters: Tree) -> Tree:
         same = len({parameters[name]["kernel"].shape for name in names}) == 1

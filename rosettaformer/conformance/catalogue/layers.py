@@ -47,7 +47,7 @@ def _causal(x_btd: np.ndarray, mask_bhts: Any, **others: Any) -> dict[str, Any]:
 
 
 def _cross_query_from_attention(original: Callable, *args: Any, **options: Any) -> np.ndarray:
-    """The layer whose cross-attention is asked with the self-attention's output, before residual and norm."""
+    """Queries the cross-attention with the self-attention's output, before residual and norm."""
     outputs = dict[str, np.ndarray]()
 
     def of_output(attend: Callable, parameters: Any, config: Any, name: str, query_btd: np.ndarray, *others: Any) -> np.ndarray:

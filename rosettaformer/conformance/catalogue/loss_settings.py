@@ -22,12 +22,12 @@ LOG: Curve = (lambda log_p: log_p, np.ones_like)
 
 
 def smoothed(label_btv: Array, smoothing: float, size: int) -> Array:
-    """What the reference scores: `(1 - e) [v = label] + e / V`."""
+    """The reference's distribution: `(1 - e) [v = label] + e / V`."""
     return (1 - smoothing) * label_btv + smoothing / size
 
 
 def weighted(counted_bt: Array, count: int) -> Array:
-    """What the reference multiplies each label's loss by."""
+    """The reference's factors of the labels' losses."""
     return counted_bt / count
 
 
@@ -67,7 +67,7 @@ def scored(
 
 
 def spread_over_fewer(fewer: int, left_out: int | None = None) -> Target:
-    """The label has `1 - e` and every other token `e / (V - fewer)`; the token that is left out has nothing, label or not."""
+    """Gives the label `1 - e` and every other token `e / (V - fewer)`; the token that is left out gets nothing, label or not."""
 
     def target(label_btv: Array, smoothing: float, size: int) -> Array:
         q_btv = (1 - smoothing) * label_btv + smoothing / max(size - fewer, 1) * (1 - label_btv)
@@ -186,7 +186,7 @@ def _exponential(original: Callable, *args: Any, **options: Any) -> Array:
 
 
 def _alignments() -> Iterator[Alteration]:
-    """What the decoder is given, and which labels count."""
+    """Changes what the decoder is given, or which labels count."""
     first = lambda x_bt: x_bt[:, :1]  # noqa: E731 - of a target its start tokens
     pairs: dict[str, tuple[str, Callable[[Array], tuple[Array, Array]]]] = {
         "input": ("the start token is cut off, and each token is scored where it was given", lambda target: (target[:, 1:], target[:, 1:])),

@@ -15,7 +15,7 @@ FUTURE = "queries see the keys after them"
 
 
 def _diagonal(offset: int) -> Callable:
-    """The causal mask whose diagonal lies this many keys to the right: `j <= i + (s - t) + offset`."""
+    """Moves the diagonal of the causal mask this many keys to the right: `j <= i + (s - t) + offset`."""
     return lambda original, target_length, source_length: np.tri(
         target_length, source_length, source_length - target_length + offset, dtype=bool
     )[None, None]
@@ -30,7 +30,7 @@ def _either(original: Callable, mask_bhts: Any, other_bhts: Any) -> Any:
 
 
 def top_left(original: Callable, target_length: int, source_length: int) -> np.ndarray:
-    """The causal mask whose first query is aligned with the first key."""
+    """Aligns the first query of the causal mask with the first key."""
     longest = max(target_length, source_length)
     return original(longest, longest)[:, :, :target_length, :source_length]
 

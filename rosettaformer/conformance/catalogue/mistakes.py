@@ -22,7 +22,7 @@ NOTHING = "all that was asked conforms"  # what is said of a mistake that no cas
 
 @dataclass(frozen=True)
 class Edit:
-    """What is replaced in a file of a port's package, and by what."""
+    """The lines of a file of a port's package, right and wrong."""
 
     file: str
     right: str
@@ -69,7 +69,7 @@ def _mistake(tables: Sequence[Mapping[str, Any]]) -> Mistake:
 
 
 def edited(edits: Sequence[Edit], package: Path) -> dict[str, str]:
-    """The texts of the files that the edits change, by name. Raises ValueError where what is right does not occur exactly once."""
+    """The edited texts by file. Raises ValueError unless the right lines occur exactly once."""
     texts: dict[str, str] = {}
     for edit in edits:
         text = texts.get(edit.file) or (package / edit.file).read_text(encoding="utf-8")

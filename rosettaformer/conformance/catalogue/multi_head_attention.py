@@ -18,7 +18,7 @@ PARTS = ("query", "key", "value", "key and value", "query and key")
 
 
 def _split_without_transpose(*names: str) -> Mapping[str, Callable]:
-    """Heads that are stretches of positions, of these projections."""
+    """Splits these projections into heads that are stretches of positions."""
     meant = {PROJECTIONS[name] for name in names}
 
     def altered(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
@@ -43,7 +43,7 @@ def _mean_of_heads(weights_bhts: Array) -> Array:
 
 
 def _merged(change: Callable[[Array], Array]) -> Mapping[str, Callable]:
-    """Another array `b t h e` of heads before the output projection."""
+    """Changes the heads `b t h e` before the output projection."""
 
     def altered(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
         return original(subscripts, parameters, change(x) if subscripts == OUTPUT else x)
@@ -63,7 +63,7 @@ def _bias_for_every_head(parameters: Any) -> Any:
 
 
 def _twice(*names: str) -> Mapping[str, Callable]:
-    """Biases of these projections that are added twice."""
+    """Adds the biases of these projections twice."""
     doubled = of_projection(lambda parameters, inputs: {name: x + x if name == "bias" else x for name, x in parameters.items()}, *names)
     return {"attention._projection": doubled}
 
@@ -75,7 +75,7 @@ def _merged_without_transpose(original: Callable, subscripts: str, parameters: A
 
 
 def _first_of_the_batch(output: Any) -> Any:
-    """The output, or output and weights, with the first row's output in every row."""
+    """The first row's output in every row; weights, if any, unchanged."""
     if isinstance(output, tuple):
         return _first_of_the_batch(output[0]), output[1]
     return np.broadcast_to(output[:1], output.shape)

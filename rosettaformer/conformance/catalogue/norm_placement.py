@@ -1,4 +1,4 @@
-"""Defects of where the norms of a layer stand, and of which is which."""
+"""Defects of the norms of a layer: their places, and their order."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ IN, OUT = "layers.residual_in", "layers.residual_out"
 
 
 def _placed(before: str, after: str, *names: str) -> Replaces:
-    """The norm before the sub-layers of these names, or all, as with one placement, and that after them as with another."""
+    """Normalises before these sub-layers, or all, by one placement and after them by another."""
 
     def under(placement: str) -> Callable:
         return on_call(lambda config, name, **others: {} if names and name not in names else {"config": _with(config, placement)})
@@ -32,7 +32,7 @@ def _with(config: Any, placement: str) -> Any:
 
 
 def _renamed(**others: str) -> Replaces:
-    """The norms of these sub-layers with the parameters of others', where the layer has them."""
+    """Gives the norms of these sub-layers the parameters of others, if the layer has them."""
 
     def read(parameters: Any, name: str, **given: Any) -> dict[str, Any]:
         other = f"{others.get(name, name)}_norm"
@@ -42,7 +42,7 @@ def _renamed(**others: str) -> Replaces:
 
 
 def _norm_of(original: Callable, parameters: Any, config: Any, name: str, *rest: Any) -> Array:
-    """What the function returns, and once more its norm, where it ends in one."""
+    """Normalises the result once more if it ends in a norm."""
     y_btd = original(parameters, config, name, *rest)
     ends = config.norm_placement == ("post" if len(rest) > 1 else "pre")
     return normalization.layer_norm(parameters[f"{name}_norm"], y_btd, config.epsilon) if ends else y_btd

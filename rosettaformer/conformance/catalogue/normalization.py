@@ -17,7 +17,7 @@ Array = np.ndarray
 
 
 def _over(*axes: int) -> Callable:
-    """The norm over these axes together."""
+    """Normalises over these axes together."""
 
     def altered(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
         wide, size = arithmetic.upcast_half(x_btd), np.prod([x_btd.shape[axis] for axis in axes])
@@ -32,7 +32,7 @@ def _over(*axes: int) -> Callable:
 
 
 def _with(change: Callable[[Any], dict[str, Array]]) -> dict[str, Callable]:
-    """The norm with other parameters."""
+    """Changes the norm's parameters."""
     return {"normalization.layer_norm": on_arguments(parameters=change)}
 
 

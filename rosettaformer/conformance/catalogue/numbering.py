@@ -1,4 +1,4 @@
-"""Defects of which position a token has."""
+"""Defects of the tokens' positions."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ Array = np.ndarray
 
 
 def _numbered(number: Callable[[Array], Array]) -> Replaces:
-    """Positions that are a function of the mask `b t`, whose True = real token."""
+    """Numbers tokens by a function of the mask `b t`, True = real token."""
     return {"positional_encoding.token_positions": lambda original, mask_bt, start="": number(mask_bt)}
 
 
@@ -23,7 +23,7 @@ def _count(mask_bt: Array) -> Array:
 
 
 def _first(mask_bt: Array) -> Array:
-    """The place of the first real token `b 1`; the length where there is none."""
+    """The place of the first real token `b 1`; the length if there is none."""
     return np.where(mask_bt.any(axis=1), mask_bt.argmax(axis=1), mask_bt.shape[1])[:, None]
 
 
@@ -32,7 +32,7 @@ def _from_first(first_b1: Array, mask_bt: Array) -> Array:
 
 
 def _renumbered(number: Callable[[Array], Array]) -> Replaces:
-    """Positions that are a function of the right ones, `b t`."""
+    """Changes the positions `b t`."""
     return {"positional_encoding.token_positions": on_result(number)}
 
 
@@ -41,7 +41,7 @@ def _every(position_b1: Array, like: Array) -> Array:
 
 
 def _divided(divisor: Callable[[int], float]) -> Replaces:
-    """Sinusoids of positions that are divided by a function of the length t."""
+    """Divides the positions of sinusoids by a function of the length t."""
     return {ENCODING: on_arguments(position_bt=lambda position_bt: position_bt / divisor(position_bt.shape[1]))}
 
 

@@ -36,7 +36,7 @@ def _step(**parts: Callable) -> Mapping[str, Callable]:
 
 
 def _corrected(first: Callable[[Any], float], second: Callable[[Any], float]) -> Mapping[str, Callable]:
-    """Moments that are divided by other numbers."""
+    """Divides the moments by other numbers."""
     return _step(
         first_hat=lambda s: divide(s.first, s.number(first(s))),
         second_hat=lambda s: divide(s.second, s.number(second(s))),

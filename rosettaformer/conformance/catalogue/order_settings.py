@@ -12,7 +12,7 @@ from .combinators import on_arguments, on_result
 __all__ = ["orders"]
 
 Array = np.ndarray
-# of so many heads: which one stands at each place
+# the number of heads -> which one stands at each place
 HEADS: dict[str, Callable[[int], Array]] = {
     "reversed": lambda count: np.arange(count)[::-1],
     "rolled by 1": lambda count: np.roll(np.arange(count), 1),
@@ -38,7 +38,7 @@ def _permuted(order: Callable[[int], Array]) -> Callable[[Array], Array]:
 
 
 def _first(change: Callable[[Array], Array]) -> Callable[[Any], Any]:
-    """Of a pair, output and weights, the output is changed."""
+    """Changes the output, also of a pair of output and weights."""
     return lambda result: (change(result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
 
 

@@ -1,4 +1,4 @@
-"""Defects of models that compute real tokens alone, packed side by side, and put their rows back (PADDING)."""
+"""Defects of models that compute only real tokens, packed side by side, and put their rows back (PADDING)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ MODEL, REAL = "transformer.transformer", "transformer.real_rows"
 
 
 def _packed(given: Mapping[str, Any], side: str) -> Array | None:
-    """Which tokens of this side are packed, `b t`; None where the rows are used as they are."""
+    """The tokens of this side that are packed, `b t`; None if its rows are used as they are."""
     if given[side] is None or (side == "target" and not given["skip_padding"]):
         return None
     mask_bt = given[f"{side}_mask_{'bs' if side == 'source' else 'bt'}"]
@@ -28,14 +28,14 @@ def _packed(given: Mapping[str, Any], side: str) -> Array | None:
 
 
 def _put(real_nv: Array, mask_bt: Array) -> Array:
-    """The packed rows where the mask is True, in its order, and zeros elsewhere."""
+    """Puts the packed rows back where the mask is True, in order, and zeros elsewhere."""
     rows = np.zeros((*mask_bt.shape, *real_nv.shape[1:]), real_nv.dtype)
     rows[mask_bt] = real_nv
     return rows
 
 
 def _rows(change: Change) -> Replaces:
-    """Logits whose rows are put back otherwise."""
+    """Puts the rows of the logits back otherwise."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Array:
         given = bound(original, *args, **options)
@@ -63,7 +63,7 @@ def _position_by_position(logits_btv: Array, mask_bt: Array, parameters: Any) ->
 
 
 def _real(which: Callable[[Array, Any, Array | None], Array]) -> Replaces:
-    """Rows of zeros where another mask is False: a function of the target, the padding id and the mask that is given."""
+    """Sets rows to zero by another mask, a function of the target, the padding id and the given mask."""
 
     def altered(original: Callable, x_btv: Array, config: Any, target: Array, target_mask_bt: Array | None = None) -> Array:
         return original(x_btv, config, target, which(target, config.padding_id, target_mask_bt))
@@ -82,7 +82,7 @@ def _of_the_one_before(target: Array, padding_id: int | None, mask_bt: Array | N
 
 
 def _within(replacement: Callable[[Mapping[str, Array]], Replaces], *sides: str) -> Replaces:
-    """The model in which a function is another one wherever one of these sides is packed, a function of the masks of those that are."""
+    """Runs the model with other functions in it, which depend on the masks of the sides that are packed."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Array:
         given = bound(original, *args, **options)
@@ -94,7 +94,7 @@ def _within(replacement: Callable[[Mapping[str, Array]], Replaces], *sides: str)
 
 
 def _in_one_row(packed: Mapping[str, Array]) -> Replaces:
-    """Self-attention on packed tokens: those of all rows attend to each other; causal is their packed order."""
+    """Lets packed tokens of all rows attend to each other; causality follows the packed order."""
 
     def attention(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
@@ -108,7 +108,7 @@ def _in_one_row(packed: Mapping[str, Array]) -> Replaces:
 
 
 def _counted(packed: Mapping[str, Array]) -> Replaces:
-    """Positions that count the packed tokens of all rows."""
+    """Numbers the packed tokens of all rows."""
 
     def positions(original: Callable, config: Any, side: str, *rest: Any) -> tuple[Array, Array]:
         mask_bt, position_bt = original(config, side, *rest)

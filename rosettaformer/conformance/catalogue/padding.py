@@ -1,4 +1,4 @@
-"""Defects of what is taken for padding, and of what is done to it."""
+"""Defects of which tokens are padding, and of how padding is treated."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,12 +19,12 @@ SIDES = ("source", "target")
 
 
 def _taken(id_: int | None) -> Replaces:
-    """Masks of this id, or of none, wherever they are made of ids."""
+    """Makes masks by this padding id, or by none."""
     return {"mask.token_mask": on_arguments(padding_id=id_)}
 
 
 def _in_models(id_: Callable[[int], int | None], *sides: str, positions: bool = True) -> Replaces:
-    """Masks of another id, a function of the vocabulary, on these sides of a model; positions: follow it, too."""
+    """Makes the masks of these sides of a model by another id, a function of the vocabulary. positions: follow it, too."""
 
     def masked(original: Callable, config: Any, side: str, token: Array, mask_bt: Any = None) -> tuple[Array, Array]:
         if mask_bt is not None or side not in sides:
@@ -45,7 +45,7 @@ def _in_models(id_: Callable[[int], int | None], *sides: str, positions: bool = 
 
 
 def _at(stack: str, id_: int | None, ignoring: bool) -> Replaces:
-    """The source's mask of this id in the encoder, or in the cross-attention, alone; ignoring: also where another mask is given."""
+    """Makes the source's mask by this id in only the encoder or only the cross-attention. ignoring: also if a mask is given."""
     argument = {"encoder": "mask_bhts", "decoder": "cross_mask_bhts"}[stack]
 
     def altered(original: Callable, parameters: Any, config: Any, source: Any, *rest: Any, **options: Any) -> Array:
@@ -60,7 +60,7 @@ def _at(stack: str, id_: int | None, ignoring: bool) -> Replaces:
 
 
 def _each(id_: int | None) -> Iterator[tuple[str, Replaces]]:
-    """This id, or none, on one side, and on both, with positions of the right one."""
+    """Variants by this id, or none: on one side, and on both with the right positions."""
     words = "padding id is taken as " + ("none (or as one that does not occur)" if id_ is None else str(id_))
     for side in ("source", "target"):
         yield f"the {side}'s {words}", _in_models(lambda vocabulary: id_, side)
@@ -88,7 +88,7 @@ def _zero_logits(original: Callable, *args: Any, **options: Any) -> Array:
 
 
 def _zero_where_hidden(name: str, cross: str = "") -> Callable:
-    """The function whose output is zero where its mask of keys of this name hides the same token.
+    """Sets the output to zero at tokens that the mask of this name hides as keys.
 
     cross: the argument that is the first one itself unless the mask is of another sequence.
     """
@@ -106,7 +106,7 @@ def _zero_where_hidden(name: str, cross: str = "") -> Callable:
 
 
 def _logit(value: float) -> Replaces:
-    """Logits in which that of the padding id is this number."""
+    """Sets the padding id's logit to this number."""
 
     def altered(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> Array:
         logits_btv = original(parameters, config, *rest, **options)

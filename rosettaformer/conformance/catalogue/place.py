@@ -1,4 +1,4 @@
-"""Where in a model an alteration is: at every call of the functions that it replaces, or at those within some part of the model."""
+"""Where in a model an alteration applies: to every call of the functions that it replaces, or to the calls within a part of the model."""
 
 import functools
 from collections import defaultdict
@@ -18,9 +18,9 @@ LAST = "last"
 
 @dataclass(frozen=True)
 class Site:
-    """One call of a function of the reference: the path of the component in which it runs, and the number of layers of every stack.
+    """One call of a function of the reference: the path of the component that calls it, and the number of layers of every stack.
 
-    A function of the layers that is given the name of a sub-layer is at that sub-layer's path.
+    The path of a function of the layers that takes the name of a sub-layer ends in that name.
     """
 
     path: str
@@ -39,9 +39,9 @@ class Site:
 
 @dataclass(frozen=True)
 class Place:
-    """A part of a model: `encoder`, `decoder.layers.*.cross_attention`, `decoder.layers.last`; `**` stands for what is before any part.
+    """A part of a model: `encoder`, `decoder.layers.*.cross_attention`, `decoder.layers.last`; `**` matches any beginning of a path.
 
-    Empty where it is the whole model.
+    The empty pattern is the whole model.
     """
 
     pattern: str = ""
@@ -63,7 +63,7 @@ def _site(paths: Paths, function: str, args: tuple[Any, ...], options: Mapping[s
 
 
 def sites(case: Case, functions: Iterable[str]) -> dict[str, list[Site]]:
-    """The sites of these functions, `module.function`, in the reference's run on a case; without those that are not called."""
+    """The calls of these functions, `module.function`, in the reference's run on a case; functions that are not called are left out."""
     paths, found = Paths(), defaultdict(list)
 
     def recorded(function: str, original: Callable, *args: Any, **options: Any) -> Any:
@@ -76,7 +76,7 @@ def sites(case: Case, functions: Iterable[str]) -> dict[str, list[Site]]:
 
 
 def limited(altered: Callable, function: str, place: Place, paths: Paths) -> Callable:
-    """The altered function where the call is at the place, and the function itself elsewhere."""
+    """The altered function for calls at the place; other calls go to the function itself."""
 
     def there(original: Callable, *args: Any, **options: Any) -> Any:
         if place.holds(_site(paths, function, args, options)):
@@ -87,9 +87,9 @@ def limited(altered: Callable, function: str, place: Place, paths: Paths) -> Cal
 
 
 def places(sites: Iterable[Iterable[Site]]) -> list[Place]:
-    """The places that tell some of these sites from the others, the widest first; of those that mean the same sites the first.
+    """The places that separate some of a function's sites from the others, the widest first. Of places with the same sites only the first.
 
-    sites: those of a function, run by run.
+    sites: run by run.
     """
     runs = [list(dict.fromkeys(run)) for run in sites]
     every = frozenset((index, one) for index, run in enumerate(runs) for one in run)

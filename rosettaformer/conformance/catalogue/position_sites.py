@@ -1,4 +1,4 @@
-"""Defects of where positions are added, and of where they begin in the decoder."""
+"""Defects of the place where positions are added, and of their start in the decoder."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ LEARNED, ENCODING = "positional_encoding.position_embedding", "positional_encodi
 
 
 def _before_every_layer(side: str, stack: str) -> Callable:
-    """The encoder or decoder whose every layer is given its input with the positions added, not the first one alone."""
+    """Adds the positions before every layer of the encoder or decoder, not only the first."""
 
     def altered(original: Callable, parameters: Any, config: Any, token: Array, *rest: Any, **options: Any) -> Array:
         added: list[Array] = []

@@ -1,4 +1,4 @@
-"""Defects of the precision in which everything computes, and of a float64 model some of which does so in float32."""
+"""Defects of precision: models that compute in a narrower dtype, and float64 models that compute partly in float32."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -21,14 +21,14 @@ def _rounded_operands(original: Callable, subscripts: str, *operands: Array) -> 
 
 
 def _single(x: Any) -> Any:
-    """Through float32, for what is float64."""
+    """Rounds float64 arrays to float32."""
     if isinstance(x, Mapping):
         return {name: _single(value) for name, value in x.items()}
     return x.astype(np.float32).astype(x.dtype) if isinstance(x, np.ndarray) and x.dtype == np.float64 else x
 
 
 def _in_single(original: Callable, *args: Any, **options: Any) -> Array:
-    """The function of float32 arguments, and its result back in the dtype of what it was given."""
+    """Computes in float32 and casts the result back."""
     arrays = [x for x in (*args, *options.values()) if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
     if not arrays or arrays[0].dtype != np.float64:
         return original(*args, **options)

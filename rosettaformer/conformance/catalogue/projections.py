@@ -16,7 +16,7 @@ PROJECTION, ATTENTION = "attention._projection", "attention.scaled_dot_product_a
 
 
 def _shared(**others: str) -> Replaces:
-    """Projections that read the parameters of another one, where those have the same shapes."""
+    """Gives these projections the parameters of another one, if the shapes are equal."""
 
     def read(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         same = {
@@ -30,7 +30,7 @@ def _shared(**others: str) -> Replaces:
 
 
 def _left_out(*names: str) -> Replaces:
-    """Projections that only split or merge the heads, where the widths allow it; merged heads may have another width than the model."""
+    """Only splits or merges the heads in these projections, if the widths allow it; merged heads may have another width than the model."""
     left_out = {PROJECTIONS[name] for name in names}
 
     def altered(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
@@ -45,7 +45,7 @@ def _left_out(*names: str) -> Replaces:
 
 
 def _active(*names: str) -> Replaces:
-    """Projections followed by ReLU."""
+    """Applies ReLU to these projections."""
     active = {PROJECTIONS[name] for name in names}
 
     def altered(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
@@ -56,7 +56,7 @@ def _active(*names: str) -> Replaces:
 
 
 def _one_head(wide: bool) -> Replaces:
-    """The heads as one of width h k, whose logits are divided by its root (wide) or by sqrt(k); where no mask or key differs by head."""
+    """Takes the heads as one of width h k, scaled by its root (wide) or by sqrt(k), if no mask or key differs by head."""
 
     def altered(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
         batch, target, heads, _ = query_bthk.shape
@@ -75,7 +75,7 @@ def _one_head(wide: bool) -> Replaces:
 
 
 def _over_heads(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
-    """Every position's heads attend to each other: `b t` is read as the batch and `h` as the positions."""
+    """Lets the heads of each position attend to each other: `b t` is the batch, `h` the positions."""
     arguments = bound(original, query_bthk, key_bsgk, value_bsge, *rest, **options)
     if query_bthk.shape[:3] != key_bsgk.shape[:3] or arguments["keep_bhts"] is not None:
         return original(query_bthk, key_bsgk, value_bsge, *rest, **options)

@@ -18,7 +18,7 @@ def _one_mask_for_all_heads(original: Callable, shape: tuple[int, ...], seed: in
 
 
 def _scaled_kernels(ratio: Callable[[tuple[int, ...], list[str]], float]) -> Callable:
-    """The initialisation whose kernels are multiplied by a function of their shape and axes."""
+    """Multiplies initial kernels by a function of their shape and axes."""
 
     def altered(original: Callable, rng: Any, kind: str, letters: list[str], shape: tuple[int, ...], width: int) -> np.ndarray:
         value = original(rng, kind, letters, shape, width)

@@ -19,7 +19,7 @@ LAYERS = ("layers.encoder_layer", "layers.decoder_layer")
 
 
 def _around(change: Callable[..., tuple[Array, Array]], *names: str) -> Replaces:
-    """Other summands x and y around the sub-layers of these names, or all: a function of x, y, and what is normed of x where pre-norm."""
+    """Changes the terms of the residual sum around these sub-layers, or all, by a function of x, y and the pre-norm's output."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array, y_btd: Array, keep: Any) -> Array:
         if not names or name in names:
@@ -30,7 +30,7 @@ def _around(change: Callable[..., tuple[Array, Array]], *names: str) -> Replaces
 
 
 def _each(words: str, change: Callable[..., tuple[Array, Array]]) -> dict[str, Replaces]:
-    """The alteration around one sub-layer, as variants."""
+    """The alteration around each sub-layer by itself, as variants."""
     return {f"{words} {place} alone": _around(change, name) for name, place in SUBLAYERS.items()}
 
 
@@ -55,7 +55,7 @@ def _both(x_btd: Array, y_btd: Array, normed: Callable) -> tuple[Array, Array]:
 
 
 def _in_place(change: Callable[[Array, float], Array]) -> Replaces:
-    """Pre-norm layers whose norm changes its input: a function of it and of epsilon."""
+    """Changes the input of pre-norms in place, by a function of it and epsilon."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array, *rest: Any) -> Array:
         if config.norm_placement == "pre":
@@ -74,7 +74,7 @@ def _standardised(x_btd: Array, epsilon: float) -> Array:
 
 
 def _weighted(of_x: Callable[[Any], float], of_y: Callable[[Any], float]) -> Replaces:
-    """The sum of input and output with weights that are functions of the config."""
+    """Weighs the terms of the residual sum by functions of the config."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array, y_btd: Array, keep: Any) -> Array:
         number = x_btd.dtype.type
@@ -92,7 +92,7 @@ def _depth(config: Any) -> int:
 
 
 def _from_the_layer(*names: str) -> Replaces:
-    """The layers whose sub-layers of these names add the layer's own input."""
+    """Adds the layer's own input after these sub-layers."""
 
     def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, *rest: Any, **options: Any) -> Array:
         def from_input(residual_out: Callable, parameters: Any, config: Any, name: str, own_btd: Array, *others: Any) -> Array:

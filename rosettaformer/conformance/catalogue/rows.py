@@ -1,4 +1,4 @@
-"""Defects of which row of the table a token reads, and of what becomes of the table."""
+"""Defects of the table's rows: which one a token reads, and changes of the table."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ SUM, HEAD = "inputs._summed", "transformer.head"
 
 
 def _of_id(change: Callable[[Array, int], Array]) -> Replaces:
-    """Rows of another id, a function of the ids and of their number v; soft rows hold no id."""
+    """Reads the rows of other ids, a function of the ids and of their number v; soft rows hold no id."""
 
     def read(parameters: Any, token: Array, **others: Any) -> dict[str, Any]:
         return {"token": change(token, len(parameters["table"]))} if token.ndim == 2 else {}
@@ -26,7 +26,7 @@ def _of_id(change: Callable[[Array, int], Array]) -> Replaces:
 
 
 def _rows(change: Callable[[Array], Array]) -> Replaces:
-    """Rows that are a function of the table `v d`, for the embedding alone."""
+    """Changes the table `v d` for the embedding, not for tied logits."""
     return {
         "embedding.embedding": on_arguments(
             parameters=lambda parameters: {

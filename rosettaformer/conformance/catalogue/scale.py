@@ -1,4 +1,4 @@
-"""Defects of what scales the logits of the attention, and of what else is done to them."""
+"""Defects of the attention's logits: their scale, and functions of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ ATTENTION, QUERIES = "attention.scaled_dot_product_attention", "attention.querie
 
 
 def _query_times(factor: Callable[[int, int, int], float]) -> Callable:
-    """The attention whose query is multiplied by a function of h, k and e."""
+    """Multiplies the query by a function of h, k and e."""
 
     def times(query_bthk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
         number = factor(query_bthk.shape[2], query_bthk.shape[3], value_bsge.shape[3])
@@ -27,7 +27,7 @@ def _query_times(factor: Callable[[int, int, int], float]) -> Callable:
 
 
 def _all_queries_times(factor: Callable[[int, int, int], float]) -> Callable:
-    """The projected queries multiplied by a function of d, h and k."""
+    """Multiplies the projected queries by a function of d, h and k."""
 
     def times(original: Callable, parameters: Any, query_btd: Array) -> Array:
         query_bthk = original(parameters, query_btd)
@@ -37,12 +37,12 @@ def _all_queries_times(factor: Callable[[int, int, int], float]) -> Callable:
 
 
 def _scaled(factor: Callable[[int, int, int], float]) -> dict[str, Callable]:
-    """What scales the logits by 1 / sqrt(k) and by a function of h, k and e."""
+    """Scales the logits, besides 1 / sqrt(k), by a function of h, k and e."""
     return {"attention.scaled_dot_product_attention": _query_times(factor)}
 
 
 def _scaled_by_length(length: Callable[[Array, Array], int]) -> Replaces:
-    """The logits divided by the root of a length, a function of queries and keys, instead of by sqrt(k)."""
+    """Divides the logits by the root of a length, a function of queries and keys, instead of by sqrt(k)."""
 
     def change(query_bthk: Array, key_bsgk: Array, **others: Any) -> dict[str, Any]:
         factor = (query_bthk.shape[3] / max(length(query_bthk, key_bsgk), 1)) ** 0.5
@@ -57,7 +57,7 @@ def _bias_after_scale(original: Callable, parameters: Any, query_btd: Array) -> 
 
 
 def _softmax_of(change: Callable[[Array], Array]) -> Replaces:
-    """The softmax of a function of the logits."""
+    """Applies a function to the logits before the softmax."""
     return {
         "softmax.softmax": lambda original, logits, mask=None: original(
             change(arithmetic.upcast_half(logits)).astype(logits.dtype, copy=False), mask
@@ -87,7 +87,7 @@ def _with_distances(top_left: bool) -> Replaces:
 
 
 def _rotated(halves: bool) -> Replaces:
-    """Query and key turned by their positions: entries 2i and 2i+1, or i and i + k/2, by p / 10000^(2i/k); where k is even."""
+    """Rotates query and key by their positions: entries 2i and 2i+1, or i and i + k/2, by p / 10000^(2i/k), if k is even."""
 
     def turned(x: Array) -> Array:
         size = x.shape[3]

@@ -14,7 +14,7 @@ Rate = Callable[[np.ndarray, float, float], np.ndarray]
 
 
 def other_rate(rate: Rate) -> Callable:
-    """`noam` as another function of the steps n, the width d and the warm-up w."""
+    """Replaces `noam` by another function of the steps n, the width d and the warm-up w."""
 
     def altered(original: Callable, step: Any, width: int, warmup: int, dtype: Any = np.float64) -> np.ndarray:
         return np.asarray(rate(np.asarray(step, np.float64), float(width), float(warmup))).astype(dtype)

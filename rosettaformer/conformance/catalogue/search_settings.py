@@ -19,7 +19,7 @@ PLACES = tuple(f"decoding.{search}" for search in SEARCHES)
 
 
 def _option(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable:
-    """A search with other options, a function of those that are given."""
+    """Changes the options of a search by a function of those that are given."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
@@ -30,7 +30,7 @@ def _option(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable:
 
 
 def _of(name: str, change: Callable[[Any], Any], default: Any) -> Callable:
-    """One option is another, a function of its own."""
+    """Changes one option by a function of it."""
     return _option(lambda given: {name: change(given.get(name, default))})
 
 
@@ -58,7 +58,7 @@ def _options() -> Iterator[Alteration]:
 
 
 def _penalised(choose: Callable[[Any], dict[str, Any]]) -> Callable:
-    """Penalties that see other members of the model than their own."""
+    """Gives the penalties other attributes of the model."""
 
     def altered(original: Callable, self: Any, scores_bv: Array) -> Array:
         own = dict(vars(self))
@@ -90,17 +90,17 @@ def _normalised(x_bv: Array) -> Array:
 
 
 def _log_p_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:
-    """In a search without beams log p is penalised, not the logits."""
+    """Penalises log p, not the logits, in a search without beams."""
     return original(self, self.log_p_bv if scores_bv is self.logits_bv else scores_bv)
 
 
 def _logits_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:
-    """In beam search the logits are penalised, and log p is that of what is left."""
+    """Penalises the logits in beam search, before log p is taken."""
     return original(self, scores_bv) if scores_bv is self.logits_bv else _normalised(original(self, self.logits_bv))
 
 
 def _over_all_tokens(original: Callable, self: Any, parameters: Any, config: Any, strategy: Any, *rest: Any) -> None:
-    """log p is that of all tokens; those that are no part of an answer are left out when one is chosen."""
+    """Takes log p over all tokens; those that no answer may hold are left out when one is chosen."""
 
     class Lax(type(strategy)):  # type: ignore[misc]
         def forbidden_ids(self, config: Any) -> list[int]:
@@ -154,7 +154,7 @@ def _numbers() -> Iterator[Alteration]:
 
 
 def searches() -> Iterator[Alteration]:
-    """The settings of the searches, but for those of the beams."""
+    """The settings of the searches except those of the beams."""
     yield from _options()
     yield from _models()
     yield from answers()

@@ -1,4 +1,4 @@
-"""Settings on which ports differ without being wrong: what a port may do although its config says otherwise.
+"""Settings on which ports differ without being wrong, although their config says otherwise.
 
 Each is an alteration of the reference like those of the catalogue. Diagnosis tries them where no defect explains an output.
 """
@@ -116,7 +116,7 @@ def _attention() -> Iterator[Alteration]:
 
 
 def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
-    """The alteration of what one layer of a component reads."""
+    """Changes the parameters of one layer of a component."""
     return on_arguments(parameters=lambda parameters: dict(parameters) | {name: change(parameters[name])})
 
 

@@ -30,12 +30,12 @@ def _id(number: Callable[[Any], int | None]) -> First:
 
 
 def _right(first: First, old_mask: bool = False) -> Replaces:
-    """The decoder whose input is this token and the target without its last one; old_mask: under the mask of the target as it was."""
+    """Gives the decoder this token and the target without its last one. old_mask: with the mask of the unshifted target."""
     return _shifted(lambda target, config: np.concatenate([first(target, config), target[:, :-1]], axis=1), old_mask)
 
 
 def _left(last: First, old_mask: bool = False) -> Replaces:
-    """The decoder whose input is the target without its first token, and this one."""
+    """Gives the decoder the target without its first token, and this one."""
     return _shifted(lambda target, config: np.concatenate([target[:, 1:], last(target, config)], axis=1), old_mask)
 
 
@@ -65,7 +65,7 @@ _FILLS: dict[str, First] = {
 
 
 def _reversed(*names: str) -> Replaces:
-    """The model whose arguments of these names are turned around along their positions."""
+    """Reverses these arguments of the model along their positions."""
     return {
         "transformer.transformer": on_call(
             lambda **given: {name: given[name][:, ::-1] for name in names if given[name] is not None},

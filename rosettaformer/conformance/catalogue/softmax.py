@@ -15,7 +15,7 @@ __all__ = ["ALTERED", "VARIANTS", "inverted"]
 
 
 def _over(*axes: int) -> Callable:
-    """The softmax over these axes together, where the logits have as many."""
+    """Takes the softmax over these axes together, if the logits have them."""
 
     def altered(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
         if logits.ndim < -min(axes) or not logits.size:
@@ -29,7 +29,7 @@ def _over(*axes: int) -> Callable:
 
 
 def inverted(mask: Any) -> Any:
-    """The mask, where there is one, read as True = may not attend."""
+    """Reads the mask, if there is one, as True = may not attend."""
     return None if mask is None else ~mask
 
 
@@ -45,7 +45,7 @@ def _not_upcast(original: Callable, logits: np.ndarray, mask: Any = None) -> np.
 
 
 def _half_logits(original: Callable, query_bthk: np.ndarray, *rest: Any, **options: Any) -> Any:
-    """The attention that gives its softmax logits of the query's dtype."""
+    """Casts the attention's logits to the query's dtype before the softmax."""
 
     def narrow(inner: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
         return inner(logits.astype(query_bthk.dtype, copy=False), mask)

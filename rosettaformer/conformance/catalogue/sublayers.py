@@ -20,7 +20,7 @@ SELF, CROSS, FEED_FORWARD = SUBLAYERS
 
 
 def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = False) -> Replaces:
-    """The layers whose sub-layers run in another order, which is a function of the right one; parallel: each on the layer's input."""
+    """Runs the sub-layers in another order, a function of the right one. parallel: each on the layer's input."""
 
     def sublayer(parameters: Any, config: Any, name: str, x_btd: Array, memory_bsd: Any, masks: Mapping[str, Any], keep: Any) -> Array:
         y_btd = layers.residual_in(parameters, config, name, x_btd)
@@ -58,7 +58,7 @@ def _twice(twice: str) -> Replaces:
 
 
 def _idle(idle: str) -> Replaces:
-    """The sub-layer of this name adds nothing; its residual and its norm are there."""
+    """Lets this sub-layer add nothing; its residual and its norm stay."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array, y_btd: Array, keep: Any) -> Array:
         return original(parameters, config, name, x_btd, np.zeros_like(y_btd) if name == idle else y_btd, keep)
@@ -67,7 +67,7 @@ def _idle(idle: str) -> Replaces:
 
 
 def _layers(order: Callable[[list[str]], Sequence[str]]) -> Replaces:
-    """The stacks that run other layers than all of them one after another."""
+    """Runs other layers of the stacks, a function of the right ones."""
 
     def reordered(parameters: Any, config: Any, **others: Any) -> dict[str, Any]:
         chosen = order(sorted(parameters["layers"], key=int))
@@ -79,7 +79,7 @@ def _layers(order: Callable[[list[str]], Sequence[str]]) -> Replaces:
 
 
 def _of_stack_input(original: Callable, *args: Any, **options: Any) -> Array:
-    """The stack whose layers' self-attention is given the input of the first layer, as the first layer's is."""
+    """Gives the self-attention of every layer the input of the first one."""
     given = bound(original, *args, **options)
     x_btd = given["x_bsd" if "x_bsd" in given else "x_btd"]
 

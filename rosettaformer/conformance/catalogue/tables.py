@@ -1,4 +1,4 @@
-"""Defects of which table is read, by what an embedding is multiplied, and how positions join it; and of what the logits become."""
+"""Defects of the tables that are read, of the embedding's scale, of how positions join it, and of the logits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ POSITIONS = ("positional_encoding.positional_encoding", "positional_encoding.pos
 
 
 def _tables(**others: str) -> Replaces:
-    """The tokens of one side looked up in the table of another, where it has all their ids."""
+    """Looks the tokens of one side up in the table of another, if it has all their ids."""
 
     def change(parameters: Any, config: Any, side: str, token: Array, **given: Any) -> dict[str, Any]:
         name, read = inputs.table(config, side), f"{others.get(side, side)}_embedding"
@@ -36,7 +36,7 @@ def _source_head(original: Callable, parameters: Any, config: Any) -> dict[str, 
 
 
 def _times(factor: Callable[[int, int], float]) -> Replaces:
-    """A scaled embedding multiplied further by a function of v and d."""
+    """Multiplies a scaled embedding further by a function of v and d."""
 
     def altered(original: Callable, parameters: Any, token: Array, scale: bool) -> Array:
         x_btd = original(parameters, token, scale)
@@ -64,7 +64,7 @@ def _none_for_padding(original: Callable, parameters: Any, config: Any, side: st
 
 
 def _output(change: Callable[[Array], Array]) -> Replaces:
-    """Logits of tokens and of classes that go through a function, in float32 where they are half precision."""
+    """Applies a function to the logits of tokens and classes, in float32 if they are half precision."""
     wide = on_result(lambda logits: change(arithmetic.upcast_half(logits)).astype(logits.dtype, copy=False))
     return dict.fromkeys(("embedding.logits", "heads.classifier"), wide)
 

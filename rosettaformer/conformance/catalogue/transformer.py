@@ -26,13 +26,13 @@ def fresh_norm(x: np.ndarray, epsilon: float) -> np.ndarray:
 
 
 def other_final_norm(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
-    """The stack without its final norm, or with a fresh one where it has none."""
+    """Leaves the final norm of a stack out, or adds a fresh one if it has none."""
     y = original(parameters, config.replace(final_norm=False), *rest, **options)
     return y if config.final_norm else fresh_norm(y, config.epsilon)
 
 
 def _one_layer_repeated(index: int) -> Callable:
-    """The stack all of whose layers have the parameters of one."""
+    """Gives all layers of a stack the parameters of one."""
 
     def repeated(parameters: Any) -> Any:
         names = sorted(parameters["layers"], key=int)
@@ -42,7 +42,7 @@ def _one_layer_repeated(index: int) -> Callable:
 
 
 def _parts_of_the_first(*names: str) -> Callable:
-    """The stack in all of whose layers these parts, or all norms, are those of the first one."""
+    """Gives all layers of a stack these parts, or all norms, of the first one."""
 
     def shared(parameters: Any) -> Any:
         first = parameters["layers"]["0"]
@@ -53,7 +53,7 @@ def _parts_of_the_first(*names: str) -> Callable:
 
 
 def _final_norm(where: Callable[[int, int], tuple[bool, bool]]) -> dict[str, Callable]:
-    """The stacks whose final norm stands before and after layers, a function of the layer and of their number, instead of at the end."""
+    """Applies the final norm before and after layers, by a function of the layer and their number, instead of at the end."""
 
     def altered(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
         norm, own = stacks.final_norm, parameters["layers"]
@@ -76,7 +76,7 @@ def _with_its_input(original: Callable, *args: Any, **options: Any) -> np.ndarra
 
 
 def _layers_of(to: str, other: str, *names: str) -> Callable:
-    """The model in which these parts of the layers of one stack are those of the other's layers of the same depth."""
+    """Gives the layers of one stack these parts of the other's layers at the same depth."""
 
     def shared(parameters: Any) -> Any:
         if not {to, other} <= parameters.keys():

@@ -182,7 +182,7 @@ def updates() -> Iterator[Alteration]:
 
 def _clippings() -> Iterator[Alteration]:
     def scaled(factor: Callable[[dict[str, np.ndarray], float], float]) -> Callable:
-        """All gradients are multiplied by one factor."""
+        """Multiplies all gradients by one factor."""
 
         def altered(original: Callable, gradients: Tree, limit: float) -> dict[str, Any]:
             flat = flatten(gradients)

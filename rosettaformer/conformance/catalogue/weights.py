@@ -1,4 +1,4 @@
-"""Defects of the attention weights: what stands for the softmax, and masks at other places than under it."""
+"""Defects of the attention weights: other functions than the softmax, and masks at other places."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ SOFTMAX, ATTENTION = "softmax.softmax", "attention.scaled_dot_product_attention"
 
 
 def _elementwise(function: Callable[[Array], Array]) -> Replaces:
-    """Weights that are a function of each logit, 0 where masked."""
+    """Makes the weights by a function of each logit, and 0 where masked."""
 
     def altered(original: Callable, logits: Array, mask: Any = None) -> Array:
         weights = function(arithmetic.upcast_half(logits))
@@ -35,7 +35,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _twice(again: bool) -> Replaces:
-    """The softmax of the weights; again: under the mask."""
+    """Takes the softmax of the weights once more. again: under the mask."""
 
     def altered(original: Callable, logits: Array, mask: Any = None) -> Array:
         weights = original(logits, mask)
@@ -71,7 +71,7 @@ def _one_maximum(original: Callable, logits: Array, mask: Any = None) -> Array:
 
 
 def _added(number: float, hidden: bool = False) -> Replaces:
-    """The logits plus this number where they are present, or where they are hidden, without any other mask."""
+    """Adds this number to the logits that are present, or to those that are hidden, without any other mask."""
 
     def altered(original: Callable, logits: Array, mask: Any = None) -> Array:
         return original(logits if mask is None else logits + logits.dtype.type(number) * (mask != hidden).astype(logits.dtype))
@@ -86,7 +86,7 @@ def _in_values(query_bthk: Array, value_bsge: Array, mask_bhts: Any, **others: A
 
 
 def _of_queries(and_keys: bool) -> Replaces:
-    """A mask of keys that hides queries, where there are as many; and_keys: the keys, too."""
+    """Lets a mask of keys hide queries, if there are as many. and_keys: and the keys, too."""
 
     def change(query_bthk: Array, mask_bhts: Any, **others: Any) -> dict[str, Any]:
         if mask_bhts is None or mask_bhts.shape[2] != 1 or mask_bhts.shape[3] != query_bthk.shape[1]:
@@ -105,7 +105,7 @@ def _crossing_queries(self_mask_bhts: Any, cross_mask_bhts: Any, **others: Any) 
 
 
 def _own_queries(x_btd: Array, self_mask_bhts: Any, **others: Any) -> dict[str, Any]:
-    """The target's mask of keys that hides queries, where there are as many, in the decoder alone."""
+    """Lets the target's mask of keys hide queries, if there are as many, only in the decoder."""
     if self_mask_bhts is None or self_mask_bhts.shape[2] != 1 or self_mask_bhts.shape[3] != x_btd.shape[1]:
         return {}
     return {"self_mask_bhts": self_mask_bhts.swapaxes(2, 3)}
@@ -123,7 +123,7 @@ def _scaled_bias(query_bthk: Array, bias_bhts: Any, **others: Any) -> dict[str, 
 
 
 def _minus_1e9_twice(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, causal: bool, **others: Any) -> dict[str, Any]:
-    """Where nothing is present the keys that one mask alone hides count, by their logits: those hidden twice lie 1e9 lower."""
+    """Lets a row without a key attend to the keys that only one mask hides: those hidden twice lie 1e9 lower."""
     if mask_bhts is None or not causal:
         return {}
     future = mask.causal_mask(query_bthk.shape[1], key_bsgk.shape[1])

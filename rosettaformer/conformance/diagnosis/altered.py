@@ -1,4 +1,4 @@
-"""The reference with some alterations in it: what it answers, and what it lets a port answer."""
+"""The altered reference: its answers, and what a port that does the same may answer."""
 
 import contextlib
 import dataclasses
@@ -17,11 +17,11 @@ __all__ = [
     "supports",
 ]  # fmt: skip
 
-# with which some alterations end: what one leaves, another may not expect
+# what some alterations raise, since one may not expect what another leaves
 FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-NUDGE, AMPLIFIED = 1e-9, 1e6  # a relative change of the inputs, and by how much more an output changes that is rounding alone
-APART = 10  # times what passes, by which two alterations differ on a case that tells them apart
-ULPS = 4  # of the largest value, by which two answers differ less than APART times what passes: that is an ulp at least, and their noise
+NUDGE, AMPLIFIED = 1e-9, 1e6  # a relative change of the inputs; an output that is only rounding changes by so many times more
+APART = 10  # two alterations that differ by this many tolerances on a case are told apart by it
+ULPS = 4  # answers within as many ulps of the largest value are less than APART tolerances apart, since a tolerance is at least one ulp
 Combination = tuple[Alteration, ...]
 Outputs = Mapping[str, Any]
 Expectations = Mapping[str, tolerance.Expectation]
@@ -29,23 +29,23 @@ Settle = Callable[[Any], dict[str, Any]]
 
 
 def answer(combination: Combination, case: Case) -> dict[str, np.ndarray] | None:
-    """The altered reference's outputs; None where it fails, as some defects make it."""
+    """The outputs of the altered reference; None if it fails, as some defects make it."""
     with contextlib.suppress(*FAILURES):
         return _answer(combination, case)
     return None
 
 
 def as_it_is(outputs: Any) -> Any:
-    """All outputs say something."""
+    """The outputs unchanged: all of them are determined."""
     return outputs
 
 
 def settled(combination: Combination, case: Case, clean: Expectations) -> Settle:
-    """A function of outputs: it keeps the elements that the alterations determine, and replaces the others with the reference's own.
+    """Returns a function that masks the ill-conditioned elements of outputs: it puts the reference's own values in their place.
 
-    Without an epsilon the norm of a constant row is 0 / 0, or the quotient of two roundings: no port's answer is for or against it. Only
-    an alteration that says so has such elements: where its float64 answer is not finite, or changes a million times as much as the
-    inputs and the parameters do, when these change in their ninth digit.
+    Without an epsilon the norm of a constant row is 0 / 0, or the quotient of two roundings, and no answer there says anything. Only an
+    alteration that is `undetermined` has such elements: its float64 answer is not finite there, or it changes a million times as much as
+    the inputs and the parameters do if these change in their ninth digit.
     """
     if not any(one.undetermined for one in combination):
         return as_it_is
@@ -63,7 +63,7 @@ def settled(combination: Combination, case: Case, clean: Expectations) -> Settle
 
 
 def _nudged(case: Case, seed: int) -> Case:
-    """The case in float64, with other digits from the ninth on."""
+    """The case in float64, with random digits from the ninth on."""
     wide, generator = case.at("float64"), np.random.default_rng(seed)
 
     def nudge(value: Any) -> Any:
@@ -83,11 +83,10 @@ def _disagreeing(runs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def expected(combination: Combination, case: Case, outputs: Outputs | None = None, settle: Settle = as_it_is) -> Expectations | None:
-    """What the altered reference lets a port answer that gave these outputs; None where it fails, or draws at random: that equals nothing.
+    """The expectations by the altered reference, for a port that gave these outputs; None if it fails or is random, and so equals nothing.
 
-    An alteration may condition the reference worse than it is, so that four orders say too little of its noise: where they refuse an answer
-    that is nearer than another alteration may be (`separates`), the random orders of gradients join. settle: what `settled` gives, with
-    which the outputs have been settled.
+    An altered reference may be ill-conditioned, and four orders then underestimate its noise. So if they refuse an answer that is nearer
+    than `APART` tolerances, the random orders of gradients join them. settle: the function by `settled` that has masked the outputs.
     """
     if draws(combination):
         return None
@@ -105,7 +104,7 @@ def expected(combination: Combination, case: Case, outputs: Outputs | None = Non
 
 
 def separates(case: Case, first: Combination, second: Combination) -> bool:
-    """True where the two altered references differ on the case by at least `APART` times what passes."""
+    """Whether the two altered references differ on the case by at least `APART` tolerances."""
     answers = answer(second, case)
     if _alike(answer(first, case), answers):
         return False
@@ -116,7 +115,7 @@ def separates(case: Case, first: Combination, second: Combination) -> bool:
 
 
 def _alike(first: Outputs | None, second: Outputs | None) -> bool:
-    """Whether two answers differ too little to separate, whatever the noise is. One run of each tells; the noise takes many."""
+    """Whether two answers are too near to be told apart, whatever the noise is. One run of each shows it; the noise needs many."""
     if first is None or second is None or first.keys() != second.keys():
         return False
     pairs = [(value, second[name]) for name, value in first.items()]
@@ -135,39 +134,38 @@ def _within_ulps(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def rounds(combination: Combination, case: Case) -> bool:
-    """True where an alteration changes nothing but the rounding, and the case is in a dtype in which it does."""
+    """Whether an alteration only changes how numbers round, and does so in the dtype of the case."""
     return any(one.rounding and case.dtype in one.dtypes for one in combination)
 
 
 def draws(combination: Combination) -> bool:
-    """True where an alteration draws at random, so that two answers of the altered reference differ."""
+    """Whether an alteration is random."""
     return any(one.random for one in combination)
 
 
 def equal(expectations: Expectations | None, outputs: Outputs | None) -> bool:
-    """True where every output is within what is expected; a failure equals nothing, another failure neither."""
+    """Whether every output is within its tolerance. A failure equals nothing, not even another failure."""
     if expectations is None or outputs is None:
         return False
     return expectations.keys() == outputs.keys() and _excess(expectations, outputs) <= 1
 
 
 def _excess(expectations: Expectations, outputs: Outputs) -> float:
-    """The largest error of the outputs, in units of what passes."""
+    """The largest error of the outputs in tolerances."""
     return max(compare(expectations[name], outputs[name]).excess for name in expectations)
 
 
 def supports(clean: Expectations, expectations: Expectations, outputs: Outputs) -> bool:
-    """True where some output that the reference refuses is further from the reference than the altered reference lets it be from its own
-    answer.
+    """Whether an answer discriminates: the reference refuses an output by more than the altered reference's tolerance.
 
-    Where it is not, the altered reference rounds so much that whatever lies near the reference is within its tolerance: that says nothing.
+    If it does not, the altered reference rounds so much that its tolerance holds whatever is near the reference: that says nothing.
     """
     compared = {name: compare(clean[name], outputs[name]) for name in expectations}
     return any(one.excess > 1 and one.error > expectations[name].bound for name, one in compared.items())
 
 
 def differ(first: Outputs | None, second: Outputs | None) -> bool:
-    """True where two answers are not the same, bit for bit but for NaN."""
+    """Whether two answers differ in any bit; NaN equals NaN."""
     if first is None or second is None:
         return first is not second
     return any(not np.array_equal(first[name], second[name], equal_nan=first[name].dtype.kind not in "biu") for name in first)

@@ -19,7 +19,7 @@ from .symptoms import Symptom
 __all__ = ["common"]
 
 SAYS = 55  # the specificity of such a sentence: it says where, and not what
-NAMED = 3  # so many outputs are listed by name
+NAMED = 3  # outputs that are listed by name
 WORDS = {"token_bn": "ids", "token_bwn": "ids", "log_p_bn": "log-probabilities", "score_bw": "scores", "parameters": "parameters",
          "first_moment": "first moments", "second_moment": "second moments"}  # fmt: skip
 STEPPED = {"token_bn": "token", "token_bwn": "token", "log_p_bn": "token"}  # outputs whose last axis is one of steps

@@ -18,7 +18,7 @@ __all__ = ["condition"]
 AXES = {"b": "batch", "t": "target length", "s": "source length", "n": "number of tokens", "d": "model_width", "h": "heads",
         "g": "key_value_heads", "k": "key_size", "e": "value_size", "f": "feed_forward_width", "v": "vocabulary",
         "r": "model_width", "p": "rows of positions", "a": "segments", "c": "classes"}  # fmt: skip
-SHOWN = 3  # so many properties of one kind are said
+SHOWN = 3  # properties of one kind that are reported
 TOKENS = {"source": "source length", "target": "target length", "token": "target length"}  # their axes: b, and this one
 
 

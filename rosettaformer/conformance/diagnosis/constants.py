@@ -1,4 +1,4 @@
-"""Constants: which number of the reference a port has otherwise, and what it is there.
+"""Constants: finds the number of the reference that has another value in a port, and that value.
 
 A constant of the reference (the attention's scale, epsilon, the base of the positions, a factor of what a component gives) is a parameter
 of the altered reference. On the cases that fail it is fitted to the port's answers, and it is a hypothesis where it has one value on all of
@@ -25,10 +25,10 @@ from .symptoms.numbers import named
 __all__ = ["constants"]
 
 RESOLVED = 1e-14  # the digits of a number that is next to 0
-FITTED = 3  # so many of the cases that fail, the smallest first
+FITTED = 3  # failing cases that are fitted, the smallest first
 STEPS = 14  # of Gauss and Newton at most, each no longer than LONGEST
 LONGEST = 3.0
-PATIENCE, NEARER = 4, 0.8  # after so many steps so much of the error may be left
+PATIENCE, NEARER = 4, 0.8  # the fit ends if after 4 steps more than 0.8 of the error is left
 STEP = 1e-7  # of the numerical derivative
 SAME = 1e-5  # relative: numbers that are one, and what is left of an error that is fitted, before the hypothesis is verified
 Outputs = Mapping[str, Any]

@@ -16,7 +16,7 @@ from .search import Search
 
 __all__ = ["Failed", "alike", "sentence"]
 
-SHOWN = 3  # so many different errors are listed
+SHOWN = 3  # different errors that are listed
 
 Failed = Sequence[tuple[Case, str]]  # the cases that have no answer, and the error of each
 
@@ -46,7 +46,7 @@ def alike(defects: Iterable[Alteration], failed: Sequence[Case], search: Search,
 
 
 def _errors(failed: Failed) -> str:
-    """The errors, the commonest first; those that differ in their numbers alone are one."""
+    """The errors, the commonest first; errors that differ only in numbers are one."""
     kinds = Counter(_kind(error) for _, error in failed)
     first = {_kind(error): error for _, error in reversed(failed)}
     listed = [_line(first[kind]) + (f" (on {count})" if len(kinds) > 1 else "") for kind, count in kinds.most_common(SHOWN)]

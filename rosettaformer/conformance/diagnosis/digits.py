@@ -18,7 +18,7 @@ DIGITS = 1e-5  # of the largest value: so much float32 may leave everywhere
 MOST = 1e-2  # of the error: in far positions float32 leaves more
 USUAL = 1e-4  # of the error: at least half of the cases whose errors are larger than digits leave less
 ROUNDING = 2.0**-38  # of the largest value: operations in float64 leave less, numbers of float32 more (between 2^-53 and 2^-24)
-SCREENED = 1  # one of so many cases that fail, the smallest, must be met
+SCREENED = 1  # failing cases, the smallest, one of which must be met
 
 
 class Nearly(NamedTuple):

@@ -1,8 +1,8 @@
-"""A port's answers as evidence: for which alterations of the reference they speak.
+"""A port's answers as evidence for or against alterations of the reference.
 
-An alteration explains a port where the altered reference equals the port's answers within the tolerance, derived from the altered reference
-itself, on every probe: those that the port fails and those that it passes. Of those that it fails some must support it: there the tolerance
-is narrower than the port's error. What lies within a wider one is equal, and says nothing.
+An alteration explains a port if the altered reference equals the port's answers on every probe, those that the port fails and those that it
+passes, within a tolerance that is derived from the altered reference itself. Some that the port fails must support it: their tolerance is
+narrower than the port's error. An answer within a wider tolerance is inconclusive.
 """
 
 import functools
@@ -25,24 +25,24 @@ from .hypotheses import Hypotheses
 
 __all__ = ["SUPPORT", "Answers", "Evidence", "complaint", "narrowed"]
 
-# A first look at the float64 answer alone rejects what lies further away than this many times the error of plain arithmetic, by the
-# dtype's bytes: an alteration may have a larger error of its own.
+# The float64 answer by itself rules out an alteration that lies further away than this many errors of plain arithmetic, by the dtype's
+# bytes; an alteration may have a larger error than the reference.
 FAR = {8: 1e5, 4: 1000.0, 2: 30.0}
-ALL = 0.995  # of the error: what is left of it and reads 100 %
+ALL = 0.995  # a share of the error from which it reads 100 %
 EQUAL, SUPPORT = "equal", "support"
 
-Answers = Sequence[Outputs]  # a port's outputs, probe by probe; what ended with an error is no probe
+Answers = Sequence[Outputs]  # a port's outputs, probe by probe; a case that ended with an error is no probe
 
 
 class Evidence:
-    """A port's answers to the probes of the hypotheses, and what they say of alterations.
+    """A port's answers to the probes of the hypotheses, which support or refute alterations.
 
-    failed: the number of further cases, to which the port has no answer.
+    failed: the number of further cases that the port has no answer to.
     """
 
     def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
-        self._relation = functools.cache(self._related)
+        self._support = functools.cache(self._supporting)
         self._settled = functools.cache(self._settle)
         self.clean = [followed(*each) for each in zip(hypotheses.probes, hypotheses.clean, answers, strict=True)]
         self.failing = [index for index, clean in enumerate(self.clean) if not altered.equal(clean, answers[index])]
@@ -59,39 +59,39 @@ class Evidence:
 
     @property
     def one_number(self) -> bool:
-        """Whether all that fails is one number: among hundreds of alterations some come near it, and among their pairs some give it, that
-        are not what the port does."""
+        """Whether a single number is all that fails. Among hundreds of alterations and their pairs some give any number by chance."""
         return sum(np.size(value) for index in self.failing for value in self.answers[index].values()) == 1
 
     def explained(self, combination: Combination, among: Sequence[int] | None = None) -> list[int]:
-        """The probes, or those among these, on which the altered reference equals the answer; of those that fail, the ones that support
-        it."""
+        """The probes that the altered reference explains: those that pass and equal it, and those that fail and support it.
+
+        among: only these probes.
+        """
         near = [index for index in (self._order if among is None else among) if self._near(combination, index)]
-        relations = {index: self._relation(combination, index) for index in near}
-        return [index for index, relation in relations.items() if relation == SUPPORT or (relation == EQUAL and index not in self.failing)]
+        support = {index: self._support(combination, index) for index in near}
+        return [index for index, found in support.items() if found == SUPPORT or (found == EQUAL and index not in self.failing)]
 
     def silent(self, combination: Combination) -> list[int]:
-        """The probes that fail, and are equal to the altered reference in a tolerance so wide that they do not support it."""
-        return [index for index in self.failing if self._relation(combination, index) == EQUAL]
+        """The inconclusive probes: they fail, and equal the altered reference in a tolerance too wide to support it."""
+        return [index for index in self.failing if self._support(combination, index) == EQUAL]
 
     def equals(self, combination: Combination) -> bool:
-        """True where the altered reference equals every answer."""
+        """Whether the altered reference equals every answer."""
         self.hypotheses.deadline.check()
         return all(self._near(combination, index) for index in self._order) and all(
-            self._relation(combination, index) for index in self._order
+            self._support(combination, index) for index in self._order
         )
 
     def explains(self, combination: Combination, known: Combination = ()) -> bool:
-        """True where the altered reference equals every answer, some that fail support it, and each alteration that is not known is needed
-        for these."""
+        """Whether the altered reference equals every answer, and some that fail support it and need each alteration that is not known."""
         if not self.equals(combination):
             return False
-        supporting = [index for index in self._order if self._relation(combination, index) == SUPPORT]
+        supporting = [index for index in self._order if self._support(combination, index) == SUPPORT]
         others = (tuple(other for other in combination if other is not one) for one in combination if one not in known)
-        return bool(supporting) and not any(all(self._relation(other, index) for index in supporting) for other in others if other)
+        return bool(supporting) and not any(all(self._support(other, index) for index in supporting) for other in others if other)
 
-    def _related(self, combination: Combination, index: int) -> str:
-        """What the answer to a probe is to the altered reference: equal, where it fails perhaps a support, or nothing."""
+    def _supporting(self, combination: Combination, index: int) -> str:
+        """Whether the answer to a probe supports the altered reference, only equals it, or differs from it (empty)."""
         settle = self._settled(combination, index)
         answer = settle(self.answers[index])
         expectations = altered.expected(combination, self.hypotheses.probes[index], answer, settle)
@@ -108,8 +108,7 @@ class Evidence:
         return _complaint(self.hypotheses.probes[index], self.clean[index], self.answers[index])
 
     def nearest(self, count: int = 3) -> list[tuple[Alteration, float]]:
-        """The hypotheses that leave the least of the error, and the share of it that they leave: less than all, in whole percents. None of
-        one number."""
+        """The hypotheses by the share of the error that they leave unexplained, best first; those that leave all of it are dropped."""
         before = self._distance(())
         if self.one_number or not 0 < before < np.inf:
             return []
@@ -117,8 +116,7 @@ class Evidence:
         return sorted((share for share in shares if share[1] < ALL), key=lambda share: share[1])[:count]
 
     def _distance(self, combination: Combination) -> float:
-        """The root mean square, over the probes, of the largest error in units of the reference's largest value; infinite without
-        outputs."""
+        """The root mean square of the probes' largest errors, relative to the reference's largest value; infinite without outputs."""
         distances = []
         for index, answer in enumerate(self.answers):
             predicted = self.hypotheses.answer(combination, index)
@@ -133,7 +131,7 @@ class Evidence:
             return float(np.nan_to_num(np.sqrt(np.mean(np.square(distances))), nan=np.inf))
 
     def _near(self, combination: Combination, index: int) -> bool:
-        """False where the float64 answer of the altered reference alone rules the combination out."""
+        """Cheap pre-check in float64: false if the altered reference is clearly not the port."""
         probe, answer = self.hypotheses.probes[index], self.answers[index]
         # A half-precision dtype's search may lie near many ties, at which float64 chooses otherwise.
         if altered.rounds(combination, probe) or (probe.component in SEARCHES and probe.dtype not in ("float64", "float32")):
@@ -157,7 +155,7 @@ def complaint(case: Case, kind: str, answer: Any, store: Store) -> str:
 
 
 def narrowed(answers: Answers, clean: Sequence[tolerance.Expectations]) -> tuple[list[Outputs], dict[int, str]]:
-    """The answers whose floating outputs have the dtype that they must have, and the wider one that they have, for each that has one."""
+    """The answers in the dtypes that their outputs must have, and for each answer that was wider the dtype that it had."""
     found: list[Outputs] = []
     wide: dict[int, str] = {}
     for index, (answer, expectations) in enumerate(zip(answers, clean, strict=True)):

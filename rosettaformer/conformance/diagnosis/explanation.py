@@ -101,13 +101,13 @@ def imprecise(found: Sequence[Combination], dtype: str) -> str:
 
 
 def follows(found: Sequence[Combination]) -> str:
-    """The component fails because of what was found in its parts; of several that it may be, one."""
+    """The component fails because of a finding on its parts."""
     names = " or ".join(" and ".join(one.id for one in combination) for combination in found)
     return f"follows from {names}: your output equals the reference with that alone"
 
 
 def first(component: str, dtype: str, search: Search, failed: Failed, beyond: int = 0) -> str:
-    """On how many cases a component fails, and how the first one does. beyond: so many more are in no dtype of the port."""
+    """On how many cases a component fails, and how the first one does. beyond: the number of cases in dtypes that the port has not."""
     count = len(search.failing) + len(failed)
     seen = search.complaint() if search.failing else failed[0][1].partition("\n")[0]
     more = f" ({beyond} more are in no dtype that it has)" * bool(beyond)
@@ -144,7 +144,7 @@ def only_in_float32(text: str, rest: float) -> str:
 
 
 def _digits(rest: float, besides: str = "") -> str:
-    """What a difference of float64 numbers comes from, which is such a share of the largest value."""
+    """The cause of a float64 error that is this share of the largest value."""
     if rest > ROUNDING:
         return f"something is computed or stored with fewer digits{besides}"
     return f"what is left, {rest:.0e} of the largest value, is rounding beyond what is allowed"
@@ -159,7 +159,7 @@ def stopped(reason: str, search: Search, symptoms: Sequence[str]) -> str:
 
 
 def follows_own(parts: Sequence[str], known: Combination, count: int) -> str:
-    """The component fails because of parts that nothing explains: seen on so many of the cases that fail."""
+    """The component fails because of parts that nothing explains, as seen on `count` of the cases that fail."""
     listed = ", ".join(parts[:SHOWN]) + f" and {len(parts) - SHOWN} more" * (len(parts) > SHOWN)
     besides = f" and {_named(known)}" if known else ""
     return f"follows from {listed}{besides}: your output equals the reference with your own parts there, on {count} of the cases that fail"

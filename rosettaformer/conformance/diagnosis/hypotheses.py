@@ -1,4 +1,4 @@
-"""What could be wrong: defects and settings, and what they make of some cases."""
+"""The hypotheses: which defects and settings a port may have, and the altered reference's answers to some cases."""
 
 import dataclasses
 import functools
@@ -20,10 +20,10 @@ __all__ = ["Hypotheses", "candidates"]
 
 
 def candidates(probes: Iterable[Case], alterations: Iterable[Alteration]) -> list[Alteration]:
-    """Those that can be meant where these probes fail.
+    """The alterations that can explain failures of these probes.
 
-    Outputs are altered by no defect of a gradient. Gradients are run where the outputs are right, so that what alters outputs is not
-    meant; it is what alters a gradient alone, or the training.
+    No defect of a gradient alters outputs. Gradients are run if the outputs are right, so that only alterations of gradients or of the
+    training can explain them.
     """
     components = {probe.component for probe in probes}
     backward = all(map(forward_of, components))
@@ -35,11 +35,10 @@ _FUNCTIONS = {component: f"{module}.{component}" for component, (module, _) in F
 
 
 class Hypotheses:
-    """What could be wrong, and what the reference altered by it answers to some probes; each is computed when it is asked, and kept.
+    """The alterations that a port may have, and the altered references' answers to some probes, computed on demand and cached.
 
-    probes: cases in the dtype in which a port answered them. Of the defects and settings that are given, what alters no probe is left out.
-    What draws at random equals no answer and is in `random` alone. deadline: when nothing is computed any more, with `TimeIsUp`. store:
-    where the probes' expectations are kept.
+    probes: cases in the dtype in which a port answered them. Defects and settings that alter no probe are left out; those that draw at
+    random equal no answer, and are only in `random`. deadline: raises `TimeIsUp` after it. store: holds the probes' expectations.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Hypotheses:
         self.probes, self.deadline = list(probes), deadline or Deadline()
         self._doubles = [probe.at("float64") for probe in self.probes]
         self.clean = list(map((store or Store()).expect, self.probes))
-        self._everywhere: dict[Alteration, Alteration] = {}  # of an alteration at one place that at all
+        self._everywhere: dict[Alteration, Alteration] = {}  # an alteration at one place -> the same at all places
         self.answer = functools.cache(self._answer)
         self.alters = functools.cache(self._altering)
         self._defects, self._settings = ([each for one in kind for each in one.hypotheses] for kind in (defects, settings))
@@ -57,7 +56,7 @@ class Hypotheses:
 
     @functools.cached_property
     def defects(self) -> list[Alteration]:
-        """The defects, and their variants, that alter a probe, each time in the same way."""
+        """The deterministic defects, and their variants, that alter a probe."""
         return [defect for defect in self._defects if not defect.random and self._alters(defect)]
 
     @functools.cached_property
@@ -71,10 +70,10 @@ class Hypotheses:
         return [setting for setting in self._settings if self._alters(setting)]
 
     def tiers(self, located: bool = True) -> Iterator[Sequence[Alteration]]:
-        """All that could be wrong, most likely first: defects, settings, another wiring, and each at one place alone.
+        """All hypotheses, most likely first: defects, settings, wirings, and each of them at one place.
 
-        Of defects and settings all that a probe calls, whether they alter it or not: what does not explains nothing that fails, and one
-        probe tells, where all of them must be run to know that nothing is altered.
+        The first two tiers hold whatever replaces a function that a probe calls, altering or not: an alteration without effect explains no
+        failure, which one probe shows, while all probes must be run to know that it has no effect.
         """
         yield self._called(self._defects)
         yield self._called(self._settings)
@@ -89,11 +88,11 @@ class Hypotheses:
 
     @functools.cached_property
     def located(self) -> list[Alteration]:
-        """Defects, settings and wirings at one place of the model alone."""
+        """Defects, settings and wirings at one place of the model."""
         return self.at_places((*self.defects, *self.settings, *self.wirings))
 
     def at_places(self, alterations: Iterable[Alteration]) -> list[Alteration]:
-        """Each of these at every place that is not all of the model."""
+        """Each of these at every place within the model."""
         found: list[Alteration] = []
         for one in alterations if self._forward else ():
             placed = [dataclasses.replace(one, place=place) for place in places(self.where(one))]
@@ -129,7 +128,7 @@ class Hypotheses:
         return altered.answer(combination, self._doubles[index])
 
     def _called(self, alterations: Iterable[Alteration]) -> list[Alteration]:
-        """Those that replace what some probe calls, or that round, and that are not random."""
+        """The deterministic alterations that round, or replace a function that some probe calls."""
         return [one for one in alterations if not one.random and any(self._calls(one, index) for index in range(len(self.probes)))]
 
     def _calls(self, one: Alteration, index: int) -> bool:
@@ -149,7 +148,7 @@ class Hypotheses:
         return predicted is None or altered.differ(predicted, clean)
 
     def _meant(self, one: Alteration, index: int) -> bool:
-        """False for a defect of a smaller component that is no part of the probe's, although something that it replaces is."""
+        """False for a defect of a smaller component that the probe does not contain, although it calls what the defect replaces."""
         order, probe = list(FORWARD), self.probes[index].component
         if probe not in FORWARD or one.component not in order[: order.index("encoder_layer")]:
             return True

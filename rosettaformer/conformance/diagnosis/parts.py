@@ -27,11 +27,11 @@ from .tracing import Progress, Tracing
 
 __all__ = ["Parts"]
 
-TRACED = 2  # a model that no name explains is traced on so many failing cases
+TRACED = 2  # failing cases on which a model is traced if nothing explains it
 
 
 class Parts:
-    """Examines a component by what it is made of, and keeps a record of what is found. Arguments as of `diagnose`."""
+    """Examines a component by what it is made of, and keeps a record of what is found. Takes the arguments of `diagnose`."""
 
     def __init__(
         self, subject: Subject, pairs: bool, deadline: Deadline, progress: Progress, say: Callable[[str], None]

@@ -19,7 +19,7 @@ from .search import Search
 
 __all__ = ["told_apart"]
 
-BASES = 3  # so many of the cases that fail, and of those that do not, are changed
+BASES = 3  # cases that fail, and as many that do not, from which further ones are made
 LARGE, SCALES = 1e5, (1e3, 1e-3)
 LOGITS = ("query.kernel", "query.bias", "query_bthk", "logits")  # what the logits of an attention are proportional to
 

@@ -1,4 +1,4 @@
-"""What has been found so far in a port, and what is yet to be settled: findings on parts of a whole that has not been examined."""
+"""The findings on a port so far, and those on parts of a whole that is yet to be examined."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,8 +16,8 @@ from .symptoms import Symptom, only_at
 
 __all__ = ["About", "Record"]
 
-SHOWN = 3  # so many places of a finding are listed
-SAYING = 50  # the specificity from which a symptom says what the output is, and not only something about it
+SHOWN = 3  # places of a finding that are listed
+SAYING = 50  # the specificity from which a symptom says what the output is, not only something about it
 
 
 class About(NamedTuple):
@@ -64,7 +64,7 @@ class Record:
         self.findings, self.known, self.open, self._doubtful = state
 
     def forget_parts(self) -> None:
-        """Takes back what was found in parts of the whole that is being examined, and what shows in float64 alone."""
+        """Takes back the findings on parts of the whole that is being examined, and what shows only in float64."""
         parts = [finding for finding, _ in self.open]
         self.findings = [finding for finding in self.findings if finding not in parts]
         self.known = tuple(one for one in self.known if not one.rounding or "float32" in one.dtypes)

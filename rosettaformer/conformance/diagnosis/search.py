@@ -20,14 +20,14 @@ from .hypotheses import Hypotheses
 
 __all__ = ["Search", "ordered_pairs"]
 
-LOSS = 10  # times a port's error: a loss of digits that is larger is another one
-NEAR = 25  # pairs with one of so many alterations are tried first
-HALF = 0.5  # of the error: what leaves more is not one of a pair with a smaller mistake
-SCREENED = 6  # of so many answers that fail what is part of a cover must explain one
+LOSS = 10  # a loss of digits that makes more than this many times the port's error is another one
+NEAR = 25  # nearest alterations whose pairs are tried first
+HALF = 0.5  # an alteration that leaves more of the error is not the larger mistake of a pair
+SCREENED = 6  # failing answers, the smallest, one of which a part of a cover must explain
 
 
 class Search(Evidence):
-    """The alterations that explain a port's answers. Arguments as of `Evidence`."""
+    """Searches for the alterations that explain a port's answers. Takes the arguments of `Evidence`."""
 
     def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         super().__init__(hypotheses, answers, failed)
@@ -55,8 +55,7 @@ class Search(Evidence):
         return []
 
     def where_failing(self) -> list[Combination]:
-        """The alterations that explain every answer that fails, where the port is right on the others, and a property of the cases says
-        which are which: it goes wrong under a condition."""
+        """The alterations that explain all failures of a port that fails only under a condition, such as batch size 1."""
         if not self.condition:
             return []
         for tier in self.hypotheses.tiers():
@@ -69,13 +68,13 @@ class Search(Evidence):
 
     @functools.cached_property
     def condition(self) -> str:
-        """A property of the cases that fail, and of no other; empty where there is none."""
+        """A property that the failing cases have and no other case has; empty if there is none."""
         probes = self.hypotheses.probes
         return condition([probes[index] for index in self.failing], [probes[index] for index in self.right()])
 
     def _different(self, found: list[Combination]) -> list[Combination]:
-        """One of those that have the same ids: of variants of a mistake the first, of its places the narrowest, outside which nothing
-        shows; of places that are the same in the answers that fail the widest."""
+        """One combination for all with the same ids: the first variant of a mistake, at its narrowest place, or at the widest of the places
+        that are the same in the answers that fail."""
         chosen: dict[tuple[str, ...], Combination] = {}
         for combination in found:
             ids = tuple(one.id for one in combination)
@@ -89,7 +88,7 @@ class Search(Evidence):
         return [[sites[index] for index in self.failing] for sites in map(self.hypotheses.where, combination)]
 
     def missing(self) -> list[Combination]:
-        """The alterations that give NaN exactly where the port does and the reference does not; none where it never does."""
+        """The alterations that give NaN exactly where the port does; none if the port gives no NaN that the reference does not give."""
         clean = [{name: one.reference for name, one in expectations.items()} for expectations in self.clean]
         if not any(_holes(answer, reference) for answer, reference in zip(self.answers, clean, strict=True)):
             return []

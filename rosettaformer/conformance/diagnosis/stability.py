@@ -21,15 +21,15 @@ __all__ = ["DRAWS", "RANDOM", "broken_invariances", "dropping", "made_random", "
 
 RANDOM = "two evaluations of the same input differ"  # how a worker begins to say so
 MODELS = ("transformer", "pool", "classify", "masked_language_logits")
-OF_ROWS = ("output", "score_bw", "log_p_bn")  # outputs of which each row is its own
-LONGER = 2  # by so many columns is padding made longer
-DRAWS = 4  # so many answers say how far random ones lie apart
+OF_ROWS = ("output", "score_bw", "log_p_bn")  # outputs whose rows do not depend on each other
+LONGER = 2  # columns of padding that are added
+DRAWS = 4  # answers that show how far random ones lie apart
 
 Ask = Callable[[Iterable[Case]], list[tuple[Case, str, Any]]]
 
 
 def twice(cases: Iterable[Case], count: int | None = None) -> list[Case]:
-    """The cases, of which so many, or all, are evaluated two times."""
+    """The cases, of which the first `count`, or all, are evaluated two times."""
     return [dataclasses.replace(case, twice=case.twice or count is None or index < count) for index, case in enumerate(cases)]
 
 

@@ -1,4 +1,4 @@
-"""The reference with a port's own parts in it: whether what contains a part that nothing explains fails because of that part alone."""
+"""Tests whether a model fails only because of one of its parts, by running the reference with the port's part in it."""
 
 from collections.abc import Collection
 from typing import Any
@@ -18,21 +18,21 @@ from .subject import Subject
 
 __all__ = ["Substitution"]
 
-TRIED = 3  # so many of the cases that fail
+TRIED = 3  # cases that fail
 
 
 class Substitution:
     """The reference in which the port computes some components itself.
 
-    components: those that the port covers and that fail by themselves. paths: the places of parts that it shows only within a model.
-    known: what the reference is altered by besides.
+    components: those that the port covers and that fail by themselves. paths: the places of parts that fail only within a model.
+    known: further alterations of the reference.
     """
 
     def __init__(self, subject: Subject, components: Collection[str], paths: Collection[str], known: Combination = ()) -> None:
         self._subject, self._components, self._paths, self._known = subject, components, paths, known
 
     def explains(self, search: Search) -> int:
-        """On how many cases that fail the port's output was seen to equal this reference's; 0 where it does not on one of them."""
+        """The number of failing cases on which the port's output equals this reference's; 0 if one of them differs."""
         tried = [(search.hypotheses.probes[index], search.answers[index]) for index in search.cheapest()[:TRIED]]
         return len(tried) if tried and all(self._equals(*each) for each in tried) else 0
 

@@ -1,7 +1,6 @@
 """The choices of a search: which token comes next, which beams live on, which hypotheses are kept, when a row stops.
 
-The reference's searches call the functions that choose through their modules, so that choices can be recorded in one run and taken again in
-another, whose scores are then those of the very same answers.
+They are recorded in one run of the reference and repeated in another, whose scores then belong to the same tokens.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ Tokens = tuple[int, ...]
 class Chooser:
     """Chooses as the reference does, and records what was chosen and by which scores.
 
-    made: of a token its id; of beams and hypotheses the tokens of each; of a stop whether the row does.
+    made: for a token its id; for beams and hypotheses the tokens of each; for a stop whether the row stops.
     """
 
     def __init__(self) -> None:
@@ -39,7 +38,7 @@ class Chooser:
         return own
 
     def ranked(self, key: Key, ranking: list[Beam], count: int) -> list[Beam]:
-        """The beams, or the hypotheses, that are kept of all: so many, the best first. ranking: all, as the reference ranks them."""
+        """The `count` beams or hypotheses that are kept, the best first. ranking: all of them, as the reference ranks them."""
         return ranking[:count]
 
     def stop(self, key: Key, live: list[Beam], kept: list[Beam], stops: Callable[[list[Beam], list[Beam]], bool]) -> bool:
@@ -48,7 +47,7 @@ class Chooser:
 
 
 class Replay(Chooser):
-    """Takes the choices that were made in another run; where that had none, the reference's."""
+    """Repeats the choices of another run, and chooses as the reference does what that run did not choose."""
 
     def __init__(self, made: Mapping[Key, Any]) -> None:
         super().__init__()

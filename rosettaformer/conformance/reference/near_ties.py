@@ -1,9 +1,9 @@
-"""Near ties of a search: where a port chooses what the reference does not, by scores that rounding alone may order otherwise.
+"""Near ties of a search: a port may choose otherwise than the reference if rounding decides which score is larger.
 
-A search's tokens are compared exactly, and one choice decides all that follow. So where a port's answer is another one, the reference runs
-again and takes the port's choice wherever it would make the same, if its scores were off by no more than the bound of their noise; anywhere
-else it takes its own. Then the tokens must be those of this run, and their scores within what it expects. The noise is that of the very
-scores that are compared: those of the orders of `tolerance`, which make the choices of this run.
+A search's tokens are compared exactly, and one choice decides all that follow. So if a port's tokens differ, the search runs again and
+follows the port at every near tie, where a score error within its bound would make the reference choose the same, and chooses for itself
+everywhere else. The port must give the tokens of this run, and their scores within its tolerance. That tolerance comes from the orders of
+`tolerance`, which repeat the choices of this run, so that the noise is the noise of the scores that are compared.
 """
 
 import dataclasses
@@ -20,16 +20,15 @@ from .tolerance import Answer, Expectation, chosen, expectation, searched
 
 __all__ = ["followed"]
 
-ROUNDS = 12  # of the search for a run whose choices are those that its own noise allows
+ROUNDS = 12  # runs at most, until a run's choices are those that its own noise allows
 
 
 def followed(
     case: Case, before: dict[str, Expectation], answer: Any, ask: Answer = components.answer, rounded: bool = False
 ) -> dict[str, Expectation]:
-    """What is expected of a port that gave this answer to a case that has been cast to its dtype: of a search with other tokens something
-    else than before.
+    """The expectation of a case, cast to its dtype, for a port that gave this answer; only a search with other tokens changes it.
 
-    ask and rounded: as in `tolerance.expect`, which gave what was expected before.
+    before: what `tolerance.expect` gave, by `ask` and `rounded`.
     """
     if case.component not in components.SEARCHES or not _differs(case, before, answer):
         return before
@@ -51,7 +50,7 @@ def followed(
 
 
 def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:
-    """Whether the answer has other tokens, and is otherwise what an answer must be."""
+    """Whether the answer is well formed and has other tokens."""
     if not isinstance(answer, Mapping) or answer.keys() != before.keys():
         return False
     if any(not isinstance(answer[name], np.ndarray) or answer[name].shape != one.reference.shape for name, one in before.items()):
@@ -62,7 +61,7 @@ def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:
 
 
 def _bounds(reference: Mapping[Key, np.ndarray], runs: list[dict[Key, np.ndarray]]) -> Bounds:
-    """The bounds of a run's scores, from those of the orders: the largest of a kind up to each step, since scores are sums."""
+    """The bounds of a run's scores, by the scores of the orders. A step's bound is the largest up to it, since scores are sums."""
     steps: dict[str, dict[int, float]] = {}
     for kind, step in dict.fromkeys((kind, step) for kind, _, step in reference):
         keys = [key for key in reference if (key[0], key[2]) == (kind, step) and all(key in run for run in runs)]

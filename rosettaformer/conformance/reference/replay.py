@@ -1,6 +1,6 @@
-"""The near-tie replay: a search of the reference takes a port's choice where the reference could make it, otherwise its own.
+"""The near-tie replay: a search of the reference follows a port wherever the port's choice is possible.
 
-The reference could make a choice where it makes it by scores that are off by no more than their bound.
+A choice is possible if a score error within its bound makes the reference choose it.
 """
 
 import itertools
@@ -22,7 +22,7 @@ SHARES = (1.0, 0.5, 0.25)  # of an error, since the whole may go beyond a token 
 
 
 class TokenReplay(Chooser):
-    """Takes a port's tokens where the reference could draw them, until a row's is another one."""
+    """Follows a port's tokens, row by row, up to the first one that is not possible."""
 
     def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds) -> None:
         super().__init__()
@@ -50,12 +50,12 @@ class TokenReplay(Chooser):
         return list(self._lost.values())
 
     def others(self, reference: np.ndarray) -> set[Hypothesis]:
-        """A row has one answer, and what it holds follows from its tokens."""
+        """No hypotheses: a row has one answer, which follows from its tokens."""
         return set()
 
 
 def could_choose(wanted: int, row: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray], error: float) -> bool:
-    """Whether the reference chooses the wanted token, were the scores of a row off by no more than the error."""
+    """Whether some score error of a row, of at most this size, makes the reference choose the wanted token."""
     if not np.isfinite(scores_bv[row, wanted]):
         return False
     for sign_v, share in itertools.product(_directions(wanted, scores_bv[row]), SHARES):
@@ -67,8 +67,8 @@ def could_choose(wanted: int, row: int, scores_bv: np.ndarray, again: Callable[[
 
 
 def _directions(wanted: int, scores_v: np.ndarray) -> Iterator[np.ndarray]:
-    """The signs of the errors that favour a token most: alone; with all lower ids, or with all higher ones, between which a number draws;
-    and with so many of the likeliest ones or of the others, among which top-k and top-p choose."""
+    """The signs of the errors that favour a token most: raise it by itself; with all lower or all higher ids, between which a draw falls;
+    with the n likeliest tokens, or with all others, which top-k and top-p tell apart."""
     ids = np.arange(len(scores_v))
     rank_v = np.argsort(np.argsort(-scores_v, kind="stable"))
     chosen = [ids == wanted, ids <= wanted, ids >= wanted]
@@ -78,7 +78,7 @@ def _directions(wanted: int, scores_v: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _least(explains: Callable[[float], bool], bound: float) -> float:
-    """The least error that explains, to three digits; infinite where none does."""
+    """The smallest error that explains, to three digits; infinite if none does."""
     low, high = bound, max(2 * bound, 1e-12)
     while not explains(high):
         low, high = high, 2 * high
@@ -91,9 +91,9 @@ def _least(explains: Callable[[float], bool], bound: float) -> float:
 
 
 class BeamReplay(Chooser):
-    """Keeps what leads to a port's hypotheses, and orders these as the port does, wherever the reference could.
+    """Keeps the beams that lead to a port's hypotheses, and orders these as the port does, wherever that is possible.
 
-    rejected: hypotheses that the port has not, although the reference found them: what leads to them is kept where nothing else could be.
+    rejected: hypotheses that the reference found and the port has not. A beam that leads to one of them is the last choice.
     """
 
     def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds, rejected: set[Hypothesis]) -> None:
@@ -152,7 +152,7 @@ class BeamReplay(Chooser):
 
 
 def _picked(ranking: list[Beam], place: Callable[[tuple[int, ...]], int], room: float, count: int) -> list[Beam]:
-    """So many of the ranking: each time, of all that are as near to the best one that is left, the one with the first place."""
+    """`count` beams of the ranking: repeatedly the first in place among those within `room` of the best one that is left."""
     left, result = list(ranking), list[Beam]()
     while left and len(result) < count:
         near = [beam for beam in left if left[0].score - beam.score <= room]

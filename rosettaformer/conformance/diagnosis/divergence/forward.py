@@ -18,7 +18,7 @@ from .teacher import Teacher
 
 __all__ = ["chunks", "divergence", "run_forced"]
 
-CHUNK = 8  # so many forced runs are one question to the port, which builds and loads the model once for it
+CHUNK = 8  # forced runs in one question to the port, which builds and loads the model once for it
 
 
 def divergence(

@@ -1,4 +1,4 @@
-"""Symptoms: what a port's output is in terms of the reference and the inputs, where it is no change that has a name."""
+"""Symptoms: sentences that say what a port's output is in terms of the reference and the inputs, if no alteration gives it."""
 
 from .describe import describe, only_at
 from .symptom import Symptom

@@ -1,4 +1,4 @@
-"""One output of one case: what the reference gives, what a port gave, and how near two values are."""
+"""One output of one case: the reference's, the port's, and how near two values are."""
 
 import functools
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from .values import Value, values
 
 __all__ = ["Answered", "Run"]
 
-ULPS = {8: 4096, 4: 32, 2: 2}  # of the largest value, by the dtype's bytes: as near as an equality is asked to be
-APART = 10  # times what is near, from which an element is wrong
+ULPS = {8: 4096, 4: 32, 2: 2}  # ulps of the largest value within which two values are equal, by the dtype's bytes
+APART = 10  # times that distance, from which an element is wrong
 
 
 class Run:
@@ -51,7 +51,7 @@ class Run:
 class Answered:
     """One output of one case.
 
-    got: the port's, in float64. where: the elements that are looked at; None for all.
+    answer: the port's. where: the elements that count; all if None.
     """
 
     run: Run
@@ -87,12 +87,12 @@ class Answered:
 
     @functools.cached_property
     def wrong(self) -> np.ndarray:
-        """The elements that are so far from the reference that what is near it is something else, among those that are looked at."""
+        """The elements that count and are clearly not the reference's."""
         return self._further(APART)
 
     @functools.cached_property
     def off(self) -> np.ndarray:
-        """The elements that are not as near to the reference as an equality asks for, among those that are looked at."""
+        """The elements that count and do not equal the reference's."""
         return self._further(1)
 
     def _further(self, times: int) -> np.ndarray:
@@ -102,7 +102,7 @@ class Answered:
         return further if self.where is None else further & self.where
 
     def allowed(self, predicted: np.ndarray) -> float:
-        """How far an element may lie from what is predicted: the tolerance of the reference, in proportion where larger numbers are."""
+        """The largest error of an element that equals a prediction: the reference's tolerance, in proportion if its numbers are larger."""
         if self.expectation.dtype.kind in "biu":
             return 0.0
         own, other = (np.abs(value[np.isfinite(value)]).max(initial=0.0) for value in (self.reference, predicted))
@@ -122,7 +122,7 @@ class Answered:
             return (np.abs(first - second) <= allowed) | (first == second) | (np.isnan(first) & np.isnan(second))
 
     def near(self, predicted: np.ndarray, where: np.ndarray | None = None) -> bool:
-        """Whether the answer is what is predicted, at the elements that are looked at."""
+        """Whether the answer equals a prediction, at the elements that count."""
         if predicted.shape != self.got.shape:
             return False
         near = self.close(self.got, predicted, self.allowed(predicted))
@@ -131,12 +131,12 @@ class Answered:
         return bool(near.all())
 
     def select(self, array: np.ndarray) -> np.ndarray:
-        """The elements that are looked at, of an array that broadcasts to the answer."""
+        """The elements that count, of an array that broadcasts to the answer."""
         array = np.broadcast_to(array, self.got.shape)
         return array.reshape(-1) if self.where is None else array[self.where]
 
     def factor(self, target: np.ndarray, value: np.ndarray) -> float | None:
-        """The number by which the value gives the target, at the elements that are looked at; None where there is none."""
+        """The number that multiplies the value to the target, at the elements that count; None if there is none."""
         target, value = self.select(target), self.select(value)
         finite = np.isfinite(value)
         if not finite.any() or not np.array_equal(finite, np.isfinite(target)):

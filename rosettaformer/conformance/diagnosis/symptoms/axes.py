@@ -1,4 +1,4 @@
-"""Axes: by what letters an output's are known, and the family of alterations that move elements and change none."""
+"""Axes: the letters of an output's axes, and the family of changes that move elements without changing them."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -26,19 +26,19 @@ LISTED = 8  # an order of so many is listed
 
 
 def letters(answered: Answered) -> str:
-    """The letters of the output's axes; of weights and states those that end their name. Empty where they are not known."""
+    """The letters of the output's axes, which end the names of states; empty if they are not known."""
     if answered.name == "weights":
         return "bhts"
     return answered.name.rpartition("_")[2] if "." in answered.name else OUTPUTS.get(answered.case.component, "")
 
 
 def words(axes: str, axis: int, ndim: int) -> str:
-    """What an axis is called."""
+    """The name of an axis."""
     return WORDS[axes[axis]] if len(axes) == ndim and axes[axis] in WORDS else f"axis {axis}"
 
 
 def orders(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
-    """The same elements elsewhere: axes exchanged, reversed, shifted, heads merged without a transpose, features in another order."""
+    """Proposes elements at other places: axes exchanged, reversed or shifted, heads merged untransposed, features in another order."""
     given, axes = step.given, letters(answered) if step.words == "{}" else step.axes
     yield from _transposed(given, axes, given.shape if target is None else target.shape)
     if target is not None and target.shape != given.shape:
@@ -58,7 +58,7 @@ def orders(answered: Answered, step: Step, target: np.ndarray | None) -> Iterato
 
 
 def _reduced(given: np.ndarray, axes: str) -> Iterator[Change]:
-    """One axis less, or one more."""
+    """Removes an axis: takes its first or last index, its mean, its sum."""
     for axis in range(given.ndim):
         name = words(axes, axis, given.ndim)
         for text, function in (("first of the {} alone", _pick(axis, 0)), ("last of the {} alone", _pick(axis, -1)),
@@ -79,7 +79,7 @@ def _moved(text: str, function: Function, rank: int) -> Change:
 
 
 def _transposed(given: np.ndarray, axes: str, shape: tuple[int, ...]) -> Iterator[Change]:
-    """Axes in another order, as they are or read as if they still had the shape."""
+    """Permutes the axes, with their new shape or read in the old one."""
     names = [words(axes, axis, given.ndim) for axis in range(given.ndim)]
     for order in itertools.permutations(range(given.ndim)):
         if order == tuple(range(given.ndim)):
@@ -120,7 +120,7 @@ def _roll(axis: int, count: int) -> Function:
 
 
 def _shift(axis: int, count: int) -> Function:
-    """By one, where the end that has nothing to come keeps what it had."""
+    """Shifts along an axis; the index at the end repeats."""
     return lambda value: np.take(value, np.clip(np.arange(value.shape[axis]) - count, 0, value.shape[axis] - 1), axis)
 
 
@@ -137,7 +137,7 @@ def _take(axis: int, order: list[int]) -> Function:
 
 
 def _order(answered: Answered, target: np.ndarray, axis: int) -> list[int] | None:
-    """For each slice of the answer along the axis the slice of the reference that it is; None where one is none or two are the same."""
+    """For each slice of the answer along the axis the index of its slice of the reference; None if that is no permutation."""
     count = target.shape[axis]
     if not 2 < count <= LISTED or target.size // count < 3:
         return None

@@ -1,4 +1,4 @@
-"""A change of one value: of the output itself, or of what one of the last steps is given."""
+"""Changes of one value: of the output, or of the input of one of the last steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Alter = Callable[[Answered, np.ndarray], np.ndarray | None]  # of a case and the
 
 @dataclass(frozen=True)
 class Change:
-    """words: what stands instead of the value, with {} for the value itself. meaning: what that is, where it is known."""
+    """Another value in place of one. words: the other value, with {} for the one. meaning: what the change means, if that is known."""
 
     kind: str
     words: str
@@ -26,17 +26,17 @@ class Change:
 
 
 def own(function: Callable[[np.ndarray], np.ndarray]) -> Alter:
-    """A function of the value alone."""
+    """A change by a function of the value."""
     return lambda answered, given: function(given)
 
 
 def slack(answered: Answered) -> float:
-    """By how much of itself a number may differ that was taken from an answer."""
+    """The relative error of a number that was computed from an answer."""
     return SLACK[answered.expectation.dtype.itemsize]
 
 
 def factor_words(answered: Answered, factor: float) -> list[str]:
-    """The words of a number: those of the config that it may be, plain numbers first, or its digits; empty ones for 1."""
+    """The words for a number: the sizes of the config that it may be, plain numbers first, or its digits; empty for 1."""
     if abs(factor - 1) < slack(answered):
         return [""]
     numbers = named(answered.case).items()
@@ -44,7 +44,7 @@ def factor_words(answered: Answered, factor: float) -> list[str]:
 
 
 def number(answered: Answered, text: str) -> float | None:
-    """The number that the words are on a case; None where it has none of that name."""
+    """The number that the words mean on a case; None if the case has no number of that name."""
     if not text:
         return 1.0
     if text in (numbers := named(answered.case)):

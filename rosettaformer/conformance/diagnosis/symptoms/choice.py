@@ -1,4 +1,4 @@
-"""Which of the symptoms that hold are said, and of which output."""
+"""Chooses the symptoms that are reported, and names their output."""
 
 import dataclasses
 
@@ -6,12 +6,12 @@ from .symptom import Symptom
 
 __all__ = ["SAID", "best", "chosen", "merged"]
 
-SAID = 3  # so many symptoms at most
+SAID = 3  # symptoms that are reported
 PLURAL = {"is": "are", "differs": "differ", "sums": "sum", "has": "have", "holds": "hold", "must sum": "must sum"}
 
 
 def best(found: list[Symptom]) -> list[Symptom]:
-    """The one of each family that says the most; where one says all of the output, no other that says less."""
+    """The most specific symptom of each family; only complete ones if there are any."""
     found_by_kind: dict[str, Symptom] = {}
     for symptom in sorted(found, key=lambda symptom: -symptom.specificity):
         found_by_kind.setdefault(symptom.kind, symptom)
@@ -20,7 +20,7 @@ def best(found: list[Symptom]) -> list[Symptom]:
 
 
 def chosen(found: list[Symptom], name: str) -> list[Symptom]:
-    """Those that are said of the output of that name."""
+    """The symptoms that are reported, in sentences about the output of that name."""
     title = f"your {name}"
     return [dataclasses.replace(one, sentence=_grammatical(one.sentence.replace("{output}", title))) for one in best(found)[:SAID]]
 
@@ -32,7 +32,7 @@ def _grammatical(sentence: str) -> str:
 
 
 def merged(found: list[Symptom]) -> list[Symptom]:
-    """The most specific first, without what says the same of the weights that the output's says."""
+    """The most specific first, without those of the weights that repeat one of the output."""
     said = {symptom.sentence for symptom in found}
     others = [one for one in found if _of_output_too(one.sentence) not in said - {one.sentence}]
     return sorted(others, key=lambda symptom: -symptom.specificity)

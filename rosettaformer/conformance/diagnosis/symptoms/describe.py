@@ -1,4 +1,4 @@
-"""What a port's answers are in terms of the reference and the inputs: every family proposes, and what holds on the cases is said."""
+"""Describes a port's answers: every family proposes predictions, and those that hold on all cases are reported."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,16 +26,16 @@ from .symptom import Predicted, Prediction, Symptom
 __all__ = ["describe", "only_at"]
 
 Clean = Sequence[Mapping[str, tolerance.Expectation]]
-FAILURES = (ValueError, IndexError, KeyError)  # with which some alterations end
+FAILURES = (ValueError, IndexError, KeyError)  # what some changes raise
 DEEP, EXPLAINED = 4, 5  # by how much a change of an early step says less, and one whose meaning is known more
-PROPOSING = 4  # so many of the failing cases propose
+PROPOSING = 4  # failing cases that propose
 ENOUGH = 6  # wrong elements that a prediction explains
 
 
 def describe(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], framework: str = "", clean: Clean | None = None) -> list[Symptom]:
-    """The symptoms that hold, the one that says the most first; none where no case fails.
+    """The symptoms that hold, the most specific first; none if no case fails.
 
-    cases: of one component, in the dtype in which a port gave the answers. clean: what the reference lets a port answer, where it is known.
+    cases: of one component, in the dtype in which a port gave the answers. clean: the reference's expectations, if they are known.
     """
     if not cases or cases[0].component not in FORWARD:
         return []
@@ -69,7 +69,7 @@ def _of_output(name: str, answered: list[Answered]) -> list[Symptom]:
 
 
 def _exact(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Symptom]:
-    """The symptoms that say all of the output, or all that is looked at: some failing cases propose, until one holds on every case."""
+    """The symptoms that say what the whole output is. Failing cases propose, in turn, until a prediction holds on every case."""
     found: dict[str, Symptom] = {}
     tried = set[str]()
     by_size = sorted(failing, key=lambda one: one.got.size)
@@ -93,7 +93,7 @@ def _cases(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Sy
 
 
 def _partial(failing: Sequence[Answered]) -> list[Symptom]:
-    """Where the output is right, and what it is where it is not."""
+    """Where the output is right, and what it is elsewhere."""
     found = []
     for symptom, words in partial(failing):
         inner = restricted(failing, words)
@@ -154,7 +154,7 @@ def _holds(predicted: Predicted, answered: Answered) -> bool:
 
 
 def _verified(prediction: Prediction, answered: Sequence[Answered], failing: Sequence[Answered]) -> Symptom | None:
-    """The symptom, where the prediction is the answer on the failing cases, or on those that a condition tells from all others."""
+    """The symptom, if the prediction gives the answers of all failing cases, or of those that a condition separates from the others."""
     holding, others, support = [], [], 0
     for one in answered:
         predicted = prediction.predict(one)
@@ -181,7 +181,7 @@ def _verified(prediction: Prediction, answered: Sequence[Answered], failing: Seq
 
 
 def only_at(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean) -> str:
-    """The part of the output outside which every answer is right, in words; empty where there is none."""
+    """The part of the output that holds all errors, in words; empty if there is none."""
     if not cases or cases[0].component not in FORWARD:
         return ""
     failing = [one for one in _answered("output", map(Run, cases), clean, answers) if one.fails]

@@ -1,4 +1,4 @@
-"""The family of equalities: another value in the place of one, perhaps times a number, or a function of one."""
+"""The family of equalities: another value, perhaps times a number, or a function of one, in place of a value."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ __all__ = ["equalities"]
 
 
 def equalities(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
-    """target: what the altered value must be, where it is known."""
+    """Proposes equalities. target: what the changed value must be, if that is known."""
     shape = step.given.shape if target is None else target.shape
     exact = answered.expectation.dtype.kind in "biu"
     for value in answered.run.values:

@@ -1,4 +1,4 @@
-"""What a change means, where the reference's own values say so: a residual, a sub-layer, a norm, a bias left out or added twice."""
+"""The meaning of a change that the reference's values show: a residual, a sub-layer, a norm, a bias left out or added twice."""
 
 import re
 
@@ -14,7 +14,7 @@ ADDED = {"plus": "is added twice", "minus": "is left out"}
 
 
 def of_sum(step: Step, value: Value, sign: str) -> str:
-    """Of the value plus or minus another one, which the reference adds once."""
+    """The meaning of a sum: a value plus or minus another one that the reference adds once."""
     if value.role == "parameter":
         return f"it {ADDED[sign]}" if value.words.endswith(("bias`", "offset`")) else ""
     if _is_output(step, value):
@@ -25,7 +25,7 @@ def of_sum(step: Step, value: Value, sign: str) -> str:
 
 
 def _is_output(step: Step, value: Value) -> bool:
-    """Whether the value is what the sub-layer gives, before or after its dropout, where the step is given the sum with the residual."""
+    """Whether the value is the output of the sub-layer, before or after dropout, that the step's input has as a term."""
     site = f"{step.sublayer}_dropout"
     return bool(step.sublayer) and value.words in (
         f"the output of `{site}`",
@@ -35,7 +35,7 @@ def _is_output(step: Step, value: Value) -> bool:
 
 
 def of_equality(answered: Answered, step: Step, value: Value) -> str:
-    """Of another value in the place of one."""
+    """The meaning of another value in place of one."""
     if _is_output(step, value):
         return f"the residual of `{step.sublayer}` is left out"
     if step.sublayer and value.words == f"the residual of `{step.sublayer}`":

@@ -1,4 +1,4 @@
-"""The numbers that a port may have multiplied by, by the words of the config that they are."""
+"""The numbers that a port may have multiplied by, by their names in the config."""
 
 import math
 
@@ -12,7 +12,7 @@ PLAIN = {"-1": -1.0, "2": 2.0, "1/2": 0.5, "-2": -2.0, "3": 3.0, "4": 4.0, "sqrt
 
 
 def named(case: Case) -> dict[str, float]:
-    """The plain numbers, the sizes of the config, their roots and reciprocals, and the lengths of the inputs; without those that are 1."""
+    """Plain numbers, the sizes of the config, their roots and reciprocals, and the lengths of the inputs; no number that is 1."""
     config = case.config
     sizes = {
         "key_size": config.key_size, "model_width": config.model_width, "heads": config.heads, "value_size": config.value_size,

@@ -1,4 +1,4 @@
-"""The family of other inputs: the output is what the reference gives where an input is left out, exchanged, shifted or inverted."""
+"""The family of other inputs: the output is what the reference gives if an input is left out, exchanged, shifted or inverted."""
 
 import dataclasses
 import inspect
@@ -20,7 +20,7 @@ FAILURES = (ValueError, IndexError, KeyError)
 
 
 def other_inputs(answered: Answered) -> Iterator[Prediction]:
-    """Of a failing case, those that give its answer are proposed."""
+    """Proposes all other inputs of a failing case."""
     for words, change in _changes(answered.case):
         yield Prediction("inputs", f"{{output}} is what the reference gives {words}", 87, _predict(change))
 
@@ -64,7 +64,7 @@ def _defaults(case: Case) -> Mapping[str, Any]:
 
 
 def _altered(value: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], Any]]]:
-    """What may have become of an input before it was used."""
+    """What may have happened to an input before its use."""
     if value.dtype.kind == "b":
         yield "inverted", np.logical_not
         if value.ndim == 4:
@@ -103,7 +103,7 @@ def _exchange(first: str, second: str) -> Change:
 
 
 def _parameters(case: Case) -> Iterator[tuple[str, Change]]:
-    """Parameters that are not used, one by one and all of a kind."""
+    """Leaves out parameters, one by one and all of a kind."""
     kinds = {"bias": np.zeros_like, "offset": np.zeros_like, "scale": np.ones_like}
     for name in case.parameters:
         if unused := kinds.get(name.rpartition(".")[2]):

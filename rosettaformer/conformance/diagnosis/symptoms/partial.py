@@ -1,4 +1,4 @@
-"""The family of partial answers: right but for a part of the output, or NaN in exactly one part."""
+"""The family of partial answers: right except in a part of the output, or NaN in exactly one part."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ LARGEST_EXACT = 0.5  # of masks and ids, which agree by chance in many places
 
 
 def partial(failing: Sequence[Answered]) -> list[tuple[Symptom, str]]:
-    """The smallest part outside which every failing answer is right, with its words; none where there is none."""
+    """The smallest part that holds all errors of every failing answer, with its words; empty if there is none."""
     if not all(one.shaped and one.wrong.any() for one in failing):
         return []
     found: dict[str, float] = {}
@@ -43,12 +43,12 @@ def _region(answered: Answered, words: str) -> np.ndarray | None:
 
 
 def restricted(failing: Sequence[Answered], words: str) -> list[Answered]:
-    """The same answers, of which that part alone is looked at."""
+    """The answers restricted to that part."""
     return [dataclasses.replace(one, where=_region(one, words)) for one in failing]
 
 
 def missing(failing: Sequence[Answered]) -> Iterator[Symptom]:
-    """Where the answers are NaN or infinite and the reference is not."""
+    """Says where the answers are NaN or infinite although the reference is finite."""
     if not all(one.shaped for one in failing):
         return
     for kind, test in (("NaN", np.isnan), ("infinite", np.isinf)):

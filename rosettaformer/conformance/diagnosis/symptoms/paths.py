@@ -1,4 +1,4 @@
-"""Places in a reference's run: the last layer, whatever the number of layers is, and the residuals."""
+"""Places in a run of the reference: the last layer, for any number of layers, and the residuals."""
 
 import re
 from collections.abc import Iterator, Mapping

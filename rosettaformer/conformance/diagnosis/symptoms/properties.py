@@ -1,4 +1,4 @@
-"""Families of what an output is by itself, and the reference is not: what its elements sum to, and what its differences depend on."""
+"""Families of properties that an output has and the reference has not: sums of its elements, and what its errors depend on."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,11 +10,11 @@ from .symptom import Symptom
 
 __all__ = ["normalised", "spanned"]
 
-FEWEST = 3  # rows, of which a property says something
+FEWEST = 3  # rows that a property needs
 
 
 def normalised(failing: Sequence[Answered]) -> Iterator[Symptom]:
-    """Sums of 1 over an axis, rows of mean 0 and deviation 1, of norm 1."""
+    """Reports sums of 1 over an axis, rows of mean 0 and deviation 1, rows of norm 1."""
     if not all(one.shaped and one.expectation.dtype.kind not in "biu" and np.ptp(one.got) and one.wrong.any() for one in failing):
         return
     over = _sums_to_one(failing, lambda one: one.got)
@@ -36,7 +36,7 @@ def _span(values: np.ndarray) -> str:
 
 
 def _sums_to_one(failing: Sequence[Answered], array: Callable[[Answered], np.ndarray]) -> list[str]:
-    """The axes over which the elements sum to 1, none negative; over which some rows may sum to 0, where nothing may be attended to."""
+    """The axes along which the elements are not negative and sum to 1, or to 0 in rows that may attend to nothing."""
     found = []
     for axis in range(-1, -failing[0].reference.ndim - 1, -1):
         if all(-one.reference.ndim <= axis and one.reference.shape[axis] > 1 and _sum_to_one(one, array(one), axis) for one in failing):
@@ -69,7 +69,7 @@ ROWS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
 
 
 def spanned(failing: Sequence[Answered]) -> Iterator[Symptom]:
-    """What the differences from the reference have in common. They say where to look, and no more."""
+    """Reports what the errors have in common, which only says where to look."""
     if not all(
         one.shaped and one.expectation.dtype.kind not in "biu" and np.isfinite(one.got).all() and one.wrong.any() for one in failing
     ):
@@ -138,7 +138,7 @@ DIFFERENCES: tuple[tuple[str, int, Callable[[Answered], bool]], ...] = (
 
 
 def _within(answered: Answered, name: str, head: int | None) -> bool | None:
-    """Whether the difference lies in the span of a kernel's output features; None where every difference would, or too few rows say so."""
+    """Whether the error lies in the span of a kernel's output features; false if any error would, or if the rows are too few."""
     kernel, rows = answered.case.parameters.get(name), _rows(answered)
     if kernel is None or kernel.shape[-1] != rows.shape[1] or (head is not None and (kernel.ndim < 3 or head >= kernel.shape[0])):
         return False

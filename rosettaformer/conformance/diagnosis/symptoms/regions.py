@@ -1,4 +1,4 @@
-"""Parts of an output, by what stands there: positions, tokens, masks, heads, features."""
+"""Parts of an output: positions, tokens, masks, heads, features."""
 
 from collections.abc import Iterator
 
@@ -13,11 +13,11 @@ Region = tuple[str, np.ndarray]  # its words, as in `only at {}`; the elements, 
 NAMES = {"b": ("row of the batch", "rows of the batch"), "t": ("position", "positions"), "h": ("head", "heads"), "l": ("layer", "layers"),
          "v": ("token of the vocabulary", "vocabulary"), "c": ("class", "classes")}  # fmt: skip
 FEATURE = ("feature", "features")
-LISTED = 3  # so many single indices are listed
+LISTED = 3  # single indices that are listed
 
 
 def regions(answered: Answered) -> Iterator[Region]:
-    """The parts that may be told from the others, in every case by the same words."""
+    """The parts of an output, as masks, by words that mean the same in every case."""
     axes, shape = letters(answered), answered.reference.shape
     if len(axes) != len(shape):
         return
@@ -32,7 +32,7 @@ def regions(answered: Answered) -> Iterator[Region]:
 
 
 def _names(axes: str, axis: int) -> tuple[str, str]:
-    """What one and what all indices of an axis are called: s is a key beside queries, and a position without them."""
+    """The names of one index and of all indices of an axis: s means keys beside queries, and positions without them."""
     if axes[axis] == "s":
         return ("key", "keys") if "t" in axes else NAMES["t"]
     return NAMES.get(axes[axis], FEATURE)
@@ -66,7 +66,7 @@ def _listed(answered: Answered, axes: str) -> Iterator[Region]:
 
 
 def _masked(answered: Answered, axes: str) -> Iterator[Region]:
-    """Where tokens are padding, and where queries may attend to nothing, or not to everything."""
+    """Padding tokens, queries that may attend to nothing, and queries that may not attend to everything."""
     shape = dict(zip(axes, answered.reference.shape, strict=True))
     length = shape.get("t", shape.get("s", 0))
     for words, mask_bt in _tokens(answered):
@@ -97,7 +97,7 @@ def _masked(answered: Answered, axes: str) -> Iterator[Region]:
 
 
 def _placed(mask: np.ndarray, own: str, axes: str) -> np.ndarray:
-    """A mask with axes of its own, in an output's: `t` is `s` in one without queries."""
+    """A mask in the axes of an output; `t` is `s` in an output without queries."""
     axes = axes if "t" in axes else axes.replace("s", "t")
     order = [own.index(letter) for letter in axes if letter in own]
     moved = mask.transpose(order)
@@ -128,7 +128,7 @@ def _tokens(answered: Answered) -> Iterator[Region]:
 
 
 def _attention(answered: Answered) -> Iterator[Region]:
-    """The masks of the attentions that the run has, causality in them; by kind, of the first layer."""
+    """The masks of the first layer's attentions, causality included, by kind."""
     seen = set()
     for path, call in answered.run.calls.items():
         if call.component == "softmax" and isinstance(mask := call.inputs.get("mask"), np.ndarray) and mask.ndim == 4:

@@ -1,4 +1,4 @@
-"""The family of roundings: the error is what arithmetic or storage in a smaller dtype makes."""
+"""The family of roundings: the errors are those of arithmetic or storage in a smaller dtype."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ FACTOR = 8  # by which an error may be larger or smaller than that of the dtype'
 
 
 def rounded(failing: Sequence[Answered]) -> Iterator[Symptom]:
-    """In the smallest dtype that holds the answers, or whose errors they have."""
+    """Reports the smallest dtype that holds the answers exactly, or has their errors."""
     if not all(one.shaped and one.expectation.dtype.kind == "f" and np.isfinite(one.got).all() for one in failing):
         return
     if any(np.ptp(one.got) == 0 for one in failing):
@@ -35,7 +35,7 @@ def rounded(failing: Sequence[Answered]) -> Iterator[Symptom]:
 
 
 def _held(answered: Answered, kind: np.dtype) -> bool:
-    """Whether the reference itself is made of such numbers."""
+    """Whether the dtype holds the reference exactly, too, or there are too few numbers to tell."""
     return np.array_equal(answered.reference, answered.reference.astype(kind)) or answered.got.size < FACTOR
 
 
@@ -44,7 +44,7 @@ def _unit(answered: Answered, kind: np.dtype) -> float:
 
 
 def _as_far(answered: Answered, dtype: str) -> bool:
-    """Whether the error is that of the reference in the dtype, within a factor, on this case."""
+    """Whether the error on this case is that of the reference in the dtype, within a factor."""
     case = answered.case.at(dtype)
     low = components.answer(case)[answered.name].astype(np.float64)
     plain, error = (float(np.sqrt(np.mean((array - answered.reference) ** 2))) for array in (low, answered.got))

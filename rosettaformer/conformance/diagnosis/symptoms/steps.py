@@ -1,4 +1,4 @@
-"""The last steps to an output: what each is given, and how it goes on from there to the output."""
+"""The last steps to an output: the input of each, and the rest of the forward pass from there."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -22,10 +22,10 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Step:
-    """words: what is done to the given value, from here to the output, with {} for it; `{}` alone of the output itself.
+    """A step near an output. words: what is done to its input on the way to the output, with {} for the input; `{}` for the output itself.
 
-    axes: the letters of the given value's, where they are known. sublayer: the path of a sub-layer where the given value is the sum of
-    what it gives and its residual.
+    axes: the letters of the input's axes, if they are known. sublayer: the path of a sub-layer if the input is the sum of its output and
+    its residual.
     """
 
     words: str
@@ -40,9 +40,9 @@ Taken = tuple[str, str, np.ndarray, np.ndarray, Function]
 
 
 def last_steps(case: Case, calls: Calls) -> dict[str, list[Step]]:
-    """By the outputs' names, the last step first; before all of them the output itself, onward from which is nothing.
+    """For each output the steps that lead to it, the last first; the first entry is the output itself.
 
-    calls: those of the reference's run on the case, which is in float64.
+    calls: the calls of the reference's run on the case, in float64.
     """
     outputs = components.answer(case)
     result = {}
@@ -56,7 +56,7 @@ def last_steps(case: Case, calls: Calls) -> dict[str, list[Step]]:
 
 
 def _with_padding(calls: Calls, case: Case, step: Step) -> Step:
-    """The same step with the rows of padding, which `skip_padding` makes zeros on the way to the output."""
+    """The step, whose way to the output sets the rows of padding to zero if the case has `skip_padding`."""
     if not case.inputs.get("skip_padding"):
         return step
     real = {"config": case.config, "target": case.inputs["target"], "target_mask_bt": case.inputs.get("target_mask_bt")}
@@ -64,7 +64,7 @@ def _with_padding(calls: Calls, case: Case, step: Step) -> Step:
 
 
 def _sums(calls: Calls, case: Case, step: Step) -> Iterator[Step]:
-    """The same step, where it is given the sum of the last sub-layer and its residual, by words that no placement of a norm changes."""
+    """The step, in words that are the same for pre-norm and post-norm if its input is the sum of the last sub-layer and its residual."""
     for path, residual, output in residuals(calls, case):
         if path.endswith("feed_forward") and step.given.shape == output.shape and np.allclose(residual + output, step.given, 1e-9, 0):
             name = last_layer(case, path)
@@ -73,7 +73,7 @@ def _sums(calls: Calls, case: Case, step: Step) -> Iterator[Step]:
 
 
 def _before(calls: Calls, case: Case, step: Step) -> Step | None:
-    """The step that gives what this one is given; None where it is none of those that have one main input."""
+    """The step whose output is the input of this one; None if no step with one main input has it."""
     for call in reversed(list(calls.values())):
         for words, axes, output, given, function in _taken(calls, call, last_layer(case, call.path)):
             done = words.format("") in step.words
@@ -87,7 +87,7 @@ def _both(first: Function, second: Function) -> Function:
 
 
 def _taken(calls: Calls, call: TracedCall, name: str) -> Iterator[Taken]:
-    """What a call does, with {} for what it is given; the axes of its main input; its output; this input; itself as a function of that."""
+    """A call in words, with {} for its main input; the axes of that input; its output; the input; the call as a function of the input."""
     path = f"{call.path}." if call.path else ""
     if call.component in ("layer_norm", "logits", "activation", "classifier", "softmax"):
         argument = next(iter(call.inputs))

@@ -15,7 +15,7 @@ __all__ = ["differences", "factors", "replaced"]
 
 
 def differences(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
-    """target: what the altered value must be, where it is known."""
+    """Proposes them. target: what the changed value must be, if that is known."""
     if (target is not None and target.shape != step.given.shape) or answered.expectation.dtype.kind == "b":
         return
     for value in answered.run.values:
@@ -34,7 +34,7 @@ def differences(answered: Answered, step: Step, target: np.ndarray | None) -> It
 
 
 def replaced(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
-    """The sum of a sub-layer and its residual with another value in the place of either."""
+    """Proposes another value in place of either term of the sum of a sub-layer and its residual."""
     if not step.sublayer:
         return
     residual, output = f"the residual of `{step.sublayer}`", f"the output of `{step.sublayer}_dropout`"
@@ -53,12 +53,12 @@ def _instead(part: str, other: str) -> Alter:
 
 
 def _broadcasts(value: np.ndarray, given: np.ndarray) -> bool:
-    """Whether a value has the shape, or that of the last axes, and more than one element along the last."""
+    """Whether a value broadcasts to the input by its last axes, and has more than one element along the last one."""
     return 0 < value.ndim <= given.ndim and value.shape == given.shape[given.ndim - value.ndim :] and given.shape[-1] > 1
 
 
 def _sum(step: Step, value: Value, plain: str) -> Change:
-    """The value plus so many times another."""
+    """Adds a multiple of another value."""
     name = value.words
     sign = "minus" if plain.startswith("-") else "plus"
     times = f"{plain.removeprefix('-')} times " if plain not in ("", "-1") else ""
@@ -73,7 +73,7 @@ def _sum(step: Step, value: Value, plain: str) -> Change:
 
 
 def factors(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
-    """target: what the altered value must be, where it is known."""
+    """Proposes them. target: what the changed value must be, if that is known."""
     if answered.expectation.dtype.kind in "biu" or (target is not None and target.shape != step.given.shape):
         return
     if target is None:

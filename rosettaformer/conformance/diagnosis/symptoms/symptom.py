@@ -1,4 +1,4 @@
-"""A symptom, and what a family proposes before it is verified."""
+"""A symptom, and the prediction that becomes one if every case confirms it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,16 +9,15 @@ from .answered import Answered
 
 __all__ = ["Predicted", "Prediction", "Symptom"]
 
-# what an output is, and where it is said: everywhere without a mask; None of a case of which nothing can be said
-STRONG = 80  # the specificity from which a symptom says all of the output
-Predicted = np.ndarray | tuple[np.ndarray, np.ndarray] | None
+STRONG = 80  # the specificity from which a symptom says what the whole output is
+Predicted = np.ndarray | tuple[np.ndarray, np.ndarray] | None  # the output, or the output and a mask of the elements that are meant
 
 
 @dataclass(frozen=True)
 class Symptom:
     """What a port's output is in terms of the reference and the inputs: a sentence that was verified on the cases.
 
-    kind: the family. specificity: the more it says, the larger.
+    kind: the family. specificity: how much the sentence says.
     """
 
     kind: str
@@ -27,7 +26,7 @@ class Symptom:
 
     @property
     def complete(self) -> bool:
-        """Whether it says all of the output."""
+        """Whether it says what the whole output is."""
         return self.specificity >= STRONG
 
 
@@ -35,7 +34,7 @@ class Symptom:
 class Prediction:
     """A symptom that is yet to be verified: from a case it predicts the port's output.
 
-    sentence: is its identity; `{output}` stands for the output's name, `your output`.
+    sentence: its identity; `{output}` stands for the output's name, `your output`. predict: None if it says nothing of a case.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""The values of a reference's run: inputs, parameters and what is computed on the way, each with the words that name it."""
+"""The values of a run of the reference: inputs, parameters and intermediate results, each with the words that name it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ __all__ = ["Value", "values"]
 
 @dataclass(frozen=True)
 class Value:
-    """words: what it is, as in `{words} is`. role: `input`, `parameter`, `computed`, or `derived` from what is computed."""
+    """An array of the run. words: its name in a sentence. role: `input`, `parameter`, `computed`, or `derived` from a computed one."""
 
     words: str
     array: np.ndarray
@@ -24,7 +24,7 @@ class Value:
 
 
 def values(case: Case, calls: Mapping[str, TracedCall]) -> list[Value]:
-    """Those of a case in float64 and of the calls of its run, the simplest first; of two with the same words the first."""
+    """The values of a case in float64 and of the calls of its run, the simplest first; only the first of two with the same words."""
     found: dict[str, Value] = {}
     for value in _all(case, calls):
         words = last_layer(case, value.words)
@@ -54,7 +54,7 @@ def _all(case: Case, calls: Mapping[str, TracedCall]) -> Iterator[Value]:
 
 
 def _derived(call: TracedCall) -> Iterator[tuple[str, np.ndarray]]:
-    """What a component computes within."""
+    """The intermediate results of a component."""
     if call.component == "layer_norm":
         yield from _normalised(call)
     elif call.component == "multi_head_attention":

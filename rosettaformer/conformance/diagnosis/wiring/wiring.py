@@ -1,4 +1,4 @@
-"""Another wiring of a model: a component that is given, or gives, another value."""
+"""Another wiring of a model: a component is given, or gives, another value."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping

@@ -1,6 +1,6 @@
-"""Wiring: what a component of a model could be given, or could give, in place of what it is given and gives.
+"""Wirings: other values that a component of a model may be given, or may give.
 
-The hypotheses are made from the reference's own runs: a value of the same shape within the same part of the model for another one, another
+They are made from the reference's own runs: a value of the same shape within the same part of the model for another one, another
 component's parameters, a component that is left out, or applied twice, a residual that is taken from elsewhere, a mask that is not given.
 No catalogue lists them.
 """
@@ -67,7 +67,7 @@ def _calls(case: Case) -> list[_Call]:
 
 
 def wirings(cases: Iterable[Case]) -> dict[Alteration, list[list[Site]]]:
-    """What could be wired otherwise in these float64 cases, most likely first, and the sites where each applies, case by case."""
+    """The other wirings of these float64 cases, most likely first, and the sites of each, case by case."""
     found: dict[tuple[str, str, str, str], tuple[Alteration, list[list[Site]]]] = {}
     count = 0
     for index, case in enumerate(cases):
@@ -148,7 +148,7 @@ def _norms(call: _Call, own: np.ndarray) -> Iterator[str]:
 
 
 def _given(call: _Call, argument: str, label: str, right: str) -> str:
-    """What it means that a component is given the value of this label."""
+    """The title of a wiring that gives a component the value of this label."""
     if argument == RESIDUAL:
         return f"the residual around {{child}} is {label}, instead of {right}"
     sublayer = call.child.removesuffix("_norm")
@@ -158,7 +158,7 @@ def _given(call: _Call, argument: str, label: str, right: str) -> str:
 
 
 def _distinct(others: Mapping[str, Any], taken: Sequence[Any]) -> Iterator[str]:
-    """The labels of the values that could stand for the first of those taken; of values that are equal the first."""
+    """The labels of the values that fit in place of the first of those taken; only the first of equal values."""
     taken = list(taken)
     for label, value in others.items():
         if alike(value, taken[0]) and not any(value is other or np.array_equal(value, other) for other in taken):
