@@ -46,18 +46,6 @@ class Row:
         )
 
 
-def keep(kept: list[Beam], live: list[Beam], ended_w: Array, strategy: Strategy) -> list[Beam]:
-    """The best of these hypotheses and of those that end now: by score, then the lower tokens
-    first.
-    """
-    ended = [
-        Beam(score, (*beam.tokens, strategy.end_id))
-        for beam, score in zip(live, ended_w, strict=True)
-        if np.isfinite(score)
-    ]
-    return sorted(kept + ended, key=lambda beam: (-beam.score, beam.tokens))[: strategy.beam_size]
-
-
 def best(live: list[Beam], total_wv: Array, count: int) -> list[Beam]:
     """The continuations of largest log p, largest first; of equals the lower token, then the better
     beam.
@@ -71,6 +59,18 @@ def best(live: list[Beam], total_wv: Array, count: int) -> list[Beam]:
     return [
         Beam(total_wv[parent, id_], (*live[parent].tokens, id_), parent) for id_, parent in order
     ]
+
+
+def keep(kept: list[Beam], live: list[Beam], ended_w: Array, strategy: Strategy) -> list[Beam]:
+    """The best of these hypotheses and of those that end now: by score, then the lower tokens
+    first.
+    """
+    ended = [
+        Beam(score, (*beam.tokens, strategy.end_id))
+        for beam, score in zip(live, ended_w, strict=True)
+        if np.isfinite(score)
+    ]
+    return sorted(kept + ended, key=lambda beam: (-beam.score, beam.tokens))[: strategy.beam_size]
 
 
 def stops(live: list[Beam], kept: list[Beam], strategy: Strategy) -> bool:
