@@ -89,6 +89,7 @@ def test_a_functional_keras_model_can_hold_the_transformer():
     np.testing.assert_array_equal(outer(tokens()), model(*tokens()))
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     "given",
     [
