@@ -3,7 +3,7 @@
 import gc
 import importlib.util
 import os
-from typing import Any
+from collections.abc import Iterator
 
 import browser
 import pytest
@@ -68,7 +68,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Says it where pages could not be read in a browser."""
-    if any(browser.MISSING in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())):
-        terminalreporter.line(f"pages were not read in a browser, which is not installed: {browser.INSTALL}", yellow=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Says it at the end where pages could not be read in a browser."""
+    yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and any(browser.MISSING in str(report.longrepr) for report in reporter.stats.get("skipped", ())):
+        reporter.line(f"pages were not read in a browser, which is not installed: {browser.INSTALL}", yellow=True)

@@ -67,7 +67,7 @@ def graphs(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The number of graphs that have been compiled, for searchers."""
     if backend.name != "torch":
         return lambda searcher: searcher.graphs
-    program = backend.part("fast.program")
+    program = backend.part("programs.program")
     names: set[str] = set()
 
     def loaded(exported: Any, name: str) -> Any:

@@ -151,7 +151,8 @@ for step in range(int(start), 4):
     if step in (1, 3):
         np.savez(path + ("/middle.npz" if step == 1 else f"/end{start}.npz"), **run.state())
 """
-RESUMED = [(port, COMPILES[port], "cpu") for port in ("torch", "jax")]
+RESUMED = [(port, COMPILES[port], "cpu") for port in ("torch",)]
+RESUMED += [pytest.param("jax", COMPILES["jax"], "cpu", marks=pytest.mark.second)]
 RESUMED += [pytest.param(*each, "cpu", marks=pytest.mark.exhaustive) for each in (("tf", COMPILES["tf"]), ("torch", True), ("tf", True))]
 RESUMED += [pytest.param(port, compiled, "cuda", marks=pytest.mark.gpu) for port in ("torch", "jax") for compiled in {True, port == "jax"}]
 
@@ -171,6 +172,7 @@ def test_a_run_resumed_in_another_process_has_the_same_bits(tmp_path: Path, port
     assert bits(dict(np.load(tmp_path / "end0.npz"))) == bits(dict(np.load(tmp_path / "end2.npz")))
 
 
+@pytest.mark.second
 def test_random_masks_are_a_function_of_seed_and_step_alone(backend: Backend, run: Any) -> None:
     state, other = run.state(), begin(backend, seed=1)
 

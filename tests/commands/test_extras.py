@@ -70,6 +70,7 @@ MESSAGES = {f"the source is {letter * size}": f"la fuente es {letter * size}" fo
 ORDINARY = ("",)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("extra", [pytest.param(extra, marks=[] if extra in ORDINARY else pytest.mark.exhaustive) for extra in WORKS])
 def test_an_extra_makes_what_it_names_work(tmp_path: Path, extra: str) -> None:
     if lacking := missing(extra):

@@ -61,6 +61,7 @@ def test_a_template_conforms_at_once_and_one_wrong_line_does_not(kind: str, tmp_
     assert "differs" in {result.status for result in results}, results
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_every_command_that_a_template_recommends_conforms(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What new-port prints and what the file says of itself; the whole check, gradients and every mode; and the config line in use."""

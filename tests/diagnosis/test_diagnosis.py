@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiers import later
+from tiers import every, later
 
 from rosettaformer.cli import main
 from rosettaformer.conformance.case import DTYPES
@@ -225,7 +225,7 @@ LOWER_DTYPE = {
 SLOW = ("the length of the padding", "the wrong query is not explained by what draws")
 
 
-@pytest.mark.parametrize("name", [later(name) if name in SLOW else name for name in ONE_FINDING])
+@pytest.mark.parametrize("name", every(2, [name for name in ONE_FINDING if name not in SLOW]) + [later(name) for name in SLOW])
 def test_a_port_of_functions_has_one_finding(tmp_path: Path, name: str) -> None:
     verdict, explanations, says, says_not, text = ONE_FINDING[name]
     (finding,) = diagnose(_port(tmp_path, text), pairs=False).findings
@@ -613,6 +613,7 @@ def _on_call(count: int, error: BaseException) -> Callable[..., None]:
     return raising
 
 
+@pytest.mark.second
 def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
     findings = diagnose(str(TESTS / "ports" / "handwritten_torch.py")).findings
     whole = findings[-1]

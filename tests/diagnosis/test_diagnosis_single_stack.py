@@ -205,6 +205,7 @@ def test_a_mistake_in_a_model_of_transformers_gets_its_name(tmp_path: Path, name
         assert diagnosis.divergences[0].sentence.startswith(f"{place}: the first component that fails"), diagnosis.divergences[0].sentence
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("family", ["bert", pytest.param("gpt2", marks=pytest.mark.exhaustive)])
 def test_the_same_model_without_a_mistake_gets_none(family: str) -> None:
     assert diagnose(str(PORTS / f"transformers_{family}.py"), pairs=False, gradients=False).findings == []

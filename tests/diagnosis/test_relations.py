@@ -82,7 +82,7 @@ def test_a_correct_port_gets_none(component: str) -> None:
     assert describe(cases, [components.answer(case) for case in cases], clean=clean) == []
 
 
-@pytest.mark.parametrize("component", every(3, FORWARD))
+@pytest.mark.parametrize("component", every(5, FORWARD))
 @pytest.mark.parametrize("size", [pytest.param(1e-3, marks=pytest.mark.sample), *(
     pytest.param(size, marks=pytest.mark.exhaustive) for size in (1e-11, 1e-9, 1e-7, 1e-3, 0.1, 10.0))])  # fmt: skip
 def test_noise_gets_none_that_says_all_of_the_output(component: str, size: float) -> None:
@@ -142,7 +142,7 @@ def _bfloat16(value: np.ndarray) -> np.ndarray:
     return value.astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
-@pytest.mark.parametrize("name", every(3, PLANTS))
+@pytest.mark.parametrize("name", every(5, PLANTS))
 @few
 @given(SEEDS, st.sampled_from(["layer_norm", "feed_forward", "multi_head_attention", "encoder_layer", "decoder_layer", "transformer"]))
 def test_a_planted_relation_is_found_on_random_configurations(name: str, seed: int, component: str) -> None:

@@ -10,6 +10,7 @@ import mutation
 import numpy as np
 import pytest
 from expectations import all_by_id
+from tiers import later
 
 from reference_numpy import normalization
 from rosettaformer.conformance.case import DTYPES, Case
@@ -27,7 +28,7 @@ LINES = {line.split()[1]: line for line in PAGE.splitlines() if re.match(r"\| [A
 DEFECTS = all_defects()
 # those of searches, whose cases are in float32, are planted in test_alterations
 SETTINGS = {id_: one for id_, one in all_settings().items() if one.component not in components.SEARCHES}
-EVERY = 16  # of the settings one in so many is in the first tier
+EVERY = 16  # one of n settings is in the second tier, one of 3 n in the first
 one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that take minutes
 
 
@@ -88,13 +89,16 @@ def test_a_mistake_that_the_catalogue_does_not_have_gets_no_name(count: int) -> 
     assert mutation.false_names(count) == []
 
 
+@pytest.mark.second
 def test_correct_configurations_get_no_name() -> None:
     assert mutation.false_alarms(mutation.CONFIGURATIONS) == []
 
 
-@pytest.mark.parametrize(
-    "id_", [pytest.param(id_, marks=pytest.mark.exhaustive if index % EVERY else ()) for index, id_ in enumerate(SETTINGS)]
-)
+TIERS = [later(id_) if index % 3 else id_ for index, id_ in enumerate(list(SETTINGS)[::EVERY])]
+REST = [pytest.param(id_, marks=pytest.mark.exhaustive) for index, id_ in enumerate(SETTINGS) if index % EVERY]
+
+
+@pytest.mark.parametrize("id_", [*TIERS, *REST])
 def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same(id_: str) -> None:
     setting = SETTINGS[id_]
     candidates = mutation.hypotheses(setting.component, "float64")

@@ -208,7 +208,7 @@ def _() -> None:
     right_gradients(jax.jit(jax.grad(loss, allow_int=True))(loaded(rngs=nnx.Rngs(params=0))))
 
 
-@ACTIONS.works(TRANSFORM, "`jax.vmap` over another batch axis")
+@ACTIONS.works(TRANSFORM, "`jax.vmap` over another batch axis", sample=True)
 def _() -> None:
     model, pair = loaded(), [np.stack([ids, ids[::-1]]) for ids in PAIR]
     found = jax.jit(jax.vmap(lambda *ids: model(*ids)))(*pair)

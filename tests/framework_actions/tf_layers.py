@@ -31,7 +31,7 @@ SEARCH = {"start_id": 1, "end_id": 2, "max_new_tokens": 5}
 KERAS, MASKS = "Functional API and layers", "Masks of Keras"
 
 
-@ACTIONS.works(KERAS, "`keras.Model([a, b], model(a, b))` of two `keras.Input`")
+@ACTIONS.works(KERAS, "`keras.Model([a, b], model(a, b))` of two `keras.Input`", sample=True)
 def _() -> None:
     a, b = keras.Input((None,), dtype="int64"), keras.Input((None,), dtype="int64")
     right(keras.Model([a, b], loaded()(a, b))(PAIR))

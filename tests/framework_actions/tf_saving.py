@@ -115,7 +115,7 @@ def _() -> None:
     weights.load(loaded(), weights.export(loaded(CONFIG.replace(share_embeddings=False)), CONFIG.replace(share_embeddings=False)), CONFIG)
 
 
-@ACTIONS.works(SAVED, "`model.export(folder)` before the first call: any batch and lengths")
+@ACTIONS.works(SAVED, "`model.export(folder)` before the first call: any batch and lengths", sample=True)
 @_in_a_folder
 def _(folder: Path) -> None:
     loaded().export(folder, verbose=False)

@@ -24,6 +24,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.second
 def test_its_example_conforms_in_every_port(copy: Path) -> None:
     for framework in ("torch", "tensorflow", "flax"):
         pytest.importorskip(framework)

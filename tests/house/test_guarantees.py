@@ -4,6 +4,8 @@ import re
 from fnmatch import fnmatch
 from pathlib import Path
 
+from cpu_seconds import SHARES
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -13,3 +15,8 @@ def test_the_table_of_guarantees_names_every_test_file() -> None:
     files = sorted(path.stem for path in TESTS.rglob("test_*.py"))
     assert [file for file in files if not any(fnmatch(file, name) for name in named)] == []
     assert [name for name in named if not any(fnmatch(file, name) for file in files)] == []
+
+
+def test_every_folder_of_tests_has_a_share_of_the_1_000_cpu_seconds() -> None:
+    assert SHARES.keys() == {path.parent.name for path in TESTS.rglob("test_*.py")} | {"start and collection"}
+    assert sum(SHARES.values()) == 1000

@@ -16,7 +16,7 @@ nnx = pytest.importorskip("flax.nnx")
 import jax.numpy as jnp  # noqa: E402
 
 from impl_jax import port, weights  # noqa: E402
-from impl_jax.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
+from impl_jax.attention import scaled_dot_product_attention  # noqa: E402
 from impl_jax.decoding import Searcher  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
 from impl_jax.feed_forward import FeedForward  # noqa: E402
@@ -90,25 +90,9 @@ def test_compiled_methods_and_functions():
     assert output.shape == query.shape
 
 
-def test_nnx_jit_takes_the_modules_as_they_are():
-    model = MultiHeadAttention(small(), rngs=nnx.Rngs(0))
-    x = jnp.ones((2, 3, 6))
-    np.testing.assert_allclose(nnx.jit(lambda module, x: module(x, x))(model, x), model(x, x), atol=1e-6)
-
-
 def test_the_softmax_of_a_row_of_minus_infinity_passes_zero_gradient():
     with jax.debug_nans(True):
         assert not jax.grad(lambda x: (softmax(x) ** 2).sum())(jnp.full((1, 3), -jnp.inf)).any()
-
-
-def test_vmap_over_another_batch_axis():
-    layer = port.components["encoder_layer"](small(), jnp.float32)
-    layer.feed_forward_norm.offset.set_value(jnp.arange(6.0))
-    x = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 4, 6)), jnp.float32)
-    mask = jnp.ones((2, 1, 1, 4), bool)
-    layer.eval()
-    y = jax.jit(jax.vmap(layer, in_axes=(0, None)))(x, mask)
-    np.testing.assert_allclose(y[1], compiled(layer)(x[1], mask), atol=1e-6)
 
 
 def test_dropout_is_given_a_rate_below_1_and_in_training_a_stream_to_draw_from():

@@ -82,34 +82,6 @@ def test_every_layer_is_made_again_from_its_config(layer):
     assert again.get_config() == layer.get_config()
 
 
-def test_a_functional_keras_model_can_hold_the_transformer():
-    source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
-    model = loaded(CONFIG, "float32")
-    outer = keras.Model([source, target], model(source, target))
-    np.testing.assert_array_equal(outer(tokens()), model(*tokens()))
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        pytest.param(list, marks=pytest.mark.exhaustive),
-        pytest.param(tuple, marks=pytest.mark.exhaustive),
-        lambda pair: dict(zip(("source", "target"), pair, strict=True)),
-    ],
-    ids=["list", "pair", "names"],
-)
-def test_keras_loops_train_and_predict(given):
-    model = Transformer(TIED.replace(dropout_rate=0.0, attention_dropout_rate=0.0, hidden_dropout_rate=0.0))
-    model.compile(
-        optimizer=keras.optimizers.Adam(1e-2), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
-    )
-    inputs = given(tokens())
-    losses = model.fit(inputs, tokens()[1], epochs=8, batch_size=2, verbose=0).history["loss"]
-    assert losses[-1] < losses[0] / 2
-    assert model.evaluate(inputs, tokens()[1], verbose=0) < losses[-1]
-    np.testing.assert_allclose(model.predict(inputs, batch_size=2, verbose=0), model(*tokens()), rtol=0, atol=1e-5)
-
-
 def test_source_and_target_may_be_one_argument():
     model, (source, target) = loaded(CONFIG), tokens()
     expected = bits(model(source, target).numpy())
@@ -156,28 +128,6 @@ def test_the_output_s_shape_is_known_without_a_call():
         assert model(one).shape == (None, None, 29)
     with pytest.raises(ValueError, match="must have the vocabulary's size 23"):
         model(keras.Input((None, 7)), target)  # a symbolic call is checked too
-
-
-def test_a_model_is_exported_before_its_first_call(tmp_path):
-    model = Transformer(CONFIG)
-    model.export(tmp_path / "saved", verbose=False)
-    saved = tf.saved_model.load(tmp_path / "saved")
-    for sizes in ((3, 7, 5), (2, 3, 4)):
-        np.testing.assert_allclose(saved.serve(*tokens(*sizes)), model(*tokens(*sizes)), rtol=0, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter")
-@pytest.mark.exhaustive
-def test_litert_gives_the_logits_or_an_error(tmp_path):
-    model, file = loaded(CONFIG, "float32"), tmp_path / "model.tflite"
-    with pytest.raises(ValueError, match=r"a litert export must have an input_signature of fixed lengths; got lengths \[None, None\]"):
-        model.export(file, format="litert")
-    assert not file.exists()
-    specs = [keras.InputSpec(shape=(None, length), dtype="int64", name=name) for name, length in (("source", 7), ("target", 5))]
-    model.export(file, format="litert", verbose=False, input_signature=specs)
-    source, target = tokens()
-    (logits,) = tf.lite.Interpreter(model_path=str(file)).get_signature_runner()(source=source, target=target).values()
-    np.testing.assert_allclose(logits, model(source, target), rtol=0, atol=1e-5)
 
 
 def test_a_quantized_model_is_refused():

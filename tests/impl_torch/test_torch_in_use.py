@@ -70,6 +70,7 @@ def _bias(attn_mask: Any, dtype: Any) -> Any:
 KERNELS = [_minus_infinity, _lowest_number]
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_an_exported_graph_needs_no_kernel_that_zeroes_empty_rows(kernel: Callable[..., Any]) -> None:
     class Elsewhere(torch.fx.Interpreter):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from invoke import invoke, refused
 from model_folders import FOUR_NEEDS, bert, gpt2
+from tiers import every
 
 from rosettaformer.inference.attention import inputs_of
 from rosettaformer.inference.folder import open_folder
@@ -44,7 +45,7 @@ def wanted(model: tuple[Path, Any], line: str, padding_side: str = "right") -> n
         return model[1](**given).logits.numpy()[0]
 
 
-@pytest.mark.parametrize("backend", FOUR_NEEDS)
+@pytest.mark.parametrize("backend", every(2, FOUR_NEEDS))
 def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backend: str) -> None:
     """Of texts and pairs, long ones and empty ones, alone and in batches."""
     pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")

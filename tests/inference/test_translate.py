@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from invoke import invoke, refused
+from tiers import every
 from training_runs import command
 
 from rosettaformer.checkpoints import canonical
@@ -146,6 +147,7 @@ def test_the_weights_of_attention_add_up_to_one_and_say_what_is_copied(run: Path
     np.testing.assert_allclose(weights_ts.sum(axis=1), 1, rtol=1e-12)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("backend", NEEDS)
 def test_int8_translates_what_was_learned_as_well(run: Path, learned: list[str], backend: str) -> None:
     pytest.importorskip(NEEDS[backend])
@@ -169,7 +171,7 @@ def test_what_int8_and_scores_do_not_go_with_is_refused(run: Path) -> None:
     assert "--scores prints scores alone" in refusal(run, "", "--scores", "--json")
 
 
-@pytest.mark.parametrize("backend", NEEDS)
+@pytest.mark.parametrize("backend", every(3, NEEDS))
 def test_every_backend_translates_alike(run: Path, learned: list[str], backend: str) -> None:
     pytest.importorskip(NEEDS[backend])
     for arguments in ((), ("--beam", 2)):

@@ -75,7 +75,7 @@ def test_whatever_contains_the_norm_shows_nothing_of_it(config: dict[str, object
 @pytest.mark.parametrize(
     "config",
     every(
-        3,
+        5,
         [
             SIZES,
             SIZES | {"epsilon": 1e-12},

@@ -249,6 +249,7 @@ def test_added_positions_are_0_1_2_in_every_row() -> None:
 # --- a whole tutorial in one file
 
 
+@pytest.mark.second
 def test_a_tutorial_is_one_file() -> None:
     """The core of every component and its gradient."""
     if importlib.util.find_spec("torch") is None:

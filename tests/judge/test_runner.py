@@ -207,6 +207,7 @@ def test_what_a_port_does_not_cover_is_not_asked_and_said(tmp_path: Path) -> Non
     assert len(rows) == 6
 
 
+@pytest.mark.second
 def test_ports_with_different_configs_are_judged_by_different_references(tmp_path: Path) -> None:
     text = NEIGHBOUR.replace("layer_norm_of", "layer_norm").replace("return ", "assert case.config.model_width == WIDTH\n    return ")
     ports = [_port(tmp_path, f"{text}WIDTH = {width}\nconfig = {{'model_width': {width}}}\n", f"port_{width}.py") for width in (12, 20)]

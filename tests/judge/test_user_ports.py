@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tiers import every
 
 from rosettaformer.conformance import deviations, runner
 from rosettaformer.conformance.case import DTYPES
@@ -35,7 +36,8 @@ CONFORMING = {
     "keras_hub_layers": ("keras_hub", {"encoder_layer": (16, 0), "decoder_layer": (21, 3)}),
     "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
 }
-SLOW = ("torch_nn_transformer", "keras_hub_layers", "keras_multi_head_attention", "linen_attention")
+SLOW = dict.fromkeys(("torch_nn_transformer", "keras_hub_layers", "keras_multi_head_attention", "linen_attention"), pytest.mark.exhaustive)
+SLOW["handwritten_torch_correct"] = pytest.mark.second
 # port -> (what it needs, component, how many comparisons differ)
 DEFECTIVE = {"numpy_wrong_norm": ("numpy", "layer_norm", 16), "handwritten_torch": ("torch", "transformer", 20)}
 
@@ -53,7 +55,7 @@ def judged(port: str, needs: str, components: set[str]) -> list[runner.Result]:
     return [result for result in results if result.status in (*JUDGED, "stale", "missing")]
 
 
-@pytest.mark.parametrize("port", [pytest.param(port, marks=pytest.mark.exhaustive if port in SLOW else ()) for port in CONFORMING])
+@pytest.mark.parametrize("port", [pytest.param(port, marks=SLOW.get(port, ())) for port in CONFORMING])
 def test_a_correct_port_conforms_but_for_the_deviations_that_it_declares(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HOUSE)
     needs, expected = CONFORMING[port]
@@ -66,7 +68,7 @@ def test_a_correct_port_conforms_but_for_the_deviations_that_it_declares(port: s
     assert declared == {component: number for component, (_, number) in expected.items()}
 
 
-@pytest.mark.parametrize("port", DEFECTIVE)
+@pytest.mark.parametrize("port", every(2, DEFECTIVE))
 def test_a_defective_port_differs_far_beyond_the_tolerance(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HOUSE)
     needs, component, least = DEFECTIVE[port]

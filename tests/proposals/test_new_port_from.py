@@ -59,7 +59,7 @@ STYLES = [
 ]
 
 
-@pytest.mark.parametrize(("source", "component", "differing"), every(3, STYLES))
+@pytest.mark.parametrize(("source", "component", "differing"), every(6, STYLES))
 def test_a_model_of_any_style_is_proposed_whole(
     source: str, component: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
