@@ -74,6 +74,22 @@ class Beams(NamedTuple):
         )
 
 
+def best(total_bwv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Log p, token and parent of the continuations of the largest log p, largest first.
+
+    Of equals the lower token comes first, then the better beam. The best of a row are among the
+    best of each of its beams.
+    """
+    batch, size, _ = total_bwv.shape
+    score_bww, token_bww = jax.lax.top_k(total_bwv, size)
+    parent_bww = jnp.broadcast_to(jnp.arange(size)[:, None], token_bww.shape)
+    candidates = (-score_bww, token_bww.astype(int), parent_bww)
+    flat = [x.reshape(batch, size * size) for x in candidates]
+    ordered = jax.lax.sort(flat, dimension=1, num_keys=3)
+    negative_bw, token_bw, parent_bw = (x[:, :size] for x in ordered)
+    return -negative_bw, token_bw, parent_bw
+
+
 def keep(beams: Beams, ended_bw: jax.Array, end_id: Any) -> tuple[jax.Array, jax.Array]:
     """The best of the kept hypotheses and those that end now: highest score, then lower tokens."""
     end_bw1 = jnp.full_like(beams.live_bwn[..., :1], end_id)
@@ -96,22 +112,6 @@ def _rank(score_bc: jax.Array, token_bcn: jax.Array) -> jax.Array:
     lower_bcc = (other_bcc < mine_bcc) | ((other_bcc == mine_bcc) & (index_c < index_c[:, None]))
     mine_bc1, other_b1c = score_bc[:, :, None], score_bc[:, None]
     return ((other_b1c > mine_bc1) | ((other_b1c == mine_bc1) & lower_bcc)).sum(axis=-1)
-
-
-def best(total_bwv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log p, token and parent of the continuations of the largest log p, largest first.
-
-    Of equals the lower token comes first, then the better beam. The best of a row are among the
-    best of each of its beams.
-    """
-    batch, size, _ = total_bwv.shape
-    score_bww, token_bww = jax.lax.top_k(total_bwv, size)
-    parent_bww = jnp.broadcast_to(jnp.arange(size)[:, None], token_bww.shape)
-    candidates = (-score_bww, token_bww.astype(int), parent_bww)
-    flat = [x.reshape(batch, size * size) for x in candidates]
-    ordered = jax.lax.sort(flat, dimension=1, num_keys=3)
-    negative_bw, token_bw, parent_bw = (x[:, :size] for x in ordered)
-    return -negative_bw, token_bw, parent_bw
 
 
 def stops(live_bw: jax.Array, kept_bw: jax.Array, penalty: Any, early_stop: Any) -> jax.Array:
