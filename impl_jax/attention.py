@@ -96,7 +96,7 @@ class MultiHeadAttention(nnx.Module):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
     `output = sum_i head_i W_i^O + b^O`.
 
-    The kernels have the canonical axes; einsum contracts them without a reshape.
+    The kernels keep their head axes: `d h k`, `d g k`, `d g e` and `h e d`.
     """
 
     def __init__(
@@ -163,6 +163,7 @@ class MultiHeadAttention(nnx.Module):
     ) -> Output:
         """`sum_i attention(query_i, key_i, value_i) W_i^O + b^O`, and the weights."""
         rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts
+        # With a `PaddedMask` tokens lie flat, without padding: the attention alone sees rows.
         output_bthe, weights_bhts = in_rows(self._attend, query_bthk, key_bsgk, value_bsge, *rest)
         output_btd = self.output(output_bthe)
         return (output_btd, weights_bhts) if return_weights else output_btd

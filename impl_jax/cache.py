@@ -23,12 +23,13 @@ from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
-# source_mask_bs; target_mask_bt, False where nothing was read; read: how many positions are filled;
-# layers: of each the keys and values of self_attention and, with a memory, cross_attention. Keys
-# `b g s k` and values `b g s e` have the heads first, as `attend_by_head` reads them.
+# source_mask_bs: the memory's token mask. target_mask_bt: the token mask of what was read, False
+# behind it. read: the number of filled positions. layers: for each layer the keys and values of
+# self_attention and, with a memory, cross_attention: keys `b g s k` and values `b g s e`, whose
+# heads come first, as `attend_by_head` needs them.
 Cache = Mapping[str, Any]
 Pair = tuple[jax.Array, jax.Array]
-LEFT_OUT: dict[type, tuple[str, ...]] = {  # what no step calls
+BYPASSED: dict[type, tuple[str, ...]] = {  # methods that a step does not call
     Transformer: ("__call__", "decode", "embed"),
     Decoder: ("__call__",),
     DecoderLayer: ("__call__",),
@@ -114,7 +115,7 @@ def decode_in_steps(
         kind = str(target_mask_bt.dtype)
         checks.check_token_mask("target mask", target_mask_bt.shape, kind, target.shape[:2])
     start, step = (_start_cache, _decode_step) if compiled else (start_cache, decode_step)
-    rows, logits = len(target) if memory_bsd is None else None, []
+    logits, rows = [], None if memory_bsd is not None else len(target)
     cache = start(model, memory_bsd, source_mask_bs, rows, length=bucket(target.shape[1]))
     for end, length in zip(itertools.accumulate(splits), splits, strict=True):
         part = slice(end - length, end)
@@ -233,15 +234,16 @@ def check_steps(model: Transformer) -> None:
     model.config.need_decoder()
     parts: list[tuple[str, Any, type]] = [("model", model, Transformer)]
     parts.append(("decoder", model.decoder, Decoder))
+    names = ["self_attention"] + ["cross_attention"] * model.config.cross_attention
     for index, layer in enumerate(model.decoder.layers):
         parts.append((f"decoder.layers.{index}", layer, DecoderLayer))
-        for name in ("self_attention", "cross_attention")[: 1 + model.config.cross_attention]:
+        for name in names:
             attention = getattr(layer, name, None)
             parts.append((f"decoder.layers.{index}.{name}", attention, MultiHeadAttention))
     for name, module, kind in parts:
-        own = (getattr(type(module), one, None) is getattr(kind, one) for one in LEFT_OUT[kind])
+        own = (getattr(type(module), one, None) is getattr(kind, one) for one in BYPASSED[kind])
         if not isinstance(module, kind) or not all(own):
-            needed = f"a {kind.__name__} with its own {', '.join(LEFT_OUT[kind])}"
+            needed = f"a {kind.__name__} with its own {', '.join(BYPASSED[kind])}"
             found = type(module).__name__
             raise ValueError(f"decoding in steps needs {name} to be {needed}; got {found}")
     if has_explicit_axes(model.token_embedding("target").table[...]):

@@ -69,7 +69,7 @@ class Searcher:
         boolean, True = real token; by default every id but the padding id.
         Returns token_bn, `b n`, and log_p_bn of each token. Raises ValueError on ids and options
         that do not fit, if prefix and answer may be longer than the table of positions, and if a
-        logit is inf or NaN.
+        logit is +inf or NaN.
         """
         strategy = Strategy.of(strategy, self._model.config)
         masks = source_mask_bs, prefix_mask_bp
@@ -86,7 +86,8 @@ class Searcher:
     ) -> Answers:
         """As `greedy_search`, but each token is drawn by its uniform number (SAMPLE).
 
-        Penalties, temperature, top-k and top-p come first, then `draw`.
+        Penalties, temperature, top-k and top-p come first, then `draw`. uniform_bn: numbers of
+        [0, 1) in place of a key, so that every implementation draws the same tokens.
         """
         strategy, uniform_bn = Strategy.of(strategy, self._model.config), np.asarray(uniform_bn)
         rows = batch_of(self._model.config, strategy, source, prefix, source_mask_bs)

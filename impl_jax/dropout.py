@@ -14,10 +14,10 @@ from .precision import upcast_half
 
 __all__ = ["Dropout"]
 
-Tree = Mapping[str, Any]  # keep masks by site
+Keep = Mapping[str, Any]  # keep masks by site
 
 
-def part(keep: Tree | None, *names: str) -> Any:
+def part(keep: Keep | None, *names: str) -> Any:
     """The keep masks below these names; None if there are none."""
     for name in names:
         keep = (keep or {}).get(name)

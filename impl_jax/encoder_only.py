@@ -7,7 +7,7 @@ from flax import nnx
 
 from reference_numpy import TransformerConfig, checks
 
-from .dropout import Tree, part
+from .dropout import Keep, part
 from .embedding import Embedding
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .loss import cross_entropy
@@ -30,7 +30,7 @@ class EncoderHeads(nnx.Module):
         self,
         source: jax.Array,
         source_mask_bs: jax.Array | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
         """`pooler(encode(source))`, `b r`: one vector for each row."""
@@ -41,7 +41,7 @@ class EncoderHeads(nnx.Module):
         self,
         source: jax.Array,
         source_mask_bs: jax.Array | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
         """`classifier(pool(source))`, `b c`: the logits of each row's classes."""
@@ -55,7 +55,7 @@ class EncoderHeads(nnx.Module):
         label_b: jax.Array,
         smoothing: float = 0.0,
         total: jax.Array | int | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         source_mask_bs: jax.Array | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
@@ -68,7 +68,7 @@ class EncoderHeads(nnx.Module):
         self,
         source: jax.Array,
         source_mask_bs: jax.Array | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
         """`masked_language_head(encode(source))`, `b s v`: scores of every position's token."""
@@ -78,11 +78,11 @@ class EncoderHeads(nnx.Module):
             return self.masked_language_head(x_bsd)
         return self.masked_language_head(x_bsd, self.token_embedding("source").table.T)
 
-    def _headed(
+    def _encoder_output(
         self,
         source: Any,
         source_mask_bs: jax.Array | None,
-        keep: Tree | None,
+        keep: Keep | None,
         segment_bs: jax.Array | None,
     ) -> jax.Array:
         """What the head gives; `encode` without one."""
@@ -99,7 +99,7 @@ class EncoderHeads(nnx.Module):
         self,
         source: jax.Array,
         source_mask_bs: jax.Array | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
         raise NotImplementedError

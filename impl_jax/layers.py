@@ -11,7 +11,7 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
-from .dropout import Dropout, Tree, part
+from .dropout import Dropout, Keep, part
 from .feed_forward import FeedForward
 from .normalization import LayerNorm
 
@@ -50,7 +50,7 @@ class Layer(nnx.Module):
         x_btd: jax.Array,
         attend: Callable[[jax.Array], Any],
         attend_to_memory: Callable[[jax.Array], Any] | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
     ) -> jax.Array:
         """The residual sub-layers in their order; what each attention reads is the caller's."""
         x_btd = self.residual("self_attention", x_btd, attend, keep)
@@ -63,7 +63,7 @@ class Layer(nnx.Module):
         return self.residual("feed_forward", x_btd, feed_forward, keep)
 
     def residual(
-        self, name: str, x_btd: jax.Array, sublayer: Callable[[jax.Array], Any], keep: Tree | None
+        self, name: str, x_btd: jax.Array, sublayer: Callable[[jax.Array], Any], keep: Keep | None
     ) -> jax.Array:
         """pre: `x + dropout(sublayer(norm(x)))`; post: `norm(x + dropout(sublayer(x)))`."""
         norm, dropout = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout")
@@ -76,7 +76,7 @@ class EncoderLayer(Layer):
     """Self-attention, then feed-forward, each as a residual sub-layer."""
 
     def __call__(
-        self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None
+        self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Keep | None = None
     ) -> jax.Array:
         def attend(y_btd: jax.Array) -> Any:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
@@ -115,7 +115,7 @@ class DecoderLayer(Layer):
         memory_bsd: jax.Array | None = None,
         self_mask_bhts: jax.Array | None = None,
         cross_mask_bhts: jax.Array | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
     ) -> jax.Array:
         memory_shape = None if memory_bsd is None else memory_bsd.shape
         cross_attention = hasattr(self, "cross_attention")

@@ -7,7 +7,7 @@ from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig
 
-from .dropout import Dropout, Tree, part
+from .dropout import Dropout, Keep, part
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import LayerNorm
 
@@ -17,8 +17,8 @@ __all__ = ["Decoder", "Encoder"]
 class Encoder(nnx.Module):
     """`x = layer_n(x)` for every layer, then the final norm by config: vectors `b s d` in and out.
 
-    The layers are an `nnx.List`, which XLA unrolls. The Transformer applies embedding_dropout
-    before the call. A layer of another class takes x and the mask.
+    The layers are a Python loop over an `nnx.List`, since they may differ. The Transformer applies
+    embedding_dropout before the call. A layer of another class takes x and the mask.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Encoder(nnx.Module):
         self.final_norm = norm if config.final_norm else None
 
     def __call__(
-        self, x_bsd: jax.Array, mask_bhts: jax.Array | None = None, keep: Tree | None = None
+        self, x_bsd: jax.Array, mask_bhts: jax.Array | None = None, keep: Keep | None = None
     ) -> jax.Array:
         for index, layer in enumerate(self.layers):
             x_bsd = layer(x_bsd, mask_bhts, **_keep(keep, index))
@@ -73,14 +73,14 @@ class Decoder(nnx.Module):
         memory_bsd: jax.Array | None = None,
         self_mask_bhts: jax.Array | None = None,
         cross_mask_bhts: jax.Array | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
     ) -> jax.Array:
         for index, layer in enumerate(self.layers):
             x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **_keep(keep, index))
         return self.final_norm(x_btd) if self.final_norm else x_btd
 
 
-def _keep(keep: Tree | None, index: int) -> dict[str, Tree]:
+def _keep(keep: Keep | None, index: int) -> dict[str, Keep]:
     """The argument `keep` of a layer, if it has keep masks: a layer of another class takes none."""
     layer_keep = part(keep, "layers", str(index))
     return {} if layer_keep is None else {"keep": layer_keep}

@@ -17,7 +17,7 @@ from reference_numpy.strategy import Strategy
 
 from . import framework, weights
 from .decoding import Searcher
-from .dropout import Tree
+from .dropout import Keep
 from .programs import step, unpadding
 from .transformer import Transformer
 
@@ -64,7 +64,7 @@ class Trainer:
             self._step = step.program(self._graph, self._random, config, recipe)
             self._evaluate = step.evaluation(self._graph, self._random)
 
-    def train_step(self, source: Any, target: Any, keep: Tree | None = None) -> jax.Array:
+    def train_step(self, source: Any, target: Any, keep: Keep | None = None) -> jax.Array:
         """One update on ids `b s` and `b t`; returns the loss of the batch before it.
 
         The loss is still being computed. source: None for a decoder-only model. target: the classes

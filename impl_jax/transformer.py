@@ -10,7 +10,7 @@ from flax.typing import Dtype
 from reference_numpy import TransformerConfig, checks
 
 from . import inputs
-from .dropout import Tree, part
+from .dropout import Keep, part
 from .embedding import Embedding, Logits, SegmentEmbedding
 from .encoder_only import EncoderHeads
 from .framework import id_bounds
@@ -81,7 +81,7 @@ class Transformer(EncoderHeads):
         target: jax.Array | None = None,
         source_mask_bs: jax.Array | None = None,
         target_mask_bt: jax.Array | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: jax.Array | None = None,
         skip_padding: bool = False,
     ) -> jax.Array:
@@ -91,7 +91,7 @@ class Transformer(EncoderHeads):
         """
         self.check_given(source, target, source_mask_bs, target_mask_bt, segment_bs)
         if target is None:
-            return self._headed(source, source_mask_bs, keep, segment_bs)
+            return self._encoder_output(source, source_mask_bs, keep, segment_bs)
         memory_bsd = None
         if source is not None:
             memory_bsd = self.encode(source, source_mask_bs, keep, segment_bs)
@@ -108,7 +108,7 @@ class Transformer(EncoderHeads):
         self,
         source: jax.Array,
         source_mask_bs: jax.Array | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: jax.Array | None = None,
     ) -> jax.Array:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`."""
@@ -122,11 +122,12 @@ class Transformer(EncoderHeads):
         memory_bsd: jax.Array | None = None,
         source_mask_bs: jax.Array | None = None,
         target_mask_bt: jax.Array | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
     ) -> jax.Array:
         """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
 
-        Row t scores the token after target t. A decoder-only model has no memory.
+        Row t scores the token after target t. A decoder-only model has no memory. Without a
+        source_mask_bs all of the memory is attended to: its ids, and so its padding, are not known.
         """
         self.config.need_decoder()
         shape = None if memory_bsd is None else memory_bsd.shape
@@ -150,11 +151,12 @@ class Transformer(EncoderHeads):
         target: jax.Array,
         smoothing: float = 0.0,
         total: jax.Array | int | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
     ) -> jax.Array:
         """`L = cross_entropy(logits(source, target_1 ... target_(n-1)), target_2 ... target_n)`.
 
-        Labels that are padding do not count. dtype: see `widened`.
+        Labels that are padding do not count. total: the number to divide by, by default that of the
+        labels that count.
         """
         target_bt, label_bt = teacher_forcing(target)
         logits_btv = self.widened(self(source, target_bt, keep=keep))
@@ -177,7 +179,7 @@ class Transformer(EncoderHeads):
         side: str,
         token: jax.Array,
         mask_bt: jax.Array | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bt: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """What the first layer of a side, "source" or "target", is given, and the token mask."""
@@ -214,10 +216,8 @@ class Transformer(EncoderHeads):
         segment_bs: Any = None,
     ) -> None:
         """Raises ValueError if a call lacks what the stacks read, or has what none reads."""
-        config, of_source = (
-            self.config,
-            {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs},
-        )
+        config = self.config
+        of_source = {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
         checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
         checks.check_source_given(config.encoder_layers, source, **of_source)
         if source is not None and target is not None:

@@ -2,6 +2,10 @@
 
 One module for each component family, as in `reference_numpy`; `impl_tf.transformer.Transformer` is
 the whole model.
+
+A name ends in its axes, see `reference_numpy`. Words in capitals in brackets, such as (RESIDUAL),
+are decisions of docs/decisions.md. keep: dropout masks given by the caller, nested by layer name;
+they are applied in every mode, and sites without one draw their own in training.
 """
 
 from reference_numpy import TransformerConfig, preset

@@ -67,7 +67,7 @@ def _attention(
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
     """The output, of all queries together, and the weights or None.
 
-    A query that may attend to nothing has the mean of the values until its output is zeroed.
+    A query that may attend to nothing gets finite logits, which avoid NaN; its output is zeroed.
     """
     (_, target, _, head_size), source = keras.ops.shape(query_bthk), keras.ops.shape(key_bsgk)[1]
     logits_bhts = query_key(upcast_half(query_bthk) * head_size**-0.5, key_bsgk)
@@ -83,7 +83,7 @@ def _attention(
     output_bthe = weights_value(dropped_bhts, value_bsge)
     present_bth1 = None if present_bht1 is None else tf.transpose(present_bht1, [0, 2, 1, 3])
     output_bthe = tf.cast(zero_empty_rows(output_bthe, present_bth1), value_bsge.dtype)
-    return output_bthe, zero_empty_rows(weights_bhts, present_bht1) if return_weights else None
+    return output_bthe, (zero_empty_rows(weights_bhts, present_bht1) if return_weights else None)
 
 
 @register
@@ -160,6 +160,7 @@ class MultiHeadAttention(Configured):
     ) -> Output:
         """The attention of these queries to these keys and values, and the output's projection."""
         rest = bias_bhts, causal, return_weights, keep_bhts, training
+        # With a `PaddedMask` tokens lie flat, without padding: the attention alone sees rows.
         output_bthe, weights_bhts = in_rows(
             self._attend, query_bthk, key_bsgk, value_bsge, mask_bhts, *rest
         )
@@ -178,7 +179,7 @@ class MultiHeadAttention(Configured):
         keep_bhts: tf.Tensor | None,
         training: bool | None,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Output and, if they are returned, weights; in training with a keep mask of its own."""
+        """The output, and the weights or None; in training without a keep mask one is drawn."""
         if keep_bhts is None:
             batch, target, heads, _ = keras.ops.shape(query_bthk)
             shape = batch, heads, target, keras.ops.shape(key_bsgk)[1]

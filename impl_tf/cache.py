@@ -107,7 +107,7 @@ def forward_step(
     model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor
 ) -> tuple[tf.Tensor, Cache]:
     """`decode_step` on arguments that are checked."""
-    read, source_mask_bs, width = cache["read"], cache.get("source_mask_bs"), beams(cache)
+    read, source_mask_bs, width = cache["read"], cache.get("source_mask_bs"), beam_count(cache)
     (rows, count), vocabulary = target.shape[:2], model.config.target_vocabulary
     batch, queries = rows // width, count * width
     mask_bt = _with_tokens(cache, target_mask_bt, width)
@@ -202,18 +202,18 @@ def decode_in_steps(
 def reorder(cache: Cache, row_b: tf.Tensor) -> Cache:
     """The cache whose row i is row `row_b[i]`: beams that live on take their past with them.
 
-    Beams share their keys: a beam continues another one of its source if it takes over which keys
-    are the other's past.
+    Several beams share one set of keys, so that only target_mask_bt, which says which keys are a
+    beam's past, is moved; with one beam the keys and the source mask are moved too.
     """
     names = ["target_mask_bt"]
-    if beams(cache) == 1:
+    if beam_count(cache) == 1:
         names += ["source_mask_bs", "layers"]
     held = {name: cache[name] for name in names if name in cache}
     moved = tf.nest.map_structure(lambda x: None if x is None else tf.gather(x, row_b), held)
     return {**cache, **moved}
 
 
-def beams(cache: Cache) -> int:
+def beam_count(cache: Cache) -> int:
     """The number of rows of the target that share the keys of a row."""
     return cache["target_mask_bt"].shape[1] // cache["position_td"].shape[0]
 
@@ -244,12 +244,14 @@ def _position_vectors(model: Transformer, length: int) -> tf.Tensor:
 
 
 def _by_head(key_bsgk: tf.Tensor, value_bsge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """`b g k s` and `b g s e`: by position, a step compiled by XLA takes eight times as long."""
+    """`b g k s` and `b g s e`, as attention multiplies them: stored by position, a step compiled by
+    XLA takes eight times as long.
+    """
     return tf.transpose(key_bsgk, [0, 2, 3, 1]), tf.transpose(value_bsge, [0, 2, 1, 3])
 
 
 def _by_position(key_bgks: tf.Tensor, value_bgse: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """`b s g k` and `b s g e`, which XLA does not make: attention transposes them back."""
+    """`b s g k` and `b s g e`: attention transposes them back, and XLA cancels the two."""
     return tf.transpose(key_bgks, [0, 3, 1, 2]), tf.transpose(value_bgse, [0, 2, 1, 3])
 
 

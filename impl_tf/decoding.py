@@ -33,9 +33,8 @@ class Searcher:
         device = next(iter(weights.variables(model, model.config).values())).value.device
         with tf.device(device):
             self.model = fused(model, dtype)
-        self._one_by_one, self._beam_search = (
-            Program(search, self.model, device, compiled) for search in (_one_by_one, _beam_search)
-        )
+        self._one_by_one = Program(_one_by_one, self.model, device, compiled)
+        self._beam_search = Program(_beam_search, self.model, device, compiled)
 
     @property
     def graphs(self) -> int:
@@ -108,7 +107,7 @@ class Searcher:
 
 
 def _one_by_one(model: Transformer, plan: Plan, request: Request) -> Answers:
-    """One answer a row, token by token. fit: whether every logit was less than inf."""
+    """One answer a row, token by token. finite: whether no logit was +inf or NaN."""
     dtype = _score_dtype(model)
 
     def step(state: State) -> tuple[State]:
@@ -132,11 +131,11 @@ def _one_by_one(model: Transformer, plan: Plan, request: Request) -> Answers:
     state |= {"token_bn": tf.fill(shape, request.pad_id), "log_p_bn": tf.zeros(shape, dtype)}
     (state,) = tf.while_loop(_goes_on(request), step, (state,))
     token_bn = tf.cast(state["token_bn"], tf.int64)
-    return {"token_bn": token_bn, "log_p_bn": state["log_p_bn"], "fit": state["fit"]}
+    return {"token_bn": token_bn, "log_p_bn": state["log_p_bn"], "finite": state["finite"]}
 
 
 def _beam_search(model: Transformer, plan: Plan, request: Request) -> Answers:
-    """The beams of all rows, token by token. fit: whether every logit was less than inf."""
+    """The beams of all rows, token by token. finite: whether no logit was +inf or NaN."""
     batch, size, dtype = request.last_b1.shape[0], plan.beams, _score_dtype(model)
     penalty_n = tf.cast(request.length_penalty_n, dtype)
     longest = tf.gather(penalty_n, request.max_new_tokens - 1)
@@ -170,7 +169,7 @@ def _beam_search(model: Transformer, plan: Plan, request: Request) -> Answers:
     state["live"], state["kept"] = beams.start(batch, size, plan.room, request.pad_id, dtype)
     (state,) = tf.while_loop(_goes_on(request), step, (state,))
     token_bwn = tf.cast(state["kept"].token_bwn, tf.int64)
-    return {"token_bwn": token_bwn, "score_bw": state["kept"].score_bw, "fit": state["fit"]}
+    return {"token_bwn": token_bwn, "score_bw": state["kept"].score_bw, "finite": state["finite"]}
 
 
 def _start(model: Transformer, plan: Plan, request: Request) -> State:
@@ -180,11 +179,11 @@ def _start(model: Transformer, plan: Plan, request: Request) -> State:
         memory_bsd = model.encode(request.source, request.source_mask_bs)
     batch, before = request.before.shape
     length = before + plan.room
-    read = cache.start_cache(model, memory_bsd, request.source_mask_bs, batch, length=length)
-    read = {**read, "start": request.start}
+    held = cache.start_cache(model, memory_bsd, request.source_mask_bs, batch, length=length)
+    held = {**held, "start": request.start}
     if before:
-        _, read = cache.forward_step(model, request.before, read, request.before_mask_bt)
-    state: State = {"step": tf.constant(0), "fit": tf.constant(True), "cache": read}
+        _, held = cache.forward_step(model, request.before, held, request.before_mask_bt)
+    state: State = {"step": tf.constant(0), "finite": tf.constant(True), "cache": held}
     state |= {"done_b": tf.zeros([batch], tf.bool), "token_b1": request.last_b1}
     if plan.repetition or plan.no_repeat_ngram:
         # The end of the target stands at the end, so that its length does not matter.
@@ -196,7 +195,7 @@ def _start(model: Transformer, plan: Plan, request: Request) -> State:
 
 def _goes_on(request: Request) -> Callable[[State], tf.Tensor]:
     return lambda state: (
-        (state["step"] < request.max_new_tokens) & state["fit"] & ~tf.reduce_all(state["done_b"])
+        (state["step"] < request.max_new_tokens) & state["finite"] & ~tf.reduce_all(state["done_b"])
     )
 
 
@@ -204,9 +203,9 @@ def _next_logits(model: Transformer, request: Request, state: State) -> tuple[tf
     """Reads the last token: the logits of the tokens that an answer may hold, and the new state."""
     token_b1 = state["token_b1"]
     mask_b1 = mask.token_mask(token_b1, model.config.padding_id)
-    logits_btv, read = cache.forward_step(model, token_b1, state["cache"], mask_b1)
+    logits_btv, held = cache.forward_step(model, token_b1, state["cache"], mask_b1)
     logits_bv = upcast_half(logits_btv[:, 0])
-    state = {**state, "cache": read, "fit": tf.reduce_all(logits_bv < float("inf"))}
+    state = {**state, "cache": held, "finite": tf.reduce_all(logits_bv < float("inf"))}
     for name, x_b1 in {"seen_bn": token_b1, "seen_mask_bn": mask_b1}.items():
         if name in state:
             state[name] = tf.concat([state[name][:, 1:], x_b1], axis=1)

@@ -17,20 +17,16 @@ class EncoderHeads(Configured):
     """The methods of a Transformer without a decoder; arguments and errors: those of `encode`."""
 
     @property
-    def answer(self) -> Callable[..., tf.Tensor]:
+    def encoder_output(self) -> Callable[..., tf.Tensor]:
         """The method that a call of the model runs: that of its head, or `encode` without one.
 
         Raises ValueError on two heads.
         """
         config = self.config
         config.need_one_head()
-        return (
-            self.classify
-            if config.classes
-            else self.masked_language_logits
-            if config.masked_language_head
-            else self.encode
-        )
+        if config.classes:
+            return self.classify
+        return self.masked_language_logits if config.masked_language_head else self.encode
 
     def pool(
         self,

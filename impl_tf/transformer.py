@@ -21,15 +21,15 @@ __all__ = ["Transformer"]
 
 @register
 class Transformer(EncoderHeads, keras.Model):
-    """Logits `b t v` of the token after each target position: `decode(target, encode(source))`.
+    """`model(source, target)` gives logits `b t v`, row t for the token after target t.
 
-    A decoder-only model is given None for the source. An encoder-only model is given no target; its
-    call is that of its head, `classify` or `masked_language_logits`, or without a head `encode`.
-    `fit` and `predict` hand over one argument: a pair, source and target; what a single stack
-    reads; or a mapping of names in INPUTS, masks and segments among them. A mask that Keras
-    attached to the ids counts if none is given; the result has none. skip_padding: the logits of
-    padding are zeros (PADDING). Methods that are called outside a call of the model take `training`
-    themselves.
+    A decoder-only model is `model(None, target)` or `model(target)`. An encoder-only model is
+    `model(source)`: the classes or the logits of masked tokens by its head, or without a head the
+    vectors of `encode`. `fit` and `predict` hand over one argument: the pair (source, target), the
+    single input, or a mapping with names of INPUTS. If no mask is given, the one that Keras
+    attached to the ids counts, then the padding id; the result has no mask. skip_padding: the
+    logits of padding are zeros (PADDING). Outside a call of the model, pass `training` to `encode`
+    and `decode`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ class Transformer(EncoderHeads, keras.Model):
             source, target, source_mask_bs, target_mask_bt, segment_bs
         )
         if target is None:
-            return self.answer(source, source_mask_bs, keep, segment_bs, training)
+            return self.encoder_output(source, source_mask_bs, keep, segment_bs, training)
         memory_bsd = None
         if source is not None:
             memory_bsd = self.encode(source, source_mask_bs, keep, segment_bs, training)
@@ -130,10 +130,18 @@ class Transformer(EncoderHeads, keras.Model):
 
         Raises ValueError on inputs that the config does not have, or has and are not given.
         """
-        config, masks = self.config, (source_mask_bs, target_mask_bt, segment_bs)
-        given = by_name(config, source, target, **dict(zip(INPUTS[2:], masks, strict=True)))
-        if given["source"] is not None and given["source_mask_bs"] is None:
-            given["source_mask_bs"] = attached_mask(given["source"])
+        config = self.config
+        given = by_name(
+            config,
+            source,
+            target,
+            source_mask_bs=source_mask_bs,
+            target_mask_bt=target_mask_bt,
+            segment_bs=segment_bs,
+        )
+        for side, name in (("source", "source_mask_bs"), ("target", "target_mask_bt")):
+            if given[side] is not None and given[name] is None:
+                given[name] = attached_mask(given[side])
         source, target, source_mask_bs, target_mask_bt, segment_bs = (
             given[name] for name in INPUTS
         )

@@ -156,6 +156,7 @@ class MultiHeadAttention(nn.Module):
         keep_bhts: Tensor | None = None,
     ) -> Output:
         """Attends with these queries to these keys and values, then projects the output."""
+        # With a `PaddedMask` tokens lie flat, without padding: the attention alone sees rows.
         output_bthe, weights_bhts = in_rows(
             self._attend,
             query_bthk,
@@ -183,7 +184,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Attention `b t h e`, and its weights if they are to be returned."""
         drop = self.weights_dropout
-        if isinstance(drop, Dropout) and not is_changed(drop):
+        if type(drop).forward is Dropout.forward and not is_changed(drop):
             attended = scaled_dot_product_attention(
                 query_bthk,
                 key_bsgk,

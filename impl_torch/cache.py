@@ -152,6 +152,8 @@ def forward_step(
         None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)
     )
     self_bias_bhts = _bias(_self_mask(cache, mask_bt), x_btd.dtype)
+    # The copies of a row share its keys, which `reorder` never moves: their queries lie side by
+    # side, `b (w t) d`, and the bias hides the keys that are not of a copy's own past.
     x_btd = x_btd.reshape(self_bias_bhts.shape[0], self_bias_bhts.shape[2], x_btd.shape[2])
     for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
         x_btd = _layer_step(layer, x_btd, layer_cache, read, self_bias_bhts, cross_bias_bhts)
@@ -204,8 +206,8 @@ def _written(kept_bswgk: Tensor, new_btgk: Tensor, read: int) -> Tensor:
 
 
 def _self_mask(cache: Cache, mask_bt: Tensor) -> Tensor:
-    """Writes the mask of the next tokens into the cache and returns it: each sees its copy's past,
-    and none of these tokens after it.
+    """Writes which of the next tokens are real into the cache, then returns their mask
+    `b 1 (w t) (s w)`: a copy sees its own past and, of the next tokens, none after itself.
     """
     kept_bwtw, read, length = cache["target_mask_bwtw"], cache["read"], mask_bt.shape[1]
     (rows, copies), end = kept_bwtw.shape[:2], read + length
@@ -218,8 +220,8 @@ def _self_mask(cache: Cache, mask_bt: Tensor) -> Tensor:
 
 
 def _bias(mask_bhts: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns 0 for a key that may be attended to and -inf for others: once a step; of a mask, a
-    kernel would make it in every layer.
+    """Returns 0 for a key that may be attended to and -inf for others, once a step: given a mask,
+    the kernel would make it in every layer.
     """
     return torch.where(mask_bhts, 0.0, -torch.inf).to(dtype)
 
@@ -284,7 +286,7 @@ def _check_steps(model: Transformer) -> None:
         ("model", model, Transformer),
         ("decoder", model.decoder, Decoder),
     ]
-    names = ("self_attention", "cross_attention")[: 1 + model.config.cross_attention]
+    names = ["self_attention"] + ["cross_attention"] * model.config.cross_attention
     for index, layer in enumerate(model.decoder.layers):
         place = f"decoder.layers.{index}"
         whole.append((place, layer, DecoderLayer))

@@ -59,8 +59,8 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Returns the answer whose every token is the likeliest, of equals the lower id: token_bn
-        and log_p_bn.
+        """Returns token_bn and log_p_bn: at each step the likeliest token after penalties, of
+        equals the lower id.
         """
         asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         reading = Reading(self.model, self.step, asked)
@@ -77,7 +77,8 @@ class Searcher:
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Searches as `greedy_search`, but a uniform number draws each token: penalties,
-        temperature, top-k, top-p, then draw (SAMPLE).
+        temperature, top-k, top-p, then draw (SAMPLE). The numbers stand in place of a generator, so
+        that every implementation draws the same tokens.
         """
         asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         shape = len(asked.prefix_bp), asked.strategy.max_new_tokens
@@ -132,9 +133,10 @@ def _one_by_one(
     tokens, log_ps = [], []
     for step in range(strategy.max_new_tokens):
         token_b, log_p_b = choose(step)
-        tokens.append(token_b.masked_fill_(done_b, pad_id))
-        log_ps.append(log_p_b.masked_fill_(done_b, 0))
-        done_b |= token_b == strategy.end_id
+        token_b = token_b.masked_fill(done_b, pad_id)
+        tokens.append(token_b)
+        log_ps.append(log_p_b.masked_fill(done_b, 0))
+        done_b = done_b | (token_b == strategy.end_id)
         if step + 1 == strategy.max_new_tokens or all_done(done_b, step):
             break
         reading.read(token_b[:, None])

@@ -13,7 +13,7 @@ from . import precision
 
 __all__ = ["Dropout"]
 
-Tree = Mapping[str, Any]  # keep masks, nested by the parts of their sites' names
+Keep = Mapping[str, Any]  # keep masks, nested by the parts of their sites' names
 
 
 class Dropout(nn.Module):

@@ -1,4 +1,4 @@
-"""Token and segment embedding, and the logits that invert the first."""
+"""Token and segment embedding, and the logits, which map vectors to scores of tokens."""
 
 from collections.abc import Callable
 
@@ -26,8 +26,8 @@ class Table(nn.Embedding):
     def look_up(self, index_bt: Tensor) -> Tensor:
         """Takes the row of each index, unchecked.
 
-        A graph that may run elsewhere refuses negative ones by itself, since ONNX would count them
-        from the end.
+        ONNX counts negative indices from the end: a graph that may run there makes them out of
+        range.
         """
         index_bt = index_bt.long()
         if framework.exporting():

@@ -10,7 +10,7 @@ from torch import Tensor
 from reference_numpy import TransformerConfig
 
 from . import loss
-from .dropout import Tree, part
+from .dropout import Keep, part
 from .framework import Sharing
 from .heads import Classifier, MaskedLanguageHead, Pooler
 
@@ -36,7 +36,7 @@ class EncoderHeads(Sharing):
         self,
         source: Tensor,
         source_mask_bs: Tensor | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: Tensor | None = None,
     ) -> Tensor:
         """`pooler(encode(source))`, `b r`: one vector for each row."""
@@ -47,7 +47,7 @@ class EncoderHeads(Sharing):
         self,
         source: Tensor,
         source_mask_bs: Tensor | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: Tensor | None = None,
     ) -> Tensor:
         """`classifier(pool(source))`, `b c`: the logits of each row's classes."""
@@ -61,7 +61,7 @@ class EncoderHeads(Sharing):
         label_b: Tensor,
         smoothing: float = 0.0,
         total: int | Tensor | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         source_mask_bs: Tensor | None = None,
         segment_bs: Tensor | None = None,
     ) -> Tensor:
@@ -76,7 +76,7 @@ class EncoderHeads(Sharing):
         self,
         source: Tensor,
         source_mask_bs: Tensor | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: Tensor | None = None,
     ) -> Tensor:
         """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position,
@@ -85,7 +85,7 @@ class EncoderHeads(Sharing):
         self.config.need("masked_language_head")
         return self.masked_language_head(self.encode(source, source_mask_bs, keep, segment_bs))
 
-    def _headed(self, *given: Any) -> Tensor:
+    def _encoder_output(self, *given: Any) -> Tensor:
         """Returns the output of the config's head, or of the encoder if there is none."""
         self.config.need_one_head()
         if self.config.classes:

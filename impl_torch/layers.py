@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
-from .dropout import Dropout, Tree, part
+from .dropout import Dropout, Keep, part
 from .feed_forward import FeedForward
 from .normalization import LayerNorm
 
@@ -37,7 +37,7 @@ class Layer(nn.Module):
         x_btd: Tensor,
         attend: Sublayer,
         attend_to_memory: Sublayer | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
     ) -> Tensor:
         """Applies the sub-layers in their order. attend, attend_to_memory: the attentions, as
         functions of their query.
@@ -50,7 +50,7 @@ class Layer(nn.Module):
             "feed_forward", x_btd, lambda y_btd: self.feed_forward(y_btd, keep_btf), keep
         )
 
-    def residual(self, name: str, x_btd: Tensor, sublayer: Sublayer, keep: Tree | None) -> Tensor:
+    def residual(self, name: str, x_btd: Tensor, sublayer: Sublayer, keep: Keep | None) -> Tensor:
         """Applies one sub-layer with its residual connection, norm and dropout."""
         norm, dropout = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout")
         pre_norm = self.config.norm_placement == "pre"
@@ -72,7 +72,7 @@ class EncoderLayer(Layer):
         self.feed_forward_dropout = Dropout(config.dropout_rate)
 
     def forward(
-        self, x_btd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None
+        self, x_btd: Tensor, mask_bhts: Tensor | None = None, keep: Keep | None = None
     ) -> Tensor:
         def attend(y_btd: Tensor) -> Any:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
@@ -109,7 +109,7 @@ class DecoderLayer(Layer):
         memory_bsd: Tensor | None = None,
         self_mask_bhts: Tensor | None = None,
         cross_mask_bhts: Tensor | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
     ) -> Tensor:
         config, shape = self.config, None if memory_bsd is None else memory_bsd.shape
         checks.check_memory(config.cross_attention, config.model_width, shape, cross_mask_bhts)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig
 
-from .dropout import Dropout, Tree, part
+from .dropout import Dropout, Keep, part
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import LayerNorm
 
@@ -29,7 +29,7 @@ class Encoder(nn.Module):
         self.final_norm = LayerNorm(width, epsilon) if config.final_norm else nn.Identity()
 
     def forward(
-        self, x_bsd: Tensor, mask_bhts: Tensor | None = None, keep: Tree | None = None
+        self, x_bsd: Tensor, mask_bhts: Tensor | None = None, keep: Keep | None = None
     ) -> Tensor:
         for index, layer in enumerate(self.layers):
             masks = part(keep, "layers", str(index))
@@ -59,7 +59,7 @@ class Decoder(nn.Module):
         memory_bsd: Tensor | None = None,
         self_mask_bhts: Tensor | None = None,
         cross_mask_bhts: Tensor | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
     ) -> Tensor:
         for index, layer in enumerate(self.layers):
             masks = part(keep, "layers", str(index))
@@ -67,7 +67,7 @@ class Decoder(nn.Module):
         return self.final_norm(x_btd)
 
 
-def _given(keep: Tree | None) -> tuple[Tree, ...]:
+def _given(keep: Keep | None) -> tuple[Keep, ...]:
     """Returns keep masks as arguments, none if there are none: a layer of another class need not
     take them.
     """

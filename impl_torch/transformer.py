@@ -8,7 +8,7 @@ from torch import Tensor
 from reference_numpy import TransformerConfig, checks
 
 from . import loss, mask, precision, states
-from .dropout import Tree, part
+from .dropout import Keep, part
 from .embedding import Embedding, Logits, SegmentEmbedding, check_values, of_vocabulary
 from .encoder_only import EncoderHeads
 from .heads import Classifier, MaskedLanguageHead, Pooler
@@ -73,7 +73,7 @@ class Transformer(EncoderHeads):
         self,
         source: Tensor,
         source_mask_bs: Tensor | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: Tensor | None = None,
     ) -> Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
@@ -91,7 +91,7 @@ class Transformer(EncoderHeads):
         memory_bsd: Tensor | None = None,
         source_mask_bs: Tensor | None = None,
         target_mask_bt: Tensor | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
     ) -> Tensor:
         """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`: row t
         scores the token after target t.
@@ -138,7 +138,7 @@ class Transformer(EncoderHeads):
         target: Tensor | None = None,
         source_mask_bs: Tensor | None = None,
         target_mask_bt: Tensor | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
         segment_bs: Tensor | None = None,
         skip_padding: bool = False,
     ) -> Tensor:
@@ -155,7 +155,7 @@ class Transformer(EncoderHeads):
             config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
         )
         if target is None:
-            return self._headed(source, source_mask_bs, keep, segment_bs)
+            return self._encoder_output(source, source_mask_bs, keep, segment_bs)
         self.check_ids(source, target, segment_bs)
         memory_bsd = None
         if source is not None:
@@ -171,10 +171,10 @@ class Transformer(EncoderHeads):
         target: Tensor,
         smoothing: float = 0.0,
         total: int | Tensor | None = None,
-        keep: Tree | None = None,
+        keep: Keep | None = None,
     ) -> Tensor:
-        """`cross_entropy(transformer(source, target[:-1]), target[1:])`, a scalar; labels that are
-        the padding id do not count.
+        """`cross_entropy(transformer(source, target[:, :-1]), target[:, 1:])`, a scalar; labels
+        that are the padding id do not count.
 
         It calls the module, with its hooks: FSDP2 works, and the loss is float32 if the policy of
         the root has `MixedPrecisionPolicy(output_dtype=torch.float32)`; a layer's policy must leave
@@ -189,7 +189,7 @@ class Transformer(EncoderHeads):
         """
         self.config.need_decoder()
         input_bt, label_bt = loss.teacher_forcing(target)
-        self.check_ids(source, target)
+        self.check_ids(source, target)  # the last column too, which is only a label
         logits_btv, padding_id = self(source, input_bt, keep=keep), self.config.padding_id
         mask_bt = None if padding_id is None else mask.token_mask(label_bt, padding_id)
         return loss.unchecked(logits_btv, label_bt, mask_bt, smoothing, total)
@@ -226,7 +226,7 @@ class Transformer(EncoderHeads):
             setattr(self, f"{side}_embedding_norm", LayerNorm(width, config.epsilon))
 
     def _encode(
-        self, source: Tensor, mask_bs: Tensor | None, keep: Tree | None, segment_bs: Tensor | None
+        self, source: Tensor, mask_bs: Tensor | None, keep: Keep | None, segment_bs: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Computes the memory, and the mask of its real tokens; the ids must be checked."""
         keep = part(keep, "encoder")
@@ -242,7 +242,7 @@ class Transformer(EncoderHeads):
         memory_bsd: Tensor | None,
         source_mask_bs: Tensor | None,
         target_mask_bt: Tensor | None,
-        keep: Tree | None,
+        keep: Keep | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Computes the logits, and the mask of the target's real tokens; the ids must be
         checked.

@@ -61,8 +61,8 @@ def scaled_dot_product_attention_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """`dP = g V^T`, `dV = P^T g`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK = dS^T Q /
-    sqrt(k)`, with P the weights.
+    """`dV = D(P)^T g`, `dP = D(g V^T)`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK =
+    dS^T Q / sqrt(k)`, with P the weights and D their dropout.
 
     A query that may attend to nothing passes zero gradient (EMPTY). The key and value heads that
     several query heads share get the sum. Half-precision dtypes hold dS in float32. Source: Dao et
@@ -76,25 +76,19 @@ def scaled_dot_product_attention_vjp(
     dropped_bhts = dropout.dropout(weights_bhts, keep_bhts, dropout_rate)
     g_bhts = arithmetic.einsum("bthe,bshe->bhts", cotangent, value_bshe)
     g_bhts = dropout.dropout_vjp(weights_bhts, keep_bhts, dropout_rate, cotangent=g_bhts)["x"]
-    g_bhts = softmax.softmax_vjp(logits_bhts, mask_bhts, cotangent=g_bhts)["logits"]
+    d_logits_bhts = softmax.softmax_vjp(logits_bhts, mask_bhts, cotangent=g_bhts)["logits"]
+    wide_key_bshk, wide_query_bthk = (arithmetic.upcast_half(x) for x in (key_bshk, query_bthk))
+    d_query_bthk = arithmetic.einsum("bhts,bshk->bthk", d_logits_bhts, wide_key_bshk) * scale
+    d_key_bshk = arithmetic.einsum("bhts,bthk->bshk", d_logits_bhts, wide_query_bthk * scale)
+    d_value_bshe = arithmetic.einsum("bhts,bthe->bshe", dropped_bhts, cotangent)
     gradients = {
-        "query_bthk": (
-            arithmetic.einsum("bhts,bshk->bthk", g_bhts, arithmetic.upcast_half(key_bshk)) * scale
-        ).astype(dtype, copy=False),
-        "key_bsgk": sum_over_groups(
-            arithmetic.einsum(
-                "bhts,bthk->bshk", g_bhts, arithmetic.upcast_half(query_bthk) * scale
-            ).astype(dtype),
-            key_bsgk,
-        ),
-        "value_bsge": sum_over_groups(
-            arithmetic.einsum("bhts,bthe->bshe", dropped_bhts, cotangent), value_bsge
-        ),
+        "query_bthk": d_query_bthk.astype(dtype, copy=False),
+        "key_bsgk": sum_over_groups(d_key_bshk.astype(dtype), key_bsgk),
+        "value_bsge": sum_over_groups(d_value_bshe, value_bsge),
     }
     if bias_bhts is not None:
-        gradients["bias_bhts"] = arithmetic.unbroadcast(g_bhts, bias_bhts.shape).astype(
-            bias_bhts.dtype, copy=False
-        )
+        d_bias_bhts = arithmetic.unbroadcast(d_logits_bhts, bias_bhts.shape)
+        gradients["bias_bhts"] = d_bias_bhts.astype(bias_bhts.dtype, copy=False)
     return gradients
 
 
@@ -109,17 +103,17 @@ def _logits(
 ) -> tuple[Array, Array | None]:
     """`query key^T / sqrt(k) + bias`, and the mask with causality in it."""
     batch, target, heads, head_size = query_bthk.shape
-    scores = (batch, heads, target, key_bshk.shape[1])
+    shape_bhts = (batch, heads, target, key_bshk.shape[1])
     wide_query_bthk = arithmetic.upcast_half(query_bthk)
     scaled_bthk = wide_query_bthk * wide_query_bthk.dtype.type(head_size**-0.5)
     logits_bhts = arithmetic.einsum(
         "bthk,bshk->bhts", scaled_bthk, arithmetic.upcast_half(key_bshk)
     )
     if bias_bhts is not None:
-        checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
+        checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), shape_bhts)
         logits_bhts = logits_bhts + arithmetic.upcast_half(bias_bhts)
     if mask_bhts is not None:
-        checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
+        checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), shape_bhts)
     if causal:
         mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, key_bshk.shape[1]))
     return logits_bhts, mask_bhts

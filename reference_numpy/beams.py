@@ -11,7 +11,10 @@ __all__ = ["Beam", "Row", "best", "keep", "length_penalty", "stops"]
 
 
 class Beam(NamedTuple):
-    """Tokens and their log p, or a hypothesis's score. parent: the live beam that it continues."""
+    """A live beam: its log p, its tokens, and the live beam that it continues (parent).
+
+    A finished hypothesis: its tokens with the end token, and its score `log p / length_penalty`.
+    """
 
     score: float
     tokens: tuple[int, ...]
@@ -23,7 +26,8 @@ class Row:
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy, self.done = strategy, False
-        self.live, self.kept = [Beam(0.0, ())], list[Beam]()
+        self.live = [Beam(0.0, ())]
+        self.kept: list[Beam] = []
 
     def advance(self, scores_wv: Array) -> None:
         """Append one token, given its scores for each live beam."""
@@ -50,20 +54,18 @@ def best(live: list[Beam], total_wv: Array, count: int) -> list[Beam]:
     """The continuations of largest log p, largest first; of equals the lower token, then the better
     beam.
     """
-    flat = total_wv.T.ravel()  # by token, then by beam
-    order = [
-        divmod(int(index), len(live))
-        for index in np.argsort(-flat, kind="stable")[:count]
-        if np.isfinite(flat[index])
-    ]
-    return [
-        Beam(total_wv[parent, id_], (*live[parent].tokens, id_), parent) for id_, parent in order
-    ]
+    by_token = total_wv.T.ravel()  # entry id * w + beam: a stable sort prefers the lower id
+    chosen = []
+    for index in np.argsort(-by_token, kind="stable")[:count]:
+        id_, parent = divmod(int(index), len(live))
+        if np.isfinite(by_token[index]):
+            chosen.append(Beam(by_token[index], (*live[parent].tokens, id_), parent))
+    return chosen
 
 
 def keep(kept: list[Beam], live: list[Beam], ended_w: Array, strategy: Strategy) -> list[Beam]:
-    """The best of these hypotheses and of those that end now: by score, then the lower tokens
-    first.
+    """The beam_size best of the finished hypotheses and of the live beams that end now; of equal
+    scores the lower tokens come first.
     """
     ended = [
         Beam(score, (*beam.tokens, strategy.end_id))

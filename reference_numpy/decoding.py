@@ -183,12 +183,10 @@ class _Model:
         return x_bv - np.log(arithmetic.sum(arithmetic.exp(x_bv), axis=1))
 
     def penalised(self, scores_bv: Array) -> Array:
-        """The scores by which the next token is chosen."""
-        strategy, held = (
-            self.strategy,
-            (self.target_bt, self.strategy.repetition_penalty, self.strategy.no_repeat_ngram),
-        )
-        scores_bv = sampling.penalise(scores_bv, *held, self.target_mask_bt)
+        """A copy of the scores after the penalties, without an end token that comes too early."""
+        strategy = self.strategy
+        penalties = strategy.repetition_penalty, strategy.no_repeat_ngram
+        scores_bv = sampling.penalise(scores_bv, self.target_bt, *penalties, self.target_mask_bt)
         if self.target_bt.shape[1] - self._prefix_length < strategy.min_new_tokens:
             scores_bv[:, strategy.end_id] = -np.inf
         return scores_bv
@@ -203,13 +201,10 @@ def _prefix(
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
     if mask_bp is not None:
         checks.check_token_mask("prefix mask", mask_bp.shape, str(mask_bp.dtype), prefix.shape)
-    last = () if mask_bp is None else mask_bp[:, -1].tolist()
-    checks.check_prefix(
-        prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last
-    )
-    checks.check_length(
-        prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions
-    )  # the last token of an answer is not read
+    last, real = prefix[..., -1:].tolist(), () if mask_bp is None else mask_bp[:, -1].tolist()
+    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, last, real)
+    # The last token of an answer is not read.
+    checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)
     return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp
 
 
@@ -235,9 +230,8 @@ def _one_by_one(model: _Model, choose: Callable[[Array, int], Array]) -> dict[st
 
 
 def _continued(rows: list[beams.Row], size: int) -> tuple[Array, Array]:
-    """The last token of every beam, `b w` in one axis and then 1, and the row that it continues.
-
-    Where no beam is live both are arbitrary.
+    """What the model reads next: the last token of every beam, shape (b w, 1), and the row of the
+    model that each continues, shape (b w). Without a live beam both are arbitrary.
     """
     token, parent = np.zeros((len(rows), size), int), np.zeros((len(rows), size), int)
     for index, row in enumerate(rows):

@@ -41,8 +41,11 @@ def encoder_layer_vjp(
     cotangent: Array,
 ) -> Gradients:
     """Backwards through the sub-layers; parameters and x_btd."""
-    attend = _attention(parameters, config, "self_attention", None, mask_bhts, False, keep)
-    sublayers = {"self_attention": attend, "feed_forward": _network(parameters, config, keep)}
+    attend = _attention_pair(parameters, config, "self_attention", None, mask_bhts, False, keep)
+    sublayers = {
+        "self_attention": attend,
+        "feed_forward": _feed_forward_pair(parameters, config, keep),
+    }
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
 
@@ -96,13 +99,13 @@ def decoder_layer_vjp(
     """Backwards through the sub-layers; parameters, x_btd, and memory_bsd if there is a memory."""
     of = parameters, config
     sublayers = {
-        "self_attention": _attention(*of, "self_attention", None, self_mask_bhts, True, keep)
+        "self_attention": _attention_pair(*of, "self_attention", None, self_mask_bhts, True, keep)
     }
     if memory_bsd is not None:
-        sublayers["cross_attention"] = _attention(
+        sublayers["cross_attention"] = _attention_pair(
             *of, "cross_attention", memory_bsd, cross_mask_bhts, False, keep
         )
-    sublayers["feed_forward"] = _network(*of, keep)
+    sublayers["feed_forward"] = _feed_forward_pair(*of, keep)
     return run_vjp(*of, x_btd, sublayers, keep, cotangent=cotangent)
 
 
@@ -247,7 +250,7 @@ def _attention_settings(config: Config, name: str, causal: bool, keep: Keep) -> 
     return {"causal": causal, "keep_bhts": keep_bhts, "dropout_rate": rate}
 
 
-def _attention(
+def _attention_pair(
     parameters: Tree,
     config: Config,
     name: str,
@@ -269,7 +272,9 @@ def _attention(
             parameters[name], y_btd, memory, mask_bhts, **settings, cotangent=cotangent
         )
         x_btd = inner.pop("query_btd")
-        return inner | {"x_btd": x_btd + inner.pop("memory_bsd") if memory_bsd is None else x_btd}
+        if memory_bsd is None:
+            x_btd = x_btd + inner.pop("memory_bsd")
+        return {**inner, "x_btd": x_btd}
 
     return sublayer, vjp
 
@@ -281,14 +286,12 @@ def _feed_forward(parameters: Tree, config: Config, x_btd: Array, keep: Keep) ->
 
 
 def _feed_forward_settings(config: Config, keep: Keep) -> dict[str, Any]:
-    keep_btf, rate = (
-        dropout.part(keep, "feed_forward", "hidden_dropout"),
-        config.hidden_dropout_rate,
-    )
+    keep_btf = dropout.part(keep, "feed_forward", "hidden_dropout")
+    rate = config.hidden_dropout_rate
     return {"activation_name": config.activation, "keep_btf": keep_btf, "dropout_rate": rate}
 
 
-def _network(parameters: Tree, config: Config, keep: Keep) -> Pair:
+def _feed_forward_pair(parameters: Tree, config: Config, keep: Keep) -> Pair:
     """`_feed_forward` as a sub-layer, and its vjp."""
 
     def sublayer(y_btd: Array) -> Array:

@@ -116,15 +116,21 @@ def decode_vjp(
     last = embedding.logits_vjp(head(parameters, config), y_btd, cotangent=cotangent)
     inner = stacks.decoder_vjp(*stack, cotangent=last["x_btd"])
     embedded = _embed_vjp(
-        parameters, config, "target", target, mask_bt, keep, cotangent=inner.pop("x_btd")
+        parameters, config, "target", target, mask_bt, keep, cotangent=inner["x_btd"]
     )
-    gradients = {**embedded.pop("parameters"), "decoder": inner.pop("parameters")}
+    gradients, logits = (
+        {**embedded["parameters"], "decoder": inner["parameters"]},
+        last["parameters"],
+    )
     if config.tie_logits:
-        table = {"table": last["parameters"].pop("kernel").T}
+        table = {"table": logits.pop("kernel").T}
         gradients = add(gradients, {inputs.table(config, "target"): table})
-    if last["parameters"]:
-        gradients["logits"] = last["parameters"]
-    return {"parameters": gradients, **inner, **embedded}
+    if logits:  # tied ones have only a bias, by config
+        gradients["logits"] = logits
+    others = {
+        name: x for name, x in {**inner, **embedded}.items() if name in ("memory_bsd", "target")
+    }
+    return {"parameters": gradients, **others}
 
 
 def transformer(
@@ -150,7 +156,7 @@ def transformer(
     checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     checks.check_source_given(config.encoder_layers, source, **of_source)
     if target is None:
-        return _headed(config)(parameters, config, source, source_mask_bs, keep, segment_bs)
+        return _encoder_output(config)(parameters, config, source, source_mask_bs, keep, segment_bs)
     memory_bsd = None
     if source is not None:
         checks.check_same_batch(source=source.shape, target=target.shape)
@@ -183,7 +189,7 @@ def transformer_vjp(
     """
     encoder: Any = parameters, config, source, source_mask_bs, keep, segment_bs
     if target is None:
-        return _headed_vjp(config)(*encoder, cotangent=cotangent)
+        return _encoder_output_vjp(config)(*encoder, cotangent=cotangent)
     if skip_padding:
         cotangent = real_rows(cotangent, config, target, target_mask_bt)
     memory_bsd = None if source is None else encode(*encoder)
@@ -249,7 +255,7 @@ def training_loss_vjp(
     return transformer_vjp(parameters, config, source, input_bt, keep=keep, cotangent=g_btv)
 
 
-def _headed(config: Config) -> Callable[..., Any]:
+def _encoder_output(config: Config) -> Callable[..., Any]:
     """What an encoder-only model computes when it is called: up to the head that it has."""
     from . import encoder_only  # which calls `encode`
 
@@ -259,8 +265,8 @@ def _headed(config: Config) -> Callable[..., Any]:
     return encoder_only.masked_language_logits if config.masked_language_head else encode
 
 
-def _headed_vjp(config: Config) -> Callable[..., Any]:
-    """The vjp of what `_headed` returns."""
+def _encoder_output_vjp(config: Config) -> Callable[..., Any]:
+    """The vjp of what `_encoder_output` returns."""
     from . import encoder_only
 
     config.need_one_head()

@@ -13,7 +13,7 @@ from flax import nnx
 from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
-from ..dropout import Tree
+from ..dropout import Keep
 from ..mask import token_mask
 from ..optimizer import adam, clip_global_norm
 from ..schedule import noam
@@ -63,7 +63,7 @@ def program(
         steps: jax.Array,
         source: jax.Array,
         target: jax.Array,
-        keep: Tree | None,
+        keep: Keep | None,
         flat: Flat,
     ) -> Any:
         total = jnp.maximum(count(config, target), 1)

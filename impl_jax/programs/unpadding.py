@@ -11,7 +11,7 @@ from flax import nnx
 
 from reference_numpy import TransformerConfig, checks
 
-from ..dropout import Tree, part
+from ..dropout import Keep, part
 from ..framework import is_traced
 from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
 from ..loss import cross_entropy, teacher_forcing
@@ -95,7 +95,7 @@ def forward(
     target: jax.Array | None = None,
     source_mask_bs: jax.Array | None = None,
     target_mask_bt: jax.Array | None = None,
-    keep: Tree | None = None,
+    keep: Keep | None = None,
     segment_bs: jax.Array | None = None,
     skip_padding: bool = False,
 ) -> jax.Array:
@@ -117,7 +117,7 @@ def training_loss(
     target: jax.Array,
     smoothing: float = 0.0,
     total: jax.Array | int | None = None,
-    keep: Tree | None = None,
+    keep: Keep | None = None,
 ) -> jax.Array:
     """`Transformer.training_loss`: the sum over the flat labels."""
     if not any(flat):
@@ -136,7 +136,7 @@ def _logits(
     target: jax.Array,
     source_mask_bs: jax.Array | None = None,
     target_mask_bt: jax.Array | None = None,
-    keep: Tree | None = None,
+    keep: Keep | None = None,
     segment_bs: jax.Array | None = None,
 ) -> tuple[jax.Array, Tokens]:
     """The logits `1 n v` of the target's flat tokens, and these."""

@@ -85,7 +85,7 @@ class Program:
                 for array in asked
             )
             found = self._search(plan, Request(*tensors))
-        checks.check_logits(bool(found["fit"]))
+        checks.check_logits(bool(found["finite"]))
         return found
 
 

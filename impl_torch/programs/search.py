@@ -24,7 +24,7 @@ class NextToken(NamedTuple):
 
     logits_bv: -inf for tokens that no answer holds. scores_bv: -inf also for the end token while an
     answer may not end; by them token_b is the likeliest token and log_p_b its `log p`. log_total_b:
-    `log p` is logits less this. fit: whether no logit was inf or NaN.
+    `log p` is logits less this. finite: whether no logit was inf or NaN.
     """
 
     logits_bv: Tensor
@@ -32,7 +32,7 @@ class NextToken(NamedTuple):
     log_total_b: Tensor
     token_b: Tensor
     log_p_b: Tensor
-    fit: Tensor
+    finite: Tensor
 
 
 def next_token(
@@ -47,13 +47,13 @@ def next_token(
     """Reads tokens and returns the scores of the next one, at least float32, and the cache."""
     logits_btv, kept = forward_step(model, token_bt, kept, mask_bt, last=True)
     logits_bv = precision.upcast_half(logits_btv[:, -1])
-    fit = (logits_bv.amax(dim=1) < torch.inf).all()
+    finite = (logits_bv.amax(dim=1) < torch.inf).all()
     logits_bv = logits_bv.index_fill(1, forbidden_n, -torch.inf)
     ends_v = torch.arange(logits_bv.shape[1], device=logits_bv.device) == end_id
     scores_bv = logits_bv.masked_fill(too_early & ends_v, -torch.inf)
     log_total_b, token_b = logits_bv.logsumexp(dim=1), _likeliest(scores_bv, end_id)
     return NextToken(
-        logits_bv, scores_bv, log_total_b, token_b, _log_p(logits_bv, log_total_b, token_b), fit
+        logits_bv, scores_bv, log_total_b, token_b, _log_p(logits_bv, log_total_b, token_b), finite
     ), kept
 
 
@@ -75,7 +75,7 @@ class Reading:
         room = {"length": length + self.strategy.max_new_tokens, "copies": copies}
         self._cache = cache.start_cache(model, memory_bsd, source_mask_bs, self.rows, **room)
         fused.pack(model, self.rows * copies)
-        self._fit = torch.ones((), dtype=torch.bool, device=device)
+        self._finite = torch.ones((), dtype=torch.bool, device=device)
         self._end_id = torch.tensor(self.strategy.end_id, device=device)
         self._penalises = self.strategy.repetition_penalty != 1 or self.strategy.no_repeat_ngram > 0
         prefix_bp, mask_bp = (
@@ -97,7 +97,7 @@ class Reading:
         known = (self.request.forbidden_n, self.request.too_early_n[self._count], self._end_id)
         self.next, self._cache = self.step(self.model, token_bt, self._cache, *known, mask_bt)
         self._count += 1
-        self._fit &= self.next.fit
+        self._finite &= self.next.finite
         if self._penalises:
             mask_bt = (
                 mask.token_mask(token_bt, self.model.config.padding_id)
@@ -140,7 +140,7 @@ class Reading:
 
     def check(self) -> None:
         """Raises ValueError if a logit was inf or NaN."""
-        checks.check_logits(bool(self._fit))
+        checks.check_logits(bool(self._finite))
 
 
 def _log_p(logits_bv: Tensor, log_total_b: Tensor, token_b: Tensor) -> Tensor:

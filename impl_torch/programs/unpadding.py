@@ -23,7 +23,7 @@ from .. import (
     normalization,
     stacks,
 )
-from ..dropout import Tree, part
+from ..dropout import Keep, part
 from ..inputs import embed, masked_positions
 from ..kernels import int8, projection
 from ..kernels.unpadding import PaddedMask, Tokens, pad, unpad, zero_padding
@@ -124,7 +124,7 @@ def forward(
     target: Tensor,
     source_mask_bs: Tensor | None = None,
     target_mask_bt: Tensor | None = None,
-    keep: Tree | None = None,
+    keep: Keep | None = None,
     segment_bs: Tensor | None = None,
     skip_padding: bool = False,
 ) -> Tensor:
@@ -144,7 +144,7 @@ def training_loss(
     target: Tensor,
     smoothing: float = 0.0,
     total: int | Tensor | None = None,
-    keep: Tree | None = None,
+    keep: Keep | None = None,
 ) -> Tensor:
     """Computes `Transformer.training_loss` on flat tokens; ids must be checked, and keep masks are
     of flat tokens.
@@ -177,7 +177,7 @@ def _logits(
     target: Tensor,
     source_mask_bs: Tensor | None,
     target_mask_bt: Tensor | None,
-    keep: Tree | None,
+    keep: Keep | None,
     segment_bs: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Computes the logits of flat target tokens, `1 n v`, and the mask of the target's real
@@ -203,7 +203,7 @@ def _encode(
     tokens: Tokens,
     source: Tensor,
     mask_bs: Tensor | None,
-    keep: Tree | None,
+    keep: Keep | None,
     segment_bs: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Computes the memory of flat source tokens, `1 n d`, and the mask of the source's real
@@ -329,7 +329,7 @@ def _needs_rows(model: nn.Module) -> bool:
     )
 
 
-def unpad_keep(keep: Tree | None, sides: Sides) -> Tree | None:
+def unpad_keep(keep: Keep | None, sides: Sides) -> Keep | None:
     """Takes keep masks out of their rows, except those of attention weights, which are computed in
     rows.
     """
@@ -342,7 +342,7 @@ def unpad_keep(keep: Tree | None, sides: Sides) -> Tree | None:
     }
 
 
-def _unpad_keep(keep: Tree, tokens: Tokens | None) -> Tree:
+def _unpad_keep(keep: Keep, tokens: Tokens | None) -> Keep:
     if tokens is None:
         return keep
     return {
