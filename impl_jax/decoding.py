@@ -193,7 +193,7 @@ def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, j
     prefix_bp, prefix_mask_bp = (
         jnp.repeat(x, size, axis=0) for x in (request.prefix_bp, request.prefix_mask_bp)
     )
-    prefix_mask_bwp = prefix_mask_bp[:, :-1].reshape(batch, size, -1)
+    prefix_mask_bwp = prefix_mask_bp[:, :-1].reshape(batch, size, prefix_mask_bp.shape[1] - 1)
     last_bw = token_positions(request.prefix_mask_bp, model.config.position_start)[:, -1:]
 
     def step(state: tuple[Beams, Cache, jax.Array]) -> tuple[Beams, Cache, jax.Array]:

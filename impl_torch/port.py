@@ -87,21 +87,15 @@ def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
         return dropout(x)
 
 
-def run(model: Transformer, **inputs: Any) -> Tensor:
-    """Calls a model without its padding, however little there is."""
-    return unpadded(model, least=0)(**inputs)
-
-
 def training_loss(model: Transformer, **inputs: Any) -> Tensor:
     """Computes the loss of a model without its padding, however little there is."""
     return unpadded(model.training_loss, least=0)(**inputs)
 
 
 def compiled(function: Any) -> Callable[..., Any]:
-    """Compiles a component; a model leaves out its padding, as it does eagerly."""
-    if isinstance(function, partial) and function.func in (run, training_loss):
-        model = function.args[0]
-        function = model if function.func is run else model.training_loss
+    """Compiles a component; a model and its loss leave out padding, however little there is."""
+    if isinstance(function, partial) and function.func is training_loss:
+        function = function.args[0].training_loss
     return programs.compiled(function, least=0)
 
 
@@ -145,7 +139,7 @@ components: dict[str, Build] = {
         config.model_width, config.classes, config.classifier_dropout_rate
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config),
-    "transformer": lambda config, dtype: partial(run, Transformer(config)),
+    "transformer": lambda config, dtype: Transformer(config),
     "pool": lambda config, dtype: Transformer(config).pool,
     "classify": lambda config, dtype: Transformer(config).classify,
     "masked_language_logits": lambda config, dtype: Transformer(config).masked_language_logits,

@@ -38,6 +38,18 @@ from . import weights as own
 Adapter.own = own
 """
 PACKS_ALL = ", least=0"  # the argument in a port.py by which the smallest batch is unpadded
+# the end of the port.py of PyTorch's copy with a mistake in unpadding: its eager model leaves out padding, too
+UNPADDED = """
+
+from .programs import unpadding
+
+
+def run(model, **inputs):
+    return unpadding.unpadded(model, least=0)(**inputs)
+
+
+components["transformer"] = lambda config, dtype: partial(run, Transformer(config))
+"""
 
 
 @functools.cache
@@ -55,9 +67,9 @@ def copied(mistake: Mistake, framework: str) -> Iterator[str]:
         shutil.copytree(package, Path(folder) / name, ignore=shutil.ignore_patterns("__pycache__"))
         for file, text in edited(mistake.edits, package).items():
             (Path(folder) / name / file).write_text(text, encoding="utf-8")
-        if not mistake.packs:
-            port = Path(folder) / name / "port.py"
-            port.write_text(port.read_text(encoding="utf-8").replace(PACKS_ALL, ""), encoding="utf-8")
+        port = Path(folder) / name / "port.py"
+        text = port.read_text(encoding="utf-8")
+        port.write_text(text + UNPADDED if mistake.packs else text.replace(PACKS_ALL, ""), encoding="utf-8")
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
         try:

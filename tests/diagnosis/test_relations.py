@@ -172,7 +172,7 @@ def test_the_residual_is_left_out() -> None:
     def without(parameters: Any, config: Any, name: str, x: np.ndarray, y: np.ndarray, keep: Any) -> np.ndarray:
         if name != "feed_forward":
             return original(parameters, config, name, x, y, keep)
-        y = dropout.dropout(y, keep.get(f"{name}_dropout"), config.dropout_rate)
+        y = dropout.dropout(y, dropout.part(keep, f"{name}_dropout"), config.dropout_rate)
         return normalization.layer_norm(parameters[f"{name}_norm"], y, config.epsilon) if config.norm_placement == "post" else y
 
     original = layers.residual_out

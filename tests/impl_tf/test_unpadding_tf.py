@@ -139,6 +139,12 @@ def test_a_mask_that_keras_attached_keeps_the_rows() -> None:
     close(unpadded(model, 0)(source, target, skip_padding=True), model(source, target, skip_padding=True))
 
 
+def test_a_mask_that_keras_attached_to_the_target_says_which_rows_are_zeros() -> None:
+    model, (source, target) = loaded(UNTIED.replace(padding_id=None)), map(tf.constant, cases.tokens("right", UNTIED))
+    target._keras_mask = tf.random.stateless_uniform(target.shape, (0, 2)) < 0.5
+    assert np.array_equal(np.any(model(source, target, skip_padding=True), axis=2), target._keras_mask)
+
+
 def test_unpadding_and_padding_are_each_other_s_gradient() -> None:
     """Also of integers and masks; what fills n up is nothing."""
     real_bt = np.random.default_rng(3).random((5, 9)) < 0.5
