@@ -1,7 +1,7 @@
-"""The choices of a search: which token comes next, which beams live on, which hypotheses are kept, when a row stops.
+"""The choices of a search: which token comes next, which beams stay live, which hypotheses are kept, when a row stops.
 
-The reference's searches call the functions that choose through their modules, so that choices can be recorded in one run and taken again in
-another, whose scores are then those of the very same answers.
+The reference's searches call the functions that choose through their modules, so that one run's choices can be recorded and taken again in
+another run, which then scores the very same answers.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ Tokens = tuple[int, ...]
 class Chooser:
     """Chooses as the reference does, and records what was chosen and by which scores.
 
-    made: of a token its id; of beams and hypotheses the tokens of each; of a stop whether the row does.
+    made: a chosen token's id; the tokens of each chosen beam or hypothesis; whether a row stops.
     """
 
     def __init__(self) -> None:
@@ -35,20 +35,20 @@ class Chooser:
         self.scores: dict[Key, np.ndarray] = {}
 
     def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
-        """The next token of a row. own: the reference's; again: what it would choose by other scores."""
+        """Returns the next token of a row. own: the reference's choice; again: returns its choice by other scores."""
         return own
 
     def ranked(self, key: Key, ranking: list[Beam], count: int) -> list[Beam]:
-        """The beams, or the hypotheses, that are kept of all: so many, the best first. ranking: all, as the reference ranks them."""
+        """Returns the first `count` of the beams or hypotheses. ranking: all of them, as the reference ranks them."""
         return ranking[:count]
 
     def stop(self, key: Key, live: list[Beam], kept: list[Beam], stops: Callable[[list[Beam], list[Beam]], bool]) -> bool:
-        """Whether a row of these beams and hypotheses stops."""
+        """Whether a row with these beams and hypotheses stops."""
         return stops(live, kept)
 
 
 class Replay(Chooser):
-    """Takes the choices that were made in another run; where that had none, the reference's."""
+    """Takes another run's choices, and the reference's if that run had none."""
 
     def __init__(self, made: Mapping[Key, Any]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Replay(Chooser):
 
 
 def chosen_by(chooser: Chooser) -> contextlib.AbstractContextManager[None]:
-    """The reference's searches with the choices of the chooser."""
+    """Makes the reference's searches take the chooser's choices."""
     return patched({"decoding._one_by_one": functools.partial(_one_by_one, chooser), **_beams(chooser)})
 
 
@@ -86,7 +86,7 @@ def _one_by_one(chooser: Chooser, original: Callable[..., dict[str, np.ndarray]]
 
 
 def _beams(chooser: Chooser) -> Replaces:
-    """The functions that choose for a row of beams, and those of the row that say which one it is."""
+    """Returns the functions that choose for a row of beams, and the row's functions that show which row it is."""
     rows, here = itertools.count(), [0, 0]  # the row that advances, and its step
 
     def numbered(original: Callable, row: Any, strategy: Strategy) -> None:
@@ -98,7 +98,7 @@ def _beams(chooser: Chooser) -> Replaces:
             here[:] = row.number, len(row.live[0].tokens)
         original(row, scores_wv)
 
-    @functools.cache  # a strategy is checked when it is made, which a step is too short for
+    @functools.cache  # a strategy is checked when it is made, and a single step is too short for the check
     def of_size(strategy: Strategy, size: int) -> Strategy:
         return strategy.replace(beam_size=size)
 

@@ -1,9 +1,9 @@
-"""Near ties of a search: where a port chooses what the reference does not, by scores that rounding alone may order otherwise.
+"""Near ties of a search: places at which a port chooses differently from the reference by scores that rounding alone may reorder.
 
-A search's tokens are compared exactly, and one choice decides all that follow. So where a port's answer is another one, the reference runs
-again and takes the port's choice wherever it would make the same, if its scores were off by no more than the bound of their noise; anywhere
-else it takes its own. Then the tokens must be those of this run, and their scores within what it expects. The noise is that of the very
-scores that are compared: those of the orders of `tolerance`, which make the choices of this run.
+A search's tokens are compared exactly, and one choice decides all that follow. If a port's tokens differ, the reference runs again: it
+takes the port's choice wherever it would make that choice itself if its scores were off by at most the bound of their noise, and its own
+anywhere else. Then the port's tokens must be this run's tokens, and its scores within this run's expectation. The noise is that of the very
+scores that are compared: every order of `tolerance` makes this run's choices.
 """
 
 import dataclasses
@@ -20,16 +20,16 @@ from .tolerance import Answer, Expectation, chosen, expectation, searched
 
 __all__ = ["followed"]
 
-ROUNDS = 12  # of the search for a run whose choices are those that its own noise allows
+ROUNDS = 12  # runs of the search until its choices are those that its own noise allows
 
 
 def followed(
     case: Case, before: dict[str, Expectation], answer: Any, ask: Answer = components.answer, rounded: bool = False
 ) -> dict[str, Expectation]:
-    """What is expected of a port that gave this answer to a case that has been cast to its dtype: of a search with other tokens something
-    else than before.
+    """Returns what is expected of a port that gave this answer to a case that has been cast to its dtype: a new expectation if a search
+    found other tokens.
 
-    ask and rounded: as in `tolerance.expect`, which gave what was expected before.
+    ask and rounded: as in `tolerance.expect`, which gave the expectation before.
     """
     if case.component not in components.SEARCHES or not _differs(case, before, answer):
         return before
@@ -39,7 +39,7 @@ def followed(
     for _ in range(ROUNDS):
         replay = BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
         reference = chosen(case, replay, ask, rounded)
-        if replay.made != made:  # by the same choices every order gives the same scores
+        if replay.made != made:  # with the same choices every order gives the same scores
             found, scores = searched(case, replay.made, reference, ask)
         tokens = next(iter(found))
         others = replay.others(found[tokens].reference)
@@ -51,7 +51,7 @@ def followed(
 
 
 def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:
-    """Whether the answer has other tokens, and is otherwise what an answer must be."""
+    """Whether the answer has other tokens, and is otherwise a valid answer."""
     if not isinstance(answer, Mapping) or answer.keys() != before.keys():
         return False
     if any(not isinstance(answer[name], np.ndarray) or answer[name].shape != one.reference.shape for name, one in before.items()):
@@ -62,7 +62,7 @@ def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:
 
 
 def _bounds(reference: Mapping[Key, np.ndarray], runs: list[dict[Key, np.ndarray]]) -> Bounds:
-    """The bounds of a run's scores, from those of the orders: the largest of a kind up to each step, since scores are sums."""
+    """Returns the bounds of a run's scores, from the orders' scores: the largest of a kind up to each step, since scores are sums."""
     steps: dict[str, dict[int, float]] = {}
     for kind, step in dict.fromkeys((kind, step) for kind, _, step in reference):
         keys = [key for key in reference if (key[0], key[2]) == (kind, step) and all(key in run for run in runs)]

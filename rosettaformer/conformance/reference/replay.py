@@ -1,6 +1,6 @@
-"""The near-tie replay: a search of the reference takes a port's choice where the reference could make it, otherwise its own.
+"""The near-tie replay: a search of the reference takes a port's choice if the reference could make it, otherwise its own.
 
-The reference could make a choice where it makes it by scores that are off by no more than their bound.
+A choice is possible if score errors within their bound make the reference choose it.
 """
 
 import itertools
@@ -17,12 +17,12 @@ __all__ = ["ANY", "BeamReplay", "Bounds", "Hypothesis", "TokenReplay", "could_ch
 
 Bounds = Callable[[str, int], float]  # (what is chosen, step) -> the largest error of its scores
 Hypothesis = tuple[int, tuple[int, ...]]  # row, tokens
-ANY = 1e6  # an error that explains any choice of a token that may be chosen at all
-SHARES = (1.0, 0.5, 0.25)  # of an error, since the whole may go beyond a token that is unlikely
+ANY = 1e6  # an error that explains any choice of a token with a finite score
+SHARES = (1.0, 0.5, 0.25)  # of an error, since the whole error may overshoot an unlikely token
 
 
 class TokenReplay(Chooser):
-    """Takes a port's tokens where the reference could draw them, until a row's is another one."""
+    """Takes a port's tokens if the reference could draw them, until a row's tokens differ."""
 
     def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds) -> None:
         super().__init__()
@@ -46,16 +46,16 @@ class TokenReplay(Chooser):
         return chosen
 
     def notes(self, reference: np.ndarray) -> list[str]:
-        """What is wrong with the port's choices, in words. reference: the tokens of this run."""
+        """Returns what is wrong with the port's choices, in words. reference: the tokens of this run."""
         return list(self._lost.values())
 
     def others(self, reference: np.ndarray) -> set[Hypothesis]:
-        """A row has one answer, and what it holds follows from its tokens."""
+        """Returns no hypotheses: a row has a single answer, all of which follows from its tokens."""
         return set()
 
 
 def could_choose(wanted: int, row: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray], error: float) -> bool:
-    """Whether the reference chooses the wanted token, were the scores of a row off by no more than the error."""
+    """Whether the reference would choose the wanted token if the scores of a row were off by at most the error."""
     if not np.isfinite(scores_bv[row, wanted]):
         return False
     for sign_v, share in itertools.product(_directions(wanted, scores_bv[row]), SHARES):
@@ -67,8 +67,9 @@ def could_choose(wanted: int, row: int, scores_bv: np.ndarray, again: Callable[[
 
 
 def _directions(wanted: int, scores_v: np.ndarray) -> Iterator[np.ndarray]:
-    """The signs of the errors that favour a token most: alone; with all lower ids, or with all higher ones, between which a number draws;
-    and with so many of the likeliest ones or of the others, among which top-k and top-p choose."""
+    """Yields the signs of the errors that favour a token most: on the token only; on all lower or all higher ids, between which a number
+    draws; and on the n likeliest tokens or on the others, among which top-k and top-p choose.
+    """
     ids = np.arange(len(scores_v))
     rank_v = np.argsort(np.argsort(-scores_v, kind="stable"))
     chosen = [ids == wanted, ids <= wanted, ids >= wanted]
@@ -78,7 +79,7 @@ def _directions(wanted: int, scores_v: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _least(explains: Callable[[float], bool], bound: float) -> float:
-    """The least error that explains, to three digits; infinite where none does."""
+    """Returns the least error that explains, to three digits; infinite if none does."""
     low, high = bound, max(2 * bound, 1e-12)
     while not explains(high):
         low, high = high, 2 * high
@@ -93,7 +94,7 @@ def _least(explains: Callable[[float], bool], bound: float) -> float:
 class BeamReplay(Chooser):
     """Keeps what leads to a port's hypotheses, and orders these as the port does, wherever the reference could.
 
-    rejected: hypotheses that the port has not, although the reference found them: what leads to them is kept where nothing else could be.
+    rejected: hypotheses that the reference found and the port did not: what leads to them is kept only if nothing else could be.
     """
 
     def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds, rejected: set[Hypothesis]) -> None:
@@ -125,7 +126,7 @@ class BeamReplay(Chooser):
         return stops([beam._replace(score=beam.score + up) for beam in live], [beam._replace(score=beam.score - down) for beam in kept])
 
     def notes(self, reference: np.ndarray) -> list[str]:
-        """What is wrong with the port's hypotheses, in words, the first of each row. reference: the tokens of this run."""
+        """Returns what is wrong with the port's hypotheses, in words, the first of each row. reference: the tokens of this run."""
         found = []
         for row, wanted in enumerate(self._wanted):
             own = [self._ended(token_n) for token_n in reference[row]]
@@ -134,7 +135,7 @@ class BeamReplay(Chooser):
         return found
 
     def others(self, reference: np.ndarray) -> set[Hypothesis]:
-        """The hypotheses of this run that the port has not."""
+        """Returns the hypotheses of this run that the port does not have."""
         own = {(row, self._ended(token_n)) for row, token_wn in enumerate(reference) for token_n in token_wn}
         return own - {(row, tokens) for row, wanted in enumerate(self._wanted) for tokens in wanted}
 
@@ -146,13 +147,13 @@ class BeamReplay(Chooser):
         return self._missed.get((row, tokens), "which the search does not find")
 
     def _ended(self, token_n: np.ndarray) -> tuple[int, ...]:
-        """The tokens up to the end token."""
+        """Returns the tokens up to and including the end token."""
         tokens = token_n.tolist()
         return tuple(tokens[: tokens.index(self._end) + 1] if self._end in tokens else tokens)
 
 
 def _picked(ranking: list[Beam], place: Callable[[tuple[int, ...]], int], room: float, count: int) -> list[Beam]:
-    """So many of the ranking: each time, of all that are as near to the best one that is left, the one with the first place."""
+    """Returns `count` beams of the ranking: each time, of all remaining beams within `room` of the best, the one with the lowest place."""
     left, result = list(ranking), list[Beam]()
     while left and len(result) < count:
         near = [beam for beam in left if left[0].score - beam.score <= room]
