@@ -96,9 +96,7 @@ class Paths:
             return joined("" if frame.component in SCOPES else frame.path, component)
         if component == "dropout":
             return self._site(frame)
-        if tree is not None and (
-            path := self._subtrees.get(id(tree))
-        ):  # inside the whole, a component that has all parameters is not the whole
+        if tree is not None and (path := self._subtrees.get(id(tree))):  # within the whole, what has all parameters is not the whole
             return path
         return joined(frame.path, component)
 
