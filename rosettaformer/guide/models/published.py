@@ -13,7 +13,7 @@ __all__ = ["MODELS", "Choice", "Model"]
 
 @dataclass(frozen=True)
 class Choice:
-    """A field of the config, the model's value, and the paper's where it is another."""
+    """A field of the config, the model's value, and the paper's if it differs."""
 
     field: str
     value: str
@@ -24,8 +24,8 @@ class Choice:
 class Model:
     """A published model.
 
-    preset: its config. table: the tensors of its checkpoints; prefix: what stands before the names of some of them, in files of a class
-    with a head. case: of the suite, with the model's choices at a small size. classes: whose checkpoints these are. text: sentences on it.
+    preset: its config. table: the tensors of its checkpoints; prefix: precedes the names of some of them, in files of a class with a head.
+    case: of the suite, with the model's choices at a small size. classes: those that write these checkpoints. text: sentences about it.
     """
 
     name: str
