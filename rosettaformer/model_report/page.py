@@ -102,7 +102,7 @@ def facts(report: Report) -> dict[str, str]:
     subject, config = report.subject, report.subject.config
     kinds = {"hugging-face": "Hugging Face folder", "canonical": "canonical checkpoint", "run": "run of rosettaformer train"}
     stacks = [f"{count} {name} layers" for name, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)) if count]
-    shape = "encoder and decoder" if len(stacks) == 2 else "encoder alone" if config.encoder_layers else "decoder alone"
+    shape = "encoder and decoder" if len(stacks) == 2 else "encoder-only" if config.encoder_layers else "decoder-only"
     heads = [name for name, there in (("classifier", config.classes), ("masked-language head", config.masked_language_head)) if there]
     sizes = [
         *stacks, f"width {config.model_width}", f"{config.heads} heads", f"feed-forward {config.feed_forward_width}",

@@ -66,7 +66,7 @@ MODELS = (
     Model(
         name="bert",
         title="BERT",
-        summary="Devlin et al. 2019: an encoder alone, learned positions and segments, GELU, a masked-language head",
+        summary="Devlin et al. 2019: encoder-only, learned positions and segments, GELU, a masked-language head",
         preset="bert_base",
         table=FAMILIES["bert"].table,
         case="masked_language_logits/bert",
@@ -78,7 +78,7 @@ MODELS = (
     Model(
         name="gpt2",
         title="GPT-2",
-        summary="Radford et al. 2019: a decoder alone, pre-norm with a final norm, learned positions, the tanh form of GELU",
+        summary="Radford et al. 2019: decoder-only, pre-norm with a final norm, learned positions, the tanh form of GELU",
         preset="gpt2_small",
         table=FAMILIES["gpt2"].table,
         case="transformer/gpt2",
