@@ -101,6 +101,8 @@ def source(component: str, package: str) -> Source:
     while queue:
         symbol = queue.pop(0)
         for other in _references(symbol, main, known):
+            if other.name.endswith(VJP) and not component.endswith(VJP):
+                continue  # a definition that chooses a head names its gradient beside it
             if other in known and other not in main:
                 calls[known[other]] = None
             elif other.module.startswith(("kernels.", "programs.")):
