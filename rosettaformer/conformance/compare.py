@@ -1,4 +1,4 @@
-"""Comparison of a port's output with the reference's: whether it passes, and where it is wrong."""
+"""Compares a port's output with the reference's: whether it passes, and where it is wrong."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from .reference.tolerance import Expectation, ulp
 
 __all__ = ["HIGHEST", "Comparison", "compare", "heat_map", "relative_error"]
 
-CELLS = 48  # along each side of a heat map
-HIGHEST = 1e18  # the error of an element that is NaN or infinite where the reference is not, and the largest that is told apart
+CELLS = 48  # cells along each side of a heat map
+HIGHEST = 1e18  # the error of an element that is NaN or infinite if the reference is not, and the largest that is told apart
 
 
 @dataclass(frozen=True)
 class Comparison:
     """How one output of a port compares.
 
-    ratio: the largest error in units of what plain arithmetic of the dtype costs (1 = as accurate as plain NumPy).
-    excess: the error in units of what passes; at most 1 conforms. message: what is wrong, empty where nothing is.
-    incomparable: why the output shows nothing, whatever its error is; empty where it does, and where its shape or dtype is wrong.
+    ratio: the largest error in units of the error of plain arithmetic in the dtype (1 = as accurate as plain NumPy).
+    excess: the error in units of the largest that passes; at most 1 conforms. message: what is wrong, empty if nothing is.
+    incomparable: why the output shows nothing, whatever its error is; empty if it shows something, or has the wrong shape or dtype.
     """
 
     ratio: float
@@ -34,7 +34,9 @@ class Comparison:
 
 
 def compare(expectation: Expectation, got: Any) -> Comparison:
-    """Shape, dtype, places of NaN and infinity, then the largest and the root mean square error; or why they show nothing."""
+    """Compares shape, dtype and the places of NaN and infinity, then the largest and the root mean square error; or says why they show
+    nothing.
+    """
     if not isinstance(got, np.ndarray):
         return _refusal(f"must be an array; got {type(got).__name__}")
     reference, dtype = expectation.reference, expectation.dtype
@@ -57,7 +59,7 @@ def compare(expectation: Expectation, got: Any) -> Comparison:
 
 
 def _although_right(expectation: Expectation, got: np.ndarray) -> str:
-    """What is said of an output of another dtype whose values conform; nothing of others."""
+    """Returns the remark on an output of another dtype whose values conform; empty for any other output."""
     kinds = {expectation.dtype.kind, got.dtype.kind, expectation.reference.dtype.kind}
     if not got.size or not kinds <= {"f", "V"} or not np.isfinite(expectation.bound):  # V: bfloat16
         return ""
@@ -79,7 +81,7 @@ def _compare_exactly(expectation: Expectation, got: np.ndarray) -> Comparison:
 
 
 def _other_places(reference: np.ndarray, got: np.ndarray) -> str:
-    """What is wrong with the places of NaN and infinity."""
+    """Returns what is wrong with the places of NaN and infinity; empty if nothing is."""
     for kind, test in (("NaN", np.isnan), ("infinite", np.isinf)):
         if (count := int((test(got) != test(reference)).sum())):  # fmt: skip
             return f"{count} of {got.size} elements are {kind} where the reference is not, or the reverse"
@@ -110,7 +112,7 @@ def _compare_closely(expectation: Expectation, got: np.ndarray) -> Comparison:
 
 
 def relative_error(expectation: Expectation, got: np.ndarray) -> np.ndarray:
-    """|error| / allowed of every element of an output that has the shape of the reference; of exact outputs 0 or the highest."""
+    """Returns |error| / allowed of every element of an output that has the reference's shape; for an exact output 0 or HIGHEST."""
     reference = expectation.reference
     if expectation.dtype.kind in "biu":
         return np.where(reference != got, HIGHEST, 0.0)
@@ -122,7 +124,7 @@ def relative_error(expectation: Expectation, got: np.ndarray) -> np.ndarray:
 
 
 def heat_map(error: np.ndarray, worst: tuple[int, ...]) -> list[list[float]]:
-    """The slice over the last two axes in which the worst element lies; a larger one by the largest element of each block."""
+    """Returns the slice over the last two axes that holds the worst element; a larger slice by the largest element of each block."""
     slice_td = np.atleast_2d(error[worst[:-2]])
     for axis in (0, 1):
         size = slice_td.shape[axis]

@@ -1,4 +1,4 @@
-"""What a user accepts: deviations that are declared in a file with the reason, and cases that are newer than the user's suite version."""
+"""What a user accepts: deviations declared in a file with a reason, and cases newer than the user's version of the suite."""
 
 import dataclasses
 import fnmatch
@@ -17,14 +17,14 @@ from .status import FAILURES, Status
 __all__ = ["Deviation", "accept_newer", "apply", "declare", "read", "stale"]
 
 FIELDS = {"case": True, "port": True, "reason": True, "link": True, "dtype": False, "status": False}  # name -> required
-DEFAULT = Status.DIFFERS  # what an entry accepts that names no status
+DEFAULT = Status.DIFFERS  # what an entry without a status accepts
 JUDGED = (Status.PASS, *FAILURES, Status.DEVIATION)
 SETTLED = (*JUDGED, Status.NOT_COMPARABLE, Status.EMPTY, Status.NOT_SHOWN, Status.NOT_COVERED, Status.UNSUPPORTED)
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """One entry of the file. covers: the (case id, dtype) of the suite that it is about. status: the failure that it accepts."""
+    """One entry of the file. covers: each (case id, dtype) of the suite that it applies to. status: the failure that it accepts."""
 
     case: str
     port: str
@@ -35,10 +35,10 @@ class Deviation:
 
 
 def read(path: Path, cases: Iterable[Case]) -> list[Deviation]:
-    """The entries of a TOML file of `[[deviation]]` tables with case (an id or a glob pattern), port, reason, link, and perhaps dtype
-    and status: the one failure that the entry accepts (differs, error, crash, hang), by default differs.
+    """Returns the entries of a TOML file of `[[deviation]]` tables with case (an id or a glob pattern), port, reason, link, and optionally
+    dtype and status: the one failure that the entry accepts (differs, error, crash, hang), by default differs.
 
-    cases: what an entry may name. Raises ValueError that lists everything that is wrong with the file.
+    cases: what an entry may name. Raises ValueError that lists everything wrong with the file.
     """
     document = read_toml(path)
     known = {case.id: case.dtypes for case in cases}
@@ -87,13 +87,13 @@ def _deviation(entry: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> 
 
 
 def apply(results: Iterable[Result], deviations: Sequence[Deviation]) -> list[Result]:
-    """The results with what is declared as "deviation", and a "stale" row for every entry that no longer fails."""
+    """Returns the results with declared failures as "deviation", and a "stale" row for every entry whose failures are gone."""
     results = [declare(result, deviations) for result in results]
     return [*results, *(_stale_row(deviation) for deviation in deviations if stale(deviation, results))]
 
 
 def declare(result: Result, deviations: Iterable[Deviation]) -> Result:
-    """A failure that an entry accepts, as a deviation whose message begins with the reason and the link; any other result as it is."""
+    """Returns a failure that an entry accepts as a deviation whose message begins with the reason and the link; others unchanged."""
     for deviation in deviations if result.status in FAILURES else ():
         if _covers(deviation, result) and result.status == deviation.status:
             return dataclasses.replace(result, status=Status.DEVIATION, message=f"{deviation.reason} ({deviation.link}): {result.message}")
@@ -101,9 +101,9 @@ def declare(result: Result, deviations: Iterable[Deviation]) -> Result:
 
 
 def stale(deviation: Deviation, results: Iterable[Result]) -> bool:
-    """True where every case and dtype of the entry was run on the port and none failed.
+    """Whether every case and dtype of the entry was run on the port and none failed.
 
-    A run that left some of them out says nothing: they may be the ones that fail.
+    A run that left some of them out shows nothing: they may be the ones that fail.
     """
     own = [result for result in results if _covers(deviation, result) and result.status in SETTLED]
     judged = {result.status for result in own if result.status in JUDGED}
@@ -120,6 +120,6 @@ def _stale_row(deviation: Deviation) -> Result:
 
 
 def accept_newer(results: Iterable[Result], version: int) -> list[Result]:
-    """The results, with failures of cases that appeared after that version of the suite as "new"."""
+    """Returns the results, with failures of cases that appeared after that version of the suite as "new"."""
     newer = [(result, result.status in FAILURES and result.since > version) for result in results]
     return [dataclasses.replace(result, status=Status.NEW) if new else result for result, new in newer]

@@ -1,8 +1,9 @@
-"""What a config hides: inputs and parameters that a component's cases show as the suite has them, and none as a port's config makes them.
+"""Finds vacuous cases: inputs and parameters that a component's cases show with the suite's config, but no longer with a port's fixed
+config.
 
-A layer norm over one feature, or with an epsilon of 1e30, is its offset whatever it is given, and every implementation of it passes. An
-array shows where its gradient does: where removing one of its entries would, to first order, change a random projection of the output by
-more than one rounding of float32.
+A layer norm over one feature, or with an epsilon of 1e30, returns its offset for any input, and every implementation of it passes. A case
+shows an array if its gradient does: if removing one of its entries would, to first order, change a random projection of the output by more
+than one rounding of float32.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ ROUNDING = float(np.finfo(np.float32).eps)
 
 
 class Hidden:
-    """What is hidden from the cases of a run by the config that a port fixes. Computed once a component, when it is first asked."""
+    """What the config that a port fixes hides from the cases of a run. Computed once per component, at its first use."""
 
     def __init__(self, cases: Iterable[Case], own: Iterable[Case]) -> None:
         """cases: as the port is asked them. own: as the suite has them."""
@@ -30,7 +31,7 @@ class Hidden:
         self._reasons: dict[str, dict[str, str]] = {}
 
     def reason(self, case: Case) -> str:
-        """What the case was to show and no case of its component shows; empty where there is nothing."""
+        """Returns what the case was to show and no case of its component shows; empty if it loses nothing."""
         if case.component not in self._reasons:
             self._reasons[case.component] = self._of(
                 [one for one in self._cases if one.component == case.component and one.id in self._own]
@@ -50,7 +51,7 @@ class Hidden:
 
 
 def marked(expected: dict[str, Expectation], reason: str) -> dict[str, Expectation]:
-    """The expectations of a case with that reason why it shows nothing; empty where it does."""
+    """Returns the expectations of a case, with the reason why it shows nothing; unchanged if the reason is empty."""
     return {name: dataclasses.replace(one, hidden=reason) for name, one in expected.items()} if reason else expected
 
 
@@ -60,7 +61,7 @@ def _changes(case: Case, own: Case) -> list[str]:
 
 
 def _effects(case: Case) -> dict[str, float]:
-    """How much removing an entry of each floating array changes the output, relative to its size; nothing where there is no gradient."""
+    """Returns how much removing an entry of each floating array changes the output, relative to its size; empty if there is no gradient."""
     try:
         return _gradient_effects(case)
     except ValueError:  # the config has no such output
@@ -84,7 +85,7 @@ def _gradient_effects(case: Case) -> dict[str, float]:
 
 
 def _of_model(case: Case) -> Case:
-    """The whole model of a search, on the tokens that it is given."""
+    """Returns a case of the whole model that a search runs, on the tokens that the search is given."""
     ids = next(case.inputs[name] for name in ("source", "target", "prefix") if case.inputs.get(name) is not None)
     source = ids % case.config.source_vocabulary if case.config.encoder_layers else None
     inputs = {"source": source, "target": ids % case.config.target_vocabulary}

@@ -14,18 +14,18 @@ from .status import Kind, Status
 __all__ = ["Expected", "Result", "judge", "of_pair"]
 
 Expected = dict[str, Expectation]
-FEW = 6  # so many names of outputs are listed
+FEW = 6  # at most this many names of outputs are listed
 
 
 @dataclass(frozen=True)
 class Result:
-    """One row: what became of a case with a port.
+    """One row: the outcome of one case on one port.
 
-    incomparable: the outputs that show nothing, with the reasons; where others do, the status is about those.
-    ratio, excess, error, noise, ulps: as `compare.Comparison`, of the output that is worst, with `worst` its worst place and `allowed`
-    the largest error that passes there. Of a failure `output` is that output's name, and where its shape is right `heat` shows
-    |error| / allowed around the worst place. since: the version of the suite in which the case appeared. seconds: how long the port took
-    to answer.
+    incomparable: the outputs that show nothing, with the reasons; if others show something, the status is about those.
+    ratio, excess, error, noise, ulps: see `compare.Comparison`; they are the worst output's, `worst` is the place of its largest error and
+    `allowed` the largest error that passes there. For a failure `output` is that output's name, and if its shape is right `heat` shows
+    |error| / allowed around that place. since: the version of the suite in which the case appeared. seconds: how long the port took to
+    answer.
     """
 
     case: str
@@ -51,7 +51,7 @@ class Result:
 
 
 def _names(wanted: list[str], got: list[str]) -> str:
-    """What is wrong with the names of the outputs; of many only those that are missing or too many."""
+    """Returns what is wrong with the names of the outputs; if there are many, names only those that are missing or unexpected."""
     if max(len(wanted), len(got)) > FEW:
         missing, others = ([name for name in names if name not in known] for names, known in ((wanted, got), (got, wanted)))
         parts = (f"{what} {', '.join(names[:FEW])}{', ...' if len(names) > FEW else ''}" for what, names in
@@ -61,7 +61,7 @@ def _names(wanted: list[str], got: list[str]) -> str:
 
 
 def of_pair(component: str, wanted: bool, answer: Mapping[str, np.ndarray]) -> str:
-    """What is said of a pair where one array is wanted, or of one array where a pair is; nothing of other outputs."""
+    """Returns the message for a pair if one array is wanted, or for one array if a pair is wanted; empty for other outputs."""
     shapes = " and ".join(str(array.shape) for array in answer.values())
     if not wanted and [*answer] == ["output", "weights"]:
         pick = f'"return": lambda output, inputs: output[0] in the call of {component.removesuffix(VJP)}'
@@ -72,7 +72,7 @@ def of_pair(component: str, wanted: bool, answer: Mapping[str, np.ndarray]) -> s
 
 
 def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Result:
-    """The result of one case: `row` says which, (kind, answer) is what the port gave, `expected` what the reference gives."""
+    """Returns the result of one case: `row` says which, (kind, answer) is what the port gave, `expected` what the reference gives."""
     if kind != Kind.OUTPUTS:
         return Result(**row, status=Status(kind), message=str(answer))
     if answer.keys() != expected.keys():
@@ -113,6 +113,6 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
 
 
 def _reasons(incomparable: Mapping[str, str]) -> str:
-    """Why no output shows anything, by the first of them."""
+    """Returns why no output shows anything: the first one's reason, and the number of the others."""
     name, reason = next(iter(incomparable.items()))
     return f"{name}: {reason}" + (f"; {len(incomparable) - 1} other outputs show nothing either" if len(incomparable) > 1 else "")

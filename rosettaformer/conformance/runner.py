@@ -1,6 +1,6 @@
-"""Runs ports against cases: every port in its own process, so that a crash, a hang or a wrong dtype is a row and not the end.
+"""Runs ports against cases: every port in its own process, so that a crash, a hang or a wrong dtype is one row and does not end the run.
 
-The reference's expectations are computed here, meanwhile, in one thread, since the orders of its arithmetic replace module functions.
+The reference's expectations are computed here meanwhile, in a single thread, since summation orders replace module functions.
 """
 
 import contextlib
@@ -43,10 +43,10 @@ def run(
 ) -> list[Result]:
     """Runs every case in every dtype, on every device and in every mode on every port, the ports in parallel.
 
-    modes: names; "" is the port's default mode and "all" each mode that it has. limit: seconds for one case, and for the start. progress
-    is called with each result as it comes, begin with each port that has started and how many cases it is asked in each mode, from one
-    thread at a time. After a result that `last` is true of nothing more is asked: what is left is "not run".
-    quick_compile: as of `ports.process.Process`. store: where expectations are kept; otherwise they are kept for this run.
+    modes: names; "" is the port's default mode and "all" every mode that it has. limit: seconds for one case, and for the start. progress
+    is called with each result as it arrives, begin with each port that has started and the number of its cases in each mode, from one
+    thread at a time. After the first result for which `last` is true nothing more is asked: the rest is "not run".
+    quick_compile: see `ports.process.Process`. store: keeps expectations; by default they are kept for this run.
     """
     threads = max(1, cores() // max(1, len(ports)))
     observer = _Observer(progress, begin, last)
@@ -55,13 +55,13 @@ def run(
         plan = _Plan(cases, dtypes, devices, modes, reference, store or Store())
         jobs = [pool.submit(_run_port, port, plan, limit, threads, observer, stopped, quick_compile) for port in ports]
         results = [result for job in jobs for result in job.result()]
-        reference.shutdown(cancel_futures=True)  # what a stopped run no longer needs
+        reference.shutdown(cancel_futures=True)  # work that a stopped run does not need
         return results
 
 
 @dataclass
 class _Observer:
-    """Tells the caller of a run how it goes, from the one thread that has the lock, and knows whether it is over."""
+    """Tells the caller of a run about its progress, one thread at a time, and knows whether the run is over."""
 
     progress: Callable[[Result], None]
     begin: Callable[[str, Counter[str]], None]
@@ -70,7 +70,7 @@ class _Observer:
     over: bool = False
 
     def report(self, result: Result) -> Result:
-        """Says a result, and returns it."""
+        """Reports a result, and returns it."""
         with self.lock:
             self.progress(result)
             self.over = self.over or self.last(result)
@@ -79,7 +79,7 @@ class _Observer:
 
 @contextlib.contextmanager
 def _stopping(stopped: threading.Event, *pools: ThreadPoolExecutor) -> Iterator[None]:
-    """Where the block is left by an exception, such as Ctrl-C, whoever waits for a port waits no more, and what is not begun is dropped."""
+    """If the block raises, such as on Ctrl-C, stops everything that waits for a port and drops work that has not begun."""
     try:
         yield
     except BaseException:
@@ -91,7 +91,7 @@ def _stopping(stopped: threading.Event, *pools: ThreadPoolExecutor) -> Iterator[
 
 @dataclass(frozen=True)
 class Question:
-    """A case as one port is asked it, or the reason why it is not. hidden: what the port's config hides."""
+    """A case as one port is asked it, or the reason why it is not asked. hidden: what the port's config hides."""
 
     case: Case  # in float64
     hidden: Hidden
@@ -102,23 +102,23 @@ class Question:
     reason: str = ""
 
     def row(self, port: str) -> dict[str, Any]:
-        """What the port's result says of the question."""
+        """Returns the fields of the port's result that describe the question."""
         where = {"port": port, "dtype": self.dtype, "device": self.device, "mode": self.mode}
         return {"case": self.case.id, "component": self.case.component, "since": self.case.since} | where
 
     def expected(self, store: Store) -> Expected:
-        """What the reference answers."""
+        """Returns what the reference answers."""
         return marked(store.expect(self.case.at(self.dtype, self.device)), self.hidden.reason(self.case))
 
     def followed(self, expected: Expected, answer: Any) -> Expected:
-        """What is expected of a port that gave this answer."""
+        """Returns what is expected of a port that gave this answer."""
         case = self.case.at(self.dtype, self.device)
         return marked(near_ties.followed(case, expected, answer), self.hidden.reason(self.case))
 
 
 @dataclass
 class _Plan:
-    """What a run asks: each port the cases with the config that it fixes; and what the reference answers, computed once for all of them."""
+    """What a run asks: each port the cases with the config that it fixes; and the reference's answers, each computed once for all ports."""
 
     cases: Sequence[Case]
     dtypes: Sequence[str]
@@ -131,9 +131,9 @@ class _Plan:
     _expected: dict[tuple[int, str, str], Future[Expected]] = field(default_factory=dict)
 
     def questions(self, about: dict[str, Any]) -> list[Question]:
-        """The questions to a port that says this about itself, without those of other layouts than its own where there are others.
+        """Returns the questions to a port that describes itself so; cases of other layouts than its own are left out if others remain.
 
-        Raises ValueError where its config is none.
+        Raises ValueError if its config is invalid.
         """
         cases, hidden = self._fit(about["config"], about.get("shared", ()))
         cases = without_other_layouts(cases, about["components"])
@@ -147,7 +147,7 @@ class _Plan:
         ]
 
     def expected(self, question: Question) -> Future[Expected]:
-        """The reference's answer, which is being computed from now on at the latest."""
+        """Returns the reference's answer, whose computation begins at the latest with this call."""
         key = (id(question.case), question.dtype, question.device)
         with self._lock:
             if key not in self._expected:
@@ -155,13 +155,13 @@ class _Plan:
             return self._expected[key]
 
     def followed(self, question: Question, expected: Expected, answer: Any) -> Expected:
-        """What is expected of a port that gave this answer."""
+        """Returns what is expected of a port that gave this answer."""
         if question.case.component not in SEARCHES:
             return expected
         return self.reference.submit(question.followed, expected, answer).result()
 
     def _fit(self, config: dict[str, Any], shared: Sequence[str]) -> tuple[list[Case], Hidden]:
-        """The cases for that config and these kernels, and what it hides: the same objects for equal ones."""
+        """Returns the cases for that config and these shared kernels, and what it hides: the same objects for equal arguments."""
         key = repr((sorted(config.items()), *shared))
         with self._lock:
             if key not in self._fitted:
@@ -182,7 +182,7 @@ def _run_port(
 
 
 def _judged(worker: Worker, plan: _Plan, limit: float, observer: _Observer) -> list[Result]:
-    """The results of the cases, or the one that says why the port cannot be asked."""
+    """Returns the results of the cases, or a single one that says why the port did not start."""
     kind, about = worker.greeting
     if kind != Kind.READY:
         return [observer.report(Result("", "", worker.port, "", "", "", Status(kind), about))]
@@ -216,9 +216,9 @@ def _judged(worker: Worker, plan: _Plan, limit: float, observer: _Observer) -> l
 def open_worker(
     port: str, threads: int, start_limit: float = 120.0, stopped: threading.Event | None = None, quick_compile: bool = False
 ) -> Worker:
-    """What answers for a port: its process, or the command that its name holds.
+    """Starts what answers for a port: its process, or the command that its name holds.
 
-    start_limit: seconds in which it must start. Once stopped is set, whoever waits for the port gets `Stopped`. quick_compile: as of
+    start_limit: seconds in which it must start. Once stopped is set, whoever waits for the port gets `Stopped`. quick_compile: see
     `Process`.
     """
     if port.startswith(PREFIX):
@@ -234,7 +234,7 @@ def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
 
 
 def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[Status | None, str]:
-    """The status of a question that the port is not asked, and the reason."""
+    """Returns the status of a question that the port is not asked, and the reason."""
     if case.component not in about["components"]:
         return Status.NOT_COVERED, undefined(case.component)
     if case.excluded:
@@ -248,7 +248,9 @@ def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[
 
 
 def describe_ports(ports: Sequence[str]) -> dict[str, tuple[str, Any]]:
-    """What every port says of itself: ("ready", versions, devices, precision, modes), or the kind and the reason of `Worker.greeting`."""
+    """Returns what every port says about itself: ("ready", versions, devices, precision, modes), or the kind and reason from
+    `Worker.greeting`.
+    """
     stopped = threading.Event()
 
     def describe(port: str) -> tuple[str, Any]:

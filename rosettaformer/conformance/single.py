@@ -1,4 +1,4 @@
-"""One case at a time: a port's process that stays open between them."""
+"""Runs one case at a time: a port's process stays open between them."""
 
 import time
 
@@ -15,10 +15,10 @@ __all__ = ["Single"]
 
 
 class Single:
-    """A port that answers when it is asked. It must be closed."""
+    """A port that answers one case at a time. It must be closed."""
 
     def __init__(self, port: str, sharers: int = 1, store: Store | None = None) -> None:
-        """sharers: how many processes like this one share the machine. store: where expectations are kept."""
+        """sharers: how many processes like this one share the machine. store: keeps expectations."""
         self._port, self._store = port, store or Store()
         self._worker = open_worker(port, max(1, cores() // sharers))
         kind, self._about = self._worker.greeting
@@ -29,12 +29,12 @@ class Single:
         self._hidden = Hidden(self._cases.values(), all_cases(grad=True) if self._cases and self._about["config"] else ())
 
     def is_other_layout(self, case_id: str) -> bool:
-        """Whether the case is of a component of other divisions of a model than the port's."""
+        """Whether the case's component belongs to a layout, a division of a model into modules, that is not the port's."""
         component = case_id.partition("/")[0]
         return self.ready and is_layout(component) and component not in self._about["components"]
 
     def unable(self, case_id: str, dtype: str, mode: str) -> tuple[Status | None, str]:
-        """The status of what the port is not asked, and the reason."""
+        """Returns the status of a case that the port is not asked, and the reason."""
         if not self.ready:
             kind, reason = self._worker.greeting
             return Status(kind), reason
@@ -43,7 +43,7 @@ class Single:
         return unable(self._cases[case_id], dtype, "cpu", self._about)
 
     def result(self, case_id: str, dtype: str, mode: str, limit: float) -> Result:
-        """What becomes of the case, as the port is asked it, within so many seconds."""
+        """Returns the outcome of the case, as the port is asked it, within at most that many seconds."""
         status, reason = self.unable(case_id, dtype, mode)
         if status:
             return Result(case_id, case_id.partition("/")[0], self._port, dtype, "cpu", mode, status, reason)

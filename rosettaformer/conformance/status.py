@@ -1,4 +1,4 @@
-"""What a port's answer to a question may be, and what may become of a case: every word that a report has for it."""
+"""What a port's answer to a question may be, and what the outcome of a case may be: every word that a report has for it."""
 
 from enum import StrEnum
 
@@ -6,12 +6,12 @@ __all__ = ["FAILURES", "Kind", "Status"]
 
 
 class Kind(StrEnum):
-    """What a port's process, or a command, answered. All but the first two come with a reason, and are the status of the case."""
+    """What a port's process, or a command, answered. All but the first two come with a reason, and become the case's status."""
 
-    READY = "ready"  # what it says of itself
+    READY = "ready"  # what it says about itself
     OUTPUTS = "outputs"
     ERROR = "error"
-    DIFFERS = "differs"  # what it gives cannot be compared, such as a pair instead of an array
+    DIFFERS = "differs"  # its answer cannot be compared, such as a pair instead of an array
     NOT_COVERED = "not covered"
     UNSUPPORTED = "unsupported"
     CRASH = "crash"
@@ -23,11 +23,11 @@ class Kind(StrEnum):
 
 
 class Status(StrEnum):
-    """What became of a case with a port."""
+    """The outcome of a case on a port."""
 
     PASS = "pass"
-    DIFFERS = "differs"  # values, shape, dtype or NaN
-    ERROR = "error"  # an exception, or something changed that must stay as it was
+    DIFFERS = "differs"  # in values, shape, dtype or NaN
+    ERROR = "error"  # an exception, or something changed that must stay unchanged
     CRASH = "crash"
     HANG = "hang"
     NOT_COMPARABLE = "not comparable"  # no output shows anything, since zeros would pass too
@@ -37,13 +37,13 @@ class Status(StrEnum):
     NOT_COVERED = "not covered"
     NOT_GIVEN = "not given"  # there is no file of outputs
     MISSING = "missing"  # the framework is not installed, or broken
-    NOT_STARTED = "not started"  # what is named is no port, so that no case could be run on it
+    NOT_STARTED = "not started"  # the name is not that of a port, so that no case could be run on it
     LEFT_OVER = "left over"  # processes outlived the port
-    SKIPPED = "skipped"  # the port had crashed too often, or has no such device
-    NOT_RUN = "not run"  # the run had been stopped at a failure
-    DEVIATION = "deviation"  # fails as declared
-    STALE = "stale"  # declared, but fails no longer
-    NEW = "new"  # fails, but is newer than what was asked for
+    SKIPPED = "skipped"  # the port had crashed too often, or lacks the device
+    NOT_RUN = "not run"  # the run had stopped at a failure
+    DEVIATION = "deviation"  # fails, as declared
+    STALE = "stale"  # declared, but does not fail
+    NEW = "new"  # fails, but is newer than the requested version
 
 
 FAILURES = (Status.DIFFERS, Status.ERROR, Status.CRASH, Status.HANG)

@@ -1,4 +1,4 @@
-"""The guide, built: what is measured for it, and its rooms."""
+"""Builds the guide: measures what it needs, and makes its pages."""
 
 import datetime
 import importlib
@@ -18,14 +18,14 @@ from .site import Page, write
 
 __all__ = ["Run", "build", "measure"]
 
-# the modules of this package that give pages, in the order of the navigation: each has `pages(run)`
+# the modules of this package that make pages, in the order of the navigation: each has `pages(run)`
 ROOMS = ("components", "translation", "defects", "models", "tutorials", "glossary")
 APART = ("translation", "defects")  # those that measure in processes of their own, which may run beside the ports
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the figures of the pages come from, all of it from one run.
+    """What the figures on the pages come from, all of it from a single run.
 
     summary: the core cases on our three ports. cpus: processes that may measure at once.
     """
@@ -41,7 +41,7 @@ def measure(dtypes: Sequence[str], progress: Callable[[runner.Result], None] = l
 
 
 def build(out: Path, dtypes: Sequence[str], progress: Callable[[runner.Result], None] = lambda result: None) -> list[Page]:
-    """Measures, writes the site into the folder `out`, and returns its pages. Raises ValueError as `site.write`."""
+    """Measures, writes the site into the folder `out`, and returns its pages. Raises ValueError as `site.write` does."""
     with ThreadPoolExecutor(len(APART)) as pool:
         begun = {room: pool.submit(_pages_of, room, Run(Summary([]))) for room in APART}
         run = measure(dtypes, progress)
@@ -57,7 +57,7 @@ def _pages_of(room: str, run: Run) -> list[Page]:
 
 
 def _ratios(summary: Summary) -> dict[str, dict[str, float]]:
-    """The largest error ratio of each port, by dtype."""
+    """Returns the largest error ratio of each port, by dtype."""
     worst: dict[str, dict[str, float]] = {}
     for result in summary.passed:
         if not math.isnan(result.ratio):

@@ -1,4 +1,4 @@
-"""Code on a page: where it comes from, and its colours."""
+"""Code on a page: its origin and its colours."""
 
 import functools
 import re
@@ -14,9 +14,9 @@ LIGHT, DARK = "xcode", "github-dark"
 class Code:
     """A block of code.
 
-    origin: where it stands, by which the tests find and execute it: a file of the packages (`impl_torch/attention.py`), one of
-    `rosettaformer/guide/snippets`, or an entry of the mistakes (`mistakes/NRM1.torch`). language: of Pygments, such as console or toml.
-    caption: what stands above it.
+    origin: its file or entry, by which the tests find and execute it: a file of the packages (`impl_torch/attention.py`), one of
+    `rosettaformer/guide/snippets`, or an entry of the mistakes (`mistakes/NRM1.torch`). language: a name that Pygments knows, such as
+    console or toml. caption: the line above it.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Code:
 
 
 def highlighted(code: Code) -> Any:
-    """The block as HTML."""
+    """Returns the block as HTML."""
     from markupsafe import Markup, escape
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
@@ -43,7 +43,7 @@ def highlighted(code: Code) -> Any:
 
 @functools.cache
 def lines(text: str) -> tuple[Any, ...]:
-    """Each line of a Python file as HTML."""
+    """Returns each line of a Python file as HTML."""
     from markupsafe import Markup
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
@@ -54,12 +54,12 @@ def lines(text: str) -> tuple[Any, ...]:
 
 
 def _slim(markup: str) -> str:
-    """The markup without the spans of names, punctuation and spaces, which have no colour and are a third of it."""
+    """Returns the markup without the spans of names, punctuation and spaces, which have no colour and are a third of it."""
     return re.sub(r'<span class="(?:n|p|w)">([^<]*)</span>', r"\1", markup)
 
 
 def styles() -> str:
-    """The colours of code, light and dark."""
+    """Returns the colours of code, light and dark, as CSS."""
     from pygments.formatters import HtmlFormatter
 
     light, dark = (HtmlFormatter(style=style, nobackground=True) for style in (LIGHT, DARK))
@@ -69,7 +69,7 @@ def styles() -> str:
 
 
 def ticked(text: str) -> Any:
-    """A sentence as HTML: what stands between backticks is code."""
+    """Returns a sentence as HTML: text between backticks is code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

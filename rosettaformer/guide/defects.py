@@ -1,4 +1,4 @@
-"""A page for each defect of the catalogue: wrong and right in each framework, what it does to the cases, and how diagnosis says it."""
+"""Makes a page for each defect of the catalogue: wrong and right in each framework, its effect on cases, how diagnosis reports it."""
 
 import functools
 import multiprocessing
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["TITLES", "effects", "pages"]
 
 TITLES = {"torch": "PyTorch", "tf": "Keras", "jax": "Flax"}
-MEASURED = 6  # so many runs of a defect are measured: core cases first, the smallest of them
+MEASURED = 6  # at most this many runs of a defect are measured: core cases first, the smallest of them
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """The index, and the pages in the order of the components."""
+    """Yields the index, and the pages in the order of the components."""
     order = list(COMPONENTS)
     defects = sorted(all_defects().values(), key=lambda defect: order.index(defect.component))
     groups: dict[str, list[Defect]] = {}
@@ -42,7 +42,7 @@ def pages(run: "Run") -> Iterator[Page]:
 
 
 def effects(identity: str) -> list[Effect]:
-    """What the defect does to some of the cases that claim it, the worst first."""
+    """Returns what the defect does to some of the cases that claim it, the worst first."""
     defect = all_defects()[identity]
     claiming = [case for case in _cases().values() if identity in case.catches]
     chosen = sorted(claiming, key=lambda case: (not case.core, case.size))[:MEASURED]
@@ -66,7 +66,7 @@ def _page(defect: Defect, measured: list[Effect]) -> Page:
 
 
 def _framework(defect: Defect, framework: str, made: Mapping[str, Any]) -> dict[str, Any]:
-    """What a tab shows: the mistake, where there is one."""
+    """Returns what a tab shows: the mistake, if there is one."""
     mistake = made.get(framework)
     return {
         "name": framework,

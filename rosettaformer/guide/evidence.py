@@ -1,11 +1,11 @@
-"""Where a defect was seen, as links."""
+"""Links to the places in which a defect was seen."""
 
 import re
 from typing import Any
 
 __all__ = ["linked"]
 
-# names of repositories in the catalogue's evidence that stand for one alone
+# repositories that the catalogue's evidence names without their owner
 REPOSITORIES = {
     "CLIP4Clip": "ArrowLuo/CLIP4Clip",
     "FARM": "deepset-ai/FARM",
@@ -42,7 +42,7 @@ REPOSITORIES = {
 
 
 def linked(evidence: str) -> Any:
-    """The evidence as HTML: `transformers#7552` and `owner/repository#7552` lead to that issue or pull request."""
+    """Returns the evidence as HTML: `transformers#7552` and `owner/repository#7552` link to that issue or pull request."""
     from markupsafe import Markup, escape
 
     def link(found: re.Match[str]) -> str:

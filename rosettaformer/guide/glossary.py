@@ -1,4 +1,4 @@
-"""The glossary: the words of the pages, each with where it is used."""
+"""The glossary: the words of the pages, each with the places that use it."""
 
 import functools
 import tomllib
@@ -28,7 +28,7 @@ class Term:
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """The page."""
+    """Yields the page."""
     names = tuple((word, f"#{slug(term.name)}") for term in terms() for word in (term.name, *term.also))
     letters = {term.name[0].upper(): slug(term.name) for term in reversed(terms())}
     values = {"terms": terms(), "letters": dict(reversed(letters.items()))}
@@ -37,7 +37,7 @@ def pages(run: "Run") -> Iterator[Page]:
 
 @functools.cache
 def terms() -> tuple[Term, ...]:
-    """All terms, in the order of the file. Raises ValueError where a table has another field."""
+    """Returns all terms, in the order of the file. Raises ValueError if a table has an unknown field."""
     tables = tomllib.loads((resources.files(__package__) / "glossary.toml").read_text(encoding="utf-8"))
     for name, table in tables.items():
         known(f"glossary.toml: {name}: a field", table, [part.name for part in fields(Term)[1:]])

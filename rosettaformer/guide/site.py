@@ -1,4 +1,4 @@
-"""The site as a folder of files: pages of templates, what they share, and the index of the search. Nothing in it needs a network."""
+"""Writes the site as a folder of files: pages from templates, what they share, and the search index. Nothing in it needs a network."""
 
 import html
 import json
@@ -26,7 +26,7 @@ SECTIONS = {
     "models": "Models",
     "tutorials": "Tutorials",
 }
-GLOSSARY = "glossary.html"  # the page of words, to which the others lead
+GLOSSARY = "glossary.html"  # the glossary's page, to which the others link
 STYLES = (
     "shared.css", "site.css", "home.css", "components.css", "translation.css", "defects.css", "models.css", "tutorials.css", "glossary.css",
 )  # fmt: skip
@@ -38,9 +38,9 @@ class Page:
     """One page.
 
     path: relative to the site's root, such as `components/layer_norm.html`. template: a file of the folder `page`, which extends
-    `site.html.jinja`. values: what the template is given. summary: a line for lists and the search. names: other words by which the
-    search finds it, native names of the frameworks first of all, each alone or with the fragment where it is treated:
-    `("nn.LayerNorm", "#torch")`.
+    `site.html.jinja`. values: what the template is given. summary: a line for lists and the search. names: other words by which the search
+    finds it, native names of the frameworks first, each by itself or with the fragment of the section about it: `("nn.LayerNorm",
+    "#torch")`.
     """
 
     path: str
@@ -57,9 +57,9 @@ class Page:
 
 
 def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Page]:
-    """Writes the pages into the folder `out`, which is replaced when all are written. about: what the pages' foot says of this run.
+    """Writes the pages into the folder `out`, which is replaced when all are written. about: what the page footers say about this run.
 
-    Raises ValueError where the folder holds something else than a site, two pages have one path, or a link leads nowhere.
+    Raises ValueError if the folder holds something that is not a site, two pages have the same path, or a link leads nowhere.
     """
     require(out)
     made = list(site)
@@ -86,14 +86,14 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
 
 
 def require(out: Path) -> None:
-    """Raises ValueError where a site cannot take the place of `out`: what else a folder holds would be lost."""
+    """Raises ValueError if a site cannot replace `out`, since other contents of the folder would be lost."""
     writable(out, folder=True)
     if out.is_dir() and any(out.iterdir()) and not (out / "assets" / "index.js").is_file():
         raise ValueError(f"{out} must be a new or empty folder, or one that holds a guide; it holds other files")
 
 
 def dangling(folder: Path) -> list[tuple[str, str]]:
-    """The links of a site that lead nowhere: (page, link). Those to other hosts are not followed."""
+    """Returns the links of a site that lead nowhere: (page, link). Those to other hosts are not followed."""
     texts = {file.relative_to(folder).as_posix(): file.read_text(encoding="utf-8") for file in folder.rglob("*.html")}
     read = {path: _Links.of(text) for path, text in texts.items()}
     broken = []
@@ -110,12 +110,12 @@ def dangling(folder: Path) -> list[tuple[str, str]]:
 
 
 def slug(heading: str) -> str:
-    """The fragment of a heading."""
+    """Returns the fragment of a heading."""
     return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
 
 
 def _index(made: Iterable[Page]) -> list[list[Any]]:
-    """What the search looks through: [title, path, section, summary, [[name, fragment], ...]] for every page."""
+    """Returns what the search reads: [title, path, section, summary, [[name, fragment], ...]] for every page."""
     return [
         [page.title, page.path, SECTIONS.get(page.section, ""), page.summary, [(n, "") if isinstance(n, str) else n for n in page.names]]
         for page in made
@@ -123,12 +123,12 @@ def _index(made: Iterable[Page]) -> list[list[Any]]:
 
 
 def _linking(page: Page) -> Callable[[str], str]:
-    """A function of a page's path that gives the link to it from this one."""
+    """Returns a function that maps a page's path to the link to it from this page."""
     return lambda path: html.escape(posixpath.relpath(path, page.section or "."), quote=True)
 
 
 def _wording(page: Page, made: Iterable[Page]) -> Callable[..., Any]:
-    """A function of a text, and of the term that it is where that is another, that gives a link into the glossary if there is one."""
+    """Returns a function that links a text to its term in the glossary (by default the text itself), if the site has a glossary."""
     from markupsafe import Markup, escape
 
     glossary = _linking(page)(GLOSSARY) if any(one.path == GLOSSARY for one in made) else ""

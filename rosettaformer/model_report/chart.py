@@ -9,16 +9,17 @@ __all__ = ["HEIGHT", "WIDTH", "Chart", "Points", "number"]
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 46  # margins of the plot
-DECADES = 7  # labels on a logarithmic axis at most
+DECADES = 7  # at most this many labels on a logarithmic axis
 
 Points = Sequence[float | None]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves by name over the same places. labels: of the places. noise: what is filled below. log: whether the values' axis is.
+    """Curves by name over the same positions. labels: of the positions. noise: the height of the filled area. log: whether the value axis
+    is logarithmic.
 
-    What is not finite, or on a logarithmic axis 0, is no point, and breaks the curve; None is a place that the curve passes over.
+    A value that is not finite, or 0 on a logarithmic axis, has no point and breaks the curve; a curve passes over None.
     """
 
     key: str
@@ -35,12 +36,12 @@ class Chart:
         return [value for curve in (*self.curves.values(), self.noise) for value in curve if self.good(value)]  # type: ignore[misc]
 
     def good(self, value: float | None) -> bool:
-        """Whether the value has a place."""
+        """Whether the value has a point."""
         return value is not None and math.isfinite(value) and (value > 0 or not self.log)
 
     @property
     def span(self) -> tuple[float, float]:
-        """The ends of the values' axis."""
+        """The ends of the value axis."""
         values = self._values or [1.0]
         low, high = min(values), max(values)
         if self.log:
@@ -50,7 +51,7 @@ class Chart:
 
     @property
     def _step(self) -> float:
-        """Between two labels of a linear axis."""
+        """The distance between two labels of a linear axis."""
         values = self._values or [1.0]
         span = max(values) - min(values) or abs(max(values)) or 1.0
         power = 10.0 ** math.floor(math.log10(span / 4))
@@ -68,7 +69,7 @@ class Chart:
         return [low + self._step * index for index in range(round((high - low) / self._step) + 1)]
 
     def tick(self, value: float) -> str:
-        """The label of a tick: on a linear axis with as many digits as tell it from its neighbours."""
+        """Returns the label of a tick: on a linear axis with enough digits to tell it from its neighbours."""
         if self.log:
             return number(value, 1)
         if abs(value) < self._step / 1000:
@@ -80,32 +81,32 @@ class Chart:
 
     @property
     def marks(self) -> list[tuple[float, str]]:
-        """The places that are labelled, and their labels: as many as have room."""
+        """The labelled positions, with their labels: as many as fit."""
         every = max(1, math.ceil(len(self.labels) / 14))
         return [(self.x(index), label) for index, label in enumerate(self.labels) if index % every == 0]
 
     def x(self, index: int) -> float:
-        """Where a place is."""
+        """Returns the x coordinate of a position."""
         count = max(1, len(self.labels) - 1)
         return LEFT + 8 + (WIDTH - LEFT - RIGHT - 16) * (index / count if len(self.labels) > 1 else 0.5)
 
     def y(self, value: float) -> float:
-        """Where a value is."""
+        """Returns the y coordinate of a value."""
         low, high = (math.log10(end) for end in self.span) if self.log else self.span
         share = ((math.log10(value) if self.log else value) - low) / (high - low)
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """The points of a curve."""
+        """Returns the points of a curve."""
         return [(self.x(index), self.y(value)) for index, value in enumerate(self.curves[name]) if self.good(value)]  # type: ignore[arg-type]
 
     def path(self, name: str) -> str:
-        """The curve as the path of an SVG, broken where it has no point."""
+        """Returns the curve as an SVG path, broken where it has no point."""
         return " ".join(self._moves(self.curves[name]))
 
     @property
     def area(self) -> str:
-        """What is below the noise, as the path of an SVG."""
+        """The area below the noise, as an SVG path."""
         parts = []
         for start, stop in _runs([self.good(value) for value in self.noise]):
             line = " ".join(f"L{self.x(index):.1f} {self.y(self.noise[index]):.1f}" for index in range(start, stop))  # type: ignore[arg-type]
@@ -128,7 +129,7 @@ class Chart:
 
 
 def _runs(good: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Where runs of True begin and end."""
+    """Yields where runs of True begin and end."""
     start = None
     for index, one in enumerate([*good, False]):
         if one and start is None:
@@ -139,7 +140,7 @@ def _runs(good: Sequence[bool]) -> Iterator[tuple[int, int]]:
 
 
 def number(value: Any, digits: int = 2) -> str:
-    """The value in a few digits; a dash where there is none."""
+    """Returns the value to a few digits; a dash if there is none."""
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)

@@ -15,11 +15,11 @@ __all__ = ["layer_charts", "recorded_chart", "title_of", "training_charts"]
 
 
 def layer_charts(found: Layers) -> Iterator[Chart]:
-    """For each dtype the error after every layer, in units of the layer's largest value."""
+    """Yields for each dtype the error after every layer, in units of the layer's largest value."""
     for dtype in found.dtypes:
         places = [place for place in found.outputs if place.dtype == dtype]
         stacks = [[place for place in places if place.name.startswith(stack)] for stack in ("encoder", "decoder")]
-        rows: list[OutputError | None] = [*stacks[0], *([None] if all(stacks) else []), *stacks[1]]  # None: nothing joins the two
+        rows: list[OutputError | None] = [*stacks[0], *([None] if all(stacks) else []), *stacks[1]]  # None: a gap between the two stacks
         labels = ["" if row is None else _short(row.name, all(stacks)) for row in rows]
         names = dict.fromkeys(name for place in places for name in place.found)
         curves = {name: [_relative(row, name) for row in rows] for name in names}
@@ -28,7 +28,7 @@ def layer_charts(found: Layers) -> Iterator[Chart]:
 
 
 def _relative(row: OutputError | None, name: str) -> float:
-    """The error of an implementation, in units of the largest value."""
+    """Returns the error of an implementation, in units of the largest value."""
     return row.found[name].error / (row.largest or 1.0) if row and name in row.found else math.nan
 
 
@@ -38,7 +38,7 @@ def _short(name: str, several: bool) -> str:
 
 
 def training_charts(curves: Curves) -> Iterator[Chart]:
-    """Loss and gradient norm, and how far each is from the reference's in units of its noise."""
+    """Yields loss and gradient norm, and how far each is from the reference's in units of its noise."""
     labels = [str(step + 1) for step in range(len(curves.losses))]
     for kind, (key, title, expected) in enumerate((("loss", "loss", curves.losses), ("gradient-norm", "gradient norm", curves.norms))):
         found = {name: [pair[kind] for pair in pairs] for name, pairs in curves.found.items()}
@@ -49,7 +49,9 @@ def training_charts(curves: Curves) -> Iterator[Chart]:
 
 
 def recorded_chart(log: Sequence[Mapping[str, Any]], parts: int = 60) -> Chart | None:
-    """What a run recorded of its own training: the mean of its losses over parts of it, and its validation losses."""
+    """Returns what a run recorded of its own training: its losses, averaged over parts of it, and its validation losses; None if it
+    recorded none.
+    """
     steps = [entry for entry in log if entry.get("event") == "step" and "loss" in entry]
     if not steps:
         return None
@@ -65,5 +67,5 @@ def recorded_chart(log: Sequence[Mapping[str, Any]], parts: int = 60) -> Chart |
 
 
 def title_of(name: str) -> str:
-    """What a curve is called."""
+    """Returns the title of a curve."""
     return NAMES.get(name, {"reference": "float64 reference", "training": "training (mean)", "validation": "validation"}.get(name, name))

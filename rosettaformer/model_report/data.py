@@ -20,7 +20,7 @@ VERSION = 1  # of the JSON
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """Every number. Of attention the weights of the reference, and the difference of each implementation from them."""
+    """Returns every number. Attention has the reference's weights, and each implementation's differences from them."""
     good, headline, lead = verdict(report)
     return jsonable(  # type: ignore[no-any-return]
         {

@@ -1,4 +1,4 @@
-"""Every picture of a report as files, drawn by matplotlib from the report's data."""
+"""Draws every picture of a report to files, with matplotlib, from the report's data."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ from .workers import NAMES
 __all__ = ["FORMATS", "MARK", "is_ours", "write"]
 
 FORMATS = (".png", ".svg")
-MARK = "report.json"  # the numbers, by which a folder is known to be one of figures
+MARK = "report.json"  # the numbers; a folder with this file is a folder of figures
 COLOURS = {
     "numpy": "0.4", "torch": "#c2410c", "tf": "#946200", "jax": "#1c64c8", "reference": "0.8", "training": "C0", "validation": "C1",
 }  # fmt: skip
@@ -33,7 +33,7 @@ Figures = Iterator[tuple[str, Callable[[Any], None], tuple[float, float]]]
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether the folder may be replaced: it does not exist, is empty, or holds what this module writes and nothing else."""
+    """Whether the folder may be replaced: it does not exist, is empty, or holds only what this module writes."""
     if not folder.exists():
         return True
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else [""]
@@ -41,7 +41,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def write(folder: Path, report: Report, progress: Callable[[str], None]) -> int:
-    """Draws every figure into the folder, which exists, as PNG and SVG: how many figures there are."""
+    """Draws every figure into the folder, which exists, as PNG and SVG; returns the number of figures."""
     from matplotlib.figure import Figure
 
     count = 0
@@ -56,7 +56,7 @@ def write(folder: Path, report: Report, progress: Callable[[str], None]) -> int:
 
 
 def _figures(report: Report) -> Figures:
-    """Name, how it is drawn, and its size, of every figure."""
+    """Yields name, drawing function and size of every figure."""
     if report.summary:
         size = 3 + 2.5 * len(report.present), 1.6 + 0.4 * len({component for component, _ in report.summary.rows})
         yield "matrix", functools.partial(_matrix, report=report), size
@@ -98,7 +98,7 @@ def _chart(figure: Any, chart: Chart) -> None:
 
 
 def _matrix(figure: Any, report: Report) -> None:
-    """Ratios by component and, for each implementation, dtype; what fails is red."""
+    """Draws ratios by component and, for each implementation, dtype; failures are red."""
     summary = report.summary
     assert summary is not None
     components = list(dict.fromkeys(component for component, _ in summary.rows))
@@ -116,7 +116,7 @@ def _matrix(figure: Any, report: Report) -> None:
 
 
 def _cell(cell: Cell) -> tuple[str, str]:
-    """The text of a cell, and its colour."""
+    """Returns the text of a cell, and its colour."""
     if cell.failed:
         return "✗", "#f7c9c4"
     if not cell.compared:
@@ -125,7 +125,7 @@ def _cell(cell: Cell) -> tuple[str, str]:
 
 
 def _attention(figure: Any, one: Attention, layer: int) -> None:
-    """Of every head a row of weights, and a row of differences from the reference."""
+    """Draws for every head a row of weights, and a row of differences from the reference."""
     names, reference_hts = list(one.found_lhts), one.reference_lhts[layer]
     grid = figure.subplots(2 * len(reference_hts), len(names), squeeze=False)
     figure.suptitle(f"{one.name}, layer {layer}, {one.dtype}: weights, and difference from the float64 reference", fontsize="small")
@@ -144,7 +144,7 @@ def _attention(figure: Any, one: Attention, layer: int) -> None:
 
 
 def _speed(figure: Any, speed: Speed) -> None:
-    """Medians with their quartiles, each kind on an axis of its own."""
+    """Draws medians with their quartiles, each kind on an axis of its own."""
     kinds = dict.fromkeys(timing.what for timing in speed.timings)
     for axes, kind in zip(figure.subplots(len(kinds), squeeze=False)[:, 0], kinds, strict=True):
         rows = [timing for timing in speed.timings if timing.what == kind and timing.samples_ms]

@@ -1,4 +1,6 @@
-"""How far four implementations are from the float64 reference at every layer and every component, dtype by dtype; and their attention."""
+"""Measures how far four implementations are from the float64 reference at every layer and every component, dtype by dtype; and their
+attention.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +30,9 @@ HEADS = {"encoder.self_attention": "source", "decoder.self_attention": "target",
 class OutputError:
     """One output on the way through the model, in one dtype.
 
-    name: what it is. path: its canonical path; empty for the whole. depth: how many components it is within. largest: the largest |r| of
-    the float64 reference. noise: the error of plain NumPy, of all summation orders the largest, at least half an ulp. found: by
-    implementation. said: why an implementation has none.
+    name: a title or the component's name. path: its canonical path; empty for the whole. depth: how many components it is within. largest:
+    the largest |r| of the float64 reference. noise: the largest error of plain NumPy over all summation orders, at least half an ulp.
+    found: by implementation. said: why an implementation has none.
     """
 
     name: str
@@ -59,7 +61,7 @@ class Attention:
     noise_l: Sequence[float]
 
     def units(self, name: str, layer: int) -> np.ndarray:
-        """The largest difference of every head of a layer, in units of the noise of the layer."""
+        """Returns the largest difference of every head of a layer, in units of the layer's noise."""
         away_hts = np.abs(self.found_lhts[name][layer] - self.reference_lhts[layer])
         return np.asarray(away_hts.max(axis=(1, 2)) / self.noise_l[layer])
 
@@ -77,7 +79,7 @@ class Layers:
 
 
 def whole(subject: Subject) -> str:
-    """The component that is run to look at all of the model's parts."""
+    """Returns the component to run so that all of the model's parts run."""
     config = subject.config
     heads = {"classify": config.classes, "masked_language_logits": config.masked_language_head, "pool": config.pooler}
     return "transformer" if config.decoder_layers else next((name for name, present in heads.items() if present), "states")
@@ -88,10 +90,10 @@ def evaluate(
 ) -> Layers:
     """Runs the model on the subject's tokens in every dtype.
 
-    shown: the dtype of the attention weights. limit: seconds for one answer. tree: whether the components within layers are looked at.
+    shown: the dtype of the attention weights. limit: seconds for one answer. tree: whether the components within layers are examined.
     """
     result = Layers(whole(subject), dtypes)
-    large = subject.count >= LARGE  # which is asked one after the other, so that memory holds few copies of it
+    large = subject.count >= LARGE  # large models are asked one after the other, so that memory holds few copies
     for dtype in dict.fromkeys([*dtypes, shown]):
         case = whole_case(subject).at(dtype)
         wide = case if dtype == "float64" else case.at("float64")
@@ -114,7 +116,7 @@ def evaluate(
 
 
 def _answered(answers: Mapping[str, tuple[str, Any]], what: str, problems: dict[str, list[str]]) -> dict[str, Any]:
-    """The answers that are outputs; of others the reason is kept."""
+    """Returns the answers that are outputs; the reasons of the others are kept in `problems`."""
     for name, (kind, answer) in answers.items():
         if kind != "outputs":
             problems.setdefault(name, []).append(f"{what}: {kind}, {answer}")
@@ -126,7 +128,7 @@ def _by_layer(reference: np.ndarray, runs: Sequence[np.ndarray]) -> list[Expecta
 
 
 def _outputs(expected: Mapping[str, list[Expectation]], found: Mapping[str, Arrays], dtype: str) -> list[OutputError]:
-    """What each layer gives, and what the first one is given."""
+    """Returns the errors of each layer's output, and of the first layer's input."""
     places = []
     for stack in ("encoder", "decoder"):
         for index, one in enumerate(expected.get(name := f"{stack}.hidden_lbtd", ())):
@@ -161,7 +163,7 @@ def _attention(
 
 
 def whole_case(subject: Subject) -> Case:
-    """The case that runs the whole model."""
+    """Returns the case that runs the whole model."""
     component = whole(subject)
     names = components.signature_of(component).parameters
     inputs = {name: value for name, value in subject.inputs.items() if name in names}
@@ -172,7 +174,7 @@ def whole_case(subject: Subject) -> Case:
 def _tree(
     case: Case, wide: Case, workers: Mapping[str, Worker], limit: float, problems: dict[str, list[str]], large: bool
 ) -> list[OutputError]:
-    """Every component that runs, in the order in which they begin: a component before its parts."""
+    """Returns the errors of every component that runs, in the order in which they begin: a component before its parts."""
     with together(workers, lambda worker: _traced(worker, case, limit), large) as answers:
         calls = trace.record(wide)
         runs = in_orders(lambda: {path: call.output for path, call in trace.record(case).items()}, ORDERS.values())
@@ -180,7 +182,7 @@ def _tree(
     places = []
     for path, depth in _walk(calls, None, 0):
         output = calls[path].output
-        if output.dtype.kind in "biu" or calls[path].component == "dropout":  # which does nothing in evaluation
+        if output.dtype.kind in "biu" or calls[path].component == "dropout":  # dropout does nothing in evaluation
             continue
         expected = expectation(output, [run[path] for run in runs])
         got = {
@@ -192,12 +194,12 @@ def _tree(
 
 
 def _traced(worker: Worker, case: Case, limit: float) -> tuple[str, Any]:
-    """What the worker's parts gave; plain NumPy shows nothing from outside, and is looked at here."""
+    """Returns the outputs of the worker's parts; plain NumPy shows nothing from outside, so the caller records it in this process."""
     return ("outputs", [{}]) if worker.port.endswith(".plain") else worker.call("trace", case, [None], limit=limit)
 
 
 def _walk(calls: Mapping[str, trace.TracedCall], parent: str | None, depth: int) -> list[tuple[str, int]]:
-    """Paths and depths, a component before its parts."""
+    """Returns paths and depths, a component before its parts."""
     result = []
     for path, call in calls.items():
         if call.parent == parent:

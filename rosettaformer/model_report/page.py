@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML page."""
+"""Renders a report as one self-contained HTML page."""
 
 import base64
 import math
@@ -25,7 +25,7 @@ FINEST = 127  # a difference is stored as a multiple of 1 / FINEST of the larges
 
 
 def render(report: Report) -> str:
-    """The page."""
+    """Renders the page."""
     templates = pages.environment(__package__, "rosettaformer.conformance.report")
     templates.filters |= {"significant": html.significant, "number": number}
     templates.globals |= {"names": NAMES, "called": charts.title_of, "isfinite": math.isfinite}
@@ -62,7 +62,7 @@ def render(report: Report) -> str:
 
 
 def verdict(report: Report) -> tuple[bool, str, str]:
-    """Whether all is well, the report in a sentence, and the numbers behind it."""
+    """Returns whether all is well, the report in a sentence, and the numbers behind it."""
     name, count = report.subject.path.resolve().name, len(report.present)
     who = {4: "Four", 3: "Three", 2: "Two"}.get(count, "One" if count else "No")
     absent = f"; {_and([NAMES[one] for one in report.missing])} missing" if report.missing else ""
@@ -98,11 +98,11 @@ def _and(words: Sequence[str]) -> str:
 
 
 def facts(report: Report) -> dict[str, str]:
-    """What the model is."""
+    """Returns what the model is."""
     subject, config = report.subject, report.subject.config
     kinds = {"hugging-face": "Hugging Face folder", "canonical": "canonical checkpoint", "run": "run of rosettaformer train"}
     stacks = [f"{count} {name} layers" for name, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)) if count]
-    shape = "encoder and decoder" if len(stacks) == 2 else "encoder alone" if config.encoder_layers else "decoder alone"
+    shape = "encoder and decoder" if len(stacks) == 2 else "encoder-only" if config.encoder_layers else "decoder-only"
     heads = [name for name, there in (("classifier", config.classes), ("masked-language head", config.masked_language_head)) if there]
     sizes = [
         *stacks, f"width {config.model_width}", f"{config.heads} heads", f"feed-forward {config.feed_forward_width}",
@@ -124,14 +124,14 @@ def facts(report: Report) -> dict[str, str]:
 
 
 def _tables(tree: Sequence[OutputError], outputs: Sequence[OutputError]) -> Iterator[dict[str, Any]]:
-    """For each dtype its layers, and its components."""
+    """Yields for each dtype its layers, and its components."""
     for dtype in dict.fromkeys(place.dtype for place in outputs):
         rows = [place for place in outputs if place.dtype == dtype]
         yield {"dtype": dtype, "layers": rows, "components": [place for place in tree if place.dtype == dtype]}
 
 
 def _data(one: Attention) -> dict[str, Any]:
-    """What the page's script reads of one kind of attention."""
+    """Returns what the page's script reads for one kind of attention."""
     layers, heads, *_ = one.reference_lhts.shape
     differences, scales = {}, {}
     for name, found in one.found_lhts.items():
@@ -155,12 +155,12 @@ def _data(one: Attention) -> dict[str, Any]:
 
 
 def _largest(one: Attention, layer: int) -> list[float]:
-    """Of every head of a layer the largest difference of all implementations, in units of its noise."""
+    """Returns, for every head of a layer, the largest difference of all implementations, in units of its noise."""
     return [float(value) for value in np.max([one.units(name, layer) for name in one.found_lhts], axis=0)] if one.found_lhts else []
 
 
 def _bars(speed: Speed) -> list[dict[str, Any]]:
-    """What was timed: a group for each kind."""
+    """Returns the timings, in a group for each kind."""
     groups: dict[str, list[Timing]] = {}
     for timing in speed.timings:
         groups.setdefault(timing.what, []).append(timing)
@@ -172,6 +172,6 @@ def _bars(speed: Speed) -> list[dict[str, Any]]:
 
 
 def _memory(speed: Speed) -> list[Mapping[str, Any]]:
-    """Of every process what it held with its framework alone, and at its peak."""
+    """Returns, for every process, the memory it held with only its framework loaded, and at its peak."""
     longest = max((peak for peak in speed.peaks.values() if math.isfinite(peak)), default=1.0)
     return [{"name": name, "alone": speed.alone[name], "peak": peak, "longest": longest} for name, peak in speed.peaks.items()]

@@ -1,4 +1,4 @@
-"""Everything that a report says, and how it is found out."""
+"""Makes everything that a report says."""
 
 import datetime
 import os
@@ -51,7 +51,7 @@ class Options:
 
 @dataclass
 class Report:
-    """missing: implementations whose framework is not there, with the reason. What was not asked for is None."""
+    """missing: implementations whose framework is not available, with the reason. A section that was not requested is None."""
 
     subject: Subject
     options: Options
@@ -71,14 +71,14 @@ class Report:
 
     @property
     def conforms(self) -> bool:
-        """Whether nothing that was compared differs, and everything that was asked was answered."""
+        """Whether everything that was compared agrees, and everything that was asked was answered."""
         return (self.summary is None or self.summary.conforms) and not self.problems
 
 
 def make(
     subject: Subject, options: Options, progress: Progress = lambda text: None, result: Callable[[Result], None] = lambda result: None
 ) -> Report:
-    """Runs what the options ask for. progress is told what is being done, result every case of the matrix that is done."""
+    """Runs what the options ask for. progress is told what is being done, result is called with every finished case of the matrix."""
     report = Report(subject, options)
     _evaluate(report, progress)
     if "matrix" in options.sections and report.present:
@@ -91,7 +91,7 @@ def make(
 
 
 def _evaluate(report: Report, progress: Progress) -> None:
-    """Who is there; and what each layer gives."""
+    """Finds the available implementations; and compares each layer's output."""
     options = report.options
     progress(f"starting {', '.join(options.names)}")
     with opened(options.names, options.limit) as workers:
@@ -111,7 +111,7 @@ def _evaluate(report: Report, progress: Progress) -> None:
 def _matrix(report: Report, result: Callable[[Result], None]) -> Summary:
     cases = checkpoint_cases(report.subject.file, report.options.leave_out, report.options.ignore)
     names = {IMPLEMENTATIONS[name]: name for name in report.present}
-    quick = report.subject.count < LARGE  # what is small takes longer to compile than to run
+    quick = report.subject.count < LARGE  # small models take longer to compile than to run
     rows = runner.run(cases, [*names], report.options.dtypes, limit=report.options.limit, progress=result, quick_compile=quick)
     return Summary([_renamed(row, names[row.port]) for row in rows])
 
@@ -121,7 +121,7 @@ def _renamed(row: Result, name: str) -> Result:
 
 
 def _train(report: Report, progress: Progress) -> None:
-    """The curves, and then the timings: in the same processes, which have the model."""
+    """Trains for the curves, and then times: in the same processes, which hold the model."""
     options, subject = report.options, report.subject
     steps = options.steps if "training" in options.sections else 0
     plan = training.plan(subject, max(1, steps), options.seed)
@@ -151,7 +151,7 @@ def _problems(report: Report, found: dict[str, list[str]]) -> None:
 
 
 def _stamp(report: Report) -> dict[str, str]:
-    """The environment, by what each line is about."""
+    """Returns the lines on the environment, by their subjects."""
     where = environment(cores(), {})
     options = report.options
     return {
@@ -166,7 +166,7 @@ def _stamp(report: Report) -> dict[str, str]:
 
 
 def _load() -> str:
-    """How busy the machine is, which times tell of."""
+    """Returns how busy the machine is, which affects times."""
     try:
         return f"{os.getloadavg()[1]:.1f} processes wanted to run, on average over five minutes"
     except OSError:

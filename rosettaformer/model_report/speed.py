@@ -1,4 +1,4 @@
-"""Time and memory of the forward pass and the training step, in processes that are asked in turn."""
+"""Measures time and memory of the forward pass and the training step, in processes that are asked in turn."""
 
 import math
 import statistics
@@ -24,7 +24,7 @@ Progress = Callable[[str], None]
 
 @dataclass
 class Timing:
-    """One implementation in one mode. what: "forward pass" or "training step". status: timed; or wrong or error, as `message` says.
+    """One implementation in one mode. what: "forward pass" or "training step". status: timed; or wrong or error, explained by `message`.
 
     memory: MiB at the peak of a call, above what is held before it. difference: from NumPy, in units of its largest value.
     """
@@ -53,7 +53,7 @@ class Timing:
 
 @dataclass
 class Speed:
-    """alone, peaks: MiB of each process with its framework loaded, and at its peak. outputs: what the first row of each kind gave."""
+    """alone, peaks: MiB of each process with its framework loaded, and at its peak. outputs: the first row's output of each kind."""
 
     rounds: int
     threads: int
@@ -85,7 +85,7 @@ def _number(answer: Answer) -> float:
 
 
 def _table(result: Speed, what: str, asks: Mapping[str, Ask], rows: Callable[[Ask], Answer], bound: float, progress: Progress) -> None:
-    """Rows that are timed in turn, and forgotten."""
+    """Times rows in turn, then drops them."""
     made: list[tuple[Timing, Ask, int]] = []
     for name, ask in asks.items():
         kind, answer = rows(ask)
@@ -110,7 +110,7 @@ def _table(result: Speed, what: str, asks: Mapping[str, Ask], rows: Callable[[As
 
 
 def _asked(timing: Timing, answer: Answer) -> Any:
-    """What was answered; None if nothing was, for a reason that the timing then has."""
+    """Returns the answer; None if there is none, for the reason that is set in the timing."""
     kind, value = answer
     if kind == "answer":
         return value
@@ -119,7 +119,7 @@ def _asked(timing: Timing, answer: Answer) -> Any:
 
 
 def _compare(timing: Timing, reference: np.ndarray, output: np.ndarray, bound: float) -> None:
-    """A row that does not give what the first one gives is not timed."""
+    """Marks a row as wrong, which is then not timed, if its output differs from the first row's."""
     if output.shape != reference.shape:
         timing.status, timing.message = "wrong", f"shape {output.shape}, must be {reference.shape}"
         return
@@ -129,7 +129,7 @@ def _compare(timing: Timing, reference: np.ndarray, output: np.ndarray, bound: f
 
 
 def _time(made: list[tuple[Timing, Ask, int]], rounds: int, progress: Progress) -> None:
-    """One round after another, in each of them every row once."""
+    """Times every row once in each round, one round after another."""
     calls = {id(timing): _asked(timing, ask("calls", index)) for timing, ask, index in made if timing.status == "timed"}
     for number in range(rounds):
         progress(f"speed: round {number + 1} of {rounds}")

@@ -21,9 +21,9 @@ from ..training.translator import load_model
 
 __all__ = ["LONGEST", "RANDOM", "Subject", "open_subject"]
 
-LONGEST = 64  # tokens of a text that are read
-RANDOM = 24  # tokens where no text is given
-CELLS = 800_000  # attention weights that a page of some megabytes holds
+LONGEST = 64  # at most this many tokens of a text are read
+RANDOM = 24  # tokens if no text is given
+CELLS = 800_000  # attention weights that fit on a page of some megabytes
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
 Inputs = dict[str, Any]
@@ -33,9 +33,9 @@ Inputs = dict[str, Any]
 class Subject:
     """A model and one row of tokens.
 
-    file: what the cases are made of: the folder, or of a run the file of its newest model. inputs: see `reference_numpy.states`, without
-    those that are None. tokens: the texts of the tokens, by side. notes: what was limited or chosen. digests: SHA-256 by file name. log:
-    the entries of a run's log.
+    file: what the cases are made of: the folder, or the file of a run's newest model. inputs: see `reference_numpy.states`, without those
+    that are None. tokens: the texts of the tokens, by side. notes: what was limited or chosen. digests: SHA-256 by file name. log: the
+    entries of a run's log.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class Subject:
 
     @property
     def count(self) -> int:
-        """The number of parameters, what is tied counted once."""
+        """The number of parameters, tied ones counted once."""
         return sum(array.size for array in self.parameters.values())
 
     @property
@@ -63,8 +63,8 @@ class Subject:
 def open_subject(
     path: Path, text: str | None = None, pair: str | None = None, seed: int = 0, leave_out: Sequence[str] = (), ignore: Sequence[str] = ()
 ) -> Subject:
-    """The model of a canonical file, a folder of Hugging Face or a run of `rosettaformer train`, and the tokens of the texts: the first of
-    them where they are many, random ones of that seed where there is no text.
+    """Opens the model of a canonical file, a Hugging Face folder or a run of `rosettaformer train`, and the tokens of the texts: the first
+    ones if there are many, random ones of that seed if there is no text.
 
     Raises ValueError listing what is wrong, and on a text for a model without a tokenizer.
     """
@@ -128,7 +128,7 @@ def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str
 
 
 def _model(checkpoint: checkpoints.Checkpoint) -> tuple[TransformerConfig, Mapping[str, np.ndarray]]:
-    """The config, and the parameters laid out in their own order, so that nothing that looks at them copies them."""
+    """Returns the config, and the parameters as contiguous arrays, so that no reader copies them."""
     return checkpoint.config, {name: np.ascontiguousarray(array) for name, array in checkpoint.parameters.items()}
 
 
@@ -137,7 +137,7 @@ def _texts(text: str, pair: str | None) -> list[str]:
 
 
 def _with_random(subject: Subject, seed: int) -> Subject:
-    """Random ids on every side that the model reads, none of them the padding id."""
+    """Returns the subject with random ids on every side that the model reads, none of them the padding id."""
     config, rng = subject.config, np.random.default_rng(seed)
     length = min(RANDOM, config.max_positions or RANDOM)
     inputs: Inputs = {}
@@ -152,7 +152,7 @@ def _with_random(subject: Subject, seed: int) -> Subject:
 
 
 def _limited(subject: Subject) -> Subject:
-    """The first tokens alone, if they are more than a page can show; of a decoder no more than there are positions."""
+    """Returns the subject with only the first tokens if there are more than a page can show, or than the model has positions for."""
     config = subject.config
     layers = config.encoder_layers + config.decoder_layers * (2 if config.cross_attention else 1)
     most = min(LONGEST, int((CELLS / max(1, layers * config.heads)) ** 0.5), config.max_positions or LONGEST)
@@ -166,5 +166,5 @@ def _limited(subject: Subject) -> Subject:
 
 
 def _files(path: Path) -> list[Path]:
-    """The files with the weights."""
+    """Returns the files with the weights."""
     return [path] if path.is_file() else sorted(file for pattern in WEIGHTS for file in path.glob(pattern))

@@ -1,4 +1,4 @@
-"""A short training of four implementations on the same batches, beside the float64 reference."""
+"""Trains four implementations briefly on the same batches, beside the float64 reference."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ __all__ = ["RECIPE", "Curves", "Plan", "plan", "reference"]
 
 RECIPE = PAPER.replace(smoothing=0.0, warmup=100)
 RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
-FEW = 2  # orders of a large model, whose steps take the reference many seconds each
-ROWS = 4  # of a batch of random tokens
+FEW = 2  # orders of a large model, each step of which takes the reference many seconds
+ROWS = 4  # rows of a batch of random tokens
 CLASSES = 2  # of a fresh classifier
 
 Batch = tuple[np.ndarray | None, np.ndarray]
@@ -29,7 +29,7 @@ Batch = tuple[np.ndarray | None, np.ndarray]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained: config and float32 parameters, a recipe, and the batches: source and target of every step. notes: what is chosen."""
+    """What is trained: config and float32 parameters, a recipe, and the batches: source and target of every step. notes: choices made."""
 
     config: TransformerConfig
     values: Mapping[str, np.ndarray]
@@ -40,7 +40,7 @@ class Plan:
 
 @dataclass
 class Curves:
-    """losses, norms: by step the reference's, and what is allowed. found: (loss, gradient norm) of every step by implementation."""
+    """losses, norms: the reference's by step, and what is allowed. found: (loss, gradient norm) of every step by implementation."""
 
     losses: list[Expectation]
     norms: list[Expectation]
@@ -49,7 +49,7 @@ class Curves:
     notes: Sequence[str] = ()
 
     def units(self, name: str) -> list[tuple[float, float]]:
-        """How far every loss and norm of an implementation is from the reference's, in units of its noise."""
+        """Returns how far every loss and norm of an implementation is from the reference's, in units of its noise."""
         pairs = zip(self.found[name], self.losses, self.norms, strict=True)
         return [(_units(loss, one), _units(norm, two)) for (loss, norm), one, two in pairs]
 
@@ -59,7 +59,7 @@ def _units(value: float, expected: Expectation) -> float:
 
 
 def plan(subject: Subject, steps: int, seed: int) -> Plan:
-    """The training of the subject's model: on its text, every step the same batch, or on random tokens, every step others."""
+    """Returns the plan to train the model: on its text, the same batch at every step, or on random tokens, others at every step."""
     config, values, notes = _learner(subject, seed)
     config = config.replace(**dict.fromkeys(RATES, 0.0))
     rng = np.random.default_rng([seed, 1])
@@ -76,7 +76,7 @@ def plan(subject: Subject, steps: int, seed: int) -> Plan:
 
 
 def _learner(subject: Subject, seed: int) -> tuple[TransformerConfig, dict[str, np.ndarray], list[str]]:
-    """The config and parameters of what has a loss; of an encoder that has none a fresh classifier on it."""
+    """Returns config, parameters and notes of a model with a loss; an encoder without one is given a fresh classifier."""
     config, notes = subject.config, []
     if not config.decoder_layers and (not config.classes or config.masked_language_head):
         notes.append(
@@ -105,7 +105,7 @@ def _batch(config: TransformerConfig, ids: Mapping[str, np.ndarray], rng: np.ran
 
 
 def reference(plan: Plan, progress: Callable[[str], None]) -> Curves:
-    """The reference's run in float64, and what its runs in float32 in other summation orders make of it, one after the other."""
+    """Runs the reference in float64, then in float32 in other summation orders, in turn; returns its curves and their noise."""
     size = sum(array.size for array in plan.values.values())
     orders = [*ORDERS.values()][:FEW] if size >= LARGE else [*ORDERS.values(), *map(shuffled, range(SHUFFLES))]
     wide = dataclasses.replace(plan, values={name: array.astype(np.float64) for name, array in plan.values.items()})

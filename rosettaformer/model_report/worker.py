@@ -1,6 +1,6 @@
 """The process of one implementation that trains and is timed: `python -m rosettaformer.model_report.worker NAME`.
 
-It takes (method, *arguments) and gives pairs (kind, answer), as the process of the benchmark's rows does; the methods are those of
+It takes (method, *arguments) and returns pairs (kind, answer), as the process of the benchmark's rows does; the methods are those of
 `Server`.
 """
 
@@ -27,13 +27,13 @@ from ..training import backends
 
 __all__ = ["MODES", "Server", "gradient_norm"]
 
-# how a training step runs where it is used: a framework whose eager step is not for use has none
+# how a training step runs in use: a framework whose eager step is not for use has none
 MODES = {"numpy": ("eager",), "torch": ("eager", "compiled"), "tf": ("compiled",), "jax": ("compiled",)}
 MIB = 1024
 
 
 class Server(worker.Server):
-    """Answers for the model that it is given: what training it gives, and the rows of the benchmark's server for passes and steps."""
+    """Answers for the model that it is given: its training curve, and the rows of the benchmark's server for passes and steps."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -42,13 +42,13 @@ class Server(worker.Server):
         self._alone, self._peak = resident("VmRSS"), 0.0
 
     def alone(self) -> float:
-        """MiB of the process before it was given a model."""
+        """Returns MiB of the process before it was given a model."""
         return self._alone
 
     def curve(
         self, config: Mapping[str, Any], values: Mapping[str, np.ndarray], recipe: Mapping[str, Any], batches: Sequence[tuple[Any, Any]]
     ) -> list[tuple[float, float]]:
-        """The loss before every step on these batches, and the norm of its gradient."""
+        """Returns the loss before every step on these batches, and the norm of its gradient."""
         given = TransformerConfig.from_dict(config), Recipe(**recipe), dict(values)
         made = self._trainer(*given, seed=0, device="cpu", compiled=MODES[self._name][0] == "compiled")
         return trained(made, given[1], batches)
@@ -56,7 +56,7 @@ class Server(worker.Server):
     def passes(
         self, component: str, config: Mapping[str, Any], values: Mapping[str, np.ndarray], inputs: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """The rows of the forward pass of a component."""
+        """Returns the rows of the forward pass of a component."""
         case = Case("report", component, TransformerConfig.from_dict(config), inputs, values, dtype="float32")
         if self._port is None:
             return self._about([Row(self._name, "eager", start=lambda: functools.partial(components.answer, case), read=_read)])
@@ -68,7 +68,7 @@ class Server(worker.Server):
     def training(
         self, config: Mapping[str, Any], values: Mapping[str, np.ndarray], recipe: Mapping[str, Any], batch: tuple[Any, Any], mode: str
     ) -> list[dict[str, Any]]:
-        """The row of the training step in that mode, if it has one."""
+        """Returns the row of the training step in that mode, if it has one."""
         given = TransformerConfig.from_dict(config), Recipe(**recipe), dict(values)
 
         def start() -> Callable[[], float]:
@@ -79,11 +79,11 @@ class Server(worker.Server):
         return self._about(rows)
 
     def memory(self, index: int) -> float | None:
-        self._peak = max(self._peak, resident("VmHWM"))  # which begins anew there
+        self._peak = max(self._peak, resident("VmHWM"))  # the peak is reset there
         return super().memory(index)
 
     def peak(self) -> float:
-        """MiB of the process at its peak; NaN where the system does not say."""
+        """Returns MiB of the process at its peak; NaN if the system does not say."""
         return max(self._peak, resident("VmHWM"))
 
     def drop(self) -> None:
@@ -98,7 +98,9 @@ class Server(worker.Server):
 
 
 def trained(trainer: Any, recipe: Recipe, batches: Sequence[tuple[Any, Any]]) -> list[tuple[float, float]]:
-    """Loss and gradient norm of every step. `m_t = b m_(t-1) + (1 - b) g_t` is Adam's first moment, which gives the gradient back."""
+    """Returns loss and gradient norm of every step. `m_t = b m_(t-1) + (1 - b) g_t` is Adam's first moment, from which the gradient
+    follows.
+    """
     found, before = [], _moments(trainer.state())
     for batch in batches:
         loss = float(trainer.train_step(*batch))
@@ -109,7 +111,7 @@ def trained(trainer: Any, recipe: Recipe, batches: Sequence[tuple[Any, Any]]) ->
 
 
 def gradient_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], beta_1: float) -> float:
-    """The norm of the gradient that took the first moments from one to the other, in float64."""
+    """Returns the norm of the gradient that changed the first moments from before to after, in float64."""
     parts = ((after[name].astype(np.float64) - beta_1 * before[name]) / (1 - beta_1) for name in after)
     return float(np.sqrt(sum(float(np.vdot(part, part)) for part in parts)))
 
@@ -123,7 +125,7 @@ def _read(result: Any) -> Mapping[str, np.ndarray]:
 
 
 def resident(name: str) -> float:
-    """MiB that the system counts under that name, such as VmRSS; NaN where it does not."""
+    """Returns MiB that the system counts under that name, such as VmRSS; NaN if it does not."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The four implementations as processes that answer."""
+"""Runs the four implementations as processes that answer."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,13 +15,13 @@ Ask = Callable[..., Answer]
 
 # name -> what the judge loads as a port
 IMPLEMENTATIONS = {"numpy": "rosettaformer.model_report.plain", "torch": "torch", "tf": "tf", "jax": "jax"}
-# name -> what it is called on the page
+# name -> title on the page
 NAMES = {"numpy": "NumPy", "torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX"}
 
 
 @contextlib.contextmanager
 def opened(names: Sequence[str], limit: float) -> Iterator[dict[str, Worker]]:
-    """The processes of these implementations, which are ended after the block; a greeting says which of them cannot be asked."""
+    """Starts the processes of these implementations, and ends them after the block; a greeting says which of them cannot be asked."""
     threads = max(1, cores() // max(1, len(names)))
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(max(1, len(names))) as pool:
         started = pool.map(lambda name: runner.open_worker(IMPLEMENTATIONS[name], threads, limit), names)
@@ -32,7 +32,7 @@ def opened(names: Sequence[str], limit: float) -> Iterator[dict[str, Worker]]:
 def together(
     workers: Mapping[str, Any], question: Callable[[Any], Answer], in_turn: bool = False
 ) -> Iterator[Callable[[], dict[str, Answer]]]:
-    """Puts the question to all of them at once, or in turn; what the block is given waits for their answers, by name."""
+    """Asks all of them the question at once, or in turn; yields a function that waits for their answers, and returns them by name."""
     with ThreadPoolExecutor(1 if in_turn else max(1, len(workers))) as pool:
         asked = {name: pool.submit(question, worker) for name, worker in workers.items()}
         yield lambda: {name: one.result() for name, one in asked.items()}
@@ -40,7 +40,9 @@ def together(
 
 @contextlib.contextmanager
 def trainees(names: Sequence[str], threads: int, limit: float) -> Iterator[dict[str, Ask]]:
-    """How the processes that train and are timed are asked, by name, each with so many threads; one that could not start says so itself."""
+    """Starts the processes that train and are timed, with that many threads each; yields functions that ask them, by name. For one that
+    could not start every answer is the reason.
+    """
     with contextlib.ExitStack() as stack:
         started = {}
         for name in names:

@@ -1,4 +1,4 @@
-"""`new-port --from`: the port of a user's class, proposed from its constructor, its parameters and its arguments."""
+"""`new-port --from`: proposes the port of a user's class from its constructor, its parameters and its arguments."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ __all__ = ["Proposal", "propose"]
 
 @dataclass(frozen=True)
 class Proposal:
-    """A port's file: its text, what is left to be decided, and sentences about it."""
+    """A port's file: its text, what is left to be decided, and remarks about it."""
 
     component: str
     text: str
@@ -30,11 +30,11 @@ class Proposal:
 
 
 def propose(source: str, file: str, component: str = "", framework: str = "", given: Mapping[str, str] | None = None) -> Proposal:
-    """The port of `my_model.py:Model`, to be written into `file`.
+    """Returns the port of `my_model.py:Model`, to be written into `file`.
 
-    component: what it is of the reference; found by its parameters where it is not given. framework: what it must be of. given: constructor
+    component: its counterpart in the reference; found by its parameters if not given. framework: the required one. given: constructor
     arguments by name.
-    Raises ValueError if it cannot be loaded or built, is no module of a framework, or is no component that is known here.
+    Raises ValueError if it cannot be loaded or built, is not a module of a framework, or is not a known component.
     """
     if component:
         known("component", [component], INPUTS)
@@ -49,7 +49,7 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
         raise
     except TooLong as error:
         raise ValueError(f"no port of {source} can be proposed: {error}") from error
-    except BaseException as error:  # whatever the user's code raises, and what nobody has thought of
+    except BaseException as error:  # whatever else the user's code raises
         raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
     left = [*problems.values(), *(f"{leaf.path} of shape {leaf.shape} has no counterpart" for leaf in draft.match.rest)]
     left += [f"the argument {name} has no counterpart" for name in draft.call.unknown]
@@ -57,7 +57,7 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
 
 
 def _notes(draft: Draft) -> Iterator[str]:
-    """What is to be said of a proposal that leaves nothing open, too."""
+    """Yields the remarks about a proposal, even one that leaves nothing open."""
     if draft.refused:
         yield f"proposed in {', '.join(draft.dtypes)} alone; in float64: {draft.refused}"
     if draft.form:
@@ -67,7 +67,7 @@ def _notes(draft: Draft) -> Iterator[str]:
 
 
 def _open(draft: Draft) -> dict[str, str]:
-    """What is missing or undecided, by name: in words, with the candidates."""
+    """Returns what is missing or undecided, by name: in words, with the candidates."""
     found = {"failure": f"the module does not run: {draft.failure}"} if draft.failure else {}
     found |= {f"missing {name}": f"the module has no {name}" for name in draft.missing}
     doubted = [one for one in draft.choices if one.name in draft.undecided and not (one.read and draft.settings.get(one.name, 0) == 0)]
@@ -78,7 +78,7 @@ def _open(draft: Draft) -> dict[str, str]:
 
 
 def _either(value: Any) -> tuple[Any, ...]:
-    """A field's value, and the other that it may have."""
+    """Returns a field's value, and the others that it may have."""
     return (value, not value) if isinstance(value, bool) else (value, *(other for other in POSITIONS if other != value))
 
 

@@ -1,11 +1,11 @@
-"""What an argument of a constructor means: which field of the config, or what else a module needs to be built."""
+"""The meaning of a constructor's argument: a config field, or what else a module needs to be built."""
 
 from collections.abc import Iterable
 from typing import Any
 
 __all__ = ["CONFIGURATIONS", "expression", "is_wanted", "meaning_of"]
 
-# what an argument may be called, without underscores -> what it is, the likeliest first
+# meaning -> possible names of its argument, without underscores, the likeliest first
 _FIELDS = {
     "model_width": """
         dmodel modeldim modelsize modelwidth dim nembd nemb embed embeddim embeddingdim embsize embdim embedsize embeddingsize
@@ -81,11 +81,11 @@ _FIELDS = {
     "random": "rngs",
     "dtype": "paramdtype",
 }
-_EITHER = ("hiddendim", "hiddim", "hidden", "dhid", "nhid")  # the model width, unless another argument is it
+_EITHER = ("hiddendim", "hiddim", "hidden", "dhid", "nhid")  # the model width, unless another argument is the model width
 _WIDTHS = ("keysize", "valuesize")  # beside `query_size` they are widths of inputs
-_ALSO = {"hiddensize": "feed_forward_width", "vocabsize": "target_vocabulary"}  # where the first is taken
+_ALSO = {"hiddensize": "feed_forward_width", "vocabsize": "target_vocabulary"}  # if another argument has the first meaning
 _MEANINGS = {name: meaning for meaning, names in _FIELDS.items() for name in names.split()}
-# what is passed where it is no field of the config
+# what is passed for a meaning that is not a config field
 _TEXTS = {
     "rate": "0.0",
     "norm_first": 'config.norm_placement == "pre"',
@@ -97,22 +97,22 @@ _TEXTS = {
     "device": '"cpu"',
     "special_id": "1",
 }
-CONFIGURATIONS = ("config", "cfg", "args", "hparams", "conf", "configuration")  # names of an argument that has all the others
-_WANTED = ("rate", "batch_first", "norm_first", "bias", "padding_id", "epsilon", "dtype")  # passed though they have a default
+CONFIGURATIONS = ("config", "cfg", "args", "hparams", "conf", "configuration")  # names of an argument that holds all others
+_WANTED = ("rate", "batch_first", "norm_first", "bias", "padding_id", "epsilon", "dtype")  # passed although they have a default
 
 
 def expression(meaning: str) -> str:
-    """What is passed for an argument of that meaning."""
+    """Returns what is passed for an argument of that meaning."""
     return _TEXTS.get(meaning, f"config.{meaning}")
 
 
 def is_wanted(meaning: str, default: Any) -> bool:
-    """Whether an argument is passed that has a default: what is a size or a choice of the config; a size that is derived stays so."""
+    """Whether an argument that has a default is passed: if it is a size or a choice of the config; a size that is derived is not passed."""
     return meaning in _WANTED or (isinstance(default, int) and not isinstance(default, bool))
 
 
 def meaning_of(name: str, among: Iterable[str]) -> str:
-    """What the argument is, seen beside the others; empty if it is not known."""
+    """Returns the meaning of the argument, given the others; empty if it is unknown."""
     plain, others = _plain(name), {_plain(one) for one in among}
     of_tokens = {"inputdim"} & others if "outputdim" in others else set()
     if plain in of_tokens:

@@ -1,4 +1,4 @@
-"""Says which input of a component each argument of a module's call is: `call` of the port."""
+"""Says which input of a component each argument of a module's call takes: `call` of the port."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -17,32 +17,32 @@ _OPTIONS = {
     "causal": "causal", "is_causal": "causal", "use_causal_mask": "causal", "return_weights": "return_weights",
     "return_attention": "return_weights",
 }  # fmt: skip
-_LENGTHS = {"lens", "lengths", "length", "len"}  # words of an argument that is told how many keys of a row are real
+_LENGTHS = {"lens", "lengths", "length", "len"}  # words of an argument that takes the number of real keys of a row
 
 
 @dataclass
 class Call:
-    """A module's arguments: what each is given, as text; where it is open, the candidates, the likeliest first."""
+    """A module's arguments: what each is given, as text; for an open one the candidates, the likeliest first."""
 
     given: dict[str, str] = field(default_factory=dict)
     masks: dict[str, list[str]] = field(default_factory=dict)
-    filled: dict[str, list[str]] = field(default_factory=dict)  # the same for a module that needs a mask where a case has none
-    sides: dict[str, str] = field(default_factory=dict)  # mask argument -> "source" (of the keys that are given) or "target" (of its own)
+    filled: dict[str, list[str]] = field(default_factory=dict)  # the same for a module that needs a mask even if a case has none
+    sides: dict[str, str] = field(default_factory=dict)  # mask argument -> "source" (of the given keys) or "target" (of its own)
     unknown: list[str] = field(default_factory=list)
     by_row: bool = False  # whether the module takes one row without a batch axis
 
     @property
     def component_masks(self) -> list[str]:
-        """The arguments that are given a mask, or None."""
+        """The arguments that take a mask, or None."""
         return [name for name in self.sides if "mask" in name.lower()]
 
     @property
     def component_lengths(self) -> list[str]:
-        """The arguments that are given a number for each row, or None."""
+        """The arguments that take a number for each row, or None."""
         return [name for name in self.sides if _is_length(name)]
 
     def text(self, choice: Mapping[str, int], filled: bool = False) -> dict[str, str]:
-        """The arguments with one of the candidates for each mask."""
+        """Returns the arguments with one of the candidates for each mask."""
         masks = self.masks | (self.filled if filled else {})
         chosen = {name: found[choice.get(name, 0)] for name, found in masks.items()}
         return self.given | ({"for": '"b"'} if self.by_row else {}) | {name: text for name, text in chosen.items() if text}
@@ -56,10 +56,10 @@ def called(
     crossed: bool = False,
     by_row: bool = False,
 ) -> Call:
-    """What each argument of a module that stands for the component is given.
+    """Returns what each argument of the component's module is given.
 
-    decoder_only: the model or the layer is a decoder without an encoder. crossed: its only mask hides parts of the
-    encoder's output. by_row: it takes one row without a batch axis.
+    decoder_only: the model or the layer is a decoder without an encoder. crossed: its only mask hides parts of the encoder's output.
+    by_row: it takes one row without a batch axis.
     """
     data, masks = INPUTS[component]
     masks = masks[::-1] if crossed else masks
@@ -96,9 +96,9 @@ def called(
             call.filled.pop(name, None)
             if arguments[name].default is inspect.Parameter.empty:
                 call.given[name] = "lambda inputs: None"
-    if component == "positional_encoding":  # which adds to vectors, or looks at how many tokens there are
+    if component == "positional_encoding":  # adds to vectors, or reads only how many tokens there are
         for name in [one for one, text in call.given.items() if text == f'"{data[0]}"']:
-            of_ids = 'lambda inputs: inputs["zeros_btd"][..., 0]'  # whose length it looks at
+            of_ids = 'lambda inputs: inputs["zeros_btd"][..., 0]'  # reads only its length
             call.masks[name], call.sides[name] = [call.given.pop(name), '"position_bt"', of_ids], "source"
     return call
 
@@ -108,7 +108,7 @@ def _is_length(name: str) -> bool:
 
 
 def _give(call: Call, component: str, data: Sequence[str], arguments: Sequence[tuple[str, bool]]) -> None:
-    """The inputs by the names of arguments, and by their order where these do not say it."""
+    """Assigns the inputs by the names of arguments, and by their order if the names do not tell."""
     if not any(is_needed for _, is_needed in arguments):
         arguments = [(name, index == 0) for index, (name, _) in enumerate(arguments)]
     needed = [name for name, is_needed in arguments if is_needed]
@@ -144,7 +144,7 @@ def _give(call: Call, component: str, data: Sequence[str], arguments: Sequence[t
 
 
 def _named(component: str, name: str, wanted: Sequence[str]) -> str:
-    """The input that an argument's name means; empty if it says none."""
+    """Returns the input that an argument's name means; empty if it means none."""
     if name in wanted:
         return name
     words, role = set(tokens(name)), role_of(name)

@@ -5,7 +5,7 @@ from .vocabulary import CROSS
 
 __all__ = ["INPUTS", "OF_ITSELF", "OF_MEMORY", "OTHER_DIVISION", "has_norms", "is_fed_forward", "is_model"]
 
-# component -> what it computes with, and its masks, in the order of usual arguments
+# component -> its inputs, and its masks, in the usual order of arguments
 INPUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "layer_norm": (("x_btd",), ()),
     "feed_forward": (("x_btd",), ()),
@@ -30,20 +30,20 @@ OF_MEMORY = CROSS - {"multihead"} | {"e", "encoding", "kv", "hidden"}
 
 
 OTHER_DIVISION = '"Another division of the model"'  # the section of docs/ports.md
-# what takes queries and memory -> the same of one sequence
+# component of queries and memory -> the same with one sequence
 OF_ITSELF = {"multi_head_attention": "self_attention", "cross_attention_sublayer": "self_attention_sublayer"}
 
 
 def is_model(component: str) -> bool:
-    """Whether it is a whole model, or a half of one: from token ids."""
+    """Whether the component is a whole model, or half of one: whether it takes token ids."""
     return component in ("token_encoder", "token_decoder") or model_of(component) == "transformer"
 
 
 def has_norms(component: str) -> bool:
-    """Whether there are norms within it."""
+    """Whether it contains norms."""
     return component.endswith(("_layer", "_sublayer", "encoder", "decoder")) or is_model(component)
 
 
 def is_fed_forward(component: str) -> bool:
-    """Whether there is a feed-forward network within it."""
+    """Whether it contains a feed-forward network."""
     return component.startswith("feed_forward") or (has_norms(component) and "attention" not in component)

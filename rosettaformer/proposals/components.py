@@ -1,4 +1,4 @@
-"""Which component a module is, by its parameters: the first all of whose canonical names they have."""
+"""Finds the component of a module by its parameters: the first whose canonical names they all have."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _SMALL = (
 
 
 def component_of(leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
-    """What the parameters are of. Raises ValueError if they are of no component."""
+    """Returns the component of the parameters. Raises ValueError if there is none."""
     if not leaves:
         raise ValueError("a module without parameters must be named with --component, such as positional_encoding")
     vocabulary = {sizes["source_vocabulary"], sizes["target_vocabulary"]}
@@ -49,7 +49,9 @@ def _as(component: str, leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> Mat
 
 
 def _share(component: str, found: Match, sizes: Mapping[str, Any]) -> float:
-    """The share of the component's canonical names that have a tensor; 0 if a name has several, or a decoder layer does not cross."""
+    """Returns the share of the component's canonical names that have a tensor; 0 if a name has several, or a decoder layer has no
+    cross-attention.
+    """
     names = list(named_rows(found.root))
     if len(set(names)) < len(names) or (component == "decoder_layer" and not crosses(found.root)):
         return 0.0
@@ -60,11 +62,11 @@ def _share(component: str, found: Match, sizes: Mapping[str, Any]) -> float:
 
 def _model(leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
     shown = _as("transformer", leaves, sizes).shown
-    if "encoder_layers" not in shown:  # its layers attend to what an encoder gives, and there is none
+    if "encoder_layers" not in shown:  # its layers have cross-attention, and there is no encoder
         return "token_decoder"
     return str(shown["model"]) or "token_encoder"
 
 
 def crosses(part: Any) -> bool:
-    """Whether a layer, or one in it, attends to an encoder's output."""
+    """Whether a layer, or one inside it, has cross-attention."""
     return any(child.path == "cross_attention" or crosses(child) for child in part.parts)

@@ -1,4 +1,4 @@
-"""Building a user's module at small sizes: which argument of its constructor is which field of the config."""
+"""Builds a user's module at small sizes: which argument of its constructor is which field of the config."""
 
 import ast
 import contextlib
@@ -23,8 +23,8 @@ __all__ = ["Construction", "plan"]
 class Construction:
     """How a module is built.
 
-    meanings: what each argument that is passed stands for. text: the expression. make: gives the module of a config. imports: lines that
-    the expression needs.
+    meanings: of each argument that is passed. text: the expression. make: builds the module of a config. imports: lines that the expression
+    needs.
     """
 
     meanings: Mapping[str, str]
@@ -37,7 +37,7 @@ class Construction:
         return set(self.meanings.values())
 
     def replaced(self, **texts: str) -> "Construction":
-        """The same with other expressions in place of fields of the config: `encoder_layers="config.decoder_layers"`."""
+        """Returns the same with other expressions in place of config fields: `encoder_layers="config.decoder_layers"`."""
         text = self.text
         for name, other in texts.items():
             text = re.sub(rf"\bconfig\.{name}\b", other, text)
@@ -46,7 +46,7 @@ class Construction:
 
 @dataclass
 class _Arguments:
-    """The arguments of one call, as expressions; and what is not known."""
+    """The arguments of one call, as expressions; and the unknown ones."""
 
     texts: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, str] = field(default_factory=dict)
@@ -54,11 +54,11 @@ class _Arguments:
 
 
 def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping[str, str]) -> Construction:
-    """How `make`, of that name in its module, is called so that it builds the module of a config.
+    """Returns how `make`, of that name in its module, is called to build the module of a config.
 
-    given: arguments by name, as a Python value or `config.FIELD`. A configuration object is made of the fields of its class, where the
-    module has one, and otherwise of those that the constructor reads. Raises ValueError if an argument without a default has no
-    counterpart, with how to give it.
+    given: arguments by name, as a Python value or `config.FIELD`. A configuration object has the fields of its class, if the module defines
+    one, otherwise those that the constructor reads. Raises ValueError if an argument without a default has no counterpart, with how to give
+    it.
     """
     for argument, text in given.items():
         _require_value(argument, text)
@@ -89,7 +89,7 @@ def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping
 
 
 def _signature(make: Callable[..., Any], name: str) -> inspect.Signature:
-    """Returns the arguments that a function or the constructor of a class declares, which a metaclass may hide."""
+    """Returns the arguments that a function or the constructor of a class declares, even if a metaclass hides them."""
     try:
         if inspect.isclass(make) and inspect.isfunction(make.__init__):
             return inspect.signature(functools.partial(make.__init__, None))
@@ -112,7 +112,7 @@ def _matched(signature: inspect.Signature, given: Mapping[str, str]) -> _Argumen
             found.meanings[name] = meaning
         elif needed:
             found.unknown.append(name)
-    if any(argument.kind == argument.VAR_KEYWORD for argument in signature.parameters.values()):  # which takes any other
+    if any(argument.kind == argument.VAR_KEYWORD for argument in signature.parameters.values()):  # takes any other argument
         others = {name: text for name, text in given.items() if name not in found.texts}
         found.texts |= others
         found.meanings |= {name: text.removeprefix("config.") for name, text in others.items()}
@@ -122,7 +122,7 @@ def _matched(signature: inspect.Signature, given: Mapping[str, str]) -> _Argumen
 def _configuration(
     make: Any, argument: str, annotation: Any, module: ModuleType, given: Mapping[str, str]
 ) -> tuple[str, str, dict[str, str]]:
-    """The expression of a configuration object, the line that imports its class, if any, and what its fields mean."""
+    """Returns the expression of a configuration object, the line that imports its class, if any, and the meanings of its fields."""
     reader = _Reader(given)
     with contextlib.suppress(*FAILURES), limited(f"{getattr(make, '__name__', 'it')}({argument}=...)"):  # what it reads counts
         make(**{argument: reader})
@@ -147,7 +147,7 @@ def _configuration(
 
 
 def _require_known(reader: "_Reader", make: Any, argument: str) -> None:
-    """Raises ValueError if something is read whose meaning is not known."""
+    """Raises ValueError if something is read whose meaning is unknown."""
     if reader.unknown:
         raise ValueError(
             f"{getattr(make, '__name__', 'it')} cannot be built: what {argument}.{reader.unknown[0]} means is not known; give it as "
@@ -156,7 +156,7 @@ def _require_known(reader: "_Reader", make: Any, argument: str) -> None:
 
 
 class _Reader:
-    """Stands for a configuration object, and notes what is read of it, and whether by keys, as from a mapping."""
+    """Stands in for a configuration object; records what is read of it, and whether by keys, as from a mapping."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given, self.texts, self.meanings, self.unknown = given, {}, {}, []  # type: ignore[var-annotated]
@@ -172,12 +172,12 @@ class _Reader:
     def __contains__(self, name: str) -> bool:
         self.is_mapping = True
         known = name in self.given or bool(meaning_of(name, ()))
-        if known:  # what is said to be there is there
+        if known:  # a name that is said to exist must then exist
             self.__getattr__(name)
         return known
 
     def get(self, name: str, default: Any = None) -> Any:
-        """What is read; of what is not known the default."""
+        """Returns the value that is read; the default if its meaning is unknown."""
         self.is_mapping = True
         if name not in self:
             return default
@@ -197,7 +197,7 @@ class _Reader:
 
 
 def _require_value(argument: str, text: str) -> None:
-    """Raises ValueError unless the text is a Python value or a field of the config, which is all that is evaluated."""
+    """Raises ValueError unless the text is a Python value or a field of the config: nothing else is evaluated."""
     try:
         ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -212,7 +212,7 @@ def _namespace(imports: list[str]) -> dict[str, Any]:
 
 
 def _evaluated(text: str, names: dict[str, Any]) -> Any:
-    """The module. Raises ValueError if the user's constructor does."""
+    """Returns the module. Raises ValueError if the user's constructor fails."""
     try:
         with limited(text):
             return eval(text, names)

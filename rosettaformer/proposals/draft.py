@@ -1,4 +1,4 @@
-"""A proposal in the making: what is known of a module, what is open, and the text of the port that a choice for all of it gives."""
+"""A proposal in the making: what is known about a module, what is open, and the text of the port for given choices."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -23,12 +23,12 @@ Settings = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Choice:
-    """What is open: its name, its values as they are written, the likeliest first; and which parts of a model show it."""
+    """An open choice: its name, its values as they are written, the likeliest first; and which parts of a model show it."""
 
     name: str
     values: tuple[Any, ...]
     shows_in: str  # one of `trying.GROUPS`
-    read: bool = False  # whether the first value stands in the module, so that no other is likely where no case tells them apart
+    read: bool = False  # whether the first value was read from the module, so that no other is likely if no case tells them apart
 
     @property
     def of_config(self) -> bool:
@@ -42,16 +42,16 @@ class Choice:
 
 @dataclass
 class Draft:
-    """What is known of a module.
+    """What is known about a module.
 
-    sizes: at which it was built. decoder_only: a decoder without an encoder. rows: of its tables of positions; 0 if it has none. fixed:
-    the config fields that it fixes; shown: the fields that are guessed from its tensors. missing: the canonical parameters for which no
-    tensor was found, with their axes. output: what is made of what it returns, such as `output[0]`. choices: what is open; `settings` which
-    value of each is taken, `tried` those that were decided by trying, in words, `nearest` those whose values are only the nearest,
-    `undecided` the others, each with what is to be said of it. form: what of the logits it gives. deviation: of the module's norms from the
-    reference's, where they have a known one. verified: whether the norms and tables around the layers give the reference's numbers. filled:
-    whether it needs a mask where a case has none. dtypes: those in which it runs; refused: why not in float64. failure: why it does not run
-    at all. gives_vectors: whether it gives its last layer's vectors in place of logits.
+    sizes: at which it was built. decoder_only: a decoder without an encoder. rows: of its tables of positions; 0 if it has none. fixed: the
+    config fields that it fixes; shown: the fields that are guessed from its tensors. missing: the canonical parameters without a tensor,
+    with their axes. output: the expression for its output, such as `output[0]`. choices: what is open; `settings` the index of each one's
+    value, `tried` those decided by trying, in words, `nearest` those with values that are only the nearest, `undecided` the others, each
+    with a remark. form: the form in which it returns the logits. deviation: of the module's norms from the reference's, if it is a known
+    one. verified: whether the norms and tables around the layers give the reference's numbers. filled: whether it needs a mask even if a
+    case has none. dtypes: those in which it runs; refused: why not in float64. failure: why it does not run at all. gives_vectors: whether
+    it returns its last layer's vectors instead of logits.
     """
 
     source: Source
@@ -90,7 +90,7 @@ class Draft:
         return choice.values[(self.settings if settings is None else settings).get(choice.name, 0)]
 
     def config(self, settings: Settings) -> dict[str, Any]:
-        """The config fields that the port fixes, by these settings."""
+        """Returns the config fields that the port fixes, by these settings."""
         found = self.fixed | {choice.name: self.value(choice, settings) for choice in self.choices if choice.name in _FIELDS}
         if self.places_norms:
             found["embedding_norm"] = not found["final_norm"]
@@ -100,7 +100,7 @@ class Draft:
 
     @property
     def places_norms(self) -> bool:
-        """Whether it is open if the norms beside the layers stand before or after them."""
+        """Whether it is open if the norms beside the layers come before or after them."""
         return any(choice.name == "final_norm" for choice in self.choices)
 
     @property
@@ -115,23 +115,23 @@ class Draft:
 
     @property
     def spare_rows(self) -> int:
-        """How many rows a table of positions has beside those that the constructor is asked for."""
+        """How many more rows a table of positions has than the constructor is asked for."""
         return self.rows - self.sizes["max_positions"] if self.sized else 0
 
     def built(self, settings: Settings) -> str:
-        """The expression that builds the module, by these settings."""
-        text = str(self.sizes["max_positions"])  # of a buffer, if no table has that length
+        """Returns the expression that builds the module, by these settings."""
+        text = str(self.sizes["max_positions"])  # the length of a buffer, if no table has that length
         if self.sized:
             more = self.config(settings)["position_offset"] - self.spare_rows
             text = f"config.max_positions {'+' if more > 0 else '-'} {abs(more)}" if more else "config.max_positions"
         return self.construction.replaced(max_positions=text).text
 
     def free(self) -> dict[str, Any]:
-        """Sizes that a case need not have, and that the constructor takes."""
+        """Returns the sizes that a case need not have, and that the constructor takes."""
         return {name: self.sizes[name] for name in ("segments", "classes") if name in self.construction.fields and name in self.sizes}
 
     def root(self, settings: Settings) -> Part:
-        """The parts, their names and axes by these settings."""
+        """Returns the parts, their names and axes by these settings."""
         root = chosen(self.match.root, {choice.name: self.value(choice, settings) for choice in self.choices})
         return _placed(root, self.config(settings)["final_norm"]) if self.places_norms else root
 
@@ -140,7 +140,7 @@ _FIELDS = TransformerConfig.__dataclass_fields__
 
 
 def chosen(part: Part, values: Mapping[str, Any]) -> Part:
-    """The part with one layout for each row, and with what was told apart only by order in the order that the values say."""
+    """Returns the part with one layout for each row, and with parts that only their order told apart in the order of the values."""
     index = values.get(f"axes of {part.component}", 0)
     rows = [dataclasses.replace(row, axes=(row.axes[min(index, len(row.axes) - 1)],)) for row in part.rows]
     order = values.get(f"order of {part.component}", ())
@@ -155,7 +155,7 @@ def chosen(part: Part, values: Mapping[str, Any]) -> Part:
     return dataclasses.replace(part, rows=rows, parts=[chosen(child, values) for child in parts])
 
 
-_EMBEDDED = {"source_embedding_norm": "encoder", "target_embedding_norm": "decoder"}  # what stands before which stack
+_EMBEDDED = {"source_embedding_norm": "encoder", "target_embedding_norm": "decoder"}  # the norm before a stack -> the stack
 
 
 def _placed(root: Part, final: bool) -> Part:
@@ -173,7 +173,7 @@ def _placed(root: Part, final: bool) -> Part:
 
 
 def _exchanged(rows: list[Row], order: tuple[tuple[str, str], ...]) -> list[Row]:
-    """Rows whose roles have the tensors of other roles: (role, the role whose tensor it has)."""
+    """Returns the rows with tensors exchanged between roles: (role, the role whose tensor it has)."""
     by_name = {row.name: row for row in rows}
     result = []
     for row in rows:
@@ -185,7 +185,7 @@ def _exchanged(rows: list[Row], order: tuple[tuple[str, str], ...]) -> list[Row]
 
 
 def _relettered(axes: str, role: str, wanted: str) -> str:
-    """The axes of one projection with the letters of another's."""
+    """Returns the axes of one projection with the letters of another's."""
     letters = {"query": "hk", "key": "gk", "value": "ge"}
     if role == wanted or role not in letters or wanted not in letters:
         return axes
@@ -193,7 +193,7 @@ def _relettered(axes: str, role: str, wanted: str) -> str:
 
 
 def named_rows(part: Part) -> Iterator[str]:
-    """The canonical names that the part's rows give a place, as they are in the whole."""
+    """Yields the canonical names that the part's rows cover, as names in the whole."""
     return (name for name, _ in _rows(part))
 
 
@@ -205,7 +205,7 @@ def _rows(part: Part, prefix: str = "") -> Iterator[tuple[str, Row]]:
 
 
 def canonical(draft: Draft) -> dict[str, str]:
-    """The axes of the component's parameters, by canonical name; nothing if it has none."""
+    """Returns the axes of the component's parameters, by canonical name; empty if it has none."""
     config = preset("semillero", **{**draft.sizes, **draft.config(draft.settings)})
     try:
         return dict(parameters.axes(config, model_of(draft.component)))

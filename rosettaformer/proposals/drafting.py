@@ -1,4 +1,4 @@
-"""What is known of a user's class: how it is built, what its parameters are, and what is open."""
+"""Gathers what is known about a user's class: how it is built, what its parameters are, and what is open."""
 
 from collections.abc import Mapping
 
@@ -18,9 +18,9 @@ __all__ = ["drafted"]
 
 
 def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str]) -> Draft:
-    """What is known of the class, and with which masks and dtypes it runs where all of its parameters and arguments are known.
+    """Returns what is known about the class, and with which masks and dtypes it runs if all of its parameters and arguments are known.
 
-    Raises ValueError if it cannot be built or is no component that is known here.
+    Raises ValueError if it cannot be built or is not a known component.
     """
     plan = construction.plan(source.make, source.name, source.module, given)
     found = Subject(source, plan, component, wanted)
@@ -45,17 +45,17 @@ def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str
 
 
 def _component(subject: Subject) -> str:
-    """Returns what the module is, by its parameters, and by its arguments if these say that it attends to its own input only."""
+    """Returns the component of the module, by its parameters, and by its arguments if these show that it attends only to its own input."""
     found = component_of(subject.leaves, subject.sizes)
     own = OF_ITSELF.get(found)
     return own if own and "itself" in called(found, parameter_leaves.signature(subject.module), subject.adapter).given.values() else found
 
 
 def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: bool = False) -> Draft:
-    """Returns what is known of the module as that component. crossed, by_row: see `called`."""
+    """Returns what is known about the module as that component. crossed, by_row: see `called`."""
     source, plan, module, sizes = subject.source, subject.plan, subject.module, subject.sizes
     found = matched(component, list(subject.leaves), letters(sizes))
-    if subject.adapter != "torch":  # where a bias cannot be taken away
+    if subject.adapter != "torch":  # if a bias cannot be removed
         found.rest += found.unpaired
         found.unpaired = []
     if is_model(component):
@@ -85,7 +85,7 @@ def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: b
 
 
 def _require_model(component: str, found: Match, name: str) -> None:
-    """Raises ValueError unless the parameters are of that model."""
+    """Raises ValueError unless the parameters belong to that model."""
     if "encoder_layers" not in found.shown:
         raise ValueError(f"{name} has layers that attend to an encoder's output, and no encoder; name the whole model, or its layers")
     if component != found.shown["model"]:
@@ -93,7 +93,7 @@ def _require_model(component: str, found: Match, name: str) -> None:
 
 
 def _require_names(draft: Draft) -> None:
-    """Notes which canonical parameters have no tensor. Raises ValueError if two have one place, or if most have none."""
+    """Records which canonical parameters have no tensor. Raises ValueError if two have the same place, or if most have none."""
     names, wanted = list(named_rows(draft.match.root)), canonical(draft)
     draft.missing = [f"{name} ({axes})" for name, axes in wanted.items() if name not in names]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:

@@ -1,4 +1,4 @@
-"""What the user's code raises, in words; and that it takes too long."""
+"""Puts what the user's code raises into words; and stops it if it takes too long."""
 
 import contextlib
 import re
@@ -12,15 +12,15 @@ from ..processes import innermost, words
 __all__ = ["FAILURES", "TooLong", "failure", "limited"]
 
 FAILURES = (Exception, SystemExit)  # what the user's code may raise
-LIMIT = 300  # seconds of one step: an import, the building of a module, a call
+LIMIT = 300  # seconds for one step: an import, the building of a module, a call
 
 
 class TooLong(BaseException):
-    """That a step takes too long, which no code that handles errors keeps."""
+    """Raised if a step takes too long; no code that handles errors catches it."""
 
 
 def failure(error: BaseException) -> str:
-    """The error and its message, without the marks by which a terminal shows bold and colours."""
+    """Returns the error and its message, without a terminal's codes for bold and colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", words(innermost(error)))
 
 
@@ -28,7 +28,7 @@ def failure(error: BaseException) -> str:
 def limited(what: str) -> Iterator[None]:
     """Ends a step of the user's code that sleeps or loops: raises TooLong, again and again, after `LIMIT` seconds.
 
-    Not in another thread than the main one, which gets no signals.
+    Only in the main thread: no other gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -12,12 +12,12 @@ from .draft import Choice, Draft
 __all__ = ["GUESSED", "choices", "fixed"]
 
 _OFFSETS = (0, 2, 1)  # of learned positions
-GUESSED = ("positions", "final_norm", "embedding_norm", "share_embeddings", "tie_logits")  # by what tensors there are, and by their names
+GUESSED = ("positions", "final_norm", "embedding_norm", "share_embeddings", "tie_logits")  # by which tensors exist, and by their names
 _EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7, 1e-9, 1e-4)
 
 
 def fixed(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
-    """The config fields that the module fixes, as far as its constructor and what its tensors show tell."""
+    """Returns the config fields that the module fixes, as far as its constructor and tensors show them."""
     component, taken, sizes = draft.component, draft.construction.fields, draft.sizes
     found: dict[str, Any] = {}
     if "attention" in component or (has_norms(component) and component != "feed_forward_sublayer"):
@@ -35,17 +35,17 @@ def fixed(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_attention(taken: set[str], sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """The head sizes, but those that the constructor takes."""
+    """Returns the head sizes, except those that the constructor takes."""
     names = ["heads", "key_value_heads", "key_size", "value_size"]
     if "key_size" in taken:
         free = {"key_value_heads", "value_size"} & taken | ({"key_size"} if "value_size" in taken else set())
-    else:  # it is then the width by the heads
+    else:  # it is then the width divided by the heads
         names, free = ["model_width", *names], {"key_value_heads"} & taken
     return {name: sizes[name] for name in names if name not in free}
 
 
 def _of_model(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
-    """The choices of a whole model."""
+    """Returns the choices of a whole model."""
     taken, sizes, component = draft.construction.fields, draft.sizes, draft.component
     headed, decoding = model_of(component) != component, component in ("transformer", "token_decoder")
     found: dict[str, Any] = {}
@@ -63,13 +63,13 @@ def _of_model(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
     found |= {name: shown[name] for name in names}
     if shown["positions"] == "sinusoidal":
         found |= {"max_positions": 0, "position_offset": 0}
-    if "padding_id" in taken and draft.call.masks:  # by which the port makes the masks that a case has not
+    if "padding_id" in taken and draft.call.masks:  # the port makes the masks that a case lacks from it
         found["padding_id"] = sizes["padding_id"]
     return found | {"position_start": "row"}
 
 
 def choices(draft: Draft, epsilon: float | None) -> list[Choice]:
-    """The choices of the config that no tensor shows. epsilon: what the module's norms say."""
+    """Returns the choices of the config that no tensor shows. epsilon: what the module's norms say."""
     taken, component, found = draft.construction.fields, draft.component, []
     if (has_norms(component) or component == "layer_norm") and "epsilon" not in taken:
         values = dict.fromkeys(((epsilon,) if epsilon is not None else ()) + _EPSILONS)
@@ -79,7 +79,7 @@ def choices(draft: Draft, epsilon: float | None) -> list[Choice]:
     if is_fed_forward(component):
         found.append(
             Choice("activation", ACTIVATIONS, "norms" if draft.fixed.get("masked_language_head") else "feed_forward")
-        )  # of the head, too
+        )  # also that of the head
     if is_model(component) or component == "embedding":
         found.append(Choice("scale_embedding", (True, False), "norms"))
     if draft.fixed.get("final_norm", False) != draft.fixed.get("embedding_norm", False) and is_model(component):

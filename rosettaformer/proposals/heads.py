@@ -1,4 +1,4 @@
-"""What follows the last layer: logits, the pooled token with its classes, a masked-language head."""
+"""Matches what follows the last layer: logits, the pooled token with its classes, a masked-language head."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,11 +10,11 @@ __all__ = ["HeadMatching"]
 
 
 class HeadMatching(LayerMatching):
-    """Heads, too."""
+    """Matches heads, too."""
 
     def __init__(self, leaves: list[Leaf], sizes: Mapping[str, int]) -> None:
         super().__init__(leaves, sizes)
-        self.heads: list[Leaf] = []  # the kernel of the logits, if it is no table
+        self.heads: list[Leaf] = []  # the kernel of the logits, if it is not a table
 
     def _encoder_heads(self, part: Part, pooling: Sequence[Leaf], predicting: Mapping[Leaf, str]) -> None:
         """Matches the heads of an encoder-only model. pooling, predicting: dense layers that could be a pooler, and ones before a norm."""
@@ -47,7 +47,7 @@ class HeadMatching(LayerMatching):
         self.sizes = sizes
 
     def _norm_of_head(self, dense: Leaf, norms: list[str]) -> str:
-        """The norm that follows a dense layer after the last layer, as in a masked-language head; empty if none does."""
+        """Returns the norm that follows a dense layer after the last layer, as in a masked-language head; empty if none does."""
         around = dense.parent.rpartition(".")[0]
         if around and not any(self._feeds(leaf) for leaf in self.leaves if leaf.path.startswith(f"{around}.")):
             return next((module for module in norms if module.rpartition(".")[0] == around), "")
@@ -63,7 +63,7 @@ class HeadMatching(LayerMatching):
         part.parts.append(child)
 
     def _classifier(self, part: Part) -> None:
-        """A dense layer from the model width to anything else."""
+        """Matches a dense layer from the model width to anything else."""
         width = self.sizes["d"]
         found = [leaf for leaf in self.left if leaf not in self.heads and len(leaf.shape) == 2 and width in leaf.shape]
         found = [leaf for leaf in found if leaf.first or self._has_bias(leaf)]

@@ -1,4 +1,4 @@
-"""The functions that a port's `call` uses: masks of the inputs, and what a case cannot be asked."""
+"""The functions that a port's `call` uses: masks of the inputs, and which cases cannot be asked."""
 
 from .component_inputs import INPUTS
 
@@ -19,7 +19,7 @@ _FULL = {
     "tf": "tf.fill([keys.shape[0]], keys.shape[1])",
     "jax": "jnp.full(keys.shape[0], keys.shape[1])",
 }
-# what the functions say of a batch, and of one row
+# what the functions say about a batch, and about one row
 _OF_ROW = (
     ("[None, None]", "[None]"), ("mask.shape[2]", "mask.shape[0]"), ("mask[:, 0, 0]", "mask[0, 0]"), ('"].shape[1]', '"].shape[0]'),
     ("(keys.shape[0], 1, 1, keys.shape[1]", "(1, 1, keys.shape[0]"), ("b 1 1 s", "1 1 s"), ("b s", "s"), ("of each row", "of the row"),
@@ -27,7 +27,7 @@ _OF_ROW = (
 
 
 def helpers(text: str, component: str, framework: str, padding: object, by_row: bool) -> str:
-    """The functions that the texts of a call use, as a part of the port's file. by_row: of one row without a batch axis."""
+    """Returns the functions that the texts of a call use, as a part of the port's file. by_row: of one row without a batch axis."""
     needed = []
     for name, source in _functions(component, framework, padding).items():
         if by_row:

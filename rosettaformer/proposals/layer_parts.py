@@ -1,4 +1,4 @@
-"""Layers and stacks of them: which of a layer's attentions and norms is which, by names and by structure."""
+"""Matches layers and stacks of them: which of a layer's attentions and norms is which, by names and by structure."""
 
 import itertools
 import re
@@ -12,7 +12,7 @@ __all__ = ["LayerMatching", "common", "natural"]
 
 
 class LayerMatching(PartMatching):
-    """Layers and stacks, too."""
+    """Matches layers and stacks, too."""
 
     def _encoder_layer(self, part: Part) -> None:
         self._layer(part, ["self_attention", "feed_forward"])
@@ -31,7 +31,7 @@ class LayerMatching(PartMatching):
         self._layer(part, ["feed_forward"])
 
     def _layer(self, part: Part, sublayers: list[str]) -> None:
-        """Sub-layers of these names, each with its norm."""
+        """Matches sub-layers of these names, each with its norm."""
         attentions = [name for name in sublayers if name != "feed_forward"]
         for name, (native, among) in self._attentions(part, attentions).items() if attentions else ():
             child = Part("multi_head_attention", name, native)
@@ -54,7 +54,7 @@ class LayerMatching(PartMatching):
         part.parts.append(child)
 
     def _attentions(self, part: Part, names: list[str]) -> dict[str, tuple[str, list[Leaf] | None]]:
-        """Returns where each attention of a layer is: its sub-module, or its kernels if they stand beside another's."""
+        """Returns where each attention of a layer is: its sub-module, or its kernels if they are beside another's."""
         kernels = [leaf for leaf in self._inside(part.native) if self._units(leaf)]
         groups: dict[str, list[Leaf]] = {}
         for leaf in kernels:
@@ -73,7 +73,7 @@ class LayerMatching(PartMatching):
         return {names[0]: (part.native, own), names[1]: (part.native, crossing)}
 
     def _home(self, leaf: Leaf, within: str) -> str:
-        """The innermost sub-module around a kernel that has the four projections of one attention."""
+        """Returns the innermost sub-module around a kernel that has the four projections of one attention."""
         native = leaf.parent
         while len(native) > len(within):
             if sum(self._units(other) for other in self._inside(native)) >= 4:
@@ -82,7 +82,7 @@ class LayerMatching(PartMatching):
         return within
 
     def _norm_modules(self, native: str) -> list[str]:
-        """The sub-modules that hold nothing but vectors of the model width, which no kernel stands beside."""
+        """Returns the sub-modules that hold only vectors of the model width, with no kernel beside them."""
         inside = self._inside(native)
         parents = dict.fromkeys(leaf.parent for leaf in inside if self._is_vector(leaf, "d"))
         among = {parent: [leaf for leaf in inside if leaf.path.startswith(f"{parent}.")] for parent in parents if parent}
@@ -125,7 +125,7 @@ class LayerMatching(PartMatching):
             self._norm(part, "final_norm", finals[0])
 
     def _layers(self, within: str) -> list[str]:
-        """The sub-modules that are layers: around each feed-forward, the innermost with an attention too."""
+        """Returns the sub-modules that are layers: around each feed-forward, the innermost that also contains an attention."""
         found: dict[str, None] = {}
         for leaf in self._inside(within):
             if not self._feeds(leaf):
@@ -147,7 +147,7 @@ def _hints(slot: str, words: set[str]) -> bool:
 
 
 def _told_apart(natives: list[str], part: Part, names: list[str]) -> list[str]:
-    """The attentions of a layer in the order of the names: by their words, or as they are declared."""
+    """Returns the attentions of a layer in the order of the names: by their words, or as they are declared."""
     if len(names) == 1:
         return natives
     words = {native: set(tokens(within(native, part.native))) for native in natives}
@@ -162,7 +162,7 @@ def _told_apart(natives: list[str], part: Part, names: list[str]) -> list[str]:
 
 
 def common(paths: Iterable[str]) -> str:
-    """The innermost sub-module that holds all of these parameters."""
+    """Returns the innermost sub-module that holds all of these parameters."""
     split = [path.split(".")[:-1] for path in paths]
     if not split:
         return ""

@@ -9,7 +9,7 @@ from .vocabulary import TARGET, tokens
 __all__ = ["candidates", "lengths", "side"]
 
 _CAST = {"torch": "({}).to({})", "tf": "tf.cast({}, {})", "jax": "({}).astype({})"}
-_FLOATS = {"torch": "torch.float32", "tf": "tf.float32", "jax": "jnp.float32"}  # of a model's masks, whose inputs are ids
+_FLOATS = {"torch": "torch.float32", "tf": "tf.float32", "jax": "jnp.float32"}  # of masks of a model, whose inputs are ids
 _INTEGERS = {"torch": "torch.long", "tf": "tf.int32", "jax": "jnp.int32"}
 
 
@@ -23,9 +23,9 @@ def candidates(
     by_row: bool,
     filled: bool = False,
 ) -> list[str]:
-    """What a mask may be given; nothing if another argument serves the same purpose.
+    """Returns what a mask may be given; empty if another argument serves the same purpose.
 
-    by_row: without a batch axis. filled: with ones where a case has no mask.
+    by_row: without a batch axis. filled: with ones if a case has no mask.
     """
     mask = side(component, name, masks, names)
     plain = f'inputs["{mask}"]'
@@ -72,7 +72,7 @@ def lengths(
     by_row: bool,
     filled: bool = False,
 ) -> list[str]:
-    """Returns what an argument may be given that says how many keys of a row are real; arguments: see `candidates`."""
+    """Returns what an argument for the number of real keys of a row may be given; arguments: see `candidates`."""
     mask = side(component, name, masks, names)
     length = next(length for length, of in stands_for(component).items() if of == mask)
     if not filled:
@@ -91,7 +91,7 @@ def _is_causal(component: str, mask: str, own_causality: bool) -> bool:
 
 
 def side(component: str, name: str, masks: Sequence[str], names: Sequence[str]) -> str:
-    """Which of the component's masks an argument is."""
+    """Returns which of the component's masks an argument is."""
     if len(masks) == 1:
         return masks[0]
     words = set(tokens(name))

@@ -1,4 +1,4 @@
-"""Whole models: their stacks, the tables of tokens, positions and segments, and the norms around the layers."""
+"""Matches whole models: their stacks, the tables of tokens, positions and segments, and the norms around the layers."""
 
 from .heads import HeadMatching
 from .layer_parts import natural
@@ -10,7 +10,7 @@ __all__ = ["ModelMatching"]
 
 
 class ModelMatching(HeadMatching):
-    """Whole models, too."""
+    """Matches whole models, too."""
 
     def _transformer(self, part: Part) -> None:
         layers = self._layers("")
@@ -55,14 +55,14 @@ class ModelMatching(HeadMatching):
             self._encoder_heads(part, [leaf for leaf in square if leaf not in of_head], of_head)
 
     def _side(self, part: Part, side: str, natives: list[str]) -> None:
-        """A stack, if it has layers."""
+        """Matches a stack, if it has layers."""
         if natives:
             child = Part(side, side, "")
             self._stack(child, sorted(natives, key=natural), f"{side}_layer", norms=False)
             part.parts.append(child)
 
     def _around(self, part: Part, sides: list[str], norms: list[str]) -> None:
-        """What stands before the first layer on each side, and the norms after the last."""
+        """Matches what comes before the first layer on each side, and the norms after the last."""
         self._tables(part, sides)
         self._further_tables(part, sides)
         embedding = [module for module in norms if self._is_embedding_norm(module)]
@@ -78,7 +78,7 @@ class ModelMatching(HeadMatching):
                 self._norm(stack, "final_norm", native)
 
     def _is_embedding_norm(self, module: str) -> bool:
-        """Whether a norm belongs to the embeddings: by its name, or since it is declared before the layers of the same module."""
+        """Whether a norm belongs to the embeddings: by its name, or because it is declared before the layers of the same module."""
         if EMBEDS & set(tokens(module)):
             return True
         around = module.rpartition(".")[0]
@@ -88,14 +88,14 @@ class ModelMatching(HeadMatching):
         return bool(feeding) and paths.index(own) < paths.index(feeding[0])
 
     def _in_order(self, natives: list[str]) -> list[str]:
-        """Source before target."""
+        """Returns the sides, source before target."""
         of_target = [native for native in natives if set(tokens(native)) & TARGET]
         return [native for native in natives if native not in of_target] + of_target if len(of_target) == 1 else natives
 
     # tables
 
     def _tables(self, part: Part, sides: list[str]) -> None:
-        """Tables of tokens; what is left of their shapes is an output head."""
+        """Matches tables of tokens; any further tensor of their shapes is an output head."""
         two = len(sides) == 2
         source, target = self.sizes["v"], self.sizes["w"]
         rows = [leaf for leaf in self.left if leaf.shape in ((source, self.sizes["d"]), (target, self.sizes["d"]))]
@@ -113,7 +113,7 @@ class ModelMatching(HeadMatching):
                 self._table(part, "embedding", f"{side}_embedding", (hinted or found)[0], "v d")
 
     def _further_tables(self, part: Part, sides: list[str]) -> None:
-        """Tables of positions and segments: by their names and, where these do not say it, by their sizes."""
+        """Matches tables of positions and segments: by their names and, if these do not tell, by their sizes."""
         found = [leaf for leaf in self.left if leaf not in self.heads and self._rows(leaf) and not leaf.first]
         of_segments = [leaf for leaf in found if self._is_named(leaf, SEGMENTS, POSITIONS) or self._rows(leaf) == self.sizes["a"]]
         positions = [leaf for leaf in found if leaf not in of_segments]
@@ -131,7 +131,7 @@ class ModelMatching(HeadMatching):
             self._table(part, "segment_embedding", "source_segment_embedding", of_segments[0], "a d")
 
     def _rows(self, leaf: Leaf) -> int:
-        """The rows of a table of vectors of the model width, which may have axes of size 1; 0 if it is none."""
+        """Returns the number of rows of a table of vectors of the model width, which may have axes of size 1; 0 if it is not one."""
         sizes = [size for size in leaf.shape if size != 1]
         return sizes[0] if len(leaf.shape) > 1 and len(sizes) == 2 and sizes[1] == self.sizes["d"] else 0
 

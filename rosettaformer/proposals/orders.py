@@ -1,4 +1,4 @@
-"""Returns what is open about names and axes: layouts, and what was told apart only by the order of declaration."""
+"""What is open about names and axes: layouts, and what only the order of declaration told apart."""
 
 import itertools
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ __all__ = ["choices_of"]
 
 
 def choices_of(draft: Draft) -> Iterator[Choice]:
-    """Returns what is open about names and axes: layouts, and what was told apart only by the order of declaration."""
+    """Yields what is open about names and axes: layouts, and what only the order of declaration told apart."""
     seen: set[str] = set()
     for part in _parts(draft.match.root):
         shows = {"multi_head_attention": "attention", "feed_forward": "feed_forward"}.get(part.component, "norms")

@@ -1,4 +1,4 @@
-"""Where an embedding ends: at the module around the table that multiplies its rows, too."""
+"""Finds where an embedding ends: at the module around the table that also multiplies its rows."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ __all__ = ["outer_embeddings"]
 
 
 def outer_embeddings(part: Part, subject: Subject) -> None:
-    """Binds each embedding to the innermost module around its table that gives the rows by a constant other than 1, if there is one."""
+    """Binds each embedding to the innermost module around its table that returns the rows times a constant other than 1, if any."""
     if subject.framework == "torch":
         subject.module.eval()
     for child in part.parts:
@@ -38,9 +38,9 @@ def _around(native: str) -> Iterator[str]:
 
 
 def _multiplies(table: str, outer: str, subject: Subject) -> bool:
-    """Whether the outer module gives the rows of the table by a constant that is not 1."""
+    """Whether the outer module returns the rows of the table times a constant that is not 1."""
     with contextlib.suppress(*FAILURES), limited(f"a call of {outer}"):
-        if subject.framework == "linen":  # whose parts have no parameters of their own
+        if subject.framework == "linen":  # its parts have no parameters of their own
             given, gave = subject.started.calls[outer]
             values = subject.started.variables[table]
         else:

@@ -17,7 +17,7 @@ __all__ = ["Leaf", "Started", "epsilon", "leaves", "signature", "started"]
 class Leaf:
     """A parameter: its native name and shape.
 
-    first: which of its axes come first, "out" (outputs) or "in" (inputs); "" where that is open.
+    first: which of its axes come first, "out" (outputs) or "in" (inputs); "" if that is open.
     """
 
     path: str
@@ -31,7 +31,7 @@ class Leaf:
 
 @dataclass
 class Started:
-    """What the first call of a Linen module shows: its parameters, its parts, and what each of them is given and gives."""
+    """What the first call of a Linen module shows: its parameters, its parts, and the inputs and outputs of each."""
 
     variables: Mapping[str, Any] = field(default_factory=dict)
     modules: list[Any] = field(default_factory=list)
@@ -84,7 +84,7 @@ def started(module: Any, framework: str, values: Mapping[str, Any]) -> Started:
 
 
 def epsilon(module: Any, others: Sequence[Any] = ()) -> float | None:
-    """Returns what the norms of the module add to the variance, if all say the same; None otherwise. others: modules that it has made."""
+    """Returns what the norms of the module add to the variance, if all agree; None otherwise. others: modules that it has made."""
     found = set()
     own = module.modules() if framework_of(module) == "torch" else attributes.parts(module)
     for node in (*own, *others):

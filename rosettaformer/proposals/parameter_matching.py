@@ -1,4 +1,4 @@
-"""Parameters to canonical ones: which tensor of a module is which, by names, by shapes and by structure."""
+"""Matches parameters to canonical ones: which tensor of a module is which, by names, by shapes and by structure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,9 @@ __all__ = ["Match", "matched"]
 
 @dataclass
 class Match:
-    """A model's parts; what has no counterpart; what its tensors show: fields of the config, and `model`, which component it is; and biases
-    of outputs of attention whose other projections have none."""
+    """A model's parts; what has no counterpart; what its tensors show: fields of the config, and `model`, its component; and output biases
+    of attentions whose other projections have none.
+    """
 
     root: Part
     rest: list[Leaf]
@@ -24,8 +25,9 @@ class Match:
 
 
 def matched(component: str, leaves: Sequence[Leaf], sizes: Mapping[str, int]) -> Match:
-    """What each parameter of a component's module is. sizes: of every letter but v, and `v` and `w` of the source's and the target's
-    vocabulary."""
+    """Returns the meaning of each parameter of a component's module. sizes: of every letter but v, and `v` and `w` of the source's and the
+    target's vocabulary.
+    """
     work = ModelMatching(list(leaves), sizes)
     root = Part(model_of(component), "", "")
     getattr(work, f"_{root.component}", work.nothing)(root)

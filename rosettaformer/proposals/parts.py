@@ -1,4 +1,4 @@
-"""The components that have no others in them, in the parameters of a module: attention, feed-forward and norm, by names and shapes."""
+"""Matches components that contain no others in the parameters of a module: attention, feed-forward and norm, by names and shapes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from .vocabulary import ATTENTION, FUSED, OFFSETS, role_of, tokens, within
 __all__ = ["Part", "PartMatching", "Row"]
 
 
-# of a kernel that all heads share: its axes, and which of them are outputs
+# a kernel that all heads share: its axes, and which of them are outputs
 _OF_ALL_HEADS = {"query": ("i k", "k"), "key": ("i k", "k"), "value": ("i e", "e")}
 
 
 @dataclass(frozen=True)
 class Row:
-    """Where a canonical parameter is: the native name and the axes that it may have; the first is the likeliest."""
+    """A canonical parameter's place: the native name and the axes that it may have; the first is the likeliest."""
 
     name: str
     native: str
@@ -27,30 +27,30 @@ class Row:
 
 @dataclass
 class Part:
-    """A component of the model: its kind, where it stands, and where its native sub-module is; rows by names relative to both."""
+    """A component of the model: its kind, its place, and its native sub-module; rows by names relative to both."""
 
     component: str
     path: str
     native: str
     rows: list[Row] = field(default_factory=list)
     parts: list["Part"] = field(default_factory=list)
-    ordered: list[str] = field(default_factory=list)  # what was told apart only by the order of declaration
+    ordered: list[str] = field(default_factory=list)  # what only the order of declaration told apart
 
 
 class PartMatching:
-    """Takes parameters from those that are left, part by part."""
+    """Takes parameters from the remaining ones, part by part."""
 
     def __init__(self, leaves: list[Leaf], sizes: Mapping[str, int]) -> None:
         self.leaves, self.left, self.sizes = tuple(leaves), leaves, sizes
         self.shown: dict[str, Any] = {}
-        self.unpaired: list[Leaf] = []  # biases of outputs of attention whose other projections have none, which the reference has not
+        self.unpaired: list[Leaf] = []  # output biases of attentions whose other projections have none; the reference has no such bias
 
     def nothing(self, part: Part) -> None:
-        """A component without parameters."""
+        """Returns a component without parameters."""
 
     def _take(self, part: Part, name: str, leaf: Leaf, axes: str, outputs: str, which: tuple[int, int] = (0, 1)) -> None:
         found = layouts(axes, outputs, leaf.shape, self.sizes, leaf.first, which)
-        if not found:  # the class says one order, and the shape another
+        if not found:  # the class shows one order, and the shape another
             found = layouts(axes, outputs, leaf.shape, self.sizes, "", which)
         part.rows.append(Row(name, within(leaf.path, part.native), tuple(found)))
         if leaf in self.left:
@@ -65,24 +65,24 @@ class PartMatching:
         return any(layouts(axes, " ".join(letters[cut:]), leaf.shape, self.sizes) for cut in range(1, len(letters)))
 
     def _units(self, leaf: Leaf) -> int:
-        """How many projections of attention a tensor holds; 0 if it is none."""
+        """Returns how many projections of attention a tensor holds; 0 if it is not one."""
         if sum(size != 1 for size in leaf.shape) < 2:
             return 0
         if self._serves_all_heads(leaf) or any(self._is(leaf, axes) for axes, _ in ATTENTION.values()):
             return 1
         if role_of(leaf.path.rpartition(".")[2]) in ("query", "key", "value") or role_of(leaf.parent) in ("query", "key", "value"):
-            return 0  # what is named after one projection holds no others
+            return 0  # a tensor named after one projection holds no others
         return next((n for n in FUSED if layouts("d h k", "h k", leaf.shape, self.sizes, "", (0, n))), 0)
 
     def _serves_all_heads(self, leaf: Leaf) -> bool:
-        """Whether a kernel takes a head's slice of the width, which it then does for every head."""
+        """Whether a kernel maps a head's slice of the width, the same for every head."""
         return self.sizes["h"] > 1 and leaf.shape in ((self.sizes["i"], self.sizes["k"]), (self.sizes["k"], self.sizes["i"]))
 
     def _feeds(self, leaf: Leaf) -> bool:
         return sum(size != 1 for size in leaf.shape) == 2 and self._is(leaf, "d f")
 
     def _bias(self, kernel: Leaf, outputs: str, count: int, role: str) -> Leaf | None:
-        """The bias beside a kernel: in the same module, of the outputs' shape, and of the same name where there are several kernels."""
+        """Returns the bias beside a kernel: in the same module, of the outputs' shape, and of the same name if there are several."""
         beside = [leaf for leaf in self.leaves if leaf.parent == kernel.parent]
         size = count * math.prod(self.sizes[letter] for letter in outputs.split())
         own = [leaf for leaf in beside if leaf in self.left and leaf is not kernel and math.prod(leaf.shape) == size]
@@ -151,7 +151,7 @@ class PartMatching:
             self._take(part, f"{role}.bias", bias, axes, axes, (index, len(roles)))
 
     def _roles(self, part: Part, kernels: Sequence[Leaf]) -> list[tuple[Leaf, str, int, int]]:
-        """Each projection of one attention: its tensor, its role, and which part of the tensor it is."""
+        """Returns each projection of one attention: its tensor, its role, and which part of the tensor it is."""
         found: list[tuple[Leaf, str, int, int]] = []
         single = []
         for leaf in kernels:

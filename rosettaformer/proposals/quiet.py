@@ -17,7 +17,7 @@ _LOGGED = re.compile(rb"WARNING: All log messages before absl::|[IWE]\d{4} \d\d:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """While the block runs, Python's warnings and standard output are dropped, and so are the lines that a framework's libraries log."""
+    """Drops Python's warnings, standard output and the log lines of a framework's libraries while the block runs."""
     with _without_logs(), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -25,7 +25,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_logs() -> Iterator[None]:
-    """Holds back what is written to the descriptor of standard error past Python, and gives what is no log when the block has ended."""
+    """Holds back what bypasses Python on the descriptor of standard error, and writes what is not a log line when the block has ended."""
     python, descriptor = sys.stderr, 2
     with tempfile.TemporaryFile() as held, open(os.dup(descriptor), "w", buffering=1, encoding="utf-8") as real:
         with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -38,12 +38,12 @@ _REPEATED = {
     "jax": 'jnp.broadcast_to({}, inputs["{}"].shape)',
 }
 _CONFIG = re.compile(r'\A""".*?"""|^config = \{.*?^\}', re.MULTILINE | re.DOTALL)
-SAME = 2e-5  # of the largest number: a port that is right up to what it computes in float32
-TRIED = 200  # combinations of values at most, whatever the machine's load
+SAME = 2e-5  # of the largest number: the error of a port that is right except for what it computes in float32
+TRIED = 200  # at most this many combinations of values, whatever the machine's load
 
 
 def combinations(choices: Sequence[Choice]) -> Iterator[tuple[int, ...]]:
-    """Every combination of indices, those with the fewest values that are not the likeliest first."""
+    """Yields every combination of indices, those with the fewest unlikely values first."""
     found = itertools.product(*(range(len(choice.values)) for choice in choices))
     yield from sorted(itertools.islice(found, 20_000), key=lambda indices: (sum(map(bool, indices)), sum(indices)))
 
@@ -54,12 +54,12 @@ def with_values(settings: Settings, choices: Sequence[Choice], indices: Sequence
 
 def start(draft: Draft) -> None:
     """Sets the masks and the dtypes with which the module gives an output of the right shape, so that what does not depend on them can be
-    tried, and what follows its call to get that output, where it returns several things; or why there are none.
+    tried, and the expression for that output, if the module returns several things; or why there are none.
     """
     masks = [choice for choice in draft.choices if choice.name.startswith("argument")]
     case = trial_cases(draft, draft.settings, "all")[0]
     problems: dict[str, None] = {}
-    if draft.component == "positional_encoding":  # what it is given is known by its running
+    if draft.component == "positional_encoding":  # what it is given shows when it runs
         draft.undecided = {}
     for filled in dict.fromkeys((draft.filled, bool(draft.call.filled))):
         draft.filled = filled
@@ -80,7 +80,7 @@ def start(draft: Draft) -> None:
 
 
 def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[str | None, str]:
-    """What is made of what the module returns to get the output, as text; or None, and why there is none."""
+    """Returns the expression for the output, applied to what the module returns, and no problem; or None, and why there is none."""
     shape = answer(case)["output"].shape
     try:
         found = _run(_adapter(draft, settings), case, dtype)
@@ -101,7 +101,7 @@ def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[
 
 
 def _reshaped(draft: Draft, case: Case, text: str, own: Any, shape: tuple[int, ...]) -> str:
-    """What a tensor of its own shape is as one of the required shape; empty if it is none.
+    """Returns the expression that gives a tensor of its own shape the required shape; empty if there is none.
 
     All positions of all rows may be one axis; and an encoding of positions may have no batch axis.
     """
@@ -121,12 +121,12 @@ def _ignores_positions(draft: Draft, settings: Settings, case: Case, found: Any)
 
 
 def _masks(settings: Settings) -> dict[str, int]:
-    """The index of each argument's candidate."""
+    """Returns the index of each argument's candidate."""
     return {name.removeprefix("argument "): index for name, index in settings.items()}
 
 
 class Trials:
-    """The errors of a draft with one value or another of what is open. What has been run is not run again."""
+    """The errors of a draft with one value or another of what is open. Nothing runs twice."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -135,7 +135,7 @@ class Trials:
         self._runs: dict[tuple[str, str], Any] = {}
 
     def error(self, settings: Settings, group: str, deviation: Alteration | None) -> float:
-        """The largest error on the cases of a group, where the norms deviate so; infinite if the module cannot be run."""
+        """Returns the largest error on the cases of a group, given a deviation of the norms; infinite if the module cannot be run."""
         key = group, *sorted(settings.items())
         if key not in self._found:
             self._found[key] = self._outputs(settings, group)
@@ -145,7 +145,7 @@ class Trials:
         return self._errors[named]
 
     def form(self) -> str:
-        """In which form the model gives its logits, where these are the reference's."""
+        """Returns the form in which the model gives its logits, if they are then the reference's."""
         draft, found = self.draft, dict[str, float]()
         for case, output in self._outputs(draft.settings, "all"):
             found |= {form: max(error, found.get(form, 0.0)) for form, error in _errors(case, output, draft.deviation).items()}
@@ -153,14 +153,14 @@ class Trials:
         return best if best and found[best] < min(SAME, found[""]) else ""
 
     def _outputs(self, settings: Settings, group: str) -> list[tuple[Case, Any]]:
-        """Returns the cases with what the module gives; none if it fails. What only the judge reads of the config does not change it."""
+        """Returns the cases with the module's outputs; empty if it fails. What only the judge reads of the config does not change them."""
         text, found = written(self.draft, settings), []
         module = _CONFIG.sub("", text)
         try:
             for case in trial_cases(self.draft, settings, group):
                 key = module, _digest(case, module)
                 if key not in self._runs:
-                    self._runs[key] = None  # where it fails
+                    self._runs[key] = None  # if it fails
                     self._runs[key] = _run(_adapter(self.draft, settings, text), case, self.draft.dtypes[0])
                 found.append((case, self._runs[key]))
         except FAILURES:
@@ -169,7 +169,7 @@ class Trials:
 
 
 def _digest(case: Case, module: str) -> str:
-    """What a module of that text sees of a case: its arrays, and the config fields that the text names."""
+    """Returns a digest of what a module of that text sees of a case: its arrays, and the config fields that the text names."""
     found = hashlib.sha256()
     for name, value in (*case.inputs.items(), *case.parameters.items()):
         found.update(f"{name} {value.shape}".encode() + value.tobytes() if isinstance(value, np.ndarray) else f"{name} {value}".encode())
@@ -193,12 +193,12 @@ def _run(adapter: Any, case: Case, dtype: str) -> Any:
 
 
 def _error(case: Case, found: Any, deviation: Alteration | None) -> float:
-    """The largest difference from the reference, as a part of its largest number; infinite if it is no such array."""
+    """Returns the largest difference from the reference, as a fraction of its largest number; infinite if it is not such an array."""
     return min(_errors(case, found, deviation).values())
 
 
 def _errors(case: Case, found: Any, deviation: Alteration | None) -> dict[str, float]:
-    """The same for each form in which a model may give its logits."""
+    """Returns the same for each form in which a model may give its logits."""
     outputs = altered.answer((deviation,), case) if deviation else answer(case)
     if outputs is None or not isinstance(found, np.ndarray) or found.shape != outputs["output"].shape:
         return {"": np.inf}
@@ -207,7 +207,7 @@ def _errors(case: Case, found: Any, deviation: Alteration | None) -> dict[str, f
 
 
 def _forms(case: Case, wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """What is wanted, and what a model may give in its place, which is not for the proposal to judge."""
+    """Yields the wanted output, and others that a model may give instead, which is not for the proposal to judge."""
     yield "", wanted
     if is_model(case.component):
         shares = np.exp(wanted - wanted.max(-1, keepdims=True))
@@ -218,12 +218,12 @@ def _forms(case: Case, wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def is_causal(draft: Draft) -> bool:
-    """Whether the first position of a stack or layer keeps its output where the last one has another input: later tokens are hidden."""
+    """Whether the first position of a stack or layer keeps its output if the last one's input changes: later tokens are hidden."""
     with contextlib.suppress(*FAILURES):
         adapter, case = _adapter(draft, draft.settings), trial_cases(draft, draft.settings, "all")[0]
         name, x = next((name, value) for name, value in case.inputs.items() if value is not None)
         other = x.copy()
-        other[:, -1] = np.where(x[:, -1] == FIRST, FIRST + 1, FIRST)  # ids that are no padding, too
+        other[:, -1] = np.where(x[:, -1] == FIRST, FIRST + 1, FIRST)  # for ids: two that are not padding
         first, second = (
             _run(adapter, dataclasses.replace(case, inputs={**case.inputs, name: value}), draft.dtypes[0]) for value in (x, other)
         )

@@ -1,4 +1,4 @@
-"""Which axes a tensor may have: every order and grouping of a parameter's letters that gives its shape."""
+"""Finds the axes that a tensor may have: every order and grouping of a parameter's letters that gives its shape."""
 
 import itertools
 import math
@@ -10,11 +10,11 @@ __all__ = ["layouts"]
 def layouts(
     axes: str, outputs: str, shape: Sequence[int], sizes: Mapping[str, int], first: str = "", part: tuple[int, int] = (0, 1)
 ) -> list[str]:
-    """The native axes that a parameter with these canonical axes may have in a tensor of that shape, the most usual first.
+    """Returns the native axes that a parameter with these canonical axes may have in a tensor of that shape, the most usual first.
 
-    axes: `d h k`. outputs: its letters that are outputs, `h k`. first: "out" or "in", if it is known which of them come first.
-    part: the parameter is part i of n of the tensor. Only orders that are used are among them: inputs and outputs each stand together, in
-    their order, an axis of size 1 at the end or the beginning; where none of these has the shape, any order that has it.
+    axes: `d h k`. outputs: its letters that are outputs, `h k`. first: "out" or "in", if it is known which of them come first. part: the
+    parameter is part i of n of the tensor. Only orders in use are included: inputs and outputs are each contiguous, in their order, an axis
+    of size 1 at the end or the beginning; if none of these has the shape, any order that has it.
     """
     index, count = part
     letters = axes.split()
@@ -35,12 +35,12 @@ def layouts(
 
 
 def _placed(outs: list[str], tokens: list[str]) -> list[list[str]]:
-    """The outputs with the part among them: parts beside each other, and within each head."""
+    """Returns the outputs with the part inserted: parts beside each other, and within each head."""
     return [[*outs[:place], *tokens, *outs[place:]] for place in range(len(outs) if tokens else 1)]
 
 
 def _grouped(order: list[str], shape: Sequence[int], sizes: Mapping[str, int]) -> Iterator[str]:
-    """The ways to join neighbours of the order into axes that have the shape."""
+    """Yields the ways to join neighbours of the order into axes that have the shape."""
     wanted = [size for size in shape if size != 1]
     lengths = [list(range(1, len(order) + 1))] * len(wanted)
     for cut in itertools.product(*lengths):

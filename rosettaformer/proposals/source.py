@@ -1,4 +1,4 @@
-"""What `--from` names: a class, or a function that returns a module, in a file or an importable module."""
+"""Loads what `--from` names: a class, or a function that returns a module, in a file or an importable module."""
 
 import contextlib
 import importlib
@@ -22,7 +22,7 @@ __all__ = ["Source", "loaded"]
 
 @dataclass(frozen=True)
 class Source:
-    """A class or function that builds a module: the module that holds it, and its name there."""
+    """A class or function that builds a module: the module that defines it, and its name there."""
 
     module: ModuleType
     name: str
@@ -34,14 +34,15 @@ class Source:
 
     @property
     def imported(self) -> str:
-        """The lines that import it; a file in another folder than this one is found by its folder."""
+        """Returns the lines that import it; a file in another folder than this one is found by its folder."""
         line = f"from {self.module.__name__} import {self.name}"
         return line if self.folder in ("", os.getcwd()) else f"sys.path.insert(0, {self.folder!r})\n{line}"
 
 
 @contextlib.contextmanager
 def loaded(text: str) -> Iterator[Source]:
-    """The class or function that `my_model.py:Model` or `package.module:Model` names; what its import leaves behind goes with the block.
+    """Loads the class or function that `my_model.py:Model` or `package.module:Model` names; what its import leaves behind goes with the
+    block.
 
     Raises ValueError if there is no such file or module, if its code fails, or if it has no such name.
     """
@@ -58,7 +59,7 @@ def loaded(text: str) -> Iterator[Source]:
         if not callable(getattr(module, name, None)):
             known("class", [name], _candidates(module) or [name])
             raise ValueError(f"{name} of {where} must be a class or a function")
-        own = module.__name__ == Path(where).stem  # not a part of a package, which is found from here
+        own = module.__name__ == Path(where).stem  # not part of a package, which is found from here
         yield Source(module, name, str(Path(where).resolve().parent) if where.endswith(".py") and own else "")
     finally:
         sys.path[:] = path
@@ -81,14 +82,14 @@ def _of_file(path: Path) -> ModuleType:
         exec(compile(read_bytes(path), path.resolve(), "exec"), module.__dict__)
     except FAILURES as error:
         sys.modules.pop(path.stem, None)
-        if isinstance(error, ImportError) and (package := _package(path)):  # it imports what stands beside it, as a part of its package
+        if isinstance(error, ImportError) and (package := _package(path)):  # it imports its neighbours as a part of its package
             return _of_name(package)
         raise ValueError(f"{path} cannot be run: {failure(error)}") from error
     return module
 
 
 def _package(path: Path) -> str:
-    """The name by which a file in a folder of this one is imported; empty if it has none."""
+    """Returns the name by which a file in a folder of this one is imported; empty if it has none."""
     with contextlib.suppress(ValueError):
         parts = path.resolve().with_suffix("").relative_to(Path.cwd()).parts
         return ".".join(parts) if len(parts) > 1 and all(part.isidentifier() for part in parts) else ""
@@ -104,5 +105,5 @@ def _of_name(name: str) -> ModuleType:
 
 
 def _candidates(module: ModuleType) -> list[str]:
-    """The classes that the module defines itself."""
+    """Returns the classes that the module defines itself."""
     return [name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__]

@@ -1,4 +1,4 @@
-"""A user's module, built at small sizes that are all different, with its parameters."""
+"""A user's module, built at small sizes that all differ, with its parameters."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -31,16 +31,16 @@ SIZES: dict[str, Any] = {
 class Subject:
     """The module of a class or function, and what can be seen of it.
 
-    sizes: at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked:
-    whether its first call needs masks.
-    Raises ValueError if it cannot be built or called, or if it is no module of a framework.
+    sizes: at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked: whether
+    its first call needs masks.
+    Raises ValueError if it cannot be built or called, or if it is not a module of a framework.
     """
 
     def __init__(self, source: Source, plan: Construction, component: str, wanted: str) -> None:
         self.source, self.plan, self.sizes, self.masked = source, plan, _sizes(plan), False
         self._build(component, wanted)
         tables = {size for leaf in self.leaves for size in leaf.shape} & {SIZES["source_vocabulary"], SIZES["target_vocabulary"]}
-        if len({self.sizes["source_vocabulary"], self.sizes["target_vocabulary"]}) > len(tables) == 1:  # its tables are one tensor
+        if len({self.sizes["source_vocabulary"], self.sizes["target_vocabulary"]}) > len(tables) == 1:  # its tables are a single tensor
             self.sizes["source_vocabulary"] = self.sizes["target_vocabulary"]
             self._build(component, wanted)
         self.sizes |= _inferred(self.leaves, plan)
@@ -62,7 +62,7 @@ class Subject:
         self.epsilon = parameter_leaves.epsilon(self.module, self.started.modules)
 
     def _start(self, component: str) -> parameter_leaves.Started:
-        """Calls a Keras layer, or initialises a Linen module, which have no parameters before they are given inputs.
+        """Calls a Keras layer, or initialises a Linen module: they have no parameters before they are given inputs.
 
         Raises ValueError if no component's inputs fit the module.
         """
@@ -83,7 +83,7 @@ class Subject:
         raise ValueError(f"the module cannot be called: {min(problems, key=lambda problem: problem[0])[1]}")
 
     def _values(self, call: Call, name: str, decoder_only: bool) -> Iterator[dict[str, Any]]:
-        """The arguments of a call as that component: without masks, and with masks of ones in the forms that modules take."""
+        """Yields the arguments of a call as that component: without masks, and with masks of ones in the forms that modules take."""
         sizes = self.sizes | ({"encoder_layers": 0, "segments": 0} if decoder_only else {})
         arrays = example(name, sizes)
         batch, length = next(array for array in arrays.values() if array is not None).shape[:2]
@@ -108,12 +108,12 @@ class Subject:
 
 
 def _length(arrays: Mapping[str, Any], length: int) -> int:
-    """How many keys there are."""
+    """Returns how many keys there are."""
     return next((arrays[name].shape[1] for name in ("memory_bsd", "source") if arrays.get(name) is not None), length)
 
 
 def _sizes(plan: Construction) -> dict[str, Any]:
-    """The sizes at which the module is built: all distinct, as far as its constructor can tell them apart."""
+    """Returns the sizes at which the module is built: all distinct, as far as its constructor can tell them apart."""
     sizes = dict(SIZES)
     if "key_size" in plan.fields:
         sizes |= {"key_size": 5, "value_size": 7 if "value_size" in plan.fields else 5}
@@ -129,8 +129,9 @@ def _sizes(plan: Construction) -> dict[str, Any]:
 
 
 def _inferred(leaves: list[parameter_leaves.Leaf], plan: Construction) -> dict[str, Any]:
-    """Sizes that the constructor derives: of keys and values what a projection has for each head; of the feed-forward what two kernels have
-    beside the model width."""
+    """Returns sizes that the constructor derives: of keys and values a projection's size for each head; of the feed-forward the size that
+    two kernels have beside the model width.
+    """
     found, sizes = {}, _sizes(plan)
     for name, role in (("key_size", "query"), ("value_size", "value")):
         outputs = {_outputs(leaf) for leaf in leaves if role_of(_last(leaf.path)) == role} - {0}
@@ -146,18 +147,20 @@ def _inferred(leaves: list[parameter_leaves.Leaf], plan: Construction) -> dict[s
 
 
 def _last(path: str) -> str:
-    """The last step of a path that says what a tensor is for."""
+    """Returns the last step of a path that says what a tensor is for."""
     return [step for step in path.split(".") if step not in ("kernel", "weight")][-1:][0] if path not in ("kernel", "weight") else ""
 
 
 def _outputs(leaf: parameter_leaves.Leaf) -> int:
-    """How many outputs a projection from the model width has; 0 if it is none."""
+    """Returns how many outputs a projection from the model width has; 0 if it is not one."""
     size = int(np.prod(leaf.shape))
     return size // WIDTH if len(leaf.shape) > 1 and WIDTH in leaf.shape and size % WIDTH == 0 else 0
 
 
 def letters(sizes: Mapping[str, Any]) -> dict[str, int]:
-    """The size of every letter of axes; `v` and `w` of the source's and the target's vocabulary, `i` of a head's slice of the width."""
+    """Returns the size of every letter of axes; `v` and `w` of the source's and the target's vocabulary, `i` of a head's slice of the
+    width.
+    """
     config = preset("semillero", **sizes)
     slice_ = config.model_width // config.heads
     return {**config.sizes, "v": config.source_vocabulary, "w": config.target_vocabulary, "i": slice_}

@@ -1,4 +1,4 @@
-"""The rows of a port's `weights`, in a table for each component that is the same wherever it occurs."""
+"""Makes the rows of a port's `weights`, in a table for each component that is the same wherever it occurs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ def row_text(row: Sequence[str]) -> str:
 
 
 def tables_of(root: Part) -> dict[str, list[tuple[str, ...]]]:
-    """The rows of each component.
+    """Returns the rows of each component.
 
     A part that is a sub-module of its own, and the same wherever it occurs, has a table; the rows of any other are in the table around it.
     """
@@ -25,7 +25,7 @@ def tables_of(root: Part) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _own_tables(root: Part) -> set[str]:
-    """The components that are the same wherever they occur, each in a sub-module of its own."""
+    """Returns the components that are the same wherever they occur, each in a sub-module of its own."""
     found: dict[str, set[tuple[Any, ...]]] = {}
     for around, part in _all(root):
         inside: tuple[tuple[str, ...], ...] = tuple(sorted((row.name, row.native, row.axes[0]) for row in part.rows))
@@ -61,7 +61,7 @@ def _fill(part: Part, holder: Part, prefix: str, own: set[str], tables: dict[str
 
 
 def _stacked(part: Part, holder: Part, prefix: str, own: set[str]) -> Iterator[tuple[str, ...]]:
-    """The rows that say where the layers of a stack are: one for all where they are numbered, otherwise one each."""
+    """Yields the rows that locate the layers of a stack: one for all if they are numbered, otherwise one each."""
     layers = [child for child in part.parts if child.path.startswith("layers.") and child.component in own]
     natives = [within(child.native, holder.native) for child in layers]
     common = {native.rpartition(".")[0] for native in natives}

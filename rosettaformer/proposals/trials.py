@@ -1,4 +1,4 @@
-"""Small cases on which what is open is tried: one for each part of a model in which a choice shows, with the other parts silent."""
+"""Small cases on which open choices are tried: one for each part of a model in which a choice shows, with the other parts silent."""
 
 import math
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from .draft import Draft, Settings
 
 __all__ = ["FIRST", "example", "trial_cases"]
 
-QUIET, FIRST = 0.01, 3  # the size of what is left of a row, and the first id that is neither padding nor special
+QUIET, FIRST = 0.01, 3  # the size to which a row is reduced, and the first id that is neither padding nor special
 
 
 def example(component: str, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Inputs of the component, without masks."""
+    """Returns inputs of the component, without masks."""
     build = Builder(sizes)
     config = build.config("semillero", **sizes)
     found = dict(build.make(component, "example", config, **next(_inputs(component, config, ""))[1]).inputs)
@@ -30,7 +30,7 @@ def example(component: str, sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def trial_cases(draft: Draft, settings: Settings, group: str) -> list[Case]:
-    """Small cases in which what the group does not show in is silent: the outputs of the other sub-layers are zero."""
+    """Returns small cases in which everything that does not show the group is silent: the outputs of the other sub-layers are zero."""
     fixed = draft.free() | draft.config(settings)
     build = Builder(fixed, draft.shared)
     config = build.config("semillero", **fixed)
@@ -52,7 +52,7 @@ def trial_cases(draft: Draft, settings: Settings, group: str) -> list[Case]:
 
 
 def _vary(case: Case) -> None:
-    """Gives rows so small a variance that what is added to it shows, down to 1e-12."""
+    """Gives rows a variance so small that what is added to it shows, down to 1e-12."""
     for name in {"x_btd", "x_bsd"} & case.inputs.keys():
         case.inputs[name][...] *= np.array([1, 1e-2, 1e-4])[:, None, None]
 
@@ -60,7 +60,7 @@ def _vary(case: Case) -> None:
 def _quieten(case: Case) -> None:
     """Gives the first layer rows of small variance: each token is nearly the opposite of its position, or all tables are small.
 
-    Not smaller than what positions in float32 allow.
+    Not smaller than positions in float32 allow.
     """
     config = case.config
     for name, table in case.parameters.items():
@@ -81,7 +81,7 @@ def _quieten(case: Case) -> None:
 def _silent(name: str, group: str, component: str) -> bool:
     """Whether a parameter is zero in the cases of a group."""
     masks = group in ("source", "target")
-    if masks and ".query." in f".{name}":  # every key that may be attended to has the same weight, whatever is wrong with the logits
+    if masks and ".query." in f".{name}":  # every visible key has the same weight, whatever is wrong with the logits
         return True
     if ".feed_forward.output." in f".{name}":
         return masks or group in ("norms", "attention")
@@ -91,7 +91,7 @@ def _silent(name: str, group: str, component: str) -> bool:
 
 
 def _inputs(component: str, config: TransformerConfig, group: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The inputs of the cases: without masks and, where masks are tried, with them."""
+    """Yields the inputs of the cases: without masks and, if masks are tried, with them."""
     of_source, of_target = group in ("source", "all"), group in ("target", "all")
     x, memory = {"x_btd": "b t d"}, {"memory_bsd": "b s d"} if config.cross_attention else {}
     of_keys, of_queries = ragged(B, S)[:, None, None], ragged(B, T)[:, None, None]
@@ -121,7 +121,7 @@ def _inputs(component: str, config: TransformerConfig, group: str) -> Iterator[t
 
 
 def _tokens(component: str, config: TransformerConfig, of_source: bool, of_target: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The ids that a whole model is given: without padding and, where masks are tried, with it."""
+    """Yields the ids that a whole model is given: without padding and, if masks are tried, with it."""
     whole = np.ones((B, S), bool), np.ones((B, T), bool)
     padded = ragged(B, S) if of_source else whole[0], ragged(B, T) if of_target else whole[1]
     for name, (source, target) in (("plain", whole), ("masked", padded))[: 1 + (of_source or of_target)]:

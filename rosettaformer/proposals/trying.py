@@ -1,4 +1,4 @@
-"""Deciding by trying: every value of what is open, on cases that tell the values apart; one is decided where it is clearly the best."""
+"""Decides by trying: runs every value of what is open on cases that tell the values apart; a value is chosen if it is clearly the best."""
 
 import dataclasses
 import itertools
@@ -12,13 +12,13 @@ from .running import SAME, TRIED, Trials, combinations, with_values
 
 __all__ = ["decide", "said"]
 
-WIDE, NARROW = 1e-9, 2e-6  # between them is what constants and tables of float32 leave in float64
-APART = 10  # times the error of the best that every other value has, if a case tells them apart
-FAR = 5  # the same, where the best is not right, but by far the nearest
-NEAR = 0.3  # the largest error of what is near
-# where a choice shows; the last two: masks of keys that are given, and of a decoder's own
+WIDE, NARROW = 1e-9, 2e-6  # between them lie the errors in float64 of constants and tables in float32
+APART = 10  # every other value's error is at least this many times the best one's, if a case tells them apart
+FAR = 5  # the same if the best is not right, but by far the nearest
+NEAR = 0.3  # the largest error of a value that counts as near
+# the parts in which a choice shows; the last two: masks of the given keys, and of a decoder's own
 GROUPS = ("norms", "feed_forward", "attention", "source", "target")
-# the groups of cases in their order, and the groups of choices that are tried on them: what has not shown by itself may show with others
+# the groups of cases in their order, and the groups of choices tried on them: a choice that does not show by itself may show with others
 STEPS = (
     ("norms", ("norms",)),
     ("feed_forward", ("feed_forward",)),
@@ -26,14 +26,15 @@ STEPS = (
     *((group, (group,)) for group in GROUPS[2:]),
     ("all", GROUPS),
 )
-NORMS = defects_of("deviation")["NRM1"].hypotheses  # what people's own norms divide by
+NORMS = defects_of("deviation")["NRM1"].hypotheses  # what users' norms divide by
 
 
 def decide(draft: Draft) -> None:
     """Sets what trying decides: each group of choices that shows in the same part of a model, on cases in which the other parts are silent.
 
-    A combination that gives the reference's numbers is found first, also with a known deviation of the norms; then each of its values is
-    decided that is clearly better than every other. Where none gives these numbers, what is by far the nearest is taken, and said to be so.
+    A combination that gives the reference's numbers is sought first, also with a known deviation of the norms; then each of its values that
+    is clearly better than every other is decided. If none gives these numbers, the one that is by far the nearest is taken, and reported
+    so.
     """
     trials = Trials(draft)
     for near in (False, True):
@@ -46,7 +47,7 @@ def decide(draft: Draft) -> None:
 
 
 def _limit_dtypes(trials: Trials) -> None:
-    """Leaves float64 out where a module whose norms are right, also in rows of small variance, errs as much as numbers of float32 do."""
+    """Drops float64 if a module whose norms are right, also in rows of small variance, has errors as large as float32 numbers cause."""
     draft = trials.draft
     small, ordinary = (
         [trials.error(draft.settings, group, draft.deviation) for group in groups] for groups in (GROUPS[:2], (*GROUPS[2:], "all"))
@@ -57,7 +58,7 @@ def _limit_dtypes(trials: Trials) -> None:
 
 
 def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -> bool:
-    """Decides the choices that the group shows; returns whether its numbers are the reference's. near: the nearest ones will do."""
+    """Decides the choices that the group shows; returns whether the numbers are the reference's. near: the nearest ones suffice."""
     draft, before = trials.draft, dict(trials.draft.settings)
     likely = [dataclasses.replace(choice, values=choice.values[:1]) if choice.read else choice for choice in choices]
     tried = [with_values(before, likely, indices) for indices in itertools.islice(combinations(likely), TRIED + 1)]
@@ -80,7 +81,7 @@ def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -
 
 
 def _exact(trials: Trials, tried: Sequence[dict[str, int]], group: str) -> tuple[dict[str, int], Alteration | None] | None:
-    """The first settings that give the reference's numbers, and with which deviation of the norms; None if none do."""
+    """Returns the first settings that give the reference's numbers, and with which deviation of the norms; None if none do."""
     known = trials.draft.deviation
     possible: tuple[Alteration | None, ...] = (known,) if known else (None,) if group == "all" else (None, *NORMS)
     for deviation in possible:
@@ -93,7 +94,7 @@ def _exact(trials: Trials, tried: Sequence[dict[str, int]], group: str) -> tuple
 def _climbed(
     trials: Trials, tried: Sequence[dict[str, int]], choices: Sequence[Choice], group: str
 ) -> tuple[dict[str, int], Alteration | None] | None:
-    """The settings that give the reference's numbers, reached from the nearest by the best value of one choice after another; or None."""
+    """Returns the settings that give the reference's numbers, from the nearest by the best value of each choice in turn; or None."""
     deviation = trials.draft.deviation
     settings = min(tried, key=lambda one: trials.error(one, group, deviation))
     for choice in choices:
@@ -103,9 +104,9 @@ def _climbed(
 
 
 def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool:
-    """Sets the best value of a choice; whether it is clearly better than every other.
+    """Sets the best value of a choice; returns whether it is clearly better than every other.
 
-    Of masks the likeliest that is right is taken: one mask has many forms.
+    Of masks the likeliest right one is taken: one mask has many forms.
     """
     draft = trials.draft
     if exact and (choice.name.startswith("argument") or choice.name == "padding_id"):
@@ -113,7 +114,7 @@ def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool
     errors = [trials.error({**draft.settings, choice.name: index}, group, draft.deviation) for index in range(len(choice.values))]
     best, *others = sorted(errors)
     if exact and choice.read and not draft.settings.get(choice.name, 0):
-        decided = errors[0] < SAME < max(others)  # as it stands in the module, and the cases show it
+        decided = errors[0] < SAME < max(others)  # as read from the module, and the cases show it
     elif exact:
         decided = all(error > max(APART * best, SAME) for error in others)
     else:
@@ -124,7 +125,7 @@ def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool
 
 
 def said(draft: Draft, choice: Choice, value: Any) -> str:
-    """A value of a choice, in words."""
+    """Returns a value of a choice, in words."""
     if choice.name.startswith("axes of"):
         parts = _parts_of(draft, choice.name.removeprefix("axes of "))
         rows = [row for part in parts for row in part.rows if len(row.axes) > 1]

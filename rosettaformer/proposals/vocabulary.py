@@ -1,4 +1,4 @@
-"""The words by which the parts of a Transformer are called in people's code."""
+"""The words that people's code uses for the parts of a Transformer."""
 
 import re
 
@@ -26,13 +26,13 @@ SOURCE, TARGET = {"src", "source", "enc", "encoder", "inp", "input"}, {"tgt", "t
 
 
 def tokens(path: str) -> list[str]:
-    """The words of a path, in lower case: `self_attn.W_q` is self, attn, w, q; digits are words."""
+    """Returns the words of a path, in lower case: `self_attn.W_q` is self, attn, w, q; digits are words."""
     words = re.sub(r"([a-z])([A-Z])", r"\1 \2", path)
     return [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", words)]
 
 
 def role_of(path: str) -> str:
-    """The projection of an attention that a path names, by its last word that names one; empty if none does."""
+    """Returns the projection of an attention that a path names, by its last word that names one; empty if none does."""
     for word in reversed(tokens(path)):
         for role in IN_PROJECTION:
             if word in _ROLES[role]:
@@ -41,5 +41,5 @@ def role_of(path: str) -> str:
 
 
 def within(path: str, native: str) -> str:
-    """A path as it is inside a sub-module; empty for the sub-module itself."""
+    """Returns a path relative to a sub-module; empty for the sub-module itself."""
     return "" if path == native else path.removeprefix(f"{native}.") if native else path

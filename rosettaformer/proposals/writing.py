@@ -1,4 +1,4 @@
-"""The text of a port's file."""
+"""Writes the text of a port's file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from .tables import row_text, tables_of
 
 __all__ = ["TODO", "UNPAIRED", "written"]
 
-_OF_IDS = {f'"{name}"': f'lambda inputs: ids(inputs["{name}"])' for name in ("source", "target", "token")}  # which may be rows of weights
+_OF_IDS = {f'"{name}"': f'lambda inputs: ids(inputs["{name}"])' for name in ("source", "target", "token")}  # ids, or soft rows
 TODO = "TODO: decide:"
 UNPAIRED = "left out: the other projections have no bias, and the reference has four or none"
 _IMPORTS = {
@@ -33,7 +33,7 @@ def policy(name):
 
 
 def written(draft: Draft, settings: Settings, file: str = "my_port.py", open_: Mapping[str, str] | None = None) -> str:
-    """The port of a draft with these settings. file: what it is to be called. open_: what is still to be decided, by its name."""
+    """Returns the port of a draft with these settings. file: its name. open_: what is still to be decided, by its name."""
     open_ = open_ or {}
     call = _call(draft, settings, open_)
     config = _config(draft, settings, open_)
@@ -46,7 +46,7 @@ def written(draft: Draft, settings: Settings, file: str = "my_port.py", open_: M
 
 
 def _spaced(blocks: Sequence[str]) -> Iterator[str]:
-    """The blocks with one empty line between them, and two around functions and classes."""
+    """Yields the blocks with one empty line between them, and two around functions and classes."""
     for index, block in enumerate(blocks):
         if index:
             ends = blocks[index - 1].splitlines()[-1].startswith("    ")
@@ -73,7 +73,7 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
 
 
 def _decided(draft: Draft) -> Iterator[str]:
-    """What was decided by trying, in the words of the file's head."""
+    """Yields what trying decided, in the words of the file's head."""
     with_what = f" with {draft.deviation.title}, which its norms have" if draft.deviation else ""
     with_what += f"; its output is {draft.form} the logits" if draft.form else ""
     for title, found in (
@@ -99,7 +99,7 @@ def _build(draft: Draft, settings: Settings) -> str:
 
 
 def _attribute(path: str) -> str:
-    """The attribute of the module at a native path."""
+    """Returns the expression for the attribute of the module at a native path."""
     return "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in ["module", *path.split(".")])[1:]
 
 

@@ -1,6 +1,6 @@
-"""What is asked: the cases as data, a function `cases` in one module for each component family.
+"""The cases as data: a function `cases` in one module for each component family.
 
-Sizes are all different, every parameter is random and of visible size.
+Sizes all differ; every parameter is random and large enough to show.
 """
 
 import dataclasses
@@ -16,16 +16,16 @@ from .gradients import gradients
 
 __all__ = ["all_cases", "fitted", "of_components"]
 
-NAMED = 3  # config fields that a reason names where there are many
+NAMED = 3  # config fields that a reason names if there are many
 
 
 def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared: Sequence[str] = ()) -> list[Case]:
-    """Every case, in the order of the components; those of a later version of the suite after the others.
+    """Returns every case, in the order of the components; those of a later version of the suite after the others.
 
-    grad: with the gradient cases. fixed: the config fields that a port fixes. The cases have them; one that is about another value, or that
-    the reference refuses with them, is excluded, with the reason.
+    grad: includes the gradient cases. fixed: the config fields that a port fixes, which the cases then have; a case that is about another
+    value, or that the reference refuses with them, is excluded, with the reason.
     shared: the ends of the names of kernels that all heads of the port share.
-    Raises ValueError where two cases share an id, and on fixed fields that make no config.
+    Raises ValueError if two cases share an id, and on fixed fields that make no valid config.
     """
     build = Builder(fixed or {}, shared)
     cases = [
@@ -43,7 +43,7 @@ def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared
 
 
 def of_components(cases: Iterable[Case], components: Collection[str], grad: bool = False) -> list[Case]:
-    """Those of the cases that belong to the components, or to all where none is named: gradients where grad, or by their own names."""
+    """Returns the cases of the components, or of all if none is named: with grad the gradients, too, or components by their own names."""
 
     def belongs(component: str) -> bool:
         forward = forward_of(component)
@@ -55,8 +55,9 @@ def of_components(cases: Iterable[Case], components: Collection[str], grad: bool
 
 
 def fitted(cases: Sequence[Case], fixed: Mapping[str, Any], shared: Sequence[str] = ()) -> list[Case]:
-    """The same cases for a port that fixes some config fields, or that has kernels which all heads share: made anew with them where the
-    suite has the case; those of a checkpoint are excluded where they differ. Each keeps the dtypes in which it is to be run."""
+    """Returns the same cases for a port that fixes some config fields, or that has kernels which all heads share: made anew if they are the
+    suite's own; cases of a checkpoint are excluded if they differ. Each keeps the dtypes in which it is run.
+    """
     if not fixed and not shared:
         return list(cases)
     own = {case.id: case for case in all_cases(fixed, any(forward_of(case.component) for case in cases), shared)}
@@ -66,14 +67,14 @@ def fitted(cases: Sequence[Case], fixed: Mapping[str, Any], shared: Sequence[str
 
 
 def _of_checkpoint(case: Case, fixed: Mapping[str, Any], shared: Sequence[str]) -> Case:
-    """A case of a checkpoint, with the reason where it does not fit what is fixed, or the heads that share a kernel."""
+    """Returns a case of a checkpoint, with the reason if it does not fit the fixed fields or kernels that all heads share."""
     if kernels := [name for name in case.parameters if f".{name}".endswith(tuple(f".{end}" for end in shared))]:
         return dataclasses.replace(case, excluded=f"all heads of the port share {kernels[0]}, and the checkpoint has a kernel of each")
     return _excluded(case, fixed, "the checkpoint has")
 
 
 def _excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
-    """The case, with the reason where what is fixed excludes it. whose: says before the case's values, all of which are then named."""
+    """Returns the case, with the reason if the fixed fields exclude it. whose: introduces the case's own values, all of them."""
     others = {name: value for name, value in fixed.items() if getattr(case.config, name) != value}
     fields = [f"{name}={value!r}" for name, value in others.items()]
     more = f" and {len(others) - NAMED} others" if len(others) > NAMED + 1 and not whose else ""
@@ -87,7 +88,7 @@ def _excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
 
 
 def _refused(case: Case) -> str:
-    """Why the reference has no answer to a case with what a port fixes: the config has no such stack or head. Empty where it has one."""
+    """Returns why the reference refuses a case with what a port fixes: the config has no such stack or head. Empty if it does not."""
     try:
         if takes_config(case.component):
             answer(case)

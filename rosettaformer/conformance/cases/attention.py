@@ -16,7 +16,7 @@ GROUPED: dict[str, Any] = {"heads": 6, "key_value_heads": 2}
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Every kind of mask, with the weights asked for and not; S != T, k != e, grouped heads, one position and 200."""
+    """Yields cases with every kind of mask, with and without returned weights; S != T, k != e, grouped heads, one position and 200."""
     yield from _mask_cases(build)
     yield from _softmax_cases(build)
     yield from _dot_product_cases(build)
@@ -24,7 +24,7 @@ def cases(build: Builder) -> Iterator[Case]:
 
 
 def _mask_cases(build: Builder) -> Iterator[Case]:
-    """Padding by id (not 0) and by none; causal masks of every relation of T to S; combinations with and without None."""
+    """Yields padding by id (not 0) and without one; causal masks of every relation of T to S; combinations with and without None."""
     some = build.config()
     ids = rng("mask ids").integers(0, 5, (B, S))
     yield build.make("token_mask", "padding_id", some, "PAD1", token=ids)
@@ -43,8 +43,9 @@ def _mask_cases(build: Builder) -> Iterator[Case]:
 
 
 def _softmax_cases(build: Builder) -> Iterator[Case]:
-    """Ragged and empty rows; logits so large that only a subtracted maximum survives; one entry, and so many
-    that a half-precision dtype cannot count them."""
+    """Yields ragged and empty rows; logits so large that they overflow unless a maximum is subtracted; one entry, and more entries than a
+    half-precision dtype can count.
+    """
     some, shape = build.config(), (B, 3, T, S)
     generator = rng("softmax values")
     large = generator.choice([-6e4, -5.9e4, 0.0, 5.9e4, 6e4], shape) + generator.standard_normal(shape)

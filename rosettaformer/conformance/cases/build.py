@@ -1,4 +1,4 @@
-"""What cases are made of: the sizes, the random values, the masks."""
+"""Builds cases: the sizes, the random values, the masks."""
 
 import math
 import zlib
@@ -43,20 +43,20 @@ CORE = """
     self_attention_sublayer/pre self_attention_sublayer/post_causal cross_attention_sublayer/post cross_attention_sublayer/ragged
     feed_forward_sublayer/post feed_forward_sublayer/pre token_encoder/post token_encoder/learned token_decoder/post token_decoder/alone
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
-# the names of cases that are evaluated two times
+# the names of cases that are evaluated twice
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "semillero", "sapiens", "hidden_dropout", "attention_dropout")
 
 
-PROJECTIONS = ("query.kernel", "key.kernel", "value.kernel")  # what all heads may share, each for its slice of the width
+PROJECTIONS = ("query.kernel", "key.kernel", "value.kernel")  # kernels that all heads may share, each head for its slice of the width
 
 
 class Builder:
     """Makes configs and cases, in which the config fields that a port fixes have the port's values.
 
-    fixed: config fields by name. Sizes give way to it silently; a case that asks for another value of any other fixed field, or for one
-    that makes no config with them, is declared with its own values, and `all_cases` excludes it with the reason.
+    fixed: config fields by name. Sizes give way to them silently; a case that asks for another value of any other fixed field, or for a
+    value that makes no valid config with them, is declared with its own values, and `all_cases` excludes it with the reason.
     shared: the ends of the names of kernels that all heads of the port share.
-    conflict: why the first of these made none; empty where all did. Raises ValueError on fields that no config has.
+    conflict: why the first such case made no config; empty if all did. Raises ValueError on fields that no config has.
     """
 
     def __init__(self, fixed: Mapping[str, Any], shared: Sequence[str] = ()) -> None:
@@ -66,9 +66,9 @@ class Builder:
         self._taken = 0  # bytes of the cases so far
 
     def config(self, dialect: str = "semillero", usual: Mapping[str, Any] | None = None, /, **changes: Any) -> TransformerConfig:
-        """A dialect at sizes that are all different, so that no two axes can be confused.
+        """Returns a dialect's config at sizes that all differ, so that no two axes can be confused.
 
-        usual: fields in which a case that is made for a port has what the port fixes.
+        usual: fields for which a case made for a port takes the port's fixed values.
         """
         usual = usual or {}
         try:
@@ -78,12 +78,12 @@ class Builder:
                 raise
             self.conflict = self.conflict or str(error)
             return _merged(dialect, changes, usual)
-        if self.fixed:  # before anything is made of it
+        if self.fixed:  # before anything is allocated
             self._require_room(8 * _parameter_count(config))
         return config
 
     def _require_room(self, size: int) -> None:
-        """Raises ValueError where so many bytes more than the cases have so far are more than this machine may hold."""
+        """Raises ValueError if that many bytes beyond the cases so far are more than this machine may hold."""
         most = physical_memory() // 2
         if self.fixed and self._taken + size > most:
             raise ValueError(f"its cases must take at most half of the memory, {most} bytes; they take {self._taken + size} or more")
@@ -92,9 +92,10 @@ class Builder:
         self, component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None,
         since: int = 1, dtypes: tuple[str, ...] = DTYPES, **inputs: Any,
     ) -> Case:  # fmt: skip
-        """A case; its floating inputs are given as axes ("b 1 d") or as a shape, and drawn standard normal; other inputs stand as they are.
+        """Returns a case; its floating inputs are given as axes ("b 1 d") or as a shape, and drawn standard normal; other inputs are used
+        unchanged.
 
-        fixed: parameters that are not drawn, by canonical name. since, dtypes: as of `Case`.
+        fixed: parameters that are not drawn, by canonical name. since, dtypes: see `Case`.
         """
         generator = rng(f"{component}/{name}")
         sizes = {"b": B, "t": T, "s": S, "v": config.source_vocabulary} | config.sizes
@@ -124,7 +125,7 @@ class Builder:
 
 
 def _merged(dialect: str, changes: Mapping[str, Any], fixed: Mapping[str, Any]) -> TransformerConfig:
-    """The dialect with these changes, and with what is fixed; that a stack has no layers is a choice, and how many it has a size."""
+    """Returns the dialect with these changes and the fixed fields; whether a stack has layers is a choice, how many it has is a size."""
     soft = {name: value for name, value in changes.items() if name in SIZES and value}
     hard = {name: value for name, value in changes.items() if name not in soft}
     merged = preset(dialect).to_dict() | SIZES | {"heads": 3, "padding_id": 2} | soft | dict(fixed) | hard
@@ -139,7 +140,7 @@ def _merged(dialect: str, changes: Mapping[str, Any], fixed: Mapping[str, Any]) 
 
 
 def _parameter_count(config: TransformerConfig) -> int:
-    """How many scalars the whole model has, without a list of its layers, of which there may be too many."""
+    """Returns how many scalars the whole model has, without listing its layers, of which there may be too many."""
     one = {"encoder_layers": min(1, config.encoder_layers), "decoder_layers": min(1, config.decoder_layers)}
     first = parameters.count(config.replace(**one))
     more = ((name, getattr(config, name) - layers) for name, layers in one.items())
@@ -147,12 +148,12 @@ def _parameter_count(config: TransformerConfig) -> int:
 
 
 def rng(case_id: str) -> np.random.Generator:
-    """The generator of a case: the same values on every machine, whatever other cases exist."""
+    """Returns the random generator of a case: the same values on every machine, whatever other cases exist."""
     return np.random.default_rng(zlib.crc32(case_id.encode()))
 
 
 def parameters_of(config: TransformerConfig, component: str, generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random parameters, biases and scales included, of a size that shows in the output."""
+    """Returns random parameters, biases and scales included, large enough to show in the output."""
     values = {}
     for name, shape in parameters.shapes(config, model_of(component)).items():
         kind, value = name.rpartition(".")[2], generator.standard_normal(shape)
@@ -163,7 +164,7 @@ def parameters_of(config: TransformerConfig, component: str, generator: np.rando
 
 
 def _one_block(kernel_dhk: np.ndarray) -> np.ndarray:
-    """The kernel with the block of its first head for every head, which has its own slice of the width."""
+    """Returns the kernel with the block of its first head for every head, which has its own slice of the width."""
     width, heads = kernel_dhk.shape[:2]
     size = width // heads
     found = np.zeros_like(kernel_dhk)
@@ -173,23 +174,23 @@ def _one_block(kernel_dhk: np.ndarray) -> np.ndarray:
 
 
 def ragged(batch: int, length: int) -> np.ndarray:
-    """Right padding: row i lacks its last 2 i tokens, but keeps its first. True = real."""
+    """Returns a mask with right padding: row i lacks its last 2 i tokens, but keeps its first. True = real."""
     return np.arange(length) < np.maximum(length - 2 * np.arange(batch), 1)[:, None]
 
 
 def left_padding(batch: int, length: int) -> np.ndarray:
-    """Left padding: row i lacks its first i tokens; the last row has no token at all. True = real."""
+    """Returns a mask with left padding: row i lacks its first i tokens; the last row has no token at all. True = real."""
     mask = np.arange(length) >= np.arange(batch)[:, None]
     mask[-1] = False
     return mask
 
 
 def shrinking_padding(batch: int, length: int) -> np.ndarray:
-    """Left padding: every row lacks one token less than the row before, the last one none. True = real."""
+    """Returns a mask with left padding: every row lacks one token less than the row before, the last one none. True = real."""
     return left_padding(batch + 1, length)[-2::-1]
 
 
 def inside_padding(batch: int, length: int) -> np.ndarray:
-    """Padding between tokens: row i lacks every second token from the one after its first i on. True = real."""
+    """Returns a mask with padding between tokens: row i lacks every second token from the one after its first i on. True = real."""
     place = np.arange(length) - np.arange(batch)[:, None]
     return (place < 0) | (place % 2 == 0)

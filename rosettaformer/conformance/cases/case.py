@@ -1,4 +1,4 @@
-"""An old path of what files of ports import; `rosettaformer.ports` is the one that stays."""
+"""An old import path of port files; `rosettaformer.ports` is the one to use."""
 
 from ..case import Case
 

@@ -1,10 +1,9 @@
-"""Cases as files, for programs that share nothing with Python: a folder with `manifest.json` and one safetensors file a case.
+"""Cases as files, for programs that share nothing with Python: a folder with `manifest.json` and one safetensors file per case.
 
 The manifest has a row for every case: id, component, dtype, config, the inputs that are plain values, the file of its arrays, and the file
 in which the outputs are expected. Arrays are named `inputs.<name>` and `parameters.<canonical name>`. An answer is a safetensors file that
-holds `output`, and `weights` where the component gives a pair, or what a mapping holds by its names (a gradient's are those of the
-inputs and `parameters.<canonical name>`); or JSON of the same name that gives the reason why there is none. Paths are relative and have
-slashes.
+holds `output`, and `weights` if the component returns a pair, or a mapping's values by name (a gradient's names are those of the inputs and
+`parameters.<canonical name>`); or JSON of the same name that gives the reason why there is none. Paths are relative and have slashes.
 """
 
 import json
@@ -24,13 +23,13 @@ from ..status import Kind
 __all__ = ["MANIFEST", "answer_path", "arrays_of", "manifest", "read_answer", "row_of", "write_cases", "write_json"]
 
 MANIFEST = "manifest.json"
-LARGEST = 1 << 30  # bytes of an answer whose size nothing bounds
-HEADER = 1 << 20  # bytes of the header of an answer
+LARGEST = 1 << 30  # bytes of an answer whose size is not bounded otherwise
+HEADER = 1 << 20  # bytes of an answer's header
 REASONS = (Kind.NOT_COVERED, Kind.UNSUPPORTED, Kind.ERROR)
 
 
 def row_of(case: Case) -> dict[str, Any]:
-    """What the manifest says of a case, without its paths."""
+    """Returns what the manifest says about a case, without its paths."""
     return {
         "id": case.id,
         "component": case.component,
@@ -41,13 +40,13 @@ def row_of(case: Case) -> dict[str, Any]:
 
 
 def arrays_of(case: Case) -> dict[str, np.ndarray]:
-    """The arrays of a case by their names in its file."""
+    """Returns the arrays of a case by their names in its file."""
     inputs = {f"inputs.{name}": value for name, value in case.inputs.items() if isinstance(value, np.ndarray)}
     return inputs | {f"parameters.{name}": value for name, value in case.parameters.items()}
 
 
 def manifest(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The manifest of these rows."""
+    """Returns the manifest of these rows."""
     return {"suite": SUITE_VERSION, "rosettaformer": version("rosettaformer"), "cases": list(rows)}
 
 
@@ -62,19 +61,19 @@ def write_cases(directory: Path, cases: Mapping[str, Case]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON that a person can read, in the same bytes for the same value."""
+    """Writes JSON that a person can read; equal values give equal bytes."""
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def answer_path(case: Case) -> str:
-    """Where the outputs of a case belong among those of others."""
+    """Returns where the outputs of a case belong among those of others."""
     return f"{case.dtype}/{case.id}.safetensors"
 
 
 def read_answer(path: Path, most: int | None = None) -> Answer | None:
-    """The answer in that file, or the reason in JSON beside it; None where there is neither.
+    """Returns the answer in that file, or the reason in JSON beside it; None if neither exists.
 
-    Raises ValueError and OSError on a file that is neither, and on one of more than `most` bytes and its header.
+    Raises ValueError and OSError on a file that is neither, and on one larger than `most` bytes and its header.
     """
     reason = path.with_suffix(".json")
     if reason.exists():

@@ -1,4 +1,4 @@
-"""Cases made of a user's own weights."""
+"""Makes cases of a user's own weights."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -16,22 +16,23 @@ from .build import ragged, rng
 __all__ = ["checkpoint_cases"]
 
 B, S, T = 4, 19, 17
-LONG = 128  # tokens of a text as people have them
-TOKENS = 8  # that a search makes
-SINGLE = ("float64", "float32")  # in which the longer ones are asked, as among the other cases
+LONG = 128  # tokens in a typical text
+TOKENS = 8  # tokens that a search makes
+SINGLE = ("float64", "float32")  # dtypes of the longer ones, as in the other cases
 
 Inputs = dict[str, Any]
 
 
 def checkpoint_cases(path: Path, leave_out: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Case]:
-    """The whole model on the weights of a checkpoint: a canonical file, or a folder of Hugging Face.
+    """Returns cases of the whole model on the weights of a checkpoint: a canonical file, or a Hugging Face folder.
 
-    Of an encoder alone what each of its heads gives, of the others the logits; of one stack alone the states, too, and of a decoder alone
-    decoding in steps and a search. Rows are full; padded on the right and on the left, where the model is given masks; of two segments,
-    where it has them; and as long as texts are. The inputs are the same for every checkpoint of the same vocabularies and lengths.
-    leave_out, ignore: as of `hugging_face.view`. Raises ValueError listing everything that is wrong with the file.
+    They ask an encoder-only model for the output of each head, other models for the logits; a model of one stack also for the states, and a
+    decoder-only model for decoding in steps and a search. Rows are full; padded on the right and on the left, if the model is given masks;
+    of two segments, if it has them; and as long as typical texts. The inputs are the same for every checkpoint of the same vocabularies and
+    lengths.
+    leave_out, ignore: see `hugging_face.view`. Raises ValueError listing everything that is wrong with the file.
     """
-    # The canonical reader says what else a file is: of some formats a file alone does not tell the config.
+    # The canonical reader says what other files are: in some formats a file by itself does not show the config.
     checkpoint = load(path, found if (found := recognised(path)) == "hugging-face" else "canonical", leave_out=leave_out, ignore=ignore)
     config = checkpoint.config
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
@@ -78,7 +79,7 @@ def _case(name: str, component: str, config: TransformerConfig, inputs: Inputs, 
 
 
 def _texts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, Inputs, tuple[str, ...]]]:
-    """Name, tokens and mask, dtypes: full rows, rows that are padded on either side, and a long one."""
+    """Yields name, inputs and dtypes: full rows, rows that are padded on either side, and a long one."""
     length = _length(config, S)
     yield "checkpoint", {side: _ids(config, side, np.ones((B, length), bool))}, DTYPES
     for name, mask in (("right", ragged(B, length)), ("left", ragged(B, length)[:, ::-1])):
@@ -88,12 +89,12 @@ def _texts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tup
 
 
 def _length(config: TransformerConfig, wanted: int) -> int:
-    """That many tokens, or as many as the model has positions for."""
+    """Returns that many tokens, or as many as the model has positions for."""
     return min(wanted, config.max_positions or wanted)
 
 
 def _ids(config: TransformerConfig, side: str, mask: np.ndarray) -> np.ndarray:
-    """Random ids; the padding id, where there is one, exactly where the mask is False."""
+    """Returns random ids; the padding id, if there is one, exactly where the mask is False."""
     vocabulary, padding_id = getattr(config, f"{side}_vocabulary"), config.padding_id
     ids = rng(f"checkpoint {side}").integers(0, vocabulary, mask.shape)
     if padding_id is None:

@@ -14,13 +14,14 @@ from .transformer import ONE_LAYER, ids
 
 __all__ = ["cases"]
 
-DTYPES = ("float64", "float32")  # in which the choice of a token is computed, whatever the model's dtype
+DTYPES = ("float64", "float32")  # in which a token is chosen, whatever the model's dtype
 V = 11
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """A target at once, token by token, and a prompt before them; padding on the left, in the middle and everywhere; every dialect. Tables
-    of scores with repeated tokens and runs of them, with ties, and every way to cut them."""
+    """Yields cases of a target decoded at once, token by token, and after a prompt; padding on the left, in the middle and everywhere;
+    every dialect. Tables of scores with repeated tokens and runs of them, with ties, and every way to truncate them.
+    """
     for case in (*_step_cases(build), *_penalise_cases(build), *_truncate_cases(build), *_draw_cases(build)):
         yield dataclasses.replace(case, since=3)
 
@@ -51,7 +52,7 @@ def _steps(
     build: Builder, name: str, config: TransformerConfig, splits: tuple[int, ...], catches: str = "",
     target_mask: np.ndarray | None = None, source_mask: np.ndarray | None = None, **inputs: Any,
 ) -> Case:  # fmt: skip
-    """A target, read in steps of these lengths, and a memory; each is padding where its mask is False."""
+    """Returns a case of a target, read in steps of these lengths, and a memory; each is padding where its mask is False."""
     target_mask, source_mask = (ragged(B, n) if one is None else one for n, one in ((T, target_mask), (S, source_mask)))
     batch, length = source_mask.shape
     given: dict[str, Any] = {

@@ -11,13 +11,13 @@ __all__ = ["cases"]
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """What a token and its place become, and what becomes a token."""
+    """Yields cases from tokens and positions to vectors, and from vectors to tokens."""
     yield from _embedding_cases(build)
     yield from _positional_encoding_cases(build)
 
 
 def _embedding_cases(build: Builder) -> Iterator[Case]:
-    """Ids and soft one-hot rows, scaled and not; the padding id among the tokens; one position."""
+    """Yields ids and soft one-hot rows, scaled and not; the padding id among the tokens; one position."""
     scaled, plain = build.config(), build.config("keras_lab")
     vocabulary = scaled.source_vocabulary
     ids = rng("embedding ids").integers(0, vocabulary, (B, T))
@@ -37,7 +37,7 @@ def _embedding_cases(build: Builder) -> Iterator[Case]:
 
 
 def _positional_encoding_cases(build: Builder) -> Iterator[Case]:
-    """Left and right padding; even and odd widths; one position, many, and far ones; more positions than rows."""
+    """Yields left and right padding; even and odd widths; one position, many, and far ones; more positions than rows."""
     odd, even = build.config(), build.config(model_width=12)
     yield build.make("token_positions", "no_padding", odd, mask_bt=np.ones((B, T), bool))
     yield build.make("token_positions", "right_padding", odd, "PE22 PE23", mask_bt=ragged(B, S))

@@ -1,4 +1,4 @@
-"""Choosing cases by an expression, as pytest's -k: words joined by `and`, `or`, `not` and parentheses."""
+"""Chooses cases by an expression, as pytest's -k: words joined by `and`, `or`, `not` and parentheses."""
 
 import dataclasses
 import re
@@ -17,7 +17,7 @@ PRECEDENCE = {"or": 1, "and": 2, "not": 3}
 
 
 def choose(cases: Iterable[Case], expression: str) -> list[Case]:
-    """The cases of whose `component/name-dtype` the expression is true, each with the dtypes in which it is. Errors as `matching`."""
+    """Returns the cases whose `component/name-dtype` matches the expression, each with the matching dtypes. Errors as in `matching`."""
     pairs = [(case, dtype) for case in cases for dtype in case.dtypes]
     dtypes: dict[str, list[str]] = {}
     for case, dtype in matching(pairs, lambda pair: f"{pair[0].id}-{pair[1]}", expression):
@@ -27,9 +27,9 @@ def choose(cases: Iterable[Case], expression: str) -> list[Case]:
 
 
 def matching(things: Iterable[Thing], name: Callable[[Thing], str], expression: str) -> list[Thing]:
-    """The things of whose name the expression is true: a word is where it is a part of the name, in whatever case.
+    """Returns the things whose name matches the expression: a word matches if it is part of the name, in upper or lower case.
 
-    Raises ValueError where it is no expression, and where it is true of nothing.
+    Raises ValueError if the expression is invalid, and if nothing matches.
     """
     things, true = list(things), compiled(expression)
     if chosen := [thing for thing in things if true(name(thing))]:
@@ -42,7 +42,7 @@ def matching(things: Iterable[Thing], name: Callable[[Thing], str], expression: 
 
 
 def compiled(expression: str) -> Callable[[str], bool]:
-    """Whether the expression is true of a name. Raises ValueError on what is no expression."""
+    """Returns a function that says whether the expression matches a name. Raises ValueError if the expression is invalid."""
     postfix = _postfix(_words(expression), expression)
 
     def true(name: str) -> bool:
@@ -65,7 +65,7 @@ def _words(expression: str) -> list[str]:
 
 
 def _postfix(words: Iterable[str], expression: str) -> list[str]:
-    """The words with every operator behind its operands."""
+    """Returns the words with every operator behind its operands."""
     output: list[str] = []
     waiting: list[str] = []
     operand = False  # whether the word before this one ended an operand

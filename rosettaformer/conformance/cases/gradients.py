@@ -1,4 +1,4 @@
-"""The gradient cases: what a case asks forward, asked backward."""
+"""The gradient cases: the gradient of what each case asks forward."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from .build import rng
 
 __all__ = ["gradient", "gradients", "with_cotangent"]
 
-# the defects that a gradient reveals and no output does, with the gradient cases
+# with the gradient cases: the defects that a gradient reveals and no output does
 CATCHES = {
     "ATT14": """
         scaled_dot_product_attention_vjp/left_padding scaled_dot_product_attention_vjp/per_head
@@ -35,11 +35,11 @@ CATCHES = {
         classify_vjp/bert training_loss_vjp/semillero classification_loss_vjp/bert
     """,
 }
-INHERITED, CONSTANT = "LOS", ("LOS10",)  # what is wrong with a loss is wrong with its gradient, unless no parameter changes it
+INHERITED, CONSTANT = "LOS", ("LOS10",)  # a mistake in a loss shows in its gradient, unless no parameter changes it
 
 
 def gradients(cases: Iterable[Case]) -> list[Case]:
-    """The gradient case of every case that has something differentiable. Of two that differ by the weights that they ask for, one."""
+    """Returns the gradient case of every differentiable case; one of two that differ only in whether they return weights."""
     known = {case.id: case for case in cases}
     found = []
     for case in known.values():
@@ -51,7 +51,7 @@ def gradients(cases: Iterable[Case]) -> list[Case]:
 
 
 def gradient(case: Case) -> Case:
-    """The same case as one of `<component>_vjp`, with a random cotangent in the shape of its output."""
+    """Returns the same case as one of `<component>_vjp`, with a random cotangent in the shape of its output."""
     inputs = {name: value for name, value in case.inputs.items() if name != "return_weights"}
     forward = dataclasses.replace(case, inputs=inputs)
     output = components.answer(forward)["output"]
@@ -64,5 +64,5 @@ def gradient(case: Case) -> Case:
 
 
 def with_cotangent(case: Case, cotangent: np.ndarray) -> Case:
-    """The case of the component's gradient with this cotangent."""
+    """Returns the case of the component's gradient with this cotangent."""
     return dataclasses.replace(case, component=case.component + components.VJP, inputs=dict(case.inputs) | {"cotangent": cotangent})

@@ -14,7 +14,7 @@ __all__ = ["cases"]
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """A layer, and what it is made of beside attention."""
+    """Yields cases of a layer, and of its parts beside attention."""
     yield from _feed_forward_cases(build)
     yield from _normalization_cases(build)
     yield from _dropout_cases(build)
@@ -22,7 +22,7 @@ def cases(build: Builder) -> Iterator[Case]:
 
 
 def _feed_forward_cases(build: Builder) -> Iterator[Case]:
-    """Every activation, swept over its whole bend and into its tails; the network with each, and at one position."""
+    """Yields every activation, swept over its whole bend and into its tails; the network with each, and at one position."""
     sweep = np.linspace(-9, 9, 361).reshape(1, 19, 19)
     for name in ACTIVATIONS:
         gelu = "FFN1 FFN2 FFN4 PRC6" if name.startswith("gelu") else "FFN4"
@@ -36,7 +36,7 @@ def _feed_forward_cases(build: Builder) -> Iterator[Case]:
 
 
 def _normalization_cases(build: Builder) -> Iterator[Case]:
-    """Rows of small variance, where epsilon shows; a large mean, where E[x^2] - E[x]^2 fails; a constant row; T = d."""
+    """Yields rows of small variance, where epsilon shows; a large mean, where E[x^2] - E[x]^2 fails; a constant row; T = d."""
     generator = rng("normalization values")
     narrow, width = build.config(model_width=4), build.config().model_width
     shrinking = generator.standard_normal((B, S, narrow.model_width)) * np.logspace(0, -3, S)[:, None]
@@ -56,7 +56,7 @@ def _normalization_cases(build: Builder) -> Iterator[Case]:
 
 
 def _cancelling_offset(build: Builder) -> Case:
-    """Rows that the offset nearly cancels, so that rounding before scale and offset shows."""
+    """Returns a case of rows that the offset nearly cancels, so that rounding before scale and offset shows."""
     generator = rng("normalization cancelling")
     width = build.config().model_width
     pattern = generator.standard_normal(width)
@@ -67,7 +67,7 @@ def _cancelling_offset(build: Builder) -> Case:
 
 
 def _dropout_cases(build: Builder) -> Iterator[Case]:
-    """A mixed mask, a broadcast one, everything kept at rate 0, everything dropped; evaluation."""
+    """Yields a mixed mask, a broadcast one, everything kept at rate 0, everything dropped; evaluation."""
     keep = rng("dropout keep").random((B, T, build.config().model_width)) < 0.7
     yield build.make("dropout", "mixed", build.config(dropout_rate=0.3), "DRP3 DRP4", x="b t d", keep=keep)
     yield build.make("dropout", "broadcast", build.config(dropout_rate=0.3), "DRP3 DRP4", x="b t d", keep=keep[:, :1])
@@ -77,7 +77,7 @@ def _dropout_cases(build: Builder) -> Iterator[Case]:
 
 
 def _layer_cases(build: Builder) -> Iterator[Case]:
-    """Post- and pre-norm, with and without biases, with ragged and left padding and a row that sees nothing."""
+    """Yields post- and pre-norm, with and without biases, with ragged and left padding and a row without any visible key."""
     dialects = {
         "post": build.config(),
         "pre": build.config(norm_placement="pre"),

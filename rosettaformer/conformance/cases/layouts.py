@@ -18,7 +18,7 @@ SQUARE: dict[str, Any] = {"model_width": 12, "key_size": 4, "value_size": 4}
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """What the components ask that these are made of, where the border between them could hide it."""
+    """Yields the cases of the original components in which the border between modules could hide a mistake."""
     for case in (*_self_attention_cases(build), *_sublayer_cases(build), *_stack_cases(build)):
         yield dataclasses.replace(case, since=8)
 
@@ -63,7 +63,7 @@ def _sublayer_cases(build: Builder) -> Iterator[Case]:
 
 
 def _stack_cases(build: Builder) -> Iterator[Case]:
-    """Post- and pre-norm, tables of positions and segments; padding that ids show, masks that are given; a decoder without memory."""
+    """Yields post- and pre-norm, tables of positions and segments; padding shown by ids, given masks; a decoder without memory."""
     config, pre = build.config(model_width=12, **ONE_LAYER), build.config(norm_placement="pre", encoder_layers=2, decoder_layers=2)
     encoder, decoder = (alone(build, stack, padding_id=2) for stack in ("encoder", "decoder"))
     segment_bs = rng("layouts segments").integers(0, encoder.segments, (B, S)) if encoder.segments else None

@@ -1,4 +1,4 @@
-"""Cases of the loss: of given logits, and of the whole model."""
+"""Cases of the loss: on given logits, and of the whole model."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +13,12 @@ from .transformer import ONE_LAYER, tokens
 
 __all__ = ["cases"]
 
-V = 5  # so few tokens that the share of each shows what smoothing does with it
+V = 5  # few enough tokens that each one's share shows what smoothing does to it
 SMOOTHED, PADDED, PART = "LOS1 LOS8 LOS9 LOS10", "LOS1 LOS2 LOS7 LOS8 LOS9 LOS10", "LOS1 LOS2 LOS3 LOS8 LOS9 LOS10"
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Smoothing from none to much, ragged rows and rows without a label, one part of a batch, large logits; every dialect's model."""
+    """Yields smoothing from none to much, ragged rows and rows without a label, part of a batch, large logits; every model dialect."""
     yield from _cross_entropy_cases(build)
     yield from _training_loss_cases(build)
 
@@ -26,7 +26,7 @@ def cases(build: Builder) -> Iterator[Case]:
 def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
     label = rng("loss labels").integers(0, V, (B, T))
     unequal = ragged(B, T)
-    some = np.where(left_padding(B, T), label, 0)  # a row of nothing but padding
+    some = np.where(left_padding(B, T), label, 0)  # a row of padding only
 
     def case(name: str, catches: str = "", **inputs: Any) -> Case:
         given: dict[str, Any] = {"logits_btv": (B, T, V), "label_bt": label} | inputs

@@ -1,4 +1,4 @@
-"""Cases of the update: Adam, the clipping of gradients and the learning rate."""
+"""Cases of the update: Adam, gradient clipping and the learning rate."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from .build import Builder, rng
 
 __all__ = ["cases"]
 
-# tensors of every kind that weight decay tells apart
+# tensors of every kind that weight decay treats differently
 SHAPES = {
     "embedding.table": (11, 6), "hidden.kernel": (6, 7), "hidden.bias": (7,), "norm.scale": (6,), "norm.offset": (6,),
     "query.kernel": (6, 3, 2),
@@ -21,8 +21,9 @@ DTYPES = ("float64", "float32")
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Gradients so small that epsilon shows, the first step and later ones, weight decay; norms above and below the limit; every phase of
-    the warm-up."""
+    """Yields gradients so small that epsilon shows, the first step and later ones, weight decay; norms above and below the limit; every
+    phase of the warm-up.
+    """
     for case in (*_adam_cases(build), *_clip_cases(build), *_noam_cases(build)):
         yield dataclasses.replace(case, dtypes=DTYPES, since=2)
 

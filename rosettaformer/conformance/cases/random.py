@@ -1,4 +1,4 @@
-"""Cases of what draws random numbers: they are judged by statistics."""
+"""Cases of components that draw random numbers: they are judged by statistics."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,13 +8,13 @@ from .build import Builder, rng
 
 __all__ = ["cases"]
 
-# So large that the statistics of every kernel tell one formula for its fans from another, and so small that many draws are quick.
+# So large that the statistics of every kernel tell one formula for its fans from another, and small enough that many draws are quick.
 SIZES = {"model_width": 48, "key_size": 16, "value_size": 24, "feed_forward_width": 64, "encoder_layers": 1, "decoder_layers": 1}
 DTYPES = ("float64", "float32")
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """A fresh model of each kind of head; dropout of vectors and of attention weights."""
+    """Yields a fresh model of each kind of head; dropout of vectors and of attention weights."""
     for dialect in ("semillero", "keras_lab"):
         config = build.config(dialect, source_vocabulary=97, target_vocabulary=97, **SIZES)
         yield build.make("initialise", dialect, config, "INI1 INI2", since=2, dtypes=DTYPES, seed=1007)

@@ -14,17 +14,17 @@ from .transformer import ONE_LAYER, ids
 
 __all__ = ["cases"]
 
-# Nearly all have the sizes and lengths of one model, so that a port which compiles a search does so once.
+# Nearly all have one model's sizes and lengths, so that a port that compiles a search does so once.
 SIZES: dict[str, Any] = {"model_width": 12, "target_vocabulary": 17, **ONE_LAYER}
 TOKENS = 8
-SINGLE = ("float64", "float32")  # in half-precision dtypes cuts and draws lie near boundaries too often
+SINGLE = ("float64", "float32")  # in half-precision dtypes truncation and draws too often lie near boundaries
 THOROUGH = ("plain", "alpha_0.6")  # in every dtype; the others in one,
-QUICK = ("float32",)  # since a port may compile a whole search for every dtype, and that takes long
+QUICK = ("float32",)  # since a port may compile a whole search for every dtype, which takes long
 CACHE = "CAU3 PE13 GEN6"
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Answers that end at different times; prefixes padded on the left; every option; and a model of every kind."""
+    """Yields answers that end at different times; prefixes padded on the left; every option; and a model of every kind."""
     for case in (*_greedy_cases(build), *_sample_cases(build), *_beam_cases(build)):
         yield dataclasses.replace(case, since=max(3, case.since), dtypes=case.dtypes if case.name in THOROUGH else QUICK)
 
@@ -35,7 +35,8 @@ def _greedy_cases(build: Builder) -> Iterator[Case]:
     yield _search(build, "greedy_search", "plain", some, 277, CACHE)
     yield _search(build, "greedy_search", "prefix", some, 108, f"{CACHE} GEN9", prefix=_prefix(some))
     yield _search(build, "greedy_search", "min_new_tokens", some, 108, CACHE, min_new_tokens=6)
-    exact = _search(build, "greedy_search", "min_new_tokens_exactly", some, 564, CACHE, min_new_tokens=3)  # where one token less would end
+    # here one token less would end the answer
+    exact = _search(build, "greedy_search", "min_new_tokens_exactly", some, 564, CACHE, min_new_tokens=3)
     yield dataclasses.replace(exact, since=8)
     yield _search(build, "greedy_search", "repetition_penalty", some, 284, CACHE, repetition_penalty=1.8)
     yield _search(build, "greedy_search", "no_repeat_ngram", some, 356, CACHE, no_repeat_ngram=2, prefix=_prefix(some))
@@ -98,8 +99,9 @@ def _beam_cases(build: Builder) -> Iterator[Case]:
 
 
 def _longest_wins(case: Case) -> Case:
-    """The case with nearly the same scores at every step, the end's the highest: the longest answer is among the best, whatever the sizes
-    and the kind of the model."""
+    """Returns the case with nearly equal scores at every step, the end token's the highest: the longest answer is among the best, whatever
+    the sizes and the kind of the model.
+    """
     start, end = _start_and_end(case.config)
     first = min({0, 1, 2, 3} - {start, end, case.config.padding_id})
     slope_v = 0.8 * (first - np.arange(case.config.target_vocabulary))
@@ -122,8 +124,9 @@ def _of_every_kind(build: Builder, component: str, seeds: tuple[int, int, int], 
 
 
 def _search(build: Builder, component: str, name: str, config: TransformerConfig, seed: int, catches: str = "", **options: Any) -> Case:
-    """A search over sources of which some are padded. seed: of a model whose answers differ in length and do not repeat one token alone.
-    options: of the strategy; arrays are inputs of their own."""
+    """Returns a search over sources, some of them padded. seed: of a model whose answers differ in length and do not repeat a single token.
+    options: of the strategy; arrays are separate inputs.
+    """
     start, end = _start_and_end(config)
     arrays = {key: value for key, value in options.items() if isinstance(value, np.ndarray)}
     strategy = {"start_id": start, "end_id": end, "max_new_tokens": TOKENS} | {k: v for k, v in options.items() if k not in arrays}
@@ -131,28 +134,28 @@ def _search(build: Builder, component: str, name: str, config: TransformerConfig
     inputs = {"source": source} | {f"strategy.{key}": value for key, value in strategy.items()} | arrays
     values = _model(config, seed)
     if "repetition_penalty" in strategy and "logits.bias" in values:
-        values["logits.bias"] -= 3  # so that scores of both signs are among the largest, which a penalty changes otherwise
+        values["logits.bias"] -= 3  # so that scores of both signs are among the largest: a penalty changes them differently
     return build.make(component, name, config, catches, values, **inputs)
 
 
 def _start_and_end(config: TransformerConfig) -> tuple[int, int]:
-    """The first two ids that are not padding."""
+    """Returns the first two ids that are not padding."""
     first, second = [id_ for id_ in range(3) if id_ != config.padding_id][:2]
     return first, second
 
 
 def _mask() -> np.ndarray:
-    """What of the source is real: other tokens than those that are not padding."""
+    """Returns a source mask that hides other tokens than the padding ids do."""
     return left_padding(B, S)[:, ::-1].copy()
 
 
 def _prefix(config: TransformerConfig) -> np.ndarray:
-    """Tokens of different number, the shorter rows padded on the left."""
+    """Returns prefixes of different lengths, the shorter rows padded on the left."""
     return ids("search prefix", config.target_vocabulary, config.padding_id, np.arange(4) >= np.array([[0], [3], [1]]))
 
 
 def _model(config: TransformerConfig, seed: int) -> dict[str, np.ndarray]:
-    """Parameters by which what is read decides what follows: far from a model at the beginning of its training."""
+    """Returns parameters with which the input decides the output, unlike those of a model at the beginning of its training."""
     values = parameters_of(config, "transformer", rng(f"search {seed}"))
     last = "decoder.final_norm" if config.final_norm else f"decoder.layers.{config.decoder_layers - 1}.feed_forward_norm"
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Cases of an encoder alone and of a decoder alone: BERT, GPT-2 and what they are made of beside the paper's model."""
+"""Cases of encoder-only and decoder-only models: BERT, GPT-2 and their parts that the paper's model lacks."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from .transformer import ONE_LAYER, ids
 
 __all__ = ["alone", "cases"]
 
-POSITIONS = 11  # so few that a table of them has another size than everything else
-SINGLE = ("float64", "float32")  # in which the longer ones are asked
+POSITIONS = 11  # few enough that a table of positions differs in size from everything else
+SINGLE = ("float64", "float32")  # dtypes of the longer ones
 RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4, "classifier_dropout_rate": 0.5}
 TOKENS = 8
 SQUARE = {"model_width": 12, "key_size": 4, "value_size": 4}  # projections that fit untransposed
@@ -28,18 +28,18 @@ POOLED, PREDICTED = "HED1 HED2 HED3 HED4 STR1", "EMB2 EMB6 EMB8 EMB9 HED5 HED6"
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Tables of positions and segments, with the first and the last row; heads; whole models with and without padding and segments."""
+    """Yields tables of positions and segments, first and last row; heads; whole models with and without padding and segments."""
     for case in (*_table_cases(build), *_head_cases(build), *_encoder_cases(build), *_decoder_cases(build), *_state_cases(build)):
         yield dataclasses.replace(case, since=max(4, case.since))
 
 
 def alone(build: Builder, stack: str, **changes: Any) -> TransformerConfig:
-    """BERT's choices of an encoder alone, or GPT-2's of a decoder alone."""
+    """Returns BERT's choices for an encoder-only model, or GPT-2's for a decoder-only model."""
     return (_encoder if stack == "encoder" else _decoder)(build, **changes)
 
 
 def _encoder(build: Builder, **changes: Any) -> TransformerConfig:
-    """BERT's choices; one layer, an epsilon that shows, and no dropout on the classes."""
+    """Returns BERT's choices; one layer, an epsilon that shows, and no dropout on the classes."""
     usual = {"max_positions": POSITIONS, "segments": 3, "epsilon": 1e-3, "masked_language_head": False, "padding_id": None}
     if "classes" in changes and build.fixed.get("classes"):
         usual["classes"] = changes.pop("classes")
@@ -47,14 +47,16 @@ def _encoder(build: Builder, **changes: Any) -> TransformerConfig:
 
 
 def _decoder(build: Builder, **changes: Any) -> TransformerConfig:
-    """GPT-2's choices, with one layer."""
+    """Returns GPT-2's choices, with one layer."""
     return _alone_in(
         build, "gpt2_small", {"max_positions": POSITIONS, "padding_id": None}, {"encoder_layers": 0, "decoder_layers": 1} | changes
     )
 
 
 def _alone_in(build: Builder, dialect: str, usual: dict[str, Any], changes: dict[str, Any]) -> TransformerConfig:
-    """The dialect with these changes. usual: fields in which a case that is made for a port of this stack alone has what the port fixes."""
+    """Returns the dialect with these changes. usual: fields for which a case made for a port of only this stack takes the port's fixed
+    values.
+    """
     absent = "encoder_layers" if changes["encoder_layers"] == 0 else "decoder_layers"
     if build.fixed.get(absent) == 0:
         return build.config(dialect, usual, **changes)
@@ -141,7 +143,7 @@ def _read(
     segments: bool,
     **inputs: Any,
 ) -> Case:
-    """A source of random ids, with or without mask and segments."""
+    """Returns a case that reads a source of random ids, with or without mask and segments."""
     given: dict[str, Any] = {"source": ids(component, config.source_vocabulary, config.padding_id, ragged(B, S))} | inputs
     if mask is not None:
         given["source_mask_bs"] = mask
@@ -188,7 +190,7 @@ def _decoder_cases(build: Builder) -> Iterator[Case]:
 
 
 def _alone(build: Builder, component: str, name: str, config: TransformerConfig, catches: str, length: int = T, **inputs: Any) -> Case:
-    """A target of random ids, read by a decoder alone."""
+    """Returns a case in which a decoder-only model reads a target of random ids."""
     mask = ragged(B, length) if config.padding_id is not None else np.ones((B, length), bool)
     given: dict[str, Any] = {"source": None, "target": ids(name, config.target_vocabulary, config.padding_id, mask)}
     return build.make(component, name, config, catches, **given | inputs)
@@ -201,7 +203,7 @@ def _steps(build: Builder, name: str, config: TransformerConfig, catches: str, s
 
 
 def _search_cases(build: Builder) -> Iterator[Case]:
-    """Prompts of different lengths, padded on the left, whose padding only the mask says."""
+    """Yields prompts of different lengths, padded on the left; only the mask shows the padding."""
     config = _decoder(build, target_vocabulary=17, source_vocabulary=17, max_positions=POSITIONS + 2)
     uniform_bn = rng("sample gpt2").uniform(0.01, 0.99, (B, TOKENS))
     own: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Cases of the whole model with `skip_padding`: every pattern of padding, said by the ids or by masks."""
+"""Cases of the whole model with `skip_padding`: every pattern of padding, shown by the ids or by masks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,15 +15,16 @@ __all__ = ["cases"]
 
 SINCE = 7
 RATES: dict[str, Any] = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4}
-# what shows where the target is padded on the right; where padding stands before a real token; where a mask is given
+# what shows if the target is padded on the right; if padding stands before a real token; if a mask is given
 RIGHT = "PAD4 PAD6 PAD8 PAD9"
 BEFORE = f"{RIGHT} PAD5"
 MASKED = "PAD4 PAD7"
-LONG = 3, 40, 33  # enough tokens that a framework which rounds their number up has some to spare
+LONG = 3, 40, 33  # enough tokens that a framework that rounds their number up has some to spare
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Padding on the right, on the left, inside and throughout; none; masks beside the ids; soft rows; keep masks; one token, and many.
+    """Yields padding on the right, on the left, inside and throughout; none; masks beside the ids; soft rows; keep masks; one token, and
+    many.
 
     With left padding a source without a token has a target, and a target without one has a source.
     """
@@ -47,7 +48,7 @@ def cases(build: Builder) -> Iterator[Case]:
 
 
 def _masked_cases(build: Builder, even: TransformerConfig) -> Iterator[Case]:
-    """Where the masks say what is padding: there is no padding id; it stands elsewhere; tokens are soft rows; there are segments."""
+    """Yields cases whose masks show the padding: there is no padding id; it stands elsewhere; tokens are soft rows; there are segments."""
     masks: dict[str, Any] = {"source_mask_bs": inside_padding(B, S), "target_mask_bt": left_padding(B, T)}
     full = np.ones((B, S), bool), np.ones((B, T), bool)
     yield _model(build, "explicit_masks", build.config(padding_id=None, **ONE_LAYER), MASKED, *full, **masks)
@@ -66,6 +67,6 @@ def _masked_cases(build: Builder, even: TransformerConfig) -> Iterator[Case]:
 def _model(
     build: Builder, name: str, config: TransformerConfig, catches: str, source_mask: np.ndarray, target_mask: np.ndarray, **inputs: Any
 ) -> Case:
-    """A case of the whole model with random ids; the masks say where the padding id stands."""
+    """Returns a case of the whole model with random ids; the masks say where the padding id stands."""
     given = tokens(config, source_mask, target_mask, name=f"skip padding {name} ") | inputs
     return build.make("transformer", f"skip_padding_{name}", config, catches, since=SINCE, **given, skip_padding=True)

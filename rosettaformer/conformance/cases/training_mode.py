@@ -1,4 +1,4 @@
-"""Cases of the training mode: every dropout site is given its keep mask, so that nothing random is left."""
+"""Cases of the training mode: every dropout site is given its keep mask, so that nothing is random."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ CATCHES = "DRP3 DRP4"
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """All sites; only some, the others being left out; the attention weights; the hidden layer; every dialect that drops something."""
+    """Yields all sites; only some of them; the attention weights; the hidden layer; every dialect that drops something."""
     yield from _attention_cases(build)
     yield from _layer_cases(build)
     yield from _model_cases(build)
@@ -88,7 +88,7 @@ def _model(
 
 
 def _draw(config: TransformerConfig, name: str, source_length: int = S) -> dict[str, np.ndarray]:
-    """Keep masks of all sites, by canonical name."""
+    """Returns keep masks of all sites, by canonical name."""
     return parameters.flatten(sites.draw(config, B, source_length, T, rng(f"keep {name}")))
 
 

@@ -13,7 +13,7 @@ from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_paddin
 
 __all__ = ["ONE_LAYER", "cases", "ids", "tokens"]
 
-# The stacks have two layers in their own cases and in two of the whole model's; one is enough for what the others ask.
+# The stacks have two layers in their own cases and in two of the whole model's; one layer is enough for the others.
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
 # What shows in a whole model on any input, given sizes that differ and biases; with a tied head; with padding.
 ANY_INPUT = """
@@ -28,7 +28,7 @@ PADDED = "PE19 PE22 PAD1 PAD2 ATT36 ATT22 ATT25 ATT26 ATT27 EMB3 ATT5 ATT6 ATT7 
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Every dialect, ragged and left-padded; soft rows; explicit masks; one position, and 200."""
+    """Yields every dialect, ragged and left-padded; soft rows; explicit masks; one position, and 200."""
     yield from _stack_cases(build)
     for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
         catches = ANY_INPUT if dialect == "semillero" else UNTIED if dialect == "guide" else TIED
@@ -59,7 +59,7 @@ def cases(build: Builder) -> Iterator[Case]:
 
 
 def _input_cases(build: Builder) -> Iterator[Case]:
-    """Segments; masks that are given where ids are padding too; 0 as the padding id."""
+    """Yields segments; masks given beside padding ids; 0 as the padding id."""
     padded, even = (ragged(B, S), ragged(B, T)), build.config(model_width=12, **ONE_LAYER)
     segmented = build.config(segments=3, embedding_norm=True, **ONE_LAYER)
     segment_bs = rng("transformer segments").integers(0, segmented.segments, (B, S)) if segmented.segments else None
@@ -70,13 +70,13 @@ def _input_cases(build: Builder) -> Iterator[Case]:
 
 
 def _model(build: Builder, name: str, config: TransformerConfig, catches: str = "", *masks: np.ndarray, **inputs: Any) -> Case:
-    """A case of the whole model with random ids; the masks, of source and target, say where padding stands."""
+    """Returns a case of the whole model with random ids; the masks, of source and target, say where padding stands."""
     drawn = tokens(config, *masks) if masks else tokens(config, np.ones((B, S), bool), np.ones((B, T), bool), name=f"{name} ")
     return build.make("transformer", name, config, catches, **(drawn | inputs))
 
 
 def tokens(config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, *, name: str = "") -> dict[str, Any]:
-    """The ids of a source and a target, padding where the masks are False."""
+    """Returns the ids of a source and a target, with padding where the masks are False."""
     return {
         "source": ids(f"{name}source", config.source_vocabulary, config.padding_id, source_mask),
         "target": ids(f"{name}target", config.target_vocabulary, config.padding_id, target_mask),
@@ -84,7 +84,7 @@ def tokens(config: TransformerConfig, source_mask: np.ndarray, target_mask: np.n
 
 
 def ids(name: str, vocabulary: int, padding_id: int | None, mask: np.ndarray) -> np.ndarray:
-    """Random ids, among them 0 or 1, and the padding id, where there is one, exactly where the mask is False."""
+    """Returns random ids, among them 0 or 1, and the padding id, if there is one, exactly where the mask is False."""
     ids = rng(f"transformer {name}").integers(3, vocabulary, mask.shape)
     ids[:, 1::3] = 0 if padding_id != 0 else 1
     if padding_id is None:

@@ -1,1 +1,1 @@
-"""Who answers: finding a port, its process, and the adapters of the frameworks."""
+"""Finds a port, runs its process, and adapts the frameworks."""

@@ -26,16 +26,16 @@ from .server import UNEQUAL, equal
 
 __all__ = ["PREFIX", "Command", "batches"]
 
-PREFIX = "command:"  # of the names of such ports
-BATCH_BYTES = 1 << 28  # the cases of one call of the command take at most about so much of the disk
-MOST_SAID = 1 << 20  # bytes of what a command says of itself
+PREFIX = "command:"  # prefix of the names of such ports
+BATCH_BYTES = 1 << 28  # the cases of one call of the command take about this much disk at most
+MOST_SAID = 1 << 20  # bytes of what a command says about itself
 POLL = 0.05  # seconds between two looks at what the command has written
 
 
 class Command(Worker):
-    """A worker that asks many cases at a time of a command.
+    """A worker that asks a command for many cases at a time.
 
-    name: `command:` and the command line, which is split as a shell splits it but not run by one.
+    name: `command:` and the command line, which is split as a shell splits it but not run by a shell.
     """
 
     def __init__(self, name: str, threads: int, start_limit: float, stopped: threading.Event | None = None) -> None:
@@ -48,7 +48,7 @@ class Command(Worker):
             self.greeting = Kind.NOT_STARTED, printable(str(error))
 
     def _describe(self, limit: float) -> Any:
-        """What the command says of itself with `--describe`; a command need not know the option."""
+        """Returns what the command says about itself with `--describe`; a command need not know the option."""
         with self._running("--describe", talks=True) as program:
             try:
                 deadline = time.monotonic() + limit
@@ -59,16 +59,16 @@ class Command(Worker):
                 return None
 
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
-        """A command answers cases, and nothing else."""
+        """Answers a case, the only method that a command has; any other is not covered."""
         return next(self.answers(arguments, limit)) if method == "answer" else (Kind.NOT_COVERED, "a command shows nothing of its inside")
 
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
-        """The answers to many cases, in their order. limit: seconds in which another answer must appear."""
+        """Yields the answers to many cases, in their order. limit: seconds in which another answer must appear."""
         for batch in batches(cases):
             yield from self._batch(batch, limit)
 
     def _batch(self, batch: list[Case], limit: float) -> Iterator[Answer]:
-        """One call for all; when it ends badly, one case is to blame, and the others that have no answer are run again."""
+        """Yields the answers of one call; if it ends badly, one case is to blame, and the others without an answer are run again."""
         waiting = {path: case for case in batch for path in _paths(case)}
         answers: dict[str, Answer] = {}
         deaths, end = 0, None
@@ -90,7 +90,7 @@ class Command(Worker):
             yield _one(case, [answers.get(path, silence) for path in _paths(case)])
 
     def _run(self, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
-        """The answers of one call, by path; and how it ended, where it ended badly."""
+        """Returns the answers of one call, by path; and how it ended, if it ended badly."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             questions, outputs = Path(folder, "cases"), Path(folder, "outputs")
             questions.mkdir()
@@ -108,7 +108,7 @@ class Command(Worker):
 
     @contextlib.contextmanager
     def _running(self, *arguments: str, talks: bool = False) -> Iterator[Program]:
-        """The command, of which nothing is left afterwards."""
+        """Runs the command, and leaves nothing of it behind."""
         program = Program([*self._arguments, *arguments], self._environment, talks, stopped=self._stopped)
         try:
             yield program
@@ -116,11 +116,11 @@ class Command(Worker):
             self.left += program.close()
 
     def close(self) -> None:
-        """Nothing is left of a command between two calls."""
+        """Does nothing: between two calls nothing of a command is left."""
 
 
 def _about(said: Any) -> dict[str, Any]:
-    """What the judge goes by; of what a command does not say it fixes nothing and may cover everything."""
+    """Returns what the judge goes by; a command that does not say so fixes no config and may cover every component."""
     said = said if isinstance(said, dict) else {}
     for name, kind, words in (("config", dict, "an object"), ("dtypes", list, "a list"), ("components", list, "a list")):
         if not isinstance(said.get(name, kind()), kind):
@@ -134,7 +134,7 @@ def _about(said: Any) -> dict[str, Any]:
 
 
 def _arguments(line: str) -> list[str]:
-    """The words of the command line. Raises ValueError where they name nothing that can be run."""
+    """Returns the words of the command line. Raises ValueError if they name nothing that can be run."""
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -148,13 +148,13 @@ def _arguments(line: str) -> list[str]:
 
 
 def _paths(case: Case) -> list[str]:
-    """Where the outputs of a case are expected: of one that must be evaluated twice, in two places."""
+    """Returns where the outputs of a case are expected: in two places if it must be evaluated twice."""
     path = answer_path(case)
     return [path, f"again/{path}"] if case.twice else [path]
 
 
 def batches(cases: Iterable[Case], most: int = BATCH_BYTES) -> Iterator[list[Case]]:
-    """Cases whose files take about so many bytes of the disk at a time, and whose paths are all different."""
+    """Yields cases in batches whose files take at most about that many bytes of disk, and whose paths all differ."""
     batch: list[Case] = []
     paths: set[str] = set()
     size = 0
@@ -170,7 +170,7 @@ def batches(cases: Iterable[Case], most: int = BATCH_BYTES) -> Iterator[list[Cas
 
 
 def _hangs(program: Program, outputs: Sequence[Path], limit: float) -> bool:
-    """Waits until the process ends, or until none of the outputs has appeared for so many seconds, which is True."""
+    """Waits until the process ends, or until no new output has appeared for `limit` seconds; whether the latter happened."""
     written, since = 0, time.monotonic()
     while time.monotonic() - since <= limit:
         with contextlib.suppress(TimeoutError):
@@ -183,14 +183,14 @@ def _hangs(program: Program, outputs: Sequence[Path], limit: float) -> bool:
 
 
 def _unanswered(cases: dict[str, Case], answers: Mapping[str, Answer]) -> dict[str, Case]:
-    """The cases without an answer: first those that stand after the last answered one, where the command was when it ended."""
+    """Returns the cases without an answer: first those after the last answered one, where the command was when it ended."""
     paths = list(cases)
     reached = max((paths.index(path) + 1 for path in answers), default=0)
     return {path: cases[path] for path in paths[reached:] + paths[:reached] if path not in answers}
 
 
 def _collect(outputs: Path, cases: Mapping[str, Case], died: bool) -> dict[str, Answer]:
-    """The answers that are there; where the command died, a last one that cannot be read is what it was writing then, and no answer."""
+    """Returns the answers that exist; if the command died, a last one that cannot be read was being written then, and is not an answer."""
     found: dict[str, Answer] = {}
     torn = ""
     for path, case in cases.items():
@@ -208,7 +208,7 @@ def _collect(outputs: Path, cases: Mapping[str, Case], died: bool) -> dict[str, 
 
 
 def _one(case: Case, answers: list[Answer]) -> Answer:
-    """The answer to a case that was evaluated once or twice: the first that gives no outputs, otherwise what both must be."""
+    """Returns the answer to a case that was evaluated once or twice: the first without outputs, otherwise the equal outputs."""
     for answer in answers:
         if answer[0] != Kind.OUTPUTS:
             return answer

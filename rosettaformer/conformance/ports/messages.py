@@ -1,6 +1,6 @@
-"""What passes between the judge and a port's process: questions as plain data, and what may answer them.
+"""The messages between the judge and a port's process: questions as plain data, and what may answer them.
 
-A question is the name of a method of `Port` and its arguments; the answer is a pair of its kind and what belongs to it.
+A question is the name of a method of `Port` and its arguments; the answer is a pair of its kind and its content.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ from ..status import Kind
 
 __all__ = ["START", "Force", "asked", "plain", "problem"]
 
-START = "start"  # the method to which the greeting is the answer
-OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.UNSUPPORTED)  # the kinds that are a reason, with a text, of any method but these
+START = "start"  # the method that the greeting answers
+OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.UNSUPPORTED)  # the kinds that any method may answer with a text as the reason
 REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS)}
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
@@ -37,9 +37,9 @@ NEEDED = ("modes", "config", "dtypes", "components")
 
 
 class Force(NamedTuple):
-    """One component, by its canonical path, that is given these inputs instead of its own.
+    """A component to run teacher-forced, by its canonical path: it is given these inputs instead of its own.
 
-    cotangent: where it is given, the gradient of the sum of cotangent * output is asked for, too.
+    cotangent: if given, the gradient of the sum of cotangent * output is returned too.
     """
 
     path: str
@@ -48,12 +48,12 @@ class Force(NamedTuple):
 
 
 def plain(arguments: Sequence[Any]) -> list[Any]:
-    """The arguments of a method of `Port` as they are sent: a case by its fields, a list of forces as tuples."""
+    """Returns the arguments of a method of `Port` as they are sent: a case by its fields, a list of forces as tuples."""
     return [_plain(argument) for argument in arguments]
 
 
 def asked(arguments: Sequence[Any]) -> list[Any]:
-    """The arguments that were sent as `plain` gives them."""
+    """Returns the arguments that `plain` prepared for sending."""
     return [_asked(argument) for argument in arguments]
 
 
@@ -71,7 +71,7 @@ def _asked(argument: Any) -> Any:
 
 
 def problem(method: str, arguments: Sequence[Any], answer: Answer) -> str:
-    """Why this is no answer to the question; nothing where it is one."""
+    """Returns why this is not an answer to the question; empty if it is."""
     kind, value = answer
     if kind in (Kind.CRASH, Kind.HANG):
         return ""
@@ -85,7 +85,7 @@ def problem(method: str, arguments: Sequence[Any], answer: Answer) -> str:
 
 
 def _about(value: Any) -> str:
-    """What is wrong with what a port says of itself."""
+    """Returns what is wrong with what a port says about itself; empty if nothing is."""
     if not _is_mapping(value, lambda item: True) or any(name not in value for name in NEEDED):
         return f"it must say its {', '.join(NEEDED)}"
     wrong = [name for name in value if name not in ABOUT or not ABOUT[name](value[name])]
@@ -93,7 +93,7 @@ def _about(value: Any) -> str:
 
 
 def _trace(forces: Sequence[Any], value: Any) -> str:
-    """What is wrong with the traces of a run for each force."""
+    """Returns what is wrong with the traces of one run per force; empty if nothing is."""
     if type(value) is not list or len(value) != len(forces):
         return f"traces that are not those of {len(forces)} runs"
     for force, run in zip(forces, value, strict=True):
@@ -132,5 +132,5 @@ def _is_names(value: Any) -> bool:
 
 
 def _is_mapping(value: Any, good: Callable[[Any], bool]) -> bool:
-    """Whether it is a mapping from text to what is good."""
+    """Whether the value is a mapping from text to values that `good` accepts."""
     return type(value) is dict and all(type(name) is str and good(item) for name, item in value.items())

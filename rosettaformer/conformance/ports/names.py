@@ -1,7 +1,8 @@
 """The names that a port gives to parameters and sub-modules: its `weights`.
 
-One table, which belongs to whatever component is run; or a mapping from component to table. A row of three is (end of the canonical name,
-end of the module's own name, axes of the module's own tensor); a row of two is (canonical part, own part), a sub-module of another name.
+A single table, which belongs to whatever component is run; or a mapping from component to table. A row of three is (end of the canonical
+name, end of the module's own name, axes of the module's own tensor); a row of two is (canonical part, own part), a sub-module of another
+name.
 """
 
 import re
@@ -17,7 +18,7 @@ __all__ = ["Names", "Rename"]
 
 Rename = tuple[str, str]  # canonical part, own part
 LETTERS = "dhgkefvparci"  # the axes of `reference_numpy.parameters`, and a head's slice of the width
-# a step of a canonical path -> the component that stands there, where the step is not the component's own name
+# a step of a canonical path -> its component, if that is not the component's own name
 _PARTS = {
     "source_embedding": "embedding",
     "target_embedding": "embedding",
@@ -28,23 +29,23 @@ _PARTS = {
     "cross_attention": "multi_head_attention",
     "norm": "layer_norm",
 }
-# components with the same parameters: the table of one is read where the other has none
+# components with the same parameters: one's table is read if the other has none
 _ALIKE = {"self_attention": "multi_head_attention", "multi_head_attention": "self_attention"}
 _PART_OF = re.compile(r"\d/[1-9]")  # which part of a tensor that holds several
 
 
 class Names:
-    """What a port calls the parameters and the sub-modules of a component.
+    """The port's own names of a component's parameters and sub-modules.
 
     A canonical name is split at the components on its path: encoder, layers.0 (encoder_layer), self_attention (multi_head_attention),
-    query.kernel. The innermost of them that has a table with a row of three that fits decides the end of the own name and the axes. What
-    stands before it is renamed from its end by rows of two, in the tables of the components that are around: the longest row, of equally
-    long ones the innermost component's; a part that no row names keeps its name, and an empty own part drops it.
-    Raises ValueError where `weights` is none.
+    query.kernel. The innermost of them whose table has a fitting row of three decides the end of the own name and the axes. The steps
+    before it are renamed from the end by rows of two, in the tables of the enclosing components: the longest row, of equally long ones the
+    innermost component's; a part that no row names keeps its name, and an empty own part drops it.
+    Raises ValueError if `weights` is invalid.
     """
 
     def __init__(self, weights: Any, module_paths: Sequence[Rename] = ()) -> None:
-        """module_paths: rows of two that hold for sub-modules, in any whole."""
+        """module_paths: rows of two that hold for sub-modules of any outermost component."""
         self._each = isinstance(weights, Mapping)
         tables = weights if self._each else {"": weights}
         if self._each:
@@ -55,7 +56,7 @@ class Names:
         self._paths = module_paths
 
     def table(self, component: str, config: TransformerConfig) -> layout.Table:
-        """The component's own table, of whole names. Raises ValueError where no row fits a parameter."""
+        """Returns the component's own table, of whole names. Raises ValueError if no row fits a parameter."""
         axes = parameters.axes(config, model_of(component))
         return tuple(self._row(_owner(component), name, letters) for name, letters in axes.items())
 
@@ -65,7 +66,7 @@ class Names:
         return tuple(dict.fromkeys(row[0] for table in self._tables.values() for row in table if "i" in row[2]))
 
     def path(self, component: str, path: str) -> str:
-        """The own path of a sub-module of the component, by its canonical path."""
+        """Returns the own path of the component's sub-module at a canonical path."""
         return ".".join(self._own(_owner(component), path.split("."), self._paths))
 
     def _row(self, component: str, name: str, axes: str) -> layout.Row:
@@ -82,7 +83,7 @@ class Names:
         raise ValueError(f"no row of weights fits {name} with axes {axes!r}: the table of one of {where} must have it")
 
     def _own(self, component: str, steps: list[str], others: Sequence[Rename]) -> list[str]:
-        """The own steps of canonical ones. others: further rows of the outermost component."""
+        """Returns the own steps of canonical ones. others: further rows of the outermost component."""
         if not steps:
             return []
         path, end, own = ".".join(steps), steps[-1], steps[-1]
@@ -97,19 +98,19 @@ class Names:
         return [*self._own(component, before.split(".") if before else [], others), *filter(None, own.split("."))]
 
     def _of(self, tables: Mapping[str, Any], component: str, start: int) -> Any:
-        """The rows of the component at that place of a path; one table is that of the outermost one."""
+        """Returns the rows of the component at that place of a path; a single table belongs to the outermost component."""
         if not self._each:
             return tables[""] if start == 0 else ()
         return tables.get(component) or tables.get(_ALIKE.get(component, ""), ())
 
 
 def _owner(component: str) -> str:
-    """The component whose table has the names: of what runs a whole model, the model."""
+    """Returns the component whose table has the names: the model, for a component that runs a whole model."""
     return component if is_layout(component) else model_of(component)
 
 
 def _around(component: str, steps: Sequence[str]) -> list[tuple[int, str]]:
-    """The components on a canonical path, from the outermost: the number of steps before what is in it, and its name."""
+    """Returns the components on a canonical path, from the outermost: the number of steps before its contents, and its name."""
     found = [(0, component)]
     for index, step in enumerate(steps):
         if inner := _component(step, found[-1][1]):
@@ -118,7 +119,7 @@ def _around(component: str, steps: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def _component(step: str, around: str) -> str:
-    """The component that stands at a step within another one, or nothing."""
+    """Returns the component at a step within another one; empty if there is none."""
     if step.isdigit() and around in ("encoder", "decoder"):
         return f"{around}_layer"
     if step.endswith("_norm"):
@@ -127,7 +128,7 @@ def _component(step: str, around: str) -> str:
 
 
 def _rows(component: str, table: Any) -> Iterator[Any]:
-    """The rows of a table as tuples; raises ValueError at the first that is none."""
+    """Yields the rows of a table as tuples; raises ValueError at the first invalid one."""
     where = f"the table of {component}" if component else "weights"
     if isinstance(table, (str, Mapping)) or not isinstance(table, Sequence):
         raise ValueError(f"{where} must be a sequence of rows; got {table!r:.100}")
@@ -138,7 +139,7 @@ def _rows(component: str, table: Any) -> Iterator[Any]:
 
 
 def _problem(row: Any) -> str:
-    """What a row must do that it does not; nothing where it is one."""
+    """Returns what a row must do and does not; empty if it is valid."""
     if isinstance(row, str) or not isinstance(row, Sequence) or len(row) not in (2, 3) or not all(isinstance(item, str) for item in row):
         return "be (end of the canonical name, end of the own name, own axes) or (canonical part, own part)"
     if not row[0] or (len(row) == 3 and not row[1]):
@@ -148,7 +149,7 @@ def _problem(row: Any) -> str:
 
 
 def _no_axes(axes: str) -> str:
-    """The first word in the axes that is none; nothing where all are."""
+    """Returns the first invalid word in the axes; empty if all are valid."""
     axes = _PART_OF.sub("", axes)
     words = [word for group in re.findall(r"\(([^()]*)\)", axes) for word in group.split()] + [*re.sub(r"\([^()]*\)|\s", "", axes)]
     return next((word for word in words if len(word) != 1 or word not in f"{LETTERS}1"), "")

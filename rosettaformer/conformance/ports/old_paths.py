@@ -1,4 +1,4 @@
-"""Old paths in the files of ports: they work, and are said with the one that stays."""
+"""Finds old import paths in the files of ports: they work, and are reported with the path to use."""
 
 import ast
 import contextlib
@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["HOME", "OLD", "old_paths"]
 
 HOME = "rosettaformer.ports"
-# where files of ports have found these names; a module that moves again is added here, and the name stays importable from it
+# the modules in which port files have found these names; a module that moves again is added here, and the name stays importable from it
 OLD = {
     "rosettaformer.conformance.port": ("NotCovered", "Unsupported"),
     "rosettaformer.conformance.ports.port": ("NotCovered", "Unsupported"),
@@ -19,7 +19,7 @@ OLD = {
 
 
 def old_paths(file: str) -> str:
-    """Returns one line that names the old paths which a Python file imports, or nothing."""
+    """Returns one line that names the old paths that a Python file imports; empty if there are none."""
     found: dict[str, list[str]] = {}
     with contextlib.suppress(OSError, SyntaxError, TypeError, ValueError):
         for module, name in _imported(ast.parse(Path(file).read_bytes())):
@@ -32,7 +32,7 @@ def old_paths(file: str) -> str:
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(module, name) of what is imported, anywhere in the file; of a whole module each name that ports have taken from it."""
+    """Yields (module, name) of every import in the file; of a whole module each name that ports have taken from it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and not node.level:
             yield from ((node.module or "", alias.name) for alias in node.names)

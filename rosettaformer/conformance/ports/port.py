@@ -1,4 +1,4 @@
-"""Ports: how the judge finds one and runs a case on it."""
+"""How the judge finds a port and runs a case on it."""
 
 import dataclasses
 import importlib
@@ -30,10 +30,10 @@ PORTS = {
     "tf": ("impl_tf.port", "tensorflow", install("tf-cpu") + "  (or [tf] on a GPU)"),
     "jax": ("impl_jax.port", "jax", install("jax")),
 }
-SKIP = "skip_padding"  # an argument of whole models that few have
+SKIP = "skip_padding"  # an argument of whole models that few ports have
 ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
 FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`
-# packages -> the port that they come with
+# packages -> the port that needs them
 PACKAGES = {needs: port for port, (_, needs, _) in PORTS.items()} | {"keras": "tf", "flax": "jax", "jaxlib": "jax", "optax": "jax"}
 OWN = (__package__.partition(".")[0], *(module.partition(".")[0] for module, _, _ in PORTS.values()))
 
@@ -47,7 +47,7 @@ class NotCovered(Exception):
 
 
 def undefined(component: str) -> str:
-    """Why a port that does not define the component does not cover its cases."""
+    """Returns why a port that does not define the component does not cover its cases."""
     return f"the port does not define {component}"
 
 
@@ -56,7 +56,7 @@ class MissingBackend(Exception):
 
 
 class _Inputs(UserDict[str, Any]):
-    """The inputs of a case for a function; `taken` are the names of those that it has looked at."""
+    """The inputs of a case for a function; `taken` holds the names of those that the function has read."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         super().__init__(inputs)
@@ -75,12 +75,12 @@ class Port:
     """A port, loaded by its name: answers cases, by its own functions or through an adapter.
 
     name: one of `PORTS`, an entry point of the group `rosettaformer.ports`, the path of a Python file, or an importable module.
-    What is loaded defines functions named after components, each taking a case and returning an array, or arrays by name; or it names
+    The loaded module defines functions named after components, each taking a case and returning an array, or arrays by name; or it names
     its `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, one table of native names and
-    axes or one for each component (`names.Names`); gradients (`layer_norm_vjp`) are then the framework's own. Optional are `call` (the
-    arguments that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `dtypes` (those
-    that it supports) and `module_paths` (rows of two for any whole). docs/ports.md describes the file.
-    Raises MissingBackend where a framework is not installed or cannot be imported, and ValueError where the port is none.
+    axes or one per component (`names.Names`); gradients (`layer_norm_vjp`) are then the framework's own. Optional are `call` (the arguments
+    that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `dtypes` (the supported
+    ones) and `module_paths` (rows of two for any outermost component). docs/ports.md describes the file.
+    Raises MissingBackend if a framework is not installed or cannot be imported, and ValueError if the name is not a valid port.
     """
 
     def __init__(self, name: str) -> None:
@@ -100,7 +100,7 @@ class Port:
             raise ValueError(f"config must map names of config fields to the values that the port fixes; got {self.config!r}")
 
     def describe(self) -> dict[str, Any]:
-        """What the port covers, a notice for its author, and versions, devices and matmul precision as the adapter reports them."""
+        """Returns what the port covers, a notice for its author, and versions, devices and matmul precision as the adapter reports them."""
         framework = getattr(self.module, "framework", "")
         own = {
             "framework": framework,
@@ -113,9 +113,9 @@ class Port:
         return own | ({} if self.adapter is None else self.adapter.describe() | {"shared": self.adapter.names.shared})
 
     def answer(self, case: Case) -> Any:
-        """The port's outputs for the case; raises NotCovered where it does not define the component, or does not look at `skip_padding`.
+        """Returns the port's outputs for the case; raises NotCovered if the port does not define the component or ignores `skip_padding`.
 
-        A function is given a case whose inputs are nested where their names have dots, as arguments of the reference's function are.
+        A function is given a case whose dotted input names are nested, as the arguments of the reference's function are.
         """
         if case.component not in self.components:
             raise NotCovered(undefined(case.component))
@@ -130,9 +130,10 @@ class Port:
         return result
 
     def trace(self, case: Case, forces: Any = (None,)) -> Any:
-        """What the parts of the port were given and gave, as the framework's adapter takes it from the modules: one run for each force.
+        """Returns the inputs and outputs of the port's parts, as the framework's adapter records them from the modules: one run for each
+        force.
 
-        Raises NotCovered where the port is functions, which show nothing of their inside.
+        Raises NotCovered if the port consists of functions, which show nothing of their inside.
         """
         if self.adapter is None:
             raise NotCovered("the port gives functions, and only modules of a framework can be traced")
@@ -150,13 +151,13 @@ def _load(name: str) -> Any:
 
 
 def load_file(path: Path) -> Any:
-    """The file as a module of its own name, with its folder importable, as when it is run."""
+    """Loads the file as a module named after it, with its folder importable, as when it is run."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     loaded = getattr(sys.modules.get(path.stem), "__file__", None)
     if path.stem in sys.modules and (loaded is None or not os.path.exists(loaded) or not path.samefile(loaded)):
         raise ValueError(f"a port's file must not have the name of a module that Python already has: {path.name}")
-    code = compile(read_bytes(path), path.resolve(), "exec")  # not a compiled copy, which edits within a second leave as it was
+    code = compile(read_bytes(path), path.resolve(), "exec")  # not from a compiled copy, which does not notice edits within a second
     sys.path.insert(0, str(path.resolve().parent))
     module = ModuleType(path.stem)
     module.__file__ = str(path.resolve())
@@ -166,7 +167,7 @@ def load_file(path: Path) -> Any:
 
 
 def _adapter(module: Any) -> Any:
-    """The adapter of the framework that the port names, or None."""
+    """Returns the adapter of the framework that the port names, or None."""
     if not hasattr(module, "framework"):
         return None
     (framework,) = known("framework", (module.framework,), FRAMEWORKS)
@@ -176,9 +177,9 @@ def _adapter(module: Any) -> Any:
 
 
 def _components(module: Any) -> tuple[str, ...]:
-    """The components that the port defines, in the order of the report."""
+    """Returns the components that the port defines, in the order of the report."""
     if hasattr(module, "framework"):
-        known("component", module.components, COMPONENTS)  # of each the framework takes the gradient, too
+        known("component", module.components, COMPONENTS)  # the framework differentiates each of them, too
         found = tuple(name for name in COMPONENTS if name in module.components or forward_of(name) in module.components)
     else:
         found = tuple(name for name in COMPONENTS if callable(getattr(module, name, None)))
@@ -195,13 +196,13 @@ def _names(what: str, value: Any) -> tuple[str, ...]:
 
 
 def unavailable(error: BaseException) -> str:
-    """Why a framework cannot be used, where that is the reason of the error: how to install it, or why its import fails."""
+    """Returns why a framework cannot be used, if that caused the error: how to install it, or why its import fails; otherwise empty."""
     name = getattr(error, "name", None) or "" if isinstance(error, ImportError) else ""
     if isinstance(error, ModuleNotFoundError) and name in PACKAGES:
         return PORTS[PACKAGES[name]][2]
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     importing = [_package(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
-    if frames and _package(frames[-1].f_globals.get("__name__")) in OWN:  # what we import is not where it should be
+    if frames and _package(frames[-1].f_globals.get("__name__")) in OWN:  # a name that we import is missing where it should be
         importing.append(_package(name))
     broken = next((package for package in importing if package in PACKAGES), "")
     return f"{broken} is installed, but cannot be imported: {printable(words(error))}" if broken else ""

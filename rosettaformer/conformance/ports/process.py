@@ -1,4 +1,4 @@
-"""The process of a port, from the judge's side."""
+"""Runs a port's process, from the judge's side."""
 
 import abc
 import functools
@@ -19,15 +19,15 @@ __all__ = ["RESTARTS", "Process", "Worker"]
 
 RESTARTS = 3
 CACHE = "JAX_COMPILATION_CACHE_DIR"
-# XLA rewrites and fuses a program as always, but LLVM does not optimise its machine code: small programs compile in a fifth of the time.
+# XLA rewrites and fuses a program as usual, but LLVM does not optimise its machine code: small programs compile in a fifth of the time.
 QUICK_XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
 class Worker(abc.ABC):
-    """Whatever answers the judge's questions for a port.
+    """Answers the judge's questions for a port.
 
-    greeting: ("ready", what the port says of itself), ("missing", why its framework cannot be used and how to install it), or
-    ("not started", why there is no port). left: how many processes it has left that outlived it, which are ended, once it is closed.
+    greeting: ("ready", what the port says about itself), ("missing", why its framework cannot be used and how to install it), or ("not
+    started", why there is no port). left: how many of its processes outlived it and were ended, once it is closed.
     """
 
     port: str
@@ -35,16 +35,16 @@ class Worker(abc.ABC):
     left: int
 
     def ask(self, case: Case, limit: float) -> Answer:
-        """The kind of the port's answer to the case, and the answer, within so many seconds."""
+        """Returns the kind of the port's answer to the case, and the answer, within at most `limit` seconds."""
         return self.call("answer", case, limit=limit)
 
     @abc.abstractmethod
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
-        """The answers to many cases, in their order; a port that ends its process too often is asked no more."""
+        """Yields the answers to many cases, in their order; a port that ends its process too often is not asked again."""
 
     @abc.abstractmethod
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
-        """What a method of `Port` answers, as `ask`."""
+        """Returns what a method of `Port` answers, like `ask`."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -58,17 +58,17 @@ def _say(line: str) -> None:
 
 
 class Process(Worker):
-    """A worker that is a process which has loaded the port.
+    """A worker that runs a process with the port loaded.
 
-    A question that ends the process is answered with ("crash", how) or ("hang", how), and one to which it gives what is no answer with
-    ("error", what came); the next one is run in a new process. XLA compiles equal programs once for all of them, in a cache that begins
-    empty and ends with the worker, unless the environment names another.
+    A question that ends the process is answered with ("crash", how) or ("hang", how), and one with an invalid answer with ("error", what
+    came); the next question goes to a new process. XLA compiles equal programs once for all of them, in a cache that begins empty and ends
+    with the worker, unless the environment names another.
     """
 
     def __init__(
         self, port: str, threads: int, start_limit: float, stopped: threading.Event | None = None, quick_compile: bool = False
     ) -> None:
-        """quick_compile: our JAX port is compiled with `QUICK_XLA`, where this XLA knows it."""
+        """quick_compile: our JAX port is compiled with `QUICK_XLA`, if this XLA knows it."""
         self.port, self._threads, self._start_limit, self._stopped = port, threads, start_limit, stopped
         self.left = 0
         self._cache = tempfile.TemporaryDirectory(prefix="rosettaformer-", ignore_cleanup_errors=True)
@@ -81,10 +81,10 @@ class Process(Worker):
     def _start(self) -> Answer:
         self._child = Child(f"{__package__}.server", self.port, self._threads, "the port", self._stopped, self._environment | self._quick)
         kind, answer = self._answer(messages.START, (), self._start_limit)
-        if kind == Kind.CRASH and self._quick:  # XLA ends a process whose flags it does not know
+        if kind == Kind.CRASH and self._quick:  # XLA ends a process with flags that it does not know
             self._quick = {}
             return self._start()
-        if kind in (Kind.CRASH, Kind.HANG) and self.port in PORTS:  # our own file is not what ends a process
+        if kind in (Kind.CRASH, Kind.HANG) and self.port in PORTS:  # our own file cannot be what ended the process
             return Kind.MISSING, f"{PORTS[self.port][1]} cannot be imported: {answer}"
         return (kind, answer) if kind in (Kind.READY, Kind.MISSING) else (Kind.NOT_STARTED, answer)
 
@@ -109,7 +109,7 @@ class Process(Worker):
         return self._answer(method, arguments, limit)
 
     def _answer(self, method: str, arguments: tuple[Any, ...], limit: float) -> Answer:
-        """The next answer, which must be one to the question."""
+        """Returns the next answer, which must fit the question."""
         answer = self._child.answer(limit)
         why = messages.problem(method, arguments, answer)
         return self._child.refuse(why) if why else answer

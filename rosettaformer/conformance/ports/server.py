@@ -1,7 +1,7 @@
 """The process of one port: `python -m rosettaformer.conformance.ports.server PORT`, asked by `process.Process`.
 
 A question is the name of a method of `Port` and its arguments, and the answer a pair of its kind (outputs, differs, error, not covered,
-unsupported) and what belongs to it (`messages`).
+unsupported) and its content (`messages`).
 """
 
 import gc
@@ -27,7 +27,7 @@ from .signature import hint
 
 __all__ = ["UNEQUAL", "equal", "reply"]
 
-FEW = 6  # so many parts of a tuple are described
+FEW = 6  # at most this many parts of a tuple are described
 UNEQUAL = "two evaluations of the same input differ: something random is active in evaluation mode"
 
 
@@ -36,7 +36,7 @@ class _Wrong(Exception):
 
 
 def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
-    """The port's answer, or why there is none."""
+    """Returns the port's answer, or why there is none."""
     arguments: list[Any] = []
     try:
         arguments = asked(sent)
@@ -47,13 +47,13 @@ def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
         return Kind.UNSUPPORTED, message(error)
     except _Wrong as error:
         return Kind.DIFFERS, message(error)
-    except BaseException as error:  # SystemExit and what foreign code derives besides
+    except BaseException as error:  # SystemExit, and what else foreign code derives from BaseException
         file = getattr(port.module, "__file__", None) or ""
         return Kind.ERROR, _in_words(error, file) + (hint(error, port.module, arguments[0]) if arguments else "")
 
 
 def _answer(port: Port, effects: SideEffects, case: Case) -> Answer:
-    """The outputs for a case, evaluated twice where the case says so; or what the port did meanwhile that it must not do."""
+    """Returns the outputs for a case, evaluated twice if the case says so; or what the port did meanwhile that it must not do."""
     with effects.over(case) as problems:
         first = _evaluate(port, effects, case)
         second = _evaluate(port, effects, case) if case.twice else first
@@ -63,12 +63,12 @@ def _answer(port: Port, effects: SideEffects, case: Case) -> Answer:
 
 
 def equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> bool:
-    """Equality of two answers, bit for bit."""
+    """Whether two answers are equal, bit for bit."""
     return first.keys() == second.keys() and all(first[name].tobytes() == second[name].tobytes() for name in first)
 
 
 def _evaluate(port: Port, effects: SideEffects, case: Case) -> dict[str, np.ndarray]:
-    """Copies of the arrays that the port returns, or their statistics; raises _Wrong where it returns something else."""
+    """Returns copies of the arrays that the port returns, or their statistics; raises _Wrong if it returns something else."""
     result = port.answer(case)
     if isinstance(result, tuple) and len(result) != 2:
         raise _Wrong(f"must return an array, a mapping of arrays, or the pair output and weights; got {_tuple(result, case.component)}")
@@ -86,7 +86,7 @@ def _evaluate(port: Port, effects: SideEffects, case: Case) -> dict[str, np.ndar
 
 
 def _tuple(result: tuple[Any, ...], component: str) -> str:
-    """What a port returned, and how its file says which of it is meant."""
+    """Returns a description of the tuple that a port returned, and how its file picks one of the parts."""
     parts = ", ".join(str(wire.base(item).shape) if wire.is_array(item) else wire.named(item) for item in result[:FEW])
     which = f'"return": lambda output, inputs: output[0] in the call of {component}'
     return f"a tuple of {len(result)}: {parts}{', ...' if len(result) > FEW else ''}; in a port's file {which} picks one"
@@ -99,7 +99,7 @@ def _name(name: Any) -> str:
 
 
 def _in_words(error: BaseException, file: str) -> str:
-    """The error, and the last line in the folder of the port's file that led to it."""
+    """Returns the error in words, and the last line in the folder of the port's file that led to it."""
     folder = os.path.join(os.path.dirname(os.path.realpath(file)), "")
     lines = traceback.extract_tb(sys.exc_info()[2])
     own = [line for line in lines if file and os.path.realpath(line.filename).startswith(folder)]
@@ -107,11 +107,11 @@ def _in_words(error: BaseException, file: str) -> str:
 
 
 def _start(name: str) -> tuple[Answer, Reply | None]:
-    """Loads the port: the greeting, and what answers the questions."""
+    """Loads the port; returns the greeting, and what answers the questions."""
     try:
         port = Port(name)
         effects, about = SideEffects(), port.describe()
-        gc.freeze()  # the framework stays: looking at its objects again and again takes up to a tenth of the time
+        gc.freeze()  # the framework stays in memory: scanning its objects again and again takes up to a tenth of the time
         return (Kind.READY, about), lambda *question: reply(port, effects, *question)
     except MissingBackend as error:
         return (Kind.MISSING, message(error)), None

@@ -1,6 +1,6 @@
-"""What a port must leave as it was: the arrays that it was given, the arrays that it gave, and the state that a process shares.
+"""Checks what a port must leave unchanged: the arrays that it was given, the arrays that it returned, and the state that a process shares.
 
-Frameworks are looked at where they are loaded; nothing is imported for it.
+Only frameworks that are loaded are looked at; nothing is imported for it.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from ..case import Case
 
 __all__ = ["SideEffects"]
 
-Remembered = tuple[str, np.ndarray, np.ndarray]  # what it is called, the array, a copy of it
-State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # what it is called -> how it is read, how it is put back
+Remembered = tuple[str, np.ndarray, np.ndarray]  # its description, the array, a copy of it
+State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # description -> how the state is read, how it is restored
 
 
 class SideEffects:
-    """Watches a port from answer to answer: what it has changed that it must not change, in words."""
+    """Watches a port from answer to answer, and says in words what it changed that it must not change."""
 
     def __init__(self) -> None:
         self._returned: list[Remembered] = []
@@ -27,7 +27,7 @@ class SideEffects:
 
     @contextlib.contextmanager
     def over(self, case: Case) -> Iterator[list[str]]:
-        """While the port answers the case; yields a list that holds all that it changed when the block has ended.
+        """Watches while the port answers the case; yields a list that holds everything that it changed when the block has ended.
 
         Shared state is restored, so that no other case suffers.
         """
@@ -42,12 +42,12 @@ class SideEffects:
             problems += [f"the port changed {name} in place" for name in _changed(given)]
             problems += [f"the port changed {name} after it had returned it" for name in self._changed]
             disturbed = _restore(shared)
-            # Some packages draw global random numbers while they are imported, which happens once and is not the port's doing.
+            # Some packages draw global random numbers while they are imported, once, which is not the port's doing.
             problems += disturbed if len(sys.modules) == modules else []
             self._changed = []
 
     def returned(self, case: Case, outputs: Mapping[str, Any]) -> None:
-        """Remembers what the port returned; what it returned before must still be as it was."""
+        """Remembers what the port returned; what it returned before must be unchanged."""
         self._changed += _changed(self._returned)
         self._returned = _remember({f"the array {name} of {case.id}": value for name, value in outputs.items()})
 
@@ -61,7 +61,7 @@ def _changed(arrays: list[Remembered]) -> list[str]:
 
 
 def _restore(shared: Mapping[str, Any]) -> list[str]:
-    """Puts the shared state back; what of it had changed, in words."""
+    """Restores the shared state; returns what of it had changed, in words."""
     problems = []
     for name, (read, restore) in _shared().items():
         before, now = shared.get(name), read()
@@ -72,14 +72,14 @@ def _restore(shared: Mapping[str, Any]) -> list[str]:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Equality of states, which may be nested tuples of numbers and arrays."""
+    """Whether two states are equal; they may be nested tuples of numbers and arrays."""
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(_equal, first, second))
     return np.array_equal(first, second)
 
 
 def _shared() -> State:
-    """What a process shares, of the modules that are loaded: states of random generators, default dtypes."""
+    """Returns the state that a process shares, of the loaded modules: states of random generators, default dtypes."""
     states: State = {}
     if numpy := sys.modules.get("numpy.random"):
         states["NumPy's global random state"] = (numpy.get_state, numpy.set_state)

@@ -1,4 +1,4 @@
-"""How the judge calls a port, said where a port cannot be called so."""
+"""Explains how the judge calls a port, if a port cannot be called that way."""
 
 import keyword
 import re
@@ -18,9 +18,9 @@ _NO_FIT = re.compile(
 
 
 def hint(error: BaseException, module: Any, case: Any) -> str:
-    """What a component is called with, as an addition to the message of an error which says that its arguments do not fit.
+    """Returns the arguments that a component is called with, to be added to an error which says that its arguments do not fit.
 
-    module: what defines the port. case: what it was asked. Empty where the error says something else.
+    module: defines the port. case: what it was asked. Empty if the error says something else.
     """
     if not (isinstance(error, TypeError | AttributeError) and isinstance(case, Case)):
         return ""
@@ -32,7 +32,7 @@ def hint(error: BaseException, module: Any, case: Any) -> str:
 
 
 def _not_within(error: BaseException, module: Any) -> bool:
-    """Whether arguments do not fit the port's own call, not one that stands in its file."""
+    """Whether arguments do not fit the port's own call, rather than a call inside its file."""
     files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     return bool(_NO_FIT.search(message(error))) and getattr(module, "__file__", None) not in files
 
@@ -50,5 +50,5 @@ def _of_module(case: Case, call: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _inputs(case: Case) -> list[str]:
-    """The arguments of the call: of those that are nested the outermost name."""
+    """Returns the arguments of the call: the outermost names of nested ones."""
     return list(dict.fromkeys(name.partition(".")[0] for name in case.inputs))

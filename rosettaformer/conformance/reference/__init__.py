@@ -1,1 +1,1 @@
-"""What is expected: how the reference answers a case, in which summation orders, and what tolerance and trace follow."""
+"""What is expected: how the reference answers a case, in which summation orders, and which tolerance and trace follow."""

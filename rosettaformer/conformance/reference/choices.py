@@ -1,4 +1,4 @@
-"""The choices of a search: which token comes next, which beams live on, which hypotheses are kept, when a row stops.
+"""The choices of a search: which token comes next, which beams stay live, which hypotheses are kept, when a row stops.
 
 They are recorded in one run of the reference and repeated in another, whose scores then belong to the same tokens.
 """
@@ -34,7 +34,7 @@ class Chooser:
         self.scores: dict[Key, np.ndarray] = {}
 
     def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
-        """The next token of a row. own: the reference's; again: what it would choose by other scores."""
+        """Returns the next token of a row. own: the reference's choice; again: returns its choice by other scores."""
         return own
 
     def ranked(self, key: Key, ranking: list[Beam], count: int) -> list[Beam]:
@@ -42,7 +42,7 @@ class Chooser:
         return ranking[:count]
 
     def stop(self, key: Key, live: list[Beam], kept: list[Beam], stops: Callable[[list[Beam], list[Beam]], bool]) -> bool:
-        """Whether a row of these beams and hypotheses stops."""
+        """Whether a row with these beams and hypotheses stops."""
         return stops(live, kept)
 
 
@@ -67,7 +67,7 @@ class Replay(Chooser):
 
 
 def chosen_by(chooser: Chooser) -> contextlib.AbstractContextManager[None]:
-    """The reference's searches with the choices of the chooser."""
+    """Makes the reference's searches take the chooser's choices."""
     return patched({"decoding._one_by_one": functools.partial(_one_by_one, chooser), **_beams(chooser)})
 
 
@@ -85,7 +85,7 @@ def _one_by_one(chooser: Chooser, original: Callable[..., dict[str, np.ndarray]]
 
 
 def _beams(chooser: Chooser) -> Replaces:
-    """The functions that choose for a row of beams, and those of the row that say which one it is."""
+    """Returns the functions that choose for a row of beams, and the row's functions that show which row it is."""
     rows, here = itertools.count(), [0, 0]  # the row that advances, and its step
 
     def numbered(original: Callable, row: Any, strategy: Strategy) -> None:
@@ -97,7 +97,7 @@ def _beams(chooser: Chooser) -> Replaces:
             here[:] = row.number, len(row.live[0].tokens)
         original(row, scores_wv)
 
-    @functools.cache  # a strategy is checked when it is made, which a step is too short for
+    @functools.cache  # a strategy is checked when it is made, and a single step is too short for the check
     def of_size(strategy: Strategy, size: int) -> Strategy:
         return strategy.replace(beam_size=size)
 

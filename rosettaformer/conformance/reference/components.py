@@ -1,4 +1,4 @@
-"""How the reference runs a case: which function of `reference_numpy` answers, and what it takes from the config."""
+"""How the reference runs a case: which function of `reference_numpy` answers, and which arguments the config gives."""
 
 import contextlib
 import importlib
@@ -60,7 +60,7 @@ FORWARD: Rows = {
     "masked_language_logits": ("encoder_only", {}),
     "states": ("states", {}),
 }
-# those that divide a model otherwise: what only a port is asked that has them
+# components of other layouts, divisions of a model into modules: only ports that have them are asked
 LAYOUTS = tuple(component for component, (module, _) in FORWARD.items() if module == layouts.__name__)
 DECODING: Rows = {
     "decode_in_steps": ("cache", {}),
@@ -83,14 +83,14 @@ TRAINING: Rows = {
     "initialise": ("parameters", {"dtype": "dtype"}),
     "random_dropout": (statistics.__name__, {"rate": "dropout_rate"}),
 }
-VJP = "_vjp"  # ends the name of the component that is the gradient of another
+VJP = "_vjp"  # the suffix that names the gradient of a component
 DIFFERENTIABLE = (
     "embedding", "segment_embedding", "position_embedding", "softmax", "scaled_dot_product_attention", "multi_head_attention",
     "activation", "feed_forward", "layer_norm", "dropout", "encoder_layer", "decoder_layer", "encoder", "decoder", "logits", "pooler",
     "classifier", "masked_language_head", "transformer", "pool", "classify", "masked_language_logits", "cross_entropy", "training_loss",
     "classification_loss", *LAYOUTS,
 )  # fmt: skip
-# every component in the order of the report's rows, each gradient after what it is the gradient of
+# every component in the order of the report's rows, each gradient after its forward component
 COMPONENTS: Rows = {
     name: row
     for component, row in (FORWARD | DECODING | TRAINING).items()
@@ -99,56 +99,56 @@ COMPONENTS: Rows = {
 }
 
 
-# those that the four packages have
+# those that the four packages define
 OWN = {name: row for name, row in COMPONENTS.items() if row[0] != layouts.__name__}
 
 
 def forward_of(component: str) -> str:
-    """The component of which this one is the gradient; empty where it is none."""
+    """Returns the component whose gradient this one is; empty if it is not a gradient."""
     return component.removesuffix(VJP) if component.endswith(VJP) else ""
 
 
 def model_of(component: str) -> str:
-    """The component that has this one's parameters: of what runs a whole model, a loss or a search, the model."""
+    """Returns the component whose parameters this one takes: the model, if it runs a whole model, a loss or a search."""
     return "transformer" if component in WHOLE else "multi_head_attention" if component == "self_attention" else component
 
 
 def is_layout(component: str) -> bool:
-    """Whether only a port is asked the component, or its gradient, that has it."""
+    """Whether the component, or its forward component, belongs to another layout, so that only ports that have it are asked."""
     return (forward_of(component) or component) in LAYOUTS
 
 
 def without_other_layouts(cases: Sequence[Case], covered: Collection[str]) -> list[Case]:
-    """The cases without those of layouts that are not covered, where there are others."""
+    """Returns the cases without those of uncovered layouts, if others remain."""
     left = [case for case in cases if case.component in covered or not is_layout(case.component)]
     return left or list(cases)
 
 
 def settings(component: str, config: TransformerConfig, dtype: str) -> dict[str, Any]:
-    """The arguments that the component's function has from the config and the dtype of a case."""
+    """Returns the arguments of the component's function that come from a case's config and dtype."""
     fields = COMPONENTS[component][1].items()
     return {argument: numpy_dtype(dtype) if field == "dtype" else getattr(config, field) for argument, field in fields}
 
 
 def module_of(name: str) -> ModuleType:
-    """The module of that name in `reference_numpy`; a name with dots is a whole one."""
+    """Returns the module of that name in `reference_numpy`; a dotted name is a full module path."""
     return importlib.import_module(name if "." in name else f"reference_numpy.{name}")
 
 
 def takes_config(component: str) -> bool:
-    """Whether the component's function takes the whole config, as what has layers in it does."""
+    """Whether the component's function takes the whole config, as everything that contains layers does."""
     return "config" in signature_of(component).parameters
 
 
 def signature_of(component: str) -> inspect.Signature:
-    """The signature of the component's function, as the reference declares it."""
+    """Returns the signature of the component's function, as the reference declares it."""
     return inspect.signature(function_of(component))
 
 
 def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
-    """The reference's outputs for the case, in the case's dtype; of a component that draws random numbers their statistics.
+    """Returns the reference's outputs for the case, in the case's dtype; for a component that draws random numbers their statistics.
 
-    around: is entered while the reference computes.
+    around: a context manager that is entered while the reference computes.
     """
     function = function_of(case.component)
     arguments = parameters.nest(case.inputs) | settings(case.component, case.config, case.dtype)
@@ -167,19 +167,19 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
 
 
 def _of_shared(gradient: np.ndarray) -> np.ndarray:
-    """The gradient `i k` of a kernel that all heads share, of that of all of them, `d h k`."""
+    """Returns the gradient `i k` of a kernel that all heads share, given the gradient `d h k` of all heads."""
     slices = gradient.reshape(gradient.shape[1], -1, *gradient.shape[1:])
     blocks_hik = np.stack([slices[head, :, head] for head in range(len(slices))])
     return arithmetic.unbroadcast(blocks_hik, blocks_hik.shape[1:])
 
 
 def function_of(component: str) -> Callable[..., Any]:
-    """The function of the reference that answers the component's cases."""
+    """Returns the reference's function that answers the component's cases."""
     return getattr(module_of(COMPONENTS[component][0]), component)
 
 
 def named_outputs(result: Any) -> dict[str, Any]:
-    """`output`, and `weights` where a component returns a pair; what a mapping holds by its names, joined by dots where it is nested.
+    """Returns `output`, and `weights` if a component returns a pair; of a mapping the values by name, nested names joined by dots.
 
     A NumPy scalar is an array without axes.
     """

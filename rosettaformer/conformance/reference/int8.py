@@ -1,4 +1,4 @@
-"""What is expected of searches whose projections are int8 (INT8)."""
+"""What is expected of searches with int8 projections (INT8)."""
 
 import contextlib
 from typing import Any
@@ -15,13 +15,15 @@ __all__ = ["answer", "beside_float"]
 
 
 def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
-    """`components.answer` with the projections of `reference_numpy.int8`: with it `tolerance.expect` says how far int8 computed in another
-    order may lie away, in which a number now and then is rounded to another integer.
+    """Returns `components.answer` with the projections of `reference_numpy.int8`. With it `tolerance.expect` shows how far int8 computed in
+    another order may differ: now and then a number is rounded to another integer.
     """
     with order({"affine": int8.affine}):
         return components.answer(case, around)
 
 
 def beside_float(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
-    """The reference itself in float64, and in other dtypes `answer`: with it `tolerance.expect` takes what int8 costs as the noise."""
+    """Returns the reference's own answer in float64, and `answer` in other dtypes: with it `tolerance.expect` takes the cost of int8 as the
+    noise.
+    """
     return (components.answer if case.dtype == "float64" else answer)(case, around)

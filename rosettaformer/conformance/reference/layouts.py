@@ -1,4 +1,4 @@
-"""Components as other models divide them: what `reference_numpy` computes, with other borders around it.
+"""Components as other models divide them: what `reference_numpy` computes, with other borders between modules.
 
 A port that has a module of one of these kinds is judged by it; no other port is asked.
 """

@@ -38,7 +38,7 @@ def followed(
     for _ in range(ROUNDS):
         replay = BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
         reference = chosen(case, replay, ask, rounded)
-        if replay.made != made:  # by the same choices every order gives the same scores
+        if replay.made != made:  # with the same choices every order gives the same scores
             found, scores = searched(case, replay.made, reference, ask)
         tokens = next(iter(found))
         others = replay.others(found[tokens].reference)

@@ -1,4 +1,4 @@
-"""The orders in which the reference's arithmetic is done: what a framework may reasonably do otherwise, and no output may depend on."""
+"""The orders in which the reference does its arithmetic: what a framework may reasonably do otherwise, and what no output may depend on."""
 
 import contextlib
 import functools
@@ -17,7 +17,7 @@ __all__ = ["GRADIENT_ORDERS", "ORDERS", "TF32_ORDERS", "order", "shuffled", "to_
 
 
 def order(replacements: Mapping[str, Callable]) -> contextlib.AbstractContextManager[None]:
-    """The reference with these functions in place of some of its arithmetic, or of others by `module.function`."""
+    """Puts these functions in place of some of the reference's arithmetic, or of others by `module.function`."""
 
     def instead(function: Callable) -> Callable:
         return lambda original, *args, **options: function(*args, **options)
@@ -30,21 +30,21 @@ _attention_vjp = attention.scaled_dot_product_attention_vjp
 
 
 def _contracted(subscripts: str) -> tuple[list[str], str]:
-    """The operands' axes, and the letters that the contraction sums over."""
+    """Returns the operands' axes, and the letters that the contraction sums over."""
     inputs, output = subscripts.split("->")
     operands = inputs.split(",")
     return operands, "".join(letter for letter in operands[0] if letter not in output)
 
 
 def _einsum_backwards(subscripts: str, *operands: np.ndarray) -> np.ndarray:
-    """The contraction from its last term to its first."""
+    """Returns the contraction, summed from its last term to its first."""
     axes, summed = _contracted(subscripts)
     flipped = [np.flip(x, tuple(a.index(letter) for letter in summed)) for a, x in zip(axes, operands, strict=True)]
     return _einsum(subscripts, *map(np.ascontiguousarray, flipped))
 
 
 def _einsum_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
-    """The contraction as the sum, in the operands' dtype, of the contractions over two halves of its terms."""
+    """Returns the contraction as the sum, in the operands' dtype, of the contractions over two halves of its terms."""
 
     def contract(subscripts: str, *operands: np.ndarray) -> np.ndarray:
         axes, summed = _contracted(subscripts)
@@ -68,7 +68,7 @@ def _scatter_add_backwards(rows: np.ndarray, index: np.ndarray, size: int) -> np
 
 
 def _scatter_add_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
-    """The sum, in the rows' dtype, of what two halves of the rows add up to."""
+    """Returns the sum, in the rows' dtype, of the sums over two halves of the rows."""
 
     def scatter_add(rows: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
         flat, places = rows.reshape(-1, rows.shape[-1]), index.reshape(-1)
@@ -95,11 +95,11 @@ def _sum_one_by_one(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def shuffled(seed: int) -> dict[str, Callable]:
-    """Contractions and sums with their terms in a random order, and of an odd seed the other formulas of the elementary functions; half
-    types also round contractions at random, up or down.
+    """Returns contractions and sums with their terms in a random order, and for an odd seed the other formulas of the elementary functions;
+    half types also round contractions at random, up or down.
 
-    A framework may keep a sum in float32 where another rounds it, and which of them a ReLU next to 0 follows decides its gradient (Monte
-    Carlo arithmetic: Parker 1997).
+    A framework may keep a sum in float32 that another rounds, and which of them a ReLU next to 0 follows decides its gradient (Monte Carlo
+    arithmetic: Parker 1997).
     """
 
     @functools.cache
@@ -147,8 +147,9 @@ def _erf_by_complement(x: np.ndarray) -> np.ndarray:
 
 
 def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarray, **options: Any) -> dict[str, Any]:
-    """The gradient as fused kernels take it: the weights again as `exp(x - logarithm of their sum)`, `sum_s P dP` as `sum_e dO O`, and the
-    logits' gradient rounded to the dtype before it is multiplied."""
+    """Returns the gradient as fused kernels compute it: the weights again as `exp(x - logarithm of their sum)`, `sum_s P dP` as `sum_e dO
+    O`, and the logits' gradient rounded to the dtype before it is multiplied.
+    """
     output_bthe = attention.scaled_dot_product_attention(query_bthk, *rest, **options)
     product_bthe = arithmetic.upcast_half(cotangent) * arithmetic.upcast_half(output_bthe)
     row_bht1 = arithmetic.sum(product_bthe, axis=-1).swapaxes(1, 2)
@@ -167,7 +168,7 @@ def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarr
 
 
 def to_tf32(array: np.ndarray) -> np.ndarray:
-    """float32 rounded to the 10 stored mantissa bits that TF32 multiplies with."""
+    """Returns float32 rounded to the 10 stored mantissa bits that TF32 multiplies."""
     if array.dtype != np.float32:
         return array
     bits = np.ascontiguousarray(array).view(np.uint32)

@@ -1,8 +1,8 @@
-"""Other functions in the reference: the one way to put them there.
+"""Replaces functions of the reference: the only way to do so.
 
 The functions of `reference_numpy` call their siblings through modules, so that each of them can be replaced from outside. An altered
-function takes the function that it replaces first, then that function's arguments. What is replaced twice is wrapped twice: the function
-that was put there last is called first. From the inside out these are orders of the arithmetic (`orders.order`), alterations in their order
+function takes the function that it replaces first, then that function's arguments. A function replaced twice is wrapped twice: the last
+replacement is called first. From the inside out these are orders of the arithmetic (`orders.order`), alterations in their order
 (`alteration.injected`), the paths that a run follows (`Paths.followed`), and the choices of a search (`choices.chosen_by`).
 """
 
@@ -20,7 +20,7 @@ Replaces = Mapping[str, Callable]  # `module.function` of reference_numpy, or `m
 
 @contextlib.contextmanager
 def patched(replaces: Replaces) -> Iterator[None]:
-    """The reference with these altered functions in it. Each shows the signature of the function that it replaces."""
+    """Puts these altered functions into the reference. Each shows the signature of the function that it replaces."""
     with contextlib.ExitStack() as stack:
         for name, altered in replaces.items():
             owner, attribute = _owner(name)
@@ -31,7 +31,7 @@ def patched(replaces: Replaces) -> Iterator[None]:
 
 
 def within(replaces: Replaces) -> Callable:
-    """The altered function that runs the one which it replaces with these others in the reference."""
+    """Returns the altered function that runs the function it replaces with these other functions in the reference."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         with patched(replaces):
@@ -41,7 +41,7 @@ def within(replaces: Replaces) -> Callable:
 
 
 def _owner(name: str) -> tuple[Any, str]:
-    """The module or the class that holds a function, and the function's name there."""
+    """Returns the module or class that holds a function, and the function's name there."""
     path, _, attribute = name.rpartition(".")
     module, _, last = path.rpartition(".")
     if last.lstrip("_")[:1].isupper():
@@ -51,6 +51,6 @@ def _owner(name: str) -> tuple[Any, str]:
 
 def _instead(altered: Callable, original: Callable, method: bool) -> Callable:
     bound = functools.partial(altered, original)
-    # a class binds a function to its objects, and nothing else that can be called
+    # a class binds functions to its objects, and no other callables
     call = (lambda *args, **options: bound(*args, **options)) if method else bound
     return functools.update_wrapper(call, original)

@@ -1,7 +1,7 @@
 """Where a run of the reference is: the canonical path of the component whose function is running.
 
 The functions of `reference_numpy` call their siblings through modules, so that all of them can be watched from outside. A component with
-parameters is known by the identity of its subtree of the nested parameters, one without by the call that it stands in.
+parameters is known by the identity of its subtree of the nested parameters, one without by the call that contains it.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from .patching import patched
 
 __all__ = ["SCOPES", "Paths", "joined", "watched"]
 
-SCOPES = {"encode": ("source_embedding", "encoder"), "decode": ("target_embedding", "decoder")}  # no components, but parts of a path
+SCOPES = {"encode": ("source_embedding", "encoder"), "decode": ("target_embedding", "decoder")}  # not components, but parts of a path
 _SUBLAYERS = ("multi_head_attention", "feed_forward")
 
 
@@ -28,32 +28,32 @@ class _Frame:
 class Paths:
     """The calls of a run that have begun and not finished, by canonical path, such as `encoder.layers.0.self_attention`.
 
-    The path of the component that is run by itself is empty. layers: the number of layers of every stack, by its path.
+    The outermost component has an empty path. layers: the number of layers of every stack, by its path.
     """
 
     def __init__(self) -> None:
         self.layers: dict[str, int] = {}
-        self._frames: list[_Frame] = []  # the scopes among them
+        self._frames: list[_Frame] = []  # scopes included
         self._subtrees: dict[int, str] = {}  # the identity of a subtree of the parameters -> its path
         self._taken: set[str] = set()
-        self._sublayer = ""  # the path of the sub-layer that finished last
+        self._sublayer = ""  # the path of the last finished sub-layer
 
     @property
     def current(self) -> str:
-        """The path of the call that began last and has not finished; of a scope that of its stack."""
+        """The path of the latest call that has begun and not finished; for a scope its stack's path."""
         return self._frames[-1].path if self._frames else ""
 
     @property
     def parent(self) -> str | None:
-        """The path of the component whose function is running, scopes left out; None where none is."""
+        """The path of the component whose function is running, leaving out scopes; None if none is running."""
         return next((path for path, _ in self.around()), None)
 
     def around(self) -> list[tuple[str, str]]:
-        """The components whose functions are running, the innermost first, scopes left out: path and name of each."""
+        """Returns path and name of each component whose function is running, the innermost first, leaving out scopes."""
         return [(frame.path, frame.component) for frame in reversed(self._frames) if frame.component not in SCOPES]
 
     def run(self, component: str, function: Callable, args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[str, Any]:
-        """Calls a component's function, or a scope's; its path, and what it returns."""
+        """Calls the function of a component or a scope; returns its path and its result."""
         tree = options.get("parameters", args[0] if args and isinstance(args[0], Mapping) else None)
         if not self._frames:
             self._taken = set()
@@ -67,7 +67,7 @@ class Paths:
         return path, result
 
     def followed(self) -> contextlib.AbstractContextManager[None]:
-        """While this lasts, a run of the reference tells where it is."""
+        """Follows a run of the reference for as long as this context lasts."""
         return watched(lambda component, function, *args, **options: self.run(component, function, args, options)[1])
 
     def _index(self, tree: Mapping[str, Any], path: str) -> None:
@@ -90,18 +90,18 @@ class Paths:
 
     def _wanted_path(self, component: str, tree: Mapping[str, Any] | None) -> str:
         frame = self._frames[-1]
-        if component == "embedding" and frame.component in SCOPES:  # a shared table is one subtree for both
+        if component == "embedding" and frame.component in SCOPES:  # a shared table is one subtree of both
             return SCOPES[frame.component][0]
         if component == "logits":  # its parameters are a copy, with the tied kernel in it
             return joined("" if frame.component in SCOPES else frame.path, component)
         if component == "dropout":
             return self._site(frame)
-        if tree is not None and (path := self._subtrees.get(id(tree))):  # what has all parameters is not the whole, where it is within it
+        if tree is not None and (path := self._subtrees.get(id(tree))):  # within the whole, what has all parameters is not the whole
             return path
         return joined(frame.path, component)
 
     def _site(self, frame: _Frame) -> str:
-        """The canonical name of the dropout that the reference applies in this call."""
+        """Returns the canonical name of the dropout that the reference applies in this call."""
         if frame.component == "scaled_dot_product_attention":
             return joined(frame.path.rpartition(".")[0], "weights_dropout")
         if frame.component in SCOPES:
@@ -114,11 +114,11 @@ class Paths:
 
 
 def watched(call: Callable[..., Any], scopes: bool = True) -> contextlib.AbstractContextManager[None]:
-    """The reference whose components' functions are called by `call(component, function, *args, **options)`, and those of scopes, too."""
+    """Makes the reference call its components' functions, and those of scopes too, by `call(component, function, *args, **options)`."""
     modules = {name: module for name, (module, _) in components.FORWARD.items()} | (dict.fromkeys(SCOPES, "transformer") if scopes else {})
     return patched({f"{module}.{name}": functools.partial(call, name) for name, module in modules.items()})
 
 
 def joined(path: str, name: str) -> str:
-    """The path of what has this name within the component of a path."""
+    """Returns the path of the component or part of this name inside the component of a path."""
     return f"{path}.{name}" if path else name

@@ -17,8 +17,8 @@ __all__ = ["ANY", "BeamReplay", "Bounds", "Hypothesis", "TokenReplay", "could_ch
 
 Bounds = Callable[[str, int], float]  # (what is chosen, step) -> the largest error of its scores
 Hypothesis = tuple[int, tuple[int, ...]]  # row, tokens
-ANY = 1e6  # an error that explains any choice of a token that may be chosen at all
-SHARES = (1.0, 0.5, 0.25)  # of an error, since the whole may go beyond a token that is unlikely
+ANY = 1e6  # an error that explains any choice of a token with a finite score
+SHARES = (1.0, 0.5, 0.25)  # of an error, since the whole error may overshoot an unlikely token
 
 
 class TokenReplay(Chooser):
@@ -46,7 +46,7 @@ class TokenReplay(Chooser):
         return chosen
 
     def notes(self, reference: np.ndarray) -> list[str]:
-        """What is wrong with the port's choices, in words. reference: the tokens of this run."""
+        """Returns what is wrong with the port's choices, in words. reference: the tokens of this run."""
         return list(self._lost.values())
 
     def others(self, reference: np.ndarray) -> set[Hypothesis]:
@@ -125,7 +125,7 @@ class BeamReplay(Chooser):
         return stops([beam._replace(score=beam.score + up) for beam in live], [beam._replace(score=beam.score - down) for beam in kept])
 
     def notes(self, reference: np.ndarray) -> list[str]:
-        """What is wrong with the port's hypotheses, in words, the first of each row. reference: the tokens of this run."""
+        """Returns what is wrong with the port's hypotheses, in words, the first of each row. reference: the tokens of this run."""
         found = []
         for row, wanted in enumerate(self._wanted):
             own = [self._ended(token_n) for token_n in reference[row]]
@@ -134,7 +134,7 @@ class BeamReplay(Chooser):
         return found
 
     def others(self, reference: np.ndarray) -> set[Hypothesis]:
-        """The hypotheses of this run that the port has not."""
+        """Returns the hypotheses of this run that the port does not have."""
         own = {(row, self._ended(token_n)) for row, token_wn in enumerate(reference) for token_n in token_wn}
         return own - {(row, tokens) for row, wanted in enumerate(self._wanted) for tokens in wanted}
 
@@ -146,7 +146,7 @@ class BeamReplay(Chooser):
         return self._missed.get((row, tokens), "which the search does not find")
 
     def _ended(self, token_n: np.ndarray) -> tuple[int, ...]:
-        """The tokens up to the end token."""
+        """Returns the tokens up to and including the end token."""
         tokens = token_n.tolist()
         return tuple(tokens[: tokens.index(self._end) + 1] if self._end in tokens else tokens)
 

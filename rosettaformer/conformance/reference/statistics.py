@@ -1,7 +1,7 @@
-"""What is judged of random answers: not the numbers, which every framework draws in its own way, but their statistics.
+"""Judges random answers by their statistics, since every framework draws its numbers in its own way.
 
-A component of `RANDOM` is given a seed. Of its answer, and of the reference's with other seeds, the same statistics are taken; what the
-reference's own draws differ by is the noise of the comparison (`tolerance.expect`).
+A component of `RANDOM` is given a seed. The same statistics are taken of its answer and of the reference's answers with other seeds; what
+the reference's own draws differ by is the noise of the comparison (`tolerance.expect`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,19 +17,19 @@ Arrays = Mapping[str, Any]
 
 
 def random_dropout(x: np.ndarray, seed: int, rate: float) -> np.ndarray:
-    """Dropout in training, with a mask that is a function of the seed."""
+    """Applies dropout in training, with a mask that is a function of the seed."""
     return dropout.dropout(x, keep_mask(x.shape, seed, rate), rate)
 
 
 def keep_mask(shape: tuple[int, ...], seed: int, rate: float) -> np.ndarray:
-    """Every entry True with probability 1 - rate, independently."""
+    """Returns a keep mask whose entries are True with probability 1 - rate, independently."""
     return np.random.default_rng(seed).random(shape) >= rate
 
 
 def measured(component: str, inputs: Arrays, outputs: Arrays) -> dict[str, Any]:
-    """The statistics of a random component's answer, in the answer's dtype; any other answer as it is.
+    """Returns the statistics of a random component's answer, in the answer's dtype; any other answer unchanged.
 
-    An answer that is no floating array, or an empty one, is left for the comparison to refuse.
+    An answer that is not a floating array, or is empty, is left for the comparison to refuse.
     """
     if component not in RANDOM or not all(isinstance(value, np.ndarray) and value.size and _floating(value) for value in outputs.values()):
         return dict(outputs)
@@ -41,7 +41,7 @@ def _floating(array: np.ndarray) -> bool:
 
 
 def _of_parameters(name: str, array: np.ndarray, inputs: Arrays) -> Iterator[tuple[str, np.ndarray]]:
-    """The shape of a parameter, its mean, its standard deviation and its largest magnitude."""
+    """Yields a parameter's shape, mean, standard deviation and largest magnitude."""
     wide = array.astype(np.float64)
     yield f"{name}.shape", np.array(array.shape)
     for statistic, value in (("mean", wide.mean()), ("deviation", wide.std()), ("largest", np.abs(wide).max())):
@@ -49,9 +49,9 @@ def _of_parameters(name: str, array: np.ndarray, inputs: Arrays) -> Iterator[tup
 
 
 def _of_mask(name: str, array: np.ndarray, inputs: Arrays) -> Iterator[tuple[str, np.ndarray]]:
-    """The share of what is dropped; the least and largest factor of what is kept; for every axis, how far an entry goes with the next.
+    """Yields the share of what is dropped; the least and largest factor of what is kept; for every axis, the correlation of neighbours.
 
-    The correlation of neighbours is 1 where one mask is shared along an axis and 0 where the entries are independent. x holds no zero.
+    It is 1 if one mask is shared along an axis and 0 if the entries are independent. x holds no zero.
     """
     x = inputs["x"].astype(np.float64)
     yield "shape", np.array(array.shape)

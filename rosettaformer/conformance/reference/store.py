@@ -1,4 +1,4 @@
-"""Expectations, each computed once for all that ask: several ports, a check and the diagnosis after it, tests."""
+"""Stores expectations, each computed once for all users: several ports, a check and the diagnosis after it, tests."""
 
 import hashlib
 import threading
@@ -14,9 +14,9 @@ __all__ = ["Store", "digest"]
 
 
 class Store:
-    """What `tolerance.expect` gives, by what it depends on. May be used by several threads, of which one computes at a time.
+    """The results of `tolerance.expect`, by what they depend on. Several threads may use it; one computes at a time.
 
-    computed: how many expectations were not there when they were asked for.
+    computed: how many expectations were missing when they were asked for.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Store:
         self.computed = 0
 
     def expect(self, case: Case) -> dict[str, tolerance.Expectation]:
-        """The expectation of every output of a case that has been cast to its dtype; not to be changed."""
+        """Returns the expectation of every output of a case that has been cast to its dtype; not to be changed."""
         key = digest(case)
         with self._lock:
             if key not in self._held:
@@ -35,7 +35,7 @@ class Store:
 
 
 def digest(case: Case) -> str:
-    """The SHA-256 of what an expectation depends on: component, config, dtype, device, inputs and parameters."""
+    """Returns the SHA-256 of what an expectation depends on: component, config, dtype, device, inputs and parameters."""
     found = hashlib.sha256(repr((case.component, case.config.to_dict(), case.dtype, case.device)).encode())
     for kind in (case.inputs, case.parameters):
         for name, value in sorted(_flat(kind), key=lambda item: item[0]):
@@ -47,6 +47,6 @@ def digest(case: Case) -> str:
 
 
 def _flat(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The values with their names, and those of tuples with their places."""
+    """Returns the values with their names; items of tuples also with their indices."""
     nested = ((f"{name}.{place}", item) for name, value in values.items() if isinstance(value, tuple) for place, item in enumerate(value))
     return [*((name, value) for name, value in values.items() if not isinstance(value, tuple)), *nested]

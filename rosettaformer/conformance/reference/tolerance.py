@@ -1,12 +1,11 @@
 """The tolerance of a case, derived from the reference itself.
 
 r is the float64 reference on the inputs rounded to the dtype. c_i is the same reference computed in the dtype, with its additions in
-another order. What the c_i lie away from r is what plain arithmetic of that dtype costs on this case; a port may cost MAX_FACTOR times as
-much. The largest of many elements' errors says how large an error may be; where the answer is one number, or a gradient, whose elements all
-depend on the same few roundings, four orders do not, and the c_i are also taken in SHUFFLES random ones; of a search, which scores few
-answers, in SEARCHED, and there the c_i make the choices of r, so that they score the same answers. Of what is drawn at random r is the mean
-of DRAWS seeds and the c_i are what each gives.
-
+another order. The differences between the c_i and r are what plain arithmetic of that dtype costs on this case; a port may cost MAX_FACTOR
+times as much. If an output has many elements, its largest error shows how large an error may be; if it is one number, or a gradient, whose
+elements all depend on the same few roundings, four orders do not show it, and the c_i are also taken in SHUFFLES random orders; of a
+search, which scores few answers, in SEARCHED, and there the c_i make the choices of r, so that they score the same answers. For random
+draws r is the mean of DRAWS seeds and the c_i are what each seed gives.
 An output that zeros would pass although they are wrong shows nothing, and is not comparable (`Expectation.incomparable`).
 """
 
@@ -39,12 +38,12 @@ class Expectation:
 
     reference: np.ndarray
     dtype: np.dtype
-    noise: float  # max_i max |c_i - r|; infinite or NaN where one of the c_i overflows
+    noise: float  # max_i max |c_i - r|; infinite or NaN if one of the c_i overflows
     noise_rmse: float  # max_i rmse(c_i, r)
     unit: float  # one ulp of the largest |r| in the dtype
-    note: str = ""  # why an answer that differs does
-    hidden: str = ""  # why an answer that passes shows nothing all the same
-    whole: float = 0.0  # where r is zero, the largest |r| of all that this output is a part of
+    note: str = ""  # why a differing answer differs
+    hidden: str = ""  # why a passing answer nevertheless shows nothing
+    whole: float = 0.0  # if r is zero, the largest |r| of everything that this output is a part of
 
     @property
     def bound(self) -> float:
@@ -53,14 +52,14 @@ class Expectation:
 
     @property
     def bound_rmse(self) -> float:
-        """The largest root mean square error that passes; of one number, and of a part that is zero, the error alone counts."""
+        """The largest root mean square error that passes; for one number, and for a part that is zero, only the largest error counts."""
         if self.reference.size == 1 or self.whole:
             return self.bound
         return RMSE_FACTOR.get(self.dtype.itemsize, 0) * self.noise_rmse + self.unit
 
     @property
     def plain_error(self) -> float:
-        """What a ratio of 1 stands for: the noise, at least the half ulp to which a result can be rounded at all."""
+        """What a ratio of 1 stands for: the noise, at least the half ulp to which a result can be rounded."""
         return max(self.noise, self.unit / 2)
 
     @property
@@ -70,7 +69,7 @@ class Expectation:
 
     @property
     def incomparable(self) -> str:
-        """Why no answer can be judged; empty where one can: where zeros do not pass, or r is zero in every order."""
+        """Why no answer can be judged: zeros would pass, or r is zero in every order; empty if one can."""
         if not self.reference.size:
             return "it is empty"
         if self.dtype.kind in "biu":
@@ -94,12 +93,12 @@ class Expectation:
 Expectations = dict[str, Expectation]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # where the dtype overflows nothing is comparable
+@np.errstate(over="ignore", invalid="ignore")  # if the dtype overflows, nothing is comparable
 def expect(case: Case, answer: Answer = components.answer, rounded: bool = False, random_orders: bool = False) -> Expectations:
-    """The expectation of every output of a case that has been cast to its dtype.
+    """Returns the expectation of every output of a case that has been cast to its dtype.
 
-    answer: what stands for the reference, such as the reference with a defect in it. rounded: r is its answer in the case's own dtype, for
-    what differs from the reference in rounding alone. random_orders: the random orders of gradients join, whatever the component.
+    answer: what stands in for the reference, such as the reference with a defect in it. rounded: r is its answer in the case's own dtype,
+    for what differs from the reference only in rounding. random_orders: random orders are used as for gradients, whatever the component.
     """
     if case.component in statistics.RANDOM:
         return _of_draws(case, answer)
@@ -115,7 +114,7 @@ def expect(case: Case, answer: Answer = components.answer, rounded: bool = False
 
 
 def in_orders(run: Callable[[], Any], orders: Iterable[dict[str, Callable]]) -> list[Any]:
-    """What the reference gives in each of these summation orders."""
+    """Returns what the reference gives in each of these summation orders."""
     found = []
     for replacements in orders:
         with order(replacements):
@@ -129,11 +128,11 @@ def _in_orders(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], 
 
 
 def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], found: Expectations) -> Expectations:
-    """A gradient's expectations, in which the parts that are zero are as large as the whole gradient, of which their terms are.
+    """Returns a gradient's expectations, with its zero parts made as large as the whole gradient, since their terms are.
 
-    A part is zero where float64 cannot tell it from zero: no |r| is above the bound of float64. The gradient of a key's bias is, since
-    softmax does not change with it. What is left of its terms are the roundings of a few sums, the same in all of its elements, so that,
-    as of one number, only the largest error counts.
+    A part is zero if float64 cannot tell it from zero: no |r| is above the bound of float64. The gradient of a key's bias is zero, since
+    softmax does not change with it. What is left of its terms are the roundings of a few sums, the same in all of its elements, so that, as
+    for one number, only the largest error counts.
     """
     doubtful = [name for name, expectation in found.items() if np.isfinite(expectation.bound) and expectation.incomparable]
     if not doubtful:
@@ -146,14 +145,14 @@ def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray],
 
 
 def chosen(case: Case, chooser: Chooser, answer: Answer = components.answer, rounded: bool = False) -> dict[str, np.ndarray]:
-    """r of a search whose choices the chooser makes."""
+    """Returns r of a search whose choices the chooser makes."""
     return answer(case if rounded else case.at("float64"), chosen_by(chooser))
 
 
 def searched(
     case: Case, made: Mapping[Key, Any], reference: Mapping[str, np.ndarray], answer: Answer = components.answer
 ) -> tuple[Expectations, list[dict[Key, np.ndarray]]]:
-    """The expectation of a search in which these choices are made and r is the reference; and the scores that each order chooses by."""
+    """Returns the expectation of a search with these choices, whose r is the reference, and the scores by which each order chooses."""
     runs, scores = [], []
     for replacements in _orders(case) + [shuffled(seed) for seed in range(SEARCHED)]:
         replay = Replay(made)
@@ -169,21 +168,21 @@ def _orders(case: Case) -> list[dict[str, Callable]]:
 
 
 def _of_draws(case: Case, answer: Answer) -> Expectations:
-    """What is expected of statistics of random numbers: their mean over DRAWS seeds, and how far one draw lies from it."""
+    """Returns what is expected of statistics of random numbers: their mean over DRAWS seeds, and how far one draw lies from it."""
     draws = [answer(dataclasses.replace(case, inputs=dict(case.inputs) | {"seed": seed})) for seed in range(DRAWS)]
     result = {}
     for name, first in draws[0].items():
         runs = [draw[name] for draw in draws]
         mean = first if first.dtype.kind in "iu" else np.mean([run.astype(np.float64) for run in runs], axis=0)
         result[name] = expectation(np.asarray(mean), runs)
-    arrays: dict[str, float] = {}  # the largest statistic of each array, of which a mean or a correlation of zero is one
+    arrays: dict[str, float] = {}  # the largest statistic of each array, of which a zero mean or correlation is one
     for name, one in result.items():
         arrays[name.rpartition(".")[0]] = max(arrays.get(name.rpartition(".")[0], 0.0), one.largest if one.dtype.kind not in "biu" else 0.0)
     return {name: dataclasses.replace(one, whole=arrays[name.rpartition(".")[0]]) for name, one in result.items()}
 
 
 def expectation(reference: np.ndarray, runs: list[np.ndarray]) -> Expectation:
-    """What is expected of an output whose float64 value is the reference, when plain arithmetic gave these in the dtype."""
+    """Returns what is expected of an output whose float64 value is the reference, if plain arithmetic gave these values in the dtype."""
     dtype = runs[0].dtype
     if dtype.kind in "biu" or not reference.size:
         return Expectation(reference, dtype, 0.0, 0.0, 0.0)
@@ -201,7 +200,7 @@ def expectation(reference: np.ndarray, runs: list[np.ndarray]) -> Expectation:
 
 
 def ulp(value: float, dtype: Any) -> float:
-    """The distance from |value| to the next number of the dtype; at least its smallest normal number."""
+    """Returns the distance from |value| to the next number of the dtype; at least its smallest normal number."""
     kind = numpy_dtype(str(dtype))
     limits = ml_dtypes.finfo(kind)
     return max(float(np.spacing(np.asarray(min(abs(value), 0.75 * float(limits.max)), dtype=kind))), float(limits.smallest_normal))

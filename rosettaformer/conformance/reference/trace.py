@@ -1,4 +1,4 @@
-"""The reference's calls: every component call of one run of the reference, by canonical path."""
+"""Records the reference's calls: every component call of one run of the reference, by canonical path."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,9 +20,9 @@ __all__ = ["TracedCall", "arrays", "record"]
 class TracedCall:
     """One call of a component within a run of the reference.
 
-    path: the canonical path, such as `encoder.layers.0.self_attention`; empty for the component of the case itself. parent: the path of
-    the component whose call this one stands in. inputs: by the reference's argument names, without what comes from the config and without
-    arguments that have their default. parameters: by canonical name, relative to the component. output: of a pair the first.
+    path: the canonical path, such as `encoder.layers.0.self_attention`; empty for the component of the case itself. parent: the path of the
+    calling component. inputs: by the reference's argument names, without those that come from the config or have their default. parameters:
+    by canonical name, relative to the component. output: of a pair the first.
     """
 
     path: str
@@ -36,11 +36,11 @@ class TracedCall:
 
     @property
     def name(self) -> str:
-        """The path, or the component where the path is empty."""
+        """The path, or the component if the path is empty."""
         return self.path or self.component
 
     def case(self, dtype: str = "float64") -> Case:
-        """The same call as a case of its component, in that dtype, on the device and in the mode of the whole run."""
+        """Returns the same call as a case of its component, in that dtype, on the device and in the mode of the whole run."""
         name = f"{self.origin.name}@{self.path}" if self.path else self.origin.name
         shared = tuple(kernel for kernel in self.parameters if joined(self.path, kernel) in self.origin.shared)
         case = Case(name, self.component, self.config, self.inputs, self.parameters, shared=shared)
@@ -48,16 +48,16 @@ class TracedCall:
 
 
 def arrays(inputs: Mapping[str, Any]) -> list[np.ndarray]:
-    """The inputs that a component is forced with: the floating ones in order, or the integer ones where there are none."""
+    """Returns the inputs that a teacher-forced component is given: the floating ones in order, or the integer ones if there are none."""
     numbers = [value for value in inputs.values() if isinstance(value, np.ndarray) and value.dtype.kind != "b"]
     floating = [value for value in numbers if value.dtype.kind not in "iu"]
     return floating or numbers
 
 
 def record(case: Case, instead: Callable[[TracedCall], np.ndarray | None] = lambda call: None) -> dict[str, TracedCall]:
-    """The calls of the reference's run on the case, in the case's dtype, by path in the order in which the components finish.
+    """Returns the calls of the reference's run on the case, in the case's dtype, by path in the order in which the components finish.
 
-    instead: what a component is to give in place of its output, before anything takes it; None leaves it as it is.
+    instead: returns what a component gives in place of its output, before anything reads it; None keeps the output.
     """
     recorder = _Recorder(case, instead)
     with watched(recorder.run):
@@ -89,7 +89,7 @@ class _Recorder:
         flat = parameters.flatten(bound.arguments.get("parameters", {}))
         if component == "embedding" and flat["table"].shape[0] != config.source_vocabulary:
             config = config.replace(source_vocabulary=flat["table"].shape[0])
-        if component == "dropout":  # of any site, whose rate the case then has as that of a dropout by itself
+        if component == "dropout":  # of any site: the case's rate is that of a dropout on its own
             config = config.replace(dropout_rate=bound.arguments["rate"])
         return TracedCall(
             path=path,
@@ -104,7 +104,7 @@ class _Recorder:
 
 
 def _inputs(bound: inspect.BoundArguments, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that say something and that a case does not take from its config."""
+    """Returns the arguments that have a value and that a case does not take from its config."""
     no_inputs = {"parameters", "config", "return_weights", *settings}
     given = {name: value for name, value in bound.arguments.items() if name not in no_inputs}
     if not any(name.startswith("keep") and value is not None for name, value in given.items()):
@@ -115,5 +115,5 @@ def _inputs(bound: inspect.BoundArguments, settings: Mapping[str, Any]) -> dict[
 
 
 def _own(value: Any) -> Any:
-    """The array laid out in its own order: the reference hands on views, such as the table of tied logits, transposed."""
+    """Returns an array in C order, anything else unchanged: the reference passes views, such as the tied logits table, transposed."""
     return np.asarray(value, order="C") if isinstance(value, np.ndarray) else value

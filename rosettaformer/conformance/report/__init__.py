@@ -1,1 +1,1 @@
-"""Reports of a run."""
+"""The reports of a run."""

@@ -1,4 +1,4 @@
-"""Writing the reports of a run."""
+"""Writes the reports of a run."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ STDOUT = "-"  # instead of a JSON file
 
 
 def require(paths: Iterable[Path]) -> None:
-    """Raises ValueError, before a long run, where a report could not be written after it."""
+    """Raises ValueError, before a long run, if a report could not be written after it."""
     for path in paths:
         if str(path) != STDOUT:
             atomic.require(path)
@@ -27,7 +27,7 @@ def write(
     summary: Summary, json_file: Path | None, junit_file: Path | None, html_file: Path | None, ports: Sequence[str],
     diagnoses: Mapping[str, Diagnosis],
 ) -> None:  # fmt: skip
-    """Writes what is asked for. ports: those that the HTML report describes; diagnoses: of those that fail."""
+    """Writes the requested reports. ports: the ports that the HTML report describes; diagnoses: of those that fail."""
     if json_file:
         write_json(json_file, summary.to_dict())
     if junit_file:
@@ -41,7 +41,7 @@ def write(
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes the value as JSON to the file, or prints it where the file is named -."""
+    """Writes the value as JSON to the file, or prints it if the file is named -."""
     text = json.dumps(value, indent=1)
     if str(path) == STDOUT:
         print(text)

@@ -1,4 +1,4 @@
-"""What reports say once instead of many times: components that a port does not cover, reasons, and equal messages."""
+"""Groups what reports say once instead of many times: components that a port does not cover, reasons, and equal messages."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16
 
 @dataclass(frozen=True)
 class Reason:
-    """Why so many results of a port were not compared."""
+    """Why n results of a port were not compared."""
 
     port: str
     status: Status
@@ -25,7 +25,7 @@ class Reason:
 
 
 def uncovered(summary: Summary) -> dict[str, list[str]]:
-    """By port, the components of which it covers nothing."""
+    """Returns, by port, the components of which it covers nothing."""
     covered = {(result.port, result.component) for result in summary.results if result.status != Status.NOT_COVERED}
     found: dict[str, list[str]] = {}
     for port, component in dict.fromkeys((result.port, result.component) for result in summary.results if result.component):
@@ -35,13 +35,13 @@ def uncovered(summary: Summary) -> dict[str, list[str]]:
 
 
 def shown_rows(summary: Summary) -> list[tuple[str, str]]:
-    """The rows of a matrix, component and dtype, of which some port covers something."""
+    """Returns the rows of a matrix, component and dtype, of which some port covers something."""
     covered = {(result.component, result.dtype) for result in summary.results if result.status != Status.NOT_COVERED}
     return [row for row in summary.rows if row in covered]
 
 
 def reasons(summary: Summary) -> list[Reason]:
-    """Why results were not compared; as one for each port those of components that it does not define."""
+    """Returns why results were not compared; for each port, the components that it does not define make one reason."""
     missing: dict[str, dict[str, None]] = {}
     for result in summary.left:
         if result.message == undefined(result.component):
@@ -56,7 +56,9 @@ def reasons(summary: Summary) -> list[Reason]:
 
 
 def alike(results: Iterable[Result]) -> list[list[Result]]:
-    """The results in groups of equal port, status and message, in the order of their firsts; what has no message stands alone."""
+    """Returns the results in groups of equal port, status and message, in the order of their first results; one without a message is its
+    own group.
+    """
     groups: dict[tuple[object, ...], list[Result]] = {}
     for number, result in enumerate(results):
         groups.setdefault((result.port, result.status, result.message or number), []).append(result)
@@ -64,5 +66,5 @@ def alike(results: Iterable[Result]) -> list[list[Result]]:
 
 
 def where(result: Result, port: bool = True) -> str:
-    """Which case a result is about, and how it was run."""
+    """Returns which case a result is about, and how it was run."""
     return " ".join(filter(None, (result.port if port else "", result.case, result.dtype, result.mode, result.device)))

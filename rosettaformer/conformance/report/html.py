@@ -1,4 +1,4 @@
-"""The results as one self-contained HTML page, which needs no network."""
+"""Renders the results as one self-contained HTML page, which needs no network."""
 
 import dataclasses
 import datetime
@@ -32,10 +32,10 @@ def render(
     findings: Mapping[str, Sequence[Finding]] | None = None,
     divergences: Sequence[Divergence] = (),
 ) -> str:
-    """The page.
+    """Renders the page.
 
-    ports: what every port says of itself, as `runner.describe_ports` gives it. findings: by port, what diagnosis found.
-    divergences: where ports first diverge, with the tree of their components.
+    ports: what every port says about itself, see `runner.describe_ports`. findings: what diagnosis found, by port. divergences: where ports
+    first diverge, with the tree of their components.
     """
     templates = pages.environment(__package__)
     templates.filters["significant"] = significant
@@ -48,7 +48,7 @@ def render(
 
 
 def context(summary: Summary, findings: Mapping[str, Sequence[Finding]] | None = None) -> dict[str, Any]:
-    """What the templates of the matrix, the lists and the cases take, and the `data` of their script."""
+    """Returns what the templates of the matrix, the lists and the cases take, and the `data` of their script."""
     uncovered = grouping.uncovered(summary)
     return {
         "summary": summary,
@@ -81,20 +81,20 @@ def _environment(summary: Summary, ports: Mapping[str, tuple[str, Any]]) -> Iter
 
 
 def _groups(summary: Summary) -> list[dict[str, Any]]:
-    """The columns of the matrix: port, mode and device, and below each its dtypes."""
+    """Returns the columns of the matrix: port, mode and device, and below each its dtypes."""
     dtypes = [dtype for dtype in SHORT if any(row[1] == dtype for row in grouping.shown_rows(summary))]
     return [{"port": port, "mode": mode, "device": device, "dtypes": dtypes} for port, mode, device in summary.columns]
 
 
 def _matrix(summary: Summary) -> list[dict[str, Any]]:
-    """The rows of the matrix: a component and its cells, in the order of the columns."""
+    """Returns the rows of the matrix: a component and its cells, in the order of the columns."""
     columns = [((group["port"], group["mode"], group["device"]), dtype) for group in _groups(summary) for dtype in group["dtypes"]]
     components = dict.fromkeys(component for component, _ in grouping.shown_rows(summary))
     return [{"component": name, "cells": [_cell(summary, name, dtype, column) for column, dtype in columns]} for name in components]
 
 
 def _cell(summary: Summary, component: str, dtype: str, column: tuple[str, str, str]) -> dict[str, Any]:
-    """What one cell shows: its kind (its colour), its text, its statuses, and where it leads."""
+    """Returns what one cell shows: its kind (its colour), its text, its statuses, and its link."""
     (port, mode, device), cell = column, summary.cell((component, dtype), column)
     counts, ratio = cell.counts, cell.ratio
     kind = "fail" if cell.failed else "accepted" if cell.accepted else "pass" if cell.passed else "other" if counts else "none"
@@ -115,12 +115,12 @@ def _cell(summary: Summary, component: str, dtype: str, column: tuple[str, str, 
 
 
 def _link(name: str, port: str, dtype: str, mode: str, device: str) -> str:
-    """The fragment that opens a case (by its id) or a cell (by its component)."""
+    """Returns the fragment that opens a case (by its id) or a cell (by its component)."""
     return f"#{quote(name)}?" + urlencode({"port": port, "dtype": dtype, "mode": mode, "device": device}, quote_via=quote)
 
 
 def _data(summary: Summary, uncovered: Mapping[str, Sequence[str]], findings: Mapping[str, Sequence[Finding]]) -> dict[str, Any]:
-    """What the page's script reads: every result but those of components that a port does not cover at all, and the findings."""
+    """Returns what the page's script reads: every result except those of components that a port does not cover at all, and the findings."""
     results = [result for result in summary.results if result.component not in uncovered.get(result.port, ())]
     rows = [{name: result[name] for name in SHOWN} for result in map(dataclasses.asdict, results)]
     texts = [{"port": port, "component": finding.component, "text": finding.text} for port, found in findings.items() for finding in found]
@@ -128,5 +128,5 @@ def _data(summary: Summary, uncovered: Mapping[str, Sequence[str]], findings: Ma
 
 
 def significant(value: float | None) -> str:
-    """Three digits; a dash where there is no number."""
+    """Returns the number to three digits; a dash if there is none."""
     return "–" if value is None or math.isnan(value) else f"{value:.3g}"

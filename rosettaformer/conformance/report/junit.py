@@ -1,6 +1,6 @@
-"""The results as JUnit XML, as CI servers read it: one test suite a port, one test case a result.
+"""Renders the results as JUnit XML, as CI servers read it: one test suite per port, one test case per result.
 
-What was not compared for one reason is one skipped test case for each component, whatever the number of its cases.
+Results that were not compared for the same reason are one skipped test case per component, however many cases there are.
 """
 
 import platform
@@ -24,7 +24,7 @@ FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def render(summary: Summary) -> str:
-    """The document. Beside the ports' suites there is one named rosettaformer, which fails where too little was compared."""
+    """Renders the document. A suite named rosettaformer beside the ports' suites fails if too little was compared."""
     root = Element("testsuites", name="rosettaformer")
     run = _suite(root, "rosettaformer", summary)
     _case(run, "rosettaformer", "enough was compared", "failure" if summary.shortage else "", "differs", summary.shortage)
@@ -54,7 +54,7 @@ def _suite(root: Element, name: str, summary: Summary) -> Element:
 
 
 def _entries(summary: Summary, port: str) -> Iterable[list[Result]]:
-    """The results of a port, those together that were not compared for one reason with one component."""
+    """Returns the entries of a port's results; those of one component that were not compared for one reason are one entry."""
     left = {id(result) for result in summary.left}
     entries: dict[object, list[Result]] = {}
     for result in summary.results:
@@ -91,5 +91,5 @@ def _count(element: Element, suites: Sequence[Element]) -> None:
 
 
 def _printable(text: str) -> str:
-    """The text with every character that XML cannot hold written as its code."""
+    """Returns the text with every character that XML cannot hold written as its code."""
     return FORBIDDEN.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -1,4 +1,4 @@
-"""The matrix on a terminal."""
+"""Prints the matrix on a terminal."""
 
 import math
 import shlex
@@ -20,7 +20,7 @@ from .summary import Cell, Summary
 
 __all__ = ["duration", "render"]
 
-SHOWN, NAMED = 20, 3  # so many messages are printed, and of a message that many cases have so many of these
+SHOWN, NAMED = 20, 3  # at most this many messages are printed, and of a message that many cases share at most this many cases
 LEGEND = (
     "noise: plain NumPy's largest error in the dtype, against float64; a port's largest error stands in units of it.\n"
     f"1.00: as accurate as plain NumPy; up to {MAX_FACTOR:g} passes."
@@ -54,13 +54,13 @@ def render(console: Console, summary: Summary, seconds: float | None = None) -> 
 
 
 def duration(seconds: float) -> str:
-    """A time in words: 12 s, 3 min 5 s."""
+    """Returns a time in words: 12 s, 3 min 5 s."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s" if seconds < 10 else f"{rest} s"
 
 
 def _named(port: str) -> str:
-    """The port as a command of ours takes it."""
+    """Returns the port as our commands take it."""
     return f"--command {shlex.quote(port.removeprefix(PREFIX))}" if port.startswith(PREFIX) else shlex.quote(port)
 
 

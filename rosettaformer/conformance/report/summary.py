@@ -1,4 +1,4 @@
-"""What a run comes to."""
+"""Summarises a run."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from ..status import FAILURES, Status
 __all__ = ["Cell", "Summary"]
 
 ACCEPTED = (Status.DEVIATION, Status.NEW)
-WORDS = {Status.DEVIATION: "declared"}  # else the status itself
+WORDS = {Status.DEVIATION: "declared"}  # otherwise the status itself
 SHOWING_NOTHING = (Status.NOT_COMPARABLE, Status.EMPTY)  # although the port answered
 
 
@@ -23,8 +23,9 @@ SHOWING_NOTHING = (Status.NOT_COMPARABLE, Status.EMPTY)  # although the port ans
 class Cell:
     """A component, dtype and column of the matrix.
 
-    counts: of its cases, by status. ratio: the worst. other: why nothing was compared (unsupported by OP, not covered, skipped).
-    passed, failed, accepted: how many cases did, and are declared to fail or newer than the version asked for. left: were not compared.
+    counts: its cases by status. ratio: the worst. other: why nothing was compared (unsupported by OP, not covered, skipped). passed,
+    failed, accepted: the numbers of cases that passed, that failed, and that are declared to fail or newer than the requested version.
+    left: the number that were not compared.
     """
 
     counts: Counter[str]
@@ -40,9 +41,9 @@ class Cell:
 class Summary:
     """The results of a run, ordered for a report.
 
-    min_cases: how many outputs must have been compared. min_version: the version of the suite to which the ports must conform.
-    incomplete: conforms although outputs are not given, or the config of a port hides what cases are about, or nothing of a component can
-    be compared. left: the results that were not compared.
+    min_cases: how many outputs must have been compared. min_version: the version of the suite to which the ports must conform. incomplete:
+    a run may conform although outputs are not given, the config of a port hides what cases are about, or nothing of a component can be
+    compared. left: the results that were not compared.
     """
 
     def __init__(self, results: Sequence[Result], min_cases: int = 1, min_version: int = SUITE_VERSION, incomplete: bool = False) -> None:
@@ -68,7 +69,7 @@ class Summary:
 
     @property
     def shortage(self) -> str:
-        """What is wrong when too little was shown; empty where enough was."""
+        """What is wrong if too little was shown; empty if enough was."""
         if unstarted := dict.fromkeys(result.port for result in self.results if result.status == Status.NOT_STARTED):
             return f"{', '.join(unstarted)} did not start"
         if not self.compared:
@@ -89,7 +90,7 @@ class Summary:
 
     @property
     def unshown(self) -> list[str]:
-        """The components of which a port was asked comparable outputs, and showed none; with the ports where there are several."""
+        """The components of which a port was asked comparable outputs and showed none; with the port's name if there are several ports."""
         asked: dict[tuple[str, str], set[str]] = {}
         for result in self.results:
             asked.setdefault((result.port, result.component), set()).add(result.status)
@@ -103,7 +104,7 @@ class Summary:
 
     @property
     def conforms(self) -> bool:
-        """True where enough was shown and nothing failed that is neither declared nor new."""
+        """Whether enough was shown and every failure is declared or new."""
         return not (self.shortage or self.failed)
 
     @property
@@ -118,22 +119,22 @@ class Summary:
 
     @property
     def incomparable_parts(self) -> int:
-        """How many outputs of cases that pass are not comparable although the others of the case are."""
+        """How many outputs are not comparable in cases that pass by their other outputs."""
         return sum(len(result.incomparable) for result in self.passed)
 
     @property
     def totals(self) -> str:
-        """How many were compared, failed, are accepted as they are, and were not compared."""
+        """How many results were compared, failed, are accepted, and were not compared."""
         parts = [f"{self.compared} compared", f"{len(self.failed)} failed", *self._counted(*ACCEPTED), f"{len(self.left)} not compared"]
         return ", ".join(parts)
 
     def _counted(self, *statuses: Status) -> list[str]:
-        """How many results there are of each status of which there are some."""
+        """Returns how many results there are of each of these statuses, leaving out those with none."""
         return [f"{self._counts[status]} {WORDS.get(status, status)}" for status in statuses if self._counts[status]]
 
     @property
     def not_compared(self) -> Counter[tuple[str, Status, str]]:
-        """How many results were not compared, by port, status and reason."""
+        """Returns how many results were not compared, by port, status and reason."""
         return Counter((result.port, result.status, result.message) for result in self.left)
 
     @property
@@ -147,7 +148,7 @@ class Summary:
         return list(dict.fromkeys((result.component, result.dtype) for result in self.results if result.component))
 
     def cell(self, row: tuple[str, str], column: tuple[str, str, str]) -> Cell:
-        """What the results of a row and a column come to."""
+        """Returns what the results of a row and a column come to."""
         results = self._cells.get((row, column), [])
         ratios = [result.ratio for result in results if not math.isnan(result.ratio)]
         others = [f"{result.status} by {result.message}" if result.status == Status.UNSUPPORTED else result.status for result in results
@@ -155,12 +156,12 @@ class Summary:
         return Cell(Counter(result.status for result in results), max(ratios, default=math.nan), others[0] if others else "")
 
     def noise(self, row: tuple[str, str]) -> float:
-        """The largest error of plain NumPy in the row's dtype over the row's cases."""
+        """Returns the largest error of plain NumPy in the row's dtype over the row's cases."""
         noises = [result.noise for result in self.results if (result.component, result.dtype) == row and not math.isnan(result.noise)]
         return max(noises, default=math.nan)
 
     def to_dict(self) -> dict[str, Any]:
-        """The results and totals as JSON can hold them; numbers that JSON lacks are null."""
+        """Returns the results and totals as JSON can hold them; numbers that JSON lacks are null."""
         return {
             "rosettaformer": version("rosettaformer"),
             "suite": SUITE_VERSION,
@@ -180,7 +181,7 @@ class Summary:
 
 
 def jsonable(value: Any) -> Any:
-    """The value with null for the numbers that JSON lacks."""
+    """Returns the value with null for the numbers that JSON lacks."""
     if isinstance(value, dict):
         return {name: jsonable(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The tree of a port's components on a terminal, with the error beside each."""
+"""Prints the tree of a port's components on a terminal, with the error beside each."""
 
 import math
 
@@ -14,7 +14,7 @@ __all__ = ["render_backward", "render_tree"]
 
 
 def render_tree(console: Console, divergence: Divergence) -> None:
-    """Prints the tree, what the port shows nothing of, and the sentence."""
+    """Prints the tree, the components of which the port shows nothing, and the sentence."""
     first, free = Column("component", no_wrap=True), Column("free run", justify="right")
     table = _table(divergence, "largest", first, free, Column("on the reference's inputs", justify="right"), "")
     parents: list[str] = []
@@ -50,7 +50,7 @@ def _table(found: Divergence | Backward, which: str, *columns: Column | str) -> 
 
 
 def _name(row: Row, parents: list[str]) -> str:
-    """The part of the path that the component around it does not have, indented by its depth."""
+    """Returns the part of the path that is not in its parent's path, indented by its depth."""
     around = parents[row.depth - 1] if row.depth else ""
     name = escape("  " * row.depth + row.name.removeprefix(f"{around}." if around else ""))
     return f"[bold red]{name}[/]" if row.first else name

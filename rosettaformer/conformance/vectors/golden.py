@@ -1,9 +1,9 @@
-"""Golden vectors: the cases with what the reference gives for them, in files that need no framework and no Python.
+"""Golden vectors: the cases with the reference's answers, in files that need no framework and no Python.
 
-A folder of vectors holds `manifest.json` and one safetensors file a case. The file holds the float64 inputs and parameters, and for each
+A folder of vectors holds `manifest.json` and one safetensors file per case. The file holds the float64 inputs and parameters, and for each
 dtype `expected.<dtype>.<output>`: the float64 reference on the inputs rounded to that dtype. The manifest adds, for each dtype and output,
-its own dtype, the noise of plain arithmetic, one ulp, and the largest errors that pass; its `sha256` is that of everything else that it
-says, as JSON without spaces whose names are in order.
+its own dtype, the noise of plain arithmetic, one ulp, and the largest errors that pass; its `sha256` is the digest of everything else in
+it, as JSON without spaces and with sorted names.
 """
 
 import tempfile
@@ -30,24 +30,24 @@ from .regenerate import generate
 
 __all__ = ["Finding", "export", "judge_results", "verify"]
 
-DATA = ("component", "dtype", "config", "inputs", "since", "file")  # what a row says of the case itself
-NUMBERS = ("noise", "noise_rmse", "unit")  # of an output; its bounds follow from them
+DATA = ("component", "dtype", "config", "inputs", "since", "file")  # what a row says about the case itself
+NUMBERS = ("noise", "noise_rmse", "unit")  # of an output; its bounds follow from these fields
 
 Tensors = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a folder of vectors. rounding: True where it may be another machine's last bits."""
+    """What is wrong with a folder of vectors. rounding: whether it may be the last bits of another machine."""
 
     message: str
     rounding: bool = False
 
 
 def export(directory: Path, cases: Sequence[Case]) -> None:
-    """Writes the vectors of the cases; those that a folder held before are replaced, other files are not.
+    """Writes the vectors of the cases, replacing those that the folder held; other files are kept.
 
-    Raises ValueError where the folder holds anything else, or cannot be made.
+    Raises ValueError if the folder holds anything else, or cannot be made.
     """
     target = directory.resolve()
     if target.exists() and not target.is_dir():
@@ -61,9 +61,9 @@ def export(directory: Path, cases: Sequence[Case]) -> None:
 
 
 def verify(directory: Path) -> list[Finding]:
-    """Everything that is wrong with vectors: files that are not what they were, and whatever the suite makes otherwise now.
+    """Returns everything that is wrong with vectors: files that have changed, and whatever the suite makes differently.
 
-    Raises ValueError where the folder holds no vectors, or those of a newer suite.
+    Raises ValueError if the folder holds no vectors, or those of a newer suite.
     """
     manifest = seal.read(directory)
     if manifest["suite"] > SUITE_VERSION:
@@ -91,7 +91,7 @@ def verify(directory: Path) -> list[Finding]:
 def judge_results(directory: Path, cases: Sequence[Case], dtypes: Sequence[str]) -> list[Result]:
     """Judges outputs that were made elsewhere, in DIRECTORY/<dtype>/<component>/<name>.safetensors.
 
-    Raises ValueError where there is no such folder, and on files that belong to no case.
+    Raises ValueError if there is no such folder, and on files that belong to no case.
     """
     if not directory.is_dir():
         raise ValueError(f"{directory} must be a folder of outputs")
@@ -123,7 +123,7 @@ def _damage(directory: Path, row: Mapping[str, Any]) -> str:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], tensors: Tensors, again: Tensors) -> Iterator[Finding]:
-    """What of one case the suite makes otherwise now, by the rows of the manifests and the tensors of the files."""
+    """Yields what the suite makes differently in one case, by the rows of the manifests and the tensors of the files."""
     given, made = ({name: value for name, value in each.items() if not name.startswith("expected.")} for each in (tensors, again))
     known = {**before, "config": {**PAPER, **before["config"]}}
     if any(known[field] != now[field] for field in DATA) or not _identical(given, made):
@@ -145,7 +145,7 @@ def _outputs(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _identical(first: Tensors, second: Tensors) -> bool:
-    """The same names, dtypes, shapes and bits."""
+    """Whether names, dtypes, shapes and bits are the same."""
     return first.keys() == second.keys() and all(
         (value.dtype, value.shape, value.tobytes()) == (second[name].dtype, second[name].shape, second[name].tobytes())
         for name, value in first.items()
@@ -162,7 +162,9 @@ def _other_value(where: str, before: np.ndarray, now: np.ndarray, noise: float) 
 
 
 def _other_noise(where: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Finding:
-    """Noise is made of last bits, so another machine's may be several times as large; it must stay below what the other lets pass."""
+    """Returns what is wrong with another machine's noise: made of last bits, it may be several times as large, but must stay below what the
+    other lets pass.
+    """
     try:
         changes = [f"{number} {before[number]:.3g}, now {now[number]:.3g}" for number in NUMBERS if before[number] != now[number]]
         close = before["noise"] <= now["bound"] and now["noise"] <= before["bound"] and before["unit"] == now["unit"]

@@ -1,7 +1,7 @@
-"""Vectors, made in a process whose arithmetic is the same on every machine of one kind.
+"""Makes vectors in a process whose arithmetic is the same on every machine of one kind.
 
-`python -m rosettaformer.conformance.vectors.regenerate DIR` reads the ids of cases as JSON on standard
-input and writes their vectors into DIR.
+`python -m rosettaformer.conformance.vectors.regenerate DIR` reads the ids of cases as JSON from standard input and writes their vectors
+into DIR.
 """
 
 import json
@@ -24,12 +24,12 @@ from .seal import digest, sealed
 
 __all__ = ["environment", "generate", "made_with"]
 
-# OpenBLAS takes another kernel, which adds up in another order, on every generation of processors; these run on all of them.
+# OpenBLAS has another kernel, with another order of addition, for every generation of processors; these run on all of them.
 PLAIN_CORES = {"x86_64": "Prescott", "AMD64": "Prescott", "aarch64": "ARMV8"}
 
 
 def generate(directory: Path, ids: Sequence[str]) -> None:
-    """Writes the vectors of these cases into a new folder. Raises RuntimeError where the process fails."""
+    """Writes the vectors of these cases into a new folder. Raises RuntimeError if the process fails."""
     directory.mkdir()
     process = subprocess.run(
         [sys.executable, "-m", __name__, str(directory)], input=json.dumps(list(ids)), text=True, capture_output=True, env=environment()
@@ -39,11 +39,10 @@ def generate(directory: Path, ids: Sequence[str]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The environment of arithmetic that does not depend on the processor.
+    """Returns the environment variables that make arithmetic independent of the processor.
 
-    Three libraries choose code by the processor: OpenBLAS for products; NumPy for exp, tanh, sin and others, by its dispatched
-    features; and the C library for exp, pow and others, by AVX2 and FMA. Their variants differ in the last bit. Several threads would
-    divide sums.
+    Three libraries choose code by the processor: OpenBLAS for products; NumPy for exp, tanh, sin and others, by its dispatched features;
+    and the C library for exp, pow and others, by AVX2 and FMA. Their variants differ in the last bit. Several threads would divide sums.
     """
     dispatched = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # type: ignore[index]
     pinned = {
@@ -57,7 +56,7 @@ def environment() -> dict[str, str]:
 
 
 def made_with() -> dict[str, str]:
-    """What decides the last bits in spite of everything."""
+    """Returns what decides the last bits in spite of that environment."""
     return {"numpy": np.__version__, "system": platform.system(), "machine": platform.machine(), "libc": "-".join(platform.libc_ver())}
 
 

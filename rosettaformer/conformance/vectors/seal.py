@@ -1,4 +1,4 @@
-"""The manifest of vectors: read, sealed by a digest of everything that it says, and compared with the folder around it."""
+"""Reads the manifest of vectors, seals it by a digest of its contents, and compares it with its folder."""
 
 import hashlib
 import json
@@ -12,23 +12,23 @@ from ..cases.case_files import MANIFEST
 
 __all__ = ["SEAL", "digest", "problems", "read", "sealed"]
 
-SEAL = "sha256"  # the field that holds the digest of all others
+SEAL = "sha256"  # the field that holds the digest of all other fields
 
 
 def digest(data: bytes) -> str:
-    """The SHA-256 of the data."""
+    """Returns the SHA-256 of the data."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest with the SHA-256 of everything that it says, as JSON without spaces whose names are in order."""
+    """Returns the manifest with the SHA-256 of everything else in it, as JSON without spaces and with sorted names."""
     content = {name: value for name, value in manifest.items() if name != SEAL}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return content | {SEAL: digest(text.encode())}
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """The manifest. Raises ValueError where it is none."""
+    """Returns the manifest. Raises ValueError if the file is not one."""
     try:
         manifest = read_json(directory / MANIFEST)
         complete = isinstance(manifest["suite"], int) and all(map(_is_row, manifest["cases"]))
@@ -40,7 +40,7 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 def problems(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the manifest as a whole, and with the folder beside it."""
+    """Yields what is wrong with the manifest as a whole, and with its folder."""
     rows = manifest["cases"]
     if SEAL not in manifest:
         yield f"{MANIFEST} has no {SEAL}: these vectors are of an older format, and must be exported again"
@@ -56,7 +56,7 @@ def problems(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_row(row: Any) -> bool:
-    """True for what says everything of a case, and names a file of the same folder."""
+    """Whether the row says everything about a case, and names a file in the same folder."""
     kinds = {str: ("id", "component", "dtype", "file", "sha256"), dict: ("config", "inputs", "expected"), int: ("since",)}
     return (
         isinstance(row, dict)

@@ -1,4 +1,4 @@
-"""A page for each component: its equation, its four sources side by side, and all that is known of it."""
+"""Makes a page for each component: its equation, its four sources side by side, and everything known about it."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ __all__ = ["GROUPS", "ORDER", "pages"]
 
 COLUMNS = dict(zip(PACKAGES, ("NumPy reference", "PyTorch", "TensorFlow, Keras", "JAX, Flax"), strict=True))
 FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
-# (component, framework) -> what a library on top of the framework has, where the framework itself has nothing
+# (component, framework) -> what a library on top of the framework has, if the framework itself has nothing
 ELSEWHERE = {
     ("encoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerEncoder`.",
     ("decoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerDecoder`.",
@@ -43,12 +43,12 @@ GROUPS = {
     "Decoding": ("decode_in_steps", "penalise", "truncate", "draw", "greedy_search", "sample", "beam_search"),
     "Training": ("initialise", "cross_entropy", "training_loss", "classification_loss", "adam", "clip_global_norm", "noam"),
 }
-NEVER = ("parameters", "config", "dtype")  # what is no input of a case
+NEVER = ("parameters", "config", "dtype")  # not inputs of a case
 ORDER = tuple(component for group in GROUPS.values() for component in group)
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """The index, and the pages in the order of the groups."""
+    """Yields the index, and the pages in the order of the groups."""
     yield Page(
         "components/index.html",
         "Components",
@@ -62,7 +62,7 @@ def pages(run: "Run") -> Iterator[Page]:
 
 
 def _config() -> Page:
-    """The page of the config: every field, and the components that read it."""
+    """Returns the page of the config: every field, and the components that read it."""
     parts = [component for component in ORDER if component not in (*WHOLE, "initialise")]
     readers = {name: [one for one in parts if fields()[name] in fields_of(one)] for name in fields()}
     values = {"fields": fields().values(), "readers": readers, "say": _said}
@@ -115,7 +115,7 @@ def _page(component: str, run: "Run") -> Page:
 
 
 def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str], ...]:
-    """By what the search finds a component: its own name, what frameworks have for it, what its sources use, its decisions."""
+    """Returns the words by which the search finds a component: its own name, the frameworks' names, what its sources use, its decisions."""
     native = [name for entry in stock().get(component, ()) for name in (entry.name, full_name(entry.name))]
     own = [component, *(symbol.name for one in sources for symbol in [one.main[0].symbol])]
     calls = [name for one in sources[1:] for name in used(one)]
@@ -128,7 +128,7 @@ def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str]
 
 
 def _meaning(argument: Argument) -> str:
-    """What an argument is, and the field of the config that a model gives for it."""
+    """Returns what an argument is, and the config field from which a model takes it."""
     field = f'; of a model <a href="config.html#{argument.field}"><code>{argument.field}</code></a> of the config' if argument.field else ""
     every = '; <a href="keep.html">every site</a>' if argument.name.partition("_")[0] == "keep" else ""
     return _said(argument.meaning) + field + every
@@ -152,7 +152,7 @@ def _gradient(component: str) -> dict[str, Any]:
 
 
 def _fast(symbol: Symbol) -> dict[str, Any]:
-    """A definition of the fast path: where it is, what it says, its source."""
+    """Returns a definition of the fast path: where it is, what it says, its source."""
     file = read(symbol.package, symbol.module)
     node = file.definitions[symbol.name]
     first, last = min([node.lineno, *(part.lineno for part in node.decorator_list)]), node.end_lineno or node.lineno
@@ -162,7 +162,7 @@ def _fast(symbol: Symbol) -> dict[str, Any]:
 
 
 def _inherited(component: str) -> list[tuple[str, list[str]]]:
-    """The decisions of the components that this one uses: (component, ids), the nearest first."""
+    """Returns the decisions of the components that this one uses: (component, ids), the nearest first."""
     own, found, queue = set(governing(component)), [], [*source(component, PACKAGES[0]).calls]
     seen = {component}
     while queue:
@@ -178,7 +178,7 @@ def _inherited(component: str) -> list[tuple[str, list[str]]]:
 
 
 def _link(name: str) -> str:
-    """The page of a component that is named, from another page of this folder."""
+    """Returns the link to the page of a named component, from another page of this folder; empty if it has none."""
     last = name.removesuffix("()").rpartition(".")[2].removesuffix(VJP)
     plain = name.count(".") < 2 and last in ORDER and name.partition(".")[0] not in ("F", "nn", "nnx", "tf", "jnp", "torch", "optax", "nnx")
     return f"{last}.html" if plain else ""
@@ -190,17 +190,17 @@ def _neighbour(component: str, step: int) -> str:
 
 
 def _line(component: str) -> str:
-    """The first sentence of its docstring, as plain text."""
+    """Returns the first paragraph of its docstring, as plain text."""
     return _first(component).replace("`", "")
 
 
 def _first(component: str) -> str:
-    """The first paragraph of its docstring."""
+    """Returns the first paragraph of its docstring."""
     return " ".join(source(component, PACKAGES[0]).docstring.partition("\n\n")[0].split())
 
 
 def _with_decisions(markup: str, component: str) -> str:
-    """The ids of decisions as links to what they say."""
+    """Returns the markup with the ids of decisions as links to their texts."""
     return re.sub(rf"\b({'|'.join(governing(component))})\b", r'<a href="#\1">\1</a>', markup) if governing(component) else markup
 
 
@@ -209,5 +209,5 @@ def _no_link(name: str) -> str:
 
 
 def _title(component: str) -> str:
-    """`layer_norm` as a heading."""
+    """Returns `layer_norm` as a heading."""
     return component.replace("_", " ").capitalize()

@@ -1,8 +1,8 @@
-"""The four sources of a component in rows: statements that correspond stand in one.
+"""Aligns the four sources of a component in rows: corresponding statements share a row.
 
-Columns are aligned one after the other with those before, each by the order of its statements that makes their likeness largest. Two
-statements are as alike as the names in them are, each counting by how rare it is; frameworks call many things by other names, and these are
-made one.
+Columns are aligned one after the other with those before, each so that the likeness of its statements, in their order, is largest. Two
+statements are as alike as the names in them are, each weighted by its rarity; frameworks have many other names for the same things, and
+these names are unified.
 """
 
 import ast
@@ -19,10 +19,10 @@ from .sources import Block, Piece, Source
 
 __all__ = ["Row", "aligned", "orders"]
 
-Row = tuple[Piece | None, ...]  # a statement of each column, None where it has none
-LEAST = 0.2  # the likeness from which two statements stand in one row
+Row = tuple[Piece | None, ...]  # a statement of each column, None if it has none
+LEAST = 0.2  # the least likeness of two statements in the same row
 MAIN = "main"
-# what the frameworks call one thing
+# one thing's names in the frameworks
 SAME = {
     "forward": MAIN, "call": MAIN, "__call__": MAIN,
     "astype": "cast", "to": "cast", "dim": "axis", "keepdim": "keepdims", "repeat_interleave": "repeat", "masked_fill": "where",
@@ -35,7 +35,7 @@ IGNORED = {"self", "np", "torch", "tf", "jnp", "jax", "nn", "nnx", "keras", "F",
 
 
 def aligned(sources: Sequence[Source], component: str) -> list[Row]:
-    """The rows of the sources, one column each."""
+    """Returns the rows of the sources, one column each."""
     words = {piece: _words(piece, component) for source in sources for block in source.blocks for piece in block.pieces}
     weights = _weights(words.values())
     likeness = _Likeness(words, weights)
@@ -43,14 +43,16 @@ def aligned(sources: Sequence[Source], component: str) -> list[Row]:
     rows: list[Row] = [(piece, *[None] * (len(columns) - 1)) for piece in columns[0]]
     for index, column in enumerate(columns[1:], 1):
         rows = _joined(rows, column, index, likeness)
-    for index, column in enumerate(columns):  # again, each with all of the others
+    for index, column in enumerate(columns):  # again, each against all of the others
         rest = [row for row in (_without(row, index) for row in rows) if any(row)]
         rows = _joined(rest, column, index, likeness)
     return rows
 
 
 def orders(source: Source) -> tuple[tuple[Piece, ...], ...]:
-    """The orders in which a source can be read: its helpers after it, as in the file; or each after the statement that first needs it."""
+    """Returns the orders in which a source can be read: its helpers after it, as in the file; or each after the statement that first needs
+    it.
+    """
     in_file = tuple(piece for block in source.blocks for piece in block.pieces)
     left = {block.symbol: block for block in source.helpers}
     inline = tuple(piece for block in (*source.bases, *source.main) for piece in _inline(block, left))
@@ -70,7 +72,7 @@ def _inline(block: Block, left: dict) -> Iterator[Piece]:
 
 
 def _best_orders(sources: Sequence[Source], likeness: "_Likeness") -> list[tuple[Piece, ...]]:
-    """The order of each source by which the ports are most like the reference."""
+    """Returns the order of each source in which the ports are most like the reference."""
     best, most = [orders(source)[0] for source in sources], -math.inf
     for first in orders(sources[0]):
         chosen = [
@@ -82,7 +84,7 @@ def _best_orders(sources: Sequence[Source], likeness: "_Likeness") -> list[tuple
 
 
 def _joined(rows: list[Row], column: Sequence[Piece], index: int, likeness: "_Likeness") -> list[Row]:
-    """The rows with another column in its place."""
+    """Returns the rows with another column aligned and inserted at its index."""
     scores = np.full((len(rows), len(column)), -1.0)
     for other in {i for row in rows for i, piece in enumerate(row) if piece}:
         own = [(i, row[other]) for i, row in enumerate(rows) if row[other]]
@@ -100,7 +102,7 @@ def _joined(rows: list[Row], column: Sequence[Piece], index: int, likeness: "_Li
 
 
 def _path(scores: np.ndarray) -> tuple[list[tuple[int, int]], float]:
-    """The pairs (i, j), both increasing, whose scores have the largest sum, and that sum."""
+    """Returns the pairs (i, j), both increasing, whose scores have the largest sum, and that sum."""
     height, width = scores.shape
     gains = scores - LEAST
     total = np.zeros((height + 1, width + 1))
@@ -120,7 +122,7 @@ def _path(scores: np.ndarray) -> tuple[list[tuple[int, int]], float]:
 
 
 class _Likeness:
-    """How alike pieces are, from 0 to about 1; less than 0 where they are of another kind."""
+    """How alike pieces are, from 0 to about 1; less than 0 if they are of different kinds."""
 
     def __init__(self, words: dict[Piece, Counter[str]], weights: dict[str, float]) -> None:
         self._index = {piece: i for i, piece in enumerate(words)}
@@ -138,17 +140,17 @@ class _Likeness:
         self._scores[apart] = -1
 
     def between(self, first: Sequence[Piece], second: Sequence[Piece]) -> np.ndarray:
-        """The likeness of each of the first and each of the second."""
+        """Returns the likeness of each of the first to each of the second."""
         return self._scores[np.ix_([self._index[piece] for piece in first], [self._index[piece] for piece in second])]
 
 
 def _kind(piece: Piece) -> str:
-    """Definitions are like definitions alone, and classes like classes."""
+    """Returns the kind of a piece: definitions are only like definitions, and classes like classes."""
     return type(piece.node).__name__ if isinstance(piece.node, ast.FunctionDef | ast.ClassDef) else "statement"
 
 
 def _method(piece: Piece) -> str:
-    """The method that a statement of a class stands in, as all frameworks have it; empty outside of one."""
+    """Returns the method that contains a statement of a class, by the name common to all frameworks; empty outside of a method."""
     shown = read(*piece.symbol[:2]).definitions[piece.symbol.name]
     for part in shown.body if isinstance(shown, ast.ClassDef) else ():
         if isinstance(part, ast.FunctionDef) and part.lineno <= piece.node.lineno <= (part.end_lineno or 0):
@@ -164,7 +166,7 @@ def _weights(pieces: Iterable[Counter[str]]) -> dict[str, float]:
 
 
 def _words(piece: Piece, component: str) -> Counter[str]:
-    """The names of a piece as all frameworks call them. What is assigned counts as `=name`, and so does what is defined."""
+    """Returns the names in a piece, as common to all frameworks. An assigned or defined name counts as `=name`."""
     node = piece.node
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         name = _plain(node.name, component)
@@ -200,7 +202,7 @@ def _names(node: ast.AST, component: str) -> Iterator[str]:
 
 
 def _plain(name: str, component: str) -> str:
-    """A name as all frameworks have it."""
+    """Returns a name as common to all frameworks."""
     if name in (component, pascal(component)):
         return MAIN
     if name not in SAME:
@@ -209,7 +211,7 @@ def _plain(name: str, component: str) -> str:
 
 
 def _stem(name: str) -> str:
-    """A name without its axes."""
+    """Returns a name without its axes."""
     return re.sub(r"_[a-z1]{1,5}$", "", name)
 
 

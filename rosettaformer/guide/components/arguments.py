@@ -1,4 +1,4 @@
-"""The arguments of a component: their axes and defaults, and what the reference says of them."""
+"""The arguments of a component: their axes and defaults, and what the reference says about them."""
 
 import ast
 import functools
@@ -24,7 +24,7 @@ Texts = Mapping[str, Mapping[str, str]]
 class Argument:
     """An argument of the reference's function. axes: the letters that its name ends in, in words; default: as Python writes it.
 
-    field: the field of the config that a model gives for it, where there is one.
+    field: the config field from which a model takes it, if there is one.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Cases:
-    """The cases of a component. given: what they give, by the outermost name, without the cotangent."""
+    """The cases of a component. given: the inputs that they give, by the outermost name, without the cotangent."""
 
     core: int
     all: int
@@ -45,7 +45,7 @@ class Cases:
 
 @functools.cache
 def arguments(component: str) -> tuple[Argument, ...]:
-    """The arguments of the reference's function, in its order."""
+    """Returns the arguments of the reference's function, in its order."""
     fields = OWN[component][1]
     found = []
     for name, parameter in inspect.signature(function_of(component)).parameters.items():
@@ -58,20 +58,20 @@ def arguments(component: str) -> tuple[Argument, ...]:
 
 
 def letters_of(name: str, annotation: object) -> str:
-    """`b t d` of an array `x_btd`; empty of what is no array, and of an array that may have any axes."""
+    """Returns `b t d` for an array `x_btd`; empty if it is not an array, or is an array that may have any axes."""
     suffix = name.rpartition("_")[2]
     known = "_" in name and set(suffix) <= set(WORDS) and len(set(suffix)) == len(suffix)
     return " ".join(suffix) if known and "ndarray" in str(annotation) else ""
 
 
 def errors(component: str) -> list[str]:
-    """What the docstring says that it raises."""
+    """Returns what the docstring says that it raises."""
     return re.findall(r"Raises [^.]*(?:\.\w[^.]*)*\.", _text(inspect.getdoc(function_of(component))))
 
 
 @functools.cache
 def cases_of() -> Mapping[str, Cases]:
-    """The cases of every component."""
+    """Returns the cases of every component."""
     every = [case for case in all_cases(grad=True) if case.component in OWN]
     core, total = Counter(case.component for case in every if case.core), Counter(case.component for case in every)
     given: dict[str, dict[str, None]] = {component: {} for component in OWN}
@@ -81,7 +81,7 @@ def cases_of() -> Mapping[str, Cases]:
 
 
 def reached(component: str) -> Iterator[Symbol]:
-    """The definitions of the reference that a component runs, its own first, the nearest before those that they use."""
+    """Yields the definitions of the reference that a component runs, its own first, the nearest before those that they use."""
     seen: dict[Symbol, None] = {}
     queue = [*main_of(component, PACKAGES[0])]
     while queue:
@@ -96,8 +96,9 @@ def reached(component: str) -> Iterator[Symbol]:
 
 
 def _meaning(component: str, name: str) -> str:
-    """What is said of an argument: by the docstring of the component or of what it is the gradient of; by the table; by the component that
-    the docstring names (`Arguments as ...`); by the docstring of the nearest function that takes the argument from it."""
+    """Returns the description of an argument: from the docstring of the component or of its forward component; from the table; from the
+    component that the docstring names (`Arguments as ...`); from the docstring of the nearest function to which the argument is passed.
+    """
     texts, forward = _texts(), component.removesuffix(VJP)
     for own in dict.fromkeys((component, forward)):
         if found := _said(name, _text(inspect.getdoc(function_of(own)))) or texts.get(own, {}).get(name, ""):
@@ -118,7 +119,7 @@ def _handed_on(component: str, name: str) -> str:
 
 
 def _said(name: str, text: str) -> str:
-    """What a docstring says of an argument: from `name:` to the end of the sentence, or to what is said of the next."""
+    """Returns what a docstring says about an argument: from `name:` to the end of the sentence, or to the next argument."""
     start = re.search(rf"(?:^|[.;,] |`\. )(?:\w+(?:, | and ))*{name}(?:(?:, | and )\w+)*: ", text)
     if not start:
         return ""
@@ -132,5 +133,5 @@ def _text(docstring: str | None) -> str:
 
 @functools.cache
 def _texts() -> Texts:
-    """What names say by themselves: by component, `any` or `axes`, then by argument."""
+    """Returns what names mean by themselves: by component, `any` or `axes`, then by argument."""
     return tomllib.loads((resources.files(__package__) / "arguments.toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Statements and definitions as they stand on a page."""
+"""Statements and definitions as a page shows them."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ __all__ = ["Cell", "cell_of", "code_of"]
 
 @dataclass(frozen=True)
 class Cell:
-    """A statement on a page: its lines as HTML with the width of what they are indented by, and whether a definition begins with it."""
+    """A statement on a page: its lines as HTML with the width of their indentation, and whether a definition begins with it."""
 
     piece: Piece
     lines: tuple[tuple[int, Any], ...]
@@ -27,7 +27,7 @@ class Cell:
 
 
 def cell_of(piece: Piece | None) -> Cell | None:
-    """A statement as it is shown."""
+    """Returns a statement as it is shown."""
     if piece is None:
         return None
     file = read(piece.symbol.package, piece.symbol.module)
@@ -37,11 +37,11 @@ def cell_of(piece: Piece | None) -> Cell | None:
 
 
 def _unindented(line: Any) -> Any:
-    """A line of HTML without the spaces that it begins with."""
+    """Returns a line of HTML without its leading spaces."""
     return type(line)(re.sub(r"^(<span class=\"\w+\">)? +(?(1)(</span>)?)", lambda found: "" if found[2] else found[1] or "", str(line)))
 
 
 def code_of(block: Block) -> Code:
-    """A definition as a block of code."""
+    """Returns a definition as a block of code."""
     text = "\n".join(line for piece in block.pieces for line in piece.lines)
     return Code(text, block.symbol.path, caption=f"{block.symbol.path}:{block.lines[0]}")

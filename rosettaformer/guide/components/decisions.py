@@ -1,4 +1,4 @@
-"""The decisions that govern a component: those that docstrings name by their ids."""
+"""The decisions that govern a component: docstrings name them by their ids."""
 
 import functools
 import re
@@ -13,7 +13,7 @@ __all__ = ["decisions", "governing"]
 
 @functools.cache
 def decisions() -> Mapping[str, str]:
-    """The decisions by id, as docs/decisions.md has them. Raises ValueError where the table is not there."""
+    """Returns the decisions by id, as docs/decisions.md has them. Raises ValueError if the table is missing."""
     text = (resources.files("rosettaformer.guide") / "decisions.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([A-Z]{4,}) \| (.+) \|$", text, flags=re.MULTILINE)
     if not rows:
@@ -23,7 +23,7 @@ def decisions() -> Mapping[str, str]:
 
 @functools.cache
 def governing(component: str) -> tuple[str, ...]:
-    """The ids that the docstrings of the component name: of what is shown of the reference, of the ports, and of their files."""
+    """Returns the ids in the docstrings of the component: in what is shown of the reference, in the ports, and in their files."""
     texts = [source(component, package).docstring for package in PACKAGES]
     own = source(component, PACKAGES[0])
     for block in own.blocks:

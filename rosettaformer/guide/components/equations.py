@@ -21,8 +21,8 @@ __all__ = ["kind", "mathml"]
 GREEK = {"alpha": "α", "beta": "β", "epsilon": "ε", "pi": "π", "Phi": "Φ", "phi": "φ", "inf": "∞"}
 SIGNS = {"-": "−", "+": "+", "+-": "±"}
 RELATIONS = {"=": "=", "|": "|", "!=": "≠", "<=": "≤", ">=": "≥", "<": "&lt;", ">": "&gt;"}
-OPERATORS = {"sum": "∑"}  # of all that follows in the product
-APPLIED = ("log", "exp", "max", "min", "mean", "sqrt", "tanh", "sin", "cos", "erf")  # of the factor that follows
+OPERATORS = {"sum": "∑"}  # applied to everything that follows in the product
+APPLIED = ("log", "exp", "max", "min", "mean", "sqrt", "tanh", "sin", "cos", "erf")  # applied to the factor that follows
 _GRADIENT = re.compile(r"d([A-Za-z]|table|scale|offset|logits)")
 _TOKEN = re.compile(r"\s*(\d+(?:\.\d+)?|[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*|\.\.\.|!=|<=|>=|\+-|[-+*/^_=<>|()\[\],'])")
 _AXES = re.compile(r"([a-z]|\d+|\.\.\.|\([a-z ]+\))( ([a-z]|\d+|\([a-z ]+\)))*")
@@ -30,14 +30,14 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*(\(\))?|.*([:@&\"]|->|[a-z]\.[a-z<]|[( ]\*+[
 
 
 def kind(span: str) -> str:
-    """What stands in backticks: axes (`b t d`), code (a name), or equation."""
+    """Returns what the text in backticks is: axes (`b t d`), code (a name), or equation."""
     return "axes" if _AXES.fullmatch(span) else "code" if _CODE.fullmatch(span) else "equation"
 
 
 def mathml(text: str, block: bool = False) -> str:
-    """The equation as a `math` element, which holds its plain text too. block: as it stands on a line of its own.
+    """Returns the equation as a `math` element, which holds its plain text too. block: on a line of its own.
 
-    Raises ValueError where the text is no equation.
+    Raises ValueError if the text is not an equation.
     """
     parser = _Parser(text)
     markup = parser.equation().markup
@@ -50,12 +50,12 @@ def mathml(text: str, block: bool = False) -> str:
 
 class _Token(NamedTuple):
     text: str
-    spaced: bool  # whether a space stands before it
+    spaced: bool  # whether a space comes before it
 
 
 @dataclass(frozen=True)
 class _Part:
-    """markup: one element. inner: what the brackets hold, where that is all. word: whether it is a name of several letters."""
+    """markup: one element. inner: the contents of the brackets, if they are all of it. word: whether it is a name of several letters."""
 
     markup: str
     inner: str = ""
@@ -82,7 +82,7 @@ class _Parser:
         return ValueError(f"{self.text!r} must have {wanted} at {self.peek() or 'its end'!r}")
 
     def peek(self, tight: bool = False) -> str:
-        """The next token, empty at the end; with `tight` only where no space stands before it."""
+        """Returns the next token, empty at the end; with `tight` only if no space comes before it."""
         if self.at >= len(self.tokens) or (tight and self.tokens[self.at].spaced):
             return ""
         return self.tokens[self.at].text
@@ -160,7 +160,7 @@ class _Parser:
         return self.named(token)
 
     def named(self, name: str) -> _Part:
-        """A variable, or a function and what it is applied to."""
+        """Returns a variable, or a function and its argument."""
         base, _, index = name.partition("_")
         if base in OPERATORS or base in APPLIED:
             return self.applied(base, index)
@@ -206,7 +206,7 @@ class _Parser:
         return _row([_mo("("), *parts, _mo(")")])
 
     def raised(self, part: _Part, subscripted: bool = False) -> _Part:
-        """With what stands above it: primes and an exponent."""
+        """Returns a part with its superscripts: primes and an exponent."""
         above = ""
         while self.peek(tight=True) == "'":
             self.take()
@@ -222,7 +222,7 @@ class _Parser:
         return _Part(f"<msup>{part.markup}{above}</msup>", word=part.word)
 
     def exponent(self) -> str:
-        """A group in brackets, a name with its index, or a number, which may be a negative fraction: `d^-1/2`."""
+        """Returns a group in brackets, a name with its index, or a number, which may be a negative fraction: `d^-1/2`."""
         if self.peek() == "(":
             return self.grouped()
         sign = _mo(SIGNS[self.take()], "prefix") if self.peek() == "-" else ""
@@ -237,14 +237,14 @@ class _Parser:
         return _row([sign, number]) if sign else number
 
     def grouped(self) -> str:
-        """What stands in brackets, its quotients on one line."""
+        """Returns a group in brackets, with its quotients on one line."""
         before, self.linear = self.linear, True
         inner = self.within("(", ")")
         self.linear = before
         return inner
 
     def within(self, opening: str, closing: str) -> str:
-        """What stands in brackets, without them."""
+        """Returns the contents of brackets, without the brackets."""
         self.take(opening)
         inner = self.equation().markup
         self.take(closing)
@@ -264,7 +264,7 @@ def _name(name: str) -> str:
 
 
 def _index(index: str) -> str:
-    """An index; of a sum over several axes its letters apart."""
+    """Returns an index; the letters of a sum over several axes are separated."""
     if index.isdigit():
         return f"<mn>{index}</mn>"
     letters = index if re.fullmatch(r"[abceghklstv]{2,3}", index) else (index,)

@@ -1,4 +1,4 @@
-"""What is known of a component beside its source: parameters in every layout, conformance, defects."""
+"""What is known about a component beside its source: parameters in every layout, conformance, defects."""
 
 import ast
 import functools
@@ -29,7 +29,7 @@ HEADS = CONFIG.replace(decoder_layers=0, share_embeddings=False, pooler=True, cl
 
 @dataclass(frozen=True)
 class Native:
-    """A parameter as a port or a framework's layer has it. change: what becomes of the canonical axes."""
+    """A parameter in a port or in a framework's layer. change: how the canonical axes become its axes."""
 
     name: str
     axes: str
@@ -49,8 +49,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Figure:
-    """How a port conforms in a dtype: cases that passed and that were compared, the largest error as a multiple of plain NumPy's own, and
-    that. share: of the largest multiple that passes, in percent."""
+    """How a port conforms in a dtype: how many cases passed and were compared, the largest error as a multiple of plain NumPy's own, and
+    plain NumPy's error. share: of the largest multiple that passes, in percent.
+    """
 
     dtype: str
     port: str
@@ -67,7 +68,9 @@ class Figure:
 
 
 def parameters_of(component: str) -> list[Parameter]:
-    """The parameters of a component with their layouts; of what runs a whole model none, since they are the model's."""
+    """Returns the parameters of a component with their layouts; empty for a component that runs a whole model, whose parameters are the
+    model's.
+    """
     if model_of(component) != component:
         return []
     try:
@@ -88,7 +91,7 @@ def parameters_of(component: str) -> list[Parameter]:
 
 @functools.cache
 def table(port: str) -> layout.Table:
-    """The weight table of a port. It is read from its file, since importing that would load the framework."""
+    """Returns the weight table of a port, read from its file, since importing it would load the framework."""
     tree = ast.parse(read(f"impl_{port}", "weights").text)
     values = [node.value for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
               and ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0]) == "TABLE"]  # fmt: skip
@@ -100,14 +103,14 @@ def _stock(layer: Stock, name: str, letters: str) -> Native | None:
 
 
 def _native(name: str, axes: str, letters: str) -> Native:
-    # a layer whose keys have as many heads as its queries, and values as wide as its keys, has one letter for both
+    # one letter for both in a layer whose keys have as many heads as its queries, and values as wide as its keys
     own, canonical = (re.findall(r"[a-z]", text.translate(str.maketrans("ge", "hk"))) for text in (axes, letters))
     changes = ["transposed"] * (own != canonical) + ["stacked"] * bool(re.search(r"\d", axes)) + ["folded"] * ("(" in axes)
     return Native(name, axes, " and ".join(changes) or "as it is")
 
 
 def figures(summary: Summary, component: str) -> list[Figure]:
-    """The figures of a component, a row for each dtype and port."""
+    """Returns the figures of a component, a row for each dtype and port."""
     return [_figure(summary, row, column) for row in summary.rows if row[0] == component for column in summary.columns]
 
 
@@ -117,10 +120,10 @@ def _figure(summary: Summary, row: tuple[str, str], column: tuple[str, str, str]
 
 
 def defects_of(component: str) -> Iterator[Defect]:
-    """The defects of the catalogue that are mistakes in this component, or in its gradient."""
+    """Yields the defects of the catalogue that are mistakes in this component, or in its gradient."""
     yield from (defect for defect in all_defects().values() if defect.component.removesuffix(VJP) == component)
 
 
 def number(value: float) -> Any:
-    """A number with two digits."""
+    """Returns a number to two digits."""
     return "–" if math.isnan(value) else f"{value:.2g}"

@@ -22,7 +22,7 @@ BASES = (CONFIG, CONFIG.replace(share_embeddings=False, tie_logits=False), HEADS
 
 @dataclass(frozen=True)
 class Field:
-    """A field. must: what its values are; meaning: the comment behind it."""
+    """A field. must: its valid values; meaning: the comment after it."""
 
     name: str
     must: str
@@ -31,7 +31,7 @@ class Field:
 
 @functools.cache
 def fields() -> Mapping[str, Field]:
-    """Every field of the config, in its order."""
+    """Returns every field of the config, in its order."""
     file = read("reference_numpy", "config")
     hints = get_type_hints(TransformerConfig, include_extras=True)
     found = {}
@@ -45,8 +45,9 @@ def fields() -> Mapping[str, Field]:
 
 @functools.cache
 def fields_of(component: str) -> tuple[Field, ...]:
-    """The fields on which a component depends: those that its code and what it runs read, those that are its arguments, and those that
-    decide which parameters it has, and their shapes."""
+    """Returns the fields on which a component depends: those read by its code and what it runs, those that are its arguments, and those
+    that decide which parameters it has, and their shapes.
+    """
     forward = component.removesuffix(VJP)
     found = {*OWN[forward][1].values(), *_shaping("transformer" if forward == "initialise" else model_of(forward))}
     for symbol in reached(forward):
@@ -57,7 +58,7 @@ def fields_of(component: str) -> tuple[Field, ...]:
 
 @functools.cache
 def _shaping(component: str) -> frozenset[str]:
-    """The fields whose change alters the names or the shapes of a component's parameters."""
+    """Returns the fields that alter the names or the shapes of a component's parameters."""
     found = set()
     for base in BASES:
         before = _shapes(base, component)
@@ -70,7 +71,7 @@ def _shaping(component: str) -> frozenset[str]:
 
 
 def _shapes(config: TransformerConfig, component: str, **changes: Any) -> dict[str, tuple[int, ...]]:
-    """The shapes of a component's parameters; none where there is no such config, or no such component in it."""
+    """Returns the shapes of a component's parameters; empty if there is no such config, or no such component in it."""
     try:
         return dict(parameters.shapes(config.replace(**changes), component))
     except ValueError:
@@ -78,7 +79,7 @@ def _shapes(config: TransformerConfig, component: str, **changes: Any) -> dict[s
 
 
 def _read(node: ast.AST) -> Iterator[str]:
-    """The fields of a config that a definition names, through the config's properties and methods too."""
+    """Yields the fields of a config that a definition names, through the config's properties and methods too."""
     definitions = read("reference_numpy", "config").definitions
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id in ("config", "self"):

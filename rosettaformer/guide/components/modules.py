@@ -19,7 +19,7 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 
 class Symbol(NamedTuple):
-    """A definition: package and module (`impl_torch`, `kernels.attention`), and its name, with a dot where it is a method."""
+    """A definition: package and module (`impl_torch`, `kernels.attention`), and its name, dotted if it is a method."""
 
     package: str
     module: str
@@ -31,7 +31,7 @@ class Symbol(NamedTuple):
         return f"{self.package}.{self.module}".replace(".", "/") + ".py"
 
 
-# where a port has what the reference's file of that name has: component -> package -> (module, name), the main one first
+# the port's counterpart, if the reference's file of that name has none: component -> package -> (module, name), the main one first
 ELSEWHERE: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
     "initialise": {
         "impl_torch": (("port", "initialise"), ("projection", "initialise")),
@@ -47,8 +47,9 @@ ELSEWHERE: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
 
 @dataclass(frozen=True, eq=False)
 class File:
-    """A module: its text, its definitions by name, methods among them, what its imports mean (local name -> dotted origin), and the names
-    in its `__all__`."""
+    """A module: its text, its definitions by name, methods included, the meaning of its imports (local name -> dotted origin), and the
+    names in its `__all__`.
+    """
 
     package: str
     module: str
@@ -60,7 +61,7 @@ class File:
     public: tuple[str, ...]
 
     def bases(self, name: str) -> Iterator[str]:
-        """The classes of this file that a class inherits from, the nearest first."""
+        """Yields the classes of this file that a class inherits from, the nearest first."""
         node = self.definitions[name]
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
             if isinstance(base, ast.Name) and base.id in self.definitions:
@@ -68,7 +69,7 @@ class File:
                 yield from self.bases(base.id)
 
     def references(self, node: ast.AST, owner: str = "") -> Iterator[Symbol]:
-        """The definitions of this package that a statement names, in their order. owner: the class in which it stands."""
+        """Yields the definitions of this package that a statement names, in their order. owner: the class around the statement."""
         for part in _in_order(node):
             if isinstance(part, ast.Name) and part.id in self.definitions:
                 yield Symbol(self.package, self.module, part.id)
@@ -96,7 +97,7 @@ class File:
 
 @functools.cache
 def read(package: str, module: str) -> File:
-    """A module of a package. Raises ValueError where there is none."""
+    """Returns a module of a package. Raises ValueError if there is none."""
     spec = importlib.util.find_spec(package)
     locations = spec.submodule_search_locations if spec else None
     path = Path(locations[0] if locations else package, *module.split(".")).with_suffix(".py")
@@ -116,9 +117,9 @@ def read(package: str, module: str) -> File:
 
 @functools.cache
 def main_of(component: str, package: str) -> tuple[Symbol, ...]:
-    """Where a package defines a component: a function, a class or a method; of some components several.
+    """Returns what defines a component in a package: a function, a class or a method; one definition may serve several components.
 
-    Raises ValueError where it does not.
+    Raises ValueError if nothing does.
     """
     module = OWN[component][0]
     if places := ELSEWHERE.get(component, {}).get(package):
@@ -133,7 +134,7 @@ def main_of(component: str, package: str) -> tuple[Symbol, ...]:
 
 @functools.cache
 def components_by_symbol(package: str) -> dict[Symbol, str]:
-    """The component that each definition is."""
+    """Returns the component that each definition is."""
     found = {}
     for component in OWN:
         if component.endswith(VJP) and package != PACKAGES[0]:
@@ -144,7 +145,7 @@ def components_by_symbol(package: str) -> dict[Symbol, str]:
 
 
 def pascal(component: str) -> str:
-    """`layer_norm` as the name of a class."""
+    """Returns `layer_norm` as the name of a class."""
     return "".join(part.capitalize() for part in component.split("_"))
 
 
@@ -154,7 +155,7 @@ def _public(tree: ast.Module) -> tuple[str, ...]:
 
 
 def _imports(tree: ast.Module, package: str, module: str) -> dict[str, str]:
-    """Local name -> dotted origin."""
+    """Returns local name -> dotted origin."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -169,7 +170,7 @@ def _imports(tree: ast.Module, package: str, module: str) -> dict[str, str]:
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and all within it, in the order of the text; without annotations of types."""
+    """Yields the node and everything in it, in the order of the text; without type annotations."""
     yield node
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns"):

@@ -1,4 +1,4 @@
-"""What the frameworks call what a component is or uses."""
+"""The frameworks' names for a component and for what it uses."""
 
 import ast
 import functools
@@ -13,7 +13,7 @@ from .sources import Piece, Source
 
 __all__ = ["ALIASES", "Stock", "full_name", "stock", "used"]
 
-# how names of the frameworks are written here
+# the abbreviations used here for packages
 ALIASES = {"nn": "torch.nn", "F": "torch.nn.functional", "tf": "tensorflow", "jnp": "jax.numpy", "nnx": "flax.nnx"}
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "flax", "optax")
 
@@ -34,19 +34,19 @@ class Stock:
 
 @functools.cache
 def stock() -> Mapping[str, tuple[Stock, ...]]:
-    """What the frameworks have, by component."""
+    """Returns what the frameworks have, by component."""
     tables = tomllib.loads((resources.files(__package__) / "stock.toml").read_text(encoding="utf-8"))
     return {component: tuple(Stock(**entry) for entry in entries) for component, entries in tables.items()}
 
 
 def full_name(name: str) -> str:
-    """The name with its package in full: `torch.nn.LayerNorm` of `nn.LayerNorm`."""
+    """Returns the name with its full package: `torch.nn.LayerNorm` for `nn.LayerNorm`."""
     first, dot, rest = name.partition(".")
     return ALIASES.get(first, first) + dot + rest
 
 
 def used(source: Source) -> list[str]:
-    """The functions and classes of a framework that a source calls or inherits from, in their order."""
+    """Returns the functions and classes of a framework that a source calls or inherits from, in their order."""
     found: dict[str, None] = {}
     for block in source.blocks:
         imports = read(*block.symbol[:2]).imports
@@ -58,7 +58,7 @@ def used(source: Source) -> list[str]:
 
 
 def _called(piece: Piece) -> Iterator[str]:
-    """The names with dots that are called, and those of the classes that a class inherits from."""
+    """Yields the dotted names that are called, and those of the classes that a class inherits from."""
     calls = [node.func for part in piece.parts for node in ast.walk(part) if isinstance(node, ast.Call)]
     for node in (*(piece.node.bases if isinstance(piece.node, ast.ClassDef) else ()), *calls):
         if isinstance(node, ast.Attribute) and re.fullmatch(r"\w+(\.\w+)+", name := ast.unparse(node)):

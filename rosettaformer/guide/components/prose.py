@@ -1,4 +1,4 @@
-"""Docstrings as HTML: paragraphs, with their equations as MathML."""
+"""Renders docstrings as HTML: paragraphs, with their equations as MathML."""
 
 import html
 import re
@@ -13,24 +13,24 @@ WORDS = {
     "e": "value size", "f": "feed-forward width", "v": "vocabulary", "p": "position row", "a": "segment", "r": "head width", "c": "class",
     "l": "layer", "n": "new token", "w": "beam", "1": "size 1",
 }  # fmt: skip
-Link = Callable[[str], str]  # of a name in backticks: where it leads, or empty
+Link = Callable[[str], str]  # a name in backticks -> its link, or empty
 
 
 def paragraphs(docstring: str, link: Link, blocks: bool = True) -> str:
-    """A docstring. With `blocks` an equation has a line of its own where it has a relation or begins its paragraph."""
+    """Returns a docstring as HTML. With `blocks` an equation has its own line if it contains a relation or begins its paragraph."""
     parts = [" ".join(part.split()) for part in re.split(r"\n\n|(?<=[.)])\s+(?=Source: )", docstring)]
     markup = "".join(_paragraph(part, link, blocks) for part in parts if part)
     return markup.replace("<p>Source: ", '<p class="reference">Source: ')
 
 
 def sentence(text: str, link: Link) -> str:
-    """Text with its backticks as code and equations."""
+    """Returns text with its backticks as code and equations."""
     parts = re.split(r"`([^`]+)`", " ".join(text.split()))
     return "".join(_span(part, link) if i % 2 else html.escape(part) for i, part in enumerate(parts))
 
 
 def axes_in_words(letters: str) -> str:
-    """`b t d` in words."""
+    """Returns `b t d` in words."""
     return ", ".join(WORDS.get(letter, letter) for letter in re.findall(r"[a-z1]", letters))
 
 
@@ -50,13 +50,13 @@ def _paragraph(text: str, link: Link, blocks: bool) -> str:
 
 
 def _text(line: str, continues: bool) -> str:
-    """Text between equations; punctuation alone is dropped."""
+    """Returns the text between equations as a paragraph; dropped if it is only punctuation."""
     line = re.sub(r"^\s*[,;.:]\s*", "", line) if continues else line
     return f"<p>{line.strip()}</p>" if re.search(r"\w", line) else ""
 
 
 def _relates(span: str) -> bool:
-    """Whether an equation states something, and is no term."""
+    """Whether an equation contains a relation, and is not just a term."""
     depth = 0
     for character in span:
         depth += (character in "([") - (character in ")]")

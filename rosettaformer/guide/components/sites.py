@@ -1,4 +1,4 @@
-"""The sites of dropout: the key path of each in `keep`, its axes, and the field of the config that is its rate."""
+"""The sites of dropout: the key path of each in `keep`, its axes, and the config field of its rate."""
 
 import functools
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ from .prose import axes_in_words
 __all__ = ["Site", "all_sites", "page", "takers"]
 
 LENGTHS = {"b": 2, "s": 3, "t": 5}
-SIZES = {"model_width": 7, "heads": 11, "key_value_heads": 11, "feed_forward_width": 13}  # which tell the axes of a shape
+SIZES = {"model_width": 7, "heads": 11, "key_value_heads": 11, "feed_forward_width": 13}  # the sizes tell the axes of a shape
 RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 
 
 @dataclass(frozen=True)
 class Site:
-    """A site. path: its key path in a whole model's `keep`, where N is the number of a layer. letters: the axes of its mask.
+    """A dropout site. path: its key path in a whole model's `keep`, where N is the number of a layer. letters: the axes of its mask.
 
-    field: its rate in the config. component, argument: what has it alone, and under which name it takes the mask there.
+    field: its rate in the config. component, argument: the single component with this dropout, and its argument for the mask.
     """
 
     path: str
@@ -37,12 +37,12 @@ class Site:
 
     @property
     def layer(self) -> str:
-        """Its key path in what a layer takes; empty where it is in none."""
+        """The key path in a layer's `keep`; empty if the site is not in a layer."""
         return self.path.partition(".layers.N.")[2]
 
 
 def page() -> Page:
-    """The table of the sites."""
+    """Returns the page with the table of the sites."""
     values = {"sites": all_sites(), "takers": takers(), "rates": [fields()[name] for name in RATES], "in_words": axes_in_words}
     names = ("keep", "keep mask", "dropout site", *RATES, *(site.path for site in all_sites()))
     summary = "Every place that dropout acts on: its key path in keep, its axes, and its rate in the config."
@@ -51,7 +51,7 @@ def page() -> Page:
 
 @functools.cache
 def all_sites() -> tuple[Site, ...]:
-    """Every site that a config may have, in the order of the forward pass."""
+    """Returns every site that a config may have, in the order of the forward pass."""
     rates = {field: (number + 1) / 8 for number, field in enumerate(RATES)}
     found: dict[str, Site] = {}
     for base in (CONFIG, HEADS):
@@ -64,7 +64,7 @@ def all_sites() -> tuple[Site, ...]:
 
 
 def takers() -> Mapping[str, list[str]]:
-    """What takes `keep`: a model, a stack or a layer -> components, without gradients."""
+    """Returns what takes `keep`: a model, a stack or a layer -> components, without gradients."""
     found: dict[str, list[str]] = {"model": [], "stack": [], "layer": []}
     for component in OWN:
         if not component.endswith(VJP) and takes_config(component) and "keep" in signature_of(component).parameters:
@@ -83,7 +83,7 @@ def _site(path: str, shape: tuple[int, ...], field: str, sizes: Mapping[str, int
 
 
 def _alone(field: str) -> tuple[str, str]:
-    """The component that has the rate for an argument, and its argument for the mask."""
+    """Returns the component that takes the rate as an argument, and its argument for the mask."""
     for component, (_, settings) in OWN.items():
         masks = [name for name in signature_of(component).parameters if name.partition("_")[0] == "keep"]
         if field in settings.values() and masks and not component.endswith(VJP):

@@ -10,16 +10,16 @@ from .modules import Definition, Symbol, components_by_symbol, main_of, read
 
 __all__ = ["Block", "Piece", "Source", "source"]
 
-WITHIN = ("inputs", "beams")  # files without a component of their own: what they define is shown where it is used
-LONG = 4  # a statement of so many lines is shown part by part
-_Lines = tuple[int, int]  # the first and the last, counted from 1
+WITHIN = ("inputs", "beams")  # files without components of their own: their definitions are shown where they are used
+LONG = 4  # a statement of at least this many lines is shown part by part
+_Lines = tuple[int, int]  # the first and the last line, counted from 1
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A statement with its comments, or what stands before the statements within it: signature, condition, loop.
+    """A statement with its comments; of a compound statement only its header: signature, condition, loop.
 
-    first, last: its lines in the file. node: the statement; opens: whether it is what stands before others.
+    first, last: its lines in the file. node: the statement; opens: whether it is a header.
     """
 
     symbol: Symbol
@@ -30,17 +30,17 @@ class Piece:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Its lines as they stand in the file."""
+        """Its lines, exactly as in the file."""
         return read(self.symbol.package, self.symbol.module).lines[self.first - 1 : self.last]
 
     @property
     def text(self) -> str:
-        """Its lines without blank ones before them."""
+        """Its lines without leading blank ones."""
         return "\n".join(self.lines).lstrip("\n")
 
     @property
     def parts(self) -> Iterator[ast.AST]:
-        """What it holds of the syntax tree."""
+        """The nodes of the syntax tree that it holds."""
         if not self.opens:
             yield self.node
             return
@@ -51,23 +51,24 @@ class Piece:
 
 @dataclass(frozen=True)
 class Block:
-    """A definition that is shown: all of it but its docstring, where it is the component's own, and methods that are components."""
+    """A definition that is shown: all of it except its docstring, if it is the component's own, and methods that are components."""
 
     symbol: Symbol
     pieces: tuple[Piece, ...]
 
     @property
     def lines(self) -> _Lines:
-        """The first and last line of the definition, decorators among them."""
+        """The first and last line of the definition, including decorators."""
         return _span(read(self.symbol.package, self.symbol.module).definitions[self.symbol.name])
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a package has of a component.
+    """A component's source in a package.
 
-    bases: what its class inherits from in the file. main: its own definitions. helpers: those that only it needs, in the order of the
-    file. calls: other components that it uses. fast: definitions of the folder `fast` that it calls. docstring: of the component.
+    bases: the classes of the file that its class inherits from. main: its own definitions. helpers: definitions that only it needs, in the
+    order of the file. calls: other components that it uses. fast: definitions of `kernels` and `programs` that it calls. docstring: of the
+    component.
     """
 
     package: str
@@ -85,7 +86,7 @@ class Source:
 
 @functools.cache
 def source(component: str, package: str) -> Source:
-    """The source of a component in a package; of a gradient what the component itself does not show."""
+    """Returns the source of a component in a package; for a gradient only what the component itself does not show."""
     known = components_by_symbol(package)
     main = main_of(component, package)
     shown = set(main)
@@ -100,9 +101,11 @@ def source(component: str, package: str) -> Source:
     while queue:
         symbol = queue.pop(0)
         for other in _references(symbol, main, known):
+            if other.name.endswith(VJP) and not component.endswith(VJP):
+                continue  # a definition that chooses a head names its gradient beside it
             if other in known and other not in main:
                 calls[known[other]] = None
-            elif other.module.startswith(("fast.", "kernels.", "programs.")):
+            elif other.module.startswith(("kernels.", "programs.")):
                 fast[other] = None
             elif not shown & {other, _owner(other)} and _belongs(other, symbol, known):
                 shown.add(other)
@@ -133,19 +136,19 @@ def _references(symbol: Symbol, main: Sequence[Symbol], known: Iterable[Symbol])
 
 
 def _bases(symbol: Symbol, known: Iterable[Symbol]) -> list[Symbol]:
-    """The classes of its file that a class inherits from and that are no components."""
+    """Returns the classes of its file that a class inherits from and that are not components."""
     file = read(symbol.package, symbol.module)
     names = file.bases(symbol.name) if isinstance(_node(symbol), ast.ClassDef) else ()
     return [base for base in (Symbol(*symbol[:2], name) for name in names) if base not in known]
 
 
 def _owner(symbol: Symbol) -> Symbol:
-    """The class of a method."""
+    """Returns the class of a method."""
     return Symbol(*symbol[:2], symbol.name.rpartition(".")[0])
 
 
 def _methods_of_ports(symbol: Symbol, main: Sequence[Symbol]) -> Iterator[Symbol]:
-    """Functions of the reference that are methods of the class that a port has for the component, under the same name."""
+    """Yields functions of the reference that are methods, under the same name, of a port's class for the component."""
     if symbol != main[0] or symbol.name not in OWN or symbol.name.endswith(VJP):
         return
     port = main_of(symbol.name, "impl_torch")[0]
@@ -155,9 +158,9 @@ def _methods_of_ports(symbol: Symbol, main: Sequence[Symbol]) -> Iterator[Symbol
 
 
 def _belongs(other: Symbol, symbol: Symbol, known: Iterable[Symbol]) -> bool:
-    """Whether what a definition refers to is shown with it: what its file has beside the components."""
+    """Whether what a definition refers to is shown with it: definitions of its file that are not components."""
     if _owner(other) in known and "." in symbol.name:
-        return False  # a method that is a component shows no others of a class that is one
+        return False  # a method that is a component shows nothing else of a class that is a component
     return other.module in (symbol.module, *WITHIN)
 
 
@@ -166,7 +169,7 @@ def _block(symbol: Symbol, own: bool, known: Iterable[Symbol]) -> Block:
 
 
 def _split(symbol: Symbol, node: ast.stmt, own: bool, known: Iterable[Symbol]) -> Iterator[tuple[int, int, ast.stmt, bool]]:
-    """The pieces of a statement: first and last line, node, and whether others stand within it."""
+    """Yields the pieces of a statement: first and last line, node, and whether it is a header."""
     first = _span(node)[0]
     body = [part for _, value in ast.iter_fields(node) if isinstance(value, list) for part in value]
     parts = [part for part in body if isinstance(part, ast.stmt | ast.ExceptHandler | ast.match_case)]
@@ -192,7 +195,7 @@ def _split(symbol: Symbol, node: ast.stmt, own: bool, known: Iterable[Symbol]) -
 
 
 def _is_own(symbol: Symbol, node: Definition) -> bool:
-    """Whether a definition is the one that is shown or a method of it, and not a function within a function."""
+    """Whether a definition is the one shown or a method of it, and not a function within a function."""
     shown = _node(symbol)
     return node is shown or (isinstance(shown, ast.ClassDef) and node in shown.body)
 
@@ -202,7 +205,7 @@ def _statements(symbol: Symbol, node: Definition, known: Iterable[Symbol]) -> It
 
 
 def _is_other(symbol: Symbol, part: Definition, known: Iterable[Symbol]) -> bool:
-    """Whether a method of a class is a component itself."""
+    """Whether a method of a class is itself a component."""
     return Symbol(*symbol[:2], f"{symbol.name}.{part.name}") in known
 
 
@@ -215,7 +218,7 @@ def _node(symbol: Symbol) -> Definition:
 
 
 def _span(node: ast.stmt) -> _Lines:
-    """The first and last line, decorators among them."""
+    """Returns the first and last line, including decorators."""
     decorators = node.decorator_list if isinstance(node, Definition) else []
     return min([node.lineno, *(part.lineno for part in decorators)]), _end(node)
 

@@ -1,4 +1,4 @@
-"""A page for each published model: its choices, the tensors of its checkpoints, and one forward pass through all layers."""
+"""Makes a page for each published model: its choices, the tensors of its checkpoints, and one forward pass through all layers."""
 
 from collections.abc import Iterator
 from importlib import resources
@@ -17,7 +17,7 @@ __all__ = ["pages"]
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """The index and the models."""
+    """Yields the index and the models."""
     lead = "How a checkpoint maps, tensor by tensor, and what one forward pass gives at every layer in four implementations."
     yield Page("models/index.html", "Models", "section.html.jinja", {"lead": lead})
     passes = followed([model.case for model in MODELS])

@@ -1,4 +1,4 @@
-"""One forward pass of the reference, component by component, with the error of every port beside it."""
+"""Follows one forward pass of the reference, component by component, with the error of every port beside it."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ DTYPE = "float32"
 class Step:
     """A component's call.
 
-    depth: how many components it stands in. shape: of its output. size: the output's root mean square. noise: the largest error of plain
+    depth: how many components it is within. shape: of its output. size: the output's root mean square. noise: the largest error of plain
     NumPy in float32. errors: of the ports that show it, in units of that noise.
     """
 
@@ -37,7 +37,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The end of the path: of a layer with its number."""
+        """The end of the path; for a layer with its number."""
         parts = self.path.split(".")
         return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1] or "the whole"
 
@@ -55,7 +55,7 @@ class Pass:
 
 
 def followed(identities: Sequence[str]) -> dict[str, Pass]:
-    """The passes of these cases of the suite, by id. Every port answers all of them in one process."""
+    """Returns the passes of these cases of the suite, by id. Every port answers all of them in one process."""
     cases = {case.id: case for case in all_cases()}
     teachers = {identity: Teacher(cases[identity].at(DTYPE)) for identity in identities}
     with ThreadPoolExecutor(len(PORTS)) as pool:
@@ -64,7 +64,7 @@ def followed(identities: Sequence[str]) -> dict[str, Pass]:
 
 
 def _errors(port: str, teachers: Mapping[str, Teacher]) -> dict[str, dict[str, float] | str]:
-    """By case the errors of the port's components by path, or why there are none."""
+    """Returns the errors of the port's components by case and path, or why there are none."""
     with contextlib.closing(open_worker(port, threads=1)) as worker:
         if worker.greeting[0] != "ready":
             return dict.fromkeys(teachers, f"{worker.greeting[0]}: {worker.greeting[1]}")
@@ -87,7 +87,7 @@ def _pass(teacher: Teacher, identity: str, answers: Mapping[str, Mapping[str, di
 
 
 def _tree(teacher: Teacher, path: str, depth: int) -> list[tuple[str, int]]:
-    """The component at the path, and after it those within it."""
+    """Returns the component at the path, followed by those within it."""
     children = [name for name, call in teacher.calls.items() if name and call.parent == path]
     return [(path, depth), *(row for child in children for row in _tree(teacher, child, depth + 1))]
 

@@ -13,7 +13,7 @@ __all__ = ["MODELS", "Choice", "Model"]
 
 @dataclass(frozen=True)
 class Choice:
-    """A field of the config, the model's value, and the paper's where it is another."""
+    """A field of the config, the model's value, and the paper's if it differs."""
 
     field: str
     value: str
@@ -24,8 +24,8 @@ class Choice:
 class Model:
     """A published model.
 
-    preset: its config. table: the tensors of its checkpoints; prefix: what stands before the names of some of them, in files of a class
-    with a head. case: of the suite, with the model's choices at a small size. classes: whose checkpoints these are. text: sentences on it.
+    preset: its config. table: the tensors of its checkpoints; prefix: precedes the names of some of them, in files of a class with a head.
+    case: of the suite, with the model's choices at a small size. classes: those that write these checkpoints. text: sentences about it.
     """
 
     name: str
@@ -66,7 +66,7 @@ MODELS = (
     Model(
         name="bert",
         title="BERT",
-        summary="Devlin et al. 2019: an encoder alone, learned positions and segments, GELU, a masked-language head",
+        summary="Devlin et al. 2019: encoder-only, learned positions and segments, GELU, a masked-language head",
         preset="bert_base",
         table=FAMILIES["bert"].table,
         case="masked_language_logits/bert",
@@ -78,7 +78,7 @@ MODELS = (
     Model(
         name="gpt2",
         title="GPT-2",
-        summary="Radford et al. 2019: a decoder alone, pre-norm with a final norm, learned positions, the tanh form of GELU",
+        summary="Radford et al. 2019: decoder-only, pre-norm with a final norm, learned positions, the tanh form of GELU",
         preset="gpt2_small",
         table=FAMILIES["gpt2"].table,
         case="transformer/gpt2",

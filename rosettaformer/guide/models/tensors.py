@@ -24,7 +24,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A stored tensor, layers folded: its name, its shape, how many there are, and what it holds. tied: the canonical tensor it repeats."""
+    """A stored tensor, with the layers merged: its name, its shape, how many there are, and what it holds. tied: the canonical tensor it
+    repeats.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -34,7 +36,7 @@ class Tensor:
 
 
 def rows(model: Model) -> list[Tensor]:
-    """Every tensor of the model's table that its config has, in the table's order."""
+    """Returns every tensor of the model's table that its config has, in the table's order."""
     natives = {native.name: native for native in tables.natives(model.table, model.config)}
     ties = parameters.ties(model.config)
     found = []
@@ -50,7 +52,7 @@ def rows(model: Model) -> list[Tensor]:
 
 
 def total(model: Model) -> int:
-    """How many numbers the model's parameters are, tied ones once."""
+    """Returns how many numbers the model's parameters have, tied ones counted once."""
     return sum(prod(shape) for shape in parameters.shapes(model.config).values())
 
 

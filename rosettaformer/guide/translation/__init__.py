@@ -1,7 +1,7 @@
-"""Pages "from X to Y": what a name is called there, what differs, measured when the page is built, and a worked example.
+"""Makes pages "from X to Y": each name's counterpart, what differs, measured when the page is built, and a worked example.
 
-One table of topics has a column for each framework (`table`); a page is a pair of its columns. Every snippet of it is executed in the
-process of its framework (`server`, `measurement`), and the class of a row follows from the names and from what was measured (`classes`).
+One table of topics has a column for each framework (`table`); a page is a pair of its columns. Every snippet of it is executed in its
+framework's process (`server`, `measurement`), and the class of a row follows from the names and the measurements (`classes`).
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ DIRECTIONS = tuple((one, other) for one in FRAMEWORKS for other in FRAMEWORKS if
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """The index, and a page for each direction. Raises ValueError where a snippet fails, or a measurement refutes what a row declares."""
+    """Yields the index, and a page for each direction. Raises ValueError if a snippet fails, or a measurement refutes a declaration."""
     measured = measurement.measure(cpus=run.cpus)
     if problems := classes.check(rows(), measured.values):
         raise ValueError("rows that the measurement refutes:\n  " + "\n  ".join(problems))

@@ -1,4 +1,4 @@
-"""The class of a row in one direction: what is in the way of writing it as one is used to."""
+"""The class of a row in one direction: what changes for someone who knows the first framework."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -10,7 +10,7 @@ from .table import FRAMEWORKS, Row
 
 __all__ = ["CLASSES", "check", "groups", "relation"]
 
-# class -> its title and what it says, the gravest last
+# class -> its title and its explanation, the gravest last
 CLASSES = {
     "same": ("Same", "the same name, and the same behaviour"),
     "name": ("Other name", "the same behaviour under another name"),
@@ -21,7 +21,7 @@ CLASSES = {
 
 
 def relation(row: Row, one: str, other: str, values: Values) -> str:
-    """The class of the row from one framework to the other: it follows from the names and from what was measured."""
+    """Returns the class of the row from one framework to the other: it follows from the names and the measurements."""
     if not (row.cells[one].names and row.cells[other].names):
         return "absent"
     measured = _measured(row, values)
@@ -32,7 +32,7 @@ def relation(row: Row, one: str, other: str, values: Values) -> str:
 
 
 def groups(row: Row, values: Values) -> list[list[str]]:
-    """The frameworks that measure the same, together."""
+    """Returns the frameworks in groups with equal measurements."""
     found: list[list[str]] = []
     measured = _measured(row, values)
     for framework, value in measured.items():
@@ -42,7 +42,7 @@ def groups(row: Row, values: Values) -> list[list[str]]:
 
 
 def check(rows: Sequence[Row], values: Values) -> list[str]:
-    """What the values refute: codes of a row that disagree, and declared classes and groups that are others."""
+    """Returns what the values refute: codes of a row that disagree, and wrongly declared classes and groups."""
     return [f"{row.id}: {problem}" for row in rows for problem in (*_codes(row, values), *_declared(row, values))]
 
 

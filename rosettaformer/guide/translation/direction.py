@@ -1,4 +1,4 @@
-"""The page of one direction."""
+"""Makes the page of one direction."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ SHOWN_STEPS = (1, 2, 5, 10, 20)  # whose losses are shown
 
 
 def page(one: str, other: str, measured: Measured) -> Page:
-    """The page from one framework to the other."""
+    """Returns the page from one framework to the other."""
     entries = [_entry(row, one, other, measured) for row in rows() if row.cells[one].names or row.cells[other].names]
     differing = [entry for entry in entries if entry["relation"] in ("meaning", "default")]
     title = f"From {FRAMEWORKS[one]} to {FRAMEWORKS[other]}"
@@ -42,7 +42,7 @@ def page(one: str, other: str, measured: Measured) -> Page:
         "decided": _decided(),
         "losses": [(step, *(measured.examples[name]["losses"][step - 1] for name in (one, other))) for step in SHOWN_STEPS],
     }
-    # the title of a topic first, by which the search names what it finds on several of these pages
+    # the title of a topic first, by which the search names its results on several of these pages
     names = {
         (name, f"#{entry['row'].id}"): None
         for entry in entries
@@ -53,7 +53,7 @@ def page(one: str, other: str, measured: Measured) -> Page:
 
 
 def show(value: Any) -> str:
-    """A value as the pages show it: six digits of a number, lists in brackets."""
+    """Returns a value as the pages show it: a number to six digits, lists in brackets."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else f"{value:.6g}"
     if isinstance(value, list | tuple):
@@ -91,7 +91,7 @@ def _part(framework: str, part: str) -> Any:
 
 @functools.cache
 def _decided() -> Mapping[str, str]:
-    """The component on whose page a decision stands: the first that it governs."""
+    """Returns decision -> the component whose page shows it: the first that it governs."""
     return {id: component for component in reversed(ORDER) for id in governing(component)}
 
 
@@ -101,7 +101,7 @@ def _block(text: str, origin: str) -> Any:
 
 
 def _layouts(one: str, other: str, tables: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[dict[str, Any]]:
-    """The parameters of the components as the two ports hold them."""
+    """Yields the parameters of the components as the two ports hold them."""
     config = preset("tiny", attention_bias=True, output_bias=True)
     for component in COMPONENTS:
         for name, axes in parameters.axes(config, component).items():

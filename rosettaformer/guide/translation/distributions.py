@@ -1,4 +1,4 @@
-"""What distribution fresh parameters have: the published formula that fits them."""
+"""Finds the distribution of fresh parameters: the published formula that fits them."""
 
 import math
 
@@ -8,10 +8,10 @@ __all__ = ["fitted"]
 
 
 def fitted(kernel_io: np.ndarray, fan_out: int | None = None) -> str:
-    """The formula of a kernel's numbers, such as `Glorot uniform, U(±√(6/(fan_in + fan_out)))`, and the measured deviation.
+    """Returns the formula of a kernel's numbers, such as `Glorot uniform, U(±√(6/(fan_in + fan_out)))`, and the measured deviation.
 
-    kernel_io: with axes inputs, outputs. fan_out: where it is not the number of outputs. Some numbers in a hundred may pass for another
-    formula only where that gives the same deviation within 4 %.
+    kernel_io: with axes inputs, outputs. fan_out: if it is not the number of outputs. A formula fits if its deviation is within 4 % of the
+    measured one; the nearest is returned.
     """
     inputs, outputs = kernel_io.shape[0], fan_out or kernel_io.shape[1]
     deviation, largest = float(kernel_io.std()), float(np.abs(kernel_io).max())

@@ -12,7 +12,7 @@ from ..code import Code
 
 __all__ = ["PARTS", "file", "parts", "task"]
 
-# region of the files -> what it is about
+# region of the files -> its subject
 PARTS = {
     "module": "The module",
     "weights": "Its weights, from canonical arrays",
@@ -24,13 +24,13 @@ STEPS, WIDTH, HIDDEN = 20, 8, 16
 
 
 def file(framework: str) -> Traversable:
-    """The file of a framework's example."""
+    """Returns the file of a framework's example."""
     return resources.files("rosettaformer.guide") / "snippets" / "translation" / f"block_{framework}.py"
 
 
 @functools.cache
 def parts(framework: str) -> dict[str, Code]:
-    """The regions of the file, by name."""
+    """Returns the regions of the file, by name."""
     text = file(framework).read_text(encoding="utf-8")
     found = re.findall(r"^# region (\w+)\n(.*?)\n+# endregion", text, re.MULTILINE | re.DOTALL)
     origin = f"rosettaformer/guide/snippets/translation/block_{framework}.py"
@@ -38,7 +38,7 @@ def parts(framework: str) -> dict[str, Code]:
 
 
 def task() -> tuple[dict[str, np.ndarray], list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """Canonical weights, batches (x, y) of axes b t d, and an input to compare outputs on; all float32."""
+    """Returns canonical weights, batches (x, y) of axes b t d, and an input to compare outputs on; all float32."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Any:

@@ -1,4 +1,4 @@
-"""What every snippet gives, measured now: a process for each framework, side by side."""
+"""Measures the value of every snippet: a process for each framework, side by side."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from .table import FRAMEWORKS
 __all__ = ["Measured", "Values", "ask", "measure"]
 
 LIMIT = 300.0  # seconds for all snippets of a framework
-# The processor alone: what is measured is then the same on every machine.
+# Only the processor: then the measurements are the same on every machine.
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 # row -> framework -> "code" or "measure" -> value
@@ -21,7 +21,7 @@ Values = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Measured:
-    """values: of all snippets. examples: what the worked example of each framework gives. layouts: the weight table of each port."""
+    """values: of all snippets. examples: the results of each framework's worked example. layouts: the weight table of each port."""
 
     values: Values
     examples: Mapping[str, Any] = field(default_factory=dict)
@@ -29,9 +29,9 @@ class Measured:
 
 
 def measure(only: Sequence[str] = (), cpus: int = 2) -> Measured:
-    """The snippets of the rows with these ids, by default of all, executed; and then the worked examples.
+    """Executes the snippets of the rows with these ids, by default of all, and then the worked examples; returns what they give.
 
-    Raises ValueError where a process or a snippet fails, naming all of them.
+    Raises ValueError if a process or a snippet fails, naming all of them.
     """
     with ThreadPoolExecutor(cpus) as pool:  # the slowest first
         answers = dict(pool.map(lambda framework: (framework, ask(framework, only)), reversed(FRAMEWORKS)))
@@ -50,7 +50,9 @@ def measure(only: Sequence[str] = (), cpus: int = 2) -> Measured:
 
 
 def ask(framework: str, only: Sequence[str] = ()) -> dict[str, Any]:
-    """What the process of one framework answers: "values", each with its seconds or an error; of all rows also "example" and "layout"."""
+    """Returns what one framework's process answers: "values", each with its seconds or an error; if all rows are asked also "example" and
+    "layout".
+    """
     environment = ENVIRONMENT | ({"XLA_FLAGS": QUICK_XLA} if framework == "flax" else {})
     child = Child(f"{__package__}.server", framework, 2, f"the {framework} snippets'", environment=environment)
     try:

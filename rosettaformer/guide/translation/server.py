@@ -1,4 +1,4 @@
-"""The process of one framework: it executes the snippets of its column, one after another, and gives their values."""
+"""The process of one framework: it executes the snippets of its column, one after another, and returns their values."""
 
 import importlib
 import os
@@ -24,7 +24,7 @@ PORTS = {
 
 
 class Server:
-    """One column. `values` gives for every row the value of `code` and of `measure`: {"value": ...} or {"error": ...}, with "seconds"."""
+    """One column. `values` returns for every row the value of `code` and of `measure`: {"value": ...} or {"error": ...}, with "seconds"."""
 
     def __init__(self, framework: str) -> None:
         if framework not in FRAMEWORKS:
@@ -34,9 +34,9 @@ class Server:
         self._names = snippets.namespace(framework)
 
     def values(self, only: list[str]) -> dict[str, dict[str, Value]]:
-        """The values of the rows with these ids; of all, where none is named."""
+        """Returns the values of the rows with these ids; of all rows if none is named."""
         with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)  # snippets write their files there
+            os.chdir(folder)  # snippets write their files here
             try:
                 chosen = [row for row in rows() if not only or row.id in only]
                 return {row.id: {part: self._value(row, part) for part in ("code", "measure") if self._text(row, part)} for row in chosen}
@@ -44,7 +44,7 @@ class Server:
                 os.chdir(os.sep)
 
     def example(self) -> dict[str, Any]:
-        """What the worked example of this framework gives."""
+        """Returns the result of this framework's worked example."""
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             try:
@@ -53,7 +53,7 @@ class Server:
                 os.chdir(os.sep)
 
     def layout(self) -> list[list[str]]:
-        """The weight table of our port: end of the canonical name, native name, native axes."""
+        """Returns the weight table of our port: end of the canonical name, native name, native axes."""
         module, table = PORTS[self._framework]
         return [list(row) for row in getattr(importlib.import_module(module), table)]
 

@@ -1,4 +1,4 @@
-"""Snippets, executed: in which namespace, and what their values are as plain data."""
+"""Executes snippets: in which namespace, and what their values are as plain data."""
 
 import ast
 import importlib
@@ -12,7 +12,7 @@ from .distributions import fitted
 
 __all__ = ["IMPORTS", "alike", "execute", "given", "namespace", "native", "plain"]
 
-# framework -> the imports that its snippets take for granted
+# framework -> the imports that its snippets assume
 IMPORTS = {
     "numpy": (
         "import math",
@@ -27,9 +27,9 @@ IMPORTS = {
 
 
 def namespace(framework: str) -> dict[str, Any]:
-    """What the framework's imports bind. Imports the framework."""
+    """Returns the names that the framework's imports bind. Imports the framework."""
     if framework == "keras":
-        importlib.import_module("impl_tf.framework")  # which chooses the backend of Keras
+        importlib.import_module("impl_tf.framework")  # chooses the backend of Keras
     names: dict[str, Any] = {"fitted": fitted}
     for line in IMPORTS[framework]:
         exec(line, names)
@@ -37,7 +37,7 @@ def namespace(framework: str) -> dict[str, Any]:
 
 
 def execute(code: str, names: dict[str, Any], origin: str = "<snippet>") -> Any:
-    """Runs the statements in the namespace, and gives the value of the last one where it is an expression, otherwise None."""
+    """Runs the statements in the namespace; returns the value of the last one if it is an expression, otherwise None."""
     tree = ast.parse(code, origin)
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr):
@@ -49,13 +49,13 @@ def execute(code: str, names: dict[str, Any], origin: str = "<snippet>") -> Any:
 
 
 def given(statements: str) -> dict[str, Any]:
-    """What the statements bind, which see NumPy alone."""
+    """Returns what the statements bind, which see only NumPy."""
     execute(statements, names := {"np": np})
     return {name: value for name, value in names.items() if name not in ("np", "__builtins__")}
 
 
 def native(framework: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs with each array as one of the framework."""
+    """Returns the inputs with each array as one of the framework."""
     if framework == "numpy":
         return dict(given)
     convert = {
@@ -68,9 +68,10 @@ def native(framework: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """The value as plain data: numbers, strings, None, and lists and mappings of them. Arrays are nested lists; dtypes, their names.
+    """Returns the value as plain data: numbers, strings, None, and lists and mappings of them. Arrays become nested lists; dtypes, their
+    names.
 
-    Raises ValueError on what is none of these.
+    Raises ValueError on any other value.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return str(value) if isinstance(value, str) else value

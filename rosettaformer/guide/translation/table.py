@@ -36,9 +36,9 @@ KINDS = ("", "default", "meaning")
 class Cell:
     """A topic in one framework.
 
-    names: its names there, the usual one first; none where the framework has nothing of the kind. code: the same behaviour as in the
-    other columns, in this framework; its last line is an expression, whose values agree along the row. measure: an expression, after
-    statements if need be, that gives what the row measures. note: what else to know.
+    names: its names there, the usual one first; empty if the framework has no counterpart. code: the same behaviour as in the other
+    columns, in this framework; its last line is an expression, whose values agree along the row. measure: an expression, after statements
+    if needed, whose value the row compares. note: what else to know.
     """
 
     names: tuple[str, ...] = ()
@@ -51,10 +51,10 @@ class Cell:
 class Row:
     """A topic.
 
-    given: statements that set the inputs, in NumPy; every framework gets its own arrays of them. measured: what `measure` of the cells
-    gives; kind: what a difference in it is, a `default` or a `meaning`; without a kind none may differ. groups: the columns that measure
-    the same, such as `numpy pytorch | keras`, which are refused where the measurement is another; empty where it depends on the machine.
-    apart: why the values of `code` need not agree. links: decisions, components and defects by their names.
+    given: statements that set the inputs, in NumPy; every framework gets its own arrays of them. measured: what the cells' `measure` gives;
+    kind: the kind of a difference in it, a `default` or a `meaning`; without a kind the columns must agree. groups: the columns with equal
+    measurements, such as `numpy pytorch | keras`, refused if the measurements differ from them; empty if they depend on the machine. apart:
+    why the values of `code` need not agree. links: decisions, components and defects by their names.
     """
 
     id: str
@@ -71,13 +71,13 @@ class Row:
 
     @property
     def origin(self) -> str:
-        """Where its snippets stand."""
+        """The file of its snippets."""
         return f"rosettaformer/guide/snippets/translation/{self.section}.toml"
 
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    """All rows, in the order of the sections. Raises ValueError where a file is none of rows, or two rows have one id."""
+    """Returns all rows, in the order of the sections. Raises ValueError if a file does not hold rows, or two rows have the same id."""
     folder = resources.files("rosettaformer.guide") / "snippets" / "translation"
     found: dict[str, Row] = {}
     for section in SECTIONS:

@@ -1,4 +1,4 @@
-"""Tutorials: a model ported from an empty file, a backend, a component; and the documents on ports. Every step is executed by the tests."""
+"""Tutorials: a model ported from an empty file, a backend, a component; and the documents on ports. The tests execute every step."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["pages"]
 
-# words for the search, each alone or with the fragment where it is treated
+# words for the search, each by itself or with the fragment of the section about it
 Names = tuple[str | tuple[str, str], ...]
 NUMBERS = "From an empty file to the numbers of transformers, with"
 PORT: Names = (
@@ -57,7 +57,7 @@ START: Names = (
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """The index, and a page for each tutorial and each document."""
+    """Yields the index, and a page for each tutorial and each document."""
     first = {"session": Session("start")}
     yield Page(
         "tutorials/index.html", "Start here", "tutorials.html.jinja", first, "Install, two commands, which page for which need.", START
@@ -73,7 +73,7 @@ def pages(run: "Run") -> Iterator[Page]:
 
 
 def _headings(template: str) -> tuple[tuple[str, str], ...]:
-    """The numbered headings of a template and of those that it extends, with their fragments."""
+    """Returns the numbered headings of a template and of those that it extends, with their fragments."""
     text = (resources.files(__package__.rpartition(".")[0]) / "page" / template).read_text(encoding="utf-8")
     base = re.search(r'{% extends "(.*?)" %}', text)
     own = re.findall(r'<h2 id="([^"]+)"><span>\d+</span> (.+?)</h2>', text)

@@ -1,4 +1,4 @@
-"""Documents of the project as pages: Markdown, whose blocks of code and tables look as those of the other pages."""
+"""Shows documents of the project as pages: Markdown, whose code and tables look like those of the other pages."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ PACKAGE = __package__.rpartition(".")[0]
 
 
 class Document:
-    """A file of docs/, which the package has, too: its first heading and what follows.
+    """A file of docs/, which the package also contains: its first heading and what follows.
 
-    links: other documents -> the pages that they are; to the rest no link leads. names: what stands as code -> the page that explains it,
-    to which it is a link where it stands first. body: HTML. headings: (text, fragment) of each section.
+    links: other documents -> their pages; links to any other document are removed. names: text in code style -> the page that explains it,
+    linked at its first occurrence. body: HTML. headings: (text, fragment) of each section.
     """
 
     def __init__(self, file: str, links: Mapping[str, str], names: Mapping[str, str] | None = None) -> None:

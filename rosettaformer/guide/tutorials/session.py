@@ -1,4 +1,4 @@
-"""What the reader of a tutorial does, in the order of the page: files that grow, changes to them, commands and what they print."""
+"""What the reader of a tutorial does, in the order of the page: files that grow, changes to them, commands and their output."""
 
 import re
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ LANGUAGES = {"py": "python", "toml": "toml"}
 
 
 class Step(NamedTuple):
-    """One step: `add` a text to the end of a file, `change` files by a difference, `run` commands, or `install` what the project declares.
+    """One step: `add` a text to the end of a file, `change` files by a diff, `run` commands, or `install` what the project declares.
 
-    name: of the file that grows, otherwise of the snippet. text: what is added, the difference, or the commands, with what they print.
+    name: of the file that grows, otherwise of the snippet. text: the added text, the diff, or the commands, with their output.
     """
 
     kind: str
@@ -26,9 +26,9 @@ class Step(NamedTuple):
 
 
 class Session:
-    """The steps of one page, which its template takes one after the other: what is shown is what is done.
+    """The steps of one page; its template takes them one after the other, so that what is shown is what is done.
 
-    folder: where the page's snippets lie, below those of the tutorials.
+    folder: of the page's snippets, below that of the tutorials.
     """
 
     def __init__(self, folder: str) -> None:
@@ -36,7 +36,7 @@ class Session:
         self.steps: list[Step] = []
 
     def add(self, file: str, region: str = "", caption: str = "") -> Code:
-        """A file that the reader writes, or a region of one, which is added to its end."""
+        """Adds a file that the reader writes, or a region of one, at its end."""
         text = self._read(file)
         text = regions(text)[region] if region else text
         grown = any(step.kind == "add" and step.name == file for step in self.steps)
@@ -44,19 +44,19 @@ class Session:
         return self._code(file, text, LANGUAGES.get(file.rpartition(".")[2], "text"), caption or (f"{file}, continued" if grown else file))
 
     def change(self, name: str, caption: str = "") -> Code:
-        """A change of the reader's files: `name.diff`."""
+        """Changes the reader's files by `name.diff`."""
         text = self._read(f"{name}.diff")
         self.steps.append(Step("change", name, text))
         return self._code(f"{name}.diff", text, "diff", caption)
 
     def run(self, name: str) -> Code:
-        """Commands and what they print: `name.console`."""
+        """Shows commands and their output: `name.console`."""
         text = self._read(f"{name}.console")
         self.steps.append(Step("run", name, text))
         return self._code(f"{name}.console", text, "console", "")
 
     def install(self, file: str) -> Code:
-        """Commands that install the project; the README has the same."""
+        """Shows commands that install the project; the README has the same."""
         text = self._read(file)
         self.steps.append(Step("install", file, text))
         return self._code(file, text, "sh", "")
@@ -69,6 +69,6 @@ class Session:
 
 
 def regions(text: str) -> Mapping[str, str]:
-    """The parts of a file that begin with a line `# region NAME`, without these lines."""
+    """Returns the parts of a file that begin with a line `# region NAME`, without these lines."""
     parts = re.split(r"^# region (\w+)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
