@@ -346,6 +346,7 @@ def test_a_cell_of_the_matrix_opens_its_cases(browser: Any) -> None:
     assert browser.find_element("id", "cases-title").text == "pool"
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("width", [390, 768, 1440])
 def test_no_width_scrolls_the_page_sideways(browser: Any, width: int) -> None:
     with wide(browser, width):

@@ -69,6 +69,7 @@ def test_a_correct_layer_fails_nowhere_and_noise_gets_no_wiring() -> None:
     assert _search(lambda case: _layer(case, "") + 1e-6 * noise.standard_normal(case.inputs["x_btd"].shape)).explain() == []
 
 
+@pytest.mark.second
 def test_a_wiring_of_one_layer_is_found_at_its_place() -> None:
     case = all_by_id()["transformer/semillero"].at("float64")
     true, calls = normalization.layer_norm, []

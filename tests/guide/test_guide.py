@@ -310,6 +310,7 @@ def test_the_models_snippets_agree_with_the_libraries(name: str) -> None:
     assert max(errors.values()) < 2e-6  # of float32 logits of size 1, after two layers
 
 
+@pytest.mark.second
 def test_a_models_table_holds_every_tensor_that_the_library_stores(guide: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     configs = {"bert": transformers.BertConfig(num_hidden_layers=1), "gpt2": transformers.GPT2Config(n_layer=1)}

@@ -77,6 +77,7 @@ def test_every_pattern_of_padding_gives_what_the_reference_gives(pattern: str) -
     equals(MIXED, source, target)
 
 
+@pytest.mark.second
 def test_operation_by_operation_padding_is_left_out_too() -> None:
     """And a target of rows beside a flat source; a function without a driver is called as it is."""
     source, target = cases.tokens("mixed", MIXED)

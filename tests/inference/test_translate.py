@@ -77,6 +77,7 @@ def test_nothing_in_nothing_out(run: Path) -> None:
     assert translate(run, "\n") == ("\n", "")
 
 
+@pytest.mark.second
 def test_a_file_of_many_lines_keeps_its_order(run: Path, learned: list[str], tmp_path: Path) -> None:
     lines = learned * 150  # more than are translated at a time
     (tmp_path / "lines.txt").write_text("\n".join(lines))
