@@ -13,6 +13,7 @@ from torch_models import CONFIG, SOURCE, TARGET, Doubled, close, model_of  # noq
 
 from impl_torch import weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
+from impl_torch.dropout import Dropout  # noqa: E402
 from impl_torch.programs.unpadding import unpadded  # noqa: E402
 
 SEARCH = {"start_id": 1, "end_id": 2, "max_new_tokens": 5}
@@ -71,6 +72,13 @@ def test_attention_finds_its_heads_in_what_its_projections_give() -> None:
     close(halves[0] + halves[1], expected)
 
 
+class AllDropped(Dropout):
+    """A dropout with a `forward` of its own."""
+
+    def forward(self, x: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.zeros_like(x)
+
+
 def test_a_hook_on_the_dropout_of_the_weights_is_given_them() -> None:
     model, given = model_of(), []
     expected = model(SOURCE, TARGET)
@@ -78,8 +86,9 @@ def test_a_hook_on_the_dropout_of_the_weights_is_given_them() -> None:
     model.encoder.layers[0].self_attention.weights_dropout.register_forward_hook(lambda _, args, output: given.append(args[0]))
     close(model(SOURCE, TARGET), expected)
     close(given[0], weights_of)
-    model.encoder.layers[0].self_attention.weights_dropout = torch.nn.Dropout(1.0)
-    assert not torch.allclose(model(SOURCE, TARGET), expected)
+    for all_dropped in (torch.nn.Dropout(1.0), AllDropped(0.0)):
+        model.encoder.layers[0].self_attention.weights_dropout = all_dropped
+        assert not torch.allclose(model(SOURCE, TARGET), expected)
 
 
 def found(model: Any) -> Any:
