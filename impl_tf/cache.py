@@ -181,7 +181,7 @@ def decode_in_steps(
     are not lengths of at least 1 that add up to t.
     """
     target = tf.convert_to_tensor(target)
-    model.target_embedding.check_ids(target)
+    model.token_embedding("target").check_ids(target)
     checks.check_splits(splits, target.shape)
     checks.check_length(target.shape[1], model.config.max_positions)
     if target_mask_bt is not None:

@@ -50,6 +50,8 @@ class Model(Protocol):
     encoder: Any
     decoder: Any
 
+    def token_embedding(self, side: str) -> Any: ...
+
     def embed(
         self,
         side: str,

@@ -43,7 +43,7 @@ def embed(
     segment_bt: by default 0. position_pd: the vectors of all positions, if they are known already.
     """
     config, length = model.config, keras.ops.shape(token)[1]
-    x_btd = getattr(model, f"{side}_embedding")(token)
+    x_btd = model.token_embedding(side)(token)
     if position_pd is None and config.positions == "learned":
         x_btd += getattr(model, f"{side}_position_embedding")(position_bt)
     else:

@@ -72,8 +72,6 @@ class Transformer(EncoderHeads, keras.Model):
             parts["embedding"] = Embedding(
                 vocabulary, width, config.scale_embedding, dtype=dtype, name=f"{side}_embedding"
             )
-        else:
-            parts["embedding"] = self.source_embedding
         if config.positions == "learned":
             sizes = config.sizes["p"], width, config.position_offset
             parts["position_embedding"] = PositionEmbedding(
@@ -210,8 +208,12 @@ class Transformer(EncoderHeads, keras.Model):
     def head(self, x_btd: tf.Tensor) -> tf.Tensor:
         """The logits of the decoder's result; tied, their kernel is the transposed table."""
         return self.logits(
-            x_btd, self.target_embedding.adapted() if self.config.tie_logits else None
+            x_btd, self.token_embedding("target").adapted() if self.config.tie_logits else None
         )
+
+    def token_embedding(self, side: str) -> Embedding:
+        """The token embedding of source or target, which may be one: `source_embedding`."""
+        return getattr(self, inputs.table(self.config, side))
 
     def states(
         self,
@@ -310,7 +312,7 @@ class Transformer(EncoderHeads, keras.Model):
         if given["source"] is not None and self.config.encoder_layers:
             self.source_embedding.check_ids(given["source"])
         if given["target"] is not None and self.config.decoder_layers:
-            self.target_embedding.check_ids(given["target"])
+            self.token_embedding("target").check_ids(given["target"])
         if given["segment_bs"] is not None and self.config.segments:
             self.source_segment_embedding.check_ids(given["segment_bs"])
 

@@ -22,13 +22,12 @@ OLDER = (
 
 def has_values(token: Tensor) -> bool:
     """Whether the host may look at the values: not in a trace, and not if the tensor is fake, on
-    the meta device or wrapped by `torch.func`.
+    the meta device, wrapped by `torch.func` or a `DTensor`, of which each process has a part.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None:
         return False
-    return not (
-        token.is_meta or is_fake(token) or torch._C._functorch.is_functorch_wrapped_tensor(token)
-    )
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(token)
+    return not (token.is_meta or is_fake(token) or wrapped or hasattr(token, "device_mesh"))
 
 
 def bounds(x: Tensor) -> list[Any]:

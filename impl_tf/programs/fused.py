@@ -115,7 +115,7 @@ def refresh(copy: Transformer, model: Transformer) -> None:
                     _refresh(own, [getattr(getattr(given, part), each) for each in names])
     if isinstance(copy.logits, Int8Projection):
         if model.config.tie_logits:
-            kernel = tf.transpose(model.target_embedding.adapted())
+            kernel = tf.transpose(model.token_embedding("target").adapted())
         else:
             kernel = model.logits.adapted()
         copy.logits.copy([kernel], [model.logits.bias])

@@ -147,7 +147,7 @@ def _() -> None:
             raise AssertionError(f"{type(module).__name__} was traced")
 
 
-@ACTIONS.refused(TOPIC, "`torch.fx.symbolic_trace(model)`", "symbolically traced variables cannot be used as inputs to control flow")
+@ACTIONS.refused(TOPIC, "`torch.fx.symbolic_trace(model)`", "not supported in symbolic tracing")
 def _() -> None:
     torch.fx.symbolic_trace(model_of())
 
