@@ -48,10 +48,6 @@ def _mean_of_real(memory_bsd: Array, real_bs1: Array) -> Array:
     return arithmetic.divide(arithmetic.sum(memory_bsd * real_bs1.astype(memory_bsd.dtype), 1), count)
 
 
-def _of_decoder(query_btd: Array, **others: Any) -> dict[str, Any]:
-    return {"memory_bsd": query_btd, "mask_bhts": None}
-
-
 def _of_decoder_causal(query_btd: Array, **others: Any) -> dict[str, Any]:
     return {"memory_bsd": query_btd, "mask_bhts": None, "causal": True}
 
@@ -107,7 +103,7 @@ def _its_input(original: Callable, parameters: Any, config: Any, x_bsd: Array, *
 
 
 ALTERED: Altered = {
-    "ATT21": _crossing(_of_decoder),
+    "ATT21": _crossing(lambda query_btd, **others: {"memory_bsd": query_btd, "mask_bhts": None}),
     "CAU7": _crossing(_causal_top_left),
     "STR9": {"stacks.encoder": _source_embedding},
     "STR10": {"transformer.transformer": _same_depth},

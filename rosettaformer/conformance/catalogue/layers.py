@@ -27,10 +27,6 @@ def _norm_before_residual(
     return x_btd + normalization.layer_norm(parameters[f"{name}_norm"], y_btd, config.epsilon)
 
 
-def _cross_mask_dropped(name: str, **others: Any) -> dict[str, Any]:
-    return {"mask_bhts": None} if name == "cross_attention" else {}
-
-
 def _target_mask_for_cross(memory_bsd: Any, self_mask_bhts: Any, **others: Any) -> dict[str, Any]:
     given = memory_bsd is not None and self_mask_bhts is not None
     fits = given and self_mask_bhts.shape[-1] == memory_bsd.shape[1]
@@ -70,7 +66,7 @@ _RESIDUAL = ("layers.residual_in", "layers.residual_out", "layers.residual_in_vj
 ALTERED: Altered = {
     "NRM8": dict.fromkeys(_RESIDUAL, on_arguments(config=_other_placement)),
     "NRM9": {"layers.residual_out": _norm_before_residual},
-    "ATT16": {"layers._attend": on_call(_cross_mask_dropped)},
+    "ATT16": {"layers._attend": on_call(lambda name, **others: {"mask_bhts": None} if name == "cross_attention" else {})},
     "ATT17": {"layers.decoder_layer": on_call(_target_mask_for_cross)},
     "ATT30": {"layers.decoder_layer": on_call(_source_mask_for_target)},
     "CAU10": {"layers.encoder_layer": on_call(_causal)},

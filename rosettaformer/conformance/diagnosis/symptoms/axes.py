@@ -148,14 +148,6 @@ def _order(answered: Answered, target: np.ndarray, axis: int) -> list[int] | Non
     return [int(index) for index in same.argmax(1)]
 
 
-def _halves(value: np.ndarray) -> np.ndarray:
-    return np.roll(value, value.shape[-1] // 2, -1)
-
-
-def _evens_first(value: np.ndarray) -> np.ndarray:
-    return np.concatenate([value[..., 0::2], value[..., 1::2]], -1)
-
-
 def _interleaved(value: np.ndarray) -> np.ndarray:
     half = (value.shape[-1] + 1) // 2
     result = np.empty_like(value)
@@ -170,8 +162,8 @@ def _pairs(value: np.ndarray) -> np.ndarray:
 
 
 FEATURES: dict[str, Function] = {
-    "the two halves of its {} exchanged": _halves,
-    "the even ones of its {} before the odd ones": _evens_first,
+    "the two halves of its {} exchanged": lambda value: np.roll(value, value.shape[-1] // 2, -1),
+    "the even ones of its {} before the odd ones": lambda value: np.concatenate([value[..., 0::2], value[..., 1::2]], -1),
     "the two halves of its {} interleaved": _interleaved,
     "every two neighbours of its {} exchanged": _pairs,
 }
