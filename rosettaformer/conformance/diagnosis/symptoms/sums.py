@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from .answered import Answered
-from .change import Alter, Change, factor_words, number, own
+from .change import Alter, Change, factor_words, named, number, own
 from .meaning import of_sum
-from .numbers import named
 from .steps import Step
 from .values import Value
 
