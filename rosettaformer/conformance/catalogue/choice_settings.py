@@ -8,7 +8,7 @@ import numpy as np
 from reference_numpy import softmax
 
 from .alteration import Alteration, setting
-from .combinators import on_arguments, on_call, on_result
+from .combinators import bound, on_arguments, on_call, on_result
 
 __all__ = ["choices"]
 
@@ -25,22 +25,15 @@ def choices() -> Iterator[Alteration]:
 def _penalised(change: Callable[[Array, Array, float], Array]) -> Callable:
     """Penalises by a function of the scores, of each token's count in the target, and of the penalty."""
 
-    def altered(
-        original: Callable,
-        scores_bv: Array,
-        token_bn: Array,
-        repetition_penalty: float = 1.0,
-        no_repeat_ngram: int = 0,
-        mask_bn: Any = None,
-    ) -> Array:
+    def penalised(scores_bv: Array, token_bn: Array, repetition_penalty: float, mask_bn: Any, **others: Any) -> dict[str, Any]:
         real_bn = np.ones(token_bn.shape, bool) if mask_bn is None else mask_bn
         ids = np.arange(scores_bv.shape[1])
         count_bv = ((token_bn[..., None] == ids) & real_bn[..., None]).sum(axis=1)
         if repetition_penalty != 1:
             scores_bv = np.where(count_bv > 0, change(scores_bv, count_bv, repetition_penalty), scores_bv).astype(scores_bv.dtype)
-        return original(scores_bv, token_bn, 1.0, no_repeat_ngram, mask_bn)
+        return {"scores_bv": scores_bv, "repetition_penalty": 1.0}
 
-    return altered
+    return on_call(penalised)
 
 
 def _by_sign(x: Array, penalty: Any) -> Array:
@@ -90,16 +83,10 @@ def _penalties() -> Iterator[Alteration]:
 def _penalised_of(part: Callable[[Array], Array]) -> Callable:
     """Penalises only this part of the target; runs are counted in all of it."""
 
-    def altered(
-        original: Callable,
-        scores_bv: Array,
-        token_bn: Array,
-        repetition_penalty: float = 1.0,
-        no_repeat_ngram: int = 0,
-        mask_bn: Any = None,
-    ) -> Array:
-        result_bv = original(scores_bv, part(token_bn), repetition_penalty, 0, None if mask_bn is None else part(mask_bn))
-        return original(result_bv, token_bn, 1.0, no_repeat_ngram, mask_bn)
+    def altered(original: Callable, *args: Any, **options: Any) -> Array:
+        given = bound(original, *args, **options)
+        penalised_bv = _fewer(part)(original, **given | {"no_repeat_ngram": 0})
+        return original(**given | {"scores_bv": penalised_bv, "repetition_penalty": 1.0})
 
     return altered
 

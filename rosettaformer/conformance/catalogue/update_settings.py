@@ -20,34 +20,15 @@ Part = Callable[[Any], np.ndarray]
 divide, root = arithmetic.divide, np.sqrt
 
 
-def _first(s: Any) -> np.ndarray:
-    return s.b1 * s.m + (1 - s.b1) * s.g
-
-
-def _second(s: Any) -> np.ndarray:
-    return s.b2 * s.v + (1 - s.b2) * (s.g * s.g)
-
-
-def _first_hat(s: Any) -> np.ndarray:
-    return divide(s.first, s.number(1 - s.b1**s.n))
-
-
-def _second_hat(s: Any) -> np.ndarray:
-    return divide(s.second, s.number(1 - s.b2**s.n))
-
-
-def _direction(s: Any) -> np.ndarray:
-    return divide(s.first_hat, root(s.second_hat) + s.epsilon)
-
-
-def _moved(s: Any) -> np.ndarray:
-    return s.p - s.rate * (s.direction + s.decay * s.p)
-
-
 def stepped(
-    first: Part = _first, second: Part = _second, first_hat: Part = _first_hat, second_hat: Part = _second_hat,
-    direction: Part = _direction, moved: Part = _moved, kept: Callable[[Any], tuple[Any, Any]] = lambda s: (s.first, s.second),
-) -> Callable:  # fmt: skip
+    first: Part = lambda s: s.b1 * s.m + (1 - s.b1) * s.g,
+    second: Part = lambda s: s.b2 * s.v + (1 - s.b2) * (s.g * s.g),
+    first_hat: Part = lambda s: divide(s.first, s.number(1 - s.b1**s.n)),
+    second_hat: Part = lambda s: divide(s.second, s.number(1 - s.b2**s.n)),
+    direction: Part = lambda s: divide(s.first_hat, root(s.second_hat) + s.epsilon),
+    moved: Part = lambda s: s.p - s.rate * (s.direction + s.decay * s.p),
+    kept: Callable[[Any], tuple[Any, Any]] = lambda s: (s.first, s.second),
+) -> Callable:
     """`adam` with other parts, each a function of what is known by then of one tensor.
 
     p, g, m, v: the parameters, gradients and moments before; n, rate, b1, b2, epsilon; decay, 0 where the tensor does not decay; then
