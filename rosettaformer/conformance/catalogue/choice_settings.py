@@ -10,7 +10,7 @@ from reference_numpy import softmax
 from .alteration import Alteration, setting
 from .combinators import bound, on_arguments, on_call, on_result
 
-__all__ = ["choices"]
+__all__ = ["choices", "cut"]
 
 Array = np.ndarray
 
@@ -95,7 +95,7 @@ def _one_ending(index: int) -> Callable:
     return on_result(lambda ids: ids[index:][:1])
 
 
-def _cut(kept: Callable[..., Array]) -> Callable:
+def cut(kept: Callable[..., Array]) -> Callable:
     """Keeps other logits, a function of top-p and of the sorted logits that temperature and top-k leave."""
 
     def altered(original: Callable, logits_bv: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Array:
@@ -156,12 +156,12 @@ def _truncations() -> Iterator[Alteration]:
         "top_p first": ("top_p comes before top_k", _top_p_first),
         "ties": ("all that equal the last of the top_k are kept", _with_ties),
         "higher first": ("of equal logits the higher id is the likelier", _higher_first),
-        "one more": ("the token after the one that crosses top_p is kept, too", _cut(_and_one_more)),
-        "all that cross": ("the likeliest token is not kept in any case", _cut(
+        "one more": ("the token after the one that crosses top_p is kept, too", cut(_and_one_more)),
+        "all that cross": ("the likeliest token is not kept in any case", cut(
             lambda x_bv, top_p: np.cumsum(softmax.softmax(x_bv), axis=1) < top_p)),
-        "min_p": ("a token is kept whose probability is at least top_p of the largest, as min-p", _cut(
+        "min_p": ("a token is kept whose probability is at least top_p of the largest, as min-p", cut(
             lambda x_bv, top_p: np.exp(x_bv - x_bv[:, :1]) >= top_p)),
-        "each above p": ("a token is kept whose own probability is less than top_p", _cut(
+        "each above p": ("a token is kept whose own probability is less than top_p", cut(
             lambda x_bv, top_p: (softmax.softmax(x_bv) < top_p) | (np.arange(x_bv.shape[1]) == 0))),
         "zero": ("what is cut becomes 0, not -inf", finite(0)),
         "-1e4": ("what is cut becomes -1e4, not -inf", finite(-1e4)),

@@ -10,7 +10,7 @@ from reference_numpy import arithmetic
 
 from .alteration import Altered, Replaces, Variants
 
-__all__ = ["ALTERED", "ENCODING", "VARIANTS"]
+__all__ = ["ALTERED", "ENCODING", "VARIANTS", "of_base"]
 
 ENCODING = "positional_encoding.positional_encoding"
 Exponent = Callable[[np.ndarray, int], np.ndarray]  # of base 10000, a formula of the pairs 0 .. n-1 and of d
@@ -27,8 +27,9 @@ def _frequencies(formula: Callable[[np.ndarray, int], np.ndarray], cosines_first
     return {ENCODING: altered}
 
 
-def _of_base(base: float) -> Callable[[np.ndarray, int], np.ndarray]:
-    return lambda column, width: arithmetic.power(base, -2.0 * (column // 2) / width)
+def of_base(base: float, cosines_first: bool = False) -> Replaces:
+    """The paper's columns, of another base than 10000."""
+    return _frequencies(lambda column, width: arithmetic.power(base, -2.0 * (column // 2) / width), cosines_first)
 
 
 def _halves(exponent: Exponent, cosines_first: bool = False) -> Replaces:
@@ -78,10 +79,10 @@ ALTERED: Altered = {
     "PE3": _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * ((column + 1) // 2) / width)),
     "PE4": _halves(_timescales()),
     "PE6": _frequencies(lambda column, width: arithmetic.exp((column // 2) * (-math.log(10000.0) / width // 2))),
-    "PE7": _frequencies(_of_base(1000.0)),
+    "PE7": of_base(1000.0),
     "PE8": {ENCODING: _even_only},
     "PE12": {},
-    "PE20": _frequencies(_of_base(10000.0), cosines_first=True),
+    "PE20": of_base(10000.0, cosines_first=True),
     "PE21": {ENCODING: _half_precision_angles},
 }
 VARIANTS: Variants = {
@@ -104,5 +105,5 @@ VARIANTS: Variants = {
         "sines and cosines in two halves, with n-1 timescales, n = d/2 rounded down": _halves(_timescales(lambda width: width // 2)),
         "sines and cosines in two halves, with n-1 timescales, n = d/2 unrounded": _halves(_timescales(lambda width: width / 2)),
     },
-    "PE7": {f"base {base:.0f} instead of 10000": _frequencies(_of_base(base)) for base in (100.0, 1e5, 5e5, 1e6)},
+    "PE7": {f"base {base:.0f} instead of 10000": of_base(base) for base in (100.0, 1e5, 5e5, 1e6)},
 }
