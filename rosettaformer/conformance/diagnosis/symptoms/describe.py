@@ -14,13 +14,12 @@ from ..conditions import condition
 from .answered import Answered, Run
 from .axes import orders
 from .change import Change
-from .equals import equalities
 from .other_inputs import other_inputs
 from .partial import missing, partial, restricted
 from .properties import normalised, spanned
 from .rounding import rounded
 from .steps import Step
-from .sums import differences, factors, replaced
+from .sums import differences, equalities, factors, replaced
 from .symptom import Predicted, Prediction, Symptom
 
 __all__ = ["describe", "only_at"]
