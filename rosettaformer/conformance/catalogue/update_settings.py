@@ -178,8 +178,9 @@ def _clippings() -> Iterator[Alteration]:
     def by_value(original: Callable, gradients: Tree, limit: float) -> dict[str, Any]:
         return nest({name: np.clip(g, -limit, limit) for name, g in flatten(gradients).items()})
 
-    def at_most(limit: float, size: float) -> float:
-        return min(1.0, limit / size) if size else 1.0
+    def by(size: Callable[[dict[str, np.ndarray]], float]) -> Callable:
+        """Clips by another size of all gradients."""
+        return scaled(lambda flat, limit: min(1.0, limit / size(flat)) if size(flat) else 1.0)
 
     def each_tensor(original: Callable, gradients: Tree, limit: float) -> dict[str, Any]:
         return nest({name: original({"own": g}, limit)["own"] for name, g in flatten(gradients).items()})
@@ -191,15 +192,13 @@ def _clippings() -> Iterator[Alteration]:
         "by value": ("every element is clipped to the limit", by_value),
         "always": ("gradients are scaled to the limit, smaller ones, too",
                    scaled(lambda flat, limit: limit / math.sqrt(squares(flat)) if squares(flat) else 1.0)),
-        "norm not rooted": ("the norm is the sum of squares, without its root", scaled(lambda flat, limit: at_most(limit, squares(flat)))),
-        "largest": ("the norm is the largest magnitude",
-                    scaled(lambda flat, limit: at_most(limit, max(float(np.abs(g).max(initial=0)) for g in flat.values())))),
-        "magnitudes": ("the norm is the sum of magnitudes",
-                       scaled(lambda flat, limit: at_most(limit, sum(float(np.abs(g).sum()) for g in flat.values())))),
+        "norm not rooted": ("the norm is the sum of squares, without its root", by(squares)),
+        "largest": ("the norm is the largest magnitude", by(lambda flat: max(float(np.abs(g).max(initial=0)) for g in flat.values()))),
+        "magnitudes": ("the norm is the sum of magnitudes", by(lambda flat: sum(float(np.abs(g).sum()) for g in flat.values()))),
         "root mean square": ("the norm is the root of the mean of squares, not of their sum",
-                             scaled(lambda flat, limit: at_most(limit, math.sqrt(squares(flat) / sum(g.size for g in flat.values()))))),
+                             by(lambda flat: math.sqrt(squares(flat) / sum(g.size for g in flat.values())))),
         "sum of norms": ("the norms of the tensors are added up",
-                         scaled(lambda flat, limit: at_most(limit, sum(math.sqrt(float(np.sum(g * g))) for g in flat.values())))),
+                         by(lambda flat: sum(math.sqrt(float(np.sum(g * g))) for g in flat.values()))),
         "not scaled": ("gradients are not clipped", scaled(lambda flat, limit: 1.0)),
     }  # fmt: skip
     for name, (title, altered) in rows.items():

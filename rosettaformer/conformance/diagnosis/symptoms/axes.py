@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -46,11 +47,12 @@ def orders(answered: Answered, step: Step, target: np.ndarray | None) -> Iterato
         return
     for axis in (axis for axis in range(given.ndim) if given.shape[axis] > 1):
         name = words(axes, axis, given.ndim)
-        yield _moved(f"{{}} with its {name} in reverse order", _flip(axis), 84)
-        yield from (_moved(f"{{}} rolled by {n} along its {name}", _roll(axis, n), 83) for n in (1, -1))
+        yield _moved(f"{{}} with its {name} in reverse order", partial(np.flip, axis=axis), 84)
+        for n in (1, -1):
+            yield _moved(f"{{}} rolled by {n} along its {name}", partial(np.roll, shift=n, axis=axis), 83)
         yield from (_moved(f"{{}} shifted by {n} along its {name}, the last one repeated", _shift(axis, n), 83) for n in (1, -1))
         yield _moved(f"{{}} with index 0 of its {name} everywhere", _spread(axis), 83)
-        yield _moved(f"{{}} sorted along its {name}", _sort(axis), 78)
+        yield _moved(f"{{}} sorted along its {name}", partial(np.sort, axis=axis), 78)
         if target is not None and (order := _order(answered, target, axis)):
             yield _moved(f"{{}} with its {name} in the order {order}", _take(axis, order), 80)
     name = words(axes, given.ndim - 1, given.ndim)
@@ -61,17 +63,11 @@ def _reduced(given: np.ndarray, axes: str) -> Iterator[Change]:
     """Removes an axis: takes its first or last index, its mean, its sum."""
     for axis in range(given.ndim):
         name = words(axes, axis, given.ndim)
-        for text, function in (("first of the {} alone", _pick(axis, 0)), ("last of the {} alone", _pick(axis, -1)),
-                               ("mean over the {}", _reduce(axis, np.mean)), ("sum over the {}", _reduce(axis, np.sum))):  # fmt: skip
-            yield _moved(f"the {text.format(name)} of {{}}", function, 86)
-
-
-def _pick(axis: int, index: int) -> Function:
-    return lambda value: np.take(value, index, axis)
-
-
-def _reduce(axis: int, function: Callable[..., np.ndarray]) -> Function:
-    return lambda value: function(value, axis)
+        first, last = (partial(np.take, indices=index, axis=axis) for index in (0, -1))
+        yield _moved(f"the first of the {name} alone of {{}}", first, 86)
+        yield _moved(f"the last of the {name} alone of {{}}", last, 86)
+        yield _moved(f"the mean over the {name} of {{}}", partial(np.mean, axis=axis), 86)
+        yield _moved(f"the sum over the {name} of {{}}", partial(np.sum, axis=axis), 86)
 
 
 def _moved(text: str, function: Function, rank: int) -> Change:
@@ -111,14 +107,6 @@ def _reshape(order: tuple[int, ...], shape: tuple[int, ...] | None) -> Function:
     return function
 
 
-def _flip(axis: int) -> Function:
-    return lambda value: np.flip(value, axis)
-
-
-def _roll(axis: int, count: int) -> Function:
-    return lambda value: np.roll(value, count, axis)
-
-
 def _shift(axis: int, count: int) -> Function:
     """Shifts along an axis; the index at the end repeats."""
     return lambda value: np.take(value, np.clip(np.arange(value.shape[axis]) - count, 0, value.shape[axis] - 1), axis)
@@ -126,10 +114,6 @@ def _shift(axis: int, count: int) -> Function:
 
 def _spread(axis: int) -> Function:
     return lambda value: np.repeat(np.take(value, [0], axis), value.shape[axis], axis)
-
-
-def _sort(axis: int) -> Function:
-    return lambda value: np.sort(value, axis)
 
 
 def _take(axis: int, order: list[int]) -> Function:
