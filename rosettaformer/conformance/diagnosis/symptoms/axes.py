@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,7 @@ def _reduced(given: np.ndarray, axes: str) -> Iterator[Change]:
         yield _moved(f"the sum over the {name} of {{}}", partial(np.sum, axis=axis), 86)
 
 
-def _moved(text: str, function: Function, rank: int) -> Change:
+def _moved(text: str, function: Callable[..., Any], rank: int) -> Change:
     return Change("axes", text, rank, own(function))
 
 
