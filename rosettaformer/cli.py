@@ -3,8 +3,11 @@
 import contextlib
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import click
@@ -12,9 +15,29 @@ import click
 from . import compile_cache
 from .commands.options import Group
 from .processes.text import printable
-from .termination import terminable
 
 __all__ = ["main"]
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Turns SIGTERM and SIGHUP into an exception within the block, so that everything this process has started is ended too."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # elsewhere Python allows no handlers
+        yield
+        return
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    try:
+        for number in numbers:
+            signal.signal(number, leave)
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
 
 COMMANDS = {
     "doctor": "What is installed: ports, versions, devices, matmul precision.",

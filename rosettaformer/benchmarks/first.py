@@ -49,7 +49,7 @@ def run(task: Task, settings: Settings) -> Iterator[First]:
     """Returns the first answers of every row of the task that compiles."""
     for framework in settings.frameworks:
         for module in modules(framework, task):
-            with process(framework, module, settings, {}) as peer:
+            with contextlib.closing(PeerProcess(framework, module, settings)) as peer:
                 rows, failed = _rows(peer, task, settings)
             if failed:
                 yield First(task.name, framework, failed.name, message=failed.message)
@@ -65,7 +65,7 @@ def _measured(found: First, module: str, index: int, task: Task, settings: Setti
         environment = compile_cache.variables(Path(folder)) | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"}
         for _ in ("cold", "warm"):
             began = time.monotonic()
-            with process(found.framework, module, settings, environment) as peer:
+            with contextlib.closing(PeerProcess(found.framework, module, settings, environment)) as peer:
                 _rows(peer, task, settings)
                 kind, answer = peer.ask("first", index)
             if kind != "answer":
@@ -80,15 +80,6 @@ def _rows(peer: PeerProcess, task: Task, settings: Settings) -> tuple[Sequence[M
         return [], peer.failed
     kind, answer = peer.ask("rows", dataclasses.asdict(task), settings.device)
     return (answer, None) if kind == "answer" else ([], failure(Result(peer.framework), kind, answer))
-
-
-@contextlib.contextmanager
-def process(framework: str, module: str, settings: Settings, environment: Mapping[str, str]) -> Iterator[PeerProcess]:
-    peer = PeerProcess(framework, module, settings, environment)
-    try:
-        yield peer
-    finally:
-        peer.close()
 
 
 def render(console: Console, tables: Iterable[tuple[Task, Sequence[First]]]) -> None:

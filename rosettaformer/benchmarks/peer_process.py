@@ -80,12 +80,9 @@ def failure(result: Result, kind: str, answer: Any) -> Result:
 
 @contextlib.contextmanager
 def started(settings: Settings, which: Sequence[tuple[str, str]]) -> Iterator[list[PeerProcess]]:
-    processes: list[PeerProcess] = []
-    try:
+    with contextlib.ExitStack() as stack:
+        processes = []
         for framework, module in which:
             settings.progress(f"starting {module}")
-            processes.append(PeerProcess(framework, module, settings))
+            processes.append(stack.enter_context(contextlib.closing(PeerProcess(framework, module, settings))))
         yield processes
-    finally:
-        for process in processes:
-            process.close()

@@ -11,7 +11,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, layout, parameters
 
-__all__ = ["Native", "Part", "Row", "Table", "merged", "natives", "split", "within"]
+__all__ = ["NORM", "Native", "Part", "Row", "Table", "dense", "merged", "natives", "split", "within"]
 
 
 class Part(NamedTuple):
@@ -45,6 +45,14 @@ class Native(NamedTuple):
         first = list(shapes[0])
         first[self.axis] = sum(shape[self.axis] for shape in shapes)
         return tuple(first)
+
+
+NORM: Table = (Row("weight", (Part("scale", "d"),)), Row("bias", (Part("offset", "d"),)))
+
+
+def dense(native: str, canonical: str, kernel: str, bias: str) -> Table:
+    """Returns the rows of a linear layer, whose kernel and bias have these axes."""
+    return Row(f"{native}.weight", (Part(f"{canonical}.kernel", kernel),)), Row(f"{native}.bias", (Part(f"{canonical}.bias", bias),))
 
 
 def within(native: str, canonical: str, rows: Table) -> Table:

@@ -14,34 +14,29 @@ __all__ = ["OUTER", "TABLE", "from_native", "native_shapes", "ties", "to_native"
 _ATTENTION: Table = (
     Row("in_proj_weight", (Part("query.kernel", "(h k) d"), Part("key.kernel", "(g k) d"), Part("value.kernel", "(g e) d"))),
     Row("in_proj_bias", (Part("query.bias", "(h k)"), Part("key.bias", "(g k)"), Part("value.bias", "(g e)"))),
-    Row("out_proj.weight", (Part("output.kernel", "d (h e)"),)),
-    Row("out_proj.bias", (Part("output.bias", "d"),)),
+    *tables.dense("out_proj", "output", "d (h e)", "d"),
 )
 _FEED_FORWARD: Table = (
-    Row("linear1.weight", (Part("feed_forward.hidden.kernel", "f d"),)),
-    Row("linear1.bias", (Part("feed_forward.hidden.bias", "f"),)),
-    Row("linear2.weight", (Part("feed_forward.output.kernel", "d f"),)),
-    Row("linear2.bias", (Part("feed_forward.output.bias", "d"),)),
+    *tables.dense("linear1", "feed_forward.hidden", "f d", "f"),
+    *tables.dense("linear2", "feed_forward.output", "d f", "d"),
 )
-_NORM: Table = (Row("weight", (Part("scale", "d"),)), Row("bias", (Part("offset", "d"),)))
 
 TABLE: Table = (
     Row("source_embedding.weight", (Part("source_embedding.table", "v d"),)),
     Row("target_embedding.weight", (Part("target_embedding.table", "v d"),)),
-    Row("logits.weight", (Part("logits.kernel", "v d"),)),
-    Row("logits.bias", (Part("logits.bias", "v"),)),
+    *tables.dense("logits", "logits", "v d", "v"),
     *tables.within("encoder.layers.*.self_attn", "encoder.layers.*.self_attention", _ATTENTION),
     *tables.within("encoder.layers.*", "encoder.layers.*", _FEED_FORWARD),
-    *tables.within("encoder.layers.*.norm1", "encoder.layers.*.self_attention_norm", _NORM),
-    *tables.within("encoder.layers.*.norm2", "encoder.layers.*.feed_forward_norm", _NORM),
-    *tables.within("encoder.norm", "encoder.final_norm", _NORM),
+    *tables.within("encoder.layers.*.norm1", "encoder.layers.*.self_attention_norm", tables.NORM),
+    *tables.within("encoder.layers.*.norm2", "encoder.layers.*.feed_forward_norm", tables.NORM),
+    *tables.within("encoder.norm", "encoder.final_norm", tables.NORM),
     *tables.within("decoder.layers.*.self_attn", "decoder.layers.*.self_attention", _ATTENTION),
     *tables.within("decoder.layers.*.multihead_attn", "decoder.layers.*.cross_attention", _ATTENTION),
     *tables.within("decoder.layers.*", "decoder.layers.*", _FEED_FORWARD),
-    *tables.within("decoder.layers.*.norm1", "decoder.layers.*.self_attention_norm", _NORM),
-    *tables.within("decoder.layers.*.norm2", "decoder.layers.*.cross_attention_norm", _NORM),
-    *tables.within("decoder.layers.*.norm3", "decoder.layers.*.feed_forward_norm", _NORM),
-    *tables.within("decoder.norm", "decoder.final_norm", _NORM),
+    *tables.within("decoder.layers.*.norm1", "decoder.layers.*.self_attention_norm", tables.NORM),
+    *tables.within("decoder.layers.*.norm2", "decoder.layers.*.cross_attention_norm", tables.NORM),
+    *tables.within("decoder.layers.*.norm3", "decoder.layers.*.feed_forward_norm", tables.NORM),
+    *tables.within("decoder.norm", "decoder.final_norm", tables.NORM),
 )
 
 # native names around the nn.Transformer, to which the user's own are renamed

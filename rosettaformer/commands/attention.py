@@ -10,8 +10,7 @@ import click
 from ..atomic import replacing
 from ..atomic import require as writable
 from ..extras import install
-from .models import folder_argument, model_options, open_both
-from .options import Grouped, Missing, section
+from .options import Grouped, Missing, folder_argument, model_options, open_both, section
 from .ports import importable
 
 __all__ = ["attention"]

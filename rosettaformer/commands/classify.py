@@ -8,8 +8,7 @@ import click
 
 from ..reading import read_texts
 from .lines import Lines, Row
-from .models import folder_argument, model_options, open_both
-from .options import BATCH_SIZE, Grouped, section
+from .options import BATCH_SIZE, Grouped, folder_argument, model_options, open_both, section
 
 __all__ = ["classify"]
 

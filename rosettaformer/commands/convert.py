@@ -1,11 +1,12 @@
 """`rosettaformer convert`: a checkpoint in another format, or in another dtype."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.table import Table
 
 from reference_numpy import parameters
 
@@ -13,10 +14,10 @@ from .. import checkpoints
 from ..atomic import require
 from ..checkpoints import CheckpointError, hugging_face, report
 from ..checkpoints.pickled import SUFFIXES
+from ..checkpoints.report import Line, counts
 from ..checkpoints.strict import DTYPES, numpy_dtype
 from ..reading import parse_settings
-from .load_report import print_report
-from .options import Choice, ignore_option, leave_out_option
+from .options import Choice, ignore_option, leave_out_option, wide_console
 from .progress import Writing
 
 __all__ = ["convert"]
@@ -113,3 +114,20 @@ def _check_destination(destination: Path, force: bool) -> None:
         raise ValueError(f"{destination} exists; replace it with --force")
     if not destination.is_dir():
         require(destination)
+
+
+WIDTH = 180  # width of the tables outside a terminal
+
+
+def print_report(lines: Sequence[Line], problems: Sequence[str], as_json: bool) -> None:
+    """Prints every line, and the number of tensors in each state."""
+    totals = counts(lines)
+    if as_json:
+        click.echo(json.dumps({"tensors": [line._asdict() for line in lines], "counts": totals, "problems": list(problems)}))
+        return
+    table = Table("state", "tensor", "shape", "dtype", "parameter", box=None)
+    for line in lines:
+        table.add_row(line.state, line.name, " ".join(map(str, line.shape)), line.dtype, ", ".join(line.canonical))
+    console = wide_console(WIDTH, markup=False, highlight=False)
+    console.print(table)
+    console.print(", ".join(f"{count} {state}" for state, count in totals.items()))

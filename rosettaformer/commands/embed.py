@@ -10,8 +10,7 @@ import numpy as np
 
 from ..reading import read_texts
 from .lines import Lines
-from .models import folder_argument, model_options, open_both
-from .options import BATCH_SIZE, Choice, Grouped, section
+from .options import BATCH_SIZE, Choice, Grouped, folder_argument, model_options, open_both, section
 
 __all__ = ["embed"]
 

@@ -10,8 +10,7 @@ import click
 
 from ..reading import read_texts
 from .lines import Lines
-from .models import MODEL_OPTIONS, folder_argument, model_options, open_both
-from .options import BATCH_SIZE, Choice, Grouped, section
+from .options import BATCH_SIZE, MODEL_OPTIONS, Choice, Grouped, folder_argument, model_options, open_both, section
 
 __all__ = ["generate"]
 

@@ -84,8 +84,8 @@ def _attention(choice: str | None, as_json: bool) -> Path | str | None:
 
 def _open(folder: Path, backend: str | None, device: str, dtype: str, checkpoint: str, beam: int, alpha: float) -> _Session:
     from ..training.answers import Decoding
+    from ..training.backends import Int8Searches
     from ..training.manifest import Manifest, read_tokens
-    from ..training.quantised import Int8Searches
     from ..training.translator import load_model
 
     manifest = Manifest.read(folder)

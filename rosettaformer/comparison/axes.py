@@ -38,7 +38,7 @@ def permutation(from_axes: Sequence[str], to_axes: Sequence[str]) -> list[int]:
 
 def to_common(array: np.ndarray, tag: Tag | None, ranks: Sequence[str]) -> np.ndarray:
     """Returns the array with its axes in the common order. ranks: the declared axes in that order."""
-    if not _says(array, tag):
+    if tag is None or array.shape != tuple(math.prod(size for _, size in group) for group in tag):
         return array
     return _regrouped(array, tag, _sorted(tag, ranks))  # type: ignore[arg-type]
 
@@ -51,10 +51,6 @@ def from_common(array: np.ndarray, tag: Tag | None, ranks: Sequence[str]) -> np.
     if array.shape != tuple(math.prod(size for _, size in group) for group in target):
         return array
     return _regrouped(array, target, tag)
-
-
-def _says(array: np.ndarray, tag: Tag | None) -> bool:
-    return tag is not None and array.shape == tuple(math.prod(size for _, size in group) for group in tag)
 
 
 def _sorted(tag: Tag, ranks: Sequence[str]) -> list[list[tuple[str, int]]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..modules.words import IN_PROJECTION
 
-__all__ = ["CONVENTIONS", "KINDS", "SPATIAL", "kind_of", "roles", "settings"]
+__all__ = ["KINDS", "SPATIAL", "kind_of", "roles", "settings"]
 
 # class -> kind; a class derived from one is of its kind
 KINDS = {
@@ -36,7 +36,6 @@ KINDS = {
     },
 }  # fmt: skip
 SPATIAL = ("convolution", "transposed_convolution", "depthwise_convolution", "max_pool", "average_pool")
-CONVENTIONS = {"torch": "first", "keras": "last", "flax": "last"}  # where the channels stand
 SPACE = "zyx"
 
 _NORM = {

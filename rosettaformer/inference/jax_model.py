@@ -16,16 +16,14 @@ from reference_numpy import TransformerConfig
 from ..backends import transformer
 from .models import METHODS, Model
 
-__all__ = ["make"]
+__all__ = ["BackendModel"]
 
 
-def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> "JaxModel":
-    """The model of canonical parameters. int8: of the projections of a decoder. Raises ValueError on a device that JAX does not have."""
-    return JaxModel(config, parameters, device, int8)
+class BackendModel(Model):
+    """`models.Model`, in JAX. A float64 model is one of jax_enable_x64, whatever the caller's setting.
 
-
-class JaxModel(Model):
-    """`models.Model`, in JAX. A float64 model is one of jax_enable_x64, whatever the caller's setting."""
+    int8: of the projections of a decoder. Raises ValueError on a device that JAX does not have.
+    """
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config = config

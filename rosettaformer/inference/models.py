@@ -73,4 +73,4 @@ def open_model(checkpoint: Checkpoint, backend: str = "numpy", dtype: str = "flo
     imported(backend, BACKENDS[backend])
     module = imported(backend, f"{__package__}.{backend}_model")
     options = {"int8": True} if dtype == "int8" else {}
-    return module.make(checkpoint.config, parameters, device, **options)
+    return module.BackendModel(checkpoint.config, parameters, device, **options)

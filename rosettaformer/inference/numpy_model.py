@@ -10,20 +10,15 @@ from reference_numpy import parameters as canonical
 
 from .models import Model
 
-__all__ = ["make"]
+__all__ = ["BackendModel"]
 
 
-def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> "NumpyModel":
-    """Returns the model of canonical parameters. Raises ValueError on a device other than cpu."""
-    if device != "cpu":
-        raise ValueError(f"device must be cpu; got {device!r}")
-    return NumpyModel(config, parameters)
+class BackendModel(Model):
+    """`models.Model`, in plain NumPy. Raises ValueError on a device other than cpu."""
 
-
-class NumpyModel(Model):
-    """`models.Model`, in plain NumPy."""
-
-    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> None:
+        if device != "cpu":
+            raise ValueError(f"device must be cpu; got {device!r}")
         self.config, self._parameters = config, canonical.nest(parameters)
 
     def start(self, rows: int, length: int) -> Any:

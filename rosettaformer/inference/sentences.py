@@ -14,9 +14,8 @@ from ..reading import read_json, read_object
 from .models import Model
 from .tokenizer import Tokenizer
 
-__all__ = ["POOLINGS", "Recipe", "embed", "recipe"]
+__all__ = ["Recipe", "embed", "recipe"]
 
-POOLINGS = ("mean", "first")
 _FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 
 

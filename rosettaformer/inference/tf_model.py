@@ -16,20 +16,18 @@ from ..backends import transformer
 from ..modules import keras as modules
 from .models import METHODS, Model
 
-__all__ = ["make"]
+__all__ = ["BackendModel"]
 
 
-def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> "TfModel":
-    """The model of canonical parameters. int8: of a decoder's projections. Raises ValueError on a device that TensorFlow does not have."""
-    return TfModel(config, parameters, modules.device(device, ("cpu", "cuda")), int8)
+class BackendModel(Model):
+    """`models.Model`, in TensorFlow. Steps of decoding are compiled by XLA; an encoder, which sees many shapes, is not.
 
-
-class TfModel(Model):
-    """`models.Model`, in TensorFlow. Steps of decoding are compiled by XLA; an encoder, which sees many shapes, is not."""
+    int8: of a decoder's projections. Raises ValueError on a device that TensorFlow does not have.
+    """
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
-        self.config, self._device = config, device
-        with tf.device(device):
+        self.config, self._device = config, modules.device(device, ("cpu", "cuda"))
+        with tf.device(self._device):
             self._model = transformer("tf", config, parameters)
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         self._step = compiled(self._last)

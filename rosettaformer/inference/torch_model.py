@@ -15,16 +15,11 @@ from ..modules import torch as modules
 from ..modules.nests import mapped
 from .models import Model
 
-__all__ = ["make"]
+__all__ = ["BackendModel"]
 
 
-def make(config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> "TorchModel":
-    """The model of canonical parameters. int8: of the projections of a decoder. Raises ValueError on a device that torch does not have."""
-    return TorchModel(config, parameters, device, int8)
-
-
-class TorchModel(Model):
-    """`models.Model`, in PyTorch."""
+class BackendModel(Model):
+    """`models.Model`, in PyTorch. int8: of the projections of a decoder. Raises ValueError on a device that torch does not have."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config, self._device = config, modules.device(device, ("cpu", "cuda"))

@@ -1,15 +1,18 @@
-"""A process in a session of its own: read and written against a deadline, and ended together with everything it started."""
+"""A process in a session of its own: read and written against a deadline, and ended together with everything it started, which its session
+and a mark in the environment show.
+"""
 
 import contextlib
 import os
 import secrets
 import select
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from . import relatives
 from .text import printable
 
 __all__ = ["Program", "Stopped", "cores", "limited_threads"]
@@ -53,7 +56,7 @@ class Program:
             stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
             stdout=subprocess.PIPE if talks else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env={**environment, relatives.MARK: self._mark},
+            env={**environment, MARK: self._mark},
             start_new_session=True,
         )
         for stream in filter(None, (self._process.stdin, self._process.stdout, self._process.stderr)):
@@ -155,8 +158,8 @@ class Program:
         with contextlib.suppress(TimeoutError):
             self.wait(time.monotonic() + grace)
         ended = not self.running
-        others = relatives.outliving(self._process.pid, self._mark, SETTLED) if ended else []
-        relatives.end(self._process.pid, self._mark)
+        others = outliving(self._process.pid, self._mark, SETTLED) if ended else []
+        end(self._process.pid, self._mark)
         self._process.wait()
         for _ in range(CHUNK):  # the rest of the pipe, unless other processes keep writing
             if not self._listen():
@@ -182,3 +185,43 @@ def cores() -> int:
 def limited_threads(threads: int) -> dict[str, str]:
     """Returns the environment that limits frameworks to `threads` threads."""
     return os.environ | dict.fromkeys(THREADS, str(threads))
+
+
+MARK = "ROSETTAFORMER_PROCESS"  # environment variable inherited by every process that a program starts
+PAUSE = 0.02  # seconds between two checks
+ROUNDS = 50  # rounds of killing, since processes may start others meanwhile
+
+
+def outliving(session: int, mark: str, seconds: float) -> list[int]:
+    """Returns the ids of the processes that still run after `seconds`, the time they have to end by themselves."""
+    deadline = time.monotonic() + seconds
+    while (found := _running(session, mark)) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+    return found
+
+
+def end(session: int, mark: str) -> None:
+    """Kills the whole process group and, if the system lists processes (Linux), those that have left it."""
+    for _ in range(ROUNDS):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(session, signal.SIGKILL)
+        others = _running(session, mark)
+        for process in others:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        if not others:
+            return
+        time.sleep(PAUSE)
+
+
+def _running(session: int, mark: str) -> list[int]:
+    """Returns the processes of the session and those with the mark, except the first and zombies."""
+    found = []
+    sought = f"{MARK}={mark}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        process = int(folder.name)
+        with contextlib.suppress(OSError):
+            state, _, _, own = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
+            if process != session and state not in (b"Z", b"X") and (int(own) == session or sought in (folder / "environ").read_bytes()):
+                found.append(process)
+    return found

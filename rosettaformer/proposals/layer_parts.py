@@ -135,7 +135,7 @@ class LayerMatching(PartMatching):
                 native = native.rpartition(".")[0]
             if native and sum(self._feeds(other) for other in self._inside(native)) == 2:
                 found[native] = None
-        return sorted(found, key=natural) if len({_unnumbered(native) for native in found}) == 1 else list(found)
+        return sorted(found, key=natural) if len({re.sub(r"\d+", "", native) for native in found}) == 1 else list(found)
 
 
 def _hints(slot: str, words: set[str]) -> bool:
@@ -172,7 +172,3 @@ def common(paths: Iterable[str]) -> str:
 
 def natural(path: str) -> list[tuple[int, str]]:
     return [(int(word), "") if word.isdigit() else (0, word) for word in re.findall(r"\d+|\D+", path)]
-
-
-def _unnumbered(path: str) -> str:
-    return re.sub(r"\d+", "", path)

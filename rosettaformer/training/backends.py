@@ -5,12 +5,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from reference_numpy import TransformerConfig
 from reference_numpy.strategy import Strategy
 from reference_numpy.suggestions import known
 
 from ..backends import BACKENDS, MissingBackend, imported
 
-__all__ = ["MissingBackend", "Searches", "Trainer", "parameters_of", "trainer"]
+__all__ = ["Int8Searches", "MissingBackend", "Searches", "Trainer", "parameters_of", "trainer"]
 
 
 class Searches(Protocol):
@@ -41,3 +42,24 @@ def trainer(backend: str) -> Callable[..., Trainer]:
     """Returns the Trainer of a backend. Raises MissingBackend if its framework is broken or missing, with the command that installs it."""
     known("backend", [backend], BACKENDS)
     return imported(backend, f"{BACKENDS[backend]}.training").Trainer
+
+
+class Int8Searches:
+    """The searches of a `Trainer` with int8 projections. Raises ValueError for the NumPy backend, and on any device but the CPU."""
+
+    def __init__(self, backend: str, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str = "cpu") -> None:
+        if backend == "numpy" or device != "cpu":
+            raise ValueError(f"dtype int8 needs backend torch, tf or jax, and device cpu; got backend {backend}, device {device}")
+        port, decoding, self._weights = (imported(backend, f"{BACKENDS[backend]}.{name}") for name in ("port", "decoding", "weights"))
+        model = port.components["transformer"](config, np.dtype(np.float32))
+        self._weights.load(model, {name: array.astype(np.float32) for name, array in parameters.items()}, config)
+        self._searcher = decoding.Searcher(model, "int8")
+
+    def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        return self._arrays(self._searcher.greedy_search(self._weights.from_numpy(source), strategy))
+
+    def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
+        return self._arrays(self._searcher.beam_search(self._weights.from_numpy(source), strategy))
+
+    def _arrays(self, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        return {name: self._weights.to_numpy(tensor) for name, tensor in found.items()}

@@ -1,7 +1,6 @@
 """First answers: what is run in which process, and how it is told."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -36,16 +35,18 @@ class FakeProcess:
         self.folders.append(self.place)
         return "answer", 2.0 if warm else 8.0
 
+    def close(self) -> None:
+        """There is no process to end."""
+
 
 @pytest.fixture
 def folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
-    @contextlib.contextmanager
-    def process(framework: str, module: str, settings: Any, environment: Mapping[str, str]) -> Iterator[FakeProcess]:
-        yield FakeProcess(found, environment)
+    def process(framework: str, module: str, settings: Any, environment: Mapping[str, str] | None = None) -> FakeProcess:
+        return FakeProcess(found, environment or {})
 
-    monkeypatch.setattr(first, "process", process)
+    monkeypatch.setattr(first, "PeerProcess", process)
     return found
 
 

@@ -10,10 +10,9 @@ from model_folders import FOUR_NEEDS, gpt2
 
 from reference_numpy import softmax
 from rosettaformer.checkpoints import view
-from rosettaformer.inference.generation import Answer, Token, generate, next_scores
+from rosettaformer.inference.generation import Answer, Token, generate, next_scores, truncate
 from rosettaformer.inference.models import Model, open_model
 from rosettaformer.inference.options import GenerationOptions, defaults
-from rosettaformer.inference.truncation import truncate
 
 VOCABULARY, PAD = 30, 29
 SEARCHES: dict[str, dict[str, Any]] = {

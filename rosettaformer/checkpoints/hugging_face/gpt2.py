@@ -9,7 +9,6 @@ from .family import GELU, HARMLESS, ONLY, Entry, Family, Head
 
 __all__ = ["FAMILY"]
 
-_NORM: Table = (Row("weight", (Part("scale", "d"),)), Row("bias", (Part("offset", "d"),)))
 _QUERY_KEY_VALUE = (
     Part("self_attention.query.kernel", "d (h k)"),
     Part("self_attention.key.kernel", "d (g k)"),
@@ -21,16 +20,13 @@ _BIASES = (
     Part("self_attention.value.bias", "(g e)"),
 )
 _LAYER: Table = (
-    *tables.within("ln_1", "self_attention_norm", _NORM),
+    *tables.within("ln_1", "self_attention_norm", tables.NORM),
     Row("attn.c_attn.weight", _QUERY_KEY_VALUE, axis=1),
     Row("attn.c_attn.bias", _BIASES),
-    Row("attn.c_proj.weight", (Part("self_attention.output.kernel", "(h e) d"),)),
-    Row("attn.c_proj.bias", (Part("self_attention.output.bias", "d"),)),
-    *tables.within("ln_2", "feed_forward_norm", _NORM),
-    Row("mlp.c_fc.weight", (Part("feed_forward.hidden.kernel", "d f"),)),
-    Row("mlp.c_fc.bias", (Part("feed_forward.hidden.bias", "f"),)),
-    Row("mlp.c_proj.weight", (Part("feed_forward.output.kernel", "f d"),)),
-    Row("mlp.c_proj.bias", (Part("feed_forward.output.bias", "d"),)),
+    *tables.dense("attn.c_proj", "self_attention.output", "(h e) d", "d"),
+    *tables.within("ln_2", "feed_forward_norm", tables.NORM),
+    *tables.dense("mlp.c_fc", "feed_forward.hidden", "d f", "f"),
+    *tables.dense("mlp.c_proj", "feed_forward.output", "f d", "d"),
 )
 
 FAMILY = Family(
@@ -87,7 +83,7 @@ FAMILY = Family(
         Row("wte.weight", (Part("target_embedding.table", "v d"),)),
         Row("wpe.weight", (Part("target_position_embedding.table", "p d"),)),
         *tables.within("h.*", "decoder.layers.*", _LAYER),
-        *tables.within("ln_f", "decoder.final_norm", _NORM),
+        *tables.within("ln_f", "decoder.final_norm", tables.NORM),
         Row("lm_head.weight", (Part("logits.kernel", "v d"),)),
     ),
     older={},

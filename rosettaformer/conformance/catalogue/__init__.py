@@ -3,12 +3,26 @@
 import functools
 import importlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from .alteration import Alteration, Altered, Variants, injected
-from .defect import Defect
 from .records import families, properties
 
 __all__ = ["Alteration", "Defect", "all_defects", "defects_of", "injected"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Defect(Alteration):
+    """An alteration that ports were seen to make.
+
+    what: what is computed instead, with the formula. shows: how it shows, and which input reveals it. evidence: where it was made.
+    unobservable: why no output can reveal it; empty for a defect that the cases must catch.
+    """
+
+    what: str
+    shows: str
+    evidence: str
+    unobservable: str = ""
 
 
 @functools.cache

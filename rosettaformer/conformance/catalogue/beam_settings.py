@@ -174,7 +174,8 @@ def beam_settings() -> Iterator[Alteration]:
     }
     for name, (title, key) in keys.items():
         yield of(name, title, fix, _order_of(key), "beams.keep")
-    yield of("ascending", "the answers are returned worst first", fix, _ascending, "decoding._n_best")
+    ascending = _returned(lambda kept, strategy: kept[: strategy.n_best][::-1])
+    yield of("ascending", "the answers are returned worst first", fix, ascending, "decoding._n_best")
     fix = "stop where beam_size answers are finished and no live beam can beat the worst of them"
     stops: dict[str, tuple[str, Callable[[list[Beam], list[Beam], Any], bool]]] = {
         "first end": ("a row stops with its first finished answer", lambda live, kept, strategy: len(kept) > 0),
@@ -204,27 +205,25 @@ def beam_settings() -> Iterator[Alteration]:
     fix = "row b has the beams b size .. (b + 1) size - 1"
     yield of("of the first row", "the beams of every row continue those of the first", fix, _shifted_parents, "decoding._continued")
     yield of("memory tiled", "the memory is laid out beam by beam, and the target row by row", fix, _tiled, "decoding._Model.__init__")
-    yield of("without the end", "the answers lack their end token", "an answer ends with its end token", _endless, "decoding._n_best")
+    endless = _returned(lambda kept, strategy: [beam._replace(tokens=beam.tokens[:-1]) for beam in kept])
+    yield of("without the end", "the answers lack their end token", "an answer ends with its end token", endless, "decoding._n_best")
     title = "the scores that are returned are log p, not divided by the length penalty"
-    yield of("scores: log p", title, "log p / ((5 + n) / 6)^alpha", _undivided, "decoding._n_best")
+    yield of("scores: log p", title, "log p / ((5 + n) / 6)^alpha", _returned(_undivided), "decoding._n_best")
 
 
-def _ascending(original: Callable, rows: list[Any], strategy: Any, *rest: Any) -> dict[str, Array]:
-    for row in rows:
-        row.kept = row.kept[: strategy.n_best][::-1]
-    return original(rows, strategy, *rest)
+def _returned(change: Callable[[list[Beam], Any], list[Beam]]) -> Callable:
+    """Returns other answers of a row, a function of the right ones and the strategy."""
+
+    def altered(original: Callable, rows: list[Any], strategy: Any, *rest: Any) -> dict[str, Array]:
+        for row in rows:
+            row.kept = change(row.kept, strategy)
+        return original(rows, strategy, *rest)
+
+    return altered
 
 
-def _endless(original: Callable, rows: list[Any], strategy: Any, *rest: Any) -> dict[str, Array]:
-    for row in rows:
-        row.kept = [beam._replace(tokens=beam.tokens[:-1]) for beam in row.kept]
-    return original(rows, strategy, *rest)
-
-
-def _undivided(original: Callable, rows: list[Any], strategy: Any, *rest: Any) -> dict[str, Array]:
-    for row in rows:
-        row.kept = [beam._replace(score=beam.score * beams.length_penalty(len(beam.tokens), strategy.alpha)) for beam in row.kept]
-    return original(rows, strategy, *rest)
+def _undivided(kept: list[Beam], strategy: Any) -> list[Beam]:
+    return [beam._replace(score=beam.score * beams.length_penalty(len(beam.tokens), strategy.alpha)) for beam in kept]
 
 
 def _inverted(row_b: Array) -> Array:

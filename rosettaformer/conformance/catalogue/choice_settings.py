@@ -8,9 +8,9 @@ import numpy as np
 from reference_numpy import softmax
 
 from .alteration import Alteration, setting
-from .combinators import on_arguments, on_call, on_result
+from .combinators import bound, on_arguments, on_call, on_result
 
-__all__ = ["choices"]
+__all__ = ["choices", "cut"]
 
 Array = np.ndarray
 
@@ -25,22 +25,15 @@ def choices() -> Iterator[Alteration]:
 def _penalised(change: Callable[[Array, Array, float], Array]) -> Callable:
     """Penalises by a function of the scores, of each token's count in the target, and of the penalty."""
 
-    def altered(
-        original: Callable,
-        scores_bv: Array,
-        token_bn: Array,
-        repetition_penalty: float = 1.0,
-        no_repeat_ngram: int = 0,
-        mask_bn: Any = None,
-    ) -> Array:
+    def penalised(scores_bv: Array, token_bn: Array, repetition_penalty: float, mask_bn: Any, **others: Any) -> dict[str, Any]:
         real_bn = np.ones(token_bn.shape, bool) if mask_bn is None else mask_bn
         ids = np.arange(scores_bv.shape[1])
         count_bv = ((token_bn[..., None] == ids) & real_bn[..., None]).sum(axis=1)
         if repetition_penalty != 1:
             scores_bv = np.where(count_bv > 0, change(scores_bv, count_bv, repetition_penalty), scores_bv).astype(scores_bv.dtype)
-        return original(scores_bv, token_bn, 1.0, no_repeat_ngram, mask_bn)
+        return {"scores_bv": scores_bv, "repetition_penalty": 1.0}
 
-    return altered
+    return on_call(penalised)
 
 
 def _by_sign(x: Array, penalty: Any) -> Array:
@@ -90,16 +83,10 @@ def _penalties() -> Iterator[Alteration]:
 def _penalised_of(part: Callable[[Array], Array]) -> Callable:
     """Penalises only this part of the target; runs are counted in all of it."""
 
-    def altered(
-        original: Callable,
-        scores_bv: Array,
-        token_bn: Array,
-        repetition_penalty: float = 1.0,
-        no_repeat_ngram: int = 0,
-        mask_bn: Any = None,
-    ) -> Array:
-        result_bv = original(scores_bv, part(token_bn), repetition_penalty, 0, None if mask_bn is None else part(mask_bn))
-        return original(result_bv, token_bn, 1.0, no_repeat_ngram, mask_bn)
+    def altered(original: Callable, *args: Any, **options: Any) -> Array:
+        given = bound(original, *args, **options)
+        penalised_bv = _fewer(part)(original, **given | {"no_repeat_ngram": 0})
+        return original(**given | {"scores_bv": penalised_bv, "repetition_penalty": 1.0})
 
     return altered
 
@@ -108,7 +95,7 @@ def _one_ending(index: int) -> Callable:
     return on_result(lambda ids: ids[index:][:1])
 
 
-def _cut(kept: Callable[..., Array]) -> Callable:
+def cut(kept: Callable[..., Array]) -> Callable:
     """Keeps other logits, a function of top-p and of the sorted logits that temperature and top-k leave."""
 
     def altered(original: Callable, logits_bv: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Array:
@@ -169,12 +156,12 @@ def _truncations() -> Iterator[Alteration]:
         "top_p first": ("top_p comes before top_k", _top_p_first),
         "ties": ("all that equal the last of the top_k are kept", _with_ties),
         "higher first": ("of equal logits the higher id is the likelier", _higher_first),
-        "one more": ("the token after the one that crosses top_p is kept, too", _cut(_and_one_more)),
-        "all that cross": ("the likeliest token is not kept in any case", _cut(
+        "one more": ("the token after the one that crosses top_p is kept, too", cut(_and_one_more)),
+        "all that cross": ("the likeliest token is not kept in any case", cut(
             lambda x_bv, top_p: np.cumsum(softmax.softmax(x_bv), axis=1) < top_p)),
-        "min_p": ("a token is kept whose probability is at least top_p of the largest, as min-p", _cut(
+        "min_p": ("a token is kept whose probability is at least top_p of the largest, as min-p", cut(
             lambda x_bv, top_p: np.exp(x_bv - x_bv[:, :1]) >= top_p)),
-        "each above p": ("a token is kept whose own probability is less than top_p", _cut(
+        "each above p": ("a token is kept whose own probability is less than top_p", cut(
             lambda x_bv, top_p: (softmax.softmax(x_bv) < top_p) | (np.arange(x_bv.shape[1]) == 0))),
         "zero": ("what is cut becomes 0, not -inf", finite(0)),
         "-1e4": ("what is cut becomes -1e4, not -inf", finite(-1e4)),

@@ -48,10 +48,6 @@ def _mean_of_real(memory_bsd: Array, real_bs1: Array) -> Array:
     return arithmetic.divide(arithmetic.sum(memory_bsd * real_bs1.astype(memory_bsd.dtype), 1), count)
 
 
-def _of_decoder(query_btd: Array, **others: Any) -> dict[str, Any]:
-    return {"memory_bsd": query_btd, "mask_bhts": None}
-
-
 def _of_decoder_causal(query_btd: Array, **others: Any) -> dict[str, Any]:
     return {"memory_bsd": query_btd, "mask_bhts": None, "causal": True}
 
@@ -98,18 +94,15 @@ def _same_depth(original: Callable, *args: Any, **options: Any) -> Array:
         return original(*args, **options)
 
 
-def _source_embedding(original: Callable, parameters: Any, config: Any, x_bsd: Array, *rest: Any, **options: Any) -> Array:
-    return stacks.final_norm(parameters, config, x_bsd)
-
-
-def _its_input(original: Callable, parameters: Any, config: Any, x_bsd: Array, *rest: Any, **options: Any) -> Array:
-    return x_bsd
+def _encoded(encode: Callable[..., Array]) -> Replaces:
+    """The output of the encoder, a function of the parameters, the config and the embedding."""
+    return {"stacks.encoder": lambda original, parameters, config, x_bsd, *rest, **options: encode(parameters, config, x_bsd)}
 
 
 ALTERED: Altered = {
-    "ATT21": _crossing(_of_decoder),
+    "ATT21": _crossing(lambda query_btd, **others: {"memory_bsd": query_btd, "mask_bhts": None}),
     "CAU7": _crossing(_causal_top_left),
-    "STR9": {"stacks.encoder": _source_embedding},
+    "STR9": _encoded(stacks.final_norm),
     "STR10": {"transformer.transformer": _same_depth},
     "ATT35": _one_vector(lambda memory_bsd, real_bs1: arithmetic.mean(memory_bsd, 1)),
 }
@@ -121,7 +114,7 @@ VARIANTS: Variants = {
         "the cross-attention's query is the memory, its keys and values come from the decoder": _crossing(_exchanged),
     },
     "CAU7": {"the cross-attention is causal, aligned bottom-right": _crossing(lambda **given: {"causal": True})},
-    "STR9": {"the memory is the source's embedding, without a final norm": {"stacks.encoder": _its_input}},
+    "STR9": {"the memory is the source's embedding, without a final norm": _encoded(lambda parameters, config, x_bsd: x_bsd)},
     "ATT35": {
         "the memory is one vector, the mean of its real positions": _one_vector(_mean_of_real),
         "the memory is its first position alone": _one_vector(lambda memory_bsd, real_bs1: memory_bsd[:, :1]),

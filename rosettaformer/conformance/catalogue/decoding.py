@@ -10,6 +10,7 @@ from reference_numpy import beams, softmax
 from .alteration import Altered, Variants
 from .beam_settings import ends_among, penalised_by
 from .cache_settings import numbered, with_mask
+from .choice_settings import cut
 from .combinators import on_arguments, on_call
 
 __all__ = ["ALTERED", "VARIANTS"]
@@ -28,16 +29,8 @@ def _temperature_last(original: Callable, logits_bv: np.ndarray, temperature: fl
     return original(original(logits_bv, 1.0, top_k, top_p), temperature)
 
 
-def _without_the_crossing_one(
-    original: Callable, logits_bv: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
-) -> np.ndarray:
-    x_bv = original(logits_bv, temperature, top_k)
-    order_bv = np.argsort(-x_bv, axis=1, kind="stable")
-    sum_bv = np.cumsum(softmax.softmax(np.take_along_axis(x_bv, order_bv, axis=1)), axis=1)
-    kept_bv = sum_bv <= top_p
-    kept_bv[:, 0] = True
-    np.put_along_axis(kept_bv, order_bv, kept_bv.copy(), axis=1)
-    return np.where(kept_bv | (top_p == 1), x_bv, x_bv.dtype.type(-np.inf))
+def _before_the_crossing_one(x_bv: np.ndarray, top_p: float) -> np.ndarray:
+    return (np.cumsum(softmax.softmax(x_bv), axis=1) <= top_p) | (np.arange(x_bv.shape[1]) == 0)
 
 
 def _bound_of_this_length(original: Callable, live: list[beams.Beam], kept: list[beams.Beam], strategy: Any) -> bool:
@@ -49,7 +42,7 @@ ALTERED: Altered = {
     "GEN1": penalised_by(lambda n, alpha: n**alpha),
     "GEN2": {"beams.stops": _bound_of_this_length},
     "GEN3": {"sampling.truncate": _temperature_last},
-    "GEN4": {"sampling.truncate": _without_the_crossing_one},
+    "GEN4": {"sampling.truncate": cut(_before_the_crossing_one)},
     "GEN5": {"cache.reorder": lambda original, cache, row_b: cache},
     "GEN6": {"cache.start_cache": on_arguments(source_mask_bs=None)},
     "GEN7": {"sampling.penalise": _always_divided},

@@ -11,7 +11,7 @@ from reference_numpy import mask as masks
 from .alteration import Altered, Variants
 from .combinators import on_call
 
-__all__ = ["ALTERED", "VARIANTS", "uniform_when_empty"]
+__all__ = ["ALTERED", "VARIANTS", "filled", "uniform_when_empty"]
 
 
 def _masked_after(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
@@ -19,7 +19,7 @@ def _masked_after(original: Callable, logits: np.ndarray, mask: Any = None) -> n
     return weights if mask is None else weights * mask.astype(weights.dtype)
 
 
-def _filled(fill: float) -> Callable:
+def filled(fill: float) -> Callable:
     """Fills masked logits with this number."""
 
     def altered(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
@@ -29,7 +29,7 @@ def _filled(fill: float) -> Callable:
 
 
 def _filled_with_minus_1e9(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
-    weights = _filled(-1e9)(original, arithmetic.upcast_half(logits), mask).astype(logits.dtype, copy=False)
+    weights = filled(-1e9)(original, arithmetic.upcast_half(logits), mask).astype(logits.dtype, copy=False)
     return weights if mask is None else np.where(mask.any(axis=-1, keepdims=True), weights, weights.dtype.type(0))
 
 
@@ -66,21 +66,21 @@ def _overflowing_bias(query_bthk: np.ndarray, key_bsgk: np.ndarray, mask_bhts: A
 
 ALTERED: Altered = {
     "ATT5": {"softmax.softmax": _masked_after},
-    "ATT6": {"softmax.softmax": _filled(1e-9)},
+    "ATT6": {"softmax.softmax": filled(1e-9)},
     "ATT10": {"softmax.softmax": _overflowing_fill, "attention.scaled_dot_product_attention": on_call(_overflowing_bias)},
-    "ATT12": {"softmax.softmax": _filled(-1e4)},
+    "ATT12": {"softmax.softmax": filled(-1e4)},
     "ATT13": {"softmax.softmax": uniform_when_empty},
     "ATT20": {"softmax.softmax": _filled_with_minus_1e9},
 }
 VARIANTS: Variants = {
     "ATT6": {
-        "masked logits become 0 (the mask is multiplied)": {"softmax.softmax": _filled(0.0)},
-        "masked logits become -1e-12": {"softmax.softmax": _filled(-1e-12)},
-        "masked logits become -1": {"softmax.softmax": _filled(-1.0)},
-        "masked logits become 1e9": {"softmax.softmax": _filled(1e9)},
-        "masked logits become 1": {"softmax.softmax": _filled(1.0)},
+        "masked logits become 0 (the mask is multiplied)": {"softmax.softmax": filled(0.0)},
+        "masked logits become -1e-12": {"softmax.softmax": filled(-1e-12)},
+        "masked logits become -1": {"softmax.softmax": filled(-1.0)},
+        "masked logits become 1e9": {"softmax.softmax": filled(1e9)},
+        "masked logits become 1": {"softmax.softmax": filled(1.0)},
     },
-    "ATT12": {f"the finite fill, {name}, is not below every logit": {"softmax.softmax": _filled(float(name))} for name in ("-100", "-1e3")},
+    "ATT12": {f"the finite fill, {name}, is not below every logit": {"softmax.softmax": filled(float(name))} for name in ("-100", "-1e3")},
     "ATT13": {
         "a query without a key attends to all of them as if there were no mask": {"softmax.softmax": _unmasked_when_empty},
     },

@@ -1,5 +1,6 @@
 """Defects of the heads of an encoder-only model: pooler and masked-language head."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from reference_numpy import arithmetic, embedding, feed_forward, mask, normalization, transformer
 
-from .alteration import Altered, Variants
+from .alteration import Altered, Replaces, Variants
 from .combinators import on_arguments
 
 __all__ = ["ALTERED", "VARIANTS"]
@@ -29,20 +30,16 @@ def _without_transform(original: Callable, parameters: Any, x_bsd: Array, activa
     return embedding.logits(parameters["logits"], x_bsd)
 
 
-def _without_norm(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
-    hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
-    return embedding.logits(parameters["logits"], feed_forward.activation(hidden_bsr, activation_name))
+def _between(steps: Callable[..., Array]) -> Replaces:
+    """The masked-language head with other steps between its products, a function of the hidden vectors, the activation and the norm."""
 
+    def altered(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
+        active = functools.partial(feed_forward.activation, name=activation_name)
+        norm = functools.partial(normalization.layer_norm, parameters["norm"], epsilon=epsilon)
+        hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
+        return embedding.logits(parameters["logits"], steps(hidden_bsr, active, norm))
 
-def _without_activation(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
-    hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
-    return embedding.logits(parameters["logits"], normalization.layer_norm(parameters["norm"], hidden_bsr, epsilon))
-
-
-def _norm_first(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
-    hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
-    normed_bsr = normalization.layer_norm(parameters["norm"], hidden_bsr, epsilon)
-    return embedding.logits(parameters["logits"], feed_forward.activation(normed_bsr, activation_name))
+    return {"heads.masked_language_head": altered}
 
 
 ALTERED: Altered = {
@@ -51,7 +48,7 @@ ALTERED: Altered = {
     "HED3": {"heads._tanh": lambda original, x: x},
     "HED4": {"heads.pooler": lambda original, parameters, x_bsd: x_bsd[:, 0]},
     "HED5": {"heads.masked_language_head": _without_transform},
-    "HED6": {"heads.masked_language_head": _without_norm},
+    "HED6": _between(lambda hidden_bsr, active, norm: active(hidden_bsr)),
 }
 VARIANTS: Variants = {
     "HED2": {
@@ -67,7 +64,7 @@ VARIANTS: Variants = {
         "the pooler has a GELU for its tanh": {"heads._tanh": lambda original, x: feed_forward.activation(x, "gelu_erf")},
     },
     "HED5": {
-        "the masked-language head lacks its activation": {"heads.masked_language_head": _without_activation},
-        "the masked-language head's norm precedes its activation": {"heads.masked_language_head": _norm_first},
+        "the masked-language head lacks its activation": _between(lambda hidden_bsr, active, norm: norm(hidden_bsr)),
+        "the masked-language head's norm precedes its activation": _between(lambda hidden_bsr, active, norm: active(norm(hidden_bsr))),
     },
 }

@@ -10,6 +10,7 @@ from reference_numpy import dropout, mask, normalization
 from ..reference.patching import patched
 from .alteration import Altered, Variants
 from .combinators import on_arguments, on_call
+from .residual import from_input
 
 __all__ = ["ALTERED", "VARIANTS"]
 
@@ -25,10 +26,6 @@ def _norm_before_residual(
         return original(parameters, config, name, x_btd, y_btd, keep)
     y_btd = dropout.dropout(y_btd, dropout.part(keep, f"{name}_dropout"), config.dropout_rate)
     return x_btd + normalization.layer_norm(parameters[f"{name}_norm"], y_btd, config.epsilon)
-
-
-def _cross_mask_dropped(name: str, **others: Any) -> dict[str, Any]:
-    return {"mask_bhts": None} if name == "cross_attention" else {}
 
 
 def _target_mask_for_cross(memory_bsd: Any, self_mask_bhts: Any, **others: Any) -> dict[str, Any]:
@@ -58,24 +55,16 @@ def _cross_query_from_attention(original: Callable, *args: Any, **options: Any) 
         return original(*args, **options)
 
 
-def _cross_query_from_input(original: Callable, parameters: Any, config: Any, x_btd: np.ndarray, *rest: Any, **options: Any) -> np.ndarray:
-    def from_input(attend: Callable, parameters: Any, config: Any, name: str, query_btd: np.ndarray, *others: Any) -> np.ndarray:
-        return attend(parameters, config, name, x_btd if name == "cross_attention" else query_btd, *others)
-
-    with patched({"layers._attend": from_input}):
-        return original(parameters, config, x_btd, *rest, **options)
-
-
 _RESIDUAL = ("layers.residual_in", "layers.residual_out", "layers.residual_in_vjp", "layers.residual_out_vjp")
 ALTERED: Altered = {
     "NRM8": dict.fromkeys(_RESIDUAL, on_arguments(config=_other_placement)),
     "NRM9": {"layers.residual_out": _norm_before_residual},
-    "ATT16": {"layers._attend": on_call(_cross_mask_dropped)},
+    "ATT16": {"layers._attend": on_call(lambda name, **others: {"mask_bhts": None} if name == "cross_attention" else {})},
     "ATT17": {"layers.decoder_layer": on_call(_target_mask_for_cross)},
     "ATT30": {"layers.decoder_layer": on_call(_source_mask_for_target)},
     "CAU10": {"layers.encoder_layer": on_call(_causal)},
     "ATT18": {"layers.encoder_layer": on_arguments(mask_bhts=None)},
-    "MHA11": {"layers.decoder_layer": _cross_query_from_input},
+    "MHA11": {"layers.decoder_layer": from_input("layers._attend", "query_btd", "cross_attention")},
 }
 VARIANTS: Variants = {
     "MHA11": {

@@ -7,10 +7,9 @@ import numpy as np
 
 from reference_numpy import layers, normalization
 
-from ..reference.patching import patched
 from .alteration import Altered, Replaces, Variants
 from .combinators import on_call
-from .residual import LAYERS, SUBLAYERS
+from .residual import LAYERS, SUBLAYERS, from_input
 
 __all__ = ["ALTERED", "VARIANTS"]
 
@@ -48,14 +47,6 @@ def _norm_of(original: Callable, parameters: Any, config: Any, name: str, *rest:
     return normalization.layer_norm(parameters[f"{name}_norm"], y_btd, config.epsilon) if ends else y_btd
 
 
-def _only_query(original: Callable, parameters: Any, config: Any, x_btd: Array, *rest: Any, **options: Any) -> Array:
-    def of_input(attend: Callable, parameters: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *others: Any) -> Array:
-        return attend(parameters, config, name, query_btd, x_btd if name == "self_attention" else memory_bsd, *others)
-
-    with patched({"layers._attend": of_input}):
-        return original(parameters, config, x_btd, *rest, **options)
-
-
 def _normed_memory(original: Callable, parameters: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *rest: Any) -> Array:
     if name == "cross_attention" and config.norm_placement == "pre":
         memory_bsd = layers.residual_in(parameters, config, name, memory_bsd)
@@ -66,7 +57,7 @@ ALTERED: Altered = {
     "NRM16": _placed("post", "pre"),
     "NRM17": _renamed(feed_forward="self_attention"),
     "NRM18": dict.fromkeys((IN, OUT), _norm_of),
-    "NRM19": dict.fromkeys(LAYERS, _only_query),
+    "NRM19": dict.fromkeys(LAYERS, from_input("layers._attend", "memory_bsd", "self_attention")),
 }
 VARIANTS: Variants = {
     "NRM16": {f"the norm of {words} is missing": _placed("post", "pre", name) for name, words in SUBLAYERS.items()}

@@ -47,10 +47,6 @@ def _rate(rate: Rate) -> Mapping[str, Callable]:
     return {"schedule.noam": other_rate(rate)}
 
 
-def _decays_everything(decays: Tree) -> dict[str, Any]:
-    return nest(dict.fromkeys(flatten(decays), True))
-
-
 def _from_zero(original: Callable, step: Any, width: int, warmup: int, dtype: Any = np.float64) -> np.ndarray:
     before = np.asarray(step) - 1
     rate = original(np.maximum(before, 1), width, warmup, dtype)
@@ -61,7 +57,7 @@ ALTERED: Altered = {
     "OPT1": {"optimizer.adam": on_call(_epsilon_hat)},
     "OPT2": {"optimizer.adam": on_arguments(step=FOREVER)},
     "OPT3": {"optimizer.adam": on_call(_coupled_decay)},
-    "OPT4": {"optimizer.decay_mask": on_result(_decays_everything)},
+    "OPT4": {"optimizer.decay_mask": on_result(lambda decays: nest(dict.fromkeys(flatten(decays), True)))},
     "OPT5": {"schedule.noam": _from_zero},
     "OPT6": _step(moved=lambda s: s.p - s.rate * s.direction - s.decay * s.p),
     "OPT7": _step(direction=lambda s: divide(s.first_hat, root(s.second_hat + s.epsilon))),

@@ -71,14 +71,9 @@ def _real(which: Callable[[Array, Any, Array | None], Array]) -> Replaces:
     return {REAL: altered}
 
 
-def _of_the_next(target: Array, padding_id: int | None, mask_bt: Array | None) -> Array:
-    mask_bt = mask.token_mask(target, padding_id) if mask_bt is None else mask_bt
-    return np.pad(mask_bt[:, 1:], ((0, 0), (0, 1)))
-
-
-def _of_the_one_before(target: Array, padding_id: int | None, mask_bt: Array | None) -> Array:
-    mask_bt = mask.token_mask(target, padding_id) if mask_bt is None else mask_bt
-    return np.pad(mask_bt[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+def _other_real(change: Callable[[Array], Array]) -> Replaces:
+    """Sets rows to zero by a function of the right mask."""
+    return _real(lambda target, padding_id, mask_bt: change(mask.token_mask(target, padding_id) if mask_bt is None else mask_bt))
 
 
 def _within(replacement: Callable[[Mapping[str, Array]], Replaces], *sides: str) -> Replaces:
@@ -120,7 +115,7 @@ def _counted(packed: Mapping[str, Array]) -> Replaces:
 ALTERED: Altered = {
     "PAD4": _real(lambda target, padding_id, mask_bt: np.ones(target.shape[:2], bool)),
     "PAD5": _rows(_at_the_beginning),
-    "PAD6": _real(_of_the_next),
+    "PAD6": _other_real(lambda mask_bt: np.pad(mask_bt[:, 1:], ((0, 0), (0, 1)))),
     "PAD7": _real(lambda target, padding_id, mask_bt: mask.token_mask(target, padding_id)),
     "PAD8": _within(_in_one_row, "source"),
     "PAD9": _within(_counted, "source"),
@@ -131,7 +126,11 @@ VARIANTS: Variants = {
         "the rows of padding are the bias of the logits": _rows(_bias_at_padding),
     },
     "PAD5": {"packed rows are put back position by position, not row by row": _rows(_position_by_position)},
-    "PAD6": {"the rows of zeros are those after padding": _real(_of_the_one_before)},
+    "PAD6": {
+        "the rows of zeros are those after padding": _other_real(
+            lambda mask_bt: np.pad(mask_bt[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+        )
+    },
     "PAD7": {
         "the id 0 says which rows are zeros, though a mask is given": _real(lambda target, padding_id, given: mask.token_mask(target, 0))
     },

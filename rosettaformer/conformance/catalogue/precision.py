@@ -21,10 +21,8 @@ def _rounded_operands(original: Callable, subscripts: str, *operands: Array) -> 
 
 
 def _single(x: Any) -> Any:
-    """Rounds float64 arrays to float32."""
-    if isinstance(x, Mapping):
-        return {name: _single(value) for name, value in x.items()}
-    return x.astype(np.float32).astype(x.dtype) if isinstance(x, np.ndarray) and x.dtype == np.float64 else x
+    """Rounds a float64 array to float32."""
+    return _narrow(x).astype(x.dtype)
 
 
 def _in_single(original: Callable, *args: Any, **options: Any) -> Array:

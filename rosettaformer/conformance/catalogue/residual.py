@@ -9,9 +9,10 @@ from reference_numpy import arithmetic, layers
 
 from ..reference.patching import patched
 from .alteration import Altered, Replaces, Variants
+from .combinators import on_call
 from .deviation import variance
 
-__all__ = ["ALTERED", "LAYERS", "SUBLAYERS", "VARIANTS"]
+__all__ = ["ALTERED", "LAYERS", "SUBLAYERS", "VARIANTS", "from_input"]
 
 Array = np.ndarray
 SUBLAYERS = {"self_attention": "the self-attention", "cross_attention": "the cross-attention", "feed_forward": "the feed-forward"}
@@ -91,17 +92,19 @@ def _depth(config: Any) -> int:
     return max(config.encoder_layers, config.decoder_layers)
 
 
-def _from_the_layer(*names: str) -> Replaces:
-    """Adds the layer's own input after these sub-layers."""
+def from_input(function: str, argument: str, *names: str) -> Callable:
+    """A layer which gives this function, for the sub-layers of these names, the layer's own input as the argument."""
 
     def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, *rest: Any, **options: Any) -> Array:
-        def from_input(residual_out: Callable, parameters: Any, config: Any, name: str, own_btd: Array, *others: Any) -> Array:
-            return residual_out(parameters, config, name, x_btd if name in names else own_btd, *others)
-
-        with patched({"layers.residual_out": from_input}):
+        with patched({function: on_call(lambda name, **others: {argument: x_btd} if name in names else {})}):
             return original(parameters, config, x_btd, *rest, **options)
 
-    return dict.fromkeys(LAYERS, altered)
+    return altered
+
+
+def _from_the_layer(*names: str) -> Replaces:
+    """Adds the layer's own input after these sub-layers."""
+    return dict.fromkeys(LAYERS, from_input("layers.residual_out", "x_btd", *names))
 
 
 ALTERED: Altered = {

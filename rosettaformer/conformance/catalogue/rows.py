@@ -40,10 +40,6 @@ def _length(table_vd: Array) -> Array:
     return np.sqrt(np.maximum(arithmetic.sum(table_vd * table_vd, -1), table_vd.dtype.type(1e-12)))
 
 
-def _at_most_one(table_vd: Array) -> Array:
-    return arithmetic.divide(table_vd, np.maximum(_length(table_vd), table_vd.dtype.type(1)))
-
-
 def _as_torch(table_vd: Array) -> Array:
     """The rows that are longer than 1 divided by their length plus 1e-7."""
     length_v1 = _length(table_vd)
@@ -90,7 +86,7 @@ def _head_of_scaled(original: Callable, parameters: Any, config: Any) -> dict[st
 
 ALTERED: Altered = {
     "EMB13": _of_id(lambda token, v: np.minimum(token + 1, v - 1)),
-    "EMB14": _rows(_at_most_one),
+    "EMB14": _rows(lambda table_vd: arithmetic.divide(table_vd, np.maximum(_length(table_vd), table_vd.dtype.type(1)))),
     "EMB15": {SUM: on_call(_scaled_again), HEAD: _head_of_scaled},
 }
 VARIANTS: Variants = {

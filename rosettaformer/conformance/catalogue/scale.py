@@ -8,7 +8,7 @@ import numpy as np
 from reference_numpy import arithmetic
 
 from .alteration import Altered, Replaces, Variants
-from .combinators import on_call
+from .combinators import on_arguments, on_call
 
 __all__ = ["ALTERED", "VARIANTS"]
 
@@ -16,29 +16,24 @@ Array = np.ndarray
 ATTENTION, QUERIES = "attention.scaled_dot_product_attention", "attention.queries"
 
 
-def _query_times(factor: Callable[[int, int, int], float]) -> Callable:
-    """Multiplies the query by a function of h, k and e."""
-
-    def times(query_bthk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
-        number = factor(query_bthk.shape[2], query_bthk.shape[3], value_bsge.shape[3])
-        return {"query_bthk": query_bthk * query_bthk.dtype.type(number)}
-
-    return on_call(times)
-
-
-def _all_queries_times(factor: Callable[[int, int, int], float]) -> Callable:
+def _all_queries_times(factor: Callable[[int, int, int], float]) -> Replaces:
     """Multiplies the projected queries by a function of d, h and k."""
 
     def times(original: Callable, parameters: Any, query_btd: Array) -> Array:
         query_bthk = original(parameters, query_btd)
         return query_bthk * query_bthk.dtype.type(factor(query_btd.shape[-1], *query_bthk.shape[2:]))
 
-    return times
+    return {QUERIES: times}
 
 
-def _scaled(factor: Callable[[int, int, int], float]) -> dict[str, Callable]:
+def _scaled(factor: Callable[[int, int, int], float]) -> Replaces:
     """Scales the logits, besides 1 / sqrt(k), by a function of h, k and e."""
-    return {"attention.scaled_dot_product_attention": _query_times(factor)}
+
+    def change(query_bthk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
+        number = factor(query_bthk.shape[2], query_bthk.shape[3], value_bsge.shape[3])
+        return {"query_bthk": query_bthk * query_bthk.dtype.type(number)}
+
+    return {ATTENTION: on_call(change)}
 
 
 def _scaled_by_length(length: Callable[[Array, Array], int]) -> Replaces:
@@ -58,11 +53,7 @@ def _bias_after_scale(original: Callable, parameters: Any, query_btd: Array) -> 
 
 def _softmax_of(change: Callable[[Array], Array]) -> Replaces:
     """Applies a function to the logits before the softmax."""
-    return {
-        "softmax.softmax": lambda original, logits, mask=None: original(
-            change(arithmetic.upcast_half(logits)).astype(logits.dtype, copy=False), mask
-        )
-    }
+    return {"softmax.softmax": on_arguments(logits=lambda x: change(arithmetic.upcast_half(x)).astype(x.dtype, copy=False))}
 
 
 def _capped(most: float) -> Replaces:
@@ -114,13 +105,11 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "ATT1": {
-        "scaled by sqrt(d) of the model": {"attention.queries": _all_queries_times(lambda d, h, k: (k / d) ** 0.5)},
-        "scaled by d of the model, without a root": {"attention.queries": _all_queries_times(lambda d, h, k: k**0.5 / d)},
+        "scaled by sqrt(d) of the model": _all_queries_times(lambda d, h, k: (k / d) ** 0.5),
+        "scaled by d of the model, without a root": _all_queries_times(lambda d, h, k: k**0.5 / d),
         "scaled by h k, without a root": _scaled(lambda h, k, e: k**-0.5 / h),
         "scaled by sqrt(h) of the heads": _scaled(lambda h, k, e: (k / h) ** 0.5),
-        "scaled by sqrt(d // h), where a head's size is another one": {
-            "attention.queries": _all_queries_times(lambda d, h, k: (k / max(d // h, 1)) ** 0.5)
-        },
+        "scaled by sqrt(d // h), where a head's size is another one": _all_queries_times(lambda d, h, k: (k / max(d // h, 1)) ** 0.5),
     },
     "ATT2": {"scaled by e of the value head, without a root": _scaled(lambda h, k, e: k**0.5 / e)},
     "ATT3": {

@@ -47,20 +47,12 @@ def _shifted(change: First, old_mask: bool) -> Replaces:
     return {DECODE: on_call(shift)}
 
 
-def _first(target: Array, config: Any) -> Array:
-    return target[:, :1]
-
-
-def _last(target: Array, config: Any) -> Array:
-    return target[:, -1:]
-
-
 _FILLS: dict[str, First] = {
     "a 0": _id(lambda config: 0),
     "a 1": _id(lambda config: 1),
     "the padding id": _id(lambda config: config.padding_id),
-    "the first token again": _first,
-    "the last token": _last,
+    "the first token again": lambda target, config: target[:, :1],
+    "the last token": lambda target, config: target[:, -1:],
 }
 
 

@@ -10,6 +10,7 @@ from reference_numpy import arithmetic, embedding, feed_forward, inputs, softmax
 from ..reference.patching import patched
 from .alteration import Altered, Replaces, Variants
 from .combinators import on_call, on_result
+from .weights import sigmoid
 
 __all__ = ["ALTERED", "VARIANTS"]
 
@@ -74,11 +75,6 @@ def _log_softmax(logits: Array) -> Array:
     return shifted - np.log(arithmetic.sum(arithmetic.exp(shifted), -1))
 
 
-def _sigmoid(logits: Array) -> Array:
-    number = logits.dtype.type
-    return number(0.5) * (number(1) + arithmetic.tanh(number(0.5) * logits))
-
-
 ALTERED: Altered = {
     "EMB10": {"transformer.head": _source_head},
     "EMB11": _tables(target="source"),
@@ -105,7 +101,7 @@ VARIANTS: Variants = {
     },
     "OUT1": {
         "the output is a log-softmax of the logits": _output(_log_softmax),
-        "the output is a sigmoid of the logits": _output(_sigmoid),
+        "the output is a sigmoid of the logits": _output(sigmoid),
         "the output is a tanh of the logits": _output(arithmetic.tanh),
         "the output is the logits above 0: ReLU": _output(lambda logits: np.maximum(logits, 0)),
         "the output is a GELU of the logits": _output(lambda logits: feed_forward.activation(logits, "gelu_erf")),

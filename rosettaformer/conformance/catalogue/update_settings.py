@@ -20,34 +20,15 @@ Part = Callable[[Any], np.ndarray]
 divide, root = arithmetic.divide, np.sqrt
 
 
-def _first(s: Any) -> np.ndarray:
-    return s.b1 * s.m + (1 - s.b1) * s.g
-
-
-def _second(s: Any) -> np.ndarray:
-    return s.b2 * s.v + (1 - s.b2) * (s.g * s.g)
-
-
-def _first_hat(s: Any) -> np.ndarray:
-    return divide(s.first, s.number(1 - s.b1**s.n))
-
-
-def _second_hat(s: Any) -> np.ndarray:
-    return divide(s.second, s.number(1 - s.b2**s.n))
-
-
-def _direction(s: Any) -> np.ndarray:
-    return divide(s.first_hat, root(s.second_hat) + s.epsilon)
-
-
-def _moved(s: Any) -> np.ndarray:
-    return s.p - s.rate * (s.direction + s.decay * s.p)
-
-
 def stepped(
-    first: Part = _first, second: Part = _second, first_hat: Part = _first_hat, second_hat: Part = _second_hat,
-    direction: Part = _direction, moved: Part = _moved, kept: Callable[[Any], tuple[Any, Any]] = lambda s: (s.first, s.second),
-) -> Callable:  # fmt: skip
+    first: Part = lambda s: s.b1 * s.m + (1 - s.b1) * s.g,
+    second: Part = lambda s: s.b2 * s.v + (1 - s.b2) * (s.g * s.g),
+    first_hat: Part = lambda s: divide(s.first, s.number(1 - s.b1**s.n)),
+    second_hat: Part = lambda s: divide(s.second, s.number(1 - s.b2**s.n)),
+    direction: Part = lambda s: divide(s.first_hat, root(s.second_hat) + s.epsilon),
+    moved: Part = lambda s: s.p - s.rate * (s.direction + s.decay * s.p),
+    kept: Callable[[Any], tuple[Any, Any]] = lambda s: (s.first, s.second),
+) -> Callable:
     """`adam` with other parts, each a function of what is known by then of one tensor.
 
     p, g, m, v: the parameters, gradients and moments before; n, rate, b1, b2, epsilon; decay, 0 where the tensor does not decay; then
@@ -197,8 +178,9 @@ def _clippings() -> Iterator[Alteration]:
     def by_value(original: Callable, gradients: Tree, limit: float) -> dict[str, Any]:
         return nest({name: np.clip(g, -limit, limit) for name, g in flatten(gradients).items()})
 
-    def at_most(limit: float, size: float) -> float:
-        return min(1.0, limit / size) if size else 1.0
+    def by(size: Callable[[dict[str, np.ndarray]], float]) -> Callable:
+        """Clips by another size of all gradients."""
+        return scaled(lambda flat, limit: min(1.0, limit / size(flat)) if size(flat) else 1.0)
 
     def each_tensor(original: Callable, gradients: Tree, limit: float) -> dict[str, Any]:
         return nest({name: original({"own": g}, limit)["own"] for name, g in flatten(gradients).items()})
@@ -210,15 +192,13 @@ def _clippings() -> Iterator[Alteration]:
         "by value": ("every element is clipped to the limit", by_value),
         "always": ("gradients are scaled to the limit, smaller ones, too",
                    scaled(lambda flat, limit: limit / math.sqrt(squares(flat)) if squares(flat) else 1.0)),
-        "norm not rooted": ("the norm is the sum of squares, without its root", scaled(lambda flat, limit: at_most(limit, squares(flat)))),
-        "largest": ("the norm is the largest magnitude",
-                    scaled(lambda flat, limit: at_most(limit, max(float(np.abs(g).max(initial=0)) for g in flat.values())))),
-        "magnitudes": ("the norm is the sum of magnitudes",
-                       scaled(lambda flat, limit: at_most(limit, sum(float(np.abs(g).sum()) for g in flat.values())))),
+        "norm not rooted": ("the norm is the sum of squares, without its root", by(squares)),
+        "largest": ("the norm is the largest magnitude", by(lambda flat: max(float(np.abs(g).max(initial=0)) for g in flat.values()))),
+        "magnitudes": ("the norm is the sum of magnitudes", by(lambda flat: sum(float(np.abs(g).sum()) for g in flat.values()))),
         "root mean square": ("the norm is the root of the mean of squares, not of their sum",
-                             scaled(lambda flat, limit: at_most(limit, math.sqrt(squares(flat) / sum(g.size for g in flat.values()))))),
+                             by(lambda flat: math.sqrt(squares(flat) / sum(g.size for g in flat.values())))),
         "sum of norms": ("the norms of the tensors are added up",
-                         scaled(lambda flat, limit: at_most(limit, sum(math.sqrt(float(np.sum(g * g))) for g in flat.values())))),
+                         by(lambda flat: sum(math.sqrt(float(np.sum(g * g))) for g in flat.values()))),
         "not scaled": ("gradients are not clipped", scaled(lambda flat, limit: 1.0)),
     }  # fmt: skip
     for name, (title, altered) in rows.items():

@@ -12,7 +12,7 @@ from .alteration import Altered, Replaces, Variants
 from .combinators import on_call
 from .fills import uniform_when_empty
 
-__all__ = ["ALTERED", "VARIANTS"]
+__all__ = ["ALTERED", "VARIANTS", "sigmoid"]
 
 Array = np.ndarray
 SOFTMAX, ATTENTION = "softmax.softmax", "attention.scaled_dot_product_attention"
@@ -29,7 +29,8 @@ def _elementwise(function: Callable[[Array], Array]) -> Replaces:
     return {SOFTMAX: altered}
 
 
-def _sigmoid(x: Array) -> Array:
+def sigmoid(x: Array) -> Array:
+    """`1 / (1 + exp(-x))`."""
     number = x.dtype.type
     return number(0.5) * (number(1) + arithmetic.tanh(number(0.5) * x))
 
@@ -133,7 +134,7 @@ def _minus_1e9_twice(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, causal:
 
 
 ALTERED: Altered = {
-    "ATT23": _elementwise(_sigmoid),
+    "ATT23": _elementwise(sigmoid),
     "ATT24": {SOFTMAX: _without_maximum},
     "ATT25": _added(1.0),
     "ATT26": {ATTENTION: on_call(_in_values)},

@@ -9,16 +9,10 @@ import numpy as np
 from reference_numpy import arithmetic
 
 from ..catalogue.combinators import on_arguments, on_call, on_result
+from ..catalogue.fills import filled
+from ..catalogue.positional_encoding import of_base
 
 __all__ = ["MODEL"]
-
-
-def _encoding(base: float) -> Callable:
-    def altered(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
-        angle_btd = position_bt[..., None] * arithmetic.power(base, -2.0 * (np.arange(width) // 2) / width)
-        return np.where(np.arange(width) % 2 == 0, np.sin(angle_btd), np.cos(angle_btd)).astype(dtype)
-
-    return altered
 
 
 def _curve(change: Callable[[np.ndarray, float], np.ndarray], meant: str, value: float) -> Mapping[str, Callable]:
@@ -32,15 +26,8 @@ def _gelu(x: np.ndarray, root: float, cubic: float) -> np.ndarray:
     return 0.5 * x * (1 + arithmetic.tanh(root * (x + cubic * x**3)))
 
 
-def _filled(value: float) -> Callable:
-    def altered(original: Callable, logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        return original(logits if mask is None else np.where(mask, logits, logits.dtype.type(value)), None)
-
-    return altered
-
-
 def _filled_and_zero(value: float) -> Callable:
-    fill = _filled(value)
+    fill = filled(value)
 
     def altered(original: Callable, logits: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         weights = fill(original, logits, mask)
@@ -70,7 +57,7 @@ MODEL: tuple[tuple[Any, ...], ...] = (
     (
         "positions.base", "positional_encoding", "the base of the positions' wavelengths is", 10000.0,
         "the base 10000",
-        lambda c: {"positional_encoding.positional_encoding": _encoding(c)},
+        of_base,
         True,
     ),
     (
@@ -95,7 +82,7 @@ MODEL: tuple[tuple[Any, ...], ...] = (
     (
         "mask.fill", "softmax", "masked logits become", 0.0,
         "minus infinity for masked logits, and zeros in a row that may attend to nothing",
-        lambda c: {"softmax.softmax": _filled(c)},
+        lambda c: {"softmax.softmax": filled(c)},
     ),
     (
         "mask.share", "softmax", "the weights of masked keys become 0 after a softmax in which their logits are", 0.0,

@@ -86,10 +86,6 @@ def _in_the_middle(size: int) -> tuple[slice, slice]:
     return slice(0, size // 2), slice(size // 2, None)
 
 
-def _sum_backwards(array: np.ndarray, axis: int) -> np.ndarray:
-    return np.sum(np.ascontiguousarray(np.flip(array, axis)), axis=axis, keepdims=True)
-
-
 def _sum_one_by_one(array: np.ndarray, axis: int) -> np.ndarray:
     return np.take(np.cumsum(array, axis=axis, dtype=array.dtype), [-1], axis=axis)
 
@@ -142,10 +138,6 @@ def _exp_by_square(x: np.ndarray) -> np.ndarray:
     return np.square(np.exp(x / 2))
 
 
-def _erf_by_complement(x: np.ndarray) -> np.ndarray:
-    return (1 - np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), dtype=x.dtype)).astype(x.dtype)
-
-
 def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarray, **options: Any) -> dict[str, Any]:
     """Returns the gradient as fused kernels compute it: the weights again as `exp(x - logarithm of their sum)`, `sum_s P dP` as `sum_e dO
     O`, and the logits' gradient rounded to the dtype before it is multiplied.
@@ -179,7 +171,7 @@ ORDERS: dict[str, dict[str, Callable]] = {
     "plain": {},
     "backwards": {
         "einsum": _einsum_backwards,
-        "sum": _sum_backwards,
+        "sum": lambda array, axis: np.sum(np.ascontiguousarray(np.flip(array, axis)), axis=axis, keepdims=True),
         "mean": _mean_by_reciprocal,
         "power": lambda base, exponent: np.exp(exponent * np.log(base)),
         "scatter_add": _scatter_add_backwards,
@@ -196,7 +188,7 @@ ORDERS: dict[str, dict[str, Callable]] = {
         "scatter_add": _scatter_add_in_two(_in_the_middle),
         "sum": _sum_in_two,
         "tanh": lambda x: 1 - 2 / (np.exp(np.minimum(2 * x, 80)) + 1),  # beyond 80 the result is 1 in every dtype
-        "erf": _erf_by_complement,
+        "erf": lambda x: (1 - np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), dtype=x.dtype)).astype(x.dtype),
     },
 }
 # Fused attention (Dao et al. 2022, algorithm 4) lets the terms of a row cancel less exactly.

@@ -53,7 +53,7 @@ def pages(run: "Run") -> Iterator[Page]:
         "components/index.html",
         "Components",
         "components.html.jinja",
-        {"groups": GROUPS, "line": lambda one: sentence(_first(one), _no_link), "titled": _title},
+        {"groups": GROUPS, "line": lambda one: sentence(_first(one), lambda name: ""), "titled": _title},
     )
     yield _config()
     yield sites.page()
@@ -202,10 +202,6 @@ def _first(component: str) -> str:
 def _with_decisions(markup: str, component: str) -> str:
     """Returns the markup with the ids of decisions as links to their texts."""
     return re.sub(rf"\b({'|'.join(governing(component))})\b", r'<a href="#\1">\1</a>', markup) if governing(component) else markup
-
-
-def _no_link(name: str) -> str:
-    return ""
 
 
 def _title(component: str) -> str:

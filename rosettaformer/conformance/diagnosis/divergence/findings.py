@@ -123,7 +123,7 @@ class Findings:
             self.messages[path] = call["refused"]
             return
         if "output" not in call:
-            self.forced[path] = _failed(call.get("error", "gave no output"))
+            self.forced[path] = Comparison(np.inf, np.inf, np.inf, 0.0, message=call.get("error", "gave no output"))
         else:
             expectation = self.teacher.forced(path)
             output = transposed(call["output"], expectation.reference.shape) if path else call["output"]
@@ -230,7 +230,3 @@ def _explained(row: Row, guilty: set[str], undone: set[str]) -> str:
         return row.message
     reason = "what follows undoes it" if row.path in undone else "what is around it agrees"
     return f"{row.message}; but {reason}: the port divides the work otherwise"
-
-
-def _failed(message: str) -> Comparison:
-    return Comparison(np.inf, np.inf, np.inf, 0.0, message=message)

@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -46,11 +48,12 @@ def orders(answered: Answered, step: Step, target: np.ndarray | None) -> Iterato
         return
     for axis in (axis for axis in range(given.ndim) if given.shape[axis] > 1):
         name = words(axes, axis, given.ndim)
-        yield _moved(f"{{}} with its {name} in reverse order", _flip(axis), 84)
-        yield from (_moved(f"{{}} rolled by {n} along its {name}", _roll(axis, n), 83) for n in (1, -1))
+        yield _moved(f"{{}} with its {name} in reverse order", partial(np.flip, axis=axis), 84)
+        for n in (1, -1):
+            yield _moved(f"{{}} rolled by {n} along its {name}", partial(np.roll, shift=n, axis=axis), 83)
         yield from (_moved(f"{{}} shifted by {n} along its {name}, the last one repeated", _shift(axis, n), 83) for n in (1, -1))
         yield _moved(f"{{}} with index 0 of its {name} everywhere", _spread(axis), 83)
-        yield _moved(f"{{}} sorted along its {name}", _sort(axis), 78)
+        yield _moved(f"{{}} sorted along its {name}", partial(np.sort, axis=axis), 78)
         if target is not None and (order := _order(answered, target, axis)):
             yield _moved(f"{{}} with its {name} in the order {order}", _take(axis, order), 80)
     name = words(axes, given.ndim - 1, given.ndim)
@@ -61,20 +64,14 @@ def _reduced(given: np.ndarray, axes: str) -> Iterator[Change]:
     """Removes an axis: takes its first or last index, its mean, its sum."""
     for axis in range(given.ndim):
         name = words(axes, axis, given.ndim)
-        for text, function in (("first of the {} alone", _pick(axis, 0)), ("last of the {} alone", _pick(axis, -1)),
-                               ("mean over the {}", _reduce(axis, np.mean)), ("sum over the {}", _reduce(axis, np.sum))):  # fmt: skip
-            yield _moved(f"the {text.format(name)} of {{}}", function, 86)
+        first, last = (partial(np.take, indices=index, axis=axis) for index in (0, -1))
+        yield _moved(f"the first of the {name} alone of {{}}", first, 86)
+        yield _moved(f"the last of the {name} alone of {{}}", last, 86)
+        yield _moved(f"the mean over the {name} of {{}}", partial(np.mean, axis=axis), 86)
+        yield _moved(f"the sum over the {name} of {{}}", partial(np.sum, axis=axis), 86)
 
 
-def _pick(axis: int, index: int) -> Function:
-    return lambda value: np.take(value, index, axis)
-
-
-def _reduce(axis: int, function: Callable[..., np.ndarray]) -> Function:
-    return lambda value: function(value, axis)
-
-
-def _moved(text: str, function: Function, rank: int) -> Change:
+def _moved(text: str, function: Callable[..., Any], rank: int) -> Change:
     return Change("axes", text, rank, own(function))
 
 
@@ -111,14 +108,6 @@ def _reshape(order: tuple[int, ...], shape: tuple[int, ...] | None) -> Function:
     return function
 
 
-def _flip(axis: int) -> Function:
-    return lambda value: np.flip(value, axis)
-
-
-def _roll(axis: int, count: int) -> Function:
-    return lambda value: np.roll(value, count, axis)
-
-
 def _shift(axis: int, count: int) -> Function:
     """Shifts along an axis; the index at the end repeats."""
     return lambda value: np.take(value, np.clip(np.arange(value.shape[axis]) - count, 0, value.shape[axis] - 1), axis)
@@ -126,10 +115,6 @@ def _shift(axis: int, count: int) -> Function:
 
 def _spread(axis: int) -> Function:
     return lambda value: np.repeat(np.take(value, [0], axis), value.shape[axis], axis)
-
-
-def _sort(axis: int) -> Function:
-    return lambda value: np.sort(value, axis)
 
 
 def _take(axis: int, order: list[int]) -> Function:
@@ -148,14 +133,6 @@ def _order(answered: Answered, target: np.ndarray, axis: int) -> list[int] | Non
     return [int(index) for index in same.argmax(1)]
 
 
-def _halves(value: np.ndarray) -> np.ndarray:
-    return np.roll(value, value.shape[-1] // 2, -1)
-
-
-def _evens_first(value: np.ndarray) -> np.ndarray:
-    return np.concatenate([value[..., 0::2], value[..., 1::2]], -1)
-
-
 def _interleaved(value: np.ndarray) -> np.ndarray:
     half = (value.shape[-1] + 1) // 2
     result = np.empty_like(value)
@@ -170,8 +147,8 @@ def _pairs(value: np.ndarray) -> np.ndarray:
 
 
 FEATURES: dict[str, Function] = {
-    "the two halves of its {} exchanged": _halves,
-    "the even ones of its {} before the odd ones": _evens_first,
+    "the two halves of its {} exchanged": lambda value: np.roll(value, value.shape[-1] // 2, -1),
+    "the even ones of its {} before the odd ones": lambda value: np.concatenate([value[..., 0::2], value[..., 1::2]], -1),
     "the two halves of its {} interleaved": _interleaved,
     "every two neighbours of its {} exchanged": _pairs,
 }

@@ -1,6 +1,7 @@
-"""Describes a port's answers: every family proposes predictions, and those that hold on all cases are reported."""
+"""Describes a port's answers: every family proposes predictions, and those that hold on all cases are reported, the best ones chosen."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,14 +14,12 @@ from ..conditions import condition
 from .answered import Answered, Run
 from .axes import orders
 from .change import Change
-from .choice import SAID, best, chosen, merged
-from .equals import equalities
 from .other_inputs import other_inputs
 from .partial import missing, partial, restricted
 from .properties import normalised, spanned
 from .rounding import rounded
 from .steps import Step
-from .sums import differences, factors, replaced
+from .sums import differences, equalities, factors, replaced
 from .symptom import Predicted, Prediction, Symptom
 
 __all__ = ["describe", "only_at"]
@@ -186,3 +185,41 @@ def only_at(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: 
         return ""
     failing = [one for one in _answered("output", map(Run, cases), clean, answers) if one.fails]
     return next((words for _, words in partial(failing)), "") if failing else ""
+
+
+SAID = 3  # symptoms that are reported
+PLURAL = {"is": "are", "differs": "differ", "sums": "sum", "has": "have", "holds": "hold", "must sum": "must sum"}
+
+
+def best(found: list[Symptom]) -> list[Symptom]:
+    """The most specific symptom of each family; only complete ones if there are any."""
+    found_by_kind: dict[str, Symptom] = {}
+    for symptom in sorted(found, key=lambda symptom: -symptom.specificity):
+        found_by_kind.setdefault(symptom.kind, symptom)
+    strong = [symptom for symptom in found_by_kind.values() if symptom.complete]
+    return strong or list(found_by_kind.values())
+
+
+def chosen(found: list[Symptom], name: str) -> list[Symptom]:
+    """The symptoms that are reported, in sentences about the output of that name."""
+    title = f"your {name}"
+    return [dataclasses.replace(one, sentence=_grammatical(one.sentence.replace("{output}", title))) for one in best(found)[:SAID]]
+
+
+def _grammatical(sentence: str) -> str:
+    for one, many in PLURAL.items():
+        sentence = sentence.replace(f"your weights {one}", f"your weights {many}")
+    return sentence
+
+
+def merged(found: list[Symptom]) -> list[Symptom]:
+    """The most specific first, without those of the weights that repeat one of the output."""
+    said = {symptom.sentence for symptom in found}
+    others = [one for one in found if _of_output_too(one.sentence) not in said - {one.sentence}]
+    return sorted(others, key=lambda symptom: -symptom.specificity)
+
+
+def _of_output_too(sentence: str) -> str:
+    for one, many in PLURAL.items():
+        sentence = sentence.replace(f"your weights {many}", f"your output {one}")
+    return sentence

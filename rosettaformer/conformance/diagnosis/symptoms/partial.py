@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .answered import Answered
-from .regions import regions
+from .axes import letters
 from .symptom import Symptom
 
 __all__ = ["missing", "partial", "restricted"]
@@ -66,3 +66,133 @@ def missing(failing: Sequence[Answered]) -> Iterator[Symptom]:
             if all(mask is not None and np.array_equal(mask, place) for mask, place in zip(masks, places, strict=True)):
                 yield Symptom("missing", f"{{output}} is {kind} exactly at {words} {elsewhere}", 93 if right else 55)
                 break
+
+
+Region = tuple[str, np.ndarray]  # its words, as in `only at {}`; the elements, broadcastable to the output
+NAMES = {"b": ("row of the batch", "rows of the batch"), "t": ("position", "positions"), "h": ("head", "heads"), "l": ("layer", "layers"),
+         "v": ("token of the vocabulary", "vocabulary"), "c": ("class", "classes")}  # fmt: skip
+FEATURE = ("feature", "features")
+LISTED = 3  # single indices that are listed
+
+
+def regions(answered: Answered) -> Iterator[Region]:
+    """The parts of an output, as masks, by words that mean the same in every case."""
+    axes, shape = letters(answered), answered.reference.shape
+    if len(axes) != len(shape):
+        return
+    yield from _masked(answered, axes)
+    for axis, size in enumerate(shape):
+        if size > 1:
+            place = [1] * len(shape)
+            place[axis] = size
+            for words, chosen in _along(*_names(axes, axis), size):
+                yield words, chosen.reshape(place)
+    yield from _listed(answered, axes)
+
+
+def _names(axes: str, axis: int) -> tuple[str, str]:
+    """The names of one index and of all indices of an axis: s means keys beside queries, and positions without them."""
+    if axes[axis] == "s":
+        return ("key", "keys") if "t" in axes else NAMES["t"]
+    return NAMES.get(axes[axis], FEATURE)
+
+
+def _along(one: str, all_: str, size: int) -> Iterator[Region]:
+    index = np.arange(size)
+    yield f"the first {one}", index == 0
+    yield f"the last {one}", index == size - 1
+    for count in range(1, min(size, 5)):
+        yield f"every {one} but the first{'' if count == 1 else f' {count}'}", index >= count
+    yield f"every {one} but the last", index < size - 1
+    yield f"the even-numbered {all_}, counted from 0", index % 2 == 0
+    yield f"the odd-numbered {all_}, counted from 0", index % 2 == 1
+    yield f"the first half of the {all_}", index < size // 2
+    yield f"the second half of the {all_}", index >= size // 2
+
+
+def _listed(answered: Answered, axes: str) -> Iterator[Region]:
+    """The single heads and features that are wrong."""
+    wrong = answered.off
+    for axis in (axis for axis, letter in enumerate(axes) if letter in "hdekfrvcl"):
+        others = tuple(other for other in range(wrong.ndim) if other != axis)
+        found = np.flatnonzero(wrong.any(others))
+        if 0 < len(found) <= min(LISTED, wrong.shape[axis] // 2):
+            place = [1] * wrong.ndim
+            place[axis] = wrong.shape[axis]
+            name, _ = _names(axes, axis)
+            listed = " and ".join(f"{name} {index}" for index in found)
+            yield listed, np.isin(np.arange(wrong.shape[axis]), found).reshape(place)
+
+
+def _masked(answered: Answered, axes: str) -> Iterator[Region]:
+    """Padding tokens, queries that may attend to nothing, and queries that may not attend to everything."""
+    shape = dict(zip(axes, answered.reference.shape, strict=True))
+    length = shape.get("t", shape.get("s", 0))
+    for words, mask_bt in _tokens(answered):
+        if mask_bt.shape == (shape.get("b"), length):
+            yield words, _placed(mask_bt, "bt", axes)
+    for name, mask_bhts in _attention(answered) if "b" in axes and length else ():
+        if mask_bhts.shape[2] not in (1, length) or mask_bhts.shape[0] not in (1, shape["b"]):
+            continue
+        of = f" in {name}" if name else ""
+        full = np.broadcast_to(mask_bhts, (shape["b"], mask_bhts.shape[1], length, mask_bhts.shape[3]))
+        for words, rows in (
+            (f"the queries that may attend to nothing{of}", full.sum(-1) == 0),
+            (f"the queries that may not attend to every key{of}", full.sum(-1) < full.shape[-1]),
+            (f"the queries that may attend to a single key{of}", full.sum(-1) == 1),
+        ):
+            if "h" in axes:
+                yield words, _placed(rows, "bht", axes)
+            else:
+                yield words, _placed(rows.max(1), "bt", axes)
+        if axes == "bhts" and full.shape[3] == shape["s"]:
+            yield f"the keys that may not be attended to{of}", ~full
+            yield f"the keys that may be attended to{of}", full
+    if axes == "bhts":
+        later = np.arange(shape["s"]) - np.arange(shape["t"])[:, None] - (shape["s"] - shape["t"])
+        yield "the diagonal, where a query is at its key's position", (later == 0)[None, None]
+        yield "the keys that are later than the query", (later > 0)[None, None]
+        yield "the keys that are not later than the query", (later <= 0)[None, None]
+
+
+def _placed(mask: np.ndarray, own: str, axes: str) -> np.ndarray:
+    """A mask in the axes of an output; `t` is `s` in an output without queries."""
+    axes = axes if "t" in axes else axes.replace("s", "t")
+    order = [own.index(letter) for letter in axes if letter in own]
+    moved = mask.transpose(order)
+    sizes = iter(moved.shape)
+    return moved.reshape([next(sizes) if letter in own else 1 for letter in axes])
+
+
+def _tokens(answered: Answered) -> Iterator[Region]:
+    case = answered.case
+    found: dict[str, np.ndarray] = {}
+    for name, value in case.inputs.items():
+        if not isinstance(value, np.ndarray):
+            continue
+        if name in ("source", "target", "token") and value.ndim == 2 and case.config.padding_id is not None:
+            found[name] = value != case.config.padding_id
+        elif value.dtype.kind == "b" and value.ndim == 2:
+            found[name] = value
+        elif value.dtype.kind == "b" and value.ndim == 4 and value.shape[1:3] == (1, 1):
+            found[name] = value[:, 0, 0]
+    for name, mask_bt in found.items():
+        if mask_bt.all():
+            mask_bt = np.ones_like(mask_bt)
+        yield f"padding tokens (`{name}`)", ~mask_bt
+        yield f"real tokens (`{name}`)", mask_bt
+        yield f"the rows of the batch that have padding (`{name}`)", np.broadcast_to(~mask_bt.all(1, keepdims=True), mask_bt.shape)
+        yield f"the tokens from the first padding on (`{name}`)", np.logical_or.accumulate(~mask_bt, axis=1)
+        yield f"the tokens after padding (`{name}`)", np.logical_or.accumulate(~mask_bt, axis=1) & mask_bt
+
+
+def _attention(answered: Answered) -> Iterator[Region]:
+    """The masks of the first layer's attentions, causality included, by kind."""
+    seen = set()
+    for path, call in answered.run.calls.items():
+        if call.component == "softmax" and isinstance(mask := call.inputs.get("mask"), np.ndarray) and mask.ndim == 4:
+            kind = next((part for part in ("cross_attention", "self_attention") if part in path), "")
+            stack = path.partition(".")[0] if path.startswith(("encoder", "decoder")) else ""
+            if (name := " ".join(filter(None, (stack, kind.replace("_", "-"))))) not in seen:
+                seen.add(name)
+                yield name, mask

@@ -102,22 +102,17 @@ def _same_by_position(answered: Answered) -> bool:
     return bool(enough and answered.close(difference, difference[:1], answered.allowed(difference)).all())
 
 
-def _proportional(answered: Answered) -> bool:
-    """Each row is the reference's row times a number of its own."""
-    got, reference = (array.reshape(-1, array.shape[-1]) for array in (answered.got, answered.reference))
-    if len(got) < FEWEST or got.shape[1] < FEWEST:
-        return False
-    factor = (got * reference).sum(-1, keepdims=True) / np.maximum((reference**2).sum(-1, keepdims=True), 1e-300)
-    return bool(answered.close(got, factor * reference, answered.allowed(got)).all())
+def _proportional(along: int, features: int) -> Callable[[Answered], bool]:
+    """Each row (along 1), or each feature (along 0), is the reference's times a number of its own. features: of a row, at least."""
 
+    def test(answered: Answered) -> bool:
+        got, reference = (array.reshape(-1, array.shape[-1]) for array in (answered.got, answered.reference))
+        if len(got) < FEWEST or got.shape[1] < features:
+            return False
+        factor = (got * reference).sum(along, keepdims=True) / np.maximum((reference**2).sum(along, keepdims=True), 1e-300)
+        return bool(answered.close(got, factor * reference, answered.allowed(got)).all())
 
-def _scaled_features(answered: Answered) -> bool:
-    """Each feature is the reference's feature times a number of its own."""
-    got, reference = (array.reshape(-1, array.shape[-1]) for array in (answered.got, answered.reference))
-    if len(got) < FEWEST or got.shape[1] < 2:
-        return False
-    factor = (got * reference).sum(0) / np.maximum((reference**2).sum(0), 1e-300)
-    return bool(answered.close(got, factor * reference, answered.allowed(got)).all())
+    return test
 
 
 def _rank_one(answered: Answered) -> bool:
@@ -131,8 +126,8 @@ def _rank_one(answered: Answered) -> bool:
 DIFFERENCES: tuple[tuple[str, int, Callable[[Answered], bool]], ...] = (
     ("{output} minus the reference is the same in every row: a constant for each feature, which is no parameter", 45, _same_rows),
     ("{output} minus the reference is the same in every row of the batch: it depends on the position alone", 40, _same_by_position),
-    ("each row of {output} is the reference's row times a number of its own", 44, _proportional),
-    ("each feature of {output} is the reference's times a number of its own", 44, _scaled_features),
+    ("each row of {output} is the reference's row times a number of its own", 44, _proportional(1, FEWEST)),
+    ("each feature of {output} is the reference's times a number of its own", 44, _proportional(0, 2)),
     ("{output} minus the reference is one vector times a number of each row", 28, _rank_one),
 )
 

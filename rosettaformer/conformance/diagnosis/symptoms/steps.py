@@ -11,7 +11,7 @@ from reference_numpy import arithmetic, attention, dropout, feed_forward, normal
 from ...case import Case
 from ...reference import components
 from ...reference.trace import TracedCall
-from .paths import last_layer, residuals
+from .values import last_layer, residuals
 
 __all__ = ["Step", "last_steps"]
 
@@ -92,7 +92,7 @@ def _taken(calls: Calls, call: TracedCall, name: str) -> Iterator[Taken]:
     if call.component in ("layer_norm", "logits", "activation", "classifier", "softmax"):
         argument = next(iter(call.inputs))
         axes = "bhts" if argument == "logits" else argument.rpartition("_")[2]
-        yield f"{_quoted(name, call.component)} of {{}}", axes, call.output, call.inputs[argument], _again(call)
+        yield f"`{name or call.component}` of {{}}", axes, call.output, call.inputs[argument], _again(call)
     elif call.component == "pooler":
         yield from _pooled(call, name)
     elif call.component == "scaled_dot_product_attention":
@@ -134,10 +134,6 @@ def _affine(subscripts: str, call: TracedCall, part: str) -> Function:
     """The product with the part's kernel, and its bias."""
     tree = {name.removeprefix(part): array for name, array in call.parameters.items() if name.startswith(part)}
     return lambda value: arithmetic.affine(subscripts, value, tree)
-
-
-def _quoted(name: str, component: str) -> str:
-    return f"`{name or component}`"
 
 
 def _of(name: str) -> str:

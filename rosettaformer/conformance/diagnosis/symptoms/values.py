@@ -1,5 +1,6 @@
 """The values of a run of the reference: inputs, parameters and intermediate results, each with the words that name it."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,9 +10,8 @@ from reference_numpy import arithmetic, attention, softmax
 
 from ...case import Case
 from ...reference.trace import TracedCall
-from .paths import last_layer, residuals
 
-__all__ = ["Value", "values"]
+__all__ = ["Value", "last_layer", "residuals", "values"]
 
 
 @dataclass(frozen=True)
@@ -129,3 +129,21 @@ def _nested(call: TracedCall) -> dict[str, dict[str, np.ndarray]]:
         part, _, leaf = name.partition(".")
         tree.setdefault(part, {})[leaf] = array
     return tree
+
+
+def last_layer(case: Case, words: str) -> str:
+    """The words with `layers.last` for the index of the last layer, whatever their number is."""
+    if not (stack := re.search(r"(encoder|decoder)?\.?layers\.(\d+)", words)):
+        return words
+    name = stack[1] or case.component
+    count = getattr(case.config, f"{name}_layers", 0)
+    return words.replace(f"layers.{stack[2]}", "layers.last") if int(stack[2]) == count - 1 else words
+
+
+def residuals(calls: Mapping[str, TracedCall], case: Case) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """The path of every sub-layer, its residual, and its output after dropout."""
+    for path, call in calls.items():
+        if path.endswith(("self_attention", "cross_attention", "feed_forward")) and f"{path}_norm" in calls:
+            post = case.config.norm_placement == "post"
+            residual = next(iter(call.inputs.values())) if post else calls[f"{path}_norm"].inputs["x_btd"]
+            yield path, residual, calls[f"{path}_dropout"].output
