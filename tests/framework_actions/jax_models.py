@@ -21,8 +21,6 @@ __all__ = [
     "differs", "equals_itself", "loaded", "loss", "reference", "right", "right_gradients", "same", "values",
 ]  # fmt: skip
 
-ACTIONS = Actions("jax")
-
 SIZES = {
     "source_vocabulary": 24, "target_vocabulary": 24, "model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4, "value_size": 4,
     "feed_forward_width": 12, "dropout_rate": 0.0, "attention_dropout_rate": 0.0,
@@ -53,6 +51,9 @@ def loaded(config: TransformerConfig = CONFIG, kind: type[Transformer] = Transfo
     weights.load(model, values(config, jax.tree.leaves(nnx.state(model, nnx.Param))[0].dtype), config)
     model.eval()
     return model
+
+
+ACTIONS = Actions("jax", model=loaded)
 
 
 def reference(config: TransformerConfig = CONFIG, arrays: dict[str, np.ndarray] | None = None, **inputs: Any) -> np.ndarray:

@@ -26,7 +26,7 @@ from .tf_models import (
     trained,
 )
 
-TOPIC = "An encoder alone"
+TOPIC = ACTIONS.topic("An encoder alone")
 KINDS = {"classes": CLASSES, "a masked-language head": MASKED, "no head": STATES}
 MAPPING = {"source": SOURCE, "segment_bs": SEGMENT, "source_mask_bs": MASK}
 
@@ -34,14 +34,14 @@ MAPPING = {"source": SOURCE, "segment_bs": SEGMENT, "source_mask_bs": MASK}
 def _of(kind: str) -> None:
     config = KINDS[kind]
 
-    @ACTIONS.works(TOPIC, f"with {kind}: `model(source)`, `predict`, segments and masks in the mapping", sample=kind == "classes")
+    @TOPIC.works(f"with {kind}: `model(source)`, `predict`, segments and masks in the mapping", sample=kind == "classes")
     def _() -> None:
         model = loaded(config)
         right(model(SOURCE), config)
         right(model.predict(MAPPING, verbose=0), config, segment_bs=SEGMENT, source_mask_bs=MASK)
         assert model.compute_output_shape((4, 7)) == reference(config).shape
 
-    @ACTIONS.works(TOPIC, f"with {kind}: `fit` and `evaluate`")
+    @TOPIC.works(f"with {kind}: `fit` and `evaluate`")
     def _() -> None:
         model, wanted = loaded(config), reference(config)
         label = np.zeros(wanted.shape) if config is STATES else wanted.argmax(-1)
@@ -52,7 +52,7 @@ def _of(kind: str) -> None:
         model.fit(SOURCE, label, epochs=5, verbose=0)
         assert model.evaluate(SOURCE, label, verbose=0) < before
 
-    @ACTIONS.works(TOPIC, f"with {kind}: `export`, SavedModel")
+    @TOPIC.works(f"with {kind}: `export`, SavedModel")
     def _() -> None:
         with tempfile.TemporaryDirectory() as folder:
             loaded(config).export(folder, verbose=False)
@@ -60,7 +60,7 @@ def _of(kind: str) -> None:
             right(served.serve(SOURCE), config)
             right(served.serve(SOURCE[:2, :5]), config, source=SOURCE[:2, :5])
 
-    @ACTIONS.works(TOPIC, f"with {kind}: the functional API, `tf.function`, `compiled(model)`")
+    @TOPIC.works(f"with {kind}: the functional API, `tf.function`, `compiled(model)`")
     def _() -> None:
         model, inputs = loaded(config), keras.Input((None,), dtype="int64")
         for run in (keras.Model(inputs, model(inputs)), tf.function(model), compiled(model)):
@@ -71,17 +71,15 @@ for kind in KINDS:
     _of(kind)
 
 
-@ACTIONS.refused(TOPIC, "with two heads: `model(source)`", "with two heads is called by `classify` or `masked_language_logits`")
-def _() -> None:
-    loaded(BOTH)(SOURCE)
+TOPIC.refused(
+    "with two heads: `model(source)`", "with two heads is called by `classify` or `masked_language_logits`", lambda: loaded(BOTH)(SOURCE)
+)
 
 
-@ACTIONS.works(TOPIC, "with two heads: `model.classify(source)`, `model.masked_language_logits(source)`")
+@TOPIC.works("with two heads: `model.classify(source)`, `model.masked_language_logits(source)`")
 def _() -> None:
     model = loaded(BOTH)
     assert model.classify(SOURCE).shape == (4, 3) and model.masked_language_logits(SOURCE).shape == (4, 7, 23)
 
 
-@ACTIONS.refused(TOPIC, "a target", "an encoder-only model takes no target; got one")
-def _() -> None:
-    loaded(CLASSES)(*PAIR)
+TOPIC.refused("a target", "an encoder-only model takes no target; got one", lambda: loaded(CLASSES)(*PAIR))

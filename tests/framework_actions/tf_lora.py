@@ -25,10 +25,10 @@ from .tf_models import (
     weights,
 )
 
-LORA = "LoRA"
+LORA = ACTIONS.topic("LoRA")
 
 
-@ACTIONS.works(LORA, "`enable_lora` of a projection: the numbers of keras.layers.EinsumDense", sample=True)
+@LORA.works("`enable_lora` of a projection: the numbers of keras.layers.EinsumDense", sample=True)
 def _() -> None:
     own, x = loaded().encoder.layers[0].self_attention.query, np.random.default_rng(1).standard_normal((2, 5, 8))
     stock = keras.layers.EinsumDense("btd,dhk->bthk", (None, 2, 4), bias_axes="hk", dtype="float64")
@@ -41,7 +41,7 @@ def _() -> None:
     same(own(x), stock(x), 1e-6)  # stock adapts in float32
 
 
-@ACTIONS.works(LORA, "`enable_lora` of the embedding: the numbers of keras.layers.Embedding")
+@LORA.works("`enable_lora` of the embedding: the numbers of keras.layers.Embedding")
 def _() -> None:
     own, stock = loaded().source_embedding, keras.layers.Embedding(23, 8, dtype="float64")
     stock.build()
@@ -65,7 +65,7 @@ def _adapted() -> Transformer:
     return model
 
 
-@ACTIONS.works(LORA, "the loop of KerasHub's `Backbone.enable_lora`, `fit`; `weights.export` has the sum")
+@LORA.works("the loop of KerasHub's `Backbone.enable_lora`, `fit`; `weights.export` has the sum")
 def _() -> None:
     model = _adapted()
     assert {variable.name for variable in model.trainable_variables} == {"bias", "lora_kernel_a", "lora_kernel_b"}
@@ -73,7 +73,7 @@ def _() -> None:
     equals_itself(model)
 
 
-@ACTIONS.works(LORA, "`save` of an adapted model: the file is of the plain one, with the sum")
+@LORA.works("`save` of an adapted model: the file is of the plain one, with the sum")
 def _() -> None:
     model = _adapted()
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +85,7 @@ def _() -> None:
         same(plain(*PAIR), model(*PAIR))
 
 
-@ACTIONS.works(LORA, "`Searcher` of an adapted model")
+@LORA.works("`Searcher` of an adapted model")
 def _() -> None:
     model, plain = _adapted(), Transformer(CONFIG, dtype="float64")
     weights.load(plain, weights.export(model, CONFIG), CONFIG)
@@ -95,11 +95,7 @@ def _() -> None:
         same(found[name], expected[name])
 
 
-@ACTIONS.refused(
-    LORA,
-    "`enable_lora` twice",
-    "LoRA must be enabled once, in a layer that is built",
-)
+@LORA.refused("`enable_lora` twice", "LoRA must be enabled once, in a layer that is built")
 def _() -> None:
     query = loaded().encoder.layers[0].self_attention.query
     query.enable_lora(2)

@@ -23,8 +23,6 @@ __all__ = [
     "values", "weights",
 ]  # fmt: skip
 
-ACTIONS = Actions("tf")
-
 SIZES = {
     "source_vocabulary": 23, "target_vocabulary": 23, "model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4, "value_size": 4,
     "feed_forward_width": 12, "dropout_rate": 0.0, "attention_dropout_rate": 0.0, "padding_id": None,
@@ -54,6 +52,9 @@ def loaded(config: TransformerConfig = CONFIG, dtype: str = "float64", **options
     model = Transformer(config, dtype=dtype, **options)
     weights.load(model, values(config, model.variable_dtype), config)
     return model
+
+
+ACTIONS = Actions("tf", model=loaded)
 
 
 def reference(config: TransformerConfig = CONFIG, arrays: dict[str, np.ndarray] | None = None, **inputs: Any) -> np.ndarray:

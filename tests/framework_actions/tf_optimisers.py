@@ -5,11 +5,11 @@ from pathlib import Path
 
 from .tf_models import ACTIONS, CONFIG, LABELS, PAIR, QUIET, RATE, equals_itself, keras, loaded, moved, same, stepped, tf, trained, weights
 
-OPTIMISERS, CALLBACKS = "Optimisers", "Callbacks"
+OPTIMISERS, CALLBACKS = map(ACTIONS.topic, ("Optimisers", "Callbacks"))
 
 
 def _optimiser(name: str) -> None:
-    @ACTIONS.works(OPTIMISERS, f"`keras.optimizers.{name}`")
+    @OPTIMISERS.works(f"`keras.optimizers.{name}`")
     def _() -> None:
         model = trained(loaded(dtype="float32"), optimizer=getattr(keras.optimizers, name)(1e-3), run_eagerly=True)
         model.train_on_batch(PAIR, LABELS)
@@ -21,30 +21,30 @@ for name in ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftr
     _optimiser(name)
 
 
-@ACTIONS.works(OPTIMISERS, "`use_ema=True`, `finalize_variable_values`")
+@OPTIMISERS.works("`use_ema=True`, `finalize_variable_values`")
 def _() -> None:
     model = trained(loaded(), optimizer=keras.optimizers.SGD(RATE, use_ema=True, ema_momentum=0.0))
     model.fit(PAIR, LABELS, **QUIET)
     stepped(model)
 
 
-@ACTIONS.works(OPTIMISERS, "`gradient_accumulation_steps=2`")
+@OPTIMISERS.works("`gradient_accumulation_steps=2`")
 def _() -> None:
     model = trained(loaded(), optimizer=keras.optimizers.SGD(RATE, gradient_accumulation_steps=2))
     model.fit(PAIR, LABELS, **QUIET | {"batch_size": 2})
     stepped(model)
 
 
-@ACTIONS.works(OPTIMISERS, "`global_clipnorm`")
+@OPTIMISERS.works("`global_clipnorm`")
 def _() -> None:
     model = trained(loaded(), optimizer=keras.optimizers.SGD(RATE, global_clipnorm=1e9))
     model.fit(PAIR, LABELS, **QUIET)
     stepped(model)
 
 
-@ACTIONS.works(OPTIMISERS, "`AdamW.exclude_from_weight_decay(var_names=['bias', 'scale', 'offset'])`")
-def _() -> None:
-    optimizer, model = keras.optimizers.AdamW(0.0625, weight_decay=0.5), loaded()
+@OPTIMISERS.works("`AdamW.exclude_from_weight_decay(var_names=['bias', 'scale', 'offset'])`")
+def _(model) -> None:
+    optimizer = keras.optimizers.AdamW(0.0625, weight_decay=0.5)
     optimizer.exclude_from_weight_decay(var_names=["bias", "scale", "offset"])
     variables = model.trainable_variables
     optimizer.apply([tf.zeros_like(variable) for variable in variables], variables)
@@ -54,7 +54,7 @@ def _() -> None:
 
 
 def _callbacks(name: str, make) -> None:
-    @ACTIONS.works(CALLBACKS, name)
+    @CALLBACKS.works(name)
     def _() -> None:
         with tempfile.TemporaryDirectory() as folder:
             model = trained(loaded(), run_eagerly=True)
@@ -70,7 +70,7 @@ _callbacks("`BackupAndRestore`", lambda folder: keras.callbacks.BackupAndRestore
 _callbacks("`TerminateOnNaN`", lambda _: keras.callbacks.TerminateOnNaN())
 
 
-@ACTIONS.works(CALLBACKS, "`ModelCheckpoint`, of the whole model")
+@CALLBACKS.works("`ModelCheckpoint`, of the whole model")
 def _() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model, path = trained(loaded(), run_eagerly=True), str(Path(folder) / "model.keras")
@@ -78,7 +78,7 @@ def _() -> None:
         stepped(keras.models.load_model(path))
 
 
-@ACTIONS.works(CALLBACKS, "`SwapEMAWeights`")
+@CALLBACKS.works("`SwapEMAWeights`")
 def _() -> None:
     model = trained(loaded(), optimizer=keras.optimizers.SGD(RATE, use_ema=True, ema_momentum=0.0), run_eagerly=True)
     model.fit(PAIR, LABELS, **QUIET, callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)])

@@ -27,7 +27,7 @@ from .tf_models import (
     tree,
 )
 
-FIT = "`fit` and `evaluate`"
+FIT = ACTIONS.topic("`fit` and `evaluate`")
 MAPPING = {"source": SOURCE, "target": TARGET}
 
 
@@ -46,7 +46,7 @@ def _datasets() -> dict:
 
 
 def _fit_of(name: str) -> None:
-    @ACTIONS.works(FIT, f"`fit` of {name}: a step of gradient descent is the reference's", sample=name == "a dict")
+    @FIT.works(f"`fit` of {name}: a step of gradient descent is the reference's", sample=name == "a dict")
     def _() -> None:
         given = _datasets()[name]
         model = trained(loaded())
@@ -58,14 +58,14 @@ for name in ("a tuple", "a list", "a dict", "a `tf.data.Dataset`", "a `keras.uti
     _fit_of(name)
 
 
-@ACTIONS.works(FIT, "`fit` with masks in the dict")
+@FIT.works("`fit` with masks in the dict")
 def _() -> None:
     mask, model = SOURCE > 4, trained(loaded())
     history = model.fit(MAPPING | {"source_mask_bs": mask}, LABELS, **QUIET).history
     same(history["loss"], loss()(LABELS, reference(source_mask_bs=mask)), 1e-6)  # Keras keeps the sum in float32
 
 
-@ACTIONS.works(FIT, "`evaluate`, `test_on_batch`, `metrics=['sparse_categorical_accuracy']`")
+@FIT.works("`evaluate`, `test_on_batch`, `metrics=['sparse_categorical_accuracy']`")
 def _() -> None:
     model = trained(loaded(), metrics=["sparse_categorical_accuracy"])
     expected = float(loss()(LABELS, reference())), (reference().argmax(-1) == LABELS).mean()
@@ -73,21 +73,21 @@ def _() -> None:
     same(model.test_on_batch(PAIR, LABELS), expected, 1e-6)
 
 
-@ACTIONS.works(FIT, "`train_on_batch`")
+@FIT.works("`train_on_batch`")
 def _() -> None:
     model = trained(loaded())
     model.train_on_batch(PAIR, LABELS)
     stepped(model)
 
 
-@ACTIONS.works(FIT, "`sample_weight` of every token")
+@FIT.works("`sample_weight` of every token")
 def _() -> None:
     weight = (LABELS % 2).astype("float64")
     same(trained(loaded()).evaluate(PAIR, LABELS, sample_weight=weight, **{k: v for k, v in QUIET.items() if k != "shuffle"}),
          loss()(LABELS, reference(), weight), 1e-6)  # fmt: skip
 
 
-@ACTIONS.works(FIT, "`validation_split` and `validation_data`")
+@FIT.works("`validation_split` and `validation_data`")
 def _() -> None:
     for options in ({"validation_split": 0.5}, {"validation_data": (PAIR, LABELS)}):
         model = trained(loaded())
@@ -95,28 +95,28 @@ def _() -> None:
         equals_itself(model)
 
 
-@ACTIONS.works(FIT, "`compile(jit_compile=True)`")
+@FIT.works("`compile(jit_compile=True)`")
 def _() -> None:
     model = trained(loaded(), jit_compile=True)
     model.fit(PAIR, LABELS, **QUIET)
     stepped(model)
 
 
-@ACTIONS.works(FIT, "`compile(run_eagerly=True)`")
+@FIT.works("`compile(run_eagerly=True)`")
 def _() -> None:
     model = trained(loaded(), run_eagerly=True)
     model.fit(PAIR, LABELS, **QUIET)
     stepped(model)
 
 
-@ACTIONS.works(FIT, "`compile(steps_per_execution=2)`")
+@FIT.works("`compile(steps_per_execution=2)`")
 def _() -> None:
     model = trained(loaded(), steps_per_execution=2)
     model.fit(PAIR, LABELS, **QUIET | {"batch_size": 2})
     equals_itself(model)
 
 
-@ACTIONS.works(FIT, "`fit` under `mixed_bfloat16`, and under `mixed_float16` with its LossScaleOptimizer")
+@FIT.works("`fit` under `mixed_bfloat16`, and under `mixed_float16` with its LossScaleOptimizer")
 def _() -> None:
     for policy, tolerance in (("mixed_bfloat16", 0.05), ("mixed_float16", 0.01)):
         model = trained(loaded(dtype=keras.DTypePolicy(policy)))
@@ -124,7 +124,7 @@ def _() -> None:
         stepped(model, tolerance)
 
 
-@ACTIONS.works(FIT, "dropout in `fit`, none in `evaluate` and `predict`")
+@FIT.works("dropout in `fit`, none in `evaluate` and `predict`")
 def _() -> None:
     model = trained(loaded(CONFIG.replace(dropout_rate=0.5)))
     model.fit(PAIR, LABELS, **QUIET)
@@ -132,7 +132,7 @@ def _() -> None:
     assert float(model.training_loss(*PAIR, training=True)) != float(model.training_loss(*PAIR, training=True))
 
 
-@ACTIONS.works(FIT, "`keras.utils.set_random_seed`: the same dropout again")
+@FIT.works("`keras.utils.set_random_seed`: the same dropout again")
 def _() -> None:
     found = []
     for _ in range(2):
@@ -141,7 +141,7 @@ def _() -> None:
     assert float(found[0]) == float(found[1])
 
 
-@ACTIONS.works(FIT, "a `train_step` of one's own with `training_loss`")
+@FIT.works("a `train_step` of one's own with `training_loss`")
 def _() -> None:
     class Own(Transformer):
         def train_step(self, data):
@@ -159,9 +159,9 @@ def _() -> None:
     equals_itself(model)
 
 
-@ACTIONS.works(FIT, "a loop of one's own: `tf.function`, tape, `optimizer.apply`", sample=True)
-def _() -> None:
-    model, optimizer = loaded(), keras.optimizers.SGD(RATE)
+@FIT.works("a loop of one's own: `tf.function`, tape, `optimizer.apply`", sample=True)
+def _(model) -> None:
+    optimizer = keras.optimizers.SGD(RATE)
 
     @tf.function
     def step(source, target, label):
@@ -174,9 +174,8 @@ def _() -> None:
     stepped(model)
 
 
-@ACTIONS.works(FIT, "freezing: `model.encoder.trainable = False`")
-def _() -> None:
-    model = loaded()
+@FIT.works("freezing: `model.encoder.trainable = False`")
+def _(model) -> None:
     model.encoder.trainable = False
     trained(model).fit(PAIR, LABELS, **QUIET)
     assert all(name.startswith("encoder.") != changed for name, changed in moved(loaded(), model).items())

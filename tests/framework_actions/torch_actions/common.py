@@ -16,7 +16,6 @@ from reference_numpy.strategy import Strategy
 
 from .. import Actions
 
-ACTIONS = Actions("torch")
 SIZES: dict[str, Any] = {"source_vocabulary": 20, "target_vocabulary": 20, "output_bias": True, "dropout_rate": 0.0}
 CONFIG = preset("tiny", encoder_layers=2, decoder_layers=2, **SIZES)
 UNTIED = CONFIG.replace(share_embeddings=False, tie_logits=False)
@@ -49,6 +48,9 @@ def model_of(config: TransformerConfig = CONFIG, dtype: torch.dtype = torch.floa
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
     return model
+
+
+ACTIONS = Actions("torch", model=model_of, other=lambda: model_of(seed=1), single=lambda: model_of(dtype=torch.float32))
 
 
 def expected(model: Any, config: TransformerConfig = CONFIG, source: Any = SOURCE, target: Any = TARGET) -> Any:

@@ -32,7 +32,7 @@ from .common import (
     trained,
 )
 
-TOPIC = "Libraries"
+TOPIC = ACTIONS.topic("Libraries")
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Any]]):
@@ -65,24 +65,22 @@ def with_trainer(model: Any, classifies: bool) -> Any:
     return model.eval()
 
 
-@ACTIONS.works(TOPIC, "`transformers.Trainer(model=...)`, which writes `model.config.use_cache` and saves")
+@TOPIC.works("`transformers.Trainer(model=...)`, which writes `model.config.use_cache` and saves")
 def _() -> None:
     model = with_trainer(model_of(dtype=torch.float32), False)
     right(model)
     assert model.config == CONFIG
 
 
-@ACTIONS.works(TOPIC, "`transformers.Trainer(model=...)` of an encoder alone")
+@TOPIC.works("`transformers.Trainer(model=...)` of an encoder alone")
 def _() -> None:
     model = with_trainer(model_of(BERT, torch.float32), True)
     same(model(SOURCE), classes(model), 1e-4)
 
 
-@ACTIONS.works(
-    TOPIC, "a library writes `model.config.use_cache`, `num_beams` and others; copies, `pickle` and a search keep the model's own fields"
-)
-def _() -> None:
-    model, written = model_of(), {"use_cache": False, "num_beams": 4, "_attn_implementation": "eager", "pad_token_id": 0}
+@TOPIC.works("a library writes `model.config.use_cache`, `num_beams` and others; copies, `pickle` and a search keep the model's own fields")
+def _(model: Any) -> None:
+    written = {"use_cache": False, "num_beams": 4, "_attn_implementation": "eager", "pad_token_id": 0}
     for name, value in written.items():
         setattr(model.config, name, value)
     for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -92,7 +90,7 @@ def _() -> None:
         searched(each)
 
 
-@ACTIONS.refused(TOPIC, "a library writes `model.config.dropout_rate`, which is the model's", "cannot assign to field 'dropout_rate'")
+@TOPIC.refused("a library writes `model.config.dropout_rate`, which is the model's", "cannot assign to field 'dropout_rate'")
 def _() -> None:
     model_of().config.dropout_rate = 0.5
 
@@ -126,12 +124,10 @@ for targets in (["query", "value"], "all-linear", ["source_embedding"]):
         assert found == answers(merged)
 
     tie = "" if targets == ["query", "value"] else ", untied"
-    ACTIONS.works(TOPIC, f"`peft` LoRA on `{targets}`{tie}: training, a search, `merge_and_unload`", sample=targets == ["query", "value"])(
-        lora
-    )
+    TOPIC.works(f"`peft` LoRA on `{targets}`{tie}: training, a search, `merge_and_unload`", sample=targets == ["query", "value"])(lora)
 
 
-@ACTIONS.works(TOPIC, '`peft` with `modules_to_save=["logits"]`, untied: the copy is trained and kept')
+@TOPIC.works('`peft` with `modules_to_save=["logits"]`, untied: the copy is trained and kept')
 def _() -> None:
     model = model_of(UNTIED)
     before = model.logits.weight.detach().clone()
@@ -142,13 +138,13 @@ def _() -> None:
     same(logits, expected(merged, UNTIED))
 
 
-@ACTIONS.refused(TOPIC, '`peft`, `modules_to_save=["logits"]` of tied logits, exported', "no array would hold the module's logits.weight")
+@TOPIC.refused('`peft`, `modules_to_save=["logits"]` of tied logits, exported', "no array would hold the module's logits.weight")
 def _() -> None:
     _, adapted = with_lora(model_of(), target_modules=["query"], modules_to_save=["logits"])
     weights.export(adapted.merge_and_unload(), CONFIG)
 
 
-@ACTIONS.stock(TOPIC, "`peft` LoRA on one side of a tie, then `merge_and_unload`", "`peft` adds the product to the table of all sides")
+@TOPIC.stock("`peft` LoRA on one side of a tie, then `merge_and_unload`", "`peft` adds the product to the table of all sides")
 def _() -> None:
     for model, name, ids in ((model_of(), "source_embedding", (SOURCE, TARGET)), (Tied(), "embedding", (SOURCE, TARGET))):
         adapted = adapted_by_peft(model, target_modules=[name], init_lora_weights=False)
@@ -157,7 +153,7 @@ def _() -> None:
         assert not torch.allclose(merged(*ids), before, atol=0.1)
 
 
-@ACTIONS.works(TOPIC, "`accelerate`: `prepare`, `backward`, `save_model`")
+@TOPIC.works("`accelerate`: `prepare`, `backward`, `save_model`")
 def _() -> None:
     import accelerate
 
@@ -178,7 +174,7 @@ def quantised(model: Any) -> Any:
     return model
 
 
-@ACTIONS.works(TOPIC, "`torchao.quantization.quantize_(Int8WeightOnlyConfig())`, then a search")
+@TOPIC.works("`torchao.quantization.quantize_(Int8WeightOnlyConfig())`, then a search")
 def _() -> None:
     model = model_of(dtype=torch.float32)
     wanted, found = model(SOURCE, TARGET), quantised(copy.deepcopy(model))
@@ -188,12 +184,14 @@ def _() -> None:
     assert first.tolist() == [row[0] for row in answers(found)]
 
 
-@ACTIONS.refused(TOPIC, "`torchao.quantization.quantize_`, then `weights.export`", "query.weight is a Int8Tensor")
-def _() -> None:
-    weights.export(quantised(model_of(dtype=torch.float32)), CONFIG)
+TOPIC.refused(
+    "`torchao.quantization.quantize_`, then `weights.export`",
+    "query.weight is a Int8Tensor",
+    lambda: weights.export(quantised(model_of(dtype=torch.float32)), CONFIG),
+)
 
 
-@ACTIONS.works(TOPIC, "pt2e: `prepare_pt2e(exported, X86InductorQuantizer())`, `convert_pt2e`")
+@TOPIC.works("pt2e: `prepare_pt2e(exported, X86InductorQuantizer())`, `convert_pt2e`")
 def _() -> None:
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -208,7 +206,7 @@ def _() -> None:
     same(converted(SOURCE, TARGET), model(SOURCE, TARGET), 0.5)
 
 
-@ACTIONS.works(TOPIC, "`torch.ao.quantization.quantize_dynamic(model, {nn.Linear})`, then a search")
+@TOPIC.works("`torch.ao.quantization.quantize_dynamic(model, {nn.Linear})`, then a search")
 def _() -> None:
     model = model_of(dtype=torch.float32)
     with warnings.catch_warnings():
@@ -219,13 +217,14 @@ def _() -> None:
     answers(found)
 
 
-@ACTIONS.works(TOPIC, '`Searcher(model).to("cpu")`', sample=True)
-def _() -> None:
-    model = model_of()
+@TOPIC.works('`Searcher(model).to("cpu")`', sample=True)
+def _(model: Any) -> None:
     assert Searcher(model).to("cpu").greedy_search(SOURCE, SEARCH)["token_bn"].tolist() == answers(model)
     searched(model)
 
 
-@ACTIONS.refused(TOPIC, '`Searcher(model, "int8")` moved to another device', "int8 needs a CPU")
-def _() -> None:
-    Searcher(model_of(dtype=torch.float32), "int8").to("meta")
+TOPIC.refused(
+    '`Searcher(model, "int8")` moved to another device',
+    "int8 needs a CPU",
+    lambda: Searcher(model_of(dtype=torch.float32), "int8").to("meta"),
+)

@@ -10,7 +10,7 @@ from torch.export import Dim
 
 from .common import ACTIONS, BERT, CONFIG, SOURCE, TARGET, classes, expected, model_of, same
 
-TOPIC = "ONNX"
+TOPIC = ACTIONS.topic("ONNX")
 DYNAMIC = {"source": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}, "target": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}}
 LENGTHS = ((3, 5, 4), (2, 7, 3), (4, 3, 6))
 
@@ -33,7 +33,7 @@ def session(model: Any, *ids: Any, **options: Any) -> Any:
     return run
 
 
-@ACTIONS.works(TOPIC, "`torch.onnx.export` with dynamic batch and lengths, empty rows too, in ONNX Runtime")
+@TOPIC.works("`torch.onnx.export` with dynamic batch and lengths, empty rows too, in ONNX Runtime")
 def _() -> None:
     model = model_of(dtype=torch.float32)
     run = session(model, SOURCE, TARGET, dynamic_shapes=DYNAMIC)
@@ -43,7 +43,7 @@ def _() -> None:
     same(run(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`torch.onnx.export` in float16")
+@TOPIC.works("`torch.onnx.export` in float16")
 def _() -> None:
     model = model_of(dtype=torch.float16)
     same(session(model, SOURCE, TARGET)(SOURCE, TARGET), expected(model), 0.02)
@@ -54,9 +54,9 @@ class Scaled(nn.Embedding):
         return super().forward(index) * 32**0.5
 
 
-@ACTIONS.stock(TOPIC, "`torch.onnx.export` in float64", "it rounds numbers of Python to float32")
-def _() -> None:
-    model, stock = model_of(), Scaled(20, 32).double()
+@TOPIC.stock("`torch.onnx.export` in float64", "it rounds numbers of Python to float32")
+def _(model: Any) -> None:
+    stock = Scaled(20, 32).double()
     for found, wanted in (
         (session(model, SOURCE, TARGET)(SOURCE, TARGET), expected(model)),
         (session(stock, SOURCE)(SOURCE), stock(SOURCE)),
@@ -65,7 +65,7 @@ def _() -> None:
         assert (found - wanted).abs().max() > 1e-9
 
 
-@ACTIONS.works(TOPIC, "`torch.onnx.export` of an encoder alone, `(source,)`")
+@TOPIC.works("`torch.onnx.export` of an encoder alone, `(source,)`")
 def _() -> None:
     model = model_of(BERT, torch.float32)
     same(session(model, SOURCE)(SOURCE), classes(model))
@@ -77,16 +77,16 @@ for bad in (-1, 20):
         run = session(model_of(dtype=torch.float32), SOURCE, TARGET)
         run(SOURCE.masked_fill(SOURCE == 7, bad), TARGET)
 
-    ACTIONS.refused(TOPIC, f"an exported graph, a token id of {bad}", "indices element out of data bounds, idx=20")(of_id)
+    TOPIC.refused(f"an exported graph, a token id of {bad}", "indices element out of data bounds, idx=20")(of_id)
 
 
-@ACTIONS.works(TOPIC, "`torch.onnx.export(dynamo=False)`, the older exporter, of fixed lengths")
+@TOPIC.works("`torch.onnx.export(dynamo=False)`, the older exporter, of fixed lengths")
 def _() -> None:
     model = model_of(dtype=torch.float32)
     same(session(model, SOURCE, TARGET, dynamo=False)(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.refused(TOPIC, "`torch.onnx.export(dynamo=False, dynamic_axes=...)`, another length", "Attempting to broadcast an axis")
+@TOPIC.refused("`torch.onnx.export(dynamo=False, dynamic_axes=...)`, another length", "Attempting to broadcast an axis")
 def _() -> None:
     axes = {"input_names": ["source", "target"], "dynamic_axes": {"source": [0, 1], "target": [0, 1]}}
     session(model_of(dtype=torch.float32), SOURCE, TARGET, dynamo=False, **axes)(SOURCE[:2, :4], TARGET[:2, :3])

@@ -16,7 +16,7 @@ from impl_torch.programs.compiled import compiled
 
 from .common import ACTIONS, BERT, CONFIG, GPT2, SEARCH, SOURCE, TARGET, classes, expected, model_of, same, trained
 
-TOPIC = "Compiled and exported"
+TOPIC = ACTIONS.topic("Compiled and exported")
 LENGTHS = ((3, 5, 4), (2, 7, 3), (4, 3, 6), (5, 6, 6))
 
 
@@ -30,7 +30,7 @@ def on_all_lengths(call: Callable[..., Any], model: Any) -> None:
         same(call(*given), expected(model, CONFIG, *given))
 
 
-@ACTIONS.works(TOPIC, "`torch.compile(model)`, Inductor")
+@TOPIC.works("`torch.compile(model)`, Inductor")
 def _() -> None:
     torch.compiler.reset()
     model = model_of()
@@ -45,10 +45,10 @@ for backend, dynamic in (("eager", None), ("aot_eager", True)):
         on_all_lengths(torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic), model)
 
     name = f'`torch.compile(model, backend="{backend}", fullgraph=True, dynamic={dynamic})`'
-    ACTIONS.works(TOPIC, name)(of_backend)
+    TOPIC.works(name)(of_backend)
 
 
-@ACTIONS.works(TOPIC, "`layer.compile()` of each layer, then training")
+@TOPIC.works("`layer.compile()` of each layer, then training")
 def _() -> None:
     torch.compiler.reset()
     model = model_of()
@@ -57,16 +57,18 @@ def _() -> None:
     same(trained(model)(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`torch.compile` of a model without a target, an encoder alone")
+@TOPIC.works("`torch.compile` of a model without a target, an encoder alone")
 def _() -> None:
     torch.compiler.reset()
     model = model_of(BERT)
     same(torch.compile(model, backend="aot_eager", fullgraph=True)(SOURCE), classes(model))
 
 
-@ACTIONS.refused(TOPIC, "`fast.compiled.compiled(model)`, a token id of 20", "token ids must lie in 0 .. 19; got 20")
-def _() -> None:
-    compiled(model_of())(SOURCE.masked_fill(SOURCE == 7, 20), TARGET)
+TOPIC.refused(
+    "`fast.compiled.compiled(model)`, a token id of 20",
+    "token ids must lie in 0 .. 19; got 20",
+    lambda: compiled(model_of())(SOURCE.masked_fill(SOURCE == 7, 20), TARGET),
+)
 
 
 for strict in (False, True):
@@ -76,12 +78,12 @@ for strict in (False, True):
         program = export(model, (SOURCE, TARGET), strict=strict).module()
         same(program(SOURCE, TARGET), expected(model))
 
-    ACTIONS.works(TOPIC, f"`torch.export.export(model, (source, target), strict={strict})`", sample=not strict)(of_export)
+    TOPIC.works(f"`torch.export.export(model, (source, target), strict={strict})`", sample=not strict)(of_export)
 
 
-@ACTIONS.works(TOPIC, "`torch.export` with dynamic batch and lengths, saved and loaded")
-def _() -> None:
-    model, file = model_of(), io.BytesIO()
+@TOPIC.works("`torch.export` with dynamic batch and lengths, saved and loaded")
+def _(model: Any) -> None:
+    file = io.BytesIO()
     batch, source, target = Dim("batch", min=2), Dim("source", min=2), Dim("target", min=2)
     shapes = {"source": {0: batch, 1: source}, "target": {0: batch, 1: target}}
     torch.export.save(export(model, (ids(3, 5), ids(3, 4)), dynamic_shapes=shapes), file)
@@ -89,54 +91,53 @@ def _() -> None:
     on_all_lengths(torch.export.load(file).module(), model)
 
 
-@ACTIONS.works(TOPIC, "`torch.export` without a padding id")
+@TOPIC.works("`torch.export` without a padding id")
 def _() -> None:
     config = CONFIG.replace(padding_id=None)
     model = model_of(config)
     same(export(model, (SOURCE, TARGET)).module()(SOURCE, TARGET), expected(model, config))
 
 
-@ACTIONS.works(TOPIC, "`torch.export` of a decoder alone")
+@TOPIC.works("`torch.export` of a decoder alone")
 def _() -> None:
     model = model_of(GPT2)
     same(export(model, (None, TARGET)).module()(None, TARGET), expected(model, GPT2, None))
 
 
-@ACTIONS.works(TOPIC, "`torch.export` of an encoder alone, `(source,)`")
+@TOPIC.works("`torch.export` of an encoder alone, `(source,)`")
 def _() -> None:
     model = model_of(BERT)
     same(export(model, (SOURCE,)).module()(SOURCE), classes(model))
 
 
-@ACTIONS.refused(TOPIC, "an exported program, a token id of -1", "index out of range")
-def _() -> None:
-    export(model_of(), (SOURCE, TARGET)).module()(SOURCE.masked_fill(SOURCE == 7, -1), TARGET)
+TOPIC.refused(
+    "an exported program, a token id of -1",
+    "index out of range",
+    lambda: export(model_of(), (SOURCE, TARGET)).module()(SOURCE.masked_fill(SOURCE == 7, -1), TARGET),
+)
 
 
-@ACTIONS.works(TOPIC, "`torch.export` of masks as arguments")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`torch.export` of masks as arguments")
+def _(model: Any) -> None:
     masks = {"source_mask_bs": SOURCE != 0, "target_mask_bt": TARGET != 0}
     same(export(model, (SOURCE, TARGET), masks).module()(SOURCE, TARGET, **masks), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`torch.jit.trace`, called with other lengths")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`torch.jit.trace`, called with other lengths")
+def _(model: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(model, (SOURCE, TARGET))
     on_all_lengths(traced, model)
 
 
-@ACTIONS.works(TOPIC, "`make_fx`")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`make_fx`")
+def _(model: Any) -> None:
     with torch.no_grad():
         same(make_fx(model)(SOURCE, TARGET)(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.stock(TOPIC, '`make_fx(model, tracing_mode="fake")`', "it takes no module whose parameters are not fake themselves")
+@TOPIC.stock('`make_fx(model, tracing_mode="fake")`', "it takes no module whose parameters are not fake themselves")
 def _() -> None:
     for module, given in ((model_of(), (SOURCE, TARGET)), (torch.nn.Embedding(20, 2), (SOURCE,))):
         try:
@@ -147,12 +148,14 @@ def _() -> None:
             raise AssertionError(f"{type(module).__name__} was traced")
 
 
-@ACTIONS.refused(TOPIC, "`torch.fx.symbolic_trace(model)`", "symbolically traced variables cannot be used as inputs to control flow")
-def _() -> None:
-    torch.fx.symbolic_trace(model_of())
+TOPIC.refused(
+    "`torch.fx.symbolic_trace(model)`",
+    "symbolically traced variables cannot be used as inputs to control flow",
+    lambda: torch.fx.symbolic_trace(model_of()),
+)
 
 
-@ACTIONS.works(TOPIC, "AOTInductor: `torch._inductor.aoti_compile_and_package`, called with other ids")
+@TOPIC.works("AOTInductor: `torch._inductor.aoti_compile_and_package`, called with other ids")
 def _() -> None:
     import tempfile
 
@@ -163,7 +166,7 @@ def _() -> None:
         same(run(SOURCE.flip(0), TARGET.flip(0)), expected(model).flip(0), 1e-4)
 
 
-@ACTIONS.works(TOPIC, "`Searcher(model, compiled=True)`")
+@TOPIC.works("`Searcher(model, compiled=True)`")
 def _() -> None:
     model = model_of(dtype=torch.float32)
     searches = [decoding.Searcher(model, compiled=each).greedy_search(SOURCE, SEARCH)["token_bn"] for each in (False, True)]
@@ -179,10 +182,10 @@ class Step(torch.nn.Module):
         return decode_step(self.model, token_b1, cache)
 
 
-@ACTIONS.works(TOPIC, '`torch.export` of a cached decoding step: one graph after the first position, `Dim.DYNAMIC` for `cache["read"]`')
+@TOPIC.works('`torch.export` of a cached decoding step: one graph after the first position, `Dim.DYNAMIC` for `cache["read"]`')
 @torch.no_grad()
-def _() -> None:
-    model, file = model_of(), io.BytesIO()
+def _(model: Any) -> None:
+    file = io.BytesIO()
     first, cache = decode_step(model, TARGET[:, :1], start_cache(model, model.encode(SOURCE), SOURCE != 0, length=6))
     shapes = tree_map(lambda _: None, cache) | {"read": Dim.DYNAMIC}
     torch.export.save(export(Step(model), (TARGET[:, :1], cache | {"read": 3}), dynamic_shapes=(None, shapes)), file)

@@ -8,34 +8,31 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .common import ACTIONS, CONFIG, SOURCE, TARGET, expected, model_of, right, same, trained
 
-TOPIC = "torch.func and autograd"
+TOPIC = ACTIONS.topic("torch.func and autograd")
 
 
-@ACTIONS.works(TOPIC, "`functional_call` with other parameters, tied; the model stays as it was", sample=True)
-def _() -> None:
-    model, other = model_of(), model_of(seed=1)
+@TOPIC.works("`functional_call` with other parameters, tied; the model stays as it was", sample=True)
+def _(model, other) -> None:
     before = expected(model)
     same(functional_call(model, dict(other.named_parameters()), (SOURCE, TARGET)), expected(other))
     same(model(SOURCE, TARGET), before)
 
 
-@ACTIONS.works(TOPIC, "`torch.func.grad` of `functional_call` is what `backward` gives")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`torch.func.grad` of `functional_call` is what `backward` gives")
+def _(model) -> None:
     gradients = grad(lambda given: functional_call(model, given, (SOURCE, TARGET)).square().sum())(dict(model.named_parameters()))
     model(SOURCE, TARGET).square().sum().backward()
     for name, parameter in model.named_parameters():
         same(gradients[name], parameter.grad)
 
 
-@ACTIONS.works(TOPIC, "`vmap` over batches of ids")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`vmap` over batches of ids")
+def _(model) -> None:
     found = vmap(lambda source: model(source, TARGET))(torch.stack([SOURCE, SOURCE.flip(0)]))
     same(found[1], expected(model, source=SOURCE.flip(0)))
 
 
-@ACTIONS.works(TOPIC, "an ensemble: `stack_module_state`, `vmap`")
+@TOPIC.works("an ensemble: `stack_module_state`, `vmap`")
 def _() -> None:
     models = [model_of(seed=seed) for seed in (0, 1)]
     parameters, buffers = stack_module_state(models)
@@ -44,10 +41,8 @@ def _() -> None:
         same(one, expected(model))
 
 
-@ACTIONS.works(TOPIC, "gradients of every row: `vmap(grad(...))`")
-def _() -> None:
-    model = model_of()
-
+@TOPIC.works("gradients of every row: `vmap(grad(...))`")
+def _(model) -> None:
     def of_row(given: dict[str, torch.Tensor], source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return functional_call(model, given, (source[None], target[None])).square().sum()
 
@@ -56,9 +51,8 @@ def _() -> None:
     same(rows["logits.bias"].sum(0), model.logits.bias.grad)
 
 
-@ACTIONS.works(TOPIC, "`jvp` under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`jvp` under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
+def _(model) -> None:
     parameters = dict(model.named_parameters())
     along = {name: torch.randn_like(x) for name, x in parameters.items()}
 
@@ -71,9 +65,9 @@ def _() -> None:
     same(found, (moved[0] - moved[1]) / 2e-6, 1e-5)
 
 
-@ACTIONS.stock(TOPIC, "`jvp` with the CPU's default attention kernel", "it has no forward derivative")
-def _() -> None:
-    model, refused = model_of(), 0
+@TOPIC.stock("`jvp` with the CPU's default attention kernel", "it has no forward derivative")
+def _(model) -> None:
+    refused = 0
     stock = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
     x = torch.randn(2, 3, 32, dtype=torch.float64)
     layer = model.encoder.layers[0]
@@ -85,9 +79,9 @@ def _() -> None:
     assert refused == 2
 
 
-@ACTIONS.stock(TOPIC, "a second derivative with the CPU's default attention kernel", "it has none")
-def _() -> None:
-    model, refused = model_of(), 0
+@TOPIC.stock("a second derivative with the CPU's default attention kernel", "it has none")
+def _(model) -> None:
+    refused = 0
     stock = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
     x = torch.randn(2, 3, 32, dtype=torch.float64, requires_grad=True)
     for call in (model.encoder.layers[0], lambda x: stock(x, x, x, need_weights=False)[0]):
@@ -99,7 +93,7 @@ def _() -> None:
     assert refused == 2
 
 
-@ACTIONS.works(TOPIC, "a second derivative under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
+@TOPIC.works("a second derivative under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
 def _() -> None:
     layer, x = model_of().encoder.layers[0], torch.randn(2, 3, 32, dtype=torch.float64, requires_grad=True)
     with sdpa_kernel(SDPBackend.MATH):
@@ -108,16 +102,15 @@ def _() -> None:
     same(second.sum(), (slopes[1] - slopes[2]) / 2e-5, 1e-4)
 
 
-@ACTIONS.works(TOPIC, "`gradcheck` through soft one-hot rows")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`gradcheck` through soft one-hot rows")
+def _(model) -> None:
     soft = torch.rand(1, 3, 20, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda soft: model(soft, TARGET[:1]).sum(), soft, fast_mode=True)
 
 
-@ACTIONS.works(TOPIC, "calls from four threads")
-def _() -> None:
-    model, found = model_of(), []
+@TOPIC.works("calls from four threads")
+def _(model) -> None:
+    found = []
     threads = [threading.Thread(target=lambda: found.append(model(SOURCE, TARGET))) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -127,7 +120,7 @@ def _() -> None:
         same(each, expected(model))
 
 
-@ACTIONS.works(TOPIC, "`torch.inference_mode` after training, then training again")
+@TOPIC.works("`torch.inference_mode` after training, then training again")
 def _() -> None:
     model = trained(model_of())
     with torch.inference_mode():
