@@ -72,7 +72,7 @@ def _() -> None:
 
 
 @FILES.works("`pickle`, `copy.deepcopy` and `nnx.clone` of the model")
-def _(model: Any) -> None:
+def _(model) -> None:
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), nnx.clone(model)):
         right(again(*PAIR))
         assert again.source_embedding.table is not model.source_embedding.table
@@ -176,7 +176,7 @@ def _arrays(variables: Any, model: Transformer) -> dict[str, np.ndarray]:
 
 
 @BRIDGES.works("a Linen module as a part: `nnx.bridge.ToNNX(linen.LayerNorm())`")
-def _(model: Any) -> None:
+def _(model) -> None:
     norm = nnx.bridge.ToNNX(linen.LayerNorm(epsilon=CONFIG.epsilon), rngs=nnx.Rngs(0)).lazy_init(jnp.ones((1, 1, 8)))
     own = values()
     for variable, name in ((norm.scale, "scale"), (norm.bias, "offset")):

@@ -126,19 +126,19 @@ for _topic in (AUTO, EXPLICIT):
 
 
 @EXPLICIT.works("Explicit: a call outside `jit`, heads and parameters sharded")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     same(placed(mesh, LAYOUTS["parameters over data, heads and feed-forward over model"])(*ids(mesh)), expected()[0], 1e-9)
 
 
 @EXPLICIT.works("Explicit: `compiled(model)`, heads and feed-forward sharded")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     same(compiled(placed(mesh, LAYOUTS["heads and feed-forward over model"]))(*ids(mesh)), expected()[0], 1e-9)
 
 
 @AUTO.works(
     "Auto: `nnx.get_partition_spec` finds no names; `variable.set_metadata(out_sharding=...)` adds some for `nnx.get_named_sharding`"
 )
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     model = wide()
     state = nnx.state(model, nnx.Param)
     assert {*jax.tree.leaves(nnx.get_partition_spec(state))} == {PartitionSpec()}
@@ -151,7 +151,7 @@ def _(mesh: Any) -> None:
 
 
 @AUTO.works("Auto: two steps of AdamW on sharded parameters and moments")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     models = []
     for model in (wide(), placed(mesh, LAYOUTS["heads and feed-forward over model"])):
         optimizer = nnx.Optimizer(model, optax.adamw(0.01), wrt=nnx.Param)
@@ -163,26 +163,26 @@ def _(mesh: Any) -> None:
 
 
 @EXPLICIT.works("Explicit: fewer key heads than heads")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     config = HEADS.replace(heads=8, key_value_heads=4)
     found = placed(mesh, LAYOUTS["heads over model"], config)(*ids(mesh))
     same(found, wide(config)(*PAIR), 1e-9)
 
 
 @EXPLICIT.works("Explicit: the source's positions over model, `model.encode`")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     source = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
     same(placed(mesh, {}).encode(source), wide().encode(SOURCE), 1e-9)
 
 
 @AUTO.works("Auto: the source's positions over model")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     source = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
     same(nnx.jit(placed(mesh, {}))(source, jnp.asarray(TARGET)), expected()[0], 1e-9)
 
 
 @EXPLICIT.refused("Explicit: `training_loss` of a target of sharded positions, which JAX cannot slice", "slicing on sharded dims")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     target = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
     found(placed(mesh, {}), ids(mesh)[0], target)
 
@@ -191,14 +191,14 @@ EXPLICIT.refused("Explicit: `Searcher(model)`", "decoding needs Auto axes", lamb
 
 
 @AUTO.works("Auto: `Searcher(model).beam_search`, heads and vocabulary sharded")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     model = placed(mesh, {"h": "model", "g": "model", "v": "model"})
     found, wanted = (Searcher(each).beam_search(SOURCE, SEARCH | {"beam_size": 2}) for each in (model, wide()))
     same(found["token_bwn"], wanted["token_bwn"], 0)
 
 
 @AUTO.works("Auto: random dropout draws the masks of one device")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     logits = []
     for each in (wide(HEADS.replace(dropout_rate=0.5)), placed(mesh, {"f": "model"}, HEADS.replace(dropout_rate=0.5))):
         each.train()
@@ -207,7 +207,7 @@ def _(mesh: Any) -> None:
 
 
 @EXPLICIT.works("Explicit: random dropout draws the masks of one device")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     config, logits = HEADS.replace(dropout_rate=0.5, attention_dropout_rate=0.5), []
     for each, pair in ((wide(config), PAIR), (placed(mesh, {"h": "model", "g": "model"}, config), ids(mesh))):
         each.train()
@@ -216,7 +216,7 @@ def _(mesh: Any) -> None:
 
 
 @EXPLICIT.works("Explicit: `weights.load` keeps where each parameter lies, `weights.export` brings it together")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     model = placed(mesh, {"d": "data"})
     before = model.source_embedding.table.get_value().sharding
     weights.load(model, values(HEADS, np.float64), HEADS)
@@ -225,13 +225,13 @@ def _(mesh: Any) -> None:
 
 
 @EXPLICIT.works("Explicit: inside `jax.set_mesh`")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     with jax.set_mesh(mesh):
         same(nnx.jit(placed(mesh, LAYOUTS["heads over model"]))(*ids(mesh)), expected()[0], 1e-9)
 
 
 @AUTO.works("`jax.shard_map` over the batch, gradients added by `jax.lax.psum`")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     spec = PartitionSpec("data")
     graph, state, rest = nnx.split(placed(mesh, {}), nnx.Param, ...)
     total = int((TARGET[:, 1:] != 0).sum())
@@ -251,7 +251,7 @@ def _() -> None:
 
 
 @AUTO.works("a model made in parts: `nnx.jit` with `jax.lax.with_sharding_constraint`")
-def _(mesh: Any) -> None:
+def _(mesh) -> None:
     @nnx.jit
     def make() -> Transformer:
         model = Transformer(HEADS, rngs=nnx.Rngs(0))

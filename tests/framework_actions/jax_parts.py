@@ -63,7 +63,7 @@ def greedy_is_the_call_s(model: Transformer, searcher: Searcher) -> None:
 
 
 @PARTS.works("`model.source_embedding = Embedding(...)`: tied logits follow, trained and exported")
-def _(model: Any) -> None:
+def _(model) -> None:
     model.source_embedding = Embedding(24, 8, True, rngs=nnx.Rngs(5))
     equals_itself(model)
     nnx.update(model, jax.tree.map(lambda x, g: x - g, nnx.state(model, nnx.Param), nnx.jit(nnx.grad(loss))(model)))
@@ -71,13 +71,13 @@ def _(model: Any) -> None:
 
 
 @PARTS.works("an own layer `__call__(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
-def _(model: Any) -> None:
+def _(model) -> None:
     model.encoder.layers[0] = Neighbours(model.encoder.layers[0])
     same(compiled(model, least=0)(*PAIR), nnx.jit(model)(*PAIR))
 
 
 @PARTS.works("a layer, or a `nnx.Param`, that is exchanged after `compiled(model)`", sample=True)
-def _(model: Any) -> None:
+def _(model) -> None:
     call = compiled(model)
     first = call(*PAIR)
     hidden = model.decoder.layers[0].feed_forward.hidden
@@ -91,14 +91,14 @@ def _(model: Any) -> None:
 
 
 @PARTS.works("a feed-forward network of one's own in decoder layers, and a search")
-def _(model: Any) -> None:
+def _(model) -> None:
     layer = model.decoder.layers[0]
     layer.feed_forward = Scaled(layer.feed_forward, 3.0)
     greedy_is_the_call_s(model, Searcher(model))
 
 
 @PARTS.works("`nnx.LayerNorm` in place of the port's, and a search")
-def _(model: Any) -> None:
+def _(model) -> None:
     layer, own = model.decoder.layers[0], values()
     layer.feed_forward_norm = norm = nnx.LayerNorm(8, epsilon=CONFIG.epsilon, rngs=nnx.Rngs(0))
     for variable, name in ((norm.scale, "scale"), (norm.bias, "offset")):
@@ -192,7 +192,7 @@ def _() -> None:
 
 
 @ADAPTERS.works("`nnx.LoRALinear` in place of a projection, and `Searcher`")
-def _(model: Any) -> None:
+def _(model) -> None:
     feed_forward = model.decoder.layers[0].feed_forward
     feed_forward.hidden = nnx.LoRALinear(8, 12, lora_rank=2, rngs=nnx.Rngs(4))
     feed_forward.hidden.lora.lora_b.set_value(jnp.ones((2, 12)))
@@ -223,7 +223,7 @@ ADAPTERS.refused(
 
 
 @ADAPTERS.refused("`weights.export`, `nnx.LoRALinear` for a projection", "no array would hold the module's decoder", sample=True)
-def _(model: Any) -> None:
+def _(model) -> None:
     model.decoder.layers[0].feed_forward.hidden = nnx.LoRALinear(8, 12, lora_rank=2, rngs=nnx.Rngs(4))
     weights.export(model, CONFIG)
 
@@ -258,7 +258,7 @@ def _() -> None:
 
 
 @SEARCHES.works("a searcher keeps the weights of its moment; a new one has the trained ones")
-def _(model: Any) -> None:
+def _(model) -> None:
     searcher, before = Searcher(model), loaded()
     nnx.update(model, jax.tree.map(lambda x: 1.5 * x, nnx.state(model, nnx.Param)))
     greedy_is_the_call_s(before, searcher)
@@ -266,7 +266,7 @@ def _(model: Any) -> None:
 
 
 @SEARCHES.works("`decode_step` with a cache in `jax.jit` and `jax.lax.scan`: the rows of the call")
-def _(model: Any) -> None:
+def _(model) -> None:
     memory_bsd, mask_bs = model.encode(SOURCE), jnp.asarray(SOURCE != 0)
 
     def step(held: Any, token_b: Any) -> Any:

@@ -94,7 +94,7 @@ TRAIN.works(
 
 
 @TRAIN.works("microbatches with `total=`: their gradients add up to those of the batch")
-def _(model: Any) -> None:
+def _(model) -> None:
     total = int((TARGET[:, 1:] != 0).sum())
     gradients = nnx.jit(nnx.grad(lambda model, *ids: model.training_loss(*ids, SMOOTHING, total)))
     parts = [gradients(model, SOURCE[rows], TARGET[rows]) for rows in (slice(0, 2), slice(2, 4))]
@@ -102,7 +102,7 @@ def _(model: Any) -> None:
 
 
 @TRAIN.works("weight decay by a mask: `optax.adamw(mask=decay_mask)` leaves biases, norms alone")
-def _(model: Any) -> None:
+def _(model) -> None:
     gradients = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
     optimizer = nnx.Optimizer(model, optax.adamw(0.1, weight_decay=0.5, mask=decay_mask), wrt=nnx.Param)
     optimizer.update(model, gradients)
@@ -147,7 +147,7 @@ def _() -> None:
 
 
 @TRAIN.works("an average of the weights: `optax.incremental_update`, loaded by `nnx.update`")
-def _(model: Any) -> None:
+def _(model) -> None:
     other = trained(optax.sgd(0.1))
     nnx.update(model, optax.incremental_update(nnx.state(other, nnx.Param), nnx.state(model, nnx.Param), 0.5))
     right_gradients(model, -0.05, values())
@@ -293,7 +293,7 @@ NUMBERS.refused(
 )
 
 
-@NUMBERS.works("`dtype=jnp.bfloat16` with float32 parameters: to bfloat16's digits, gradients in float32")
+@NUMBERS.works("`dtype=jnp.bfloat16` with float32 parameters: to bfloat16's digits, gradients in float32", sample=True)
 def _() -> None:
     model = loaded(dtype=jnp.bfloat16)
     logits = model(*PAIR)
@@ -303,7 +303,7 @@ def _() -> None:
 
 
 @NUMBERS.works("a state cast by `jax.tree.map(lambda x: x.astype(jnp.bfloat16), ...)`")
-def _(model: Any) -> None:
+def _(model) -> None:
     nnx.update(model, jax.tree.map(lambda x: x.astype(jnp.bfloat16), nnx.state(model, nnx.Param)))
     logits = model(*PAIR)
     assert logits.dtype == jnp.bfloat16

@@ -170,7 +170,7 @@ def _() -> None:
     same(stack(keras.layers.Masking(dtype="float64")(x)), stack(x, mask_bhts=MASK[:, None, None]))
 
 
-@MASKS.works("`keras.layers.Embedding(mask_zero=True)` before `EncoderLayer`, `DecoderLayer` after it")
+@MASKS.works("`keras.layers.Embedding(mask_zero=True)` before `EncoderLayer`, `DecoderLayer` after it", sample=True)
 def _() -> None:
     table, encoder, decoder = keras.layers.Embedding(23, 8, mask_zero=True, dtype="float64"), _encoder_layer(), _decoder_layer()
     x, y = table(SOURCE * MASK), table(TARGET)
@@ -192,10 +192,12 @@ def _() -> None:
     same(own(x, table(SOURCE * MASK)), expected)
 
 
-@MASKS.works("`keras.layers.Masking` of soft one-hot rows before the model")
+@MASKS.works("`keras.layers.Masking` of soft one-hot rows before the model", sample=True)
 def _() -> None:
     soft = tf.one_hot(SOURCE, 23, dtype=tf.float64) * MASK[..., None]
-    right(loaded()(keras.layers.Masking(dtype="float64")(soft), TARGET), source=soft.numpy(), source_mask_bs=MASK)
+    logits = loaded()(keras.layers.Masking(dtype="float64")(soft), TARGET)
+    right(logits, source=soft.numpy(), source_mask_bs=MASK)
+    assert getattr(logits, "_keras_mask", None) is None
 
 
 def _vectors() -> np.ndarray:

@@ -1,8 +1,5 @@
 """LoRA."""
 
-import tempfile
-from pathlib import Path
-
 import numpy as np
 
 from impl_tf.decoding import Searcher
@@ -74,14 +71,11 @@ def _() -> None:
 
 
 @LORA.works("`save` of an adapted model: the file is of the plain one, with the sum")
-def _() -> None:
-    model = _adapted()
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_weights(Path(folder) / "model.weights.h5")
-        plain = loaded()
-        plain.load_weights(Path(folder) / "model.weights.h5")
-        same(plain(*PAIR), model(*PAIR))
-        model.load_weights(Path(folder) / "model.weights.h5")
+def _(folder) -> None:
+    model, plain = _adapted(), loaded()
+    model.save_weights(folder / "model.weights.h5")
+    for each in (plain, model):
+        each.load_weights(folder / "model.weights.h5")
         same(plain(*PAIR), model(*PAIR))
 
 

@@ -17,12 +17,14 @@ def _() -> None:
         right(tf.cast(logits, tf.float64), tolerance=tolerance)
 
 
-@NUMBERS.works("`mixed_bfloat16` and `mixed_float16`: variables in float32")
+@NUMBERS.works("`mixed_bfloat16` and `mixed_float16`: variables in float32", sample=True)
 def _() -> None:
     for policy, tolerance in (("mixed_bfloat16", 0.5), ("mixed_float16", 0.05)):
         model = loaded(dtype=keras.DTypePolicy(policy))
         assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
-        right(tf.cast(model(*PAIR), tf.float64), tolerance=tolerance)
+        logits = model(*PAIR)
+        assert logits.dtype.name == policy.removeprefix("mixed_")
+        right(tf.cast(logits, tf.float64), tolerance=tolerance)
 
 
 @NUMBERS.works("`keras.config.set_dtype_policy`")

@@ -1,5 +1,7 @@
 """`fit` and `evaluate`, loops of one's own."""
 
+from functools import partial
+
 import numpy as np
 
 from reference_numpy import transformer
@@ -39,23 +41,27 @@ class Generator(keras.utils.PyDataset):
         return MAPPING, LABELS
 
 
-def _datasets() -> dict:
-    rows = tf.data.Dataset.from_tensor_slices((MAPPING, LABELS)).batch(4)
-    return {"a tuple": (PAIR, LABELS), "a list": (list(PAIR), LABELS), "a dict": (MAPPING, LABELS), "a `tf.data.Dataset`": (rows,),
-            "a `keras.utils.PyDataset`": (Generator(),)}  # fmt: skip
+DATA = {
+    "a tuple": lambda: (PAIR, LABELS), "a list": lambda: (list(PAIR), LABELS), "a dict": lambda: (MAPPING, LABELS),
+    "a `tf.data.Dataset`": lambda: (tf.data.Dataset.from_tensor_slices((MAPPING, LABELS)).batch(4),),
+    "a `keras.utils.PyDataset`": lambda: (Generator(),),
+}  # fmt: skip
 
 
-def _fit_of(name: str) -> None:
-    @FIT.works(f"`fit` of {name}: a step of gradient descent is the reference's", sample=name == "a dict")
-    def _() -> None:
-        given = _datasets()[name]
-        model = trained(loaded())
-        model.fit(*given, verbose=0, **({} if len(given) == 1 else {"batch_size": 4}))
-        stepped(model)
+def fits(make) -> None:
+    given, model = make(), trained(loaded())
+    model.fit(*given, verbose=0, **({} if len(given) == 1 else {"batch_size": 4}))
+    stepped(model)
 
 
-for name in ("a tuple", "a list", "a dict", "a `tf.data.Dataset`", "a `keras.utils.PyDataset`"):
-    _fit_of(name)
+for name, make in DATA.items():
+    FIT.works(f"`fit` of {name}: a step of gradient descent is the reference's", partial(fits, make), sample=name == "a dict")
+
+
+def fits_compiled(**options) -> None:
+    model = trained(loaded(), **options)
+    model.fit(PAIR, LABELS, **QUIET)
+    stepped(model)
 
 
 @FIT.works("`fit` with masks in the dict")
@@ -95,18 +101,8 @@ def _() -> None:
         equals_itself(model)
 
 
-@FIT.works("`compile(jit_compile=True)`")
-def _() -> None:
-    model = trained(loaded(), jit_compile=True)
-    model.fit(PAIR, LABELS, **QUIET)
-    stepped(model)
-
-
-@FIT.works("`compile(run_eagerly=True)`")
-def _() -> None:
-    model = trained(loaded(), run_eagerly=True)
-    model.fit(PAIR, LABELS, **QUIET)
-    stepped(model)
+FIT.works("`compile(jit_compile=True)`", lambda: fits_compiled(jit_compile=True))
+FIT.works("`compile(run_eagerly=True)`", lambda: fits_compiled(run_eagerly=True))
 
 
 @FIT.works("`compile(steps_per_execution=2)`")

@@ -1,8 +1,6 @@
 """What is special to the TensorFlow port: saving, tracing, strict weights, training mode and Keras masks."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -158,20 +156,6 @@ def test_the_loss_of_a_mixed_policy_is_float32(policy):
     assert Transformer(CONFIG, dtype="bfloat16").training_loss(*tokens()).dtype == tf.bfloat16
 
 
-def test_one_trace_serves_every_batch_and_length():
-    model, traces = loaded(CONFIG), []
-
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int64)] * 2, autograph=False)
-    def logits(source, target):
-        traces.append(1)
-        return model(source, target)
-
-    for rows, source, target in ((3, 7, 5), (1, 1, 1), (2, 3, 11)):
-        ids = tokens(rows, source, target)
-        np.testing.assert_allclose(logits(*map(tf.constant, ids)), model(*ids), rtol=0, atol=1e-12)
-    assert len(traces) == 1
-
-
 def test_compiled_traces_the_same_shapes_once():
     traces = []
 
@@ -189,21 +173,6 @@ def test_compiled_traces_the_same_shapes_once():
 def test_the_graph_without_xla_gives_the_same_logits():
     model = loaded(CONFIG)
     np.testing.assert_allclose(compiled(model, jit_compile=False)(*tokens()), model(*tokens()), rtol=0, atol=1e-12)
-
-
-def test_layers_read_the_masks_that_keras_attaches_and_pass_them_on():
-    layer, x_bsd = Encoder(CONFIG), tf.random.normal((2, 5, 15), seed=1)
-    x_bsd *= tf.constant([1.0, 1, 1, 0, 0])[:, tf.newaxis]
-    result = layer(keras.layers.Masking()(x_bsd))
-    np.testing.assert_array_equal(
-        result, layer(x_bsd, mask_bhts=tf.constant([True, True, True, False, False])[tf.newaxis, tf.newaxis, tf.newaxis])
-    )
-    np.testing.assert_array_equal(result._keras_mask, [[True, True, True, False, False]] * 2)
-    source = keras.layers.Masking(0)(tf.one_hot(tf.constant([[3, 1, 5]]), 23) * tf.constant([1.0, 1, 0])[:, tf.newaxis])
-    model, target = loaded(CONFIG, "float32"), tf.constant([[4, 5]])
-    logits = model(source, target)
-    np.testing.assert_array_equal(logits, model(tf.identity(source), target, source_mask_bs=tf.constant([[True, True, False]])))
-    assert getattr(logits, "_keras_mask", None) is None
 
 
 def test_positions_are_float64_until_the_end():
@@ -230,12 +199,6 @@ def test_ids_and_masks_are_not_cast(dtype):
     mask = np.ones(source.shape, bool)
     mask[:, :2] = False
     assert model(source.astype(np.uint8), target.astype(np.int32), source_mask_bs=mask).dtype.name == dtype
-
-
-def test_mixed_precision_computes_in_the_half_type():
-    model = Transformer(CONFIG, dtype="mixed_bfloat16")
-    assert model(*tokens()).dtype == tf.bfloat16
-    assert {weight.dtype for weight in model.trainable_weights} == {"float32"}
 
 
 def has_a_loop(function, *arrays):
@@ -328,13 +291,6 @@ def test_attention_takes_a_causal_flag_under_tracing():
     query, key = tf.random.normal((2, 3, 6, 7), seed=1), tf.random.normal((2, 5, 2, 7), seed=2)
     eager = scaled_dot_product_attention(query, key, key, causal=True)
     np.testing.assert_allclose(compiled(scaled_dot_product_attention)(query, key, key, causal=True), eager, atol=1e-6)
-
-
-@pytest.mark.exhaustive
-def test_another_keras_backend_is_refused():
-    code = "import sys, impl_tf; assert 'keras' not in sys.modules; import impl_tf.framework"
-    run = subprocess.run([sys.executable, "-c", code], env=os.environ | {"KERAS_BACKEND": "numpy"}, capture_output=True, text=True)
-    assert "ValueError: impl_tf needs Keras on the TensorFlow backend" in run.stderr
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9999])

@@ -64,17 +64,6 @@ def test_every_layer_is_made_again_from_its_config(layer):
     assert again.get_config() == layer.get_config()
 
 
-def test_a_decoder_alone_is_a_keras_model_of_its_target(tmp_path):
-    model = loaded(GPT2)
-    expected = model(None, IDS).numpy()
-    for given in (IDS, {"source": None, "target": IDS}):
-        np.testing.assert_array_equal(model(given) if given is IDS else model(**given), expected)
-    np.testing.assert_allclose(model.predict(IDS, verbose=0), expected, rtol=0, atol=1e-12)
-    model.export(tmp_path / "model", verbose=False)
-    served = tf.saved_model.load(str(tmp_path / "model"))
-    np.testing.assert_allclose(served.serve(tf.constant(IDS)), expected, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("config", [BERT, GPT2], ids=["bert", "gpt2"])
 def test_a_model_has_the_parts_of_its_config_alone(config):
     names = {path.split(".")[0] for path in parameters.axes(config)}

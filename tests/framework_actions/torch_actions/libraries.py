@@ -2,8 +2,9 @@
 
 import copy
 import pickle
-import tempfile
 import warnings
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from impl_torch import weights
 from impl_torch.decoding import Searcher
 from impl_torch.programs.unpadding import unpadded
+from reference_numpy import TransformerConfig
 
 from .common import (
     ACTIONS,
@@ -50,42 +52,42 @@ class Rows(torch.utils.data.Dataset[dict[str, Any]]):
         return {"source": SOURCE[index], "target": TARGET[index, :-1], "labels": TARGET[index, 1:]}
 
 
-def with_trainer(model: Any, classifies: bool) -> Any:
+def with_trainer(model: Any, classifies: bool, folder: Path) -> Any:
     import transformers
 
-    with tempfile.TemporaryDirectory() as folder:
-        quiet = {"report_to": [], "disable_tqdm": True, "use_cpu": True, "logging_strategy": "no", "label_names": ["labels"]}
-        arguments = transformers.TrainingArguments(folder, max_steps=2, save_steps=2, learning_rate=1e-2, **quiet)
-        trainer = transformers.Trainer(
-            model, arguments, train_dataset=Rows(classifies), eval_dataset=Rows(classifies),
-            compute_loss_func=lambda out, labels, **_: nn.functional.cross_entropy(out.flatten(0, -2), labels.flatten(), ignore_index=0),
-        )  # fmt: skip
-        trainer.train()
-        trainer.evaluate()
+    quiet = {"report_to": [], "disable_tqdm": True, "use_cpu": True, "logging_strategy": "no", "label_names": ["labels"]}
+    arguments = transformers.TrainingArguments(str(folder), max_steps=2, save_steps=2, learning_rate=1e-2, **quiet)
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=Rows(classifies), eval_dataset=Rows(classifies),
+        compute_loss_func=lambda out, labels, **_: nn.functional.cross_entropy(out.flatten(0, -2), labels.flatten(), ignore_index=0),
+    )  # fmt: skip
+    trainer.train()
+    trainer.evaluate()
     return model.eval()
 
 
 @TOPIC.works("`transformers.Trainer(model=...)`, which writes `model.config.use_cache` and saves")
-def _() -> None:
-    model = with_trainer(model_of(dtype=torch.float32), False)
+def _(single, folder) -> None:
+    model = with_trainer(single, False, folder)
     right(model)
     assert model.config == CONFIG
 
 
 @TOPIC.works("`transformers.Trainer(model=...)` of an encoder alone")
-def _() -> None:
-    model = with_trainer(model_of(BERT, torch.float32), True)
+def _(folder) -> None:
+    model = with_trainer(model_of(BERT, torch.float32), True, folder)
     same(model(SOURCE), classes(model), 1e-4)
 
 
 @TOPIC.works("a library writes `model.config.use_cache`, `num_beams` and others; copies, `pickle` and a search keep the model's own fields")
-def _(model: Any) -> None:
+def _(model) -> None:
     written = {"use_cache": False, "num_beams": 4, "_attn_implementation": "eager", "pad_token_id": 0}
     for name, value in written.items():
         setattr(model.config, name, value)
     for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert (each.config, each.config.num_beams) == (CONFIG, 4)
-        assert each.config.to_dict() == CONFIG.to_dict()
+        assert each.config.to_dict() == CONFIG.to_dict() and hash(each.config) == hash(CONFIG)
+        assert not hasattr(CONFIG, "use_cache") and not hasattr(type(model)(model.config).config, "use_cache")
         right(each)
         searched(each)
 
@@ -112,19 +114,18 @@ def with_lora(model: Any, **options: Any) -> Any:
     return inner, adapted
 
 
-for targets in (["query", "value"], "all-linear", ["source_embedding"]):
+def lora(targets: Any, config: TransformerConfig) -> None:
+    inner, adapted = with_lora(model_of(config), target_modules=targets)
+    logits, found = inner(SOURCE, TARGET), answers(inner)
+    same(unpadded(inner, 0)(SOURCE, TARGET), logits)
+    merged = adapted.merge_and_unload()
+    same(logits, expected(merged, config))
+    assert found == answers(merged)
 
-    def lora(targets: Any = targets) -> None:
-        config = CONFIG if targets == ["query", "value"] else UNTIED
-        inner, adapted = with_lora(model_of(config), target_modules=targets)
-        logits, found = inner(SOURCE, TARGET), answers(inner)
-        same(unpadded(inner, 0)(SOURCE, TARGET), logits)
-        merged = adapted.merge_and_unload()
-        same(logits, expected(merged, config))
-        assert found == answers(merged)
 
-    tie = "" if targets == ["query", "value"] else ", untied"
-    TOPIC.works(f"`peft` LoRA on `{targets}`{tie}: training, a search, `merge_and_unload`", sample=targets == ["query", "value"])(lora)
+for targets, config in ((["query", "value"], CONFIG), ("all-linear", UNTIED), (["source_embedding"], UNTIED)):
+    name = f"`peft` LoRA on `{targets}`{', untied' * (config is UNTIED)}: training, a search, `merge_and_unload`"
+    TOPIC.works(name, partial(lora, targets, config), sample=config is CONFIG)
 
 
 @TOPIC.works('`peft` with `modules_to_save=["logits"]`, untied: the copy is trained and kept')
@@ -154,16 +155,14 @@ def _() -> None:
 
 
 @TOPIC.works("`accelerate`: `prepare`, `backward`, `save_model`")
-def _() -> None:
+def _(model, folder) -> None:
     import accelerate
 
     accelerator = accelerate.Accelerator(cpu=True)
-    model = model_of()
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), 1e-2))
     accelerator.backward(model.training_loss(SOURCE, TARGET))
     optimizer.step()
-    with tempfile.TemporaryDirectory() as folder:
-        accelerator.save_model(model, folder)
+    accelerator.save_model(model, folder)
     right(model)
 
 
@@ -175,9 +174,8 @@ def quantised(model: Any) -> Any:
 
 
 @TOPIC.works("`torchao.quantization.quantize_(Int8WeightOnlyConfig())`, then a search")
-def _() -> None:
-    model = model_of(dtype=torch.float32)
-    wanted, found = model(SOURCE, TARGET), quantised(copy.deepcopy(model))
+def _(single) -> None:
+    wanted, found = single(SOURCE, TARGET), quantised(copy.deepcopy(single))
     same(found(SOURCE, TARGET), wanted, 0.3)
     step_by_step = torch.full((3, 1), 1)
     first = found(SOURCE, step_by_step)[:, -1].argmax(-1)
@@ -207,18 +205,17 @@ def _() -> None:
 
 
 @TOPIC.works("`torch.ao.quantization.quantize_dynamic(model, {nn.Linear})`, then a search")
-def _() -> None:
-    model = model_of(dtype=torch.float32)
+def _(single) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+        found = torch.ao.quantization.quantize_dynamic(single, {nn.Linear}, dtype=torch.qint8)
     assert not any(type(module) is nn.Linear for module in found.modules())
-    same(found(SOURCE, TARGET), model(SOURCE, TARGET), 0.3)
+    same(found(SOURCE, TARGET), single(SOURCE, TARGET), 0.3)
     answers(found)
 
 
 @TOPIC.works('`Searcher(model).to("cpu")`', sample=True)
-def _(model: Any) -> None:
+def _(model) -> None:
     assert Searcher(model).to("cpu").greedy_search(SOURCE, SEARCH)["token_bn"].tolist() == answers(model)
     searched(model)
 

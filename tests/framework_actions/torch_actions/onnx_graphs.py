@@ -2,6 +2,7 @@
 
 import tempfile
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,13 +35,12 @@ def session(model: Any, *ids: Any, **options: Any) -> Any:
 
 
 @TOPIC.works("`torch.onnx.export` with dynamic batch and lengths, empty rows too, in ONNX Runtime")
-def _() -> None:
-    model = model_of(dtype=torch.float32)
-    run = session(model, SOURCE, TARGET, dynamic_shapes=DYNAMIC)
+def _(single) -> None:
+    run = session(single, SOURCE, TARGET, dynamic_shapes=DYNAMIC)
     for batch, source, target in LENGTHS:
         given = torch.arange(batch * source).reshape(batch, -1) % 20, torch.arange(batch * target).reshape(batch, -1) % 20
-        same(run(*given), expected(model, CONFIG, *given))
-    same(run(SOURCE, TARGET), expected(model))
+        same(run(*given), expected(single, CONFIG, *given))
+    same(run(SOURCE, TARGET), expected(single))
 
 
 @TOPIC.works("`torch.onnx.export` in float16")
@@ -55,7 +55,7 @@ class Scaled(nn.Embedding):
 
 
 @TOPIC.stock("`torch.onnx.export` in float64", "it rounds numbers of Python to float32")
-def _(model: Any) -> None:
+def _(model) -> None:
     stock = Scaled(20, 32).double()
     for found, wanted in (
         (session(model, SOURCE, TARGET)(SOURCE, TARGET), expected(model)),
@@ -72,18 +72,13 @@ def _() -> None:
 
 
 for bad in (-1, 20):
-
-    def of_id(bad: int = bad) -> None:
-        run = session(model_of(dtype=torch.float32), SOURCE, TARGET)
-        run(SOURCE.masked_fill(SOURCE == 7, bad), TARGET)
-
-    TOPIC.refused(f"an exported graph, a token id of {bad}", "indices element out of data bounds, idx=20")(of_id)
+    call = partial(lambda bad, single: session(single, SOURCE, TARGET)(SOURCE.masked_fill(SOURCE == 7, bad), TARGET), bad)
+    TOPIC.refused(f"an exported graph, a token id of {bad}", "indices element out of data bounds, idx=20", call)
 
 
 @TOPIC.works("`torch.onnx.export(dynamo=False)`, the older exporter, of fixed lengths")
-def _() -> None:
-    model = model_of(dtype=torch.float32)
-    same(session(model, SOURCE, TARGET, dynamo=False)(SOURCE, TARGET), expected(model))
+def _(single) -> None:
+    same(session(single, SOURCE, TARGET, dynamo=False)(SOURCE, TARGET), expected(single))
 
 
 @TOPIC.refused("`torch.onnx.export(dynamo=False, dynamic_axes=...)`, another length", "Attempting to broadcast an axis")

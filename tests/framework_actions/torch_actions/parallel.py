@@ -4,6 +4,7 @@ import copy
 import tempfile
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -107,13 +108,13 @@ def _() -> None:
 
 
 @TOPIC.refused("tensor parallel of one side of a tie, exported", "no array would hold the module's target_embedding.weight")
-def _(model: Any) -> None:
+def _(model) -> None:
     mesh = init_device_mesh("cpu", (2,))
     weights.export(parallelize_module(model, mesh, {"target_embedding": RowwiseParallel(input_layouts=Replicate())}), CONFIG)
 
 
 @TOPIC.refused("`SequenceParallel` on a norm alone", "got mixed torch.Tensor and DTensor")
-def _(model: Any) -> None:
+def _(model) -> None:
     parallelize_module(model.encoder.layers[0], init_device_mesh("cpu", (2,)), {"feed_forward_norm": SequenceParallel()})
     model(SOURCE, TARGET)
 
@@ -129,7 +130,7 @@ def _() -> None:
 
 
 @TOPIC.works("FSDP2: `weights.load` after a forward pass, then training")
-def _(other: Any) -> None:
+def _(other) -> None:
     model = sharded(model_of())
     model(SOURCE, TARGET)
     weights.load(model, weights.export(other, CONFIG), CONFIG)
@@ -157,7 +158,7 @@ def _() -> None:
 
 
 @TOPIC.works("FSDP2: the modules of a tie in one group, `fully_shard([source_embedding, target_embedding, logits])`")
-def _(model: Any) -> None:
+def _(model) -> None:
     fully_shard([model.source_embedding, model.target_embedding, model.logits])
     right(trained(fully_shard(model)))
 
@@ -166,12 +167,8 @@ def _(model: Any) -> None:
 def _() -> None:
     for model, name in ((model_of(), "source_embedding"), (Tied(), "embedding")):
         fully_shard(getattr(model, name))
-        try:
+        with pytest.raises(ValueError, match="is shared with a parameter already managed by another FSDP group"):
             fully_shard(model)(SOURCE, TARGET)
-        except ValueError as error:
-            assert "is shared with a parameter already managed by another FSDP group" in str(error)
-        else:
-            raise AssertionError(name)
 
 
 @TOPIC.works('FSDP2: `model.encode` after `register_fsdp_forward_method(model, "encode")`')
@@ -186,12 +183,11 @@ TOPIC.refused("FSDP2: `Searcher(model)`", "a search needs whole parameters; got 
 
 
 @TOPIC.works("FSDP2: bfloat16 in layers, `MixedPrecisionPolicy(output_dtype=torch.float32)` on the root: the loss is float32")
-def _() -> None:
-    model = model_of(dtype=torch.float32)
-    for layer in layers(model):
+def _(single) -> None:
+    for layer in layers(single):
         fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
-    found = fully_shard(model, mp_policy=policy).training_loss(SOURCE, TARGET)
+    found = fully_shard(single, mp_policy=policy).training_loss(SOURCE, TARGET)
     assert found.dtype == torch.float32
     same(found, model_of(dtype=torch.float32).training_loss(SOURCE, TARGET), 0.05)
 
@@ -211,12 +207,8 @@ def _() -> None:
     for model, first in ((model_of(dtype=torch.float32), layers), (Halves(), lambda model: [model.first])):
         for layer in first(model):
             fully_shard(layer, mp_policy=policy)
-        try:
+        with pytest.raises(RuntimeError, match="must have the same dtype"):
             fully_shard(model, mp_policy=policy)(SOURCE, TARGET)
-        except RuntimeError as error:
-            assert "must have the same dtype" in str(error)
-        else:
-            raise AssertionError(type(model).__name__)
 
 
 def distributed_loss(model: Any, target: Any, total: Any) -> Any:

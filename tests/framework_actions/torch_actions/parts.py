@@ -24,7 +24,7 @@ def _() -> None:
 
 
 @TOPIC.works("resizing a tied vocabulary: a new table, given to all modules that share it")
-def _(model: Any) -> None:
+def _(model) -> None:
     larger = CONFIG.replace(source_vocabulary=23, target_vocabulary=23)
     table = nn.Parameter(torch.cat([model.logits.weight.detach(), torch.zeros(3, 32, dtype=torch.float64)]))
     for module in (model.source_embedding, model.target_embedding, model.logits):
@@ -35,12 +35,12 @@ def _(model: Any) -> None:
 
 
 @TOPIC.refused("a tied table that is replaced on one side, exported", "no array would hold the module's", sample=True)
-def _(model: Any) -> None:
+def _(model) -> None:
     model.source_embedding = Embedding(20, 32, CONFIG.scale_embedding).double()
     weights.export(trained(model), CONFIG)
 
 
-@TOPIC.refused("a stock `nn.Embedding` for one that scales by sqrt(d)", "got an nn.Embedding")
+@TOPIC.refused("a stock `nn.Embedding` for one that scales by sqrt(d)", "got an nn.Embedding", sample=True)
 def _() -> None:
     model = model_of(UNTIED)
     model.source_embedding = nn.Embedding(20, 32).double()
@@ -56,8 +56,8 @@ def _() -> None:
     right(trained(model), config)
 
 
-@TOPIC.works("`model.target_embedding.requires_grad_(False)` freezes the tied table")
-def _(model: Any) -> None:
+@TOPIC.works("`model.target_embedding.requires_grad_(False)` freezes the tied table", sample=True)
+def _(model) -> None:
     before = model.source_embedding.weight.detach().clone()
     model.target_embedding.requires_grad_(False)
     trained(model)
@@ -66,7 +66,7 @@ def _(model: Any) -> None:
 
 
 @TOPIC.works("`AdamW(model.logits.parameters())` trains the tied table")
-def _(model: Any) -> None:
+def _(model) -> None:
     before = model.source_embedding.weight.detach().clone()
     trained(model, optimizer=torch.optim.AdamW(model.logits.parameters(), 1e-2))
     assert not torch.equal(model.target_embedding.weight, before)
@@ -82,7 +82,7 @@ def _() -> None:
 
 
 @TOPIC.works("no decay for `bias` and `norm.weight` by name, or by `isinstance(module, nn.LayerNorm | nn.Embedding)`", sample=True)
-def _(model: Any) -> None:
+def _(model) -> None:
     spared = [p for module in model.modules() if isinstance(module, nn.LayerNorm | nn.Embedding) for p in module.parameters(recurse=False)]
     names = {name for name, p in model.named_parameters() if p.ndim == 1 or name.endswith("embedding.weight")}
     by_name = {name for name in names if any(part in name for part in ("bias", "norm.weight"))}
@@ -121,7 +121,7 @@ class Shift(nn.Module):
 
 
 @TOPIC.works("an own layer `forward(x, mask)` that looks at neighbours, in a padded batch", sample=True)
-def _(model: Any) -> None:
+def _(model) -> None:
     model.encoder.layers[0] = Shift()
     whole, call = model(SOURCE, TARGET), unpadded(model, 0)
     same(call(SOURCE, TARGET), whole)
@@ -129,7 +129,7 @@ def _(model: Any) -> None:
 
 
 @TOPIC.works("`model.encoder.forward` replaced, in a padded batch")
-def _(model: Any) -> None:
+def _(model) -> None:
     shapes = []
     forward = model.encoder.forward
     model.encoder.forward = lambda x, *rest, **named: shapes.append(x.shape) or forward(x, *rest, **named)
@@ -138,7 +138,7 @@ def _(model: Any) -> None:
 
 
 @TOPIC.works("a forward hook on `attention.weights_dropout` is given the weights", sample=True)
-def _(model: Any) -> None:
+def _(model) -> None:
     given = []
     attention = model.encoder.layers[1].self_attention
     attention.weights_dropout.register_forward_hook(lambda _, args, output: given.append(args[0]))
@@ -147,7 +147,7 @@ def _(model: Any) -> None:
 
 
 @TOPIC.works("`attention.weights_dropout = nn.Dropout(0.5)`")
-def _(model: Any) -> None:
+def _(model) -> None:
     model.encoder.layers[0].self_attention.weights_dropout = nn.Dropout(0.5).eval()
     right(model)
     model.train()
@@ -155,7 +155,7 @@ def _(model: Any) -> None:
 
 
 @TOPIC.works("forward hooks on every module, in a padded batch")
-def _(model: Any) -> None:
+def _(model) -> None:
     seen = []
     for module in model.modules():
         module.register_forward_hook(lambda module, _, output: seen.append(type(module).__name__))
@@ -164,7 +164,7 @@ def _(model: Any) -> None:
 
 
 @TOPIC.works("layers that share their parameters: `layers[1] = layers[0]`")
-def _(model: Any, other: Any) -> None:
+def _(model, other) -> None:
     for each in (model, other):
         each.encoder.layers[1] = each.encoder.layers[0]
     other.load_state_dict(trained(model).state_dict())
@@ -172,7 +172,7 @@ def _(model: Any, other: Any) -> None:
 
 
 @TOPIC.works("`parametrizations.weight_norm`, `spectral_norm`, `orthogonal` on projections, then training and a search")
-def _(model: Any) -> None:
+def _(model) -> None:
     parametrizations.weight_norm(model.encoder.layers[0].feed_forward.hidden)
     parametrizations.spectral_norm(model.decoder.layers[0].self_attention.query)
     parametrizations.orthogonal(model.decoder.layers[1].feed_forward.output)
@@ -182,13 +182,13 @@ def _(model: Any) -> None:
 
 
 @TOPIC.refused("`parametrizations.weight_norm` on one side of a tie, exported", "no array would hold the module's logits")
-def _(model: Any) -> None:
+def _(model) -> None:
     parametrizations.weight_norm(model.logits)
     weights.export(trained(model), CONFIG)
 
 
 @TOPIC.works("`prune.l1_unstructured`, then a search", sample=True)
-def _(model: Any) -> None:
+def _(model) -> None:
     hidden = model.decoder.layers[0].feed_forward.hidden
     prune.l1_unstructured(hidden, "weight", 0.3)
     found = answers(model)
@@ -230,12 +230,12 @@ def _() -> None:
 
 
 @TOPIC.refused("adapters, exported", "no array would hold the module's")
-def _(model: Any) -> None:
+def _(model) -> None:
     model.encoder.layers[0].feed_forward.hidden = Adapter(model.encoder.layers[0].feed_forward.hidden)
     weights.export(model, CONFIG)
 
 
 @TOPIC.refused("a hook on a layer that a search does not call", "which must have no hooks")
-def _(model: Any) -> None:
+def _(model) -> None:
     model.decoder.layers[0].register_forward_hook(lambda *_: None)
     answers(model)

@@ -3,8 +3,6 @@
 import copy
 import io
 import pickle
-import tempfile
-from pathlib import Path
 
 import safetensors.torch
 import torch
@@ -106,7 +104,7 @@ def _(model) -> None:
     same(model(SOURCE, TARGET), before)
 
 
-TOPIC.works("`pickle`", lambda: right(trained_once(pickle.loads(pickle.dumps(model_of())))))
+TOPIC.works("`pickle`", lambda model: right(trained_once(pickle.loads(pickle.dumps(model)))), sample=True)
 
 
 @TOPIC.works("`torch.save` of the state, `torch.load(weights_only=True)`")
@@ -118,20 +116,18 @@ def _(model, other) -> None:
     same(other(SOURCE, TARGET), expected(model))
 
 
-@TOPIC.works("`safetensors.torch.save_model` and `load_model`")
-def _(model, other) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        safetensors.torch.save_model(model, f"{folder}/a.safetensors")
-        safetensors.torch.load_model(other, f"{folder}/a.safetensors")
+@TOPIC.works("`safetensors.torch.save_model` and `load_model`", sample=True)
+def _(model, other, folder) -> None:
+    safetensors.torch.save_model(model, f"{folder}/a.safetensors")
+    safetensors.torch.load_model(other, f"{folder}/a.safetensors")
     same(other(SOURCE, TARGET), expected(model))
 
 
 @TOPIC.works("`safetensors.torch.save_file(model.state_dict())`")
-def _(model, other) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a.safetensors")
-        safetensors.torch.save_file(model.state_dict(), path)
-        other.load_state_dict(safetensors.torch.load_file(path))
+def _(model, other, folder) -> None:
+    path = folder / "a.safetensors"
+    safetensors.torch.save_file(model.state_dict(), path)
+    other.load_state_dict(safetensors.torch.load_file(path))
     same(other(SOURCE, TARGET), expected(model))
 
 

@@ -1,8 +1,8 @@
 """Optimisers, precision, accumulation, and what torch does around a training step."""
 
 import copy
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,10 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_ac
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
-from impl_torch import loss, training
+from impl_torch import loss, training, weights
 from impl_torch.layers import EncoderLayer
 from impl_torch.programs.unpadding import unpadded
+from impl_torch.transformer import Transformer
 from reference_numpy import training as reference
 from reference_numpy.recipe import PAPER
 
@@ -31,25 +32,19 @@ OPTIMISERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def of_optimiser(make: Callable[[Any], Any]) -> Callable[[], None]:
-    def run() -> None:
-        model = model_of()
-        before = model.training_loss(SOURCE, TARGET)
-        right(trained(model, optimizer=make(model.parameters())))
-        assert model.training_loss(SOURCE, TARGET) < before
-
-    return run
+def of_optimiser(model: Any, make: Callable[[Any], Any] = torch.optim.SGD) -> None:
+    before = model.training_loss(SOURCE, TARGET)
+    right(trained(model, optimizer=make(model.parameters())))
+    assert model.training_loss(SOURCE, TARGET) < before
 
 
 for name, make in OPTIMISERS.items():
-    TOPIC.works(f"`torch.optim` {name}", sample=name == "SGD")(of_optimiser(make))
+    TOPIC.works(f"`torch.optim` {name}", partial(of_optimiser, make=make), sample=name == "SGD")
 
 
 @TOPIC.works("steps of `impl_torch.training.Trainer` are those of `reference_numpy`", sample=True)
 def _() -> None:
-    from impl_torch.weights import export
-
-    parameters = export(model_of(), CONFIG)
+    parameters = weights.export(model_of(), CONFIG)
     runs = [kind(CONFIG, PAPER, parameters) for kind in (partial(training.Trainer, compiled=False), reference.Trainer)]
     for run in runs:
         for _ in range(2):
@@ -60,9 +55,7 @@ def _() -> None:
 
 @TOPIC.works("the state of an optimiser is saved and training goes on")
 def _() -> None:
-    def optimizer_of(model: Any) -> Any:
-        return torch.optim.AdamW(model.parameters(), 1e-2)
-
+    optimizer_of = lambda model: torch.optim.AdamW(model.parameters(), 1e-2)  # noqa: E731
     model = model_of()
     first = optimizer_of(model)
     other = copy.deepcopy(trained(model, optimizer=first))
@@ -73,7 +66,7 @@ def _() -> None:
 
 
 @TOPIC.works("`AveragedModel` (EMA) of a tied model")
-def _(model: Any) -> None:
+def _(model) -> None:
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
     for _ in range(2):
         averaged.update_parameters(trained(model, steps=1))
@@ -82,7 +75,7 @@ def _(model: Any) -> None:
 
 
 @TOPIC.works("`clip_grad_norm_`, gradients accumulated over two batches with `total=`")
-def _(model: Any) -> None:
+def _(model) -> None:
     other = model_of()
     model.training_loss(SOURCE, TARGET).backward()
     total = int((TARGET[:, 1:] != 0).sum())
@@ -95,7 +88,7 @@ def _(model: Any) -> None:
 
 
 @TOPIC.works("`register_post_accumulate_grad_hook`: an optimiser for each parameter, which steps in backward")
-def _(model: Any) -> None:
+def _(model) -> None:
     optimisers = {parameter: torch.optim.SGD([parameter], 1e-2) for parameter in model.parameters()}
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda parameter: optimisers[parameter].step())
@@ -106,7 +99,7 @@ def _(model: Any) -> None:
 
 
 @TOPIC.works("`checkpoint(model, source, target, use_reentrant=False)`")
-def _(model: Any) -> None:
+def _(model) -> None:
     other = model_of()
     checkpoint(model, SOURCE, TARGET, use_reentrant=False).square().sum().backward()
     other(SOURCE, TARGET).square().sum().backward()
@@ -114,50 +107,46 @@ def _(model: Any) -> None:
 
 
 @TOPIC.works("`apply_activation_checkpointing` of the layers, in a padded batch")
-def _(model: Any) -> None:
+def _(model) -> None:
     apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, EncoderLayer))
     same(unpadded(model, 0)(SOURCE, TARGET), expected(model_of()))
     unpadded(model.training_loss, 0)(SOURCE, TARGET).backward()
 
 
 @TOPIC.works("`torch.autocast(bfloat16)`: the loss is float32", sample=True)
-def _() -> None:
-    model = model_of(dtype=torch.float32)
+def _(single) -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        found = model.training_loss(SOURCE, TARGET)
+        found = single.training_loss(SOURCE, TARGET)
     assert found.dtype == torch.float32
-    same(found, model.training_loss(SOURCE, TARGET), 0.05)
+    same(found, single.training_loss(SOURCE, TARGET), 0.05)
 
 
-@TOPIC.works("`torch.amp.GradScaler`, float16")
-def _() -> None:
-    model = model_of(dtype=torch.float32)
-    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD(model.parameters(), 1e-2)
+@TOPIC.works("`torch.amp.GradScaler`, float16", sample=True)
+def _(single) -> None:
+    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD(single.parameters(), 1e-2)
     with torch.autocast("cpu", torch.float16):
-        found = model.training_loss(SOURCE, TARGET)
+        found = single.training_loss(SOURCE, TARGET)
     scaler.scale(found).backward()
     scaler.step(optimizer)
     scaler.update()
     assert scaler.get_scale() == 2.0**16
-    right(model)
+    right(single)
+
+
+def of_dtype(dtype: torch.dtype, tolerance: float, single: Any) -> None:
+    model = single.to(dtype)
+    assert model(SOURCE, TARGET).dtype == model.training_loss(SOURCE, TARGET).dtype == dtype
+    right(model, tolerance=tolerance)
 
 
 for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 0.1), (torch.float16, 0.02)):
-
-    def of_dtype(dtype: torch.dtype = dtype, tolerance: float = tolerance) -> None:
-        model = model_of(dtype=torch.float32).to(dtype)
-        assert model(SOURCE, TARGET).dtype == dtype
-        right(model, tolerance=tolerance)
-
-    TOPIC.works(f"`model.to({dtype})`")(of_dtype)
+    TOPIC.works(f"`model.to({dtype})`", partial(of_dtype, dtype, tolerance))
 
 
 @TOPIC.works("`torch.set_default_dtype(torch.float64)`")
 def _() -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        from impl_torch.transformer import Transformer
-
         model = Transformer(CONFIG).eval()
     finally:
         torch.set_default_dtype(torch.float32)
@@ -185,31 +174,22 @@ TOPIC.refused("`model(source)` of a model with a decoder", "a decoder needs a ta
 
 @TOPIC.works("two `Trainer`s that step in two threads, each deterministic; none is after them")
 def _() -> None:
-    from impl_torch.weights import export
-
-    runs = [training.Trainer(CONFIG, PAPER, export(model_of(seed=seed), CONFIG), compiled=False) for seed in (0, 1)]
-    threads = [threading.Thread(target=lambda run=run: [run.train_step(SOURCE.numpy(), TARGET.numpy()) for _ in range(3)]) for run in runs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    runs = [training.Trainer(CONFIG, PAPER, weights.export(model_of(seed=seed), CONFIG), compiled=False) for seed in (0, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda run: [run.train_step(SOURCE.numpy(), TARGET.numpy()) for _ in range(3)], runs))
     assert [run.steps for run in runs] == [3, 3]
     assert not torch.are_deterministic_algorithms_enabled()
 
 
 @TOPIC.stock("a `Trainer` steps beside another thread", "`use_deterministic_algorithms` is of all threads of a process")
 def _() -> None:
-    seen = []
-    with training._deterministic():
-        thread = threading.Thread(target=lambda: seen.append(torch.are_deterministic_algorithms_enabled()))
-        thread.start()
-        thread.join()
-    torch.use_deterministic_algorithms(True)
-    thread = threading.Thread(target=lambda: seen.append(torch.are_deterministic_algorithms_enabled()))
-    thread.start()
-    thread.join()
-    torch.use_deterministic_algorithms(False)
-    assert seen == [True, True]
+    with ThreadPoolExecutor(1) as pool:
+        with training._deterministic():
+            assert pool.submit(torch.are_deterministic_algorithms_enabled).result()
+        torch.use_deterministic_algorithms(True)
+        found = pool.submit(torch.are_deterministic_algorithms_enabled).result()
+        torch.use_deterministic_algorithms(False)
+    assert found
 
 
 @TOPIC.works("the loss of `impl_torch.loss.cross_entropy` is `F.cross_entropy`'s with label smoothing and `ignore_index`")
@@ -221,15 +201,12 @@ def _() -> None:
     same(model.training_loss(SOURCE, TARGET, 0.1), wanted)
 
 
-for bad, message in ((20, "token ids must lie in 0 .. 19; got 20"), (-1, "token ids must lie in 0 .. 19; got -1")):
-
-    def of_id(bad: int = bad) -> None:
-        model_of()(SOURCE.masked_fill(SOURCE == 7, bad), TARGET)
-
-    TOPIC.refused(f"a token id of {bad}", message)(of_id)
+for bad in (20, -1):
+    call = partial(lambda bad, model: model(SOURCE.masked_fill(SOURCE == 7, bad), TARGET), bad)
+    TOPIC.refused(f"a token id of {bad}", f"token ids must lie in 0 .. 19; got {bad}", call)
 
 
-@TOPIC.refused("jagged nested tensors", "ids must be a dense tensor, whose shorter rows are padded; got a nested one")
+@TOPIC.refused("jagged nested tensors", "ids must be a dense tensor, whose shorter rows are padded; got a nested one", sample=True)
 def _() -> None:
     rows = torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3]), torch.tensor([4])], layout=torch.jagged)
     model_of()(rows, TARGET)

@@ -1,7 +1,10 @@
 """`torch.func` and autograd."""
 
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import pytest
 import torch
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -16,6 +19,7 @@ def _(model, other) -> None:
     before = expected(model)
     same(functional_call(model, dict(other.named_parameters()), (SOURCE, TARGET)), expected(other))
     same(model(SOURCE, TARGET), before)
+    assert model.logits.weight is model.source_embedding.weight and isinstance(model.logits.weight, torch.nn.Parameter)
 
 
 @TOPIC.works("`torch.func.grad` of `functional_call` is what `backward` gives")
@@ -65,32 +69,27 @@ def _(model) -> None:
     same(found, (moved[0] - moved[1]) / 2e-6, 1e-5)
 
 
+def layers_alike(model: Any) -> list[Callable[[torch.Tensor], torch.Tensor]]:
+    """The port's layer and a stock attention."""
+    stock = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
+    return [model.encoder.layers[0], lambda x: stock(x, x, x, need_weights=False)[0]]
+
+
 @TOPIC.stock("`jvp` with the CPU's default attention kernel", "it has no forward derivative")
 def _(model) -> None:
-    refused = 0
-    stock = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
     x = torch.randn(2, 3, 32, dtype=torch.float64)
-    layer = model.encoder.layers[0]
-    for call in (lambda x: layer(x), lambda x: stock(x, x, x, need_weights=False)[0]):
-        try:
+    for call in layers_alike(model):
+        with pytest.raises((NotImplementedError, RuntimeError)):
             jvp(call, (x,), (x,))
-        except (NotImplementedError, RuntimeError):
-            refused += 1
-    assert refused == 2
 
 
 @TOPIC.stock("a second derivative with the CPU's default attention kernel", "it has none")
 def _(model) -> None:
-    refused = 0
-    stock = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
     x = torch.randn(2, 3, 32, dtype=torch.float64, requires_grad=True)
-    for call in (model.encoder.layers[0], lambda x: stock(x, x, x, need_weights=False)[0]):
+    for call in layers_alike(model):
         (slope,) = torch.autograd.grad(call(x).square().sum(), x, create_graph=True)
-        try:
+        with pytest.raises(RuntimeError, match="flash_attention_for_cpu_backward is not implemented"):
             torch.autograd.grad(slope.square().sum(), x)
-        except RuntimeError as error:
-            refused += "flash_attention_for_cpu_backward is not implemented" in str(error)
-    assert refused == 2
 
 
 @TOPIC.works("a second derivative under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
@@ -110,14 +109,9 @@ def _(model) -> None:
 
 @TOPIC.works("calls from four threads")
 def _(model) -> None:
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(model(SOURCE, TARGET))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for each in found:
-        same(each, expected(model))
+    with ThreadPoolExecutor(4) as pool:
+        for each in pool.map(lambda _: model(SOURCE, TARGET), range(4)):
+            same(each, expected(model))
 
 
 @TOPIC.works("`torch.inference_mode` after training, then training again")
