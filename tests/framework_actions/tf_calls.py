@@ -140,7 +140,7 @@ def _(model) -> None:
 
 @CALL.refused("`KERAS_BACKEND=numpy`", "impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got numpy")
 def _() -> None:
-    code = "import os; sys, impl_tf; assert 'keras' not in sys.modules; os.environ['KERAS_BACKEND'] = 'numpy'; import impl_tf.transformer"
+    code = "import os, sys, impl_tf; assert 'keras' not in sys.modules; os.environ['KERAS_BACKEND'] = 'numpy'; import impl_tf.transformer"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode:
         raise ValueError(done.stderr)

@@ -11,13 +11,14 @@ tf = pytest.importorskip("tensorflow")
 from impl_tf import weights  # noqa: E402
 from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
-from impl_tf.embedding import Embedding  # noqa: E402
+from impl_tf.embedding import Embedding, SegmentEmbedding  # noqa: E402
 from impl_tf.feed_forward import FeedForward  # noqa: E402
 from impl_tf.framework import keras  # noqa: E402
+from impl_tf.heads import Classifier, MaskedLanguageHead, Pooler  # noqa: E402
 from impl_tf.kernels import attention  # noqa: E402
 from impl_tf.loss import cross_entropy  # noqa: E402
 from impl_tf.normalization import LayerNorm  # noqa: E402
-from impl_tf.positional_encoding import positional_encoding  # noqa: E402
+from impl_tf.positional_encoding import PositionEmbedding, positional_encoding  # noqa: E402
 from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.sampling import truncate  # noqa: E402
 from impl_tf.stacks import Encoder  # noqa: E402
@@ -31,6 +32,12 @@ CONFIG = preset(
     output_bias=True, final_norm=True, dropout_rate=0.4, attention_dropout_rate=0.3, hidden_dropout_rate=0.2,
 )  # fmt: skip
 TIED = CONFIG.replace(target_vocabulary=23, share_embeddings=True, tie_logits=True, output_bias=False)
+SINGLE = {
+    "source_vocabulary": 23, "target_vocabulary": 23, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
+    "feed_forward_width": 19, "max_positions": 64,
+}  # fmt: skip
+BERT = preset("bert_base", **SINGLE, encoder_layers=1, padding_id=None, epsilon=1e-5)
+GPT2 = preset("gpt2_small", **SINGLE, decoder_layers=1)
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -55,7 +62,7 @@ def bits(array: np.ndarray) -> bytes:
     return np.ascontiguousarray(array).tobytes()
 
 
-@pytest.mark.parametrize("config", [CONFIG, TIED], ids=["untied", "tied"])
+@pytest.mark.parametrize("config", [CONFIG, TIED, BERT, GPT2], ids=["untied", "tied", "bert", "gpt2"])
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_a_saved_model_is_loaded_bit_for_bit(tmp_path, config, dtype):
     model = loaded(config, dtype)
@@ -66,14 +73,17 @@ def test_a_saved_model_is_loaded_bit_for_bit(tmp_path, config, dtype):
     assert again.dtype_policy.name == dtype
     before, after = weights.export(model, config), weights.export(again, config)
     assert {name: bits(array) for name, array in before.items()} == {name: bits(array) for name, array in after.items()}
-    assert bits(model(*tokens()).numpy()) == bits(again(*tokens()).numpy())
+    if config.encoder_layers and config.decoder_layers:
+        assert bits(model(*tokens()).numpy()) == bits(again(*tokens()).numpy())
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [Embedding(7, 5, True), LayerNorm(5, 1e-6), FeedForward(CONFIG), MultiHeadAttention(CONFIG), Encoder(CONFIG), Dropout(0.25)],
-    ids=lambda layer: type(layer).__name__,
-)
+LAYERS = [
+    Embedding(7, 5, True), LayerNorm(5, 1e-6), FeedForward(CONFIG), MultiHeadAttention(CONFIG), Encoder(CONFIG), Dropout(0.25), Pooler(5),
+    Classifier(5, 3, 0.25), MaskedLanguageHead(BERT, True), PositionEmbedding(9, 5, 2), SegmentEmbedding(2, 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
 def test_every_layer_is_made_again_from_its_config(layer):
     again = keras.layers.deserialize(keras.layers.serialize(layer))
     assert type(again) is type(layer)
