@@ -18,27 +18,10 @@ from impl_jax.transformer import Transformer
 from reference_numpy import transformer
 from reference_numpy.parameters import nest
 
-from .jax_models import (
-    ACTIONS,
-    BOTH,
-    CLASSES,
-    CONFIG,
-    GPT2,
-    MASKED,
-    PAIR,
-    SOURCE,
-    STATES,
-    TARGET,
-    loaded,
-    loss,
-    reference,
-    right,
-    right_gradients,
-    same,
-    values,
-)
+from .jax_data import BOTH, CLASSES, CONFIG, GPT2, MASKED, PAIR, SOURCE, STATES, TARGET
+from .jax_models import loaded, loss, reference, right, right_gradients, same, topic, values
 
-CALL, IDS, TRANSFORM, CHECK = map(ACTIONS.topic, ("Calls", "Ids out of range", "Transformations", "Checks of JAX"))
+CALL, IDS, TRANSFORM, CHECK = map(topic, ("Calls", "Ids out of range", "Transformations", "Checks of JAX"))
 
 
 @CALL.works("`model(source, target)`, NumPy's or JAX's arrays of any integer dtype")

@@ -20,9 +20,10 @@ from impl_jax import weights
 from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig
 
-from .jax_models import ACTIONS, CLASSES, CONFIG, GPT2, PAIR, SOURCE, TARGET, loaded, reference, right, same, values
+from .jax_data import CLASSES, CONFIG, GPT2, PAIR, SOURCE, TARGET
+from .jax_models import loaded, reference, right, same, topic, values
 
-FILES, EXPORT, BRIDGES = map(ACTIONS.topic, ("Saving", "Export of programs", "Linen"))
+FILES, EXPORT, BRIDGES = map(topic, ("Saving", "Export of programs", "Linen"))
 
 
 @contextlib.contextmanager

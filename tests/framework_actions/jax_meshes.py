@@ -25,7 +25,8 @@ from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig, layout, parameters
 
 from . import Run
-from .jax_models import ACTIONS, CONFIG, PAIR, SEARCH, SMOOTHING, SOURCE, TARGET, loaded, loss, same, values
+from .jax_data import CONFIG, PAIR, SEARCH, SMOOTHING, SOURCE, TARGET
+from .jax_models import ACTIONS, loaded, loss, same, topic, values
 
 TESTS = Path(__file__).parent.parent
 FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count=8"
@@ -67,8 +68,8 @@ def on_eight(axes: Any, run: Run) -> Run:
     return asked
 
 
-AUTO = ACTIONS.topic("Meshes of Auto axes", partial(on_eight, AxisType.Auto))
-EXPLICIT = ACTIONS.topic("Meshes of Explicit axes", partial(on_eight, AxisType.Explicit))
+AUTO = topic("Meshes of Auto axes", partial(on_eight, AxisType.Auto))
+EXPLICIT = topic("Meshes of Explicit axes", partial(on_eight, AxisType.Explicit))
 
 
 def placed(mesh: Any, rules: dict[str, str], config: TransformerConfig = HEADS) -> Transformer:

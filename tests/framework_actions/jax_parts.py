@@ -16,9 +16,10 @@ from impl_jax.programs.compiled import compiled
 from impl_jax.transformer import Transformer
 from reference_numpy import decoding, parameters
 
-from .jax_models import ACTIONS, CONFIG, GPT2, PAIR, SEARCH, SOURCE, TARGET, differs, equals_itself, loaded, loss, right, same, values
+from .jax_data import CONFIG, GPT2, PAIR, SEARCH, SOURCE, TARGET
+from .jax_models import differs, equals_itself, loaded, loss, right, same, topic, values
 
-PARTS, ADAPTERS, SEARCHES = map(ACTIONS.topic, ("Parts of one's own", "Adapters", "Searches"))
+PARTS, ADAPTERS, SEARCHES = map(topic, ("Parts of one's own", "Adapters", "Searches"))
 
 
 class Neighbours(nnx.Module):

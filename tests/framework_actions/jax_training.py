@@ -21,27 +21,10 @@ from impl_jax.transformer import Transformer
 from reference_numpy import sites
 from reference_numpy.recipe import PAPER
 
-from .jax_models import (
-    ACTIONS,
-    CLASSES,
-    CONFIG,
-    GPT2,
-    LABELS,
-    PAIR,
-    SMOOTHING,
-    SOURCE,
-    TARGET,
-    differs,
-    equals_itself,
-    loaded,
-    loss,
-    right,
-    right_gradients,
-    same,
-    values,
-)
+from .jax_data import CLASSES, CONFIG, GPT2, LABELS, PAIR, SMOOTHING, SOURCE, TARGET
+from .jax_models import differs, equals_itself, loaded, loss, right, right_gradients, same, topic, values
 
-TRAIN, DROP, NUMBERS = map(ACTIONS.topic, ("Training", "Dropout and modes", "Precision"))
+TRAIN, DROP, NUMBERS = map(topic, ("Training", "Dropout and modes", "Precision"))
 DROPPING = CONFIG.replace(dropout_rate=0.5)
 RULES = {name: getattr(optax, name) for name in ("adafactor", "adam", "adamw", "lamb", "lion", "rmsprop")}
 

@@ -11,9 +11,9 @@ import pytest
 from impl_tf.programs.compiled import compiled
 from reference_numpy import transformer
 
-from .tf_models import ACTIONS, CONFIG, GPT2, MASK, PAIR, SOURCE, TARGET, keras, loaded, right, same, tf, tree
+from .tf_models import CONFIG, GPT2, MASK, PAIR, SOURCE, TARGET, keras, loaded, right, same, tf, topic, tree
 
-CALL = ACTIONS.topic("Calls")
+CALL = topic("Calls")
 
 
 @CALL.works("`model(source, target)`, arrays or tensors of any integer dtype", sample=True)

@@ -3,30 +3,14 @@
 from functools import partial
 
 import numpy as np
+import tensorflow as tf
 
+from impl_tf.framework import keras
 from impl_tf.programs.compiled import compiled
 
-from .tf_models import (
-    ACTIONS,
-    BOTH,
-    CLASSES,
-    MASK,
-    MASKED,
-    PAIR,
-    SEGMENT,
-    SOURCE,
-    STATES,
-    keras,
-    loaded,
-    loss,
-    reference,
-    right,
-    same,
-    tf,
-    trained,
-)
+from .tf_models import BOTH, CLASSES, MASK, MASKED, PAIR, SEGMENT, SOURCE, STATES, loaded, loss, reference, right, same, topic, trained
 
-TOPIC = ACTIONS.topic("An encoder alone")
+TOPIC = topic("An encoder alone")
 KINDS = {"classes": CLASSES, "a masked-language head": MASKED, "no head": STATES}
 MAPPING = {"source": SOURCE, "segment_bs": SEGMENT, "source_mask_bs": MASK}
 

@@ -6,29 +6,13 @@ from impl_tf.decoding import Searcher
 from impl_tf.layers import DecoderLayer, EncoderLayer
 from impl_tf.programs.compiled import compiled
 from impl_tf.stacks import Encoder
+from impl_tf.transformer import Transformer
 from reference_numpy import layers
 
-from .tf_models import (
-    ACTIONS,
-    CONFIG,
-    MASK,
-    PAIR,
-    SOURCE,
-    TARGET,
-    Transformer,
-    keras,
-    loaded,
-    reference,
-    right,
-    same,
-    tf,
-    tree,
-    values,
-    weights,
-)
+from .tf_models import CONFIG, MASK, PAIR, SOURCE, TARGET, keras, loaded, reference, right, same, tf, topic, tree, values, weights
 
 SEARCH = {"start_id": 1, "end_id": 2, "max_new_tokens": 5}
-KERAS, MASKS = map(ACTIONS.topic, ("Functional API and layers", "Masks of Keras"))
+KERAS, MASKS = map(topic, ("Functional API and layers", "Masks of Keras"))
 
 
 @KERAS.works("`keras.Model([a, b], model(a, b))` of two `keras.Input`", sample=True)

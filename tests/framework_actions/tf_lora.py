@@ -3,26 +3,11 @@
 import numpy as np
 
 from impl_tf.decoding import Searcher
+from impl_tf.transformer import Transformer
 
-from .tf_models import (
-    ACTIONS,
-    CONFIG,
-    LABELS,
-    PAIR,
-    QUIET,
-    SOURCE,
-    Transformer,
-    equals_itself,
-    keras,
-    loaded,
-    reference,
-    same,
-    tf,
-    trained,
-    weights,
-)
+from .tf_models import CONFIG, LABELS, PAIR, QUIET, SOURCE, equals_itself, keras, loaded, reference, same, tf, topic, trained, weights
 
-LORA = ACTIONS.topic("LoRA")
+LORA = topic("LoRA")
 
 
 @LORA.works("`enable_lora` of a projection: the numbers of keras.layers.EinsumDense", sample=True)

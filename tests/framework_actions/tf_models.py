@@ -19,8 +19,8 @@ from . import Actions
 
 __all__ = [
     "ACTIONS", "BOTH", "CLASSES", "CONFIG", "GPT2", "LABELS", "MASK", "MASKED", "PAIR", "QUIET", "SEGMENT", "SOURCE", "STATES", "TARGET",
-    "Transformer", "equals_itself", "keras", "loaded", "loss", "moved", "reference", "right", "same", "stepped", "tf", "trained", "tree",
-    "values", "weights",
+    "Transformer", "equals_itself", "keras", "loaded", "loss", "moved", "reference", "right", "same", "stepped", "tf", "topic", "trained",
+    "tree", "values", "weights",
 ]  # fmt: skip
 
 SIZES = {
@@ -55,6 +55,7 @@ def loaded(config: TransformerConfig = CONFIG, dtype: str = "float64", **options
 
 
 ACTIONS = Actions("tf", model=loaded)
+topic = ACTIONS.topic
 
 
 def reference(config: TransformerConfig = CONFIG, arrays: dict[str, np.ndarray] | None = None, **inputs: Any) -> np.ndarray:

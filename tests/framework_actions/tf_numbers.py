@@ -4,9 +4,9 @@ import numpy as np
 
 from reference_numpy import transformer
 
-from .tf_models import ACTIONS, CONFIG, PAIR, Transformer, keras, loaded, right, same, tf, tree, values, weights
+from .tf_models import CONFIG, PAIR, Transformer, keras, loaded, right, same, tf, topic, tree, values, weights
 
-NUMBERS = ACTIONS.topic("Precision and gradients")
+NUMBERS = topic("Precision and gradients")
 
 
 @NUMBERS.works("float64, float32, bfloat16 and float16: `Transformer(config, dtype=...)`")

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from .tf_models import ACTIONS, CONFIG, LABELS, PAIR, QUIET, RATE, equals_itself, keras, loaded, moved, same, stepped, tf, trained, weights
+from .tf_models import CONFIG, LABELS, PAIR, QUIET, RATE, equals_itself, keras, loaded, moved, same, stepped, tf, topic, trained, weights
 
-OPTIMISERS, CALLBACKS = map(ACTIONS.topic, ("Optimisers", "Callbacks"))
+OPTIMISERS, CALLBACKS = map(topic, ("Optimisers", "Callbacks"))
 
 
 def updates(name: str) -> None:

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .tf_models import ACTIONS
+from .tf_models import topic
 
-TOPIC = ACTIONS.topic("tf.distribute")
+TOPIC = topic("tf.distribute")
 SCRIPT = Path(__file__).parent / "keras_on_replicas.py"
 
 

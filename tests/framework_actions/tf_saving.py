@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from .tf_models import ACTIONS, CONFIG, GPT2, LABELS, PAIR, SOURCE, TARGET, Transformer, keras, loaded, right, same, tf, trained, weights
+from .tf_models import CONFIG, GPT2, LABELS, PAIR, SOURCE, TARGET, Transformer, keras, loaded, right, same, tf, topic, trained, weights
 
-FILES, SAVED, LITERT = map(ACTIONS.topic, ("Files", "SavedModel", "LiteRT"))
+FILES, SAVED, LITERT = map(topic, ("Files", "SavedModel", "LiteRT"))
 FIXED = [
     keras.InputSpec(shape=(None, ids.shape[1]), dtype="int64", name=name) for name, ids in zip(("source", "target"), PAIR, strict=True)
 ]

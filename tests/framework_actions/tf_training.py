@@ -7,7 +7,6 @@ import numpy as np
 from reference_numpy import transformer
 
 from .tf_models import (
-    ACTIONS,
     CONFIG,
     LABELS,
     PAIR,
@@ -25,11 +24,12 @@ from .tf_models import (
     same,
     stepped,
     tf,
+    topic,
     trained,
     tree,
 )
 
-FIT = ACTIONS.topic("`fit` and `evaluate`")
+FIT = topic("`fit` and `evaluate`")
 MAPPING = {"source": SOURCE, "target": TARGET}
 
 

@@ -92,5 +92,5 @@ def test_export_leaves_out_no_parameter() -> None:
     model = model_of()
     feed_forward = model.encoder.layers[0].feed_forward
     feed_forward.hidden = torch.nn.Sequential(feed_forward.hidden, torch.nn.Linear(64, 64))
-    with pytest.raises(ValueError, match=r"hidden\.0\.weight\n.*hidden\.1\.weight"):
+    with pytest.raises(ValueError, match=r"(?s)hidden\.0\.weight\n.*hidden\.1\.weight"):
         weights.export(model, CONFIG)

@@ -51,6 +51,7 @@ def model_of(config: TransformerConfig = CONFIG, dtype: torch.dtype = torch.floa
 
 
 ACTIONS = Actions("torch", model=model_of, other=lambda: model_of(seed=1), single=lambda: model_of(dtype=torch.float32))
+topic = ACTIONS.topic
 
 
 def expected(model: Any, config: TransformerConfig = CONFIG, source: Any = SOURCE, target: Any = TARGET) -> Any:
@@ -79,7 +80,9 @@ def searched(model: Any, config: TransformerConfig = CONFIG) -> None:
 
 
 def answers(model: Any) -> Any:
-    return Searcher(model).greedy_search(SOURCE, SEARCH)["token_bn"].tolist()
+    """What a greedy search of a model, or a searcher, gives."""
+    searcher = model if isinstance(model, Searcher) else Searcher(model)
+    return searcher.greedy_search(SOURCE, SEARCH)["token_bn"].tolist()
 
 
 def classes(model: Any) -> Any:

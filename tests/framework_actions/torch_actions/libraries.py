@@ -15,26 +15,9 @@ from impl_torch.decoding import Searcher
 from impl_torch.programs.unpadding import unpadded
 from reference_numpy import TransformerConfig
 
-from .common import (
-    ACTIONS,
-    BERT,
-    CONFIG,
-    SEARCH,
-    SOURCE,
-    TARGET,
-    UNTIED,
-    Tied,
-    answers,
-    classes,
-    expected,
-    model_of,
-    right,
-    same,
-    searched,
-    trained,
-)
+from .common import BERT, CONFIG, SOURCE, TARGET, UNTIED, Tied, answers, classes, expected, model_of, right, same, searched, topic, trained
 
-TOPIC = ACTIONS.topic("Libraries")
+TOPIC = topic("Libraries")
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Any]]):
@@ -216,7 +199,7 @@ def _(single) -> None:
 
 @TOPIC.works('`Searcher(model).to("cpu")`', sample=True)
 def _(model) -> None:
-    assert Searcher(model).to("cpu").greedy_search(SOURCE, SEARCH)["token_bn"].tolist() == answers(model)
+    assert answers(Searcher(model).to("cpu")) == answers(model)
     searched(model)
 
 

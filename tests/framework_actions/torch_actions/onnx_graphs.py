@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from .common import ACTIONS, BERT, CONFIG, SOURCE, TARGET, classes, expected, model_of, same
+from .common import BERT, CONFIG, SOURCE, TARGET, classes, expected, model_of, same, topic
 
-TOPIC = ACTIONS.topic("ONNX")
+TOPIC = topic("ONNX")
 DYNAMIC = {"source": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}, "target": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}}
 LENGTHS = ((3, 5, 4), (2, 7, 3), (4, 3, 6))
 

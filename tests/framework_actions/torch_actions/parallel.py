@@ -20,7 +20,7 @@ from impl_torch.decoding import Searcher
 from impl_torch.transformer import Transformer
 
 from .. import Run
-from .common import ACTIONS, BERT, CONFIG, SOURCE, TARGET, UNTIED, Tied, classes, expected, model_of, right, same, trained
+from .common import ACTIONS, BERT, CONFIG, SOURCE, TARGET, UNTIED, Tied, classes, expected, model_of, right, same, topic, trained
 
 PROOFS: list[Run] = []
 OTHER = TARGET.flip(0)  # of the second process, with another number of labels that count
@@ -49,7 +49,7 @@ def in_two(proof: Run) -> Run:
     return run
 
 
-TOPIC = ACTIONS.topic("Two processes", in_two)
+TOPIC = topic("Two processes", in_two)
 
 
 def layers(model: Any) -> list[Any]:

@@ -11,9 +11,9 @@ from impl_torch.embedding import Embedding
 from impl_torch.layers import EncoderLayer
 from impl_torch.programs.unpadding import unpadded
 
-from .common import ACTIONS, CONFIG, SOURCE, TARGET, UNTIED, answers, expected, model_of, right, same, searched, trained
+from .common import CONFIG, SOURCE, TARGET, UNTIED, answers, expected, model_of, right, same, searched, topic, trained
 
-TOPIC = ACTIONS.topic("Parts of a model")
+TOPIC = topic("Parts of a model")
 
 
 @TOPIC.works("`model.source_embedding = Embedding(...)`, untied, then training", sample=True)

@@ -16,9 +16,9 @@ from impl_torch import decoding
 from impl_torch.cache import decode_step, start_cache
 from impl_torch.programs.compiled import compiled
 
-from .common import ACTIONS, BERT, CONFIG, GPT2, SEARCH, SOURCE, TARGET, classes, expected, model_of, same, trained
+from .common import BERT, CONFIG, GPT2, SEARCH, SOURCE, TARGET, classes, expected, model_of, same, topic, trained
 
-TOPIC = ACTIONS.topic("Compiled and exported")
+TOPIC = topic("Compiled and exported")
 LENGTHS = ((3, 5, 4), (2, 7, 3), (4, 3, 6), (5, 6, 6))
 
 

@@ -12,9 +12,9 @@ from impl_torch import weights
 from impl_torch.projection import initialise
 from impl_torch.transformer import Transformer
 
-from .common import ACTIONS, CONFIG, SOURCE, TARGET, UNTIED, expected, model_of, right, same
+from .common import CONFIG, SOURCE, TARGET, UNTIED, expected, model_of, right, same, topic
 
-TOPIC = ACTIONS.topic("States, copies and files")
+TOPIC = topic("States, copies and files")
 
 
 @TOPIC.works("`load_state_dict(state)`, strict", sample=True)

@@ -18,9 +18,9 @@ from impl_torch.transformer import Transformer
 from reference_numpy import training as reference
 from reference_numpy.recipe import PAPER
 
-from .common import ACTIONS, BERT, CONFIG, GPT2, SOURCE, TARGET, classes, expected, model_of, right, same, trained
+from .common import BERT, CONFIG, GPT2, SOURCE, TARGET, classes, expected, model_of, right, same, topic, trained
 
-TOPIC = ACTIONS.topic("Training")
+TOPIC = topic("Training")
 OPTIMISERS: dict[str, Callable[[Any], Any]] = {
     "SGD": partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
     "AdamW, fused": partial(torch.optim.AdamW, lr=1e-2, fused=True),

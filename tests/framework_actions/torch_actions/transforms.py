@@ -9,9 +9,9 @@ import torch
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .common import ACTIONS, CONFIG, SOURCE, TARGET, expected, model_of, right, same, trained
+from .common import CONFIG, SOURCE, TARGET, expected, model_of, right, same, topic, trained
 
-TOPIC = ACTIONS.topic("torch.func and autograd")
+TOPIC = topic("torch.func and autograd")
 
 
 @TOPIC.works("`functional_call` with other parameters, tied; the model stays as it was", sample=True)
