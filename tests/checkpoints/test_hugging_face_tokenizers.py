@@ -133,11 +133,7 @@ def test_a_folder_is_read_as_transformers_reads_it(tmp_path: Path, bases: dict[s
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        (
-            "tokenizer_config.json",
-            {"tokenizer_class": "RobertaTokenizer"},
-            "must be one of BertTokenizer, .*; got 'RobertaTok",
-        ),
+        ("tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer"}, "must be one of BertTokenizer, .*; got 'RobertaTok"),
         ("tokenizer_config.json", {"tokenizer_class": 3}, r"tokenizer_class of .* must be one of BertTokenizer, .*; got 3"),
         ("tokenizer_config.json", {"model_input_names": [1]}, r"model_input_names of .* must be a list of names; got \[1\]"),
         ("tokenizer_config.json", {"mask_token": 3}, "mask_token of .*_config.json must be a text, or an object with its content; got 3"),

@@ -5,8 +5,13 @@ An action works, or it is refused by an error that says why, or the framework it
 
 import importlib
 import importlib.util
+import inspect
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 __all__ = ["FRAMEWORKS", "Action", "Actions", "actions_of"]
 
@@ -54,33 +59,54 @@ class Action:
             raise AssertionError(f"{self.name} must be refused: {self.refused}; it ran")
 
 
+Run = Callable[..., object]
+
+
 class Actions(list[Action]):
-    """The actions of one framework, to which its decorators add."""
+    """The actions of one framework. given: what makes an argument of an action, by its name; `folder` is an empty one."""
 
-    def __init__(self, framework: str) -> None:
+    def __init__(self, framework: str, **given: Callable[[], object]) -> None:
         super().__init__()
-        self.framework = framework
+        self.framework, self.given = framework, given
 
-    def works(self, topic: str, name: str, *, sample: bool = False) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def topic(self, name: str, around: Callable[[Run], Run] = lambda run: run) -> "Topic":
+        return Topic(self, name, around)
+
+    def call(self, run: Run, **more: Callable[[], object]) -> None:
+        """Calls it with the arguments that it has no defaults for, made anew."""
+        with tempfile.TemporaryDirectory() as folder:
+            given = self.given | more | {"folder": lambda: Path(folder)}
+            needed = [name for name, each in inspect.signature(run).parameters.items() if each.default is each.empty]
+            run(**{name: given[name]() for name in needed})
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A section of the table. Its methods add an action, as decorators or with the function. around: makes of that what is called."""
+
+    actions: Actions
+    name: str
+    around: Callable[[Run], Run]
+
+    def works(self, name: str, run: Run | None = None, *, sample: bool = False) -> Any:
         """The function does what users do, and asserts the numbers."""
-        return self._add(topic, name, sample=sample)
+        return self._add(name, run, sample=sample)
 
-    def refused(self, topic: str, name: str, message: str, *, sample: bool = False) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def refused(self, name: str, message: str, run: Run | None = None, *, sample: bool = False) -> Any:
         """The function raises an error whose message has this part."""
-        return self._add(topic, name, refused=message, sample=sample)
+        return self._add(name, run, refused=message, sample=sample)
 
-    def stock(self, topic: str, name: str, what: str, *, sample: bool = False) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def stock(self, name: str, what: str, run: Run | None = None, *, sample: bool = False) -> Any:
         """The function asserts that the port and the framework's stock layers are wrong alike. what: what is wrong, in a few words."""
-        return self._add(topic, name, stock=what, sample=sample)
+        return self._add(name, run, stock=what, sample=sample)
 
-    def _add(self, topic: str, name: str, **rest: object) -> Callable[[Callable[[], None]], Callable[[], None]]:
-        def add(run: Callable[[], None]) -> Callable[[], None]:
-            if any(name == action.name for action in self):
-                raise ValueError(f"the names of actions must differ; {name!r} occurs twice")
-            self.append(Action(self.framework, topic, name, run, **rest))  # type: ignore[arg-type]
-            return run
-
-        return add
+    def _add(self, name: str, run: Run | None, **rest: Any) -> Any:
+        if run is None:
+            return lambda run: self._add(name, run, **rest)
+        if any(name == action.name for action in self.actions):
+            raise ValueError(f"the names of actions must differ; {name!r} occurs twice")
+        self.actions.append(Action(self.actions.framework, self.name, name, partial(self.actions.call, self.around(run)), **rest))
+        return run
 
 
 def actions_of(framework: str) -> Actions | None:

@@ -18,99 +18,71 @@ from impl_jax.transformer import Transformer
 from reference_numpy import transformer
 from reference_numpy.parameters import nest
 
-from .jax_models import (
-    ACTIONS,
-    BOTH,
-    CLASSES,
-    CONFIG,
-    GPT2,
-    MASKED,
-    PAIR,
-    SOURCE,
-    STATES,
-    TARGET,
-    loaded,
-    loss,
-    reference,
-    right,
-    right_gradients,
-    same,
-    values,
-)
+from .jax_data import BOTH, CLASSES, CONFIG, GPT2, MASKED, PAIR, SOURCE, STATES, TARGET
+from .jax_models import loaded, loss, reference, right, right_gradients, same, topic, values
 
-CALL, IDS, TRANSFORM, CHECK = "Calls", "Ids out of range", "Transformations", "Checks of JAX"
+CALL, IDS, TRANSFORM, CHECK = map(topic, ("Calls", "Ids out of range", "Transformations", "Checks of JAX"))
 
 
-@ACTIONS.works(CALL, "`model(source, target)`, NumPy's or JAX's arrays of any integer dtype")
+@CALL.works("`model(source, target)`, NumPy's or JAX's arrays of any integer dtype")
 def _() -> None:
     for dtype in (np.int32, np.int64, np.uint8):
         right(loaded()(SOURCE.astype(dtype), jnp.asarray(TARGET, dtype if dtype == np.uint8 else np.int32)))
 
 
-@ACTIONS.works(CALL, "`nnx.jit(model)(source, target)`", sample=True)
-def _() -> None:
-    right(nnx.jit(loaded())(*PAIR))
+CALL.works("`nnx.jit(model)(source, target)`", lambda: right(nnx.jit(loaded())(*PAIR)), sample=True)
+CALL.works("`nnx.jit` of a function that takes the model", lambda: right(nnx.jit(lambda model, *ids: model(*ids))(loaded(), *PAIR)))
 
 
-@ACTIONS.works(CALL, "`nnx.jit` of a function that takes the model")
-def _() -> None:
-    right(nnx.jit(lambda model, *ids: model(*ids))(loaded(), *PAIR))
-
-
-@ACTIONS.works(CALL, "`jax.jit` of `nnx.split` and `nnx.merge`")
+@CALL.works("`jax.jit` of `nnx.split` and `nnx.merge`")
 def _() -> None:
     graph, state = nnx.split(loaded())
     right(jax.jit(lambda state, *ids: nnx.merge(graph, state)(*ids))(state, *PAIR))
 
 
-@ACTIONS.works(CALL, "`jax.jit` of a function that takes the model as a pytree")
-def _() -> None:
-    right(jax.jit(lambda model, *ids: model(*ids))(loaded(), *PAIR))
+CALL.works(
+    "`jax.jit` of a function that takes the model as a pytree", lambda: right(jax.jit(lambda model, *ids: model(*ids))(loaded(), *PAIR))
+)
 
 
-@ACTIONS.works(CALL, "`jax.jit(model)`, and of a function that closes over it")
-def _() -> None:
-    model = loaded()
+@CALL.works("`jax.jit(model)`, and of a function that closes over it")
+def _(model) -> None:
     right(jax.jit(model)(*PAIR))
     right(jax.jit(lambda *ids: model(*ids))(*PAIR))
 
 
-@ACTIONS.works(CALL, "`nnx.cached_partial`")
-def _() -> None:
-    right(nnx.cached_partial(nnx.jit(lambda model, *ids: model(*ids)), loaded())(*PAIR))
+CALL.works("`nnx.cached_partial`", lambda: right(nnx.cached_partial(nnx.jit(lambda model, *ids: model(*ids)), loaded())(*PAIR)))
 
 
-@ACTIONS.works(CALL, "`compiled(model)`", sample=True)
+@CALL.works("`compiled(model)`", sample=True)
 def _() -> None:
     call = compiled(loaded())
     right(call(*PAIR))
     right(call(source=SOURCE, target=TARGET, skip_padding=True), skip_padding=True)
 
 
-@ACTIONS.works(CALL, "masks: `model(source, target, source_mask_bs=..., target_mask_bt=...)`")
+@CALL.works("masks: `model(source, target, source_mask_bs=..., target_mask_bt=...)`")
 def _() -> None:
     masks = {"source_mask_bs": SOURCE > 4, "target_mask_bt": TARGET > 3}
     right(loaded()(*PAIR, **masks), **masks)
 
 
-@ACTIONS.works(CALL, "one-hot rows, or mixtures of tokens, in place of ids")
+@CALL.works("one-hot rows, or mixtures of tokens, in place of ids")
 def _() -> None:
     rows = np.random.default_rng(1).dirichlet(np.ones(24), SOURCE.shape)
     right(loaded()(rows.astype(np.float32), TARGET), source=rows)
 
 
-@ACTIONS.works(CALL, "a decoder alone: `model(None, target)`")
-def _() -> None:
-    right(loaded(GPT2)(None, TARGET), GPT2)
+CALL.works("a decoder alone: `model(None, target)`", lambda: right(loaded(GPT2)(None, TARGET), GPT2))
 
 
-@ACTIONS.works(CALL, "an encoder alone: `nnx.jit(model)(source)` gives classes, logits of masked tokens, or vectors", sample=True)
+@CALL.works("an encoder alone: `nnx.jit(model)(source)` gives classes, logits of masked tokens, or vectors", sample=True)
 def _() -> None:
     for config in (CLASSES, MASKED, STATES):
         right(nnx.jit(loaded(config))(SOURCE), config)
 
 
-@ACTIONS.works(CALL, "an encoder alone: `model(source)` and `compiled(model)(source, segment_bs=...)`")
+@CALL.works("an encoder alone: `model(source)` and `compiled(model)(source, segment_bs=...)`")
 def _() -> None:
     for config in (CLASSES, MASKED, STATES):
         model = loaded(config)
@@ -118,39 +90,33 @@ def _() -> None:
         right(compiled(model)(SOURCE, segment_bs=SOURCE % 2), config, segment_bs=SOURCE % 2)
 
 
-@ACTIONS.refused(CALL, "`model(source, target)` of an encoder alone", "an encoder-only model takes no target; got one")
-def _() -> None:
-    loaded(CLASSES)(SOURCE, TARGET)
+CALL.refused(
+    "`model(source, target)` of an encoder alone", "an encoder-only model takes no target; got one", lambda: loaded(CLASSES)(SOURCE, TARGET)
+)
+CALL.refused(
+    "`model(source)` of an encoder-only model with two heads", "with two heads is called by", lambda: loaded(BOTH)(SOURCE), sample=True
+)
+CALL.refused("`model(source)` of a model with a decoder", "a decoder needs a target; got None", lambda: loaded()(SOURCE), sample=True)
 
 
-@ACTIONS.refused(CALL, "`model(source)` of an encoder-only model with two heads", "with two heads is called by", sample=True)
-def _() -> None:
-    loaded(BOTH)(SOURCE)
-
-
-@ACTIONS.refused(CALL, "`model(source)` of a model with a decoder", "a decoder needs a target; got None", sample=True)
-def _() -> None:
-    loaded()(SOURCE)
-
-
-@ACTIONS.works(CALL, "`nnx.eval_shape`: a model without arrays, and the shape of its result")
+@CALL.works("`nnx.eval_shape`: a model without arrays, and the shape of its result")
 def _() -> None:
     assert nnx.eval_shape(lambda: Transformer(CONFIG, rngs=nnx.Rngs(0))(*PAIR)).shape == (4, 5, 24)
 
 
-@ACTIONS.works(CALL, "`nnx.tabulate`")
+@CALL.works("`nnx.tabulate`")
 def _() -> None:
     assert "EncoderLayer" in nnx.tabulate(loaded(), *map(jnp.asarray, PAIR))
 
 
-@ACTIONS.works(CALL, "`jax.jit(...).lower(...).compile()` before the first call")
+@CALL.works("`jax.jit(...).lower(...).compile()` before the first call")
 def _() -> None:
     graph, state = nnx.split(loaded())
     ahead = jax.jit(lambda state, *ids: nnx.merge(graph, state)(*ids)).lower(state, *PAIR).compile()
     right(ahead(state, *PAIR))
 
 
-@ACTIONS.works(CALL, "one `compiled(model)` in several threads")
+@CALL.works("one `compiled(model)` in several threads")
 def _() -> None:
     call = compiled(loaded())
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -158,19 +124,21 @@ def _() -> None:
             right(logits)
 
 
-@ACTIONS.refused(IDS, "`model(source, target)` with an id of -1", "token ids must lie in 0 .. 23; got -1")
-def _() -> None:
-    loaded()(np.where(SOURCE == 0, -1, SOURCE), TARGET)
+IDS.refused(
+    "`model(source, target)` with an id of -1",
+    "token ids must lie in 0 .. 23; got -1",
+    lambda: loaded()(np.where(SOURCE == 0, -1, SOURCE), TARGET),
+)
+IDS.refused(
+    "`compiled(model)` with an id of -1 or one that is too large",
+    "token ids must lie in 0 .. 23; got",
+    lambda: compiled(loaded())(SOURCE, np.where(TARGET == 0, -1, TARGET)),
+)
 
 
-@ACTIONS.refused(IDS, "`compiled(model)` with an id of -1 or one that is too large", "token ids must lie in 0 .. 23; got")
-def _() -> None:
-    compiled(loaded())(SOURCE, np.where(TARGET == 0, -1, TARGET))
-
-
-@ACTIONS.works(IDS, "a source or target id of -1 under `jax.jit` gives NaN, where `nnx.Embed` takes the last row", sample=True)
-def _() -> None:
-    call, model, last = jax.jit(lambda model, *ids: model(*ids)), loaded(), jnp.array([[-1]])
+@IDS.works("a source or target id of -1 under `jax.jit` gives NaN, where `nnx.Embed` takes the last row", sample=True)
+def _(model) -> None:
+    call, last = jax.jit(lambda model, *ids: model(*ids)), jnp.array([[-1]])
     assert np.isfinite(jax.jit(lambda embed, ids: embed(ids))(nnx.Embed(24, 8, rngs=nnx.Rngs(0)), last)).all()
     for source, target in ((SOURCE, TARGET.copy()), (SOURCE.copy(), TARGET)):
         (target if target is not TARGET else source)[3, 1] = -1
@@ -179,7 +147,7 @@ def _() -> None:
         same(logits[:3], reference()[:3])
 
 
-@ACTIONS.works(IDS, "a segment of -1, or a position of -1, under `jax.jit` gives NaN", sample=True)
+@IDS.works("a segment of -1, or a position of -1, under `jax.jit` gives NaN", sample=True)
 def _() -> None:
     index = jnp.array([[0, -1, 2]])
     for table in (SegmentEmbedding(3, 8, rngs=nnx.Rngs(0)), PositionEmbedding(5, 8, 2, rngs=nnx.Rngs(0))):
@@ -188,35 +156,35 @@ def _() -> None:
         assert np.isfinite(rows[0, ::2]).all()
 
 
-@ACTIONS.works(IDS, "a label of -1 under `jax.jit` makes the loss NaN, unless its mask leaves it out", sample=True)
+@IDS.works("a label of -1 under `jax.jit` makes the loss NaN, unless its mask leaves it out", sample=True)
 def _() -> None:
     logits, label = jnp.zeros((1, 2, 3)), jnp.array([[1, -1]])
     assert np.isnan(jax.jit(cross_entropy)(logits, label))
     same(jax.jit(cross_entropy)(logits, label, label >= 0), np.log(3))
 
 
-@ACTIONS.works(TRANSFORM, "`nnx.grad` and `nnx.value_and_grad`")
+@TRANSFORM.works("`nnx.grad` and `nnx.value_and_grad`")
 def _() -> None:
     right_gradients(nnx.grad(loss)(loaded()))
     right_gradients(nnx.jit(nnx.value_and_grad(loss))(loaded())[1])
 
 
-@ACTIONS.works(TRANSFORM, "`jax.grad` of the state, and of the model as a pytree")
+@TRANSFORM.works("`jax.grad` of the state, and of the model as a pytree")
 def _() -> None:
     graph, state = nnx.split(loaded())
     right_gradients(jax.jit(jax.grad(lambda state: loss(nnx.merge(graph, state))))(state))
     right_gradients(jax.jit(jax.grad(loss, allow_int=True))(loaded(rngs=nnx.Rngs(params=0))))
 
 
-@ACTIONS.works(TRANSFORM, "`jax.vmap` over another batch axis", sample=True)
-def _() -> None:
-    model, pair = loaded(), [np.stack([ids, ids[::-1]]) for ids in PAIR]
+@TRANSFORM.works("`jax.vmap` over another batch axis", sample=True)
+def _(model) -> None:
+    pair = [np.stack([ids, ids[::-1]]) for ids in PAIR]
     found = jax.jit(jax.vmap(lambda *ids: model(*ids)))(*pair)
     right(found[0])
     right(found[1][::-1])
 
 
-@ACTIONS.works(TRANSFORM, "an ensemble: `jax.vmap` over stacked states")
+@TRANSFORM.works("an ensemble: `jax.vmap` over stacked states")
 def _() -> None:
     graph, state = nnx.split(loaded())
     stacked = jax.tree.map(lambda x: jnp.stack([x, 2 * x]) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.stack([x, x]), state)
@@ -225,7 +193,7 @@ def _() -> None:
     right(found[1], arrays={name: 2 * array for name, array in values().items()}, tolerance=1e-3)
 
 
-@ACTIONS.works(TRANSFORM, "layers made by `nnx.vmap` and run by `nnx.scan`")
+@TRANSFORM.works("layers made by `nnx.vmap` and run by `nnx.scan`")
 def _() -> None:
     @nnx.split_rngs(splits=3)
     @nnx.vmap
@@ -244,14 +212,14 @@ def _() -> None:
     same(found, expected)
 
 
-@ACTIONS.works(TRANSFORM, "`jax.checkpoint` and `nnx.remat` of the loss")
+@TRANSFORM.works("`jax.checkpoint` and `nnx.remat` of the loss")
 def _() -> None:
     graph, state = nnx.split(loaded())
     right_gradients(jax.jit(jax.grad(jax.checkpoint(lambda state: loss(nnx.merge(graph, state)))))(state))
     right_gradients(nnx.jit(nnx.grad(nnx.remat(loss)))(loaded()))
 
 
-@ACTIONS.works(TRANSFORM, "`jax.jvp`, `jax.linearize` and `jax.vjp` agree")
+@TRANSFORM.works("`jax.jvp`, `jax.linearize` and `jax.vjp` agree")
 def _() -> None:
     graph, state, rest = nnx.split(loaded(), nnx.Param, ...)
     of, tangent = (lambda state: loss(nnx.merge(graph, state, rest))), jax.tree.map(jnp.ones_like, state)
@@ -260,10 +228,8 @@ def _() -> None:
     same(forward, linear)
 
 
-@ACTIONS.works(TRANSFORM, "`jax.hessian` of the loss by the final bias, symmetric and without a negative eigenvalue")
-def _() -> None:
-    model = loaded()
-
+@TRANSFORM.works("`jax.hessian` of the loss by the final bias, symmetric and without a negative eigenvalue")
+def _(model) -> None:
     def of(bias: jax.Array) -> jax.Array:
         model.logits.bias.set_value(bias)
         return loss(model)
@@ -275,7 +241,7 @@ def _() -> None:
     assert np.linalg.eigvalsh(matrix).min() > -1e-5
 
 
-@ACTIONS.works(TRANSFORM, "`jax.test_util.check_grads` in both modes, in float64")
+@TRANSFORM.works("`jax.test_util.check_grads` in both modes, in float64")
 def _() -> None:
     with jax.enable_x64(True):
         model = loaded(param_dtype=jnp.float64)
@@ -283,13 +249,13 @@ def _() -> None:
         check_grads(jax.jit(lambda rows: model(rows, TARGET)), (rows,), order=1, modes=("fwd", "rev"))
 
 
-@ACTIONS.works(TRANSFORM, "`jax.lax.map` over batches")
-def _() -> None:
-    model = loaded()
-    right(jax.jit(lambda ids: jax.lax.map(lambda pair: model(*(x[None] for x in pair))[0], ids))(PAIR))
+TRANSFORM.works(
+    "`jax.lax.map` over batches",
+    lambda model: right(jax.jit(lambda ids: jax.lax.map(lambda pair: model(*(x[None] for x in pair))[0], ids))(PAIR)),
+)
 
 
-@ACTIONS.works(TRANSFORM, "`nnx.fori_loop` that trains")
+@TRANSFORM.works("`nnx.fori_loop` that trains")
 def _() -> None:
     def step(_: int, model: Transformer) -> Transformer:
         nnx.update(model, jax.tree.map(lambda x, g: x - 0.1 * g, nnx.state(model, nnx.Param), nnx.grad(loss)(model)))
@@ -298,7 +264,7 @@ def _() -> None:
     right_gradients(nnx.fori_loop(0, 1, step, loaded()), -0.1, values())
 
 
-@ACTIONS.works(CHECK, "`jax.debug_nans`, forward and backward, with a row of padding alone")
+@CHECK.works("`jax.debug_nans`, forward and backward, with a row of padding alone")
 def _() -> None:
     with jax.debug_nans(True):
         model = loaded()
@@ -307,32 +273,31 @@ def _() -> None:
         nnx.grad(lambda model: model.training_loss(source, TARGET))(model)
 
 
-@ACTIONS.works(CHECK, "`jax.checking_leaks` and `jax.numpy_dtype_promotion('strict')`")
+@CHECK.works("`jax.checking_leaks` and `jax.numpy_dtype_promotion('strict')`")
 def _() -> None:
     ids = [jnp.asarray(x, jnp.int32) for x in PAIR]
     with jax.checking_leaks(), jax.numpy_dtype_promotion("strict"):
         right(compiled(loaded())(*ids))
 
 
-@ACTIONS.works(CHECK, "`jax.transfer_guard('disallow')` around a program")
-def _() -> None:
-    call, model, ids = nnx.jit(lambda model, *ids: model(*ids)), loaded(), [jnp.asarray(x, jnp.int32) for x in PAIR]
+@CHECK.works("`jax.transfer_guard('disallow')` around a program")
+def _(model) -> None:
+    call, ids = nnx.jit(lambda model, *ids: model(*ids)), [jnp.asarray(x, jnp.int32) for x in PAIR]
     call(model, *ids)
     with jax.transfer_guard("disallow"):
         logits = call(model, *ids)
     right(logits)
 
 
-@ACTIONS.works(CHECK, "`checkify` finds no error, and an id out of range as NaN")
-def _() -> None:
-    model = loaded()
+@CHECK.works("`checkify` finds no error, and an id out of range as NaN")
+def _(model) -> None:
     checked = checkify.checkify(jax.jit(lambda *ids: model(*ids)), errors=checkify.nan_checks)
     error, logits = checked(*PAIR)
     error.throw()
     right(logits)
 
 
-@ACTIONS.works(CHECK, "`model.states`: vectors between the layers and attention weights")
+@CHECK.works("`model.states`: vectors between the layers and attention weights")
 def _() -> None:
     found = nnx.jit(lambda model: model.states(*PAIR))(loaded())
     same(found["encoder"]["hidden_lbtd"][-1], transformer.encode(nest(values()), CONFIG, SOURCE))

@@ -20,9 +20,10 @@ from impl_jax import weights
 from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig
 
-from .jax_models import ACTIONS, CLASSES, CONFIG, GPT2, PAIR, SOURCE, TARGET, loaded, reference, right, same, values
+from .jax_data import CLASSES, CONFIG, GPT2, PAIR, SOURCE, TARGET
+from .jax_models import loaded, reference, right, same, topic, values
 
-FILES, EXPORT, BRIDGES = "Saving", "Export of programs", "Linen"
+FILES, EXPORT, BRIDGES = map(topic, ("Saving", "Export of programs", "Linen"))
 
 
 @contextlib.contextmanager
@@ -38,7 +39,7 @@ def other() -> Transformer:
     return model
 
 
-@ACTIONS.works(FILES, "Orbax: `StandardCheckpointer` of the parameters")
+@FILES.works("Orbax: `StandardCheckpointer` of the parameters")
 def _() -> None:
     model = other()
     with folder() as path, ocp.StandardCheckpointer() as checkpointer:
@@ -48,7 +49,7 @@ def _() -> None:
     right(model(*PAIR))
 
 
-@ACTIONS.works(FILES, "Orbax: `CheckpointManager` of pure dicts, the latest step")
+@FILES.works("Orbax: `CheckpointManager` of pure dicts, the latest step")
 def _() -> None:
     model = other()
     with folder() as path, ocp.CheckpointManager(path) as manager:
@@ -61,7 +62,7 @@ def _() -> None:
     right(model(*PAIR))
 
 
-@ACTIONS.works(FILES, "msgpack: `flax.serialization.to_bytes` of the pure dict")
+@FILES.works("msgpack: `flax.serialization.to_bytes` of the pure dict")
 def _() -> None:
     model = other()
     state = nnx.state(model, nnx.Param)
@@ -71,15 +72,14 @@ def _() -> None:
     right(model(*PAIR))
 
 
-@ACTIONS.works(FILES, "`pickle`, `copy.deepcopy` and `nnx.clone` of the model")
-def _() -> None:
-    model = loaded()
+@FILES.works("`pickle`, `copy.deepcopy` and `nnx.clone` of the model")
+def _(model) -> None:
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), nnx.clone(model)):
         right(again(*PAIR))
         assert again.source_embedding.table is not model.source_embedding.table
 
 
-@ACTIONS.works(FILES, "`np.savez` of `nnx.to_flat_state`")
+@FILES.works("`np.savez` of `nnx.to_flat_state`")
 def _() -> None:
     file, model = io.BytesIO(), other()
     np.savez(file, **{"/".join(map(str, path)): variable[...] for path, variable in nnx.to_flat_state(nnx.state(loaded(), nnx.Param))})
@@ -90,18 +90,18 @@ def _() -> None:
     right(model(*PAIR))
 
 
-@ACTIONS.works(FILES, "`weights.export` and `weights.load`: the same bits", sample=True)
+@FILES.works("`weights.export` and `weights.load`: the same bits", sample=True)
 def _() -> None:
     exported = weights.export(loaded(), CONFIG)
     assert {name: array.tobytes() for name, array in exported.items()} == {name: array.tobytes() for name, array in values().items()}
 
 
-@ACTIONS.refused(FILES, "`weights.load` of parameters of another config", "parameters do not fit")
-def _() -> None:
-    weights.load(loaded(), values(GPT2), CONFIG)
+FILES.refused(
+    "`weights.load` of parameters of another config", "parameters do not fit", lambda: weights.load(loaded(), values(GPT2), CONFIG)
+)
 
 
-@ACTIONS.works(FILES, "`nnx.eval_shape` of the model, then `nnx.merge` with a restored state: no random parameters are made")
+@FILES.works("`nnx.eval_shape` of the model, then `nnx.merge` with a restored state: no random parameters are made")
 def _() -> None:
     graph, _ = nnx.split(nnx.eval_shape(lambda: Transformer(CONFIG, rngs=nnx.Rngs(0))))
     model = nnx.merge(graph, nnx.state(loaded()))
@@ -118,12 +118,10 @@ def exported(config: TransformerConfig, *shapes: Any, **options: Any) -> Any:
     return lambda *given: again.call(*(jnp.asarray(each, jnp.int32) for each in given))
 
 
-@ACTIONS.works(EXPORT, "`jax.export` of fixed shapes, serialised")
-def _() -> None:
-    right(exported(CONFIG, SOURCE.shape, TARGET.shape)(*PAIR))
+EXPORT.works("`jax.export` of fixed shapes, serialised", lambda: right(exported(CONFIG, SOURCE.shape, TARGET.shape)(*PAIR)))
 
 
-@ACTIONS.works(EXPORT, "`jax.export` of symbolic batch and lengths, with sinusoidal positions")
+@EXPORT.works("`jax.export` of symbolic batch and lengths, with sinusoidal positions")
 def _() -> None:
     batch, source, target = jax.export.symbolic_shape("b, s, t")
     call = exported(CONFIG, (batch, source), (batch, target))
@@ -131,7 +129,7 @@ def _() -> None:
     right(call(SOURCE[:1, :4], TARGET[:1, :1]), source=SOURCE[:1, :4], target=TARGET[:1, :1])
 
 
-@ACTIONS.works(EXPORT, "`jax.export` of symbolic batch and length, learned positions (GPT-2); NaN beyond the table", sample=True)
+@EXPORT.works("`jax.export` of symbolic batch and length, learned positions (GPT-2); NaN beyond the table", sample=True)
 def _() -> None:
     call = exported(GPT2, jax.export.symbolic_shape("b, t"))
     right(call(TARGET), GPT2)
@@ -139,22 +137,21 @@ def _() -> None:
     assert np.isfinite(call(np.ones((1, 16)))).all()
 
 
-@ACTIONS.works(EXPORT, "`jax.export` of an encoder alone (BERT), symbolic")
-def _() -> None:
-    right(exported(CLASSES, jax.export.symbolic_shape("b, s"))(SOURCE), CLASSES)
+EXPORT.works(
+    "`jax.export` of an encoder alone (BERT), symbolic",
+    lambda: right(exported(CLASSES, jax.export.symbolic_shape("b, s"))(SOURCE), CLASSES),
+)
+EXPORT.works(
+    "`jax.export` with constraints on the length",
+    lambda: right(exported(GPT2, jax.export.symbolic_shape("b, t", constraints=["t <= 16"]))(TARGET), GPT2),
+)
+EXPORT.works(
+    "`jax.export(..., platforms=('cpu', 'cuda', 'tpu'))` on a machine without them",
+    lambda: right(exported(CONFIG, SOURCE.shape, TARGET.shape, platforms=("cpu", "cuda", "tpu"))(*PAIR)),
+)
 
 
-@ACTIONS.works(EXPORT, "`jax.export` with constraints on the length")
-def _() -> None:
-    right(exported(GPT2, jax.export.symbolic_shape("b, t", constraints=["t <= 16"]))(TARGET), GPT2)
-
-
-@ACTIONS.works(EXPORT, "`jax.export(..., platforms=('cpu', 'cuda', 'tpu'))` on a machine without them")
-def _() -> None:
-    right(exported(CONFIG, SOURCE.shape, TARGET.shape, platforms=("cpu", "cuda", "tpu"))(*PAIR))
-
-
-@ACTIONS.works(EXPORT, "`jax.export` with the gradient: `serialize(vjp_order=1)`")
+@EXPORT.works("`jax.export` with the gradient: `serialize(vjp_order=1)`")
 def _() -> None:
     graph, state, rest = nnx.split(loaded(), nnx.Param, ...)
     rows = jnp.asarray(np.eye(24)[SOURCE], jnp.float32)
@@ -163,7 +160,7 @@ def _() -> None:
     same(jax.grad(again.call)(rows), jax.grad(lambda rows: nnx.merge(graph, state, rest)(rows, TARGET).sum())(rows))
 
 
-@ACTIONS.works(BRIDGES, "`nnx.bridge.ToLinen(Transformer, ...)`: `init` and `apply`")
+@BRIDGES.works("`nnx.bridge.ToLinen(Transformer, ...)`: `init` and `apply`")
 def _() -> None:
     module = nnx.bridge.ToLinen(Transformer, args=(CONFIG,))
     variables = module.init(jax.random.key(0), *PAIR)
@@ -179,9 +176,8 @@ def _arrays(variables: Any, model: Transformer) -> dict[str, np.ndarray]:
     return weights.export(model, CONFIG)
 
 
-@ACTIONS.works(BRIDGES, "a Linen module as a part: `nnx.bridge.ToNNX(linen.LayerNorm())`")
-def _() -> None:
-    model = loaded()
+@BRIDGES.works("a Linen module as a part: `nnx.bridge.ToNNX(linen.LayerNorm())`")
+def _(model) -> None:
     norm = nnx.bridge.ToNNX(linen.LayerNorm(epsilon=CONFIG.epsilon), rngs=nnx.Rngs(0)).lazy_init(jnp.ones((1, 1, 8)))
     own = values()
     for variable, name in ((norm.scale, "scale"), (norm.bias, "offset")):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from impl_jax.programs.compiled import compiled
 from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig, layout, parameters
 
-from .jax_models import ACTIONS, CONFIG, PAIR, SEARCH, SMOOTHING, SOURCE, TARGET, loaded, loss, same, values
+from . import Run
+from .jax_data import CONFIG, PAIR, SEARCH, SMOOTHING, SOURCE, TARGET
+from .jax_models import ACTIONS, loaded, loss, same, topic, values
 
 TESTS = Path(__file__).parent.parent
 FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count=8"
-MESHED: dict[str, Callable[[], None]] = {}
-AUTO, EXPLICIT = "Meshes of Auto axes", "Meshes of Explicit axes"
+MESHED: list[Callable[[], None]] = []
 AXES = ("data", "model")
 HEADS = CONFIG.replace(heads=4, key_value_heads=4, key_size=4, value_size=4, feed_forward_width=16)
 # How a parameter is laid out, by the letters of its canonical axes.
@@ -44,7 +46,7 @@ LAYOUTS = {
 
 
 @functools.cache
-def outcomes() -> dict[str, str]:
+def outcomes() -> list[list[str]]:
     """What became of each action, in a process that has eight devices: nothing, or its error."""
     environment = os.environ | {"XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent)))}
     code = "from framework_actions import jax_meshes; jax_meshes.main()"
@@ -54,24 +56,20 @@ def outcomes() -> dict[str, str]:
     return json.loads(run.stdout)
 
 
-def meshed(add: Callable[..., Any]) -> Callable[[Callable[[], None]], None]:
-    """Adds an action that is done there."""
+def on_eight(axes: Any, run: Run) -> Run:
+    """Runs it there, given a mesh of such axes."""
+    MESHED.append(partial(ACTIONS.call, run, mesh=lambda: jax.make_mesh((2, 4), AXES, axis_types=(axes,) * 2)))
 
-    def register(run: Callable[[], None]) -> None:
-        def asked() -> None:
-            kind, message = outcomes()[name]
-            if kind:
-                raise (AssertionError if kind == "AssertionError" else RuntimeError)(message)
+    def asked(index: int = len(MESHED) - 1) -> None:
+        kind, message = outcomes()[index]
+        if kind:
+            raise (AssertionError if kind == "AssertionError" else RuntimeError)(message)
 
-        add(asked)
-        name = ACTIONS[-1].name
-        MESHED[name] = run
-
-    return register
+    return asked
 
 
-def mesh_of(kind: str) -> Any:
-    return jax.make_mesh((2, 4), AXES, axis_types=(AxisType.Auto if kind == AUTO else AxisType.Explicit,) * 2)
+AUTO = topic("Meshes of Auto axes", partial(on_eight, AxisType.Auto))
+EXPLICIT = topic("Meshes of Explicit axes", partial(on_eight, AxisType.Explicit))
 
 
 def placed(mesh: Any, rules: dict[str, str], config: TransformerConfig = HEADS) -> Transformer:
@@ -112,42 +110,37 @@ def expected() -> Any:
     return jax.device_get(found(wide(), *PAIR))
 
 
-def is_one_device_s(kind: str, rules: dict[str, str]) -> None:
-    mesh = mesh_of(kind)
+def is_one_device_s(rules: dict[str, str], mesh: Any) -> None:
     result = found(placed(mesh, rules), *ids(mesh))
-    if kind == EXPLICIT:
-        assert result[0].sharding.spec[0] == "data"
-    for one, other in zip(*map(jax.tree.leaves, (result, expected())), strict=True):
+    assert mesh.axis_types[0] == AxisType.Auto or result[0].sharding.spec[0] == "data"
+    all_same(result, expected())
+
+
+def all_same(found: Any, expected: Any) -> None:
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         same(one, other, 1e-9)
 
 
-for _kind in (AUTO, EXPLICIT):
+for _topic in (AUTO, EXPLICIT):
     for _name, _rules in LAYOUTS.items():
-        meshed(ACTIONS.works(_kind, f"{_kind.split()[2]}: {_name}; logits, loss and gradients"))(
-            functools.partial(is_one_device_s, _kind, _rules)
-        )
+        _topic.works(f"{_topic.name.split()[2]}: {_name}; logits, loss and gradients", partial(is_one_device_s, _rules))
 
 
-@meshed(ACTIONS.works(EXPLICIT, "Explicit: a call outside `jit`, heads and parameters sharded"))
-def _() -> None:
-    mesh = mesh_of(EXPLICIT)
+@EXPLICIT.works("Explicit: a call outside `jit`, heads and parameters sharded")
+def _(mesh) -> None:
     same(placed(mesh, LAYOUTS["parameters over data, heads and feed-forward over model"])(*ids(mesh)), expected()[0], 1e-9)
 
 
-@meshed(ACTIONS.works(EXPLICIT, "Explicit: `compiled(model)`, heads and feed-forward sharded"))
-def _() -> None:
-    mesh = mesh_of(EXPLICIT)
+@EXPLICIT.works("Explicit: `compiled(model)`, heads and feed-forward sharded")
+def _(mesh) -> None:
     same(compiled(placed(mesh, LAYOUTS["heads and feed-forward over model"]))(*ids(mesh)), expected()[0], 1e-9)
 
 
-@meshed(
-    ACTIONS.works(
-        AUTO,
-        "Auto: `nnx.get_partition_spec` finds no names; `variable.set_metadata(out_sharding=...)` adds some for `nnx.get_named_sharding`",
-    )
+@AUTO.works(
+    "Auto: `nnx.get_partition_spec` finds no names; `variable.set_metadata(out_sharding=...)` adds some for `nnx.get_named_sharding`"
 )
-def _() -> None:
-    mesh, model = mesh_of(AUTO), wide()
+def _(mesh) -> None:
+    model = wide()
     state = nnx.state(model, nnx.Param)
     assert {*jax.tree.leaves(nnx.get_partition_spec(state))} == {PartitionSpec()}
     for path, variable in nnx.to_flat_state(state):
@@ -155,13 +148,12 @@ def _() -> None:
             variable.set_metadata(out_sharding=(None, "model"))
     nnx.update(model, jax.device_put(state, nnx.get_named_sharding(state, mesh)))
     assert model.encoder.layers[0].feed_forward.hidden.kernel.get_value().sharding.spec == PartitionSpec(None, "model")
-    for one, other in zip(*map(jax.tree.leaves, (found(model, *ids(mesh)), expected())), strict=True):
-        same(one, other, 1e-9)
+    all_same(found(model, *ids(mesh)), expected())
 
 
-@meshed(ACTIONS.works(AUTO, "Auto: two steps of AdamW on sharded parameters and moments"))
-def _() -> None:
-    mesh, models = mesh_of(AUTO), []
+@AUTO.works("Auto: two steps of AdamW on sharded parameters and moments")
+def _(mesh) -> None:
+    models = []
     for model in (wide(), placed(mesh, LAYOUTS["heads and feed-forward over model"])):
         optimizer = nnx.Optimizer(model, optax.adamw(0.01), wrt=nnx.Param)
         for _ in range(2):
@@ -171,87 +163,77 @@ def _() -> None:
         same(models[1][name], array, 1e-9)
 
 
-@meshed(ACTIONS.works(EXPLICIT, "Explicit: fewer key heads than heads"))
-def _() -> None:
-    mesh, config = mesh_of(EXPLICIT), HEADS.replace(heads=8, key_value_heads=4)
+@EXPLICIT.works("Explicit: fewer key heads than heads")
+def _(mesh) -> None:
+    config = HEADS.replace(heads=8, key_value_heads=4)
     found = placed(mesh, LAYOUTS["heads over model"], config)(*ids(mesh))
     same(found, wide(config)(*PAIR), 1e-9)
 
 
-@meshed(ACTIONS.works(EXPLICIT, "Explicit: the source's positions over model, `model.encode`"))
-def _() -> None:
-    mesh = mesh_of(EXPLICIT)
+@EXPLICIT.works("Explicit: the source's positions over model, `model.encode`")
+def _(mesh) -> None:
     source = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
     same(placed(mesh, {}).encode(source), wide().encode(SOURCE), 1e-9)
 
 
-@meshed(ACTIONS.works(AUTO, "Auto: the source's positions over model"))
-def _() -> None:
-    mesh = mesh_of(AUTO)
+@AUTO.works("Auto: the source's positions over model")
+def _(mesh) -> None:
     source = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
     same(nnx.jit(placed(mesh, {}))(source, jnp.asarray(TARGET)), expected()[0], 1e-9)
 
 
-@meshed(
-    ACTIONS.refused(
-        EXPLICIT, "Explicit: `training_loss` of a target of sharded positions, which JAX cannot slice", "slicing on sharded dims"
-    )
-)
-def _() -> None:
-    mesh = mesh_of(EXPLICIT)
+@EXPLICIT.refused("Explicit: `training_loss` of a target of sharded positions, which JAX cannot slice", "slicing on sharded dims")
+def _(mesh) -> None:
     target = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
     found(placed(mesh, {}), ids(mesh)[0], target)
 
 
-@meshed(ACTIONS.refused(EXPLICIT, "Explicit: `Searcher(model)`", "decoding needs Auto axes"))
-def _() -> None:
-    Searcher(placed(mesh_of(EXPLICIT), {}))
+EXPLICIT.refused("Explicit: `Searcher(model)`", "decoding needs Auto axes", lambda mesh: Searcher(placed(mesh, {})))
 
 
-@meshed(ACTIONS.works(AUTO, "Auto: `Searcher(model).beam_search`, heads and vocabulary sharded"))
-def _() -> None:
-    model = placed(mesh_of(AUTO), {"h": "model", "g": "model", "v": "model"})
+@AUTO.works("Auto: `Searcher(model).beam_search`, heads and vocabulary sharded")
+def _(mesh) -> None:
+    model = placed(mesh, {"h": "model", "g": "model", "v": "model"})
     found, wanted = (Searcher(each).beam_search(SOURCE, SEARCH | {"beam_size": 2}) for each in (model, wide()))
     same(found["token_bwn"], wanted["token_bwn"], 0)
 
 
-@meshed(ACTIONS.works(AUTO, "Auto: random dropout draws the masks of one device"))
-def _() -> None:
+@AUTO.works("Auto: random dropout draws the masks of one device")
+def _(mesh) -> None:
     logits = []
-    for each in (wide(HEADS.replace(dropout_rate=0.5)), placed(mesh_of(AUTO), {"f": "model"}, HEADS.replace(dropout_rate=0.5))):
+    for each in (wide(HEADS.replace(dropout_rate=0.5)), placed(mesh, {"f": "model"}, HEADS.replace(dropout_rate=0.5))):
         each.train()
         logits.append(nnx.jit(lambda model, *pair: model(*pair))(each, *PAIR))
     same(*logits, 1e-9)
 
 
-@meshed(ACTIONS.works(EXPLICIT, "Explicit: random dropout draws the masks of one device"))
-def _() -> None:
-    mesh, config, logits = mesh_of(EXPLICIT), HEADS.replace(dropout_rate=0.5, attention_dropout_rate=0.5), []
+@EXPLICIT.works("Explicit: random dropout draws the masks of one device")
+def _(mesh) -> None:
+    config, logits = HEADS.replace(dropout_rate=0.5, attention_dropout_rate=0.5), []
     for each, pair in ((wide(config), PAIR), (placed(mesh, {"h": "model", "g": "model"}, config), ids(mesh))):
         each.train()
         logits.append(nnx.jit(lambda model, *pair: model(*pair))(each, *pair))
     same(*logits, 1e-9)
 
 
-@meshed(ACTIONS.works(EXPLICIT, "Explicit: `weights.load` keeps where each parameter lies, `weights.export` brings it together"))
-def _() -> None:
-    model = placed(mesh_of(EXPLICIT), {"d": "data"})
+@EXPLICIT.works("Explicit: `weights.load` keeps where each parameter lies, `weights.export` brings it together")
+def _(mesh) -> None:
+    model = placed(mesh, {"d": "data"})
     before = model.source_embedding.table.get_value().sharding
     weights.load(model, values(HEADS, np.float64), HEADS)
     assert model.source_embedding.table.get_value().sharding == before
     assert all((array == values(HEADS, np.float64)[name]).all() for name, array in weights.export(model, HEADS).items())
 
 
-@meshed(ACTIONS.works(EXPLICIT, "Explicit: inside `jax.set_mesh`"))
-def _() -> None:
-    mesh = mesh_of(EXPLICIT)
+@EXPLICIT.works("Explicit: inside `jax.set_mesh`")
+def _(mesh) -> None:
     with jax.set_mesh(mesh):
         same(nnx.jit(placed(mesh, LAYOUTS["heads over model"]))(*ids(mesh)), expected()[0], 1e-9)
 
 
-@meshed(ACTIONS.works(AUTO, "`jax.shard_map` over the batch, gradients added by `jax.lax.psum`"))
-def _() -> None:
-    mesh, spec = mesh_of(AUTO), PartitionSpec("data")
+@AUTO.works("`jax.shard_map` over the batch, gradients added by `jax.lax.psum`")
+def _(mesh) -> None:
+    spec = PartitionSpec("data")
     graph, state, rest = nnx.split(placed(mesh, {}), nnx.Param, ...)
     total = int((TARGET[:, 1:] != 0).sum())
 
@@ -260,20 +242,17 @@ def _() -> None:
         return jax.tree.map(lambda x: jax.lax.psum(x, "data"), found)
 
     run = jax.shard_map(gradients, mesh=mesh, in_specs=(PartitionSpec(), spec, spec), out_specs=PartitionSpec(), check_vma=False)
-    for one, other in zip(*map(jax.tree.leaves, (jax.jit(run)(state, *ids(mesh)), expected()[2])), strict=True):
-        same(one, other, 1e-9)
+    all_same(jax.jit(run)(state, *ids(mesh)), expected()[2])
 
 
-@meshed(ACTIONS.works(AUTO, "`jax.pmap` over the batch"))
+@AUTO.works("`jax.pmap` over the batch")
 def _() -> None:
     model, pair = wide(), [jnp.asarray(x).reshape(4, 1, -1) for x in PAIR]
     same(jax.pmap(lambda *pair: model(*pair))(*pair).reshape(4, 5, -1), expected()[0], 1e-9)
 
 
-@meshed(ACTIONS.works(AUTO, "a model made in parts: `nnx.jit` with `jax.lax.with_sharding_constraint`"))
-def _() -> None:
-    mesh = mesh_of(AUTO)
-
+@AUTO.works("a model made in parts: `nnx.jit` with `jax.lax.with_sharding_constraint`")
+def _(mesh) -> None:
     @nnx.jit
     def make() -> Transformer:
         model = Transformer(HEADS, rngs=nnx.Rngs(0))
@@ -288,12 +267,12 @@ def _() -> None:
 
 
 def main() -> None:
-    found = {}
+    found = []
     with jax.enable_x64(True):
-        for name, run in MESHED.items():
+        for run in MESHED:
             try:
                 run()
-                found[name] = ("", "")
+                found.append(("", ""))
             except Exception as error:
-                found[name] = (type(error).__name__, f"{error}\n{traceback.format_exc()}")
+                found.append((type(error).__name__, f"{error}\n{traceback.format_exc()}"))
     print(json.dumps(found))

@@ -16,9 +16,10 @@ from impl_jax.programs.compiled import compiled
 from impl_jax.transformer import Transformer
 from reference_numpy import decoding, parameters
 
-from .jax_models import ACTIONS, CONFIG, GPT2, PAIR, SEARCH, SOURCE, TARGET, differs, equals_itself, loaded, loss, right, same, values
+from .jax_data import CONFIG, GPT2, PAIR, SEARCH, SOURCE, TARGET
+from .jax_models import differs, equals_itself, loaded, loss, right, same, topic, values
 
-PARTS, ADAPTERS, SEARCHES = "Parts of one's own", "Adapters", "Searches"
+PARTS, ADAPTERS, SEARCHES = map(topic, ("Parts of one's own", "Adapters", "Searches"))
 
 
 class Neighbours(nnx.Module):
@@ -62,25 +63,22 @@ def greedy_is_the_call_s(model: Transformer, searcher: Searcher) -> None:
     same(np.where(ended, 0, logits.max(-1) - best), np.zeros(found.shape))
 
 
-@ACTIONS.works(PARTS, "`model.source_embedding = Embedding(...)`: tied logits follow, trained and exported")
-def _() -> None:
-    model = loaded()
+@PARTS.works("`model.source_embedding = Embedding(...)`: tied logits follow, trained and exported")
+def _(model) -> None:
     model.source_embedding = Embedding(24, 8, True, rngs=nnx.Rngs(5))
     equals_itself(model)
     nnx.update(model, jax.tree.map(lambda x, g: x - g, nnx.state(model, nnx.Param), nnx.jit(nnx.grad(loss))(model)))
     equals_itself(model)
 
 
-@ACTIONS.works(PARTS, "an own layer `__call__(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
-def _() -> None:
-    model = loaded()
+@PARTS.works("an own layer `__call__(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
+def _(model) -> None:
     model.encoder.layers[0] = Neighbours(model.encoder.layers[0])
     same(compiled(model, least=0)(*PAIR), nnx.jit(model)(*PAIR))
 
 
-@ACTIONS.works(PARTS, "a layer, or a `nnx.Param`, that is exchanged after `compiled(model)`", sample=True)
-def _() -> None:
-    model = loaded()
+@PARTS.works("a layer, or a `nnx.Param`, that is exchanged after `compiled(model)`", sample=True)
+def _(model) -> None:
     call = compiled(model)
     first = call(*PAIR)
     hidden = model.decoder.layers[0].feed_forward.hidden
@@ -93,17 +91,15 @@ def _() -> None:
     same(call(*PAIR), model(*PAIR))
 
 
-@ACTIONS.works(PARTS, "a feed-forward network of one's own in decoder layers, and a search")
-def _() -> None:
-    model = loaded()
+@PARTS.works("a feed-forward network of one's own in decoder layers, and a search")
+def _(model) -> None:
     layer = model.decoder.layers[0]
     layer.feed_forward = Scaled(layer.feed_forward, 3.0)
     greedy_is_the_call_s(model, Searcher(model))
 
 
-@ACTIONS.works(PARTS, "`nnx.LayerNorm` in place of the port's, and a search")
-def _() -> None:
-    model = loaded()
+@PARTS.works("`nnx.LayerNorm` in place of the port's, and a search")
+def _(model) -> None:
     layer, own = model.decoder.layers[0], values()
     layer.feed_forward_norm = norm = nnx.LayerNorm(8, epsilon=CONFIG.epsilon, rngs=nnx.Rngs(0))
     for variable, name in ((norm.scale, "scale"), (norm.bias, "offset")):
@@ -112,7 +108,7 @@ def _() -> None:
     greedy_is_the_call_s(model, Searcher(model))
 
 
-@ACTIONS.refused(PARTS, "`Searcher`, a decoder layer with a `__call__` of its own", "decoding in steps needs decoder.layers.0 to be")
+@PARTS.refused("`Searcher`, a decoder layer with a `__call__` of its own", "decoding in steps needs decoder.layers.0 to be")
 def _() -> None:
     class Mine(DecoderLayer):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -123,7 +119,7 @@ def _() -> None:
     Searcher(model)
 
 
-@ACTIONS.refused(PARTS, "`Searcher`, attention with an `attend` of its own", "to be a MultiHeadAttention with its own", sample=True)
+@PARTS.refused("`Searcher`, attention with an `attend` of its own", "to be a MultiHeadAttention with its own", sample=True)
 def _() -> None:
     class Mine(MultiHeadAttention):
         def attend(self, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +130,7 @@ def _() -> None:
     Searcher(model)
 
 
-@ACTIONS.works(PARTS, "attention with `queries` of its own, such as rotated ones: steps call them")
+@PARTS.works("attention with `queries` of its own, such as rotated ones: steps call them")
 def _() -> None:
     class Mine(MultiHeadAttention):
         def queries(self, query_btd: Any) -> Any:
@@ -146,7 +142,7 @@ def _() -> None:
     greedy_is_the_call_s(model, Searcher(model))
 
 
-@ACTIONS.works(PARTS, "a subclass of `Transformer` with methods of its own, and a search")
+@PARTS.works("a subclass of `Transformer` with methods of its own, and a search")
 def _() -> None:
     class Mine(Transformer):
         def perplexity(self, *ids: Any) -> Any:
@@ -157,7 +153,7 @@ def _() -> None:
     greedy_is_the_call_s(model, Searcher(model))
 
 
-@ACTIONS.works(PARTS, "one layer at two places, as ALBERT has it: the gradients of both uses add up")
+@PARTS.works("one layer at two places, as ALBERT has it: the gradients of both uses add up")
 def _() -> None:
     config = CONFIG.replace(encoder_layers=2)
     model = loaded(config)
@@ -169,7 +165,7 @@ def _() -> None:
     assert len(jax.tree.leaves(nnx.state(model, nnx.Param))) == len(parameters.shapes(CONFIG))
 
 
-@ACTIONS.works(PARTS, "`self.sow` in a layer of one's own, read by `nnx.pop`")
+@PARTS.works("`self.sow` in a layer of one's own, read by `nnx.pop`")
 def _() -> None:
     class Mine(EncoderLayer):
         def __call__(self, x_btd: Any, *args: Any, **kwargs: Any) -> Any:
@@ -183,29 +179,28 @@ def _() -> None:
     assert jax.tree.leaves(nnx.pop(model, nnx.Intermediate))[0].shape == (4, 8, 8)
 
 
-@ACTIONS.works(ADAPTERS, "`nnx.LoRA` around a projection: call, `compiled`, `nnx.jit`")
+@ADAPTERS.works("`nnx.LoRA` around a projection: call, `compiled`, `nnx.jit`")
 def _() -> None:
     model = adapted()
     differs(model(*PAIR), loaded()(*PAIR))
     same(compiled(model, least=0)(*PAIR), model(*PAIR))
 
 
-@ACTIONS.works(ADAPTERS, "`nnx.LoRA` around a projection, and `Searcher`", sample=True)
+@ADAPTERS.works("`nnx.LoRA` around a projection, and `Searcher`", sample=True)
 def _() -> None:
     model = adapted()
     greedy_is_the_call_s(model, Searcher(model))
 
 
-@ACTIONS.works(ADAPTERS, "`nnx.LoRALinear` in place of a projection, and `Searcher`")
-def _() -> None:
-    model = loaded()
+@ADAPTERS.works("`nnx.LoRALinear` in place of a projection, and `Searcher`")
+def _(model) -> None:
     feed_forward = model.decoder.layers[0].feed_forward
     feed_forward.hidden = nnx.LoRALinear(8, 12, lora_rank=2, rngs=nnx.Rngs(4))
     feed_forward.hidden.lora.lora_b.set_value(jnp.ones((2, 12)))
     greedy_is_the_call_s(model, Searcher(model))
 
 
-@ACTIONS.works(ADAPTERS, "an adapter around the logits, where they are not tied, and `Searcher`")
+@ADAPTERS.works("an adapter around the logits, where they are not tied, and `Searcher`")
 def _() -> None:
     model = loaded(CONFIG.replace(tie_logits=False))
     model.logits = nnx.LoRA(8, 2, 24, base_module=model.logits, rngs=nnx.Rngs(1))
@@ -213,7 +208,7 @@ def _() -> None:
     greedy_is_the_call_s(model, Searcher(model))
 
 
-@ACTIONS.works(ADAPTERS, "training of `nnx.LoRAParam` alone")
+@ADAPTERS.works("training of `nnx.LoRAParam` alone")
 def _() -> None:
     model = adapted()
     gradients = nnx.jit(nnx.grad(loss, argnums=nnx.DiffState(0, nnx.LoRAParam)))(model)
@@ -223,19 +218,18 @@ def _() -> None:
     same(hidden.base_module.kernel[...], values()["decoder.layers.0.feed_forward.hidden.kernel"], 0)
 
 
-@ACTIONS.refused(ADAPTERS, "`weights.export` of a model with an adapter", "the module has no variable decoder.layers.0")
-def _() -> None:
-    weights.export(adapted(), CONFIG)
+ADAPTERS.refused(
+    "`weights.export` of a model with an adapter", "the module has no variable decoder.layers.0", lambda: weights.export(adapted(), CONFIG)
+)
 
 
-@ACTIONS.refused(ADAPTERS, "`weights.export`, `nnx.LoRALinear` for a projection", "no array would hold the module's decoder", sample=True)
-def _() -> None:
-    model = loaded()
+@ADAPTERS.refused("`weights.export`, `nnx.LoRALinear` for a projection", "no array would hold the module's decoder", sample=True)
+def _(model) -> None:
     model.decoder.layers[0].feed_forward.hidden = nnx.LoRALinear(8, 12, lora_rank=2, rngs=nnx.Rngs(4))
     weights.export(model, CONFIG)
 
 
-@ACTIONS.works(ADAPTERS, "an adapter that is added to its kernel, and `weights.export`")
+@ADAPTERS.works("an adapter that is added to its kernel, and `weights.export`")
 def _() -> None:
     model = adapted()
     expected, feed_forward = model(*PAIR), model.decoder.layers[0].feed_forward
@@ -246,7 +240,7 @@ def _() -> None:
     equals_itself(model)
 
 
-@ACTIONS.works(SEARCHES, "`Searcher(model).greedy_search`, `beam_search` and `sample`: the reference's tokens")
+@SEARCHES.works("`Searcher(model).greedy_search`, `beam_search` and `sample`: the reference's tokens")
 def _() -> None:
     searcher, tree = Searcher(loaded()), parameters.nest(values(dtype=np.float64))
     for name, options, given in (("greedy_search", SEARCH, ()), ("beam_search", SEARCH | {"beam_size": 3}, ()),
@@ -256,7 +250,7 @@ def _() -> None:
             same(array, expected[key], 1e-3)
 
 
-@ACTIONS.works(SEARCHES, "a prompt for a decoder alone: `greedy_search(None, ..., prefix=...)`")
+@SEARCHES.works("a prompt for a decoder alone: `greedy_search(None, ..., prefix=...)`")
 def _() -> None:
     options = SEARCH | {"start_id": None}
     found = Searcher(loaded(GPT2)).greedy_search(None, options, prefix=TARGET[:, :3])
@@ -264,18 +258,16 @@ def _() -> None:
     same(found["token_bn"], expected["token_bn"], 0)
 
 
-@ACTIONS.works(SEARCHES, "a searcher keeps the weights of its moment; a new one has the trained ones")
-def _() -> None:
-    model = loaded()
+@SEARCHES.works("a searcher keeps the weights of its moment; a new one has the trained ones")
+def _(model) -> None:
     searcher, before = Searcher(model), loaded()
     nnx.update(model, jax.tree.map(lambda x: 1.5 * x, nnx.state(model, nnx.Param)))
     greedy_is_the_call_s(before, searcher)
     greedy_is_the_call_s(model, Searcher(model))
 
 
-@ACTIONS.works(SEARCHES, "`decode_step` with a cache in `jax.jit` and `jax.lax.scan`: the rows of the call")
-def _() -> None:
-    model = loaded()
+@SEARCHES.works("`decode_step` with a cache in `jax.jit` and `jax.lax.scan`: the rows of the call")
+def _(model) -> None:
     memory_bsd, mask_bs = model.encode(SOURCE), jnp.asarray(SOURCE != 0)
 
     def step(held: Any, token_b: Any) -> Any:
@@ -288,13 +280,15 @@ def _() -> None:
     same(np.asarray(logits_tbv).swapaxes(0, 1)[real], model(*PAIR)[real])
 
 
-@ACTIONS.works(SEARCHES, "`Searcher(model, dtype=jnp.bfloat16)` and `dtype='int8'`")
+@SEARCHES.works("`Searcher(model, dtype=jnp.bfloat16)` and `dtype='int8'`")
 def _() -> None:
     for dtype in (jnp.bfloat16, "int8"):
         found = Searcher(loaded(), dtype=dtype).greedy_search(SOURCE, SEARCH)
         assert found["token_bn"].shape == (4, 5)
 
 
-@ACTIONS.refused(SEARCHES, "a prefix that is padded on the right", "prefix must be padded on the left")
-def _() -> None:
-    Searcher(loaded()).greedy_search(SOURCE, SEARCH, prefix=np.array([[1, 0]] * 4))
+SEARCHES.refused(
+    "a prefix that is padded on the right",
+    "prefix must be padded on the left",
+    lambda: Searcher(loaded()).greedy_search(SOURCE, SEARCH, prefix=np.array([[1, 0]] * 4)),
+)

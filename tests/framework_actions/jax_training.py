@@ -21,27 +21,10 @@ from impl_jax.transformer import Transformer
 from reference_numpy import sites
 from reference_numpy.recipe import PAPER
 
-from .jax_models import (
-    ACTIONS,
-    CLASSES,
-    CONFIG,
-    GPT2,
-    LABELS,
-    PAIR,
-    SMOOTHING,
-    SOURCE,
-    TARGET,
-    differs,
-    equals_itself,
-    loaded,
-    loss,
-    right,
-    right_gradients,
-    same,
-    values,
-)
+from .jax_data import CLASSES, CONFIG, GPT2, LABELS, PAIR, SMOOTHING, SOURCE, TARGET
+from .jax_models import differs, equals_itself, loaded, loss, right, right_gradients, same, topic, values
 
-TRAIN, DROP, NUMBERS = "Training", "Dropout and modes", "Precision"
+TRAIN, DROP, NUMBERS = map(topic, ("Training", "Dropout and modes", "Precision"))
 DROPPING = CONFIG.replace(dropout_rate=0.5)
 RULES = {name: getattr(optax, name) for name in ("adafactor", "adam", "adamw", "lamb", "lion", "rmsprop")}
 
@@ -61,12 +44,12 @@ def trained(rule: Any, steps: int = 1, wrt: Any = nnx.Param, model: Transformer 
     return model
 
 
-@ACTIONS.works(TRAIN, "`nnx.Optimizer(model, optax.sgd(...))`: the reference's step")
-def _() -> None:
-    right_gradients(trained(optax.sgd(0.1)), -0.1, values())
+TRAIN.works(
+    "`nnx.Optimizer(model, optax.sgd(...))`: the reference's step", lambda: right_gradients(trained(optax.sgd(0.1)), -0.1, values())
+)
 
 
-@ACTIONS.works(TRAIN, "Optax without NNX: `optax.apply_updates` on the state of `nnx.split`, donated")
+@TRAIN.works("Optax without NNX: `optax.apply_updates` on the state of `nnx.split`, donated")
 def _() -> None:
     graph, state = nnx.split(loaded())
     rule = optax.sgd(0.1)
@@ -79,7 +62,7 @@ def _() -> None:
     right_gradients(run(state, rule.init(state))[0], -0.1, values())
 
 
-@ACTIONS.works(TRAIN, f"{len(RULES)} rules of Optax: the trained model is the reference with the parameters that it exports")
+@TRAIN.works(f"{len(RULES)} rules of Optax: the trained model is the reference with the parameters that it exports")
 def _() -> None:
     for rule in RULES.values():
         model = trained(rule(1e-2))
@@ -87,22 +70,22 @@ def _() -> None:
         equals_itself(model)
 
 
-@ACTIONS.works(TRAIN, "`optax.MultiSteps` of two parts: the step of the whole")
-def _() -> None:
-    right_gradients(trained(optax.MultiSteps(optax.sgd(0.1), 2), 2), -0.1, values())
+TRAIN.works(
+    "`optax.MultiSteps` of two parts: the step of the whole",
+    lambda: right_gradients(trained(optax.MultiSteps(optax.sgd(0.1), 2), 2), -0.1, values()),
+)
 
 
-@ACTIONS.works(TRAIN, "microbatches with `total=`: their gradients add up to those of the batch")
-def _() -> None:
-    model, total = loaded(), int((TARGET[:, 1:] != 0).sum())
+@TRAIN.works("microbatches with `total=`: their gradients add up to those of the batch")
+def _(model) -> None:
+    total = int((TARGET[:, 1:] != 0).sum())
     gradients = nnx.jit(nnx.grad(lambda model, *ids: model.training_loss(*ids, SMOOTHING, total)))
     parts = [gradients(model, SOURCE[rows], TARGET[rows]) for rows in (slice(0, 2), slice(2, 4))]
     right_gradients(jax.tree.map(jnp.add, *map(nnx.state, parts)))
 
 
-@ACTIONS.works(TRAIN, "weight decay by a mask: `optax.adamw(mask=decay_mask)` leaves biases, norms alone")
-def _() -> None:
-    model = loaded()
+@TRAIN.works("weight decay by a mask: `optax.adamw(mask=decay_mask)` leaves biases, norms alone")
+def _(model) -> None:
     gradients = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
     optimizer = nnx.Optimizer(model, optax.adamw(0.1, weight_decay=0.5, mask=decay_mask), wrt=nnx.Param)
     optimizer.update(model, gradients)
@@ -110,14 +93,14 @@ def _() -> None:
         same(array, values()[name] * (0.95 if name.endswith(("kernel", "table")) else 1))
 
 
-@ACTIONS.works(TRAIN, "a schedule, clipping and `optax.inject_hyperparams`")
+@TRAIN.works("a schedule, clipping and `optax.inject_hyperparams`")
 def _() -> None:
     schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 1, 10)
     chain = optax.chain(optax.clip_by_global_norm(1e9), optax.inject_hyperparams(optax.sgd)(learning_rate=schedule))
     right_gradients(trained(chain, 2), -0.1, values())  # the first step has the rate 0
 
 
-@ACTIONS.works(TRAIN, "frozen parts: `wrt=nnx.All(nnx.Param, nnx.PathContains('decoder'))`")
+@TRAIN.works("frozen parts: `wrt=nnx.All(nnx.Param, nnx.PathContains('decoder'))`")
 def _() -> None:
     wrt = nnx.All(nnx.Param, nnx.PathContains("decoder"))
     model, optimizer = (model := loaded()), nnx.Optimizer(model, optax.sgd(0.1), wrt=wrt)
@@ -127,7 +110,7 @@ def _() -> None:
     equals_itself(model)
 
 
-@ACTIONS.works(TRAIN, "frozen parts: `optax.multi_transform` with `optax.set_to_zero`")
+@TRAIN.works("frozen parts: `optax.multi_transform` with `optax.set_to_zero`")
 def _() -> None:
     def labels(state: Any) -> Any:
         return jax.tree.map_with_path(lambda path, _: "still" if "encoder" in jax.tree_util.keystr(path) else "moves", state)
@@ -136,7 +119,7 @@ def _() -> None:
     assert all((found[name] == array).all() == name.startswith("encoder") for name, array in values().items() if "key.bias" not in name)
 
 
-@ACTIONS.works(TRAIN, "the loss of Optax: `softmax_cross_entropy_with_integer_labels`, masked")
+@TRAIN.works("the loss of Optax: `softmax_cross_entropy_with_integer_labels`, masked")
 def _() -> None:
     def objective(model: Transformer) -> jax.Array:
         label = TARGET[:, 1:]
@@ -146,21 +129,21 @@ def _() -> None:
     same(objective(loaded()), loaded().training_loss(*PAIR))
 
 
-@ACTIONS.works(TRAIN, "an average of the weights: `optax.incremental_update`, loaded by `nnx.update`")
-def _() -> None:
-    model, other = loaded(), trained(optax.sgd(0.1))
+@TRAIN.works("an average of the weights: `optax.incremental_update`, loaded by `nnx.update`")
+def _(model) -> None:
+    other = trained(optax.sgd(0.1))
     nnx.update(model, optax.incremental_update(nnx.state(other, nnx.Param), nnx.state(model, nnx.Param), 0.5))
     right_gradients(model, -0.05, values())
 
 
-@ACTIONS.works(TRAIN, "`nnx.MultiMetric` in the step")
+@TRAIN.works("`nnx.MultiMetric` in the step")
 def _() -> None:
     metrics = nnx.MultiMetric(loss=nnx.metrics.Average("loss"))
     metrics.update(loss=loss(loaded()))
     same(metrics.compute()["loss"], loss(loaded()))
 
 
-@ACTIONS.works(TRAIN, "an encoder alone: `nnx.Optimizer` on `model.classification_loss`")
+@TRAIN.works("an encoder alone: `nnx.Optimizer` on `model.classification_loss`")
 def _() -> None:
     model = loaded(CLASSES)
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
@@ -169,7 +152,7 @@ def _() -> None:
     equals_itself(model, SOURCE)
 
 
-@ACTIONS.works(TRAIN, "an encoder alone: a loss of Optax on `model(source)`")
+@TRAIN.works("an encoder alone: a loss of Optax on `model(source)`")
 def _() -> None:
     model = loaded(CLASSES)
     of = lambda model: optax.softmax_cross_entropy_with_integer_labels(model(SOURCE), LABELS).mean()  # noqa: E731
@@ -178,7 +161,7 @@ def _() -> None:
         same(one, other)
 
 
-@ACTIONS.works(TRAIN, "`Trainer(config, recipe, parameters)`, of both stacks, a decoder alone and an encoder alone")
+@TRAIN.works("`Trainer(config, recipe, parameters)`, of both stacks, a decoder alone and an encoder alone")
 def _() -> None:
     for config, given in ((CONFIG, PAIR), (GPT2, (None, TARGET)), (CLASSES, (SOURCE, LABELS))):
         run = Trainer(config, PAPER.replace(warmup=10), values(config))
@@ -186,13 +169,13 @@ def _() -> None:
         assert float(run.train_step(*given)) < first
 
 
-@ACTIONS.refused(TRAIN, "`Trainer` of an encoder with a masked-language head", "training an encoder-only model needs classes and no masked")
+@TRAIN.refused("`Trainer` of an encoder with a masked-language head", "training an encoder-only model needs classes and no masked")
 def _() -> None:
     config = CLASSES.replace(classes=0, masked_language_head=True)
     Trainer(config, PAPER, values(config))
 
 
-@ACTIONS.works(DROP, "`model.eval()`: nothing is dropped; `model.train()`: something is, under `nnx.jit` with other masks every time")
+@DROP.works("`model.eval()`: nothing is dropped; `model.train()`: something is, under `nnx.jit` with other masks every time")
 def _() -> None:
     model, run = loaded(DROPPING), nnx.jit(lambda model: model(*PAIR))
     right(run(model))
@@ -201,7 +184,7 @@ def _() -> None:
     differs(first, run(model))
 
 
-@ACTIONS.works(DROP, "`compiled(model)` made in training, then `model.eval()`", sample=True)
+@DROP.works("`compiled(model)` made in training, then `model.eval()`", sample=True)
 def _() -> None:
     model = loaded(DROPPING)
     model.train()
@@ -211,14 +194,14 @@ def _() -> None:
     right(call(*PAIR))
 
 
-@ACTIONS.works(DROP, "`nnx.view(model, deterministic=True)` beside the model in training")
+@DROP.works("`nnx.view(model, deterministic=True)` beside the model in training")
 def _() -> None:
     model = loaded(DROPPING)
     model.train()
     right(nnx.view(model, deterministic=True)(*PAIR))
 
 
-@ACTIONS.works(DROP, "`nnx.reseed`: the same masks again")
+@DROP.works("`nnx.reseed`: the same masks again")
 def _() -> None:
     model = loaded(DROPPING)
     model.train()
@@ -229,13 +212,13 @@ def _() -> None:
     same(*found)
 
 
-@ACTIONS.works(DROP, "keep masks that are given, by site: the reference's numbers")
+@DROP.works("keep masks that are given, by site: the reference's numbers")
 def _() -> None:
     keep = sites.draw(DROPPING, *SOURCE.shape, TARGET.shape[1], np.random.default_rng(2))
     right(loaded(DROPPING)(*PAIR, keep=keep), DROPPING, keep=keep)
 
 
-@ACTIONS.works(DROP, "`nnx.split_rngs` over an ensemble: each draws its own masks")
+@DROP.works("`nnx.split_rngs` over an ensemble: each draws its own masks")
 def _() -> None:
     model = loaded(DROPPING)
     model.train()
@@ -245,7 +228,7 @@ def _() -> None:
     assert (first != second).any()
 
 
-@ACTIONS.stock(DROP, "random dropout under `jax.jit` of a function that takes the model", "every call draws the same masks", sample=True)
+@DROP.stock("random dropout under `jax.jit` of a function that takes the model", "every call draws the same masks", sample=True)
 def _() -> None:
     call, x = jax.jit(lambda layer, x: layer(x)), jnp.ones((4, 16))
     for layer in (Dropout(0.5, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(0))):
@@ -253,21 +236,21 @@ def _() -> None:
         differs(layer(x), layer(x))
 
 
-@ACTIONS.refused(DROP, "random dropout under `jax.jit(model)`", "Cannot mutate RngCount")
+@DROP.refused("random dropout under `jax.jit(model)`", "Cannot mutate RngCount")
 def _() -> None:
     model = loaded(DROPPING)
     model.train()
     jax.jit(model)(*PAIR)
 
 
-@ACTIONS.refused(DROP, "random dropout of a model made with `nnx.Rngs(params=0)`", "dropout in training needs rngs; got None")
+@DROP.refused("random dropout of a model made with `nnx.Rngs(params=0)`", "dropout in training needs rngs; got None")
 def _() -> None:
     model = loaded(DROPPING, rngs=nnx.Rngs(params=0))
     model.train()
     model(*PAIR)
 
 
-@ACTIONS.works(NUMBERS, "float64 under `jax.enable_x64`, to 1e-9")
+@NUMBERS.works("float64 under `jax.enable_x64`, to 1e-9")
 def _() -> None:
     with jax.enable_x64(True):
         model = loaded(param_dtype=jnp.float64)
@@ -275,7 +258,7 @@ def _() -> None:
         right(model(*map(jnp.asarray, PAIR)), arrays=values(dtype=np.float64), tolerance=1e-9)
 
 
-@ACTIONS.stock(NUMBERS, "`param_dtype=jnp.float64` without x64", "float32 parameters, and JAX's warning")
+@NUMBERS.stock("`param_dtype=jnp.float64` without x64", "float32 parameters, and JAX's warning")
 def _() -> None:
     for make in (FeedForward, nnx.Linear):
         arguments = (CONFIG,) if make is FeedForward else (8, 12)
@@ -286,12 +269,14 @@ def _() -> None:
         assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(layer, nnx.Param))} == {jnp.dtype(jnp.float32)}
 
 
-@ACTIONS.refused(NUMBERS, "`weights.load` of float64 arrays into float32 parameters", "must be float32; got float64")
-def _() -> None:
-    weights.load(loaded(), values(dtype=np.float64), CONFIG)
+NUMBERS.refused(
+    "`weights.load` of float64 arrays into float32 parameters",
+    "must be float32; got float64",
+    lambda: weights.load(loaded(), values(dtype=np.float64), CONFIG),
+)
 
 
-@ACTIONS.works(NUMBERS, "`dtype=jnp.bfloat16` with float32 parameters: to bfloat16's digits, gradients in float32")
+@NUMBERS.works("`dtype=jnp.bfloat16` with float32 parameters: to bfloat16's digits, gradients in float32", sample=True)
 def _() -> None:
     model = loaded(dtype=jnp.bfloat16)
     logits = model(*PAIR)
@@ -300,16 +285,15 @@ def _() -> None:
     assert nnx.jit(nnx.grad(loss))(model)["logits"]["bias"][...].dtype == jnp.float32
 
 
-@ACTIONS.works(NUMBERS, "a state cast by `jax.tree.map(lambda x: x.astype(jnp.bfloat16), ...)`")
-def _() -> None:
-    model = loaded()
+@NUMBERS.works("a state cast by `jax.tree.map(lambda x: x.astype(jnp.bfloat16), ...)`")
+def _(model) -> None:
     nnx.update(model, jax.tree.map(lambda x: x.astype(jnp.bfloat16), nnx.state(model, nnx.Param)))
     logits = model(*PAIR)
     assert logits.dtype == jnp.bfloat16
     right(logits, tolerance=0.25)
 
 
-@ACTIONS.works(NUMBERS, "`jax.default_matmul_precision('highest')`")
+@NUMBERS.works("`jax.default_matmul_precision('highest')`")
 def _() -> None:
     with jax.default_matmul_precision("highest"):
         right(nnx.jit(loaded())(*PAIR))

@@ -21,23 +21,10 @@ if "TF_CONFIG" not in os.environ:
 else:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
-from framework_actions.tf_models import (
-    CONFIG,
-    LABELS,
-    PAIR,
-    RATE,
-    SOURCE,
-    TARGET,
-    Transformer,
-    keras,
-    loaded,
-    loss,
-    right,
-    stepped,
-    trained,
-    values,
-    weights,
-)  # fmt: skip
+from framework_actions.tf_models import CONFIG, LABELS, PAIR, RATE, SOURCE, TARGET, loaded, loss, right, stepped, trained, values
+from impl_tf import weights
+from impl_tf.framework import keras
+from impl_tf.transformer import Transformer
 from reference_numpy import parameters, transformer
 
 MAPPING = {"source": SOURCE, "target": TARGET}

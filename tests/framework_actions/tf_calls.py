@@ -3,78 +3,72 @@
 import concurrent.futures
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
+import pytest
 
 from impl_tf.programs.compiled import compiled
 from reference_numpy import transformer
 
-from .tf_models import ACTIONS, CONFIG, GPT2, MASK, PAIR, SOURCE, TARGET, keras, loaded, right, same, tf, tree
+from .tf_models import CONFIG, GPT2, MASK, PAIR, SOURCE, TARGET, keras, loaded, right, same, tf, topic, tree
 
-CALL = "Calls"
+CALL = topic("Calls")
 
 
-@ACTIONS.works(CALL, "`model(source, target)`, arrays or tensors of any integer dtype", sample=True)
-def _() -> None:
-    model = loaded()
+@CALL.works("`model(source, target)`, arrays or tensors of any integer dtype", sample=True)
+def _(model) -> None:
     for dtype in ("int32", "int64", "uint8"):
         right(model(SOURCE.astype(dtype), tf.constant(TARGET, dtype)))
 
 
-@ACTIONS.works(CALL, "`model([source, target])`, `model((source, target))`, `model({'source': ..., 'target': ...})`")
-def _() -> None:
-    model = loaded()
+@CALL.works("`model([source, target])`, `model((source, target))`, `model({'source': ..., 'target': ...})`")
+def _(model) -> None:
     for one in (list(PAIR), PAIR, {"target": TARGET, "source": SOURCE}):
         right(model(one))
 
 
-@ACTIONS.works(CALL, "`model(source, target, source_mask_bs=..., target_mask_bt=...)`")
-def _() -> None:
-    right(loaded()(*PAIR, source_mask_bs=MASK, target_mask_bt=TARGET > 3), source_mask_bs=MASK, target_mask_bt=TARGET > 3)
+CALL.works(
+    "`model(source, target, source_mask_bs=..., target_mask_bt=...)`",
+    lambda: right(loaded()(*PAIR, source_mask_bs=MASK, target_mask_bt=TARGET > 3), source_mask_bs=MASK, target_mask_bt=TARGET > 3),
+)
+CALL.works(
+    "masks in the mapping: `model({'source': ..., 'target': ..., 'source_mask_bs': ...})`",
+    lambda: right(loaded()({"source": SOURCE, "target": TARGET, "source_mask_bs": MASK}), source_mask_bs=MASK),
+    sample=True,
+)
+CALL.refused(
+    "a mapping with another name",
+    "input must be one of source, target, source_mask_bs",
+    lambda: loaded()({"source": SOURCE, "target": TARGET, "source_mask": MASK}),
+)
+CALL.refused(
+    "`model(source)` of a model with a decoder", "the model must be given source and target", lambda: loaded()(SOURCE), sample=True
+)
 
 
-@ACTIONS.works(CALL, "masks in the mapping: `model({'source': ..., 'target': ..., 'source_mask_bs': ...})`", sample=True)
-def _() -> None:
-    right(loaded()({"source": SOURCE, "target": TARGET, "source_mask_bs": MASK}), source_mask_bs=MASK)
-
-
-@ACTIONS.refused(CALL, "a mapping with another name", "input must be one of source, target, source_mask_bs")
-def _() -> None:
-    loaded()({"source": SOURCE, "target": TARGET, "source_mask": MASK})
-
-
-@ACTIONS.refused(CALL, "`model(source)` of a model with a decoder", "the model must be given source and target", sample=True)
-def _() -> None:
-    loaded()(SOURCE)
-
-
-@ACTIONS.works(CALL, "a decoder alone: `model(target)` and `model(None, target)`")
+@CALL.works("a decoder alone: `model(target)` and `model(None, target)`")
 def _() -> None:
     model = loaded(GPT2)
     for given in ((TARGET,), (None, TARGET), ({"target": TARGET},)):
         right(model(*given), GPT2)
+    right(model.predict(TARGET, verbose=0), GPT2)
 
 
-@ACTIONS.works(CALL, "`model.predict` of a tuple, a list, a dict and a `tf.data.Dataset`")
-def _() -> None:
-    model, pair = loaded(), {"source": SOURCE, "target": TARGET}
+@CALL.works("`model.predict` of a tuple, a list, a dict and a `tf.data.Dataset`")
+def _(model) -> None:
+    pair = {"source": SOURCE, "target": TARGET}
     for given in (PAIR, list(PAIR), pair, tf.data.Dataset.from_tensor_slices((pair,)).batch(2)):
         right(model.predict(given, batch_size=2, verbose=0))
 
 
-@ACTIONS.works(CALL, "`model.predict_on_batch`")
-def _() -> None:
-    right(loaded().predict_on_batch(PAIR))
+CALL.works("`model.predict_on_batch`", lambda: right(loaded().predict_on_batch(PAIR)))
+CALL.refused("`model.predict(source)`", "the model must be given source and target", lambda: loaded().predict(SOURCE, verbose=0))
 
 
-@ACTIONS.refused(CALL, "`model.predict(source)`", "the model must be given source and target")
-def _() -> None:
-    loaded().predict(SOURCE, verbose=0)
-
-
-@ACTIONS.works(CALL, "`tf.function(model)` of free lengths: one trace for all")
-def _() -> None:
-    model, free = loaded(), tf.TensorSpec([None, None], tf.int64)
+@CALL.works("`tf.function(model)` of free lengths: one trace for all", sample=True)
+def _(model) -> None:
+    free = tf.TensorSpec([None, None], tf.int64)
     run = tf.function(lambda source, target: model(source, target), input_signature=[free, free])
     for rows in (slice(0, 4), slice(1, 3)):
         pair = SOURCE[rows, :6], TARGET[rows, :4]
@@ -82,22 +76,16 @@ def _() -> None:
     assert run.experimental_get_tracing_count() == 1
 
 
-@ACTIONS.works(CALL, "`tf.function(model, jit_compile=True)`")
-def _() -> None:
-    right(tf.function(loaded(), jit_compile=True)(*PAIR))
+CALL.works("`tf.function(model, jit_compile=True)`", lambda: right(tf.function(loaded(), jit_compile=True)(*PAIR)))
+CALL.refused("an id outside the table", "ids must lie in 0 .. 22; got 500", lambda: loaded()(SOURCE * 0 + 500, TARGET))
+CALL.refused(
+    "an id outside the table within `tf.function`, on a CPU",
+    "is not in [0, 23)",
+    lambda: tf.function(loaded())(tf.constant(SOURCE * 0 + 500), tf.constant(TARGET)),
+)
 
 
-@ACTIONS.refused(CALL, "an id outside the table", "ids must lie in 0 .. 22; got 500")
-def _() -> None:
-    loaded()(SOURCE * 0 + 500, TARGET)
-
-
-@ACTIONS.refused(CALL, "an id outside the table within `tf.function`, on a CPU", "is not in [0, 23)")
-def _() -> None:
-    tf.function(loaded())(tf.constant(SOURCE * 0 + 500), tf.constant(TARGET))
-
-
-@ACTIONS.works(CALL, "ids outside the table under XLA: the row is NaN, the others are right", sample=True)
+@CALL.works("ids outside the table under XLA: the row is NaN, the others are right", sample=True)
 def _() -> None:
     source = SOURCE.copy()
     source[0, 0], source[1, 2] = 500, -1
@@ -106,12 +94,10 @@ def _() -> None:
     same(logits[2:], transformer.encode(tree(), CONFIG, SOURCE)[2:])
 
 
-@ACTIONS.refused(CALL, "floating ids", "token must be integer token ids")
-def _() -> None:
-    loaded()(SOURCE * 1.0, TARGET)
+CALL.refused("floating ids", "token must be integer token ids", lambda: loaded()(SOURCE * 1.0, TARGET))
 
 
-@ACTIONS.works(CALL, "soft one-hot rows for ids, and their gradient")
+@CALL.works("soft one-hot rows for ids, and their gradient")
 def _() -> None:
     soft = tf.one_hot(SOURCE, 23, dtype=tf.float64)
     with tf.GradientTape() as tape:
@@ -122,49 +108,39 @@ def _() -> None:
     same(tape.gradient(logits, soft), expected)
 
 
-@ACTIONS.stock(CALL, "lists of lists for ids", "it takes lists apart, and refuses their numbers as positional arguments")
+@CALL.stock("lists of lists for ids", "it takes lists apart, and refuses their numbers as positional arguments")
 def _() -> None:
     for layer in (loaded(), keras.layers.Embedding(23, 8)):
-        try:
+        with pytest.raises(ValueError, match="Only input tensors may be passed as positional arguments"):
             layer(SOURCE.tolist())
-        except ValueError as error:
-            assert "Only input tensors may be passed as positional arguments" in str(error)
-        else:
-            raise AssertionError(f"{layer.name} takes lists")
 
 
 DENSE = "ids and masks must be dense tensors, whose shorter rows are padded; got a"
 
 
-def _of_ragged(name: str, call) -> None:
-    @ACTIONS.refused(CALL, f"a `tf.RaggedTensor` for ids, `{name}`", f"{DENSE} RaggedTensor", sample=name.startswith("model("))
-    def _() -> None:
-        call(loaded(), tf.ragged.constant([[1, 2], [3]]))
+RAGGED = {
+    "model(source, target)": lambda model, ragged: model(ragged, TARGET[:2]),
+    "model.encode(source)": lambda model, ragged: model.encode(ragged),
+    "compiled(model)": lambda model, ragged: compiled(model)(ragged, TARGET[:2]),
+    "model.predict": lambda model, ragged: model.predict({"source": ragged, "target": TARGET[:2]}, verbose=0),
+    "model.source_embedding(source)": lambda model, ragged: model.source_embedding(ragged),
+}
+for name, call in RAGGED.items():
+    given = partial(call, ragged=tf.ragged.constant([[1, 2], [3]]))
+    CALL.refused(f"a `tf.RaggedTensor` for ids, `{name}`", f"{DENSE} RaggedTensor", given, sample=name.startswith("model("))
+CALL.refused("a `tf.SparseTensor` for ids", f"{DENSE} SparseTensor", lambda: loaded()(tf.sparse.from_dense(SOURCE), TARGET))
 
 
-_of_ragged("model(source, target)", lambda model, ragged: model(ragged, TARGET[:2]))
-_of_ragged("model.encode(source)", lambda model, ragged: model.encode(ragged))
-_of_ragged("compiled(model)", lambda model, ragged: compiled(model)(ragged, TARGET[:2]))
-_of_ragged("model.predict", lambda model, ragged: model.predict({"source": ragged, "target": TARGET[:2]}, verbose=0))
-_of_ragged("model.source_embedding(source)", lambda model, ragged: model.source_embedding(ragged))
-
-
-@ACTIONS.refused(CALL, "a `tf.SparseTensor` for ids", f"{DENSE} SparseTensor")
-def _() -> None:
-    loaded()(tf.sparse.from_dense(SOURCE), TARGET)
-
-
-@ACTIONS.works(CALL, "calls from several threads")
-def _() -> None:
-    model = loaded()
+@CALL.works("calls from several threads")
+def _(model) -> None:
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         for logits in pool.map(lambda _: model(*PAIR), range(4)):
             right(logits)
 
 
-@ACTIONS.refused(CALL, "`KERAS_BACKEND=numpy`", "impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got numpy")
+@CALL.refused("`KERAS_BACKEND=numpy`", "impl_tf needs Keras on the TensorFlow backend (KERAS_BACKEND=tensorflow); got numpy")
 def _() -> None:
-    code = "import os; os.environ['KERAS_BACKEND'] = 'numpy'; import impl_tf.transformer"
+    code = "import os, sys, impl_tf; assert 'keras' not in sys.modules; os.environ['KERAS_BACKEND'] = 'numpy'; import impl_tf.transformer"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode:
         raise ValueError(done.stderr)

@@ -6,62 +6,46 @@ from impl_tf.decoding import Searcher
 from impl_tf.layers import DecoderLayer, EncoderLayer
 from impl_tf.programs.compiled import compiled
 from impl_tf.stacks import Encoder
+from impl_tf.transformer import Transformer
 from reference_numpy import layers
 
-from .tf_models import (
-    ACTIONS,
-    CONFIG,
-    MASK,
-    PAIR,
-    SOURCE,
-    TARGET,
-    Transformer,
-    keras,
-    loaded,
-    reference,
-    right,
-    same,
-    tf,
-    tree,
-    values,
-    weights,
-)
+from .tf_models import CONFIG, MASK, PAIR, SOURCE, TARGET, keras, loaded, reference, right, same, tf, topic, tree, values, weights
 
 SEARCH = {"start_id": 1, "end_id": 2, "max_new_tokens": 5}
-KERAS, MASKS = "Functional API and layers", "Masks of Keras"
+KERAS, MASKS = map(topic, ("Functional API and layers", "Masks of Keras"))
 
 
-@ACTIONS.works(KERAS, "`keras.Model([a, b], model(a, b))` of two `keras.Input`", sample=True)
+@KERAS.works("`keras.Model([a, b], model(a, b))` of two `keras.Input`", sample=True)
 def _() -> None:
     a, b = keras.Input((None,), dtype="int64"), keras.Input((None,), dtype="int64")
     right(keras.Model([a, b], loaded()(a, b))(PAIR))
 
 
-@ACTIONS.works(KERAS, "`keras.Input` of the default float32, `predict`", sample=True)
+@KERAS.works("`keras.Input` of the default float32, `predict`", sample=True)
 def _() -> None:
     a, b = keras.Input((7,)), keras.Input((5,))
     right(keras.Model([a, b], loaded()(a, b)).predict(list(PAIR), verbose=0))
 
 
-@ACTIONS.refused(KERAS, "`keras.Input` of the default float32, called eagerly, which casts the ids", "token must be integer token ids")
+@KERAS.refused("`keras.Input` of the default float32, called eagerly, which casts the ids", "token must be integer token ids")
 def _() -> None:
     a, b = keras.Input((7,)), keras.Input((5,))
     keras.Model([a, b], loaded()(a, b))(list(PAIR))
 
 
-@ACTIONS.works(KERAS, "`keras.Sequential` of stock layers and `EncoderLayer`")
+@KERAS.works("`keras.Sequential` of stock layers and `EncoderLayer`")
 def _() -> None:
     x, layer = _vectors(), _encoder_layer()
     same(keras.Sequential([keras.layers.Identity(dtype="float64"), layer])(x), _encoder(x))
 
 
-@ACTIONS.works(KERAS, "a functional model around `EncoderLayer`")
+@KERAS.works("a functional model around `EncoderLayer`")
 def _() -> None:
     x, inputs = _vectors(), keras.Input((None, 8), dtype="float64")
     same(keras.Model(inputs, _encoder_layer()(inputs)).predict(x, verbose=0), _encoder(x))
 
 
-@ACTIONS.works(KERAS, "a subclass of keras.Model that holds the model")
+@KERAS.works("a subclass of keras.Model that holds the model")
 def _() -> None:
     class Outer(keras.Model):
         def __init__(self) -> None:
@@ -74,7 +58,7 @@ def _() -> None:
     same(Outer()(list(PAIR)), 2 * reference())
 
 
-@ACTIONS.works(KERAS, "`summary`, `count_params`, `compute_output_shape` before a call")
+@KERAS.works("`summary`, `count_params`, `compute_output_shape` before a call")
 def _() -> None:
     model, lines = Transformer(CONFIG), []
     model.summary(print_fn=lambda line, **_: lines.append(line))
@@ -82,16 +66,15 @@ def _() -> None:
     assert model.compute_output_shape((3, 7), (3, None)) == (3, None, 23) and "(None, None, 23)" in "".join(lines)
 
 
-@ACTIONS.works(KERAS, "`get_config` and `from_config` of the model; `keras.models.clone_model`")
-def _() -> None:
-    model = loaded()
+@KERAS.works("`get_config` and `from_config` of the model; `keras.models.clone_model`")
+def _(model) -> None:
     for again in (Transformer.from_config(model.get_config()), keras.models.clone_model(model)):
         again.build()
         again.set_weights(model.get_weights())
         right(again(*PAIR))
 
 
-@ACTIONS.works(KERAS, "another layer in place of one, before the model is built: `model.encoder.layers_0 = layer`")
+@KERAS.works("another layer in place of one, before the model is built: `model.encoder.layers_0 = layer`")
 def _() -> None:
     model = Transformer(CONFIG, dtype="float64")
     model.encoder.layers_0 = EncoderLayer(CONFIG, dtype="float64")
@@ -100,9 +83,8 @@ def _() -> None:
     right(model(*PAIR))
 
 
-@ACTIONS.refused(KERAS, "`model.encoder.layers[0] = layer`", "'tuple' object does not support item assignment", sample=True)
-def _() -> None:
-    model = loaded()
+@KERAS.refused("`model.encoder.layers[0] = layer`", "'tuple' object does not support item assignment", sample=True)
+def _(model) -> None:
     model.encoder.layers[0] = EncoderLayer(CONFIG)
 
 
@@ -120,7 +102,7 @@ class Neighbours(keras.layers.Layer):
         return self.layer(x_btd + tf.pad(x_btd[:, :-1], [[0, 0], [1, 0], [0, 0]]), mask_bhts)
 
 
-@ACTIONS.works(KERAS, "an own layer `call(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
+@KERAS.works("an own layer `call(x, mask)` that looks at neighbours; `compiled(model)`, with padding", sample=True)
 def _() -> None:
     model = Transformer(CONFIG, dtype="float64")
     model.encoder.layers_0 = Neighbours(model.encoder.layers_0)
@@ -132,9 +114,7 @@ class Negative(DecoderLayer):
         return super().call(-x_btd, *args, **kwargs)
 
 
-@ACTIONS.refused(
-    KERAS, "`Searcher`, a decoder layer with a `call` of its own", "to be impl_tf's own, with its own call; got layers_0, a Negative"
-)
+@KERAS.refused("`Searcher`, a decoder layer with a `call` of its own", "to be impl_tf's own, with its own call; got layers_0, a Negative")
 def _() -> None:
     model = Transformer(CONFIG, dtype="float64")
     model.decoder.layers_0 = Negative(CONFIG, dtype="float64", name="layers_0")
@@ -147,7 +127,7 @@ class Trained(Transformer):
         return super().train_step(data)
 
 
-@ACTIONS.works(KERAS, "a subclass of `Transformer` with a `train_step` of its own, and a search")
+@KERAS.works("a subclass of `Transformer` with a `train_step` of its own, and a search")
 def _() -> None:
     model = Trained(CONFIG, dtype="float64")
     weights.load(model, values(), CONFIG)
@@ -155,13 +135,12 @@ def _() -> None:
     same(found, wanted)
 
 
-@ACTIONS.refused(KERAS, "another layer in place of one of a built model", "to a layer that is already built")
-def _() -> None:
-    model = loaded()
+@KERAS.refused("another layer in place of one of a built model", "to a layer that is already built")
+def _(model) -> None:
     model.encoder.layers_0 = EncoderLayer(CONFIG)
 
 
-@ACTIONS.works(KERAS, "another tied table in place of one, before the model is built: `model.source_embedding = table`")
+@KERAS.works("another tied table in place of one, before the model is built: `model.source_embedding = table`")
 def _() -> None:
     model = Transformer(CONFIG, dtype="float64")
     model.source_embedding = type(model.source_embedding)(23, 8, True, dtype="float64")
@@ -169,13 +148,13 @@ def _() -> None:
     right(model(*PAIR))
 
 
-@ACTIONS.works(MASKS, "`keras.layers.Masking` before `Encoder`", sample=True)
+@MASKS.works("`keras.layers.Masking` before `Encoder`", sample=True)
 def _() -> None:
     stack, x = Encoder(CONFIG, dtype="float64"), np.random.default_rng(1).standard_normal((4, 7, 8)) * MASK[..., None]
     same(stack(keras.layers.Masking(dtype="float64")(x)), stack(x, mask_bhts=MASK[:, None, None]))
 
 
-@ACTIONS.works(MASKS, "`keras.layers.Embedding(mask_zero=True)` before `EncoderLayer`, `DecoderLayer` after it")
+@MASKS.works("`keras.layers.Embedding(mask_zero=True)` before `EncoderLayer`, `DecoderLayer` after it", sample=True)
 def _() -> None:
     table, encoder, decoder = keras.layers.Embedding(23, 8, mask_zero=True, dtype="float64"), _encoder_layer(), _decoder_layer()
     x, y = table(SOURCE * MASK), table(TARGET)
@@ -184,7 +163,7 @@ def _() -> None:
     same(decoder(y, memory), decoder(tf.identity(y), tf.identity(memory), None, MASK[:, None, None]))
 
 
-@ACTIONS.works(MASKS, "`MultiHeadAttention` of masked keys, as keras.layers.MultiHeadAttention has it")
+@MASKS.works("`MultiHeadAttention` of masked keys, as keras.layers.MultiHeadAttention has it")
 def _() -> None:
     x, table = np.random.default_rng(1).standard_normal((4, 7, 8)), keras.layers.Embedding(23, 8, mask_zero=True, dtype="float64")
     stock = keras.layers.MultiHeadAttention(2, 4, dtype="float64")
@@ -197,10 +176,12 @@ def _() -> None:
     same(own(x, table(SOURCE * MASK)), expected)
 
 
-@ACTIONS.works(MASKS, "`keras.layers.Masking` of soft one-hot rows before the model")
+@MASKS.works("`keras.layers.Masking` of soft one-hot rows before the model", sample=True)
 def _() -> None:
     soft = tf.one_hot(SOURCE, 23, dtype=tf.float64) * MASK[..., None]
-    right(loaded()(keras.layers.Masking(dtype="float64")(soft), TARGET), source=soft.numpy(), source_mask_bs=MASK)
+    logits = loaded()(keras.layers.Masking(dtype="float64")(soft), TARGET)
+    right(logits, source=soft.numpy(), source_mask_bs=MASK)
+    assert getattr(logits, "_keras_mask", None) is None
 
 
 def _vectors() -> np.ndarray:

@@ -1,34 +1,16 @@
 """LoRA."""
 
-import tempfile
-from pathlib import Path
-
 import numpy as np
 
 from impl_tf.decoding import Searcher
+from impl_tf.transformer import Transformer
 
-from .tf_models import (
-    ACTIONS,
-    CONFIG,
-    LABELS,
-    PAIR,
-    QUIET,
-    SOURCE,
-    Transformer,
-    equals_itself,
-    keras,
-    loaded,
-    reference,
-    same,
-    tf,
-    trained,
-    weights,
-)
+from .tf_models import CONFIG, LABELS, PAIR, QUIET, SOURCE, equals_itself, keras, loaded, reference, same, tf, topic, trained, weights
 
-LORA = "LoRA"
+LORA = topic("LoRA")
 
 
-@ACTIONS.works(LORA, "`enable_lora` of a projection: the numbers of keras.layers.EinsumDense", sample=True)
+@LORA.works("`enable_lora` of a projection: the numbers of keras.layers.EinsumDense", sample=True)
 def _() -> None:
     own, x = loaded().encoder.layers[0].self_attention.query, np.random.default_rng(1).standard_normal((2, 5, 8))
     stock = keras.layers.EinsumDense("btd,dhk->bthk", (None, 2, 4), bias_axes="hk", dtype="float64")
@@ -41,7 +23,7 @@ def _() -> None:
     same(own(x), stock(x), 1e-6)  # stock adapts in float32
 
 
-@ACTIONS.works(LORA, "`enable_lora` of the embedding: the numbers of keras.layers.Embedding")
+@LORA.works("`enable_lora` of the embedding: the numbers of keras.layers.Embedding")
 def _() -> None:
     own, stock = loaded().source_embedding, keras.layers.Embedding(23, 8, dtype="float64")
     stock.build()
@@ -65,7 +47,7 @@ def _adapted() -> Transformer:
     return model
 
 
-@ACTIONS.works(LORA, "the loop of KerasHub's `Backbone.enable_lora`, `fit`; `weights.export` has the sum")
+@LORA.works("the loop of KerasHub's `Backbone.enable_lora`, `fit`; `weights.export` has the sum")
 def _() -> None:
     model = _adapted()
     assert {variable.name for variable in model.trainable_variables} == {"bias", "lora_kernel_a", "lora_kernel_b"}
@@ -73,19 +55,16 @@ def _() -> None:
     equals_itself(model)
 
 
-@ACTIONS.works(LORA, "`save` of an adapted model: the file is of the plain one, with the sum")
-def _() -> None:
-    model = _adapted()
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_weights(Path(folder) / "model.weights.h5")
-        plain = loaded()
-        plain.load_weights(Path(folder) / "model.weights.h5")
-        same(plain(*PAIR), model(*PAIR))
-        model.load_weights(Path(folder) / "model.weights.h5")
+@LORA.works("`save` of an adapted model: the file is of the plain one, with the sum")
+def _(folder) -> None:
+    model, plain = _adapted(), loaded()
+    model.save_weights(folder / "model.weights.h5")
+    for each in (plain, model):
+        each.load_weights(folder / "model.weights.h5")
         same(plain(*PAIR), model(*PAIR))
 
 
-@ACTIONS.works(LORA, "`Searcher` of an adapted model")
+@LORA.works("`Searcher` of an adapted model")
 def _() -> None:
     model, plain = _adapted(), Transformer(CONFIG, dtype="float64")
     weights.load(plain, weights.export(model, CONFIG), CONFIG)
@@ -95,11 +74,7 @@ def _() -> None:
         same(found[name], expected[name])
 
 
-@ACTIONS.refused(
-    LORA,
-    "`enable_lora` twice",
-    "LoRA must be enabled once, in a layer that is built",
-)
+@LORA.refused("`enable_lora` twice", "LoRA must be enabled once, in a layer that is built")
 def _() -> None:
     query = loaded().encoder.layers[0].self_attention.query
     query.enable_lora(2)

@@ -19,11 +19,9 @@ from . import Actions
 
 __all__ = [
     "ACTIONS", "BOTH", "CLASSES", "CONFIG", "GPT2", "LABELS", "MASK", "MASKED", "PAIR", "QUIET", "SEGMENT", "SOURCE", "STATES", "TARGET",
-    "Transformer", "equals_itself", "keras", "loaded", "loss", "moved", "reference", "right", "same", "stepped", "tf", "trained", "tree",
-    "values", "weights",
+    "Transformer", "equals_itself", "keras", "loaded", "loss", "moved", "reference", "right", "same", "stepped", "tf", "topic", "trained",
+    "tree", "values", "weights",
 ]  # fmt: skip
-
-ACTIONS = Actions("tf")
 
 SIZES = {
     "source_vocabulary": 23, "target_vocabulary": 23, "model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4, "value_size": 4,
@@ -54,6 +52,10 @@ def loaded(config: TransformerConfig = CONFIG, dtype: str = "float64", **options
     model = Transformer(config, dtype=dtype, **options)
     weights.load(model, values(config, model.variable_dtype), config)
     return model
+
+
+ACTIONS = Actions("tf", model=loaded)
+topic = ACTIONS.topic
 
 
 def reference(config: TransformerConfig = CONFIG, arrays: dict[str, np.ndarray] | None = None, **inputs: Any) -> np.ndarray:

@@ -4,12 +4,12 @@ import numpy as np
 
 from reference_numpy import transformer
 
-from .tf_models import ACTIONS, CONFIG, PAIR, Transformer, keras, loaded, right, same, tf, tree, values, weights
+from .tf_models import CONFIG, PAIR, Transformer, keras, loaded, right, same, tf, topic, tree, values, weights
 
-NUMBERS = "Precision and gradients"
+NUMBERS = topic("Precision and gradients")
 
 
-@ACTIONS.works(NUMBERS, "float64, float32, bfloat16 and float16: `Transformer(config, dtype=...)`")
+@NUMBERS.works("float64, float32, bfloat16 and float16: `Transformer(config, dtype=...)`")
 def _() -> None:
     for dtype, tolerance in (("float64", 1e-9), ("float32", 1e-4), ("bfloat16", 0.5), ("float16", 0.05)):
         logits = loaded(dtype=dtype)(*PAIR)
@@ -17,15 +17,17 @@ def _() -> None:
         right(tf.cast(logits, tf.float64), tolerance=tolerance)
 
 
-@ACTIONS.works(NUMBERS, "`mixed_bfloat16` and `mixed_float16`: variables in float32")
+@NUMBERS.works("`mixed_bfloat16` and `mixed_float16`: variables in float32", sample=True)
 def _() -> None:
     for policy, tolerance in (("mixed_bfloat16", 0.5), ("mixed_float16", 0.05)):
         model = loaded(dtype=keras.DTypePolicy(policy))
         assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
-        right(tf.cast(model(*PAIR), tf.float64), tolerance=tolerance)
+        logits = model(*PAIR)
+        assert logits.dtype.name == policy.removeprefix("mixed_")
+        right(tf.cast(logits, tf.float64), tolerance=tolerance)
 
 
-@ACTIONS.works(NUMBERS, "`keras.config.set_dtype_policy`")
+@NUMBERS.works("`keras.config.set_dtype_policy`")
 def _() -> None:
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float64")
@@ -37,9 +39,8 @@ def _() -> None:
     right(model(*PAIR))
 
 
-@ACTIONS.works(NUMBERS, "`tf.GradientTape`, every variable", sample=True)
-def _() -> None:
-    model = loaded()
+@NUMBERS.works("`tf.GradientTape`, every variable", sample=True)
+def _(model) -> None:
     with tf.GradientTape() as tape:
         logits = model(*PAIR)
     gradients = tape.gradient(logits, [*weights.variables(model, CONFIG).values()])
@@ -49,9 +50,8 @@ def _() -> None:
     same(tf.convert_to_tensor(named["source_embedding.table"]), expected["source_embedding"]["table"])
 
 
-@ACTIONS.works(NUMBERS, "nested tapes and `tf.autodiff.ForwardAccumulator`: Hessian times vector")
-def _() -> None:
-    model = loaded()
+@NUMBERS.works("nested tapes and `tf.autodiff.ForwardAccumulator`: Hessian times vector")
+def _(model) -> None:
     kernel = model.encoder.layers[0].feed_forward.hidden.kernel.value
 
     def gradient():
@@ -66,20 +66,19 @@ def _() -> None:
     same(outer.gradient(product, kernel), forward.jvp(value))
 
 
-@ACTIONS.works(NUMBERS, "`keras.RematScope(mode='full')`", sample=True)
-def _() -> None:
-    _rematerialised("full")
+NUMBERS.works("`keras.RematScope(mode='full')`", lambda: _rematerialised("full"), sample=True)
 
 
-@ACTIONS.works(NUMBERS, "`keras.RematScope(mode='list_of_layers')`, `'larger_than'` and `'activations'`")
+@NUMBERS.works("`keras.RematScope(mode='list_of_layers')`, `'larger_than'` and `'activations'`")
 def _() -> None:
     for mode in ("list_of_layers", "larger_than", "activations"):
         _rematerialised(mode)
 
 
-@ACTIONS.works(NUMBERS, "dropout under `keras.RematScope`: the same is dropped when it is computed again")
-def _() -> None:
-    _rematerialised("full", dropout_rate=0.3, attention_dropout_rate=0.2)
+NUMBERS.works(
+    "dropout under `keras.RematScope`: the same is dropped when it is computed again",
+    lambda: _rematerialised("full", dropout_rate=0.3, attention_dropout_rate=0.2),
+)
 
 
 def _rematerialised(mode: str, **rates: float) -> None:

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .tf_models import ACTIONS
+from .tf_models import topic
 
-TOPIC = "tf.distribute"
+TOPIC = topic("tf.distribute")
 SCRIPT = Path(__file__).parent / "keras_on_replicas.py"
 
 
@@ -58,46 +58,23 @@ def _done(name: str, workers: int = 0) -> Any:
     return outcome["found"]
 
 
-@ACTIONS.works(TOPIC, "MirroredStrategy, `compile(loss)`, `fit` of a tuple: a step is the reference's")
-def _() -> None:
-    _done("fit of a tuple")
-
-
-@ACTIONS.works(TOPIC, "MirroredStrategy, `fit` of a `tf.data.Dataset` of dicts")
-def _() -> None:
-    _done("fit of a dict")
-
-
-@ACTIONS.works(TOPIC, "MirroredStrategy, `predict`")
-def _() -> None:
-    _done("predict")
-
-
-@ACTIONS.works(TOPIC, "MirroredStrategy, a `train_step` of one's own with `training_loss(..., total=...)`, the labels of all replicas")
-def _() -> None:
-    _done("train_step with total")
-
-
-@ACTIONS.refused(
-    TOPIC, "MirroredStrategy, a `train_step` of one's own with `training_loss` without `total`", "total must be given: the number of labels"
+TOPIC.works("MirroredStrategy, `compile(loss)`, `fit` of a tuple: a step is the reference's", lambda: _done("fit of a tuple"))
+TOPIC.works("MirroredStrategy, `fit` of a `tf.data.Dataset` of dicts", lambda: _done("fit of a dict"))
+TOPIC.works("MirroredStrategy, `predict`", lambda: _done("predict"))
+TOPIC.works(
+    "MirroredStrategy, a `train_step` of one's own with `training_loss(..., total=...)`, the labels of all replicas",
+    lambda: _done("train_step with total"),
 )
-def _() -> None:
-    _done("train_step without total")
-
-
-@ACTIONS.works(TOPIC, "MirroredStrategy, a loop of one's own, `total` by `all_reduce`")
-def _() -> None:
-    _done("loop")
-
-
-@ACTIONS.works(TOPIC, "MultiWorkerMirroredStrategy of two processes, a loop of one's own, `total` by `all_reduce`")
-def _() -> None:
-    _done("loop", 2)
-
-
-@ACTIONS.stock(
-    TOPIC, "MultiWorkerMirroredStrategy of two processes, `fit`", "its trainer does not take the values of several workers apart"
+TOPIC.refused(
+    "MirroredStrategy, a `train_step` of one's own with `training_loss` without `total`",
+    "total must be given: the number of labels",
+    lambda: _done("train_step without total"),
 )
+TOPIC.works("MirroredStrategy, a loop of one's own, `total` by `all_reduce`", lambda: _done("loop"))
+TOPIC.works("MultiWorkerMirroredStrategy of two processes, a loop of one's own, `total` by `all_reduce`", lambda: _done("loop", 2))
+
+
+@TOPIC.stock("MultiWorkerMirroredStrategy of two processes, `fit`", "its trainer does not take the values of several workers apart")
 def _() -> None:
     errors = []
     for name in ("fit", "stock fit"):

@@ -1,41 +1,28 @@
 """Files of Keras and TensorFlow, SavedModel and LiteRT."""
 
 import copy
-import functools
 import pickle
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import numpy as np
+import pytest
 
-from .tf_models import ACTIONS, CONFIG, GPT2, LABELS, PAIR, SOURCE, TARGET, Transformer, keras, loaded, right, same, tf, trained, weights
+from .tf_models import CONFIG, GPT2, LABELS, PAIR, SOURCE, TARGET, Transformer, keras, loaded, right, same, tf, topic, trained, weights
 
-FILES, SAVED, LITERT = "Files", "SavedModel", "LiteRT"
+FILES, SAVED, LITERT = map(topic, ("Files", "SavedModel", "LiteRT"))
 FIXED = [
     keras.InputSpec(shape=(None, ids.shape[1]), dtype="int64", name=name) for name, ids in zip(("source", "target"), PAIR, strict=True)
 ]
 
 
-def _in_a_folder(run: Callable[[Path], None]) -> Callable[[], None]:
-    @functools.wraps(run)
-    def within() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            run(Path(folder))
-
-    return within
-
-
-@ACTIONS.works(FILES, "`model.save('model.keras')`, `keras.models.load_model`")
-@_in_a_folder
-def _(folder: Path) -> None:
+@FILES.works("`model.save('model.keras')`, `keras.models.load_model`")
+def _(folder) -> None:
     loaded().save(folder / "model.keras")
     right(keras.models.load_model(folder / "model.keras")(*PAIR))
 
 
-@ACTIONS.works(FILES, "`.keras` of a compiled model: the optimiser goes on")
-@_in_a_folder
-def _(folder: Path) -> None:
+@FILES.works("`.keras` of a compiled model: the optimiser goes on")
+def _(folder) -> None:
     model = trained(loaded(), optimizer="adam")
     model.train_on_batch(PAIR, LABELS)
     model.save(folder / "model.keras")
@@ -45,9 +32,8 @@ def _(folder: Path) -> None:
     same(again(*PAIR), model(*PAIR), 1e-6)  # Keras saves the rate in float32
 
 
-@ACTIONS.works(FILES, "`save_weights`, `load_weights`: `.weights.h5`, and `.weights.json` in shards")
-@_in_a_folder
-def _(folder: Path) -> None:
+@FILES.works("`save_weights`, `load_weights`: `.weights.h5`, and `.weights.json` in shards")
+def _(folder) -> None:
     for name, options in (("model.weights.h5", {}), ("model.weights.json", {"max_shard_size": 1e-5})):
         loaded().save_weights(folder / name, **options)
         model = Transformer(CONFIG, dtype="float64")
@@ -56,38 +42,34 @@ def _(folder: Path) -> None:
         right(model(*PAIR))
 
 
-@ACTIONS.refused(FILES, "`load_weights` of another config", "A total of")
-@_in_a_folder
-def _(folder: Path) -> None:
+@FILES.refused("`load_weights` of another config", "A total of")
+def _(folder) -> None:
     loaded().save_weights(folder / "model.weights.h5")
     loaded(CONFIG.replace(feed_forward_width=14)).load_weights(folder / "model.weights.h5")
 
 
-@ACTIONS.works(FILES, "`model.to_json`, `keras.models.model_from_json`")
+@FILES.works("`model.to_json`, `keras.models.model_from_json`")
 def _() -> None:
     assert keras.models.model_from_json(loaded().to_json()).config == CONFIG
 
 
-@ACTIONS.works(FILES, "`pickle` and `copy.deepcopy`")
-def _() -> None:
-    model = loaded()
+@FILES.works("`pickle` and `copy.deepcopy`")
+def _(model) -> None:
     right(pickle.loads(pickle.dumps(model))(*PAIR))
     right(copy.deepcopy(model)(*PAIR))
 
 
-@ACTIONS.works(FILES, "`tf.train.Checkpoint` of model and optimiser", sample=True)
-@_in_a_folder
-def _(folder: Path) -> None:
-    model, again = loaded(), Transformer(CONFIG, dtype="float64")
+@FILES.works("`tf.train.Checkpoint` of model and optimiser", sample=True)
+def _(folder, model) -> None:
+    again = Transformer(CONFIG, dtype="float64")
     tf.train.Checkpoint(model=model).write(str(folder / "saved"))
     status = tf.train.Checkpoint(model=again).read(str(folder / "saved"))
     right(again(*PAIR))
     status.assert_consumed()
 
 
-@ACTIONS.works(FILES, "`tf.train.Checkpoint` of a model with another layer in place of one")
-@_in_a_folder
-def _(folder: Path) -> None:
+@FILES.works("`tf.train.Checkpoint` of a model with another layer in place of one")
+def _(folder) -> None:
     model, again = Transformer(CONFIG, dtype="float64"), Transformer(CONFIG, dtype="float64")
     model.encoder.layers_0 = type(model.encoder.layers_0)(CONFIG, dtype="float64")
     expected = model(*PAIR)
@@ -96,9 +78,8 @@ def _(folder: Path) -> None:
     same(again(*PAIR), expected)
 
 
-@ACTIONS.works(FILES, "`tf.train.CheckpointManager` with an optimiser's moments")
-@_in_a_folder
-def _(folder: Path) -> None:
+@FILES.works("`tf.train.CheckpointManager` with an optimiser's moments")
+def _(folder) -> None:
     models = [trained(loaded(), optimizer="adam", run_eagerly=True) for _ in range(2)]
     models[0].train_on_batch(PAIR, LABELS)
     models[1].optimizer.build(models[1].trainable_variables)
@@ -110,24 +91,26 @@ def _(folder: Path) -> None:
     same(models[1](*PAIR), models[0](*PAIR))
 
 
-@ACTIONS.refused(FILES, "`weights.load` of parameters of another config", "target_embedding.table")
-def _() -> None:
-    weights.load(loaded(), weights.export(loaded(CONFIG.replace(share_embeddings=False)), CONFIG.replace(share_embeddings=False)), CONFIG)
+FILES.refused(
+    "`weights.load` of parameters of another config",
+    "target_embedding.table",
+    lambda: weights.load(
+        loaded(), weights.export(loaded(CONFIG.replace(share_embeddings=False)), CONFIG.replace(share_embeddings=False)), CONFIG
+    ),
+)
 
 
-@ACTIONS.works(SAVED, "`model.export(folder)` before the first call: any batch and lengths", sample=True)
-@_in_a_folder
-def _(folder: Path) -> None:
+@SAVED.works("`model.export(folder)` before the first call: any batch and lengths", sample=True)
+def _(folder) -> None:
     loaded().export(folder, verbose=False)
     served = tf.saved_model.load(folder)
     for pair in (PAIR, (SOURCE[:2, :3], TARGET[:2, :4])):
         right(served.serve(*pair), source=pair[0], target=pair[1])
 
 
-@ACTIONS.works(SAVED, "`keras.export.ExportArchive` with an endpoint of `encode`")
-@_in_a_folder
-def _(folder: Path) -> None:
-    model, archive = loaded(), keras.export.ExportArchive()
+@SAVED.works("`keras.export.ExportArchive` with an endpoint of `encode`")
+def _(folder, model) -> None:
+    archive = keras.export.ExportArchive()
     archive.track(model)
     archive.add_endpoint("encode", model.encode, [tf.TensorSpec([None, None], tf.int64)])
     archive.write_out(folder, verbose=False)
@@ -135,19 +118,17 @@ def _(folder: Path) -> None:
     same(served.encode(SOURCE), model.encode(SOURCE))
 
 
-@ACTIONS.works(SAVED, "`tf.saved_model.save` with a signature")
-@_in_a_folder
-def _(folder: Path) -> None:
-    model, free = loaded(), tf.TensorSpec([None, None], tf.int64)
+@SAVED.works("`tf.saved_model.save` with a signature")
+def _(folder, model) -> None:
+    free = tf.TensorSpec([None, None], tf.int64)
     serve = tf.function(lambda source, target: {"logits": model(source, target)}, input_signature=[free, free])
     tf.saved_model.save(model, str(folder), signatures={"serving_default": serve})
     served = tf.saved_model.load(str(folder))
     right(served.signatures["serving_default"](source=tf.constant(SOURCE), target=tf.constant(TARGET))["logits"])
 
 
-@ACTIONS.works(SAVED, "`export` of a decoder alone; `keras.layers.TFSMLayer` runs it")
-@_in_a_folder
-def _(folder: Path) -> None:
+@SAVED.works("`export` of a decoder alone; `keras.layers.TFSMLayer` runs it")
+def _(folder) -> None:
     loaded(GPT2).export(folder, verbose=False)
     right(keras.layers.TFSMLayer(folder, call_endpoint="serve")(tf.constant(TARGET)), GPT2)
 
@@ -165,31 +146,29 @@ def _run(content: bytes, *given: np.ndarray) -> np.ndarray:
     return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
 
-@ACTIONS.works(LITERT, "`model.export('model.tflite', format='litert')` of fixed lengths")
-@_in_a_folder
-def _(folder: Path) -> None:
+@LITERT.works("`model.export('model.tflite', format='litert')` of fixed lengths")
+def _(folder) -> None:
     loaded(dtype="float32").export(folder / "model.tflite", format="litert", verbose=False, input_signature=FIXED)
     right(_run((folder / "model.tflite").read_bytes()), tolerance=1e-4)
 
 
-@ACTIONS.refused(LITERT, "`export(format='litert')` of free lengths", "a litert export must have an input_signature of fixed lengths")
-@_in_a_folder
-def _(folder: Path) -> None:
-    loaded(dtype="float32").export(folder / "model.tflite", format="litert")
+LITERT.refused(
+    "`export(format='litert')` of free lengths",
+    "a litert export must have an input_signature of fixed lengths",
+    lambda folder: loaded(dtype="float32").export(folder / "model.tflite", format="litert"),
+)
 
 
-@ACTIONS.works(LITERT, "`TFLiteConverter.from_saved_model` of an export of fixed lengths")
-@_in_a_folder
-def _(folder: Path) -> None:
+@LITERT.works("`TFLiteConverter.from_saved_model` of an export of fixed lengths")
+def _(folder) -> None:
     loaded(dtype="float32").export(folder, verbose=False, input_signature=FIXED)
     right(_run(tf.lite.TFLiteConverter.from_saved_model(str(folder)).convert()), tolerance=1e-4)
 
 
-@ACTIONS.refused(
-    LITERT, "`TFLiteConverter.from_saved_model` of an export of free lengths", "'tfl.gather' op operand #0 must be tensor of 32-bit float"
+@LITERT.refused(
+    "`TFLiteConverter.from_saved_model` of an export of free lengths", "'tfl.gather' op operand #0 must be tensor of 32-bit float"
 )
-@_in_a_folder
-def _(folder: Path) -> None:
+def _(folder) -> None:
     loaded(dtype="float32").export(folder, verbose=False)
     tf.lite.TFLiteConverter.from_saved_model(str(folder)).convert()
 
@@ -199,26 +178,22 @@ def _function(model: keras.Model) -> tf.types.experimental.ConcreteFunction:
     return tf.function(lambda source, target: model([source, target])).get_concrete_function(*specs)
 
 
-@ACTIONS.works(LITERT, "`TFLiteConverter.from_concrete_functions([function])`")
+@LITERT.works("`TFLiteConverter.from_concrete_functions([function])`")
 def _() -> None:
     model = loaded(dtype="float32")
     right(_run(tf.lite.TFLiteConverter.from_concrete_functions([_function(model)]).convert()), tolerance=1e-4)
 
 
-def _of_id(bad: int) -> None:
-    @ACTIONS.refused(LITERT, f"a LiteRT model, an id of {bad}", "gather index out of bounds")
-    def _() -> None:
-        model = loaded(dtype="float32")
-        content = tf.lite.TFLiteConverter.from_concrete_functions([_function(model)]).convert()
-        _run(content, np.where(SOURCE[0, 0] == SOURCE, bad, SOURCE), TARGET)
+def calls(bad: int) -> None:
+    content = tf.lite.TFLiteConverter.from_concrete_functions([_function(loaded(dtype="float32"))]).convert()
+    _run(content, np.where(SOURCE[0, 0] == SOURCE, bad, SOURCE), TARGET)
 
 
 for bad in (-1, 23):
-    _of_id(bad)
+    LITERT.refused(f"a LiteRT model, an id of {bad}", "gather index out of bounds", partial(calls, bad))
 
 
-@ACTIONS.stock(
-    LITERT,
+@LITERT.stock(
     "`TFLiteConverter.from_concrete_functions([function], model)`",
     "the variables of a model of Keras 3 stay unset, the output is NaN or anything",
 )
@@ -241,37 +216,28 @@ class Stock(keras.Model):
         return tf.matmul(self.table(target), self.table(source), transpose_b=True)
 
 
-@ACTIONS.stock(LITERT, "`TFLiteConverter.from_keras_model` of a model of two inputs", "it finds the shapes of one input only")
+@LITERT.stock("`TFLiteConverter.from_keras_model` of a model of two inputs", "it finds the shapes of one input only")
 def _() -> None:
     for model in (loaded(dtype="float32"), Stock()):
         model(*PAIR)
-        try:
+        with pytest.raises(ValueError, match="the input shapes have not been set"):
             tf.lite.TFLiteConverter.from_keras_model(model).convert()
-        except ValueError as error:
-            assert "the input shapes have not been set" in str(error)
-        else:
-            raise AssertionError("it is converted")
 
 
-@ACTIONS.works(LITERT, "`TFLiteConverter.from_keras_model` of a functional model around it, of fixed lengths")
+@LITERT.works("`TFLiteConverter.from_keras_model` of a functional model around it, of fixed lengths")
 def _() -> None:
     a, b = (keras.Input((ids.shape[1],), batch_size=4, dtype="int64") for ids in PAIR)
     content = tf.lite.TFLiteConverter.from_keras_model(keras.Model([a, b], loaded(dtype="float32")(a, b))).convert()
     right(_run(content), tolerance=1e-4)
 
 
-@ACTIONS.works(LITERT, "`converter.optimizations = [tf.lite.Optimize.DEFAULT]`: weights in 8 bits")
+@LITERT.works("`converter.optimizations = [tf.lite.Optimize.DEFAULT]`: weights in 8 bits")
 def _() -> None:
     converter = tf.lite.TFLiteConverter.from_concrete_functions([_function(loaded(dtype="float32"))])
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     right(_run(converter.convert()), tolerance=0.1)
 
 
-def _quantised(mode: str) -> None:
-    @ACTIONS.refused(LITERT, f"`model.quantize('{mode}')`", f"must be floating, there is no quantized form; got mode '{mode}'")
-    def _() -> None:
-        loaded(dtype="float32").quantize(mode)
-
-
 for mode in ("int8", "int4", "float8"):
-    _quantised(mode)
+    message = f"must be floating, there is no quantized form; got mode '{mode}'"
+    LITERT.refused(f"`model.quantize('{mode}')`", message, partial(lambda mode: loaded(dtype="float32").quantize(mode), mode))

@@ -1,11 +1,12 @@
 """`fit` and `evaluate`, loops of one's own."""
 
+from functools import partial
+
 import numpy as np
 
 from reference_numpy import transformer
 
 from .tf_models import (
-    ACTIONS,
     CONFIG,
     LABELS,
     PAIR,
@@ -23,11 +24,12 @@ from .tf_models import (
     same,
     stepped,
     tf,
+    topic,
     trained,
     tree,
 )
 
-FIT = "`fit` and `evaluate`"
+FIT = topic("`fit` and `evaluate`")
 MAPPING = {"source": SOURCE, "target": TARGET}
 
 
@@ -39,33 +41,37 @@ class Generator(keras.utils.PyDataset):
         return MAPPING, LABELS
 
 
-def _datasets() -> dict:
-    rows = tf.data.Dataset.from_tensor_slices((MAPPING, LABELS)).batch(4)
-    return {"a tuple": (PAIR, LABELS), "a list": (list(PAIR), LABELS), "a dict": (MAPPING, LABELS), "a `tf.data.Dataset`": (rows,),
-            "a `keras.utils.PyDataset`": (Generator(),)}  # fmt: skip
+DATA = {
+    "a tuple": lambda: (PAIR, LABELS), "a list": lambda: (list(PAIR), LABELS), "a dict": lambda: (MAPPING, LABELS),
+    "a `tf.data.Dataset`": lambda: (tf.data.Dataset.from_tensor_slices((MAPPING, LABELS)).batch(4),),
+    "a `keras.utils.PyDataset`": lambda: (Generator(),),
+}  # fmt: skip
 
 
-def _fit_of(name: str) -> None:
-    @ACTIONS.works(FIT, f"`fit` of {name}: a step of gradient descent is the reference's", sample=name == "a dict")
-    def _() -> None:
-        given = _datasets()[name]
-        model = trained(loaded())
-        model.fit(*given, verbose=0, **({} if len(given) == 1 else {"batch_size": 4}))
-        stepped(model)
+def fits(make) -> None:
+    given, model = make(), trained(loaded())
+    model.fit(*given, verbose=0, **({} if len(given) == 1 else {"batch_size": 4}))
+    stepped(model)
 
 
-for name in ("a tuple", "a list", "a dict", "a `tf.data.Dataset`", "a `keras.utils.PyDataset`"):
-    _fit_of(name)
+for name, make in DATA.items():
+    FIT.works(f"`fit` of {name}: a step of gradient descent is the reference's", partial(fits, make), sample=name == "a dict")
 
 
-@ACTIONS.works(FIT, "`fit` with masks in the dict")
+def fits_compiled(**options) -> None:
+    model = trained(loaded(), **options)
+    model.fit(PAIR, LABELS, **QUIET)
+    stepped(model)
+
+
+@FIT.works("`fit` with masks in the dict")
 def _() -> None:
     mask, model = SOURCE > 4, trained(loaded())
     history = model.fit(MAPPING | {"source_mask_bs": mask}, LABELS, **QUIET).history
     same(history["loss"], loss()(LABELS, reference(source_mask_bs=mask)), 1e-6)  # Keras keeps the sum in float32
 
 
-@ACTIONS.works(FIT, "`evaluate`, `test_on_batch`, `metrics=['sparse_categorical_accuracy']`")
+@FIT.works("`evaluate`, `test_on_batch`, `metrics=['sparse_categorical_accuracy']`")
 def _() -> None:
     model = trained(loaded(), metrics=["sparse_categorical_accuracy"])
     expected = float(loss()(LABELS, reference())), (reference().argmax(-1) == LABELS).mean()
@@ -73,21 +79,21 @@ def _() -> None:
     same(model.test_on_batch(PAIR, LABELS), expected, 1e-6)
 
 
-@ACTIONS.works(FIT, "`train_on_batch`")
+@FIT.works("`train_on_batch`")
 def _() -> None:
     model = trained(loaded())
     model.train_on_batch(PAIR, LABELS)
     stepped(model)
 
 
-@ACTIONS.works(FIT, "`sample_weight` of every token")
+@FIT.works("`sample_weight` of every token")
 def _() -> None:
     weight = (LABELS % 2).astype("float64")
     same(trained(loaded()).evaluate(PAIR, LABELS, sample_weight=weight, **{k: v for k, v in QUIET.items() if k != "shuffle"}),
          loss()(LABELS, reference(), weight), 1e-6)  # fmt: skip
 
 
-@ACTIONS.works(FIT, "`validation_split` and `validation_data`")
+@FIT.works("`validation_split` and `validation_data`")
 def _() -> None:
     for options in ({"validation_split": 0.5}, {"validation_data": (PAIR, LABELS)}):
         model = trained(loaded())
@@ -95,28 +101,18 @@ def _() -> None:
         equals_itself(model)
 
 
-@ACTIONS.works(FIT, "`compile(jit_compile=True)`")
-def _() -> None:
-    model = trained(loaded(), jit_compile=True)
-    model.fit(PAIR, LABELS, **QUIET)
-    stepped(model)
+FIT.works("`compile(jit_compile=True)`", lambda: fits_compiled(jit_compile=True))
+FIT.works("`compile(run_eagerly=True)`", lambda: fits_compiled(run_eagerly=True))
 
 
-@ACTIONS.works(FIT, "`compile(run_eagerly=True)`")
-def _() -> None:
-    model = trained(loaded(), run_eagerly=True)
-    model.fit(PAIR, LABELS, **QUIET)
-    stepped(model)
-
-
-@ACTIONS.works(FIT, "`compile(steps_per_execution=2)`")
+@FIT.works("`compile(steps_per_execution=2)`")
 def _() -> None:
     model = trained(loaded(), steps_per_execution=2)
     model.fit(PAIR, LABELS, **QUIET | {"batch_size": 2})
     equals_itself(model)
 
 
-@ACTIONS.works(FIT, "`fit` under `mixed_bfloat16`, and under `mixed_float16` with its LossScaleOptimizer")
+@FIT.works("`fit` under `mixed_bfloat16`, and under `mixed_float16` with its LossScaleOptimizer")
 def _() -> None:
     for policy, tolerance in (("mixed_bfloat16", 0.05), ("mixed_float16", 0.01)):
         model = trained(loaded(dtype=keras.DTypePolicy(policy)))
@@ -124,7 +120,7 @@ def _() -> None:
         stepped(model, tolerance)
 
 
-@ACTIONS.works(FIT, "dropout in `fit`, none in `evaluate` and `predict`")
+@FIT.works("dropout in `fit`, none in `evaluate` and `predict`")
 def _() -> None:
     model = trained(loaded(CONFIG.replace(dropout_rate=0.5)))
     model.fit(PAIR, LABELS, **QUIET)
@@ -132,7 +128,7 @@ def _() -> None:
     assert float(model.training_loss(*PAIR, training=True)) != float(model.training_loss(*PAIR, training=True))
 
 
-@ACTIONS.works(FIT, "`keras.utils.set_random_seed`: the same dropout again")
+@FIT.works("`keras.utils.set_random_seed`: the same dropout again")
 def _() -> None:
     found = []
     for _ in range(2):
@@ -141,7 +137,7 @@ def _() -> None:
     assert float(found[0]) == float(found[1])
 
 
-@ACTIONS.works(FIT, "a `train_step` of one's own with `training_loss`")
+@FIT.works("a `train_step` of one's own with `training_loss`")
 def _() -> None:
     class Own(Transformer):
         def train_step(self, data):
@@ -159,9 +155,9 @@ def _() -> None:
     equals_itself(model)
 
 
-@ACTIONS.works(FIT, "a loop of one's own: `tf.function`, tape, `optimizer.apply`", sample=True)
-def _() -> None:
-    model, optimizer = loaded(), keras.optimizers.SGD(RATE)
+@FIT.works("a loop of one's own: `tf.function`, tape, `optimizer.apply`", sample=True)
+def _(model) -> None:
+    optimizer = keras.optimizers.SGD(RATE)
 
     @tf.function
     def step(source, target, label):
@@ -174,9 +170,8 @@ def _() -> None:
     stepped(model)
 
 
-@ACTIONS.works(FIT, "freezing: `model.encoder.trainable = False`")
-def _() -> None:
-    model = loaded()
+@FIT.works("freezing: `model.encoder.trainable = False`")
+def _(model) -> None:
     model.encoder.trainable = False
     trained(model).fit(PAIR, LABELS, **QUIET)
     assert all(name.startswith("encoder.") != changed for name, changed in moved(loaded(), model).items())

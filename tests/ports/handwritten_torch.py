@@ -220,9 +220,4 @@ weights = (
     ("logits.bias", "generator.bias", "v"),
     *layer_weights(),
 )
-module_paths = (
-    ("encoder.positional_encoding", "pos"),
-    ("decoder.positional_encoding", "pos"),
-    ("logits", "generator"),
-    *layer_paths(),
-)
+module_paths = (("encoder.positional_encoding", "pos"), ("decoder.positional_encoding", "pos"), ("logits", "generator"), *layer_paths())

@@ -16,7 +16,6 @@ from reference_numpy.strategy import Strategy
 
 from .. import Actions
 
-ACTIONS = Actions("torch")
 SIZES: dict[str, Any] = {"source_vocabulary": 20, "target_vocabulary": 20, "output_bias": True, "dropout_rate": 0.0}
 CONFIG = preset("tiny", encoder_layers=2, decoder_layers=2, **SIZES)
 UNTIED = CONFIG.replace(share_embeddings=False, tie_logits=False)
@@ -51,6 +50,10 @@ def model_of(config: TransformerConfig = CONFIG, dtype: torch.dtype = torch.floa
     return model
 
 
+ACTIONS = Actions("torch", model=model_of, other=lambda: model_of(seed=1), single=lambda: model_of(dtype=torch.float32))
+topic = ACTIONS.topic
+
+
 def expected(model: Any, config: TransformerConfig = CONFIG, source: Any = SOURCE, target: Any = TARGET) -> Any:
     """What the reference gives in float64 for the parameters that the model exports."""
     parameters = nest({name: np.asarray(array, np.float64) for name, array in weights.export(model, config).items()})
@@ -77,7 +80,9 @@ def searched(model: Any, config: TransformerConfig = CONFIG) -> None:
 
 
 def answers(model: Any) -> Any:
-    return Searcher(model).greedy_search(SOURCE, SEARCH)["token_bn"].tolist()
+    """What a greedy search of a model, or a searcher, gives."""
+    searcher = model if isinstance(model, Searcher) else Searcher(model)
+    return searcher.greedy_search(SOURCE, SEARCH)["token_bn"].tolist()
 
 
 def classes(model: Any) -> Any:

@@ -2,15 +2,16 @@
 
 import tempfile
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.export import Dim
 
-from .common import ACTIONS, BERT, CONFIG, SOURCE, TARGET, classes, expected, model_of, same
+from .common import BERT, CONFIG, SOURCE, TARGET, classes, expected, model_of, same, topic
 
-TOPIC = "ONNX"
+TOPIC = topic("ONNX")
 DYNAMIC = {"source": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}, "target": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}}
 LENGTHS = ((3, 5, 4), (2, 7, 3), (4, 3, 6))
 
@@ -33,17 +34,16 @@ def session(model: Any, *ids: Any, **options: Any) -> Any:
     return run
 
 
-@ACTIONS.works(TOPIC, "`torch.onnx.export` with dynamic batch and lengths, empty rows too, in ONNX Runtime")
-def _() -> None:
-    model = model_of(dtype=torch.float32)
-    run = session(model, SOURCE, TARGET, dynamic_shapes=DYNAMIC)
+@TOPIC.works("`torch.onnx.export` with dynamic batch and lengths, empty rows too, in ONNX Runtime")
+def _(single) -> None:
+    run = session(single, SOURCE, TARGET, dynamic_shapes=DYNAMIC)
     for batch, source, target in LENGTHS:
         given = torch.arange(batch * source).reshape(batch, -1) % 20, torch.arange(batch * target).reshape(batch, -1) % 20
-        same(run(*given), expected(model, CONFIG, *given))
-    same(run(SOURCE, TARGET), expected(model))
+        same(run(*given), expected(single, CONFIG, *given))
+    same(run(SOURCE, TARGET), expected(single))
 
 
-@ACTIONS.works(TOPIC, "`torch.onnx.export` in float16")
+@TOPIC.works("`torch.onnx.export` in float16")
 def _() -> None:
     model = model_of(dtype=torch.float16)
     same(session(model, SOURCE, TARGET)(SOURCE, TARGET), expected(model), 0.02)
@@ -54,9 +54,9 @@ class Scaled(nn.Embedding):
         return super().forward(index) * 32**0.5
 
 
-@ACTIONS.stock(TOPIC, "`torch.onnx.export` in float64", "it rounds numbers of Python to float32")
-def _() -> None:
-    model, stock = model_of(), Scaled(20, 32).double()
+@TOPIC.stock("`torch.onnx.export` in float64", "it rounds numbers of Python to float32")
+def _(model) -> None:
+    stock = Scaled(20, 32).double()
     for found, wanted in (
         (session(model, SOURCE, TARGET)(SOURCE, TARGET), expected(model)),
         (session(stock, SOURCE)(SOURCE), stock(SOURCE)),
@@ -65,28 +65,23 @@ def _() -> None:
         assert (found - wanted).abs().max() > 1e-9
 
 
-@ACTIONS.works(TOPIC, "`torch.onnx.export` of an encoder alone, `(source,)`")
+@TOPIC.works("`torch.onnx.export` of an encoder alone, `(source,)`")
 def _() -> None:
     model = model_of(BERT, torch.float32)
     same(session(model, SOURCE)(SOURCE), classes(model))
 
 
 for bad in (-1, 20):
-
-    def of_id(bad: int = bad) -> None:
-        run = session(model_of(dtype=torch.float32), SOURCE, TARGET)
-        run(SOURCE.masked_fill(SOURCE == 7, bad), TARGET)
-
-    ACTIONS.refused(TOPIC, f"an exported graph, a token id of {bad}", "indices element out of data bounds, idx=20")(of_id)
+    call = partial(lambda bad, single: session(single, SOURCE, TARGET)(SOURCE.masked_fill(SOURCE == 7, bad), TARGET), bad)
+    TOPIC.refused(f"an exported graph, a token id of {bad}", "indices element out of data bounds, idx=20", call)
 
 
-@ACTIONS.works(TOPIC, "`torch.onnx.export(dynamo=False)`, the older exporter, of fixed lengths")
-def _() -> None:
-    model = model_of(dtype=torch.float32)
-    same(session(model, SOURCE, TARGET, dynamo=False)(SOURCE, TARGET), expected(model))
+@TOPIC.works("`torch.onnx.export(dynamo=False)`, the older exporter, of fixed lengths")
+def _(single) -> None:
+    same(session(single, SOURCE, TARGET, dynamo=False)(SOURCE, TARGET), expected(single))
 
 
-@ACTIONS.refused(TOPIC, "`torch.onnx.export(dynamo=False, dynamic_axes=...)`, another length", "Attempting to broadcast an axis")
+@TOPIC.refused("`torch.onnx.export(dynamo=False, dynamic_axes=...)`, another length", "Attempting to broadcast an axis")
 def _() -> None:
     axes = {"input_names": ["source", "target"], "dynamic_axes": {"source": [0, 1], "target": [0, 1]}}
     session(model_of(dtype=torch.float32), SOURCE, TARGET, dynamo=False, **axes)(SOURCE[:2, :4], TARGET[:2, :3])

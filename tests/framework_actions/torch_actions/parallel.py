@@ -2,9 +2,9 @@
 
 import copy
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,10 +19,10 @@ from impl_torch import loss, weights
 from impl_torch.decoding import Searcher
 from impl_torch.transformer import Transformer
 
-from .common import ACTIONS, BERT, CONFIG, SOURCE, TARGET, UNTIED, Tied, classes, expected, model_of, right, same, trained
+from .. import Run
+from .common import ACTIONS, BERT, CONFIG, SOURCE, TARGET, UNTIED, Tied, classes, expected, model_of, right, same, topic, trained
 
-TOPIC = "Two processes"
-PROOFS: list[Callable[[], None]] = []
+PROOFS: list[Run] = []
 OTHER = TARGET.flip(0)  # of the second process, with another number of labels that count
 OTHER[:2, 2:] = 0
 
@@ -32,12 +32,12 @@ def work(rank: int, index: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     try:
-        PROOFS[index]()
+        ACTIONS.call(PROOFS[index])
     finally:
         dist.destroy_process_group()
 
 
-def in_two(proof: Callable[[], None]) -> Callable[[], None]:
+def in_two(proof: Run) -> Run:
     """Runs it in two processes of its own."""
     PROOFS.append(proof)
     index = len(PROOFS) - 1
@@ -47,6 +47,9 @@ def in_two(proof: Callable[[], None]) -> Callable[[], None]:
             torch.multiprocessing.spawn(work, (index, f"{folder}/store"), nprocs=2)
 
     return run
+
+
+TOPIC = topic("Two processes", in_two)
 
 
 def layers(model: Any) -> list[Any]:
@@ -89,8 +92,7 @@ def mean_count(target: Any) -> Any:
     return total / 2
 
 
-@ACTIONS.works(TOPIC, "tensor parallel: `parallelize_module` of attention and feed-forward, `heads` not touched, and their training")
-@in_two
+@TOPIC.works("tensor parallel: `parallelize_module` of attention and feed-forward, `heads` not touched, and their training")
 def _() -> None:
     model = tensor_parallel(model_of())
     same(model(SOURCE, TARGET), expected(model_of()))
@@ -98,31 +100,26 @@ def _() -> None:
     same(model(SOURCE, TARGET), expected(trained(model_of())))
 
 
-@ACTIONS.works(TOPIC, "tensor parallel of embedding (rows), embedding (columns) and logits, untied")
-@in_two
+@TOPIC.works("tensor parallel of embedding (rows), embedding (columns) and logits, untied")
 def _() -> None:
     plan = {"source_embedding": RowwiseParallel(input_layouts=Replicate()), "logits": ColwiseParallel(output_layouts=Replicate())}
     plan["target_embedding"] = ColwiseParallel(output_layouts=Replicate())
     right(parallelize_module(model_of(UNTIED), init_device_mesh("cpu", (2,)), plan), UNTIED)
 
 
-@ACTIONS.refused(TOPIC, "tensor parallel of one side of a tie, exported", "no array would hold the module's target_embedding.weight")
-@in_two
-def _() -> None:
-    model, mesh = model_of(), init_device_mesh("cpu", (2,))
+@TOPIC.refused("tensor parallel of one side of a tie, exported", "no array would hold the module's target_embedding.weight")
+def _(model) -> None:
+    mesh = init_device_mesh("cpu", (2,))
     weights.export(parallelize_module(model, mesh, {"target_embedding": RowwiseParallel(input_layouts=Replicate())}), CONFIG)
 
 
-@ACTIONS.refused(TOPIC, "`SequenceParallel` on a norm alone", "got mixed torch.Tensor and DTensor")
-@in_two
-def _() -> None:
-    model = model_of()
+@TOPIC.refused("`SequenceParallel` on a norm alone", "got mixed torch.Tensor and DTensor")
+def _(model) -> None:
     parallelize_module(model.encoder.layers[0], init_device_mesh("cpu", (2,)), {"feed_forward_norm": SequenceParallel()})
     model(SOURCE, TARGET)
 
 
-@ACTIONS.works(TOPIC, "FSDP2: `fully_shard` of layers and model, training, `weights.export`")
-@in_two
+@TOPIC.works("FSDP2: `fully_shard` of layers and model, training, `weights.export`")
 def _() -> None:
     model = sharded(model_of())
     same(model(SOURCE, TARGET), expected(model))
@@ -132,17 +129,15 @@ def _() -> None:
     right(model)
 
 
-@ACTIONS.works(TOPIC, "FSDP2: `weights.load` after a forward pass, then training")
-@in_two
-def _() -> None:
-    model, other = sharded(model_of()), model_of(seed=1)
+@TOPIC.works("FSDP2: `weights.load` after a forward pass, then training")
+def _(other) -> None:
+    model = sharded(model_of())
     model(SOURCE, TARGET)
     weights.load(model, weights.export(other, CONFIG), CONFIG)
     same(trained(model)(SOURCE, TARGET), expected(trained(other)))
 
 
-@ACTIONS.works(TOPIC, "FSDP2: made on the meta device, `to_empty`, `weights.load`")
-@in_two
+@TOPIC.works("FSDP2: made on the meta device, `to_empty`, `weights.load`")
 def _() -> None:
     with torch.device("meta"):
         model = sharded(Transformer(CONFIG).double())
@@ -152,8 +147,7 @@ def _() -> None:
     right(trained(model))
 
 
-@ACTIONS.works(TOPIC, "FSDP2: `set_model_state_dict(full_state_dict=True)`, `get_model_state_dict`")
-@in_two
+@TOPIC.works("FSDP2: `set_model_state_dict(full_state_dict=True)`, `get_model_state_dict`")
 def _() -> None:
     model, other, options = sharded(model_of(seed=1)), model_of(), StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, other.state_dict(), options=options)
@@ -163,55 +157,37 @@ def _() -> None:
     same(third(SOURCE, TARGET), expected(other))
 
 
-@ACTIONS.works(TOPIC, "FSDP2: the modules of a tie in one group, `fully_shard([source_embedding, target_embedding, logits])`")
-@in_two
-def _() -> None:
-    model = model_of()
+@TOPIC.works("FSDP2: the modules of a tie in one group, `fully_shard([source_embedding, target_embedding, logits])`")
+def _(model) -> None:
     fully_shard([model.source_embedding, model.target_embedding, model.logits])
     right(trained(fully_shard(model)))
 
 
-@ACTIONS.stock(TOPIC, "FSDP2: the modules of a tie in groups of their own", "it needs one group, and says so")
-@in_two
+@TOPIC.stock("FSDP2: the modules of a tie in groups of their own", "it needs one group, and says so")
 def _() -> None:
     for model, name in ((model_of(), "source_embedding"), (Tied(), "embedding")):
         fully_shard(getattr(model, name))
-        try:
+        with pytest.raises(ValueError, match="is shared with a parameter already managed by another FSDP group"):
             fully_shard(model)(SOURCE, TARGET)
-        except ValueError as error:
-            assert "is shared with a parameter already managed by another FSDP group" in str(error)
-        else:
-            raise AssertionError(name)
 
 
-@ACTIONS.works(TOPIC, 'FSDP2: `model.encode` after `register_fsdp_forward_method(model, "encode")`')
-@in_two
+@TOPIC.works('FSDP2: `model.encode` after `register_fsdp_forward_method(model, "encode")`')
 def _() -> None:
     model = sharded(model_of())
     register_fsdp_forward_method(model, "encode")
     same(model.encode(SOURCE), model_of().encode(SOURCE))
 
 
-@ACTIONS.refused(TOPIC, "FSDP2: `model.encode` without it", "got mixed torch.Tensor and DTensor")
-@in_two
-def _() -> None:
-    sharded(model_of()).encode(SOURCE)
+TOPIC.refused("FSDP2: `model.encode` without it", "got mixed torch.Tensor and DTensor", lambda: sharded(model_of()).encode(SOURCE))
+TOPIC.refused("FSDP2: `Searcher(model)`", "a search needs whole parameters; got sharded ones", lambda: Searcher(sharded(model_of())))
 
 
-@ACTIONS.refused(TOPIC, "FSDP2: `Searcher(model)`", "a search needs whole parameters; got sharded ones")
-@in_two
-def _() -> None:
-    Searcher(sharded(model_of()))
-
-
-@ACTIONS.works(TOPIC, "FSDP2: bfloat16 in layers, `MixedPrecisionPolicy(output_dtype=torch.float32)` on the root: the loss is float32")
-@in_two
-def _() -> None:
-    model = model_of(dtype=torch.float32)
-    for layer in layers(model):
+@TOPIC.works("FSDP2: bfloat16 in layers, `MixedPrecisionPolicy(output_dtype=torch.float32)` on the root: the loss is float32")
+def _(single) -> None:
+    for layer in layers(single):
         fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
-    found = fully_shard(model, mp_policy=policy).training_loss(SOURCE, TARGET)
+    found = fully_shard(single, mp_policy=policy).training_loss(SOURCE, TARGET)
     assert found.dtype == torch.float32
     same(found, model_of(dtype=torch.float32).training_loss(SOURCE, TARGET), 0.05)
 
@@ -225,19 +201,14 @@ class Halves(nn.Module):
         return self.logits(self.first(nn.functional.one_hot(target, 20).float()))
 
 
-@ACTIONS.stock(TOPIC, "FSDP2: `MixedPrecisionPolicy(output_dtype=torch.float32)` in a layer, too", "the next product meets two dtypes")
-@in_two
+@TOPIC.stock("FSDP2: `MixedPrecisionPolicy(output_dtype=torch.float32)` in a layer, too", "the next product meets two dtypes")
 def _() -> None:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
     for model, first in ((model_of(dtype=torch.float32), layers), (Halves(), lambda model: [model.first])):
         for layer in first(model):
             fully_shard(layer, mp_policy=policy)
-        try:
+        with pytest.raises(RuntimeError, match="must have the same dtype"):
             fully_shard(model, mp_policy=policy)(SOURCE, TARGET)
-        except RuntimeError as error:
-            assert "must have the same dtype" in str(error)
-        else:
-            raise AssertionError(type(model).__name__)
 
 
 def distributed_loss(model: Any, target: Any, total: Any) -> Any:
@@ -245,16 +216,14 @@ def distributed_loss(model: Any, target: Any, total: Any) -> Any:
     return loss.cross_entropy(model(SOURCE, input_bt), label_bt, label_bt != 0, 0.1, total)
 
 
-@ACTIONS.works(TOPIC, "`DistributedDataParallel`: the loss of what it returns, with `total=`")
-@in_two
+@TOPIC.works("`DistributedDataParallel`: the loss of what it returns, with `total=`")
 def _() -> None:
     model, target = DistributedDataParallel(model_of()), own_target()
     trained(model, loss=lambda: distributed_loss(model, target, mean_count(target)))
     same(model.module(SOURCE, TARGET), expected(both_batches()))
 
 
-@ACTIONS.stock(TOPIC, "`DistributedDataParallel` without `total=`", "a mean of means, as with `F.cross_entropy`")
-@in_two
+@TOPIC.stock("`DistributedDataParallel` without `total=`", "a mean of means, as with `F.cross_entropy`")
 def _() -> None:
     target = own_target()
     model, other = DistributedDataParallel(model_of()), DistributedDataParallel(model_of())
@@ -270,8 +239,7 @@ def _() -> None:
     assert (model.module(SOURCE, TARGET) - expected(both_batches())).abs().max() > 1e-3
 
 
-@ACTIONS.stock(TOPIC, "`ddp.module.training_loss`", "what a wrapper's module computes averages no gradients")
-@in_two
+@TOPIC.stock("`ddp.module.training_loss`", "what a wrapper's module computes averages no gradients")
 def _() -> None:
     target = own_target()
     model = DistributedDataParallel(model_of())
@@ -284,8 +252,7 @@ def _() -> None:
     same(linear.module.weight.grad[0], nn.functional.one_hot(target[0], 20).float().sum(0))
 
 
-@ACTIONS.works(TOPIC, "`DistributedDataParallel` of an encoder alone, `ddp(source)`")
-@in_two
+@TOPIC.works("`DistributedDataParallel` of an encoder alone, `ddp(source)`")
 def _() -> None:
     model = DistributedDataParallel(model_of(BERT))
     trained(model, loss=lambda: nn.functional.cross_entropy(model(SOURCE), torch.tensor([0, 2, 1])))

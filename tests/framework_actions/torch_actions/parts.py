@@ -11,21 +11,21 @@ from impl_torch.embedding import Embedding
 from impl_torch.layers import EncoderLayer
 from impl_torch.programs.unpadding import unpadded
 
-from .common import ACTIONS, CONFIG, SOURCE, TARGET, UNTIED, answers, expected, model_of, right, same, searched, trained
+from .common import CONFIG, SOURCE, TARGET, UNTIED, answers, expected, model_of, right, same, searched, topic, trained
 
-TOPIC = "Parts of a model"
+TOPIC = topic("Parts of a model")
 
 
-@ACTIONS.works(TOPIC, "`model.source_embedding = Embedding(...)`, untied, then training", sample=True)
+@TOPIC.works("`model.source_embedding = Embedding(...)`, untied, then training", sample=True)
 def _() -> None:
     model = model_of(UNTIED)
     model.source_embedding = Embedding(20, 32, UNTIED.scale_embedding).double()
     right(trained(model), UNTIED)
 
 
-@ACTIONS.works(TOPIC, "resizing a tied vocabulary: a new table, given to all modules that share it")
-def _() -> None:
-    model, larger = model_of(), CONFIG.replace(source_vocabulary=23, target_vocabulary=23)
+@TOPIC.works("resizing a tied vocabulary: a new table, given to all modules that share it")
+def _(model) -> None:
+    larger = CONFIG.replace(source_vocabulary=23, target_vocabulary=23)
     table = nn.Parameter(torch.cat([model.logits.weight.detach(), torch.zeros(3, 32, dtype=torch.float64)]))
     for module in (model.source_embedding, model.target_embedding, model.logits):
         module.weight = table
@@ -34,21 +34,20 @@ def _() -> None:
     right(trained(model), larger)
 
 
-@ACTIONS.refused(TOPIC, "a tied table that is replaced on one side, exported", "no array would hold the module's", sample=True)
-def _() -> None:
-    model = model_of()
+@TOPIC.refused("a tied table that is replaced on one side, exported", "no array would hold the module's", sample=True)
+def _(model) -> None:
     model.source_embedding = Embedding(20, 32, CONFIG.scale_embedding).double()
     weights.export(trained(model), CONFIG)
 
 
-@ACTIONS.refused(TOPIC, "a stock `nn.Embedding` for one that scales by sqrt(d)", "got an nn.Embedding")
+@TOPIC.refused("a stock `nn.Embedding` for one that scales by sqrt(d)", "got an nn.Embedding", sample=True)
 def _() -> None:
     model = model_of(UNTIED)
     model.source_embedding = nn.Embedding(20, 32).double()
     model(SOURCE, TARGET)
 
 
-@ACTIONS.works(TOPIC, "a stock `nn.Embedding` and a stock `nn.LayerNorm` where nothing is scaled")
+@TOPIC.works("a stock `nn.Embedding` and a stock `nn.LayerNorm` where nothing is scaled")
 def _() -> None:
     config = UNTIED.replace(scale_embedding=False)
     model = model_of(config)
@@ -57,9 +56,8 @@ def _() -> None:
     right(trained(model), config)
 
 
-@ACTIONS.works(TOPIC, "`model.target_embedding.requires_grad_(False)` freezes the tied table")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`model.target_embedding.requires_grad_(False)` freezes the tied table", sample=True)
+def _(model) -> None:
     before = model.source_embedding.weight.detach().clone()
     model.target_embedding.requires_grad_(False)
     trained(model)
@@ -67,16 +65,15 @@ def _() -> None:
     right(model)
 
 
-@ACTIONS.works(TOPIC, "`AdamW(model.logits.parameters())` trains the tied table")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`AdamW(model.logits.parameters())` trains the tied table")
+def _(model) -> None:
     before = model.source_embedding.weight.detach().clone()
     trained(model, optimizer=torch.optim.AdamW(model.logits.parameters(), 1e-2))
     assert not torch.equal(model.target_embedding.weight, before)
     right(model)
 
 
-@ACTIONS.works(TOPIC, "`model.logits.weight = nn.Parameter(...)` unties the logits; an untied config exports it")
+@TOPIC.works("`model.logits.weight = nn.Parameter(...)` unties the logits; an untied config exports it")
 def _() -> None:
     config = CONFIG.replace(tie_logits=False)
     model = model_of()
@@ -84,9 +81,8 @@ def _() -> None:
     right(trained(model), config)
 
 
-@ACTIONS.works(TOPIC, "no decay for `bias` and `norm.weight` by name, or by `isinstance(module, nn.LayerNorm | nn.Embedding)`", sample=True)
-def _() -> None:
-    model = model_of()
+@TOPIC.works("no decay for `bias` and `norm.weight` by name, or by `isinstance(module, nn.LayerNorm | nn.Embedding)`", sample=True)
+def _(model) -> None:
     spared = [p for module in model.modules() if isinstance(module, nn.LayerNorm | nn.Embedding) for p in module.parameters(recurse=False)]
     names = {name for name, p in model.named_parameters() if p.ndim == 1 or name.endswith("embedding.weight")}
     by_name = {name for name in names if any(part in name for part in ("bias", "norm.weight"))}
@@ -95,7 +91,7 @@ def _() -> None:
     assert {id(p) for p in (*spared, *bias)} == {id(model.get_parameter(name)) for name in names}
 
 
-@ACTIONS.works(TOPIC, "`model.apply(init)` by `isinstance(module, nn.Embedding | nn.LayerNorm | nn.Linear)`")
+@TOPIC.works("`model.apply(init)` by `isinstance(module, nn.Embedding | nn.LayerNorm | nn.Linear)`")
 def _() -> None:
     def init(module: nn.Module) -> None:
         if isinstance(module, nn.Embedding | nn.LayerNorm | nn.Linear):
@@ -106,7 +102,7 @@ def _() -> None:
     right(model)
 
 
-@ACTIONS.works(TOPIC, "`repr(model)` shows sizes")
+@TOPIC.works("`repr(model)` shows sizes")
 def _() -> None:
     text = repr(model_of())
     assert "(target_embedding): Embedding(20, 32" in text
@@ -124,63 +120,59 @@ class Shift(nn.Module):
         return self.layer(x + x.roll(1, 1) * (torch.arange(x.shape[1]) > 0)[:, None], mask)
 
 
-@ACTIONS.works(TOPIC, "an own layer `forward(x, mask)` that looks at neighbours, in a padded batch", sample=True)
-def _() -> None:
-    model = model_of()
+@TOPIC.works("an own layer `forward(x, mask)` that looks at neighbours, in a padded batch", sample=True)
+def _(model) -> None:
     model.encoder.layers[0] = Shift()
     whole, call = model(SOURCE, TARGET), unpadded(model, 0)
     same(call(SOURCE, TARGET), whole)
     same(call(SOURCE[:1], TARGET[:1]), whole[:1])
 
 
-@ACTIONS.works(TOPIC, "`model.encoder.forward` replaced, in a padded batch")
-def _() -> None:
-    model, shapes = model_of(), []
+@TOPIC.works("`model.encoder.forward` replaced, in a padded batch")
+def _(model) -> None:
+    shapes = []
     forward = model.encoder.forward
     model.encoder.forward = lambda x, *rest, **named: shapes.append(x.shape) or forward(x, *rest, **named)
     same(unpadded(model, 0)(SOURCE, TARGET), expected(model))
     assert shapes == [(3, 5, 32)]
 
 
-@ACTIONS.works(TOPIC, "a forward hook on `attention.weights_dropout` is given the weights", sample=True)
-def _() -> None:
-    model, given = model_of(), []
+@TOPIC.works("a forward hook on `attention.weights_dropout` is given the weights", sample=True)
+def _(model) -> None:
+    given = []
     attention = model.encoder.layers[1].self_attention
     attention.weights_dropout.register_forward_hook(lambda _, args, output: given.append(args[0]))
     right(model)
     same(given[0], model.states(SOURCE, TARGET)["encoder"]["self_attention_lbhts"][1])
 
 
-@ACTIONS.works(TOPIC, "`attention.weights_dropout = nn.Dropout(0.5)`")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`attention.weights_dropout = nn.Dropout(0.5)`")
+def _(model) -> None:
     model.encoder.layers[0].self_attention.weights_dropout = nn.Dropout(0.5).eval()
     right(model)
     model.train()
     assert not torch.allclose(model(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "forward hooks on every module, in a padded batch")
-def _() -> None:
-    model, seen = model_of(), []
+@TOPIC.works("forward hooks on every module, in a padded batch")
+def _(model) -> None:
+    seen = []
     for module in model.modules():
         module.register_forward_hook(lambda module, _, output: seen.append(type(module).__name__))
     same(unpadded(model, 0)(SOURCE, TARGET), expected(model))
     assert seen.count("LayerNorm") == 10
 
 
-@ACTIONS.works(TOPIC, "layers that share their parameters: `layers[1] = layers[0]`")
-def _() -> None:
-    model, other = model_of(), model_of(seed=1)
+@TOPIC.works("layers that share their parameters: `layers[1] = layers[0]`")
+def _(model, other) -> None:
     for each in (model, other):
         each.encoder.layers[1] = each.encoder.layers[0]
     other.load_state_dict(trained(model).state_dict())
     same(other(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`parametrizations.weight_norm`, `spectral_norm`, `orthogonal` on projections, then training and a search")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`parametrizations.weight_norm`, `spectral_norm`, `orthogonal` on projections, then training and a search")
+def _(model) -> None:
     parametrizations.weight_norm(model.encoder.layers[0].feed_forward.hidden)
     parametrizations.spectral_norm(model.decoder.layers[0].self_attention.query)
     parametrizations.orthogonal(model.decoder.layers[1].feed_forward.output)
@@ -189,16 +181,14 @@ def _() -> None:
     searched(model)
 
 
-@ACTIONS.refused(TOPIC, "`parametrizations.weight_norm` on one side of a tie, exported", "no array would hold the module's logits")
-def _() -> None:
-    model = model_of()
+@TOPIC.refused("`parametrizations.weight_norm` on one side of a tie, exported", "no array would hold the module's logits")
+def _(model) -> None:
     parametrizations.weight_norm(model.logits)
     weights.export(trained(model), CONFIG)
 
 
-@ACTIONS.works(TOPIC, "`prune.l1_unstructured`, then a search", sample=True)
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`prune.l1_unstructured`, then a search", sample=True)
+def _(model) -> None:
     hidden = model.decoder.layers[0].feed_forward.hidden
     prune.l1_unstructured(hidden, "weight", 0.3)
     found = answers(model)
@@ -224,7 +214,7 @@ class Adapter(nn.Module):
         return self.base
 
 
-@ACTIONS.works(TOPIC, "adapters in the place of every projection, in attention, feed-forward and a search", sample=True)
+@TOPIC.works("adapters in the place of every projection, in attention, feed-forward and a search", sample=True)
 def _() -> None:
     model = model_of(UNTIED)
     holders = [(layer.self_attention, name) for layer in model.decoder.layers for name in ("query", "key", "value", "output")]
@@ -239,15 +229,13 @@ def _() -> None:
     assert found == answers(model)
 
 
-@ACTIONS.refused(TOPIC, "adapters, exported", "no array would hold the module's")
-def _() -> None:
-    model = model_of()
+@TOPIC.refused("adapters, exported", "no array would hold the module's")
+def _(model) -> None:
     model.encoder.layers[0].feed_forward.hidden = Adapter(model.encoder.layers[0].feed_forward.hidden)
     weights.export(model, CONFIG)
 
 
-@ACTIONS.refused(TOPIC, "a hook on a layer that a search does not call", "which must have no hooks")
-def _() -> None:
-    model = model_of()
+@TOPIC.refused("a hook on a layer that a search does not call", "which must have no hooks")
+def _(model) -> None:
     model.decoder.layers[0].register_forward_hook(lambda *_: None)
     answers(model)

@@ -3,8 +3,10 @@
 import io
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch.export import Dim, export
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -14,9 +16,9 @@ from impl_torch import decoding
 from impl_torch.cache import decode_step, start_cache
 from impl_torch.programs.compiled import compiled
 
-from .common import ACTIONS, BERT, CONFIG, GPT2, SEARCH, SOURCE, TARGET, classes, expected, model_of, same, trained
+from .common import BERT, CONFIG, GPT2, SEARCH, SOURCE, TARGET, classes, expected, model_of, same, topic, trained
 
-TOPIC = "Compiled and exported"
+TOPIC = topic("Compiled and exported")
 LENGTHS = ((3, 5, 4), (2, 7, 3), (4, 3, 6), (5, 6, 6))
 
 
@@ -24,31 +26,37 @@ def ids(batch: int, length: int) -> Any:
     return torch.arange(batch * length).reshape(batch, length) % 20
 
 
-def on_all_lengths(call: Callable[..., Any], model: Any) -> None:
+def on_all_lengths(call: Callable[..., Any], model: Any, config: Any = CONFIG) -> None:
     for batch, source, target in LENGTHS:
         given = ids(batch, source), ids(batch, target)
-        same(call(*given), expected(model, CONFIG, *given))
+        same(call(*given), expected(model, config, *given))
 
 
-@ACTIONS.works(TOPIC, "`torch.compile(model)`, Inductor")
+def exported(model: Any) -> Any:
+    """Of any batch and lengths."""
+    batch, source, target = (Dim(name, min=2) for name in ("batch", "source", "target"))
+    shapes = {"source": {0: batch, 1: source}, "target": {0: batch, 1: target}}
+    return export(model, (ids(3, 5), ids(3, 4)), dynamic_shapes=shapes)
+
+
+@TOPIC.works("`torch.compile(model)`, Inductor")
 def _() -> None:
     torch.compiler.reset()
     model = model_of()
     on_all_lengths(torch.compile(model), model)
 
 
+def of_backend(model: Any, backend: str = "", dynamic: bool | None = None) -> None:
+    torch.compiler.reset()
+    on_all_lengths(torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic), model)
+
+
 for backend, dynamic in (("eager", None), ("aot_eager", True)):
-
-    def of_backend(backend: str = backend, dynamic: bool | None = dynamic) -> None:
-        torch.compiler.reset()
-        model = model_of()
-        on_all_lengths(torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic), model)
-
     name = f'`torch.compile(model, backend="{backend}", fullgraph=True, dynamic={dynamic})`'
-    ACTIONS.works(TOPIC, name)(of_backend)
+    TOPIC.works(name, partial(of_backend, backend=backend, dynamic=dynamic))
 
 
-@ACTIONS.works(TOPIC, "`layer.compile()` of each layer, then training")
+@TOPIC.works("`layer.compile()` of each layer, then training")
 def _() -> None:
     torch.compiler.reset()
     model = model_of()
@@ -57,116 +65,107 @@ def _() -> None:
     same(trained(model)(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`torch.compile` of a model without a target, an encoder alone")
+@TOPIC.works("`torch.compile` of a model without a target, an encoder alone")
 def _() -> None:
     torch.compiler.reset()
     model = model_of(BERT)
     same(torch.compile(model, backend="aot_eager", fullgraph=True)(SOURCE), classes(model))
 
 
-@ACTIONS.refused(TOPIC, "`fast.compiled.compiled(model)`, a token id of 20", "token ids must lie in 0 .. 19; got 20")
-def _() -> None:
-    compiled(model_of())(SOURCE.masked_fill(SOURCE == 7, 20), TARGET)
+TOPIC.refused(
+    "`fast.compiled.compiled(model)`, a token id of 20",
+    "token ids must lie in 0 .. 19; got 20",
+    lambda: compiled(model_of())(SOURCE.masked_fill(SOURCE == 7, 20), TARGET),
+)
+
+
+def of_export(model: Any, strict: bool = False) -> None:
+    same(export(model, (SOURCE, TARGET), strict=strict).module()(SOURCE, TARGET), expected(model))
 
 
 for strict in (False, True):
-
-    def of_export(strict: bool = strict) -> None:
-        model = model_of()
-        program = export(model, (SOURCE, TARGET), strict=strict).module()
-        same(program(SOURCE, TARGET), expected(model))
-
-    ACTIONS.works(TOPIC, f"`torch.export.export(model, (source, target), strict={strict})`", sample=not strict)(of_export)
+    name = f"`torch.export.export(model, (source, target), strict={strict})`"
+    TOPIC.works(name, partial(of_export, strict=strict), sample=not strict)
 
 
-@ACTIONS.works(TOPIC, "`torch.export` with dynamic batch and lengths, saved and loaded")
-def _() -> None:
-    model, file = model_of(), io.BytesIO()
-    batch, source, target = Dim("batch", min=2), Dim("source", min=2), Dim("target", min=2)
-    shapes = {"source": {0: batch, 1: source}, "target": {0: batch, 1: target}}
-    torch.export.save(export(model, (ids(3, 5), ids(3, 4)), dynamic_shapes=shapes), file)
+@TOPIC.works("`torch.export` with dynamic batch and lengths, saved and loaded", sample=True)
+def _(model) -> None:
+    torch.export.save(exported(model), file := io.BytesIO())
     file.seek(0)
     on_all_lengths(torch.export.load(file).module(), model)
 
 
-@ACTIONS.works(TOPIC, "`torch.export` without a padding id")
+@TOPIC.works("`torch.export` without a padding id")
 def _() -> None:
     config = CONFIG.replace(padding_id=None)
     model = model_of(config)
-    same(export(model, (SOURCE, TARGET)).module()(SOURCE, TARGET), expected(model, config))
+    on_all_lengths(exported(model).module(), model, config)
 
 
-@ACTIONS.works(TOPIC, "`torch.export` of a decoder alone")
+@TOPIC.works("`torch.export` of a decoder alone")
 def _() -> None:
     model = model_of(GPT2)
     same(export(model, (None, TARGET)).module()(None, TARGET), expected(model, GPT2, None))
 
 
-@ACTIONS.works(TOPIC, "`torch.export` of an encoder alone, `(source,)`")
+@TOPIC.works("`torch.export` of an encoder alone, `(source,)`")
 def _() -> None:
     model = model_of(BERT)
     same(export(model, (SOURCE,)).module()(SOURCE), classes(model))
 
 
-@ACTIONS.refused(TOPIC, "an exported program, a token id of -1", "index out of range")
-def _() -> None:
-    export(model_of(), (SOURCE, TARGET)).module()(SOURCE.masked_fill(SOURCE == 7, -1), TARGET)
+TOPIC.refused(
+    "an exported program, a token id of -1",
+    "index out of range",
+    lambda: export(model_of(), (SOURCE, TARGET)).module()(SOURCE.masked_fill(SOURCE == 7, -1), TARGET),
+)
 
 
-@ACTIONS.works(TOPIC, "`torch.export` of masks as arguments")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`torch.export` of masks as arguments")
+def _(model) -> None:
     masks = {"source_mask_bs": SOURCE != 0, "target_mask_bt": TARGET != 0}
     same(export(model, (SOURCE, TARGET), masks).module()(SOURCE, TARGET, **masks), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`torch.jit.trace`, called with other lengths")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`torch.jit.trace`, called with other lengths")
+def _(model) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(model, (SOURCE, TARGET))
     on_all_lengths(traced, model)
 
 
-@ACTIONS.works(TOPIC, "`make_fx`")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`make_fx`")
+def _(model) -> None:
     with torch.no_grad():
         same(make_fx(model)(SOURCE, TARGET)(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.stock(TOPIC, '`make_fx(model, tracing_mode="fake")`', "it takes no module whose parameters are not fake themselves")
+@TOPIC.stock('`make_fx(model, tracing_mode="fake")`', "it takes no module whose parameters are not fake themselves")
 def _() -> None:
     for module, given in ((model_of(), (SOURCE, TARGET)), (torch.nn.Embedding(20, 2), (SOURCE,))):
-        try:
+        with pytest.raises(AssertionError, match="Please convert all Tensors to FakeTensors first"):
             make_fx(module, tracing_mode="fake")(*given)
-        except AssertionError as error:
-            assert "Please convert all Tensors to FakeTensors first" in str(error)
-        else:
-            raise AssertionError(f"{type(module).__name__} was traced")
 
 
-@ACTIONS.refused(TOPIC, "`torch.fx.symbolic_trace(model)`", "not supported in symbolic tracing")
-def _() -> None:
-    torch.fx.symbolic_trace(model_of())
+TOPIC.refused(
+    "`torch.fx.symbolic_trace(model)`",
+    "not supported in symbolic tracing",
+    lambda: torch.fx.symbolic_trace(model_of()),
+)
 
 
-@ACTIONS.works(TOPIC, "AOTInductor: `torch._inductor.aoti_compile_and_package`, called with other ids")
-def _() -> None:
-    import tempfile
-
-    model = model_of(dtype=torch.float32)
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        path = torch._inductor.aoti_compile_and_package(export(model, (SOURCE, TARGET)), package_path=f"{folder}/a.pt2")
+@TOPIC.works("AOTInductor: `torch._inductor.aoti_compile_and_package`, called with other ids")
+def _(single, folder) -> None:
+    with torch.no_grad():
+        path = torch._inductor.aoti_compile_and_package(export(single, (SOURCE, TARGET)), package_path=f"{folder}/a.pt2")
         run = torch._inductor.aoti_load_package(path)
-        same(run(SOURCE.flip(0), TARGET.flip(0)), expected(model).flip(0), 1e-4)
+        same(run(SOURCE.flip(0), TARGET.flip(0)), expected(single).flip(0), 1e-4)
 
 
-@ACTIONS.works(TOPIC, "`Searcher(model, compiled=True)`")
-def _() -> None:
-    model = model_of(dtype=torch.float32)
-    searches = [decoding.Searcher(model, compiled=each).greedy_search(SOURCE, SEARCH)["token_bn"] for each in (False, True)]
+@TOPIC.works("`Searcher(model, compiled=True)`")
+def _(single) -> None:
+    searches = [decoding.Searcher(single, compiled=each).greedy_search(SOURCE, SEARCH)["token_bn"] for each in (False, True)]
     assert torch.equal(*searches)
 
 
@@ -179,10 +178,10 @@ class Step(torch.nn.Module):
         return decode_step(self.model, token_b1, cache)
 
 
-@ACTIONS.works(TOPIC, '`torch.export` of a cached decoding step: one graph after the first position, `Dim.DYNAMIC` for `cache["read"]`')
+@TOPIC.works('`torch.export` of a cached decoding step: one graph after the first position, `Dim.DYNAMIC` for `cache["read"]`')
 @torch.no_grad()
-def _() -> None:
-    model, file = model_of(), io.BytesIO()
+def _(model) -> None:
+    file = io.BytesIO()
     first, cache = decode_step(model, TARGET[:, :1], start_cache(model, model.encode(SOURCE), SOURCE != 0, length=6))
     shapes = tree_map(lambda _: None, cache) | {"read": Dim.DYNAMIC}
     torch.export.save(export(Step(model), (TARGET[:, :1], cache | {"read": 3}), dynamic_shapes=(None, shapes)), file)

@@ -3,8 +3,6 @@
 import copy
 import io
 import pickle
-import tempfile
-from pathlib import Path
 
 import safetensors.torch
 import torch
@@ -14,44 +12,40 @@ from impl_torch import weights
 from impl_torch.projection import initialise
 from impl_torch.transformer import Transformer
 
-from .common import ACTIONS, CONFIG, SOURCE, TARGET, UNTIED, expected, model_of, right, same
+from .common import CONFIG, SOURCE, TARGET, UNTIED, expected, model_of, right, same, topic
 
-TOPIC = "States, copies and files"
+TOPIC = topic("States, copies and files")
 
 
-@ACTIONS.works(TOPIC, "`load_state_dict(state)`, strict", sample=True)
-def _() -> None:
-    model, other = model_of(), model_of(seed=1)
+@TOPIC.works("`load_state_dict(state)`, strict", sample=True)
+def _(model, other) -> None:
     other.load_state_dict(model.state_dict())
     same(other(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`load_state_dict` of a state that has a tied table under all of its names")
-def _() -> None:
-    model, other = model_of(), model_of(seed=1)
+@TOPIC.works("`load_state_dict` of a state that has a tied table under all of its names")
+def _(model, other) -> None:
     state = model.state_dict()
     table = state["source_embedding.weight"]
     other.load_state_dict(state | {"target_embedding.weight": table, "logits.weight": table.clone()})
     same(other(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`load_state_dict` of a state that has it under its last name alone")
-def _() -> None:
-    model, other = model_of(), model_of(seed=1)
+@TOPIC.works("`load_state_dict` of a state that has it under its last name alone")
+def _(model, other) -> None:
     state = model.state_dict()
     other.load_state_dict(state | {"logits.weight": state.pop("source_embedding.weight")})
     same(other(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.refused(TOPIC, "`load_state_dict` of tied names that differ", "must equal source_embedding.weight", sample=True)
+@TOPIC.refused("`load_state_dict` of tied names that differ", "must equal source_embedding.weight", sample=True)
 def _() -> None:
     state = model_of().state_dict()
     model_of().load_state_dict(state | {"logits.weight": state["source_embedding.weight"] + 1})
 
 
-@ACTIONS.works(TOPIC, "`load_state_dict(state, assign=True)` of a model made on the meta device", sample=True)
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`load_state_dict(state, assign=True)` of a model made on the meta device", sample=True)
+def _(model) -> None:
     with torch.device("meta"):
         other = Transformer(CONFIG).eval()
     other.load_state_dict(model.state_dict(), assign=True)
@@ -59,9 +53,8 @@ def _() -> None:
     same(other(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "meta device, `to_empty`, `load_state_dict`")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("meta device, `to_empty`, `load_state_dict`")
+def _(model) -> None:
     with torch.device("meta"):
         other = Transformer(CONFIG).double().eval()
     other.to_empty(device="cpu").load_state_dict(model.state_dict())
@@ -75,79 +68,70 @@ def trained_once(model: Transformer) -> Transformer:
     return model
 
 
-@ACTIONS.works(TOPIC, "meta device, `to_empty`, `apply(impl_torch.projection.initialise)`")
+@TOPIC.works("meta device, `to_empty`, `apply(impl_torch.projection.initialise)`")
 def _() -> None:
     with torch.device("meta"):
         model = Transformer(CONFIG).eval()
     right(model.to_empty(device="cpu").apply(initialise))
 
 
-@ACTIONS.refused(TOPIC, "`weights.load` into a model on the meta device", "can hold no values: it is on the meta device")
+@TOPIC.refused("`weights.load` into a model on the meta device", "can hold no values: it is on the meta device")
 def _() -> None:
     with torch.device("meta"):
         other = Transformer(CONFIG).double()
     weights.load(other, weights.export(model_of(), CONFIG), CONFIG)
 
 
-@ACTIONS.works(TOPIC, "a model inside another module: prefixes of the state dict")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("a model inside another module: prefixes of the state dict")
+def _(model) -> None:
     holder = nn.ModuleDict({"inner": model_of(seed=1)})
     holder.load_state_dict({f"inner.{name}": tensor for name, tensor in model.state_dict().items()})
     same(holder["inner"](SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`load_state_dict(strict=False)` without a layer")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`load_state_dict(strict=False)` without a layer")
+def _(model) -> None:
     state = {name: tensor for name, tensor in model.state_dict().items() if "layers.1" not in name}
     other = model_of(seed=1)
     assert not other.load_state_dict(state, strict=False).unexpected_keys
     right(other)
 
 
-@ACTIONS.works(TOPIC, "`copy.deepcopy`, then training of the copy", sample=True)
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`copy.deepcopy`, then training of the copy", sample=True)
+def _(model) -> None:
     before = expected(model)
     right(trained_once(copy.deepcopy(model)))
     same(model(SOURCE, TARGET), before)
 
 
-@ACTIONS.works(TOPIC, "`pickle`")
-def _() -> None:
-    right(trained_once(pickle.loads(pickle.dumps(model_of()))))
+TOPIC.works("`pickle`", lambda model: right(trained_once(pickle.loads(pickle.dumps(model)))), sample=True)
 
 
-@ACTIONS.works(TOPIC, "`torch.save` of the state, `torch.load(weights_only=True)`")
-def _() -> None:
-    model, other, file = model_of(), model_of(seed=1), io.BytesIO()
+@TOPIC.works("`torch.save` of the state, `torch.load(weights_only=True)`")
+def _(model, other) -> None:
+    file = io.BytesIO()
     torch.save(model.state_dict(), file)
     file.seek(0)
     other.load_state_dict(torch.load(file, weights_only=True))
     same(other(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`safetensors.torch.save_model` and `load_model`")
-def _() -> None:
-    model, other = model_of(), model_of(seed=1)
-    with tempfile.TemporaryDirectory() as folder:
-        safetensors.torch.save_model(model, f"{folder}/a.safetensors")
-        safetensors.torch.load_model(other, f"{folder}/a.safetensors")
+@TOPIC.works("`safetensors.torch.save_model` and `load_model`", sample=True)
+def _(model, other, folder) -> None:
+    safetensors.torch.save_model(model, f"{folder}/a.safetensors")
+    safetensors.torch.load_model(other, f"{folder}/a.safetensors")
     same(other(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`safetensors.torch.save_file(model.state_dict())`")
-def _() -> None:
-    model, other = model_of(), model_of(seed=1)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a.safetensors")
-        safetensors.torch.save_file(model.state_dict(), path)
-        other.load_state_dict(safetensors.torch.load_file(path))
+@TOPIC.works("`safetensors.torch.save_file(model.state_dict())`")
+def _(model, other, folder) -> None:
+    path = folder / "a.safetensors"
+    safetensors.torch.save_file(model.state_dict(), path)
+    other.load_state_dict(safetensors.torch.load_file(path))
     same(other(SOURCE, TARGET), expected(model))
 
 
-@ACTIONS.works(TOPIC, "`copy.deepcopy` of a model without ties, `state_dict` of every parameter")
+@TOPIC.works("`copy.deepcopy` of a model without ties, `state_dict` of every parameter")
 def _() -> None:
     model = copy.deepcopy(model_of(UNTIED))
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}

@@ -1,8 +1,8 @@
 """Optimisers, precision, accumulation, and what torch does around a training step."""
 
 import copy
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -11,15 +11,16 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_ac
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
-from impl_torch import loss, training
+from impl_torch import loss, training, weights
 from impl_torch.layers import EncoderLayer
 from impl_torch.programs.unpadding import unpadded
+from impl_torch.transformer import Transformer
 from reference_numpy import training as reference
 from reference_numpy.recipe import PAPER
 
-from .common import ACTIONS, BERT, CONFIG, GPT2, SOURCE, TARGET, classes, expected, model_of, right, same, trained
+from .common import BERT, CONFIG, GPT2, SOURCE, TARGET, classes, expected, model_of, right, same, topic, trained
 
-TOPIC = "Training"
+TOPIC = topic("Training")
 OPTIMISERS: dict[str, Callable[[Any], Any]] = {
     "SGD": partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
     "AdamW, fused": partial(torch.optim.AdamW, lr=1e-2, fused=True),
@@ -31,25 +32,19 @@ OPTIMISERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def of_optimiser(make: Callable[[Any], Any]) -> Callable[[], None]:
-    def run() -> None:
-        model = model_of()
-        before = model.training_loss(SOURCE, TARGET)
-        right(trained(model, optimizer=make(model.parameters())))
-        assert model.training_loss(SOURCE, TARGET) < before
-
-    return run
+def of_optimiser(model: Any, make: Callable[[Any], Any] = torch.optim.SGD) -> None:
+    before = model.training_loss(SOURCE, TARGET)
+    right(trained(model, optimizer=make(model.parameters())))
+    assert model.training_loss(SOURCE, TARGET) < before
 
 
 for name, make in OPTIMISERS.items():
-    ACTIONS.works(TOPIC, f"`torch.optim` {name}", sample=name == "SGD")(of_optimiser(make))
+    TOPIC.works(f"`torch.optim` {name}", partial(of_optimiser, make=make), sample=name == "SGD")
 
 
-@ACTIONS.works(TOPIC, "steps of `impl_torch.training.Trainer` are those of `reference_numpy`", sample=True)
+@TOPIC.works("steps of `impl_torch.training.Trainer` are those of `reference_numpy`", sample=True)
 def _() -> None:
-    from impl_torch.weights import export
-
-    parameters = export(model_of(), CONFIG)
+    parameters = weights.export(model_of(), CONFIG)
     runs = [kind(CONFIG, PAPER, parameters) for kind in (partial(training.Trainer, compiled=False), reference.Trainer)]
     for run in runs:
         for _ in range(2):
@@ -58,11 +53,9 @@ def _() -> None:
         same(torch.from_numpy(runs[0].state()[key]), torch.from_numpy(array), 1e-8)
 
 
-@ACTIONS.works(TOPIC, "the state of an optimiser is saved and training goes on")
+@TOPIC.works("the state of an optimiser is saved and training goes on")
 def _() -> None:
-    def optimizer_of(model: Any) -> Any:
-        return torch.optim.AdamW(model.parameters(), 1e-2)
-
+    optimizer_of = lambda model: torch.optim.AdamW(model.parameters(), 1e-2)  # noqa: E731
     model = model_of()
     first = optimizer_of(model)
     other = copy.deepcopy(trained(model, optimizer=first))
@@ -72,9 +65,8 @@ def _() -> None:
     same(trained(other, optimizer=second)(SOURCE, TARGET), model(SOURCE, TARGET))
 
 
-@ACTIONS.works(TOPIC, "`AveragedModel` (EMA) of a tied model")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`AveragedModel` (EMA) of a tied model")
+def _(model) -> None:
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
     for _ in range(2):
         averaged.update_parameters(trained(model, steps=1))
@@ -82,9 +74,9 @@ def _() -> None:
     assert averaged.module.logits.weight is averaged.module.source_embedding.weight
 
 
-@ACTIONS.works(TOPIC, "`clip_grad_norm_`, gradients accumulated over two batches with `total=`")
-def _() -> None:
-    model, other = model_of(), model_of()
+@TOPIC.works("`clip_grad_norm_`, gradients accumulated over two batches with `total=`")
+def _(model) -> None:
+    other = model_of()
     model.training_loss(SOURCE, TARGET).backward()
     total = int((TARGET[:, 1:] != 0).sum())
     for rows in (slice(0, 1), slice(1, 3)):
@@ -95,9 +87,8 @@ def _() -> None:
         same(two.grad, one.grad)
 
 
-@ACTIONS.works(TOPIC, "`register_post_accumulate_grad_hook`: an optimiser for each parameter, which steps in backward")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`register_post_accumulate_grad_hook`: an optimiser for each parameter, which steps in backward")
+def _(model) -> None:
     optimisers = {parameter: torch.optim.SGD([parameter], 1e-2) for parameter in model.parameters()}
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda parameter: optimisers[parameter].step())
@@ -107,60 +98,55 @@ def _() -> None:
     same(model(SOURCE, TARGET), other(SOURCE, TARGET))
 
 
-@ACTIONS.works(TOPIC, "`checkpoint(model, source, target, use_reentrant=False)`")
-def _() -> None:
-    model, other = model_of(), model_of()
+@TOPIC.works("`checkpoint(model, source, target, use_reentrant=False)`")
+def _(model) -> None:
+    other = model_of()
     checkpoint(model, SOURCE, TARGET, use_reentrant=False).square().sum().backward()
     other(SOURCE, TARGET).square().sum().backward()
     same(model.source_embedding.weight.grad, other.source_embedding.weight.grad)
 
 
-@ACTIONS.works(TOPIC, "`apply_activation_checkpointing` of the layers, in a padded batch")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`apply_activation_checkpointing` of the layers, in a padded batch")
+def _(model) -> None:
     apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, EncoderLayer))
     same(unpadded(model, 0)(SOURCE, TARGET), expected(model_of()))
     unpadded(model.training_loss, 0)(SOURCE, TARGET).backward()
 
 
-@ACTIONS.works(TOPIC, "`torch.autocast(bfloat16)`: the loss is float32", sample=True)
-def _() -> None:
-    model = model_of(dtype=torch.float32)
+@TOPIC.works("`torch.autocast(bfloat16)`: the loss is float32", sample=True)
+def _(single) -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        found = model.training_loss(SOURCE, TARGET)
+        found = single.training_loss(SOURCE, TARGET)
     assert found.dtype == torch.float32
-    same(found, model.training_loss(SOURCE, TARGET), 0.05)
+    same(found, single.training_loss(SOURCE, TARGET), 0.05)
 
 
-@ACTIONS.works(TOPIC, "`torch.amp.GradScaler`, float16")
-def _() -> None:
-    model = model_of(dtype=torch.float32)
-    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD(model.parameters(), 1e-2)
+@TOPIC.works("`torch.amp.GradScaler`, float16", sample=True)
+def _(single) -> None:
+    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD(single.parameters(), 1e-2)
     with torch.autocast("cpu", torch.float16):
-        found = model.training_loss(SOURCE, TARGET)
+        found = single.training_loss(SOURCE, TARGET)
     scaler.scale(found).backward()
     scaler.step(optimizer)
     scaler.update()
     assert scaler.get_scale() == 2.0**16
-    right(model)
+    right(single)
+
+
+def of_dtype(dtype: torch.dtype, tolerance: float, single: Any) -> None:
+    model = single.to(dtype)
+    assert model(SOURCE, TARGET).dtype == model.training_loss(SOURCE, TARGET).dtype == dtype
+    right(model, tolerance=tolerance)
 
 
 for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 0.1), (torch.float16, 0.02)):
-
-    def of_dtype(dtype: torch.dtype = dtype, tolerance: float = tolerance) -> None:
-        model = model_of(dtype=torch.float32).to(dtype)
-        assert model(SOURCE, TARGET).dtype == dtype
-        right(model, tolerance=tolerance)
-
-    ACTIONS.works(TOPIC, f"`model.to({dtype})`")(of_dtype)
+    TOPIC.works(f"`model.to({dtype})`", partial(of_dtype, dtype, tolerance))
 
 
-@ACTIONS.works(TOPIC, "`torch.set_default_dtype(torch.float64)`")
+@TOPIC.works("`torch.set_default_dtype(torch.float64)`")
 def _() -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        from impl_torch.transformer import Transformer
-
         model = Transformer(CONFIG).eval()
     finally:
         torch.set_default_dtype(torch.float32)
@@ -168,14 +154,14 @@ def _() -> None:
     right(model)
 
 
-@ACTIONS.works(TOPIC, "a decoder alone, `model(None, target)`, trained")
+@TOPIC.works("a decoder alone, `model(None, target)`, trained")
 def _() -> None:
     model = model_of(GPT2)
     trained(model, loss=lambda: model.training_loss(None, TARGET))
     same(model(None, TARGET), expected(model, GPT2, None))
 
 
-@ACTIONS.works(TOPIC, "an encoder alone, `model(source)`, trained by `F.cross_entropy`", sample=True)
+@TOPIC.works("an encoder alone, `model(source)`, trained by `F.cross_entropy`", sample=True)
 def _() -> None:
     model = model_of(BERT)
     label = torch.tensor([0, 2, 1])
@@ -183,41 +169,30 @@ def _() -> None:
     same(model(SOURCE), classes(model))
 
 
-@ACTIONS.refused(TOPIC, "`model(source)` of a model with a decoder", "a decoder needs a target; got None")
+TOPIC.refused("`model(source)` of a model with a decoder", "a decoder needs a target; got None", lambda: model_of()(SOURCE))
+
+
+@TOPIC.works("two `Trainer`s that step in two threads, each deterministic; none is after them")
 def _() -> None:
-    model_of()(SOURCE)
-
-
-@ACTIONS.works(TOPIC, "two `Trainer`s that step in two threads, each deterministic; none is after them")
-def _() -> None:
-    from impl_torch.weights import export
-
-    runs = [training.Trainer(CONFIG, PAPER, export(model_of(seed=seed), CONFIG), compiled=False) for seed in (0, 1)]
-    threads = [threading.Thread(target=lambda run=run: [run.train_step(SOURCE.numpy(), TARGET.numpy()) for _ in range(3)]) for run in runs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    runs = [training.Trainer(CONFIG, PAPER, weights.export(model_of(seed=seed), CONFIG), compiled=False) for seed in (0, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda run: [run.train_step(SOURCE.numpy(), TARGET.numpy()) for _ in range(3)], runs))
     assert [run.steps for run in runs] == [3, 3]
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-@ACTIONS.stock(TOPIC, "a `Trainer` steps beside another thread", "`use_deterministic_algorithms` is of all threads of a process")
+@TOPIC.stock("a `Trainer` steps beside another thread", "`use_deterministic_algorithms` is of all threads of a process")
 def _() -> None:
-    seen = []
-    with training._deterministic():
-        thread = threading.Thread(target=lambda: seen.append(torch.are_deterministic_algorithms_enabled()))
-        thread.start()
-        thread.join()
-    torch.use_deterministic_algorithms(True)
-    thread = threading.Thread(target=lambda: seen.append(torch.are_deterministic_algorithms_enabled()))
-    thread.start()
-    thread.join()
-    torch.use_deterministic_algorithms(False)
-    assert seen == [True, True]
+    with ThreadPoolExecutor(1) as pool:
+        with training._deterministic():
+            assert pool.submit(torch.are_deterministic_algorithms_enabled).result()
+        torch.use_deterministic_algorithms(True)
+        found = pool.submit(torch.are_deterministic_algorithms_enabled).result()
+        torch.use_deterministic_algorithms(False)
+    assert found
 
 
-@ACTIONS.works(TOPIC, "the loss of `impl_torch.loss.cross_entropy` is `F.cross_entropy`'s with label smoothing and `ignore_index`")
+@TOPIC.works("the loss of `impl_torch.loss.cross_entropy` is `F.cross_entropy`'s with label smoothing and `ignore_index`")
 def _() -> None:
     input_bt, label_bt = loss.teacher_forcing(TARGET)
     model = model_of()
@@ -226,30 +201,21 @@ def _() -> None:
     same(model.training_loss(SOURCE, TARGET, 0.1), wanted)
 
 
-for bad, message in ((20, "token ids must lie in 0 .. 19; got 20"), (-1, "token ids must lie in 0 .. 19; got -1")):
-
-    def of_id(bad: int = bad) -> None:
-        model_of()(SOURCE.masked_fill(SOURCE == 7, bad), TARGET)
-
-    ACTIONS.refused(TOPIC, f"a token id of {bad}", message)(of_id)
+for bad in (20, -1):
+    call = partial(lambda bad, model: model(SOURCE.masked_fill(SOURCE == 7, bad), TARGET), bad)
+    TOPIC.refused(f"a token id of {bad}", f"token ids must lie in 0 .. 19; got {bad}", call)
 
 
-@ACTIONS.refused(TOPIC, "jagged nested tensors", "ids must be a dense tensor, whose shorter rows are padded; got a nested one")
+@TOPIC.refused("jagged nested tensors", "ids must be a dense tensor, whose shorter rows are padded; got a nested one", sample=True)
 def _() -> None:
     rows = torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3]), torch.tensor([4])], layout=torch.jagged)
     model_of()(rows, TARGET)
 
 
-@ACTIONS.refused(TOPIC, "more tokens than learned positions", "the table of positions serves 9 tokens; got 10")
-def _() -> None:
-    model_of(GPT2)(None, torch.ones(1, 10, dtype=torch.int64))
-
-
-@ACTIONS.refused(TOPIC, "an integer mask", "source mask must be boolean")
-def _() -> None:
-    model_of()(SOURCE, TARGET, source_mask_bs=(SOURCE != 0).long())
-
-
-@ACTIONS.refused(TOPIC, "batches of two sizes", "batch sizes must be equal")
-def _() -> None:
-    model_of()(SOURCE, TARGET[:2])
+TOPIC.refused(
+    "more tokens than learned positions",
+    "the table of positions serves 9 tokens; got 10",
+    lambda: model_of(GPT2)(None, torch.ones(1, 10, dtype=torch.int64)),
+)
+TOPIC.refused("an integer mask", "source mask must be boolean", lambda: model_of()(SOURCE, TARGET, source_mask_bs=(SOURCE != 0).long()))
+TOPIC.refused("batches of two sizes", "batch sizes must be equal", lambda: model_of()(SOURCE, TARGET[:2]))

@@ -1,41 +1,42 @@
 """`torch.func` and autograd."""
 
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import pytest
 import torch
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .common import ACTIONS, CONFIG, SOURCE, TARGET, expected, model_of, right, same, trained
+from .common import CONFIG, SOURCE, TARGET, expected, model_of, right, same, topic, trained
 
-TOPIC = "torch.func and autograd"
+TOPIC = topic("torch.func and autograd")
 
 
-@ACTIONS.works(TOPIC, "`functional_call` with other parameters, tied; the model stays as it was", sample=True)
-def _() -> None:
-    model, other = model_of(), model_of(seed=1)
+@TOPIC.works("`functional_call` with other parameters, tied; the model stays as it was", sample=True)
+def _(model, other) -> None:
     before = expected(model)
     same(functional_call(model, dict(other.named_parameters()), (SOURCE, TARGET)), expected(other))
     same(model(SOURCE, TARGET), before)
+    assert model.logits.weight is model.source_embedding.weight and isinstance(model.logits.weight, torch.nn.Parameter)
 
 
-@ACTIONS.works(TOPIC, "`torch.func.grad` of `functional_call` is what `backward` gives")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`torch.func.grad` of `functional_call` is what `backward` gives")
+def _(model) -> None:
     gradients = grad(lambda given: functional_call(model, given, (SOURCE, TARGET)).square().sum())(dict(model.named_parameters()))
     model(SOURCE, TARGET).square().sum().backward()
     for name, parameter in model.named_parameters():
         same(gradients[name], parameter.grad)
 
 
-@ACTIONS.works(TOPIC, "`vmap` over batches of ids")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`vmap` over batches of ids")
+def _(model) -> None:
     found = vmap(lambda source: model(source, TARGET))(torch.stack([SOURCE, SOURCE.flip(0)]))
     same(found[1], expected(model, source=SOURCE.flip(0)))
 
 
-@ACTIONS.works(TOPIC, "an ensemble: `stack_module_state`, `vmap`")
+@TOPIC.works("an ensemble: `stack_module_state`, `vmap`")
 def _() -> None:
     models = [model_of(seed=seed) for seed in (0, 1)]
     parameters, buffers = stack_module_state(models)
@@ -44,10 +45,8 @@ def _() -> None:
         same(one, expected(model))
 
 
-@ACTIONS.works(TOPIC, "gradients of every row: `vmap(grad(...))`")
-def _() -> None:
-    model = model_of()
-
+@TOPIC.works("gradients of every row: `vmap(grad(...))`")
+def _(model) -> None:
     def of_row(given: dict[str, torch.Tensor], source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return functional_call(model, given, (source[None], target[None])).square().sum()
 
@@ -56,9 +55,8 @@ def _() -> None:
     same(rows["logits.bias"].sum(0), model.logits.bias.grad)
 
 
-@ACTIONS.works(TOPIC, "`jvp` under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`jvp` under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
+def _(model) -> None:
     parameters = dict(model.named_parameters())
     along = {name: torch.randn_like(x) for name, x in parameters.items()}
 
@@ -71,35 +69,30 @@ def _() -> None:
     same(found, (moved[0] - moved[1]) / 2e-6, 1e-5)
 
 
-@ACTIONS.stock(TOPIC, "`jvp` with the CPU's default attention kernel", "it has no forward derivative")
-def _() -> None:
-    model, refused = model_of(), 0
+def layers_alike(model: Any) -> list[Callable[[torch.Tensor], torch.Tensor]]:
+    """The port's layer and a stock attention."""
     stock = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
+    return [model.encoder.layers[0], lambda x: stock(x, x, x, need_weights=False)[0]]
+
+
+@TOPIC.stock("`jvp` with the CPU's default attention kernel", "it has no forward derivative")
+def _(model) -> None:
     x = torch.randn(2, 3, 32, dtype=torch.float64)
-    layer = model.encoder.layers[0]
-    for call in (lambda x: layer(x), lambda x: stock(x, x, x, need_weights=False)[0]):
-        try:
+    for call in layers_alike(model):
+        with pytest.raises((NotImplementedError, RuntimeError)):
             jvp(call, (x,), (x,))
-        except (NotImplementedError, RuntimeError):
-            refused += 1
-    assert refused == 2
 
 
-@ACTIONS.stock(TOPIC, "a second derivative with the CPU's default attention kernel", "it has none")
-def _() -> None:
-    model, refused = model_of(), 0
-    stock = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
+@TOPIC.stock("a second derivative with the CPU's default attention kernel", "it has none")
+def _(model) -> None:
     x = torch.randn(2, 3, 32, dtype=torch.float64, requires_grad=True)
-    for call in (model.encoder.layers[0], lambda x: stock(x, x, x, need_weights=False)[0]):
+    for call in layers_alike(model):
         (slope,) = torch.autograd.grad(call(x).square().sum(), x, create_graph=True)
-        try:
+        with pytest.raises(RuntimeError, match="flash_attention_for_cpu_backward is not implemented"):
             torch.autograd.grad(slope.square().sum(), x)
-        except RuntimeError as error:
-            refused += "flash_attention_for_cpu_backward is not implemented" in str(error)
-    assert refused == 2
 
 
-@ACTIONS.works(TOPIC, "a second derivative under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
+@TOPIC.works("a second derivative under `sdpa_kernel(SDPBackend.MATH)` is the difference quotient")
 def _() -> None:
     layer, x = model_of().encoder.layers[0], torch.randn(2, 3, 32, dtype=torch.float64, requires_grad=True)
     with sdpa_kernel(SDPBackend.MATH):
@@ -108,26 +101,20 @@ def _() -> None:
     same(second.sum(), (slopes[1] - slopes[2]) / 2e-5, 1e-4)
 
 
-@ACTIONS.works(TOPIC, "`gradcheck` through soft one-hot rows")
-def _() -> None:
-    model = model_of()
+@TOPIC.works("`gradcheck` through soft one-hot rows")
+def _(model) -> None:
     soft = torch.rand(1, 3, 20, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda soft: model(soft, TARGET[:1]).sum(), soft, fast_mode=True)
 
 
-@ACTIONS.works(TOPIC, "calls from four threads")
-def _() -> None:
-    model, found = model_of(), []
-    threads = [threading.Thread(target=lambda: found.append(model(SOURCE, TARGET))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for each in found:
-        same(each, expected(model))
+@TOPIC.works("calls from four threads")
+def _(model) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for each in pool.map(lambda _: model(SOURCE, TARGET), range(4)):
+            same(each, expected(model))
 
 
-@ACTIONS.works(TOPIC, "`torch.inference_mode` after training, then training again")
+@TOPIC.works("`torch.inference_mode` after training, then training again")
 def _() -> None:
     model = trained(model_of())
     with torch.inference_mode():
