@@ -243,7 +243,6 @@ def test_a_row_that_ends_otherwise_or_is_worse_is_wrong() -> None:
     assert reference.difference({**found, "token_bn": greedy})[0] > 10 * answers.SCORE_BOUND
     assert reference.difference({"token_bn": greedy})[0] > 10 * answers.SCORE_BOUND
     assert reference.difference({**found, "score_b": found["score_b"] * 1.01})[0] > 5 * answers.SCORE_BOUND
-    reference, found = _searched(BEAM)
     token_bn = found["token_bn"].copy()
     token_bn[:, -1] = 50
     difference, agreement = reference.difference({"token_bn": token_bn})

@@ -177,7 +177,6 @@ def test_residuals_biases_activations_and_steps_are_named() -> None:
     def twice(parameters: Any, config: Any, name: str, x: np.ndarray, y: np.ndarray, keep: Any) -> np.ndarray:
         return original(parameters, config, name, x * (2 if name == "feed_forward" else 1), y, keep)
 
-    original = layers.residual_out
     found = _with("encoder_layer", layers, "residual_out", twice)
     assert "plus the residual of `feed_forward` as that sum: it is added twice" in found[0].sentence
     for factor, meaning in ((-1, "is minus the parameter `bias`: it is left out"), (1, "is the parameter `bias`: it is added twice")):

@@ -37,7 +37,6 @@ def test_the_largest_error_and_the_root_mean_square_are_bounded_apart() -> None:
         assert (result.excess <= 1) is passes
         assert result.worst == (1, 2, 3)
         assert ("at [1, 2, 3]" in result.message) is not passes
-    expectation = _expectation(REFERENCE)
     got = (REFERENCE + 0.9 * expectation.bound).astype(np.float32)
     result = compare(expectation, got)
     assert result.excess > 1

@@ -118,7 +118,6 @@ def test_a_token_that_is_clearly_worse_or_no_answer_s_fails_by_its_row_its_step_
     needed, allowed = (float(word) for word in (result.message.partition("scores ")[2].split()[0], result.message.split()[-3]))
     assert 1e-7 < allowed < 1e-4 < needed
     assert result.message.count("in row") == 1
-    case = PLAIN.at("float32")
     answer = components.answer(case)
     answer["token_bn"][0, 0] = case.config.padding_id
     assert f"no error of the scores makes it {case.config.padding_id}" in judged(case, answer).message

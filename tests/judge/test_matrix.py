@@ -106,7 +106,6 @@ def test_what_takes_long_is_said_before_and_what_happens_once_is_not_expected_of
     ]
     # The first case imports the framework: 16 s for it say nothing of the others
     stream, now = io.StringIO(), [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
     with Checking(("keras.py",), 52, Console(file=stream, width=100)) as checking:
         now[0] = 16
         checking.advance(row("softmax/plain", seconds=16.0))

@@ -44,7 +44,6 @@ def test_calls_finish_in_order_each_within_its_parent_under_canonical_paths() ->
     assert record["decoder.layers.1.cross_attention"].parent == "decoder.layers.1"
     assert record["decoder.layers.1.self_attention.scaled_dot_product_attention.softmax"].component == "softmax"
     assert record["target_embedding"].parent == ""
-    record = trace.record(CASES["transformer/semillero"])
     assert {
         path for path, call in record.items() if call.component == "dropout" and path.startswith(("encoder.layers.0", "encoder.emb"))
     } == {

@@ -75,7 +75,6 @@ def test_BEAM_answers_end_in_the_end_the_best_first_and_never_in_padding_or_the_
         for name, value in some.items():
             assert_array_equal(value, whole[name][:, :count])
     assert (np.diff(whole["score_bw"]) <= 0).all()
-    parameters = tree(CONFIG, 3)
     answer = decoding.greedy_search(parameters, CONFIG, SOURCE, OPTIONS)
     logits = transformer.transformer(parameters, CONFIG, SOURCE, np.full((3, 1), START))[:, 0]
     logits[:, [START, PADDING]] = -np.inf
@@ -139,7 +138,6 @@ def test_SAMPLE_the_log_p_of_a_token_is_the_model_s_own_and_temperature_0_takes_
     for row in range(3):
         for place in range(5):  # the end cannot come before
             assert_allclose(answer["log_p_bn"][row, place], log_p[row, place, answer["token_bn"][row, place]], rtol=1e-10)
-    parameters = tree(CONFIG, 3)
     greedy = decoding.greedy_search(parameters, CONFIG, SOURCE, OPTIONS)
     sampled = decoding.sample(parameters, CONFIG, SOURCE, OPTIONS | {"temperature": 0, "top_k": 3}, np.full((3, 6), 0.99))
     for name, value in greedy.items():

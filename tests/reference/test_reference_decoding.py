@@ -170,8 +170,6 @@ def test_an_answer_has_its_least_length_repeats_nothing_and_ends_where_nothing_m
         answer = ids[ids != PADDING].tolist()
         assert len(set(answer)) == len(answer)
         assert END not in answer[:3]
-    config = _config()
-    tree, source = _parameters(config), _source()
     prefix = np.broadcast_to([START, 3, 4, 5, 6], (3, 5))
     answer = decoding.greedy_search(tree, config, source, OPTIONS | {"min_new_tokens": 2, "no_repeat_ngram": 1}, prefix)
     assert_array_equal(answer["token_bn"], np.broadcast_to([END, 0, 0, 0, 0], (3, 5)))

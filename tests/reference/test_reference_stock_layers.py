@@ -145,7 +145,6 @@ def test_torch_multihead_attention_with_an_additive_bias_and_with_its_own_key_an
     expected = torch_run(module, x, x, x, attn_mask=bias.reshape(-1, TARGET, TARGET), need_weights=False)[:1]
     assert_allclose(attention.multi_head_attention(part, x, x, bias_bhts=bias), expected[0], **EXACT)
     # Torch's kdim and vdim are widths of other memories for keys and values; rows of zeros in our kernels express them
-    torch = pytest.importorskip("torch")
     part, x, m = tree(CONFIG, 9, "multi_head_attention"), vectors(TARGET, 10), vectors(SOURCE, 11)
     part["key"]["kernel"][5:] = 0
     part["value"]["kernel"][:4] = 0
