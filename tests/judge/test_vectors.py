@@ -219,7 +219,7 @@ def test_an_older_manifest_without_a_digest_is_not_identical(copy: Path) -> None
 
 
 @pytest.mark.second
-def test_flipped_bits_missing_and_other_files_and_double_rows_are_listed(copy: Path, tmp_path: Path) -> None:
+def test_flipped_bits_missing_and_other_files_and_double_rows_are_listed(copy: Path, exported: Path, tmp_path: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
     first = manifest["cases"][0]
     _write(copy, manifest | {"cases": [*manifest["cases"], first]})
@@ -232,6 +232,7 @@ def test_flipped_bits_missing_and_other_files_and_double_rows_are_listed(copy: P
     empty.mkdir()
     _write(empty, manifest | {"cases": []})
     assert _messages(empty) == ["manifest.json has no cases"]
+    copy = Path(shutil.copytree(exported, tmp_path / "many"))
     names = sorted(path.name for path in copy.iterdir() if path.suffix == ".safetensors")
     for name in names[:2]:
         content = bytearray((copy / name).read_bytes())
