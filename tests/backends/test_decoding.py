@@ -118,7 +118,7 @@ def test_a_snapshot_has_the_weights_of_its_time_and_drops_nothing(backend: Backe
         backend.weights.load(model, others, config)
 
 
-def test_projections_of_one_input_are_one_product(backend: Backend) -> None:
+def test_a_row_of_a_cache_takes_its_past_with_it_and_projections_of_one_input_are_one_product(backend: Backend) -> None:
     arrays, x = random_parameters(CONFIG, "float32"), np.random.default_rng(0).standard_normal((2, 3, 12)).astype(np.float32)
     layer = backend.part("programs.fused").fused(backend.loaded(CONFIG, arrays)).decoder.layers[0]
     for attention, projection, names in (
@@ -130,16 +130,26 @@ def test_projections_of_one_input_are_one_product(backend: Backend) -> None:
         answer = projection(backend.weights.from_numpy(x))
         found = [backend.weights.to_numpy(part).reshape(2, 3, -1) for part in (answer if isinstance(answer, list) else [answer])]
         np.testing.assert_allclose(np.concatenate(found, axis=-1), np.concatenate(expected, axis=-1), rtol=0, atol=1e-5)
+    arrays, source, row = random_parameters(CONFIG), sources(), np.array([2, 0, 0])
+    first, then, cache = np.array([[3, 4], [5, 6], [4, 4]]), np.array([[6], [5], [3]]), backend.part("cache")
+    given = backend.weights.from_numpy
+    with backend.wide():
+        model = backend.loaded(CONFIG, arrays)
+        memory = transformer.encode(parameters.nest(arrays), CONFIG, source)
+        started = cache.start_cache(model, given(memory), given(source != PADDING), length=3)
+        _, read = cache.decode_step(model, given(first), started)
+        with pytest.raises(ValueError, match=r"the cache .* tokens; got"):
+            cache.decode_step(model, given(first), read)
+        logits, _ = cache.decode_step(model, given(then), cache.reorder(read, given(row)))
+        expected = transformer.transformer(parameters.nest(arrays), CONFIG, source[row], np.concatenate([first[row], then], axis=1))
+        np.testing.assert_allclose(backend.arrays({"": logits})[""], expected[:, 2:], rtol=0, atol=1e-11)
 
 
-def test_a_fused_model_gives_what_the_model_gives_as_a_whole_too() -> None:
+def test_a_fused_model_gives_what_the_model_gives_and_takes_no_other_dtype() -> None:
     """In TensorFlow; those of the others take steps alone."""
     backend = Backend("tf")
     model = backend.loaded(CONFIG, random_parameters(CONFIG))
     np.testing.assert_allclose(backend.part("programs.fused").fused(model)(sources(), PREFIX), model(sources(), PREFIX), rtol=0, atol=1e-11)
-
-
-def test_a_copy_that_is_fused_takes_no_other_dtype() -> None:
     backend = Backend("jax")
     fused = backend.part("programs.fused").fused
     copy = fused(backend.loaded(CONFIG, random_parameters(CONFIG, "float32")))
@@ -159,22 +169,6 @@ def test_weights_are_rounded_on_request_and_log_p_is_float32(backend: Backend) -
     np.testing.assert_allclose(answer["log_p_bn"], rounded["log_p_bn"], rtol=0, atol=0.1)
     assert np.abs(answer["log_p_bn"] - exact["log_p_bn"]).max() > 1e-4
     assert found(backend, searcher, "beam_search", sources(), beam_size=2, max_new_tokens=1)["score_bw"].dtype == np.float32
-
-
-def test_a_row_of_a_cache_takes_its_past_with_it(backend: Backend) -> None:
-    arrays, source, row = random_parameters(CONFIG), sources(), np.array([2, 0, 0])
-    first, then, cache = np.array([[3, 4], [5, 6], [4, 4]]), np.array([[6], [5], [3]]), backend.part("cache")
-    given = backend.weights.from_numpy
-    with backend.wide():
-        model = backend.loaded(CONFIG, arrays)
-        memory = transformer.encode(parameters.nest(arrays), CONFIG, source)
-        started = cache.start_cache(model, given(memory), given(source != PADDING), length=3)
-        _, read = cache.decode_step(model, given(first), started)
-        with pytest.raises(ValueError, match=r"the cache .* tokens; got"):
-            cache.decode_step(model, given(first), read)
-        logits, _ = cache.decode_step(model, given(then), cache.reorder(read, given(row)))
-        expected = transformer.transformer(parameters.nest(arrays), CONFIG, source[row], np.concatenate([first[row], then], axis=1))
-        np.testing.assert_allclose(backend.arrays({"": logits})[""], expected[:, 2:], rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("options", [(1.2, 0, 0.3), (1.2, 0, 0.9999), (1.0, 40, 1.0), (1.2, 40, 0.9), (0.5, 999, 1.0)])

@@ -25,7 +25,6 @@ DEVICE = "cuda"
 
 
 def need(port: str) -> None:
-    """Skips the test where the port sees no such device."""
     kind, about = runner.describe_ports([port])[port]
     if kind != "ready" or not any(name.startswith(DEVICE) for name in about["devices"]):
         pytest.skip(f"{port} is {kind} and sees no CUDA device")

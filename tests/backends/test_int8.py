@@ -46,7 +46,6 @@ def _away_from_ties(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def projected(backend: Backend, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
-    """`x W + b` in int8."""
     kind, given = backend.part("kernels.int8").Int8Projection, backend.weights.from_numpy(x)
     if backend.name == "torch":
         torch = backend.framework
@@ -72,7 +71,6 @@ def projected(backend: Backend, x: np.ndarray, kernel: np.ndarray, bias: np.ndar
 
 
 def difference(backend: Backend, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> float:
-    """How far the projection is from the reference's, in units of what passes."""
     given = {"kernel": kernel} | ({} if bias is None else {"bias": bias})
     runs = []
     for replacements in ORDERS.values():
@@ -129,11 +127,6 @@ def test_wrong_scales_are_seen(mistake: Callable[..., None], monkeypatch: pytest
     assert difference(backend, *problem(8, 64, 64)) > 10
 
 
-def test_smaller_integers_are_seen(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend.part("kernels.int8"), "LARGEST", 100)
-    assert difference(backend, *problem(8, 64, 64)) > 10
-
-
 def test_integers_that_are_not_the_nearest_are_seen(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     module = backend.part("kernels.int8")
     owner = {"torch": backend.framework.Tensor if backend.name == "torch" else None, "jax": getattr(module, "jnp", None)}
@@ -141,10 +134,12 @@ def test_integers_that_are_not_the_nearest_are_seen(backend: Backend, monkeypatc
     assert difference(backend, *problem(8, 64, 64)) > 10
 
 
-def test_a_token_s_answer_depends_on_no_other_row(backend: Backend) -> None:
+def test_smaller_integers_and_tokens_of_other_rows_are_seen(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     x, kernel, _ = problem(4, 32, 16)
     # The integers are the same; a few float32 roundings of their scales, in another order, are 1e-6 at most.
     np.testing.assert_allclose(projected(backend, x, kernel)[1:2], projected(backend, x[1:2], kernel), rtol=1e-6)
+    monkeypatch.setattr(backend.part("kernels.int8"), "LARGEST", 100)
+    assert difference(backend, *problem(8, 64, 64)) > 10
 
 
 def answer_of(backend: Backend, case: Case, compiled: bool = False) -> dict[str, np.ndarray]:

@@ -126,7 +126,7 @@ def test_given_masks_are_applied_in_every_mode_and_other_sites_follow_the_mode(b
     assert not np.allclose(trained, evaluated)
 
 
-def test_what_takes_no_keep_masks_does_not_cover_them(backend: Backend) -> None:
+def test_what_takes_no_keep_masks_bias_or_skip_padding_does_not_cover_them(backend: Backend) -> None:
     """A function of one argument stands for a user's module."""
     x, keep = np.ones((1, 1, 12)), np.ones((1, 1, 12), bool)
     inputs = {"x_btd": x, "keep.feed_forward_dropout": keep, "cotangent": x}
@@ -134,10 +134,7 @@ def test_what_takes_no_keep_masks_does_not_cover_them(backend: Backend) -> None:
     for component in ("encoder_layer", "encoder_layer_vjp"):
         with pytest.raises(NotCovered, match="takes no keep masks"):
             type(backend.adapter)(port).run(Case("one", component, CONFIG, inputs))
-
-
-def test_what_takes_no_bias_does_not_cover_it(backend: Backend) -> None:
-    """What a module lacks besides is an error of its own."""
+    # What a module lacks besides is an error of its own
     x, bias, mask = np.ones((1, 1, 12)), np.ones((1, 1, 1, 1)), np.ones((1, 1, 1, 1), bool)
     inputs = {"query_btd": x, "memory_bsd": x}
     port = SimpleNamespace(components={"multi_head_attention": lambda config, dtype: lambda query_btd, memory_bsd: query_btd})
@@ -145,10 +142,7 @@ def test_what_takes_no_bias_does_not_cover_it(backend: Backend) -> None:
         type(backend.adapter)(port).run(Case("one", "multi_head_attention", CONFIG, inputs | {"bias_bhts": bias}))
     with pytest.raises(TypeError, match="mask_bhts"):
         type(backend.adapter)(port).run(Case("one", "multi_head_attention", CONFIG, inputs | {"mask_bhts": mask}))
-
-
-def test_what_takes_no_skip_padding_does_not_cover_it(backend: Backend) -> None:
-    """Neither where the arguments are those of the case nor where the port says which it has; another that is missing is an error."""
+    # Neither where the arguments are those of the case nor where the port says which it has; another that is missing is an error
     inputs: dict[str, Any] = {"source": np.ones((1, 2), int), "target": np.ones((1, 1), int)}
     skipped, g = inputs | {"skip_padding": True}, {"cotangent": np.ones((1, 1, 1))}
     model: dict[str, Any] = {"transformer": lambda config, dtype: lambda source, target: source}

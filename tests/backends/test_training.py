@@ -50,7 +50,6 @@ def shared(backend: Backend) -> tuple[Any, dict[str, np.ndarray]]:
 
 @pytest.fixture
 def run(shared: tuple[Any, dict[str, np.ndarray]]) -> Any:
-    """The shared run at its beginning."""
     trainer, state = shared
     trainer.load_state(state, 0)
     return trainer
@@ -76,7 +75,6 @@ def bits(state: dict[str, np.ndarray]) -> dict[str, bytes]:
 
 
 def equals_the_reference(run: Any, config: TransformerConfig, recipe: Recipe, steps: int = 5) -> None:
-    """Steps of both, with the same keep masks."""
     other = Trainer(config, recipe, parameters.initialise(config, 0))
     for step in range(steps):
         keep = sites.draw(config, 4, 7, 5, np.random.default_rng([3, step])) if config.dropout_rate else None
@@ -292,16 +290,13 @@ def test_a_label_that_does_not_count_passes_zero_gradient_whatever_its_logits_ar
     assert float(loss) == 0
 
 
-def test_a_norm_within_the_limit_keeps_every_bit(backend: Backend) -> None:
+def test_a_norm_within_the_limit_keeps_every_bit_and_a_schedule_begins_at_step_1(backend: Backend) -> None:
     """Where `limit * (1 / limit)` is not 1, as for 49."""
     gradients = {"kernel": np.array([0.1, 0.7], np.float32), "bias": np.array([0.3], np.float32)}
     clip, given = backend.part("optimizer").clip_global_norm, {name: backend.weights.from_numpy(x) for name, x in gradients.items()}
     assert bits(backend.arrays(clip(given, 49.0))) == bits(gradients)
     short = backend.arrays(clip(given, 0.25))
     assert abs(np.sqrt(sum((x.astype(float) ** 2).sum() for x in short.values())) - 0.25) < 1e-7
-
-
-def test_a_schedule_begins_at_step_1(backend: Backend) -> None:
     noam = backend.part("schedule").noam
     with pytest.raises(ValueError, match="step must be an integer of at least 1; got 0"):
         noam(0, 512, 4)

@@ -49,7 +49,6 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> Peers:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[rows.Result]]]:
-    """Measures given rows in this process."""
     built: list[rows.Row] = []
 
     class Here(peer_process.PeerProcess):
@@ -77,7 +76,6 @@ def _row(output: Any, name: str = "a row", **about: Any) -> rows.Row:
 
 
 def _searched(task: Task) -> tuple[answers.Reference, dict[str, np.ndarray]]:
-    """The reference of the task's problem, and what its own search returns."""
     made = problem.make(task)
     search = decoding.greedy_search if task.kind == "greedy" else decoding.beam_search
     found = search(parameters.nest(made.tensors), made.config, strategy=made.strategy, **made.question)
@@ -86,7 +84,7 @@ def _searched(task: Task) -> tuple[answers.Reference, dict[str, np.ndarray]]:
     return answers.Reference(made), found
 
 
-def test_every_workload_is_a_task_of_its_name_and_scaling_grows_one_size() -> None:
+def test_every_workload_is_a_task_of_its_name_with_its_share_of_padding() -> None:
     assert list(WORKLOADS) == [f"W{number}" for number in range(1, 11)]
     for name, tasks in WORKLOADS.items():
         assert all(task.name.split()[0] == name and task.title.startswith(task.name) for task in tasks)
@@ -95,9 +93,6 @@ def test_every_workload_is_a_task_of_its_name_and_scaling_grows_one_size() -> No
         [1, 2, 4, 8, 16, 32, 64],
         [16, 32, 64, 128, 256, 512, 1024],
     ]
-
-
-def test_the_share_of_padding_is_the_task_s_and_every_row_has_a_token() -> None:
     for name, tasks in WORKLOADS.items():
         assert [task.padding for task in tasks] == {"W1": [0, 0.2, 0.5], "W2": [0, 0.2, 0.5], "W6": [0], "W9": [0]}.get(
             name, [0.2] * len(tasks)
@@ -196,11 +191,15 @@ def test_an_answer_depends_on_its_prompt_from_the_first_token_on() -> None:
     assert np.array_equal(again["token_bn"], found["token_bn"])
 
 
-def test_what_stands_where_there_is_padding_is_not_compared() -> None:
+def test_what_stands_where_there_is_padding_is_not_compared_and_the_end_token_may_not_come_early() -> None:
     reference = answers.Reference(problem.make(BERT))
     real = (reference.problem.source != 0)[..., None]
     assert reference.difference({"output": np.where(real, reference.expected, np.nan)})[0] == 0
     assert reference.difference({"output": np.where(real, reference.expected + 1e-3, 0)})[0] > answers.BOUNDS["float32"]
+    reference, found = _searched(GREEDY)
+    token_bn = found["token_bn"].copy()
+    token_bn[0, 3] = reference.problem.strategy.end_id
+    assert reference.difference({"token_bn": token_bn})[0] == np.inf
 
 
 @pytest.mark.parametrize(("skips", "status"), [(False, "timed"), (True, "wrong")])
@@ -223,13 +222,6 @@ def test_with_padding_ours_are_timed_with_skip_padding_too(peers: Peers, framewo
         assert not any(row.peer for row in given if row.skips)
 
 
-def test_the_end_token_may_not_come_early() -> None:
-    reference, found = _searched(GREEDY)
-    token_bn = found["token_bn"].copy()
-    token_bn[0, 3] = reference.problem.strategy.end_id
-    assert reference.difference({"token_bn": token_bn})[0] == np.inf
-
-
 def test_a_near_tie_is_right_whatever_follows() -> None:
     """Two tokens of the same bias and row in the table are equally likely everywhere; the other one is as right as the lower."""
     made = problem.make(GREEDY)
@@ -245,16 +237,12 @@ def test_a_near_tie_is_right_whatever_follows() -> None:
     assert agreement != "3 of 3 answers token by token the reference's"
 
 
-def test_a_worse_hypothesis_and_a_wrong_score_are_wrong() -> None:
+def test_a_row_that_ends_otherwise_or_is_worse_is_wrong() -> None:
     reference, found = _searched(BEAM)
     greedy = np.random.default_rng(0).integers(3, 100, found["token_bn"].shape)
     assert reference.difference({**found, "token_bn": greedy})[0] > 10 * answers.SCORE_BOUND
     assert reference.difference({"token_bn": greedy})[0] > 10 * answers.SCORE_BOUND
     assert reference.difference({**found, "score_b": found["score_b"] * 1.01})[0] > 5 * answers.SCORE_BOUND
-
-
-def test_a_row_that_ends_otherwise_is_held_to_the_references_beams() -> None:
-    reference, found = _searched(BEAM)
     token_bn = found["token_bn"].copy()
     token_bn[:, -1] = 50
     difference, agreement = reference.difference({"token_bn": token_bn})
@@ -326,16 +314,13 @@ def server() -> Iterator[worker.Server]:
     ctypes.CDLL(None).mallopt(worker.TRIM_THRESHOLD, 64 << 20)
 
 
-def test_memory_is_that_of_a_call(server: worker.Server) -> None:
+def test_memory_is_that_of_a_call_in_a_thread_too(server: worker.Server) -> None:
     """Above what the process holds, and again at every call, whatever the one before it left."""
     held = np.ones(10 << 20)
     server.started[0] = lambda: float(np.ones(4 << 20).sum() + held[0])
     for _ in range(2):
         assert server.memory(0) == pytest.approx(32, abs=3)
-
-
-def test_memory_of_a_call_in_a_thread_is_not_what_another_call_left(server: worker.Server) -> None:
-    """Threads have heaps of their own, which glibc does not give back."""
+    # Threads have heaps of their own, which glibc does not give back
     with ThreadPoolExecutor(1) as thread:
         server.started[0] = lambda: thread.submit(lambda: float(np.ones(1 << 20).sum())).result()
         for _ in range(8):

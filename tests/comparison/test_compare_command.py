@@ -23,7 +23,6 @@ FORWARD = ("--no-gradients", "--no-step")
 
 
 def compared(left: str, right: str, *options: object, code: int, folder: Path) -> dict[str, Any]:
-    """The report of a comparison that ends with that code."""
     report = folder / "report.json"
     found = invoke("compare", MODELS / left, MODELS / right, *options, "-q", "--json", report)
     assert found.code == code, found
@@ -31,7 +30,6 @@ def compared(left: str, right: str, *options: object, code: int, folder: Path) -
 
 
 def first(report: dict[str, Any]) -> tuple[str, ...]:
-    """Where the first divergence is."""
     found = report["first"]
     return (found["left"],) if found["what"] == "layer" else (found["after"][0], found["before"][0])
 
@@ -41,11 +39,8 @@ def _frameworks() -> None:
     pytest.importorskip("torch")
 
 
-# PyTorch beside PyTorch: what is planted is found where it is
-
-
 @pytest.mark.second
-def test_equal_models_are_equal_in_everything(tmp_path: Path) -> None:
+def test_equal_models_are_equal_in_everything_but_what_drops_at_random_in_training(tmp_path: Path) -> None:
     report = compared("conv_torch.py:trained", "conv_torch.py:Net", *IMAGE, "--time", "eager", "--rounds", "1", code=0, folder=tmp_path)
     assert report["verdict"] == "equal"
     assert report["first"] is None
@@ -53,6 +48,8 @@ def test_equal_models_are_equal_in_everything(tmp_path: Path) -> None:
     assert {row["verdict"] for step in report["steps"].values() for row in step["rows"]} == {"equal"}
     assert [row["left"] for row in report["layers"] if row["leaf"]] == ["conv1", "bn1", "conv2", "fc1", "fc2"]
     assert all(side["median_ms"] > 0 for row in report["timing"] for side in row["sides"])
+    report = compared("conv_torch.py:Net", "planted.py:Random", *IMAGE, "--no-gradients", code=0, folder=tmp_path)
+    assert "something random is active in training" in report["steps"]["sgd"]["not comparable"]
 
 
 PLANTED = {
@@ -87,12 +84,6 @@ def test_some_planted_differences_are_found_in_their_layers(name: str, tmp_path:
     _planted(name, tmp_path)
 
 
-@pytest.mark.second
-def test_what_drops_at_random_in_training_is_not_comparable(tmp_path: Path) -> None:
-    report = compared("conv_torch.py:Net", "planted.py:Random", *IMAGE, "--no-gradients", code=0, folder=tmp_path)
-    assert "something random is active in training" in report["steps"]["sgd"]["not comparable"]
-
-
 # PyTorch as it is published
 
 TOKENS = ("--input", "ids: b=3 t=7 int64 <19")
@@ -100,18 +91,17 @@ ROWS = ("--input", "x: b=4 d=5 float32")
 
 
 @pytest.mark.second
-def test_layers_of_one_name_are_one_whatever_their_class(tmp_path: Path) -> None:
+def test_layers_of_one_name_are_one_also_by_the_table_and_other_shapes_no_divergence(tmp_path: Path) -> None:
     report = compared("foreign_torch.py:Small", "foreign_torch.py:stock", *TOKENS, code=0, folder=tmp_path)
     assert report["verdict"] == "equal"
     assert {"left": "norm", "right": "norm", "how": "name"} in report["layers_matched"]
-
-
-@pytest.mark.second
-def test_a_row_of_the_table_may_have_one_name_twice(tmp_path: Path) -> None:
     table = tmp_path / "table.toml"
     table.write_text('"norm" = "norm"\n')
     report = compared("foreign_torch.py:Small", "foreign_torch.py:stock", *TOKENS, *FORWARD, "--rename", table, code=0, folder=tmp_path)
     assert {"left": "norm", "right": "norm", "how": "renamed"} in report["layers_matched"]
+    report = compared("foreign_torch.py:Small", "foreign_torch.py:row", *TOKENS, *FORWARD, code=1, folder=tmp_path)
+    assert first(report) == ("up", "down")
+    assert next(row for row in report["layers"] if row["left"] == "position")["verdict"] == "equal"
 
 
 @pytest.mark.second
@@ -122,30 +112,16 @@ def test_a_tie_that_cannot_be_carried_is_said() -> None:
 
 
 @pytest.mark.second
-def test_numbers_of_another_shape_are_no_divergence(tmp_path: Path) -> None:
-    report = compared("foreign_torch.py:Small", "foreign_torch.py:row", *TOKENS, *FORWARD, code=1, folder=tmp_path)
-    assert first(report) == ("up", "down")
-    assert next(row for row in report["layers"] if row["left"] == "position")["verdict"] == "equal"
-
-
-@pytest.mark.second
-def test_functions_that_close_over_layers_have_the_weights_that_are_carried(tmp_path: Path) -> None:
+def test_closures_have_the_weights_that_are_carried_and_what_has_no_float64_is_judged_in_float32(tmp_path: Path) -> None:
     assert compared("foreign_torch.py:Closure", "foreign_torch.py:Closure", *ROWS, code=0, folder=tmp_path)["verdict"] == "equal"
     report = compared("foreign_torch.py:Closure", "foreign_torch.py:other_closure", *ROWS, *FORWARD, code=1, folder=tmp_path)
     assert first(report) == ("parts.down", "")
-
-
-@pytest.mark.second
-def test_what_has_no_float64_is_judged_in_float32(tmp_path: Path) -> None:
     models = "foreign_torch.py:Fixed", "foreign_torch.py:Fixed"
     report = compared(*models, *ROWS, code=0, folder=tmp_path)
     assert any("has no float64: mat1 and mat2 must have the same dtype" in note for note in report["notes"])
     assert {one["note"] for one in report["outputs"]} == {"one side has no float64, so that only float32 judges"}
     narrow = compared(*models, *ROWS, "--dtype", "float32", code=0, folder=tmp_path)
     assert any("--dtype float32 leaves it out" in note for note in narrow["notes"])
-
-
-# other frameworks
 
 
 def _numpy_conv(values: dict[str, np.ndarray], x_bhwc: np.ndarray) -> np.ndarray:
@@ -174,7 +150,6 @@ def _numpy_conv(values: dict[str, np.ndarray], x_bhwc: np.ndarray) -> np.ndarray
 
 
 def _of_side(side: Any, values: dict[str, np.ndarray] | None, inputs: dict[str, np.ndarray]) -> tuple[Any, np.ndarray]:
-    """The values of a side's model, and its output in float64."""
     side.build(inputs)
     side.widen(inputs)
     if values is not None:
@@ -282,9 +257,6 @@ def test_a_layer_that_pads_itself_is_compared_as_it_runs(right: str, code: int, 
         assert "dilation [4] on the left, [2] on the right" in report["sentences"][1]
 
 
-# layers in private attributes; components of ports
-
-
 @pytest.mark.second
 @pytest.mark.parametrize(("right", "code"), [("Net", 0), ("far", 1)])
 def test_layers_in_private_attributes_are_seen(right: str, code: int, tmp_path: Path) -> None:
@@ -297,18 +269,14 @@ def test_layers_in_private_attributes_are_seen(right: str, code: int, tmp_path: 
 
 
 @pytest.mark.second
-def test_a_port_s_component_is_called_with_its_own_arguments(tmp_path: Path) -> None:
+def test_components_of_ports_are_called_with_their_own_arguments_and_mistakes_found_in_their_layers(tmp_path: Path) -> None:
     """The tutorial's layers have other argument names, a mask in another polarity and all projections in one parameter."""
     report = compared("../ports/torch_nn_transformer.py", "../ports/tutorial.py", "--component", "encoder_layer", code=0, folder=tmp_path)
     assert report["verdict"] == "equal"
     assert {"mask_bhts", "x_btd"} == report["inputs"].keys()
     names = {row["left"] for row in report["gradients"]}
     assert {"input x_btd", "self_attention.query.kernel", "feed_forward.output.bias"} <= names
-
-
-@pytest.mark.second
-def test_mistakes_of_a_hand_written_port_are_found_in_their_layers(tmp_path: Path) -> None:
-    """handwritten_torch.py says of itself what they are."""
+    # handwritten_torch.py says of itself what they are
     ports = [f"../ports/handwritten_torch{end}.py" for end in ("_correct", "")]
     report = compared(*ports, "--component", "transformer", *FORWARD, code=1, folder=tmp_path)
     assert first(report) == ("decoder.positional_encoding",)
@@ -371,9 +339,6 @@ def test_what_is_found_before_a_side_ends_is_not_lost(tmp_path: Path) -> None:
     assert {row["verdict"] for row in (*kept["outputs"], *kept["gradients"])} == {"equal"}
 
 
-# bad input is one message
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -422,9 +387,6 @@ def test_inputs_of_a_file_must_be_finite(tmp_path: Path) -> None:
         declared_inputs.read(tmp_path / "x.npz")
 
 
-# its parts
-
-
 def test_two_reports_say_what_got_worse(tmp_path: Path) -> None:
     def report(units: float, verdict: str = "equal") -> dict[str, Any]:
         row = {"verdict": verdict, "units": units}
@@ -470,26 +432,12 @@ def test_kernels_are_carried_there_and_back(left: tuple[str, Any], right: tuple[
     np.testing.assert_array_equal(weight_layout.carried(there, other, one, sizes), array)
 
 
-def test_a_flattened_image_is_brought_to_channels_last_and_back() -> None:
+def test_kernels_and_flattened_images_and_layers_are_matched() -> None:
     image = np.random.default_rng(0).standard_normal((2, 3, 4, 5))  # b c h w
     tag = [[["b", 2]], [["c", 3], ["h", 4], ["w", 5]]]
     common = axes.to_common(image.reshape(2, -1), tag, ["b", "h", "w", "c"])
     np.testing.assert_array_equal(common, image.transpose(0, 2, 3, 1).reshape(2, -1))
     np.testing.assert_array_equal(axes.from_common(common, tag, ["b", "h", "w", "c"]), image.reshape(2, -1))
-
-
-def _network(*rows: tuple[str, tuple[int, ...]]) -> layer_matching.Network:
-    """Dense layers in the order of execution."""
-    about = {
-        "layers": [{"path": path, "kind": "dense", "type": "Dense", "settings": {}} for path, _ in rows],
-        "variables": [
-            {"name": f"{path}.w", "layer": path, "role": "kernel", "axes": "i o", "shape": shape, "required": True} for path, shape in rows
-        ],
-    }
-    return layer_matching.Network.of(about, [{"path": path} for path, _ in rows])
-
-
-def test_layers_are_matched_by_name_or_by_order_and_never_by_numbers_that_are_off_by_one() -> None:
     left = _network(("conv1", (3, 3)), ("conv2", (3, 3)), ("query", (4, 4)), ("key", (4, 4)), ("head", (3, 9)))
     right = _network(("conv_0", (3, 3)), ("conv_1", (3, 3)), ("k", (4, 4)), ("q", (4, 4)), ("fc", (3, 9)))
     found, problems = layer_matching.layers(left, right, Rename())
@@ -501,3 +449,13 @@ def test_layers_are_matched_by_name_or_by_order_and_never_by_numbers_that_are_of
     assert renamed["conv1"][0] == "conv_1"
     _, problems = layer_matching.layers(left, right, Rename({"conv1": Row("conv_7")}))
     assert problems == ["the rename table says that conv1 is conv_7 on the right, which has none (nearest: conv_1)"]
+
+
+def _network(*rows: tuple[str, tuple[int, ...]]) -> layer_matching.Network:
+    about = {
+        "layers": [{"path": path, "kind": "dense", "type": "Dense", "settings": {}} for path, _ in rows],
+        "variables": [
+            {"name": f"{path}.w", "layer": path, "role": "kernel", "axes": "i o", "shape": shape, "required": True} for path, shape in rows
+        ],
+    }
+    return layer_matching.Network.of(about, [{"path": path} for path, _ in rows])

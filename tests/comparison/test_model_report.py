@@ -29,7 +29,6 @@ TEXT, PAIR = "the quick brown fox jumps over the lazy dog", "née Zoë went to �
 
 
 def report(checkpoint: Path, *options: object, code: int = 0, folder: Path) -> tuple[str, dict[str, Any]]:
-    """The page and the numbers that the command writes for this checkpoint."""
     out, numbers = folder / "report.html", folder / "report.json"
     outcome = invoke("report", "--checkpoint", checkpoint, "--out", out, "--json", numbers, *options)
     assert outcome.code == code, outcome
@@ -68,13 +67,12 @@ def theirs(model: Any, numbers: dict[str, Any]) -> Any:
 
 
 def held(page: str) -> dict[str, Any]:
-    """What the page's script reads."""
     (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
     return dict(json.loads(found))
 
 
 @pytest.mark.second
-def test_attention_is_that_of_transformers(encoder: Any) -> None:
+def test_attention_and_layers_are_those_of_transformers_and_their_errors_plain_numpys(encoder: Any) -> None:
     model, _, page, numbers = encoder
     wanted = torch.stack(theirs(model, numbers).attentions)[:, 0].numpy()
     (one,) = numbers["attention"]
@@ -91,10 +89,6 @@ def test_attention_is_that_of_transformers(encoder: Any) -> None:
         largest = np.abs(one["differences"][name]).max(axis=(2, 3)) / np.array(one["noise"])[:, None]
         np.testing.assert_allclose(one["largest"][name], largest, rtol=1e-12)
         assert 0 < largest.max() < 4
-
-
-@pytest.mark.second
-def test_layers_are_those_of_transformers_and_their_errors_plain_numpys(encoder: Any) -> None:
     model, _, _, numbers = encoder
     hidden = torch.stack(theirs(model, numbers).hidden_states)[:, 0].numpy()
     rows = [row for row in numbers["layers"] if row["dtype"] == "float32"]
@@ -124,7 +118,7 @@ def config_of(numbers: dict[str, Any]) -> Any:
 
 
 @pytest.mark.second
-def test_the_matrix_is_that_of_the_check(encoder: Any) -> None:
+def test_the_matrix_is_that_of_the_check_on_one_page_with_figures_that_names_nothing_outside(encoder: Any) -> None:
     _, _, page, numbers = encoder
     matrix = numbers["matrix"]
     assert (matrix["verdict"], matrix["failed"]) == ("all conform", 0)
@@ -134,6 +128,17 @@ def test_the_matrix_is_that_of_the_check(encoder: Any) -> None:
     assert {row["component"] for row in matrix["results"]} == {"pool", "classify", "states"}
     assert numbers["verdict"].startswith("Four implementations conform on encoder")
     assert numbers["verdict"] in page and f"{matrix['compared']} outputs compared, 0 failed" in page
+    _, folder, _, numbers = encoder
+    files = {path.name for path in (folder / "figures").iterdir()}
+    names = {"matrix", "error-float32", "error-bfloat16", "encoder-self-attention-layer-00", "encoder-self-attention-layer-01"}
+    assert files == {f"{name}{suffix}" for name in names for suffix in (".png", ".svg")} | {"report.json"}
+    for name in names:
+        assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (folder / "figures" / f"{name}.svg").read_text()
+    assert json.loads((folder / "figures" / "report.json").read_text()) == numbers
+    page = encoder[2]
+    assert names_nothing_outside(re.sub(r'href="#.*?"', "", page))
+    assert len(page) < 1e6
 
 
 @pytest.mark.second
@@ -155,18 +160,6 @@ def test_loss_and_gradient_norm_are_those_of_autograd(decoder: Any) -> None:
         assert np.max(found["units"]) < 4
     assert training["reference"]["loss"][1]["value"] < float(loss)
     assert "every step has the text as its batch" in page and "20 float32 runs" in page
-
-
-@pytest.mark.second
-def test_figures_are_pictures_and_numbers(encoder: Any) -> None:
-    _, folder, _, numbers = encoder
-    files = {path.name for path in (folder / "figures").iterdir()}
-    names = {"matrix", "error-float32", "error-bfloat16", "encoder-self-attention-layer-00", "encoder-self-attention-layer-01"}
-    assert files == {f"{name}{suffix}" for name in names for suffix in (".png", ".svg")} | {"report.json"}
-    for name in names:
-        assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert "<svg" in (folder / "figures" / f"{name}.svg").read_text()
-    assert json.loads((folder / "figures" / "report.json").read_text()) == numbers
 
 
 def test_a_canonical_file_reads_random_tokens_of_a_seed_and_is_timed(tmp_path: Path) -> None:
@@ -269,13 +262,6 @@ def test_a_long_text_is_cut_and_that_is_said(tmp_path: Path) -> None:
     assert re.fullmatch(r"the first 64 of \d{3} target tokens are read", subject.notes[0])
 
 
-@pytest.mark.second
-def test_the_page_is_one_file_that_names_nothing_outside(encoder: Any) -> None:
-    page = encoder[2]
-    assert names_nothing_outside(re.sub(r'href="#.*?"', "", page))
-    assert len(page) < 1e6
-
-
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
     with offline() as driver:
@@ -324,7 +310,7 @@ def test_keys_choose_a_head_and_a_weight(browser: Any, encoder: Any) -> None:
         assert float(units.split()[0]) == pytest.approx(abs(wanted) / one["noise"][1], abs=0.51 * step / one["noise"][1] + 0.006)
 
 
-def test_every_map_is_drawn_in_every_implementation(browser: Any) -> None:
+def test_every_map_is_drawn_in_every_implementation_and_a_cell_of_the_matrix_opens_its_cases(browser: Any) -> None:
     script = """
         return [...document.querySelectorAll("#maps canvas")].map((canvas) => {
           const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, colours = new Set();
@@ -338,9 +324,6 @@ def test_every_map_is_drawn_in_every_implementation(browser: Any) -> None:
     ]
     assert min(colours for _, _, colours, _ in drawn) > 20
     assert not any(black for *_, black in drawn)  # what is no number is drawn black
-
-
-def test_a_cell_of_the_matrix_opens_its_cases(browser: Any) -> None:
     browser.find_element("css selector", ".matrix td.pass a").click()
     assert browser.find_element("id", "cases").is_displayed()
     assert browser.find_element("id", "cases-title").text == "pool"

@@ -112,17 +112,14 @@ def test_noise_has_no_constant_and_a_correct_port_none(component: str) -> None:
     assert Search(Hypotheses(cases, []), [components.answer(case) for case in cases]).constants() == []
 
 
-def test_one_number_is_no_evidence_of_a_constant() -> None:
+def test_one_number_is_no_evidence_and_constants_that_give_the_same_answers_are_both_named() -> None:
     """Some epsilon gives any loss; a second case would tell it from what the port has, which here leaves out the labels with id 0."""
     case = all_by_id()["training_loss/gpt2"].at("float64")
     true = loss.cross_entropy
     with mock.patch.object(loss, "cross_entropy", lambda x, label, mask, *rest: true(x, label, label != 0, *rest)):
         answers = [components.answer(case)]
     assert Search(Hypotheses([case], []), answers).constants() == []
-
-
-def test_constants_that_give_the_same_answers_are_both_named() -> None:
-    """norm(2 x + y) is norm(x + y / 2) where epsilon is next to nothing."""
+    # norm(2 x + y) is norm(x + y / 2) where epsilon is next to nothing
     case = all_by_id()["encoder_layer/post"].at("float64")
     case = dataclasses.replace(case, config=case.config.replace(epsilon=1e-30))
     true = layers.residual_out

@@ -29,26 +29,18 @@ def _port(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
-# --- a port's findings
-
-
-def test_a_wrong_formula_is_named_with_its_fix() -> None:
+def test_a_wrong_formula_is_named_with_its_fix_and_a_correct_port_gets_no_finding() -> None:
     findings = diagnose(str(TESTS / "ports" / "numpy_wrong_norm.py")).findings
     assert [(finding.component, finding.verdict, finding.explanations) for finding in findings] == [
         ("layer_norm", "explained", (("NRM1",),))
     ]
     assert "layer_norm: your output equals the reference with NRM1 (unbiased deviation, epsilon outside the root)" in findings[0].text
     assert "torch: " in findings[0].text
-
-
-def test_a_correct_port_gets_no_finding() -> None:
     assert diagnose(str(TESTS / "ports" / "numpy_function.py")).findings == []
 
 
 def test_a_composite_follows_from_what_was_found_in_its_part(tmp_path: Path) -> None:
-    port = _port(
-        tmp_path,
-        """
+    text = """
 def softmax(case):
     return wrong(case.inputs["logits"], case.inputs["mask"])
 true = s.softmax
@@ -60,9 +52,8 @@ def scaled_dot_product_attention(case):
         return attention.scaled_dot_product_attention(**case.inputs)
     finally:
         s.softmax = true
-""",
-    )
-    found = diagnose(port, pairs=False).findings
+"""
+    found = diagnose(_port(tmp_path, text), pairs=False).findings
     assert [finding.component for finding in found] == ["softmax", "scaled_dot_product_attention"]
     assert found[1].verdict == "follows"
 
@@ -234,7 +225,7 @@ def test_a_port_of_functions_has_one_finding(tmp_path: Path, name: str) -> None:
     assert finding.dtype == LOWER_DTYPE.get(name, "float64")
 
 
-def test_what_an_error_says_is_shown(tmp_path: Path) -> None:
+def test_what_fails_is_said_and_what_cannot_run_in_float64_is_searched_in_float32(tmp_path: Path) -> None:
     text = """
 def layer_norm(case):
     if case.config.model_width == 4:
@@ -245,9 +236,6 @@ def layer_norm(case):
     assert (crash.verdict, rest.verdict) == ("error", "described")
     assert "your output is the input" in rest.text
     assert "cases: TypeError: four is too few (a_port.py:6); only where target length is 7 and model_width is 4" in crash.text
-
-
-def test_what_cannot_run_in_float64_is_searched_in_float32(tmp_path: Path) -> None:
     text = """
 def layer_norm(case):
     if case.dtype == "float64":
@@ -269,7 +257,7 @@ def greedy_search(case):
 """
 
 
-def test_a_search_is_asked_first_in_the_dtype_that_its_cases_have(tmp_path: Path) -> None:
+def test_a_search_is_asked_first_in_the_dtype_of_its_cases_and_waited_for_within_the_limit(tmp_path: Path) -> None:
     every = [case for case in all_cases() if case.component == "greedy_search" and not case.excluded]
     with contextlib.closing(Subject(_port(tmp_path, SEARCH), "", 60.0, (), Deadline())) as subject:
         assert subject.dtypes_of("greedy_search")[:2] == ["float32", "float64"]
@@ -279,6 +267,10 @@ def test_a_search_is_asked_first_in_the_dtype_that_its_cases_have(tmp_path: Path
         subject.dtypes = ["float64"]
         assert len(subject.cases("greedy_search", "float64")) == 1
         assert subject.beyond("greedy_search") == len(every) - 1
+    assert Deadline().within(60.0) == 60.0
+    assert 0.0 < Deadline(5.0).within(60.0) <= 5.0
+    assert Deadline(5.0).within(1.0) == 1.0
+    assert Deadline(-1.0).within(60.0) > 0.0
 
 
 @pytest.mark.exhaustive
@@ -402,8 +394,7 @@ def layer_norm(case):
     ("scale", "verdict"), [("False", "follows"), pytest.param("not config.scale_embedding", "partly", marks=pytest.mark.exhaustive)]
 )
 def test_what_the_parts_come_to_is_said_of_the_whole(tmp_path: Path, scale: str, verdict: str) -> None:
-    file = tmp_path / "two.py"
-    file.write_text(f"""
+    text = f"""
 from impl_torch import port
 from impl_torch.port import framework, weights
 
@@ -411,8 +402,8 @@ def build(config, dtype):
     return port.components["transformer"](config.replace(epsilon=1e-3, scale_embedding={scale}), dtype)
 
 components = {{"transformer": build}}
-""")
-    findings = diagnose(str(file), pairs=False, gradients=False).findings
+"""
+    findings = diagnose(_port(tmp_path, text), pairs=False, gradients=False).findings
     assert [finding.explanations for finding in findings[:2]] == [(("EMB1",),), (("NRM2",),)]
     assert (findings[2].component, findings[2].verdict) == ("transformer", verdict)
     assert set(findings[2].explanations[0]) == {"EMB1", "NRM2"}
@@ -434,8 +425,7 @@ def test_stock_keras_attention_is_taken_apart() -> None:
 
 @pytest.mark.second
 def test_a_part_that_nothing_explains_is_named_by_its_place(tmp_path: Path) -> None:
-    file = tmp_path / "larger.py"
-    file.write_text("""
+    text = """
 from impl_torch import port
 from impl_torch.port import framework, weights
 
@@ -447,8 +437,8 @@ def build(config, dtype):
 
 components = {"encoder": build}
 config = {"encoder_layers": 2}
-""")
-    findings = diagnose(str(file), pairs=False, gradients=False).findings
+"""
+    findings = diagnose(_port(tmp_path, text), pairs=False, gradients=False).findings
     assert [finding.verdict for finding in findings] == ["described", "follows"]
     assert findings[0].paths == ("layers.1.feed_forward",)
     assert "the reference times 1.01" in findings[0].text
@@ -595,13 +585,6 @@ def test_the_first_sentence_waits_for_the_expectation_of_one_case(tmp_path: Path
     assert before <= MOST[component]
 
 
-def test_an_answer_is_waited_for_no_longer_than_the_limit() -> None:
-    assert Deadline().within(60.0) == 60.0
-    assert 0.0 < Deadline(5.0).within(60.0) <= 5.0
-    assert Deadline(5.0).within(1.0) == 1.0
-    assert Deadline(-1.0).within(60.0) > 0.0
-
-
 def _on_call(count: int, error: BaseException) -> Callable[..., None]:
     """A function that raises the error at its call of that number."""
     calls = itertools.count(1)
@@ -631,8 +614,7 @@ def test_the_same_model_without_them_gets_no_finding(gradients: bool) -> None:
 
 @pytest.mark.second
 def test_a_wrong_gradient_is_found_where_the_output_is_right(tmp_path: Path) -> None:
-    file = tmp_path / "detached.py"
-    file.write_text("""
+    text = """
 from impl_torch.feed_forward import FeedForward
 from impl_torch.port import framework, weights
 
@@ -641,18 +623,15 @@ class Detached(FeedForward):
         return super().forward(x_btd.detach())
 
 components = {"feed_forward": lambda config, dtype: Detached(config)}
-""")
-    diagnosis = diagnose(str(file))
+"""
+    diagnosis = diagnose(_port(tmp_path, text))
     outputs, finding = diagnosis.findings
     assert (outputs.component, outputs.verdict) == ("feed_forward_vjp", "described")
     assert "feed_forward_vjp: of your gradients the `x_btd` differs; the parameters are right" in outputs.text
     assert (finding.component, finding.verdict) == ("feed_forward", "gradient")
     assert "feed_forward: in backward order the first component whose gradient is wrong, that of x_btd (error" in finding.text
     assert diagnosis.gradients[0].first is not None
-    assert diagnose(str(file), gradients=False).findings == []
-
-
-# --- the command
+    assert diagnose(_port(tmp_path, text), gradients=False).findings == []
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -661,7 +640,9 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
     return int(end.value.code or 0), "".join(capsys.readouterr())
 
 
-def test_the_command_prints_and_writes_the_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_and_writes_the_findings_and_says_that_it_was_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     port, file = str(TESTS / "support" / "wrong_port.py"), tmp_path / "findings.json"
     code, text = _run(capsys, port, "--json", str(file))
     assert code == 1, text
@@ -669,9 +650,6 @@ def test_the_command_prints_and_writes_the_findings(tmp_path: Path, capsys: pyte
     (finding,) = json.loads(file.read_text())
     assert finding["explanations"] == [["epsilon=outside the root"]]
     assert _run(capsys, str(TESTS / "ports" / "numpy_function.py"))[0] == 0
-
-
-def test_the_command_says_that_it_was_stopped(capsys: pytest.CaptureFixture[str]) -> None:
     port = str(TESTS / "ports" / "numpy_wrong_norm.py")
     code, text = _run(capsys, port, "--limit", "0.1")
     assert (code, text.count("stopped: the limit of 0.1 seconds had passed; this is the best so far")) == (1, 1)

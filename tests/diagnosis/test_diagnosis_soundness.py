@@ -42,9 +42,6 @@ def _port(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
-# --- an alteration equals nothing but its own output
-
-
 def _shifted(reference: Mapping[str, Any], shift: Callable[[np.ndarray], Any]) -> Output:
     """The floating outputs, changed; the others as they are."""
     return {name: (value + shift(value)).astype(value.dtype) if _floating(value) else value for name, value in reference.items()}
@@ -145,7 +142,7 @@ def test_a_tolerance_wider_than_the_error_supports_nothing_and_is_said() -> None
     assert search.explain() == []
 
 
-def test_an_alteration_that_only_loses_digits_is_named_where_it_fails_and_not_as_equality() -> None:
+def test_an_alteration_is_named_by_its_digits_and_only_where_it_is_needed() -> None:
     known = mutation.hypotheses("layer_norm", "float64")
     answers = [answer for answer in mutation.as_port((DEFECTS["NRM4"],), known.probes) if answer]
     search = Search(known, answers)
@@ -153,6 +150,11 @@ def test_an_alteration_that_only_loses_digits_is_named_where_it_fails_and_not_as
     assert search.imprecise() == [(DEFECTS["NRM4"],)]
     shifted = [_shifted(answer, lambda value: 1e-9) for answer in answers]
     assert Search(known, shifted).imprecise() == []
+    probes = [case.at("float32") for case in _of("layer_norm")]
+    answers = [answer for answer in mutation.as_port((DEFECTS["NRM1"],), probes) if answer]
+    search = Search(Hypotheses(probes, OBSERVABLE), answers)
+    for other in ("NRM7", "PRC1"):
+        assert not search.explains((DEFECTS["NRM1"], DEFECTS[other]))
 
 
 def test_a_name_but_for_its_digits_leaves_next_to_nothing_of_the_error() -> None:
@@ -174,21 +176,17 @@ def test_a_name_but_for_its_digits_leaves_next_to_nothing_of_the_error() -> None
         assert found((mutation.larger(place, factor),), 1e-8) == []
 
 
-def test_an_alteration_that_is_not_needed_is_not_named_beside_another() -> None:
-    probes = [case.at("float32") for case in _of("layer_norm")]
-    answers = [answer for answer in mutation.as_port((DEFECTS["NRM1"],), probes) if answer]
-    search = Search(Hypotheses(probes, OBSERVABLE), answers)
-    for other in ("NRM7", "PRC1"):
-        assert not search.explains((DEFECTS["NRM1"], DEFECTS[other]))
-
-
-# --- failures
-
-
-def test_a_failure_equals_nothing() -> None:
+def test_a_failure_equals_nothing_and_supports_are_the_judges_own_comparison() -> None:
     assert not altered.equal(None, None)
     assert not altered.equal({}, None)
     assert not altered.equal(None, {})
+    probe = _of("layer_norm", "plain")[0].at("float32")
+    clean = tolerance.expect(probe)
+    wide = {name: dataclasses.replace(one, noise=1.0, noise_rmse=1.0) for name, one in clean.items()}
+    answer = _shifted(components.answer(probe), lambda value: 0.3)
+    assert compare(wide["output"], answer["output"]).excess <= 1
+    assert altered.equal(wide, answer)
+    assert not altered.supports(clean, wide, answer)
 
 
 def _positions(*batches: int, width: int = 13) -> list[Case]:
@@ -235,9 +233,6 @@ def encoder_layer(case):
     assert "fail" not in rest.text
 
 
-# --- NaN, nearest hypotheses, randomness
-
-
 def test_a_loss_which_is_of_all_rows_is_not_said_to_depend_on_them() -> None:
     probes = [case.at("float64") for case in _of("cross_entropy")][:2]
     answers = [_shifted(components.answer(probe), lambda value: 0.3) for probe in probes]
@@ -246,16 +241,13 @@ def test_a_loss_which_is_of_all_rows_is_not_said_to_depend_on_them() -> None:
     assert broken_invariances(search, lambda cases: [(case, "outputs", answers[0]) for case in cases]) == []
 
 
-def test_hypotheses_that_leave_the_whole_error_are_not_listed() -> None:
+def test_hypotheses_are_listed_only_where_little_of_the_error_is_left() -> None:
     known = mutation.hypotheses("layer_norm", "float64")
     search = Search(known, [_shifted(components.answer(probe), lambda value: 1e3) for probe in known.probes])
     assert search.nearest() == []
     assert "100%" not in explanation.unexplained(search, False, ())
     infinite = [_shifted(components.answer(probe), lambda value: np.nan) for probe in known.probes]
     assert Search(known, infinite).nearest() == []
-
-
-def test_a_hypothesis_is_said_to_be_near_only_where_little_of_the_error_is_left() -> None:
     known, rng = mutation.hypotheses("layer_norm", "float64"), np.random.default_rng(0)
     answers = [answer for answer in mutation.as_port((DEFECTS["NRM23"],), known.probes) if answer]
 
@@ -267,7 +259,7 @@ def test_a_hypothesis_is_said_to_be_near_only_where_little_of_the_error_is_left(
     assert "nearest" not in said(3.0)
 
 
-def test_of_what_is_explained_in_part_it_is_said_whether_the_port_fails_the_rest() -> None:
+def test_what_is_explained_in_part_is_said_with_what_explains_the_same() -> None:
     known = mutation.hypotheses("layer_norm", "float64")
     answers = [answer for answer in mutation.as_port((DEFECTS["NRM23"],), known.probes) if answer]
     names = [probe.name for probe in known.probes]
@@ -277,10 +269,7 @@ def test_of_what_is_explained_in_part_it_is_said_whether_the_port_fails_the_rest
     text = explanation.partly([(DEFECTS["NRM23"],)], [(DEFECTS["NRM23"],)], Search(known, answers))
     assert "\n  unexplained remain layer_norm/plain, which your port fails" in text
     assert "\n  your port is right on layer_norm/square, where that would fail" in text
-
-
-def test_what_explains_the_same_part_of_the_answers_is_named_beside_it() -> None:
-    """Fills of -1e4 and -1e9 in all answers but one, which is wrong otherwise."""
+    # Fills of -1e4 and -1e9 in all answers but one, which is wrong otherwise
     known = Hypotheses([case.at("float64") for case in _of("multi_head_attention")][:8], [DEFECTS["ATT12"], DEFECTS["ATT13"]])
     answers = [answer for answer in mutation.as_port((DEFECTS["ATT13"],), known.probes) if answer]
     search = Search(known, answers)
@@ -294,26 +283,13 @@ def test_what_explains_the_same_part_of_the_answers_is_named_beside_it() -> None
     assert f"with {explanation.alternatives(names)} on " in text
 
 
-def test_losses_of_digits_that_allow_the_same_errors_are_all_named() -> None:
+def test_losses_of_digits_that_allow_the_same_errors_are_all_named_and_no_factor_of_what_is_not_finite() -> None:
     both = [(DEFECTS["NRM4"],), (DEFECTS["PRC4"],)]
     words = f"every error is within what {DEFECTS['NRM4'].name} or {DEFECTS['PRC4'].name} make, and beyond float64's"
     assert explanation.imprecise(both, "float64") == words
-
-
-def test_no_factor_is_said_of_what_is_not_finite() -> None:
-    """Cut logits, of which the reference's are minus infinity, and the port's another number."""
+    # Cut logits, of which the reference's are minus infinity, and the port's another number
     probes = [case.at("float64") for case in _of("truncate")][:4]
     clean = [{name: tolerance.expectation(value, [value]) for name, value in components.answer(probe).items()} for probe in probes]
     answers = [{name: np.where(np.isinf(value := one.reference), 0.0, value) for name, one in each.items()} for each in clean]
     found = common(list(zip(probes, clean, answers, strict=True)), [])
     assert not any("times" in one.sentence for one in found)
-
-
-def test_the_judges_own_comparison_is_what_the_supports_are_made_of() -> None:
-    probe = _of("layer_norm", "plain")[0].at("float32")
-    clean = tolerance.expect(probe)
-    wide = {name: dataclasses.replace(one, noise=1.0, noise_rmse=1.0) for name, one in clean.items()}
-    answer = _shifted(components.answer(probe), lambda value: 0.3)
-    assert compare(wide["output"], answer["output"]).excess <= 1
-    assert altered.equal(wide, answer)
-    assert not altered.supports(clean, wide, answer)

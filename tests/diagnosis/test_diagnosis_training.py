@@ -27,7 +27,6 @@ from impl_torch.transformer import Transformer
 framework = "torch"
 config = {"tie_logits": True, "share_embeddings": True}
 
-
 class Copied(Transformer):
     def __init__(self, config):
         super().__init__(config)
@@ -39,7 +38,6 @@ class Copied(Transformer):
 
         head.forward = forward
 
-
 components = {"transformer": lambda config, dtype: Copied(config)}
 """,
     ),
@@ -50,7 +48,6 @@ components = {"transformer": lambda config, dtype: Copied(config)}
         """
 import numpy as np
 from reference_numpy import parameters as P
-
 
 def adam(case):
     given = P.nest(case.inputs)
@@ -79,7 +76,6 @@ from impl_torch.loss import cross_entropy as right
 
 framework = "torch"
 
-
 def cross_entropy(logits_btv, label_bt, mask_bt=None, smoothing=0.0, total=None):
     x = logits_btv.float() if logits_btv.dtype.itemsize == 2 else logits_btv
     size = x.shape[-1]
@@ -88,7 +84,6 @@ def cross_entropy(logits_btv, label_bt, mask_bt=None, smoothing=0.0, total=None)
     mask_bt = torch.ones_like(label_bt, dtype=torch.bool) if mask_bt is None else mask_bt
     total = mask_bt.sum().clamp(min=1) if total is None else total
     return (loss_bt.masked_fill(~mask_bt, 0).sum() / total).to(logits_btv.dtype)
-
 
 components = {"cross_entropy": lambda config, dtype: cross_entropy}
 """,

@@ -44,8 +44,6 @@ def needs(kind: str) -> None:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Write:
-    """Writes the file of a port whose model has a mistake, and gives its path."""
-
     def write(kind: str, mistake: str, options: str = "") -> str:
         needs(kind)
         path = tmp_path / f"wrong_{kind}.py"
@@ -56,7 +54,6 @@ def written(tmp_path: Path) -> Write:
 
 
 def diverged(port: str, case: Case, dtype: str, limit: float = 120.0) -> Divergence:
-    """Where the port first differs on the case."""
     with contextlib.closing(open_worker(port, threads=1)) as worker:
         return divergence(worker, case, dtype, limit=limit)
 
@@ -134,7 +131,7 @@ def test_what_follows_a_mistake_fails_in_the_free_run_and_agrees_on_the_referenc
     assert found["decoder.layers.0.feed_forward"].depth == 3
 
 
-def test_a_failure_is_a_case_on_which_the_defect_can_be_found(written: Write) -> None:
+def test_a_failure_is_a_case_whose_heat_map_is_of_the_worst_slice(written: Write) -> None:
     found = diverged(written("torch", "unscaled"), WHOLE, "float64")
     assert [failure.path for failure in found.failures] == ["encoder.layers.1.self_attention", "encoder.layers.1", "encoder", ""]
     failure = found.failures[0]
@@ -142,9 +139,6 @@ def test_a_failure_is_a_case_on_which_the_defect_can_be_found(written: Write) ->
     expectations = expected((all_defects()["ATT3"],), failure.case)
     assert expectations is not None
     assert compare(expectations["output"], failure.output).excess <= 1
-
-
-def test_the_heat_map_is_that_of_the_worst_slice_of_the_first_diverging_tensor(written: Write) -> None:
     found = diverged(written("torch", "unscaled"), WHOLE, "float32")
     assert found.heat is not None
     assert np.shape(found.heat) == (7, 13)
@@ -159,12 +153,16 @@ def _allowed(row: Row) -> float:
     return float(row.forced.message.rpartition("allowed ")[2])
 
 
-def test_a_component_that_fails_within_one_that_agrees_is_no_divergence(written: Write) -> None:
+def test_a_component_that_fails_within_one_that_agrees_is_none_and_the_same_embedding_is(written: Write) -> None:
     found = diverged(written("torch", "", ", scale='outside'"), WHOLE, "float64")
     assert found.first is None
     row = rows(found)["source_embedding"]
     assert row.fails
     assert row.message.endswith("but what is around it agrees: the port divides the work otherwise")
+    found = diverged(written("torch", "", ", scale='nowhere'"), WHOLE, "float64")
+    assert found.first is not None
+    assert found.first.path == "source_embedding"
+    assert "source_embedding" in {failure.path for failure in found.failures}
 
 
 @pytest.mark.second
@@ -183,27 +181,14 @@ def test_what_the_next_step_undoes_is_not_named_where_something_else_is_wrong(wr
         assert rows(found)[name].message.endswith("but what follows undoes it: the port divides the work otherwise")
 
 
-def test_the_same_embedding_is_named_where_nothing_undoes_it(written: Write) -> None:
-    found = diverged(written("torch", "", ", scale='nowhere'"), WHOLE, "float64")
-    assert found.first is not None
-    assert found.first.path == "source_embedding"
-    assert "source_embedding" in {failure.path for failure in found.failures}
-
-
-def test_a_component_whose_inputs_have_other_shapes_cannot_be_forced_and_is_not_judged(written: Write) -> None:
+def test_what_cannot_be_forced_or_has_several_calls_is_known_as_far_as_it_goes(written: Write) -> None:
     found = diverged(written("torch", "flattened"), WHOLE, "float64")
     row = rows(found)["decoder.layers.0.feed_forward"]
     assert (found.first, row.forced, row.inputs_agree) == (None, None, None)
     assert row.message == "cannot be forced: the reference's inputs have shapes (3, 5, 13); the module's (15, 13)"
-
-
-def test_of_the_calls_of_a_module_the_first_is_its_components(written: Write) -> None:
     found = diverged(written("torch", "wasteful"), WHOLE, "float64")
     assert (found.first, len(found.rows)) == (None, 32)
     assert [row.path for row in found.rows if row.inputs_agree is False] == ["decoder.layers.0.feed_forward"]
-
-
-def test_without_the_names_what_has_the_canonical_ones_is_shown_and_the_rest_is_said(written: Write) -> None:
     found = diverged(written("torch", "epsilon", ", paths=()"), WHOLE, "float64")
     assert found.first is not None
     assert found.first.path == "encoder.layers.1"
@@ -211,7 +196,7 @@ def test_without_the_names_what_has_the_canonical_ones_is_shown_and_the_rest_is_
 
 
 @pytest.mark.second
-def test_a_port_that_crashes_is_known_as_far_as_it_came(written: Write) -> None:
+def test_a_port_that_crashes_or_hangs_is_known_as_far_as_it_came(written: Write) -> None:
     found = diverged(written("torch", "crashes"), WHOLE, "float64")
     assert found.problem == "crash: the port's process ended with signal 11"
     assert found.first is not None
@@ -220,18 +205,10 @@ def test_a_port_that_crashes_is_known_as_far_as_it_came(written: Write) -> None:
     assert attention.inputs_agree
     assert not attention.fails
     assert "decoder.layers.1" in found.untraced
-
-
-@pytest.mark.second
-def test_a_port_that_hangs_is_known_as_far_as_it_came(written: Write) -> None:
     found = diverged(written("torch", "hangs"), WHOLE, "float64", limit=5)
     assert found.problem == "hang: no answer within 5 s"
     assert found.first is not None
     assert found.first.path == "decoder.layers.0.feed_forward"
-
-
-@pytest.mark.second
-def test_a_process_that_ends_in_some_runs_does_not_end_the_search(written: Write) -> None:
     found = diverged(written("torch", "crashes when forced"), WHOLE, "float64")
     assert (found.first, found.problem, len(found.rows)) == (None, "", 32)
 

@@ -74,14 +74,11 @@ def test_the_error_is_measured_the_worst_case_first(id_: str) -> None:
         assert one["times"] is None or one["error"] > one["allowed"]
 
 
-def test_the_measured_size_is_that_of_the_alteration() -> None:
+def test_the_measured_size_is_that_of_the_alteration_in_any_case_of_an_id_s_letters() -> None:
     (one,) = json.loads(run("DRP4", "--json").output)["effects"][:1]
     case = next(case for case in all_cases() if case.id == one["case"])
     rate, kept = case.config.dropout_rate, case.inputs["x"][case.inputs["keep"] | ~case.inputs["x"].astype(bool)]
     assert one["error"] == pytest.approx(abs(kept).max() * (1 / (1 - rate) - 1), rel=1e-5)
-
-
-def test_an_id_is_found_in_any_case_of_its_letters() -> None:
     assert run("nrm4").output == run("NRM4").output
 
 

@@ -53,19 +53,13 @@ def test_an_alteration_at_a_place_alters_what_is_there_and_leaves_what_is_before
     assert altered.differ({"output": clean[""].output}, {"output": other[""].output})
 
 
-def test_the_places_of_a_function_tell_its_calls_apart() -> None:
+def test_places_tell_calls_of_functions_and_sublayers_apart_and_leave_the_reference_itself() -> None:
     found = [str(place) for place in places([sites(MODEL, [ATTENTION])[ATTENTION]])]
     assert {"encoder", "decoder", "every self_attention", "every cross_attention", "encoder.layers.0", "encoder.layers.1"} <= set(found)
     assert "decoder.layers.0.cross_attention" in found
     assert "decoder.layers.*.cross_attention" not in found  # the same calls as every cross_attention
-
-
-def test_a_function_of_the_layers_is_at_the_sublayer_that_it_is_given() -> None:
     found = {site.path for site in sites(MODEL, ["layers.residual_out"])["layers.residual_out"]}
     assert {"encoder.layers.0.self_attention", "decoder.layers.1.cross_attention", "decoder.layers.1.feed_forward"} <= found
-
-
-def test_the_reference_is_itself_afterwards() -> None:
     before = layers.residual_out
     with altered.injected(replace(DEFECTS["NRM9"], place=Place("encoder"))):
         assert layers.residual_out is not before

@@ -32,7 +32,6 @@ def _suite(component: str) -> tuple[list[Case], list[dict[str, tolerance.Expecta
 
 
 def _random_cases(component: str, seed: int, count: int = 4) -> list[Case]:
-    """So many random cases of a component, whose output is large enough to say something."""
     found: list[Case] = []
     while len(found) < count:
         case, seed = random_case(seed), seed + 1
@@ -56,7 +55,6 @@ def _said(component: str, plant: Plant, output: str = "output") -> list[Symptom]
 
 
 def _with(component: str, module: Any, name: str, function: Callable[..., Any]) -> list[Symptom]:
-    """What is said of the reference with another function in it."""
     cases, clean = _suite(component)
     with mock.patch.object(module, name, function):
         answers = [components.answer(case) for case in cases]
@@ -165,10 +163,7 @@ def test_the_first_positions_alone_are_wrong(seed: int) -> None:
     assert "differs from the reference only at every position but the first 2" in describe(cases, answers)[0].sentence
 
 
-# --- what is planted is found: what people write
-
-
-def test_the_residual_is_left_out() -> None:
+def test_residuals_biases_activations_and_steps_are_named() -> None:
     def without(parameters: Any, config: Any, name: str, x: np.ndarray, y: np.ndarray, keep: Any) -> np.ndarray:
         if name != "feed_forward":
             return original(parameters, config, name, x, y, keep)
@@ -179,36 +174,22 @@ def test_the_residual_is_left_out() -> None:
     for component in ("encoder_layer", "decoder_layer"):
         assert "the residual of `feed_forward` is left out" in _with(component, layers, "residual_out", without)[0].sentence
 
-
-def test_the_residual_is_added_twice() -> None:
     def twice(parameters: Any, config: Any, name: str, x: np.ndarray, y: np.ndarray, keep: Any) -> np.ndarray:
         return original(parameters, config, name, x * (2 if name == "feed_forward" else 1), y, keep)
 
-    original = layers.residual_out
     found = _with("encoder_layer", layers, "residual_out", twice)
     assert "plus the residual of `feed_forward` as that sum: it is added twice" in found[0].sentence
-
-
-def test_a_bias_is_left_out_or_added_twice() -> None:
     for factor, meaning in ((-1, "is minus the parameter `bias`: it is left out"), (1, "is the parameter `bias`: it is added twice")):
         found = _said("logits", lambda case, value, factor=factor: value + factor * case.parameters.get("bias", 0))  # type: ignore[misc]
         assert any(meaning in one.sentence for one in found)
-
-
-def test_the_activation_is_another_function() -> None:
     assert "`activation` is left out" in _with("feed_forward", feed_forward, "activation", lambda x, name: x)[0].sentence
     assert (
         "of tanh of the `x` that `activation` is given"
         in _with("feed_forward", feed_forward, "activation", lambda x, name: np.tanh(x))[0].sentence
     )
-
-
-def test_the_last_step_is_left_out() -> None:
     found = _with("transformer", stacks, "decoder", lambda parameters, config, x, *rest: x)
     assert "`decoder` is left out" in found[0].sentence
 
-
-def test_the_logits_are_not_scaled() -> None:
     def unscaled(query: np.ndarray, *rest: Any, **options: Any) -> Any:
         return original(query * query.shape[3] ** 0.5, *rest, **options)
 
@@ -217,7 +198,7 @@ def test_the_logits_are_not_scaled() -> None:
     assert any("the logits are not divided by sqrt(key_size)" in one.sentence for one in found)
 
 
-def test_heads_are_merged_without_a_transpose() -> None:
+def test_heads_weights_masks_and_axes_are_named() -> None:
     def merged(query: np.ndarray, *rest: Any, **options: Any) -> Any:
         output, weights = original(query, *rest, **options)
         return output.transpose(0, 2, 1, 3).reshape(output.shape), weights
@@ -226,23 +207,24 @@ def test_heads_are_merged_without_a_transpose() -> None:
     found = _with("multi_head_attention", attention, "scaled_dot_product_attention", merged)
     assert "reshaped without a transpose" in found[0].sentence
 
-
-def test_weights_sum_to_1_over_heads() -> None:
     def over_heads(case: Case, weights: np.ndarray) -> np.ndarray:
         total = weights.sum(1, keepdims=True)
         return weights / np.where(total, total, 1.0)
 
     found = _said("multi_head_attention", over_heads, "weights")
     assert "your weights sum to 1 over heads, not over keys" in [one.sentence for one in found]
-
-
-def test_a_mask_is_ignored_or_inverted() -> None:
     cases, clean = _suite("scaled_dot_product_attention")
     for words, change in (("without `mask_bhts`: it is ignored", lambda mask: None), ("with `mask_bhts` inverted", np.logical_not)):
         changed = [case.inputs | ({"mask_bhts": change(case.inputs["mask_bhts"])} if case.inputs.get("mask_bhts") is not None else {})
                    for case in map(_plain, cases)]  # fmt: skip
         answers = [components.answer(_plain(case, inputs)) for case, inputs in zip(cases, changed, strict=True)]
         assert any(words in one.sentence for one in describe(cases, answers, clean=clean))
+    assert "with batch and positions exchanged" in _said("transformer", lambda case, value: value.swapaxes(0, 1))[0].sentence
+    shifted = _said("decoder", lambda case, value: np.concatenate([value[:, :1], value[:, :-1]], 1))
+    assert "shifted by 1 along its positions" in shifted[0].sentence
+    with mock.patch.dict(axes.OUTPUTS):
+        del axes.OUTPUTS["layer_norm"]
+        assert any("its axis 1 in reverse order" in one.sentence for one in _said("layer_norm", lambda case, y: y[:, ::-1]))
 
 
 def _plain(case: Case, inputs: Any = None) -> Case:
@@ -260,19 +242,7 @@ def test_nan_in_the_rows_that_are_padding() -> None:
     assert _said("transformer", nan)[0].sentence == "your output is NaN exactly at padding tokens (`target`) and right elsewhere"
 
 
-def test_batch_and_time_are_exchanged_and_rows_shifted() -> None:
-    assert "with batch and positions exchanged" in _said("transformer", lambda case, value: value.swapaxes(0, 1))[0].sentence
-    shifted = _said("decoder", lambda case, value: np.concatenate([value[:, :1], value[:, :-1]], 1))
-    assert "shifted by 1 along its positions" in shifted[0].sentence
-
-
-def test_the_axes_of_a_component_that_is_new_are_numbered() -> None:
-    with mock.patch.dict(axes.OUTPUTS):
-        del axes.OUTPUTS["layer_norm"]
-        assert any("its axis 1 in reverse order" in one.sentence for one in _said("layer_norm", lambda case, y: y[:, ::-1]))
-
-
-def test_one_head_is_wrong() -> None:
+def test_one_head_and_some_cases_are_said() -> None:
     def wrong(case: Case, value: np.ndarray) -> np.ndarray:
         value = value.copy()
         value[:, :, 0] *= 3
@@ -281,16 +251,22 @@ def test_one_head_is_wrong() -> None:
     sentence = _said("scaled_dot_product_attention", wrong)[0].sentence
     assert "differs from the reference only at the first head; there your output is the reference times 3" in sentence
 
-
-def test_a_relation_on_some_cases_says_on_which() -> None:
     def only_post(case: Case, value: np.ndarray) -> np.ndarray:
         return -value if case.config.norm_placement == "post" else np.cumsum(value, 1)
 
     found = _said("encoder_layer", only_post)
     assert any("only where norm_placement is post, your output is the reference times -1" in one.sentence for one in found), found
 
+    def shifted(case: Case, value: np.ndarray) -> np.ndarray:
+        return value + np.random.default_rng(1).standard_normal(value.shape[-1])
 
-# --- a port that is written without the reference
+    assert "a constant for each feature, which is no parameter" in _said("encoder_layer", shifted)[0].sentence
+
+    def wrong(case: Case, value: np.ndarray) -> np.ndarray:
+        kernel_ed = case.parameters["output.kernel"][0]
+        return value + np.random.default_rng(1).standard_normal((*value.shape[:2], len(kernel_ed))) @ kernel_ed
+
+    assert any("head 0 of `output.kernel`" in one.sentence for one in _said("multi_head_attention", wrong))
 
 
 def _norm(x: np.ndarray, scale: np.ndarray, offset: np.ndarray, epsilon: float) -> np.ndarray:
@@ -350,18 +326,3 @@ def _is_plain(case: Case) -> bool:
     full = mask is None or bool(mask.any(-1).all())
     same = config.heads == config.key_value_heads
     return config.norm_placement == "post" and config.activation == "relu" and config.attention_bias and same and full and not keep
-
-
-def test_a_vector_for_all_rows_is_no_parameter() -> None:
-    def shifted(case: Case, value: np.ndarray) -> np.ndarray:
-        return value + np.random.default_rng(1).standard_normal(value.shape[-1])
-
-    assert "a constant for each feature, which is no parameter" in _said("encoder_layer", shifted)[0].sentence
-
-
-def test_the_difference_lies_within_one_head() -> None:
-    def wrong(case: Case, value: np.ndarray) -> np.ndarray:
-        kernel_ed = case.parameters["output.kernel"][0]
-        return value + np.random.default_rng(1).standard_normal((*value.shape[:2], len(kernel_ed))) @ kernel_ed
-
-    assert any("head 0 of `output.kernel`" in one.sentence for one in _said("multi_head_attention", wrong))

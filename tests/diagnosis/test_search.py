@@ -142,15 +142,12 @@ def test_what_two_alterations_answer_alike_is_seen_without_an_expectation() -> N
         assert len(expected.mock_calls) == 1
 
 
-def test_a_pair_that_explains_in_both_orders_is_named_in_one() -> None:
+def test_pairs_are_tried_and_named_in_one_order_and_never_of_one_number() -> None:
     cases = [case.at("float64") for case in all_cases() if case.component == "layer_norm"]
     pair = mutation.larger("normalization.layer_norm", 1.5), mutation.larger("normalization.layer_norm", 1.25)
     search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
     assert all(search.explains(each) for each in (pair, pair[::-1]))
     assert search.pairs() == [pair]
-
-
-def test_of_one_number_no_pair_is_named_and_nothing_comes_near() -> None:
     pair = DEFECTS["LOS1"], mutation.larger("embedding.logits", 1.25)
     losses = [case.at("float64") for case in all_cases() if case.id in ("training_loss/guide", "training_loss/sapiens")]
     for cases, named in ((losses, [pair]), (losses[:1], [])):
@@ -158,9 +155,6 @@ def test_of_one_number_no_pair_is_named_and_nothing_comes_near() -> None:
         assert search.explains(pair)
         assert search.pairs() == named
         assert bool(search.nearest()) == bool(named)
-
-
-def test_pairs_at_one_place_are_tried_in_both_orders() -> None:
     pairs = {(first.id, second.id) for first, second in ordered_pairs([DEFECTS["NRM1"], DEFECTS["NRM2"], DEFECTS["EMB1"]])}
     assert pairs == {("NRM1", "NRM2"), ("NRM2", "NRM1"), ("NRM1", "EMB1"), ("NRM2", "EMB1")}
 
@@ -170,7 +164,7 @@ def _one_case(id_: str) -> Hypotheses:
     return Hypotheses([case], DEFECTS.values(), SETTINGS.values())
 
 
-def test_a_defect_is_preferred_to_a_setting_that_is_the_same() -> None:
+def test_a_defect_is_preferred_to_an_equal_setting_and_what_alters_nothing_left_out() -> None:
     candidates = _one_case("activation/gelu_erf")
     search = Search(candidates, mutation.as_port((SETTINGS["activation=gelu_tanh"],), candidates.probes))
     assert search.explain() == [(DEFECTS["FFN1"],)]
@@ -179,9 +173,6 @@ def test_a_defect_is_preferred_to_a_setting_that_is_the_same() -> None:
     found = [{one.id for one in pair} for pair in search.pairs()]
     assert {"NRM2", "FFN1"} in found
     assert not {one for pair in found for one in pair} & SETTINGS.keys()
-
-
-def test_hypotheses_that_alter_nothing_are_left_out() -> None:
     case = all_by_id()["layer_norm/plain"].at(DTYPES[0])
     kept = Hypotheses([case], DEFECTS.values(), SETTINGS.values())
     assert {one.id for one in kept.defects} >= {"NRM1", "NRM3", "NRM5"}
@@ -210,13 +201,10 @@ def test_a_norm_without_epsilon_is_named_whatever_it_makes_of_a_constant_row(con
     assert "layer_norm/constant_rows" in [cases[index].id for index in search.silent(found)]
 
 
-def test_a_norm_without_epsilon_is_not_named_where_another_row_is_wrong() -> None:
+def test_rows_left_to_rounding_say_nothing_and_wrong_ones_do() -> None:
     cases = [case.at("float64") for case in LAYER_NORM]
     search = Search(Hypotheses(cases, DEFECTS.values()), [{"output": _without_epsilon(case, np.nan, 1e-9)} for case in cases])
     assert search.explain() == []
-
-
-def test_only_an_alteration_that_may_leave_an_answer_to_rounding_says_nothing_of_a_row() -> None:
     case = all_by_id()["layer_norm/constant_rows"].at("float64")
     clean = tolerance.expect(case)
     for one in (each for defect in DEFECTS.values() for each in defect.hypotheses if each.component == "layer_norm"):

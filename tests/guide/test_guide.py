@@ -40,14 +40,11 @@ def driver() -> Iterator[Any]:
         yield browser
 
 
-def test_it_is_whole_and_small(guide: Path) -> None:
+def test_it_is_whole_and_small_and_loads_nothing_from_elsewhere(guide: Path) -> None:
     assert site.dangling(guide) == []
     assert sum(file.stat().st_size for file in guide.rglob("*")) < 15e6
     assert {file.stem for file in (guide / "defects").glob("*.html")} == {"index", *all_defects()}
     assert all((guide / kind).is_file() for kind in KINDS)
-
-
-def test_nothing_is_loaded_from_elsewhere(guide: Path) -> None:
     for file in guide.rglob("*.html"):
         loaded = re.findall(r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["']([^"']+)""", file.read_text(encoding="utf-8"))
         assert all(not re.match(r"(https?:)?//", source) for source in loaded), file
@@ -65,7 +62,6 @@ def test_every_block_of_code_stands_where_it_says(guide: Path) -> None:
 
 
 def blocks(page: str) -> Iterator[tuple[str, str]]:
-    """The origin and the text of each block of code."""
     for origin, inner in re.findall(r'<figure class="code"[^>]*data-origin="([^"]*)".*?<code[^>]*>(.*?)</code>', page, re.DOTALL):
         yield html.unescape(origin), html.unescape(re.sub(r"<[^>]+>", "", inner))
 
@@ -89,12 +85,10 @@ def source_of(origin: str) -> str:
 
 @functools.cache
 def mistakes() -> list[dict[str, Any]]:
-    """The tables of the catalogue of mistakes."""
     return [tomllib.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "rosettaformer/conformance/catalogue").glob("*.toml")]
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every text in what a TOML file holds."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -108,13 +102,18 @@ def stands_in(text: str, source: str) -> bool:
     return all(line.strip() in lines for line in text.splitlines() if line.strip())
 
 
-def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+def test_a_link_that_leads_nowhere_is_found_and_a_folder_of_other_files_kept(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "index.html").write_text('<a href="a/b.html#here">b</a><a href="https://example.org">no</a><img src="c.png">')
     (tmp_path / "a" / "b.html").write_text(
         '<h1 id="there"></h1><a href="../index.html">up</a><a href="#there">x</a><a href="gone.html">y</a>'
     )
     assert sorted(site.dangling(tmp_path)) == [("a/b.html", "gone.html"), ("index.html", "a/b.html#here"), ("index.html", "c.png")]
+    (tmp_path / "thesis.tex").write_text("all of it")
+    made = subprocess.run([sys.executable, "-m", "rosettaformer", "guide", "--out", str(tmp_path)], capture_output=True, text=True)
+    assert made.returncode == 2
+    assert "new or empty folder" in made.stderr
+    assert (tmp_path / "thesis.tex").read_text() == "all of it"
 
 
 @pytest.mark.second
@@ -126,38 +125,24 @@ def test_the_command_measures_and_writes_the_same_pages(guide: Path, tmp_path: P
     assert pages[0] == pages[1]
 
 
-def test_a_folder_of_other_files_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("all of it")
-    made = subprocess.run([sys.executable, "-m", "rosettaformer", "guide", "--out", str(tmp_path)], capture_output=True, text=True)
-    assert made.returncode == 2
-    assert "new or empty folder" in made.stderr
-    assert (tmp_path / "thesis.tex").read_text() == "all of it"
+QUERIES = [
+    ("nn.LayerNorm", "components/layer_norm.html"),
+    ("keras.layers.LayerNormalization", "components/layer_norm.html"),
+    ("nnx.LayerNorm", "components/layer_norm.html"),
+    ("F.scaled_dot_product_attention", "components/scaled_dot_product_attention.html"),
+    ("MHA11", "defects/MHA11.html"),
+    ("bert", "models/bert.html"),
+    ("check", "tutorials/index.html"),
+    ("port file", "tutorials/the-port-file.html"),
+    ("tolerance", "tutorials/port-pytorch.html"),
+    ("many heads", "tutorials/port-keras.html"),
+    ("cotangent", "glossary.html"),
+    ("keep", "components/keep.html"),
+    ("a whole encoder layer", "translate/numpy-to-keras.html"),
+]
 
 
-# ---- in the browser
-
-
-@pytest.mark.parametrize(
-    "query, path",
-    every(
-        4,
-        [
-            ("nn.LayerNorm", "components/layer_norm.html"),
-            ("keras.layers.LayerNormalization", "components/layer_norm.html"),
-            ("nnx.LayerNorm", "components/layer_norm.html"),
-            ("F.scaled_dot_product_attention", "components/scaled_dot_product_attention.html"),
-            ("MHA11", "defects/MHA11.html"),
-            ("bert", "models/bert.html"),
-            ("check", "tutorials/index.html"),
-            ("port file", "tutorials/the-port-file.html"),
-            ("tolerance", "tutorials/port-pytorch.html"),
-            ("many heads", "tutorials/port-keras.html"),
-            ("cotangent", "glossary.html"),
-            ("keep", "components/keep.html"),
-            ("a whole encoder layer", "translate/numpy-to-keras.html"),
-        ],
-    ),
-)
+@pytest.mark.parametrize("query, path", every(4, QUERIES))
 def test_the_search_leads_there_by_keyboard(driver: Any, guide: Path, query: str, path: str) -> None:
     with visited(driver, guide / "models" / "index.html"):
         keys(driver, "/")
@@ -170,7 +155,7 @@ def test_the_search_leads_there_by_keyboard(driver: Any, guide: Path, query: str
         assert driver.current_url.partition("#")[0].endswith(path)
 
 
-def test_the_search_has_components_first_and_then_the_pair_that_was_read_last(driver: Any, guide: Path) -> None:
+def test_the_search_has_components_first_one_result_for_a_topic_and_says_where_there_is_none(driver: Any, guide: Path) -> None:
     for pair in ("keras-to-pytorch", "pytorch-to-flax"):
         with visited(driver, guide / "translate" / f"{pair}.html"):
             pass
@@ -179,9 +164,6 @@ def test_the_search_has_components_first_and_then_the_pair_that_was_read_last(dr
             keys(driver, "nn.LayerNorm")
             paths = [option.get_attribute("data-href") for option in driver.find_elements("css selector", "#found [role=option]")]
             assert paths[:2] == ["components/layer_norm.html#framework", f"translate/{pair}.html#layer-norm"]
-
-
-def test_one_topic_on_several_directions_is_one_result_with_a_link_for_each(driver: Any, guide: Path) -> None:
     with visited(driver, guide / "index.html"):
         keys(driver, "/")
         keys(driver, "nn.LayerNorm")
@@ -202,6 +184,12 @@ def test_one_topic_on_several_directions_is_one_result_with_a_link_for_each(driv
         first = driver.find_element("css selector", "#found > *")
         assert len(first.find_elements("css selector", "a[role=option]")) == 5
         assert all("#" not in way.get_attribute("data-href") for way in first.find_elements("css selector", "a[role=option]"))
+    with visited(driver, guide / "index.html"):
+        keys(driver, "/")
+        keys(driver, "no such thing anywhere")
+        assert driver.find_element("id", "found").text == "nothing found"
+        keys(driver, Keys.ENTER + Keys.ESCAPE)
+        assert not driver.find_element("id", "found").is_displayed()
 
 
 def test_every_term_of_the_glossary_is_found_and_words_lead_there(guide: Path) -> None:
@@ -215,15 +203,6 @@ def test_every_term_of_the_glossary_is_found_and_words_lead_there(guide: Path) -
     assert all(term.see and re.fullmatch(r".+[.)]", term.text) for term in terms())
     for page in ("index.html", "components/layer_norm.html", "defects/NRM1.html"):
         assert "glossary.html#" in (guide / page).read_text(encoding="utf-8"), page
-
-
-def test_a_search_without_results_says_so_and_escape_closes_it(driver: Any, guide: Path) -> None:
-    with visited(driver, guide / "index.html"):
-        keys(driver, "/")
-        keys(driver, "no such thing anywhere")
-        assert driver.find_element("id", "found").text == "nothing found"
-        keys(driver, Keys.ENTER + Keys.ESCAPE)
-        assert not driver.find_element("id", "found").is_displayed()
 
 
 def test_a_defects_page_is_read_to_its_end_by_keyboard(driver: Any, guide: Path) -> None:
@@ -289,12 +268,8 @@ def keys(driver: Any, text: str) -> None:
 
 
 def shown(driver: Any) -> list[str]:
-    """The tabs whose panels are shown."""
     panels = driver.find_elements("css selector", "[role=tabpanel]:not([hidden])")
     return [panel.get_attribute("data-tab") for panel in panels]
-
-
-# ---- what the pages quote is run
 
 
 @pytest.mark.second

@@ -35,7 +35,6 @@ MATH = {symbol: name for name, symbol in equations.GREEK.items()} | {"∑": "sum
 
 
 def spans() -> dict[str, str]:
-    """The equations of every docstring that a page shows: text -> where it stands."""
     found = {}
     for component in OWN:
         for package in PACKAGES[: 1 if component.endswith(VJP) else 4]:
@@ -82,7 +81,6 @@ def test_what_is_no_equation_is_refused(text: str) -> None:
 
 
 def left_out(block: Block) -> set[int]:
-    """The lines of a definition that no piece has."""
     first, last = block.lines
     return {*range(first, last + 1)} - {line for piece in block.pieces for line in range(piece.first, piece.last + 1)}
 
@@ -108,25 +106,26 @@ def test_the_rows_hold_every_statement_of_each_source_once_and_in_order(componen
             assert all(line in hidden or not file.lines[line - 1].strip() for line in missing), block.symbol
 
 
-def test_statements_that_compute_the_same_stand_in_one_row() -> None:
+def test_statements_of_one_meaning_stand_in_one_row_and_prose_keeps_terms_in_the_line() -> None:
     rows = aligned([source("layer_norm", package) for package in PACKAGES], "layer_norm")
     texts = [[piece.text.split("=")[0].strip() if piece else "" for piece in row] for row in rows]
     assert ["variance_bt1", "", "variance_bt1", "variance_bt1"] in texts
     heads = [[getattr(piece.node, "name", "") if piece else "" for piece in row] for row in rows]
     assert ["layer_norm", "forward", "call", "__call__"] in heads
+    text = prose.paragraphs("Where `y = x / 2`, of `b t d`, as `softmax`: `x / 2` < 1. Source: a paper.", lambda name: "softmax.html")
+    assert text.count('<div class="equation">') == 1
+    assert '<code class="axes" title="batch, target position, model width">b t d</code>' in text
+    assert '<a href="softmax.html"><code>softmax</code></a>' in text and "&lt; 1" in text
+    assert '<p class="reference">Source: a paper.</p>' in text
 
 
-def test_every_component_belongs_to_one_group() -> None:
+def test_every_component_belongs_to_one_group_and_every_decision_governs_one() -> None:
     assert sorted(components.ORDER) == sorted(FORWARD)
-
-
-def test_every_decision_governs_a_component_and_is_that_of_the_docs() -> None:
     assert (HOUSE / "rosettaformer/guide/decisions.md").resolve() == HOUSE / "docs/decisions.md"
     assert {id for component in FORWARD for id in governing(component)} == set(decisions())
 
 
 def resolved(name: str) -> Any:
-    """What is imported under a full name."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         try:
@@ -223,21 +222,15 @@ def test_the_figures_are_those_of_the_run() -> None:
     assert facts.figures(summary, "dropout") == []
 
 
-def test_what_a_docstring_says_of_its_arguments() -> None:
+def test_every_argument_and_field_has_the_meaning_of_what_it_is_handed_on_to() -> None:
     found = {one.name: one for one in arguments("scaled_dot_product_attention")}
     assert found["query_bthk"].axes == "batch, target position, query head, key size"
     assert found["mask_bhts"].meaning.startswith("boolean, True = may attend")
     assert found["dropout_rate"].default == "0.0"
     assert errors("softmax")[0].startswith("Raises ValueError on a mask")
-
-
-def test_every_argument_and_every_field_has_a_meaning() -> None:
     assert [(component, one.name) for component in OWN for one in arguments(component) if not one.meaning] == []
     assert [name for name, one in fields().items() if not (one.meaning and one.must)] == []
     assert set(fields()) == {one.name for one in dataclasses.fields(TransformerConfig)}
-
-
-def test_an_argument_has_the_meaning_of_what_it_is_handed_on_to() -> None:
     found = {one.name: one for one in arguments("multi_head_attention")}
     attention = {one.name: one for one in arguments("scaled_dot_product_attention")}
     for name in ("mask_bhts", "bias_bhts", "causal", "keep_bhts"):
@@ -261,22 +254,16 @@ def test_the_end_of_an_array_s_name_alone_are_its_axes(name: str, annotation: ob
     assert letters_of(name, annotation) == letters
 
 
-def test_the_fields_of_a_component_are_those_that_it_hangs_on() -> None:
+def test_fields_cases_and_axes_of_a_component_are_told() -> None:
     names = {component: {one.name for one in fields_of(component)} for component in FORWARD}
     assert names["layer_norm"] == {"model_width", "epsilon"}
     assert {"norm_placement", "attention_bias", "key_value_heads", "hidden_dropout_rate"} <= names["encoder_layer"]
     assert not {"padding_id", "final_norm", "encoder_layers"} & names["encoder_layer"] and "final_norm" in names["encoder"]
     assert {name for name in fields() if not any(name in one for one in names.values())} == set()
-
-
-def test_the_cases_of_a_component_are_counted() -> None:
     every = [case for case in all_cases(grad=True) if case.component == "multi_head_attention"]
     found = cases_of()["multi_head_attention"]
     assert (found.core, found.all) == (sum(case.core for case in every), len(every))
     assert {"query_btd", "memory_bsd", "mask_bhts", "bias_bhts"} <= {*found.given} and "dropout_rate" not in found.given
-
-
-def test_parameters_say_what_becomes_of_their_axes() -> None:
     found = {one.name: one for one in facts.parameters_of("multi_head_attention")}
     assert found["query.kernel"].ports["torch"].change == "transposed and folded"
     assert found["query.kernel"].ports["jax"].change == "as it is"
@@ -288,17 +275,8 @@ def test_parameters_say_what_becomes_of_their_axes() -> None:
         assert packed is not None and packed.change == "stacked and folded"
 
 
-def test_prose_keeps_terms_in_the_line_and_gives_equations_one_of_their_own() -> None:
-    text = prose.paragraphs("Where `y = x / 2`, of `b t d`, as `softmax`: `x / 2` < 1. Source: a paper.", lambda name: "softmax.html")
-    assert text.count('<div class="equation">') == 1
-    assert '<code class="axes" title="batch, target position, model width">b t d</code>' in text
-    assert '<a href="softmax.html"><code>softmax</code></a>' in text and "&lt; 1" in text
-    assert '<p class="reference">Source: a paper.</p>' in text
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site with the pages of components, and empty ones for what they link to."""
     out = tmp_path_factory.mktemp("guide") / "site"
     made = list(components.pages(made_up()))
     around = [site.Page("index.html", "Home", "section.html.jinja", {"lead": ""})]
@@ -309,7 +287,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_every_component_has_its_page_with_the_sources_as_they_are(folder: Path) -> None:
+def test_every_component_has_its_page_without_markup_as_text(folder: Path) -> None:
     for component in FORWARD:
         text = (folder / f"components/{component}.html").read_text(encoding="utf-8")
         assert text.count("<h1>") == 1 and 'id="source"' in text
@@ -319,6 +297,10 @@ def test_every_component_has_its_page_with_the_sources_as_they_are(folder: Path)
     shown = ["".join(cell.itertext()) for cell in page.iter("td") if cell.get("data-column") == "impl_jax"]
     tree = ast.parse("".join(shown))
     assert ast.unparse(tree.body[0]).startswith("class LayerNorm(nnx.Module)")
+    for file in (folder / "components").glob("*.html"):
+        parser = Texts()
+        parser.feed(file.read_text(encoding="utf-8"))
+        assert not re.search(r"</?span|class=\"\w+\"", parser.text), file.name
 
 
 class Texts(HTMLParser):
@@ -330,13 +312,6 @@ class Texts(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
-
-
-def test_no_markup_is_shown_as_text(folder: Path) -> None:
-    for file in (folder / "components").glob("*.html"):
-        parser = Texts()
-        parser.feed(file.read_text(encoding="utf-8"))
-        assert not re.search(r"</?span|class=\"\w+\"", parser.text), file.name
 
 
 @pytest.mark.second
@@ -411,7 +386,7 @@ def test_columns_are_chosen_and_tabs_are_walked_by_keyboard(folder: Path) -> Non
         assert driver.get_log("browser") == []
 
 
-def test_every_mask_of_the_cases_is_at_a_site_of_the_table_with_its_axes() -> None:
+def test_every_mask_of_the_cases_is_at_a_site_with_its_axes_and_its_rate() -> None:
     above = {"encoder": "encoder.", "decoder": "decoder.", "encoder_layer": "encoder.layers.N.", "decoder_layer": "decoder.layers.N."}
     table, seen = {one.path: one for one in sites.all_sites()}, set()
     for case in all_cases():
@@ -422,9 +397,6 @@ def test_every_mask_of_the_cases_is_at_a_site_of_the_table_with_its_axes() -> No
                 assert tuple(sizes) == mask.shape, case.id
                 seen.add(path)
     assert seen == table.keys()
-
-
-def test_a_site_alone_is_an_argument_of_a_component_that_has_its_rate() -> None:
     for one in sites.all_sites():
         assert one.argument in inspect.signature(function_of(one.component)).parameters
         assert one.field in OWN[one.component][1].values()

@@ -16,7 +16,7 @@ MOST = 8  # cases; `python tools/mistakes.py` runs all that claim a defect
 SLOW = (("PE15", "jax"), ("GEN3", "jax"))  # they compile for every case
 
 
-def test_every_defect_is_shown_in_every_framework() -> None:
+def test_every_defect_is_shown_in_every_framework_and_has_its_sentence() -> None:
     assert set(all_mistakes()) == set(all_defects())
     for identity, made in all_mistakes().items():
         assert tuple(made) == FRAMEWORKS, identity
@@ -24,6 +24,7 @@ def test_every_defect_is_shown_in_every_framework() -> None:
             assert bool(mistake.edits) != bool(mistake.absent), (identity, framework)
             assert mistake.variant in ("", *all_defects()[identity].variants), (identity, framework)
             assert all(len(line) <= 140 for edit in mistake.edits for line in edit.wrong.splitlines()), (identity, framework)
+    assert set(all_sayings()) == {identity for identity, made in all_mistakes().items() if not made["torch"].absent}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -46,24 +47,17 @@ def test_some_mistakes_are_their_defects(identity: str, framework: str) -> None:
     assert complaint(all_defects()[identity], all_mistakes()[identity][framework], framework) == ""
 
 
-def test_what_is_no_mistake_or_another_one_is_refused() -> None:
+def test_what_is_no_mistake_fits_nowhere_or_twice_is_refused(tmp_path: Path) -> None:
     defects, mistakes = all_defects(), all_mistakes()
     nothing = dataclasses.replace(mistakes["NRM1"]["torch"], edits=())
     assert "is not the reference with NRM1" in complaint(defects["NRM1"], nothing, "torch")
     assert complaint(defects["NRM1"], dataclasses.replace(nothing, differs="it does not"), "torch") == "no case refuses it"
     assert "is not the reference with NRM1" in complaint(defects["NRM1"], mistakes["NRM2"]["torch"], "torch")
-
-
-def test_an_edit_that_fits_nowhere_or_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\ny = 2\nx = 1\n")
     for right, times in (("z", 0), ("x = 1\n", 2)):
         with pytest.raises(ValueError, match=f"holds them {times} times"):
             edited([Edit("a.py", right, "w")], tmp_path)
     assert edited([Edit("a.py", "y = 2\n", "y = 3\n")], tmp_path) == {"a.py": "x = 1\ny = 3\nx = 1\n"}
-
-
-def test_every_mistake_in_pytorch_has_its_sentence() -> None:
-    assert set(all_sayings()) == {identity for identity, made in all_mistakes().items() if not made["torch"].absent}
 
 
 @pytest.mark.parametrize(

@@ -28,20 +28,14 @@ ROWS = {row.id: row for row in rows()}
 pytestmark = pytest.mark.xdist_group("guide")  # measured once
 
 
-def test_every_snippet_is_executed_and_has_a_value(measured: Measured) -> None:
+def test_every_snippet_has_a_value_the_columns_agree_and_the_examples_train_alike(measured: Measured) -> None:
     for row in rows():
         for framework, cell in row.cells.items():
             asked = {part for part in ("code", "measure") if getattr(cell, part)}
             found = measured.values[row.id].get(framework, {})
             assert asked == set(found), f"{row.id}.{framework}"
             assert all(value is not None for value in found.values()), f"{row.id}.{framework}"
-
-
-def test_the_columns_agree_and_no_measurement_refutes_a_row(measured: Measured) -> None:
     assert classes.check(rows(), measured.values) == []
-
-
-def test_the_worked_examples_train_alike(measured: Measured) -> None:
     reference = measured.examples["numpy"]
     assert len(reference["losses"]) == example.STEPS
     assert reference["losses"][-1] < reference["losses"][0] / 2
@@ -118,12 +112,19 @@ def test_the_whole_layer_that_is_written_is_the_encoder_layer(framework: str, tm
     assert set(statuses.values()) == {"pass"}, statuses
 
 
-def test_what_is_absent_has_code_or_a_link() -> None:
+def test_what_is_absent_has_code_or_a_link_and_fresh_parameters_are_fitted() -> None:
     """But for what a Transformer does not need."""
     for row in rows():
         for framework, cell in row.cells.items():
             if not cell.names and not cell.note.startswith("The reference has no"):
                 assert cell.code or (framework == "numpy" and row.links) or "Nothing is compiled" in cell.note, f"{row.id}.{framework}"
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    limit = (6 / 500) ** 0.5
+    assert fitted(rng.uniform(-limit, limit, (300, 200))) == "uniform, deviation √(2/(fan_in + fan_out)), Glorot"
+    assert fitted(rng.standard_normal((300, 200)) * 300**-0.5) == "normal, deviation 1/√fan_in, LeCun"
+    assert fitted(rng.standard_normal((300, 200)) * 0.31).startswith("normal, deviation 0.3")
 
 
 @pytest.mark.parametrize("identity", EXPECTED)
@@ -149,23 +150,14 @@ def test_classes_follow_from_names_and_measurements(measured: Measured) -> None:
     assert found("whole-layer", "pytorch", "flax") == "absent"
 
 
-def test_every_class_occurs_in_every_direction_among_the_frameworks(measured: Measured) -> None:
+def test_classes_follow_from_measurements_and_what_disagrees_or_is_refuted_is_refused(measured: Measured) -> None:
     for one, other in DIRECTIONS:
         counts = Counter(classes.relation(row, one, other, measured.values) for row in rows())
         assert counts["meaning"] >= 10, (one, other)
         assert counts["default"] >= 10, (one, other)
         assert counts["same"] + counts["name"] >= 30, (one, other)
-
-
-# ---- what is wrong is refused
-
-
-def test_codes_that_disagree_are_refused(measured: Measured) -> None:
     values = {**measured.values, "clip": {**measured.values["clip"], "keras": {"code": [-1.0, 0.5, 2.0]}}}
     assert [problem for problem in classes.check([ROWS["clip"]], values) if "the codes of keras and flax must agree" in problem]
-
-
-def test_a_class_that_the_measurement_refutes_is_refused(measured: Measured) -> None:
     wrong = {
         "attention-mask": {"kind": "meaning"},  # the functions agree
         "layer-norm": {"groups": "pytorch flax | keras"},
@@ -177,9 +169,15 @@ def test_a_class_that_the_measurement_refutes_is_refused(measured: Measured) -> 
         assert classes.check([row], measured.values), identity
 
 
-def test_a_kind_that_is_measured_once_is_refused() -> None:
+def test_kinds_that_are_measured_once_are_refused_and_snippets_run_apart() -> None:
     row = Row("r", "arrays", "r", measured="m", kind="default", cells={name: Cell() for name in FRAMEWORKS})
     assert "two frameworks" in classes.check([row], {"r": {"flax": {"measure": 1}}})[0]
+    names = snippets.namespace("numpy")
+    assert snippets.plain(snippets.execute("y = x + 1\ny", names | snippets.given("x = np.arange(2)"))) == [1, 2]
+    assert "y" not in names
+    assert snippets.execute("z = 1", dict(names)) is None
+    with pytest.raises(ValueError, match="plain data"):
+        snippets.plain(object())
 
 
 def test_a_failing_snippet_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,36 +187,11 @@ def test_a_failing_snippet_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         measurement.measure(["clip"])
 
 
-def test_a_snippet_runs_in_a_namespace_of_its_own() -> None:
-    names = snippets.namespace("numpy")
-    assert snippets.plain(snippets.execute("y = x + 1\ny", names | snippets.given("x = np.arange(2)"))) == [1, 2]
-    assert "y" not in names
-    assert snippets.execute("z = 1", dict(names)) is None
-    with pytest.raises(ValueError, match="plain data"):
-        snippets.plain(object())
-
-
-def test_fresh_parameters_are_fitted_by_their_formula() -> None:
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    limit = (6 / 500) ** 0.5
-    assert fitted(rng.uniform(-limit, limit, (300, 200))) == "uniform, deviation √(2/(fan_in + fan_out)), Glorot"
-    assert fitted(rng.standard_normal((300, 200)) * 300**-0.5) == "normal, deviation 1/√fan_in, LeCun"
-    assert fitted(rng.standard_normal((300, 200)) * 0.31).startswith("normal, deviation 0.3")
-
-
-# ---- the table
-
-
-def test_links_lead_to_decisions_components_and_defects() -> None:
+def test_links_lead_to_decisions_identities_are_anchors_and_code_is_short() -> None:
     decisions = re.findall(r"^\| ([A-Z]+) \|", (HOUSE / "docs" / "decisions.md").read_text(encoding="utf-8"), re.MULTILINE)
     known = {*decisions, *COMPONENTS, *all_defects()}
     assert decisions
     assert [(row.id, link) for row in rows() for link in row.links if link not in known] == []
-
-
-def test_identities_are_anchors_and_code_is_short() -> None:
     reserved = {*SECTIONS, "defaults", "example", "layouts", "topics", "filtered", "content", "search", "found", "theme"}
     for row in rows():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.id), row.id
@@ -228,9 +201,6 @@ def test_identities_are_anchors_and_code_is_short() -> None:
             for part in (row.given, cell.code, cell.measure):
                 ast.parse(part)
                 assert max((len(line) for line in part.splitlines()), default=0) <= 160, f"{row.id}.{framework}"
-
-
-def test_no_snippet_is_a_literal_alone() -> None:
     real = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
     for row in rows():
         for framework, cell in row.cells.items():
@@ -238,9 +208,6 @@ def test_no_snippet_is_a_literal_alone() -> None:
                 last = ast.parse(cell.code).body[-1]
                 assert any(isinstance(node, ast.Name) for node in ast.walk(last)), f"{row.id}.{framework} must not end in {cell.code!r}"
                 assert any(isinstance(node, real) for node in ast.walk(ast.parse(cell.code))), f"{row.id}.{framework}: {cell.code!r}"
-
-
-def test_decisions_lead_to_the_component_that_they_govern() -> None:
     decided = direction._decided()
     assert {link for row in rows() for link in row.links if link.isalpha() and link.isupper()} <= decided.keys()
     assert all(id in governing(component) for id, component in decided.items())

@@ -60,7 +60,7 @@ def test_a_port_goes_from_red_to_green_in_every_component(name: str) -> None:
     assert any(text.splitlines()[1].startswith("explained ") for block, text in shown.items() if block.startswith("diagnose"))
 
 
-def test_every_snippet_is_on_a_page_and_every_region_of_it() -> None:
+def test_every_snippet_is_on_a_page_and_pages_are_made_without_a_run() -> None:
     shown: dict[str, str] = {}
     for page in all_pages().values():
         taken = session(page)
@@ -74,9 +74,6 @@ def test_every_snippet_is_on_a_page_and_every_region_of_it() -> None:
     for name, text in files.items():
         whole = "".join(regions(text).values()) if "# region " in text else text
         assert sorted(shown[name].splitlines()) == sorted(whole.splitlines()), name
-
-
-def test_every_page_is_made_without_what_a_run_measures() -> None:
     pages = all_pages()
     assert pages.keys() == NEEDS.keys()
     assert all(page.section == "tutorials" and (HOUSE / "rosettaformer/guide/page" / page.template).is_file() for page in pages.values())

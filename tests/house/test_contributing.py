@@ -15,7 +15,6 @@ PACKAGES = ("reference_numpy", "impl_torch", "impl_tf", "impl_jax", "rosettaform
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages with the example's differences."""
     folder = tmp_path_factory.mktemp("copy")
     for package in PACKAGES:
         shutil.copytree(HOUSE / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))

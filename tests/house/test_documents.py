@@ -16,21 +16,15 @@ def test_a_document_is_of_this_version(document: str, target: str) -> None:
     assert found == [(target, SUITE_VERSION)], f"{document} must be made anew: make {target}"
 
 
-def test_what_is_recorded_is_of_this_version() -> None:
+def test_what_is_recorded_is_of_this_version_and_what_is_made_in_a_moment_is_what_its_command_makes() -> None:
     pages = [HOUSE / "README.md", *(HOUSE / "docs").glob("*.md"), *(HOUSE / "rosettaformer" / "guide").rglob("*.console")]
     shown = {page: re.findall(r"suite version (\d+)\)", page.read_text()) for page in pages}
     assert sum(map(len, shown.values())) > 20
     old = [str(page.relative_to(HOUSE)) for page, versions in shown.items() if {*versions} - {str(SUITE_VERSION)}]
     assert not old, f"{', '.join(old)} must be recorded anew: make docs"
-
-
-def test_what_is_made_in_a_moment_is_what_its_command_makes() -> None:
     assert files.PAGE.read_text() == files.page(), "make files"
     assert performance.PAGE.read_text() == performance.page(performance.tables()), "make performance"
     assert len(performance.PAGE.read_text().splitlines()) <= 80
-
-
-def test_make_docs_makes_every_document() -> None:
     makefile = (HOUSE / "Makefile").read_text()
     targets = re.findall(r"^docs: (.*?)  ##", makefile, re.MULTILINE)[0].split()
     assert {*DOCUMENTS.values()} <= {*targets}

@@ -2,7 +2,6 @@
 
 import ast
 import graphlib
-import importlib.util
 import re
 import subprocess
 import sys
@@ -17,31 +16,9 @@ FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
 # what the ports share: declarations and checks, never the reference's math
 SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout", "fields", "recipe", "sites", "strategy", "suggestions"}
 # The reference's files that every port has a twin of.
-TWINS = (
-    "embedding",
-    "positional_encoding",
-    "mask",
-    "softmax",
-    "attention",
-    "feed_forward",
-    "normalization",
-    "dropout",
-    "layers",
-    "stacks",
-    "heads",
-    "inputs",
-    "transformer",
-    "encoder_only",
-    "states",
-    "loss",
-    "optimizer",
-    "schedule",
-    "training",
-    "cache",
-    "sampling",
-    "beams",
-    "decoding",
-)
+PARTS = ("embedding", "positional_encoding", "mask", "softmax", "attention", "feed_forward", "normalization", "dropout", "layers", "stacks")
+MODELS = ("heads", "inputs", "transformer", "encoder_only", "states", "loss", "optimizer", "schedule", "training")
+TWINS = (*PARTS, *MODELS, "cache", "sampling", "beams", "decoding")
 # What a port has beside its twins: the affine map, its dtypes, what its framework asks of it, weights and the port itself.
 OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
 # What is tuned by hand lies below the pages, what compiles and drives whole models above them, under the same names in every port.
@@ -114,7 +91,6 @@ def imported_packages(package: str) -> set[str]:
 
 
 def public(path: Path) -> list[str] | None:
-    """The names in a file's `__all__`, in their order; None where it has none."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and ast.unparse(getattr(node, "target", None) or node.targets[0]) == "__all__":
             return ast.literal_eval(node.value)
@@ -122,13 +98,11 @@ def public(path: Path) -> list[str] | None:
 
 
 def defined(path: Path) -> list[str]:
-    """The names in a file's `__all__`, in the order in which it defines them."""
     names = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     return [name for name in names if name in (public(path) or [])]
 
 
 def methods(package: str, file: str, name: str) -> list[str]:
-    """The methods of a class, in the order in which it defines them."""
     classes = [node for node in ast.parse((HOUSE / package / f"{file}.py").read_text()).body if isinstance(node, ast.ClassDef)]
     return [node.name for part in classes if part.name == name for node in part.body if isinstance(node, ast.FunctionDef)]
 
@@ -138,15 +112,22 @@ def of_a_port(names: list[str]) -> list[str]:
     return [CLASSES.get(name, name) for name in names if name not in METHODS and not name.endswith("_vjp")]
 
 
-def test_the_reference_imports_numpy_and_the_standard_library_only() -> None:
+def test_the_reference_imports_numpy_alone_and_every_file_of_it_is_a_twin_or_shared() -> None:
     assert files("reference_numpy")
     assert imported_packages("reference_numpy") <= sys.stdlib_module_names | {"numpy"}
+    assert {path.stem for path in files("reference_numpy")} - {"__init__", *INSIDE} - SHARED <= set(TWINS)
 
 
 @pytest.mark.parametrize("package", PORTS)
-def test_no_port_imports_another_nor_the_judge(package: str) -> None:
+def test_no_port_imports_another_nor_the_judge_and_all_have_the_twins_and_the_agreed_files(package: str) -> None:
     others = {"rosettaformer", *PORTS} - {package}
     assert not imported_packages(package) & others
+    found = {path.relative_to(HOUSE / package).with_suffix("").as_posix() for path in files(package)}
+    programs = (*PROGRAMS, *PROGRAMS_OF[package])
+    assert found == {*TWINS, *OWN, *(f"kernels/{name}" for name in KERNELS), *(f"programs/{name}" for name in programs)}
+    # kernels < pages < programs < doors, also for imports in functions and under TYPE_CHECKING
+    assert not climbing(HOUSE / package)
+    assert not circle(HOUSE / package, lazy=True)
 
 
 @pytest.mark.parametrize("package", PORTS)
@@ -158,26 +139,20 @@ def test_ports_take_declarations_and_checks_from_the_reference_and_no_math(packa
                 assert first in SHARED, f"{path.relative_to(HOUSE)} imports {module} {name}"
 
 
-@pytest.mark.parametrize("package", ["reference_numpy", "rosettaformer", *PORTS])
-def test_importing_a_package_loads_no_framework(package: str) -> None:
-    script = f"import sys, {package}; print([name for name in {FRAMEWORKS!r} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+def loaded(modules: str, *names: str) -> str:
+    """Which of these names a process has loaded that imported only these modules."""
+    script = f"import sys, {modules}; print([name for name in {names!r} if name in sys.modules])"
+    return subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["reference_numpy", "rosettaformer", "rosettaformer.cli", *PORTS])
+def test_importing_a_package_or_the_command_loads_no_framework(module: str) -> None:
+    assert loaded(module, *FRAMEWORKS) == "[]"
 
 
 def test_importing_the_whole_reference_loads_no_framework_and_not_the_judge() -> None:
     modules = ", ".join(f"reference_numpy.{path.stem}" for path in files("reference_numpy") if path.stem != "__init__")
-    script = f"import sys, {modules}; print([name for name in {(*FRAMEWORKS, 'rosettaformer', *PORTS)!r} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
-
-
-def test_the_command_loads_no_framework() -> None:
-    if importlib.util.find_spec("rosettaformer.cli") is None:
-        pytest.skip("no command yet")
-    script = f"import sys, rosettaformer.cli; print([name for name in {FRAMEWORKS!r} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    assert loaded(modules, *FRAMEWORKS, "rosettaformer", *PORTS) == "[]"
 
 
 def arrows(folder: Path, *, lazy: bool) -> Iterator[tuple[str, str]]:
@@ -241,13 +216,6 @@ def test_no_module_is_in_a_circle_of_imports(package: str) -> None:
     assert not circle(HOUSE / package, lazy=False)
 
 
-@pytest.mark.parametrize("package", PORTS)
-def test_every_import_of_a_port_runs_down(package: str) -> None:
-    """kernels < pages < programs < doors, also for imports in functions and under TYPE_CHECKING."""
-    assert not climbing(HOUSE / package)
-    assert not circle(HOUSE / package, lazy=True)
-
-
 SOUND = {
     "__init__.py": "from reference_numpy import preset",
     "mask.py": "",
@@ -296,13 +264,6 @@ def test_modules_know_nothing_of_the_reference_nor_of_the_judge() -> None:
 
 
 @pytest.mark.parametrize("package", PORTS)
-def test_a_port_has_the_twins_the_agreed_files_and_no_others(package: str) -> None:
-    found = {path.relative_to(HOUSE / package).with_suffix("").as_posix() for path in files(package)}
-    programs = (*PROGRAMS, *PROGRAMS_OF[package])
-    assert found == {*TWINS, *OWN, *(f"kernels/{name}" for name in KERNELS), *(f"programs/{name}" for name in programs)}
-
-
-@pytest.mark.parametrize("package", PORTS)
 def test_files_that_hold_the_model_use_no_private_name_of_another_object(package: str) -> None:
     """Neither of their framework: what needs one lies in `kernels`, `programs` or `framework`, with the reason."""
     for path in {HOUSE / package / f"{file}.py" for file in (*TWINS, *OWN)} - {HOUSE / package / "framework.py"}:
@@ -329,10 +290,6 @@ def test_a_port_defines_the_public_names_of_the_reference_in_its_order(package: 
     for names in (public, defined):
         assert names(port) == OF_METHODS.get(file, of_a_port(names(reference) or []))
     assert set(defined(port)) == set(public(port) or [])
-
-
-def test_every_file_of_the_reference_is_a_twin_or_shared() -> None:
-    assert {path.stem for path in files("reference_numpy")} - {"__init__", *INSIDE} - SHARED <= set(TWINS)
 
 
 @pytest.mark.parametrize("package", ["reference_numpy", *PORTS])
@@ -364,13 +321,11 @@ def test_a_port_has_the_methods_of_the_reference_s_names_in_its_order(package: s
 
 
 def parameters(function: ast.FunctionDef) -> list[str]:
-    """The names of a function's parameters."""
     given = function.args
     return [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs) if argument.arg not in ("self", "cls")]
 
 
 def signatures(path: Path) -> dict[str, list[str]]:
-    """The parameters of a file's public functions, of its public classes' calls, and of the public methods of these."""
     names, found = public(path) or [], dict[str, list[str]]()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef) and node.name in names:
@@ -404,17 +359,13 @@ def test_a_model_s_calls_have_one_order_of_parameters(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PORTS)
-def test_no_flag_says_that_an_argument_was_checked(package: str) -> None:
+def test_no_flag_says_that_an_argument_was_checked_and_one_line_of_attention_knows_of_unpadding(package: str) -> None:
     """The public method checks, then calls the one that does not."""
     for path in files(package):
         functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
         flags = [function.name for function in functions if "checked" in parameters(function)]
         assert not flags, path.relative_to(HOUSE)
-
-
-@pytest.mark.parametrize("package", PORTS)
-def test_no_page_knows_of_unpadding_but_one_line_of_attention(package: str) -> None:
-    """And the import that this line needs."""
+    # And the import that this line needs
     for file in sorted({*TWINS, *OWN} - set(DOORS)):
         lines = [line for line in (HOUSE / package / f"{file}.py").read_text().splitlines() if UNPADDING.search(line)]
         imported = [line for line in lines if line.startswith("from ")]
@@ -441,11 +392,8 @@ def ids_with_a_test() -> set[str]:
     return set(re.findall(r"^def test_([A-Z][A-Z0-9]{3,})_", tests, flags=re.MULTILINE))
 
 
-def test_every_decision_has_a_line_in_the_docs() -> None:
+def test_every_decision_has_a_line_in_the_docs_and_a_test_of_its_name() -> None:
     assert set(DECISIONS) <= decisions()
-
-
-def test_every_decision_in_the_docs_has_a_test_of_its_name() -> None:
     assert decisions() <= ids_with_a_test()
 
 

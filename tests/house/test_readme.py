@@ -67,18 +67,15 @@ def test_every_block_belongs_to_a_test(page: str) -> None:
     assert kinds == EXAMPLES[page]
 
 
-def test_the_lines_that_run_with_less_are_printed() -> None:
+def test_the_readme_is_short_and_says_which_lines_run_with_less() -> None:
     printed = {line for page in TEXTS for block in blocks(HOUSE / page) if block.language == "sh" for line in lines(block)}
     assert LESS.keys() | MORE.keys() <= printed
-
-
-def test_the_readme_is_short_and_its_tables_are_those_of_their_commands() -> None:
     assert len(README.splitlines()) <= 200
     assert files.with_short(performance.with_speed(README, performance.tables())) == README, "make files performance"
     assert "<!-- speed -->\n| work |" in README and "<!-- files -->\n| topic |" in README
 
 
-def test_what_it_says_of_installing_is_what_the_project_declares() -> None:
+def test_what_it_says_of_installing_and_of_the_suite_is_declared() -> None:
     project = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
     makefile = (HOUSE / "Makefile").read_text()
     found = [line for block in section("README.md", "First minute", "sh") for line in lines(block)]
@@ -92,9 +89,6 @@ def test_what_it_says_of_installing_is_what_the_project_declares() -> None:
         assert f"\n{target}: " in makefile
     assert all(line.startswith("pip install -c constraints.txt -e ") for line in re.findall("pip install .*", README))
     assert "'rosettaformer[" not in EVERYTHING  # no index has the package
-
-
-def test_the_matrix_is_of_this_suite_and_says_that_it_is_abridged() -> None:
     (block,) = section("docs/check.md", "", "output")
     rows = re.findall(r"^ (\w+|\.\.\.) ", block.text + " ", re.MULTILINE)
     names = [name for name in rows if name not in ("component", "...")]
@@ -114,7 +108,6 @@ FULL = [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=
 
 
 def as_run(line: str, full: bool) -> str:
-    """The line, with what makes it run in seconds."""
     return f"{line} {(MORE if full else LESS).get(line, '')}"
 
 
@@ -229,7 +222,6 @@ def test_the_sentences_of_the_pretrained_model_are_as_it_prints(tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that the pages about a port print, each by the name in its first line."""
     folder = tmp_path_factory.mktemp("printed")
     found = [
         *section("docs/porting.md", "A model", "python"),
@@ -243,7 +235,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(block: Block, folder: Path) -> None:
-    """Writes a block into the file that its first line names."""
     name = re.match(r"# ([\w.]+)\n", block.text)
     assert name
     (folder / name[1]).write_text(block.text)
@@ -275,7 +266,7 @@ def test_a_new_port_is_checked_diagnosed_and_explained(full: bool, folder: Path,
 
 
 @pytest.mark.second
-def test_the_port_that_it_prints_fails_where_its_deviations_say_and_nowhere_else(folder: Path) -> None:
+def test_its_pytest_example_and_its_port_fail_where_its_deviations_say(folder: Path) -> None:
     """A failure that is not declared, or a declared one that does not fail, would be exit code 1."""
     pytest.importorskip("torch")
     (line,) = lines(section("docs/ci.md", "", "sh")[0])
@@ -285,11 +276,6 @@ def test_the_port_that_it_prints_fails_where_its_deviations_say_and_nowhere_else
     failed = {row["case"] for row in results if row["status"] == "deviation"}
     assert failed == {"multi_head_attention/left_padding", "multi_head_attention/per_head_weights"}
     assert (folder / "results.xml").exists() and (folder / "report.html").exists()
-
-
-@pytest.mark.second
-def test_its_pytest_example_runs_with_its_deviations_file(folder: Path) -> None:
-    pytest.importorskip("torch")
     python = shlex.quote(sys.executable)
     text = run(f"{python} -m pytest -q -p no:cacheprovider -k 'multi_head_attention and float32' test_my_port.py", folder)
     assert re.search(r"^\d+ passed.* 2 xfailed", text.splitlines()[-1]), text  # both are declared
@@ -311,12 +297,9 @@ def test_every_file_that_a_page_links_exists(page: str) -> None:
     assert [link for link in links if not (folder / link).exists()] == []
 
 
-def test_the_index_of_the_docs_has_every_page() -> None:
+def test_the_index_of_the_docs_has_every_page_and_every_option_that_is_named_exists() -> None:
     linked = re.findall(r"\]\(([\w-]+\.md)\)", (HOUSE / "docs" / "index.md").read_text())
     assert sorted(linked) == sorted(path.name for path in (HOUSE / "docs").glob("*.md") if path.name != "index.md")
-
-
-def test_every_option_and_command_that_is_named_exists() -> None:
     texts = {name: invoke(name, "--help").out for name in COMMANDS}
     assert {name for name, text in texts.items() if not text.startswith("Usage")} == set()
     assert set(re.findall(r"rosettaformer ([a-z-]+)", CODE)) <= set(COMMANDS)

@@ -71,16 +71,13 @@ def test_quick_refuses_what_contradicts_it(option: str) -> None:
     assert f"--quick runs core cases in float32; it takes no {option.partition('=')[0]}" in refused("check", "--quick", option)
 
 
-def test_an_expectation_is_computed_once_for_all_ports_and_runs(port: str) -> None:
+def test_an_expectation_is_computed_once_for_all_that_it_depends_on(port: str) -> None:
     store, cases = Store(), of_components(all_cases(), ["softmax"])
     again = of_components(all_cases(), ["softmax"])
     runs = [runner.run(those, [port, port], ["float64", "float32"], store=store) for those in (cases, again)]
     assert [len(results) for results in runs] == [4 * len(cases)] * 2
     assert {result.status for results in runs for result in results} == {"pass"}
     assert store.computed == 2 * len(cases)
-
-
-def test_an_expectation_belongs_to_all_that_it_depends_on() -> None:
     case = next(case for case in CORE if case.id == "encoder_layer/post")
     name, array = next(iter(case.inputs.items()))
     other = {

@@ -126,10 +126,15 @@ def test_what_a_command_does_is_its_row(rows: dict[str, runner.Result], name: st
     assert message in rows[name].message
 
 
-def test_a_command_that_hangs_is_ended_and_the_rest_is_put_again(tmp_path: Path) -> None:
+def test_a_command_that_hangs_is_ended_and_one_that_keeps_crashing_given_up(tmp_path: Path) -> None:
     results = runner.run(_cases("good", "hang", "last"), [_misbehaving(tmp_path)], ["float64"], limit=1.5)
     assert [result.status for result in results] == ["pass", "hang", "pass"]
     assert results[1].message == "no answer within 1.5 s"
+    cases = _cases("good", "twice", *map(str, range(4)))
+    results = runner.run(cases, [_script(tmp_path, "import sys; sys.exit(len(sys.argv) - 1)")], ["float64"])
+    assert [result.status for result in results] == ["crash"] * 4 + ["skipped"] * 2
+    assert results[0].message == "the command ended with exit code 2"
+    assert results[-1].message == "the command had ended 4 times"
 
 
 HOSTILE = {
@@ -177,14 +182,6 @@ def test_a_command_that_says_nothing_of_itself_is_asked_soon(tmp_path: Path, des
     rows = runner.run(_cases("plain"), [_script(tmp_path, BEGIN.replace("DESCRIBE", describe))], ["float64"], limit=1.5)
     assert time.monotonic() - start < 1.5 + 2
     assert (rows[0].status, rows[0].message) == ("not covered", "the command gave no answer")
-
-
-def test_a_command_that_keeps_crashing_is_given_up(tmp_path: Path) -> None:
-    cases = _cases("good", "twice", *map(str, range(4)))
-    results = runner.run(cases, [_script(tmp_path, "import sys; sys.exit(len(sys.argv) - 1)")], ["float64"])
-    assert [result.status for result in results] == ["crash"] * 4 + ["skipped"] * 2
-    assert results[0].message == "the command ended with exit code 2"
-    assert results[-1].message == "the command had ended 4 times"
 
 
 @pytest.mark.parametrize(

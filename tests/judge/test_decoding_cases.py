@@ -80,30 +80,23 @@ def test_no_table_of_scores_is_near_a_boundary(case_id: str) -> None:
 
 
 def _lengths(case: Case) -> list[int]:
-    """The number of tokens of each answer."""
     answer = components.answer(case)
     ids = next(iter(answer.values()))
     ended = np.cumsum(ids == case.inputs["strategy.end_id"], axis=-1)
     return [int((row == 0).sum() + row.any()) for row in ended.reshape(-1, ids.shape[-1])]
 
 
-def test_answers_end_at_different_times() -> None:
+def test_answers_end_at_different_times_and_differ_between_rows_and_strategies_are_plain() -> None:
     several = [case_id for case_id in SEARCHES if len(set(_lengths(CASES[case_id]))) > 1]
     assert len(several) >= 0.8 * len(SEARCHES)
     for component in components.SEARCHES:
         lengths = {length for case_id in SEARCHES if case_id.startswith(component) for length in _lengths(CASES[case_id])}
         assert len(lengths) >= 4
         assert 8 in lengths
-
-
-def test_the_rows_of_a_case_answer_differently() -> None:
     for case_id in SEARCHES:
         first, *others = next(iter(components.answer(CASES[case_id]).values()))
         if case_id != "greedy_search/nothing_may_follow":
             assert any(not np.array_equal(first, other) for other in others), case_id
-
-
-def test_a_strategy_is_a_mapping_of_plain_values() -> None:
     for case_id in SEARCHES:
         for name, value in CASES[case_id].inputs.items():
             if value is not None and not isinstance(value, np.ndarray):
@@ -148,7 +141,7 @@ class Module:
         """A method of a module."""
 
 
-def test_the_module_of_a_partial_function_is_what_it_is_given_first() -> None:
+def test_partial_functions_belong_to_their_module_and_only_what_takes_compiled_is_told() -> None:
     module = Module()
 
     def search(model: Module, x: int, compiled: bool = True) -> None:
@@ -163,17 +156,12 @@ def test_the_module_of_a_partial_function_is_what_it_is_given_first() -> None:
     assert submodules.owner(submodules.of_other(functools.partial(search, module), other)) is other
     assert submodules.of_other(module.method, other) == other.method
 
-
-def test_what_takes_compiled_is_told_and_nothing_else() -> None:
     def search(model: Any, x: int, compiled: bool = True) -> None:
         """A search."""
 
     assert submodules.compiles_itself(functools.partial(search, Module()))
     assert not submodules.compiles_itself(Module().method)
     assert not submodules.compiles_itself(np.add)
-
-
-def test_what_runs_the_whole_model_has_its_parameters() -> None:
     for component in ("training_loss", "decode_in_steps", *components.SEARCHES):
         assert components.model_of(component) == "transformer"
     for component in ("draw", "layer_norm", "transformer"):

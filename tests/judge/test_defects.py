@@ -74,8 +74,9 @@ def _excess(case_id: str, defect: Defect, *dtypes: str) -> float:
     return max(one.times for one in effects)
 
 
-def test_the_catalogue_holds_what_it_must() -> None:
+def test_the_catalogue_holds_what_it_must_and_cases_claim_observable_defects_of_it() -> None:
     assert sorted(DEFECTS) == sorted(REQUIRED)
+    assert {id_ for _, id_ in CLAIMS} <= set(OBSERVABLE)
 
 
 @pytest.mark.parametrize("id_", OBSERVABLE)
@@ -83,10 +84,6 @@ def test_a_case_claims_the_defect_and_one_of_them_is_a_whole_model(id_: str) -> 
     claiming = [case_id for case_id, claimed in CLAIMS if claimed == id_]
     assert claiming
     assert id_ in NOT_IN_A_MODEL or any(case_id.partition("/")[0] in MODELS for case_id in claiming)
-
-
-def test_a_case_claims_nothing_but_observable_defects_of_the_catalogue() -> None:
-    assert {id_ for _, id_ in CLAIMS} <= set(OBSERVABLE)
 
 
 @pytest.mark.parametrize(("case_id", "id_"), _of(CLAIMS, FIRST))
@@ -174,7 +171,7 @@ def test_an_injected_defect_leaves_the_reference_as_it_was() -> None:
     np.testing.assert_array_equal(components.answer(case)["output"], before)
 
 
-def test_two_defects_at_one_place_compose() -> None:
+def test_two_defects_compose_at_one_place_and_within_each_other() -> None:
     case = CASES["scaled_dot_product_attention/plain"]
     heads, key_size = case.config.heads, case.config.key_size
     inputs = dict(case.inputs)
@@ -183,9 +180,6 @@ def test_two_defects_at_one_place_compose() -> None:
         with injected(*(DEFECTS[id_] for id_ in pair)):
             got = components.answer(case)["output"]
         assert compare(tolerance.expect(dataclasses.replace(case, inputs=inputs))["output"], got).excess <= 1
-
-
-def test_two_defects_at_places_within_each_other_compose() -> None:
     case = CASES["decoder_layer/post_ragged"]
     outputs = []
     for pair in ((), ("ATT16",), ("MHA11",), ("ATT16", "MHA11"), ("MHA11", "ATT16")):

@@ -60,24 +60,21 @@ def test_an_entry_accepts_one_kind_of_failure_and_no_other(tmp_path: Path, accep
     assert not Summary(results).conforms
 
 
-def test_what_is_declared_throughout_conforms_in_nothing(tmp_path: Path) -> None:
-    summary = Summary(deviations.apply([row(), row(dtype="float32")], entries(tmp_path, ENTRY.replace('dtype = "float16"\n', ""))))
-    assert (summary.verdict, summary.conforms) == ("nothing conforms", False)
-
-
 @pytest.mark.parametrize(("changes"), [{"port": "other"}, {"dtype": "float32"}, {"case": "layer_norm/plain"}])
 def test_a_failure_that_no_entry_covers_stays_one(tmp_path: Path, changes: dict[str, str]) -> None:
     assert statuses(deviations.apply([row(**changes)], entries(tmp_path, ENTRY))) == ["differs"]
 
 
-def test_a_glob_pattern_and_no_dtype_cover_every_case_and_dtype(tmp_path: Path) -> None:
+def test_a_pattern_covers_every_case_and_dtype_and_what_is_declared_throughout_conforms_in_nothing(tmp_path: Path) -> None:
     found = entries(tmp_path, ENTRY.replace("large_mean", "*").replace('dtype = "float16"\n', ""))
     results = [row(case.id, dtype=dtype) for case in CASES if case.component == "layer_norm" for dtype in case.dtypes]
     assert len(results) > 20
     assert set(statuses(deviations.apply(results, found))) == {"deviation"}
+    summary = Summary(deviations.apply([row(), row(dtype="float32")], entries(tmp_path, ENTRY.replace('dtype = "float16"\n', ""))))
+    assert (summary.verdict, summary.conforms) == ("nothing conforms", False)
 
 
-def test_an_entry_that_no_longer_fails_is_stale_and_fails(tmp_path: Path) -> None:
+def test_an_entry_is_stale_where_none_of_its_cases_fails_and_none_was_left_out(tmp_path: Path) -> None:
     results = deviations.apply([row(status="pass")], entries(tmp_path, ENTRY))
     assert statuses(results) == ["pass", "stale"]
     assert "remove the entry (computed in one pass, https://example.org/1)" in results[1].message
@@ -86,14 +83,6 @@ def test_an_entry_that_no_longer_fails_is_stale_and_fails(tmp_path: Path) -> Non
     assert not summary.conforms
     assert (summary.compared, len(summary.failed)) == (1, 1)
     assert summary.columns == [("mine", "eager", "cpu")]
-
-
-@pytest.mark.parametrize("status", ["skipped", "not covered", "unsupported", "not comparable", "empty"])
-def test_an_entry_whose_case_was_not_compared_is_not_stale(tmp_path: Path, status: str) -> None:
-    assert statuses(deviations.apply([row(status=status)], entries(tmp_path, ENTRY))) == [status]
-
-
-def test_an_entry_is_not_stale_while_some_of_its_cases_were_left_out(tmp_path: Path) -> None:
     found = entries(tmp_path, ENTRY.replace('dtype = "float16"\n', ""))
     results = [row(dtype=dtype, status="pass") for dtype in ("float64", "float32", "bfloat16", "float16")]
     assert "stale" not in statuses(deviations.apply(results[:3], found))
@@ -101,6 +90,11 @@ def test_an_entry_is_not_stale_while_some_of_its_cases_were_left_out(tmp_path: P
     assert "stale" not in statuses(deviations.apply([*results[:3], row()], found))
     assert "stale" in statuses(deviations.apply([*results[:3], row(status="not covered")], found))
     assert "stale" not in statuses(deviations.apply([*results[:3], row(status="skipped")], found))
+
+
+@pytest.mark.parametrize("status", ["skipped", "not covered", "unsupported", "not comparable", "empty"])
+def test_an_entry_whose_case_was_not_compared_is_not_stale(tmp_path: Path, status: str) -> None:
+    assert statuses(deviations.apply([row(status=status)], entries(tmp_path, ENTRY))) == [status]
 
 
 def test_everything_that_is_wrong_with_a_file_is_listed_with_the_nearest_name(tmp_path: Path) -> None:
@@ -155,7 +149,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str, mes
     assert message in str(error.value)
 
 
-def test_failures_of_newer_cases_are_new_and_do_not_fail() -> None:
+def test_newer_cases_do_not_fail_and_too_few_comparisons_do() -> None:
     results = deviations.accept_newer([row(since=2), row(since=1), row(status="pass", since=2)], 1)
     assert statuses(results) == ["new", "differs", "pass"]
     assert not Summary(results, min_version=1).conforms
@@ -163,9 +157,6 @@ def test_failures_of_newer_cases_are_new_and_do_not_fail() -> None:
     assert summary.conforms
     assert summary.totals == "2 compared, 0 failed, 1 new, 0 not compared"
     assert summary.verdict == "conforms except 1 new"
-
-
-def test_too_few_comparisons_fail_with_the_numbers() -> None:
     results = [row(status="pass")] * 3 + [row(status="not covered")]
     assert Summary(results, min_cases=3).conforms
     summary = Summary(results, min_cases=4)
@@ -173,7 +164,7 @@ def test_too_few_comparisons_fail_with_the_numbers() -> None:
     assert summary.verdict == "at least 4 cases must be compared; got 3"
 
 
-def test_what_was_not_shown_is_said_and_fails_unless_it_is_allowed() -> None:
+def test_what_was_not_shown_or_not_comparable_is_said_and_fails_unless_it_is_allowed() -> None:
     given = [row(status="pass"), *[row("layer_norm/plain", "not given")] * 35]
     assert (Summary(given).verdict, Summary(given).conforms) == ("1 of 36 given", False)
     assert Summary([row(), *given[1:]]).verdict == "differs; 1 of 36 given"
@@ -183,6 +174,12 @@ def test_what_was_not_shown_is_said_and_fails_unless_it_is_allowed() -> None:
     assert (Summary(hidden).verdict, Summary(hidden).conforms) == ("1 not shown", False)
     assert Summary(hidden, incomplete=True).verdict == "conforms except 1 not shown"
     assert not Summary(given[1:], incomplete=True).conforms
+    some = [row(status="pass"), row(status="not comparable"), row(status="pass", incomparable={"a": "it is wide", "b": "it is wide"})]
+    assert Summary(some).verdict == "conforms except 1 not comparable, 2 single outputs that are not comparable"
+    assert Summary(some).to_dict()["incomparable_parts"] == 2
+    assert Summary([row(status="pass"), row(status="empty")]).verdict == "all conform"
+    cell = Summary(some).cell(("layer_norm", "float16"), ("mine", "eager", "cpu"))
+    assert (cell.passed, cell.left, cell.other) == (2, 1, "not comparable")
 
 
 @pytest.mark.parametrize("status", ["not comparable", "empty"])
@@ -192,12 +189,3 @@ def test_a_component_of_which_nothing_is_comparable_does_not_conform(status: str
     assert Summary([*results, row(status="pass", dtype="float64")]).conforms
     assert Summary(results, incomplete=True).conforms
     assert Summary([row(status=status)], incomplete=True).verdict == "nothing was compared"
-
-
-def test_what_is_not_comparable_is_named_beside_what_conforms() -> None:
-    some = [row(status="pass"), row(status="not comparable"), row(status="pass", incomparable={"a": "it is wide", "b": "it is wide"})]
-    assert Summary(some).verdict == "conforms except 1 not comparable, 2 single outputs that are not comparable"
-    assert Summary(some).to_dict()["incomparable_parts"] == 2
-    assert Summary([row(status="pass"), row(status="empty")]).verdict == "all conform"
-    cell = Summary(some).cell(("layer_norm", "float16"), ("mine", "eager", "cpu"))
-    assert (cell.passed, cell.left, cell.other) == (2, 1, "not comparable")

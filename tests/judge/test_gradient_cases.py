@@ -51,13 +51,10 @@ def test_a_gradient_is_asked_of_every_floating_argument(case_id: str) -> None:
         assert (value.shape, value.dtype) == (origin.shape, origin.dtype)
 
 
-def test_a_case_without_an_output_has_no_gradient() -> None:
+def test_one_number_is_compared_by_its_error_alone_and_no_output_has_no_gradient() -> None:
     fixed = {case.component for case in all_cases({"decoder_layers": 0}, grad=True) if not case.excluded}
     assert "transformer_vjp" not in fixed
     assert {"encoder_vjp", "classify_vjp"} <= fixed
-
-
-def test_one_number_is_compared_by_its_error_alone() -> None:
     expected = expect(CASES["cross_entropy/many_tokens"].at("float32"))["output"]
     assert expected.reference.shape == ()
     assert expected.bound_rmse == expected.bound
@@ -88,7 +85,7 @@ def test_what_a_mapping_lacks_is_named() -> None:
     assert judge(ROW, "outputs", renamed, expected).message == f"must return {len(answer)} outputs; it lacks x_btd and must not have x"
 
 
-def test_names_with_dots_are_nested_before_the_reference_is_called() -> None:
+def test_names_with_dots_are_nested_and_an_inner_case_has_its_own_generator() -> None:
     case = CASES["encoder/keep"]
     sites = [name for name in case.inputs if name.startswith("keep.")]
     assert "keep.layers.1.self_attention.weights_dropout" in sites
@@ -96,9 +93,6 @@ def test_names_with_dots_are_nested_before_the_reference_is_called() -> None:
     for site in sites:
         dropped = dataclasses.replace(case, inputs=dict(without.inputs) | {site: case.inputs[site]})
         assert not np.array_equal(components.answer(dropped)["output"], components.answer(without)["output"]), site
-
-
-def test_a_gradient_with_an_inner_case_is_drawn_from_its_own_generator() -> None:
     first, again = (gradient(CASES["layer_norm/plain"]) for _ in range(2))
     np.testing.assert_array_equal(first.inputs["cotangent"], again.inputs["cotangent"])
     assert not np.array_equal(first.inputs["cotangent"], CASES["layer_norm_vjp/large_mean"].inputs["cotangent"])
@@ -122,16 +116,13 @@ def _initialised(change: object) -> float:
     return max(compare(expected[name], got[name]).excess for name in expected)
 
 
-def test_statistics_see_a_constant_a_shape_a_scale_and_a_mean() -> None:
+def test_statistics_see_a_constant_a_shape_a_scale_a_mean_a_rate_and_a_mask_that_is_shared() -> None:
     kernel = "encoder.layers.0.feed_forward.hidden.kernel"
     assert _initialised(lambda values: values) <= 1
     assert _initialised(lambda values: values | {kernel: 1.2 * values[kernel]}) > 10
     assert _initialised(lambda values: values | {kernel: values[kernel] + 0.05}) > 1
     assert _initialised(lambda values: values | {kernel: values[kernel].T}) == np.inf
     assert _initialised(lambda values: values | {"encoder.final_norm.scale": values["encoder.final_norm.scale"] + 1e-9}) > 10
-
-
-def test_statistics_see_a_wrong_rate_and_a_mask_that_is_shared() -> None:
     case = CASES["random_dropout/weights"].at("float64")
     expected = expect(case)
     x, keep = case.inputs["x"], statistics.keep_mask(case.inputs["x"].shape, 3, 0.3)
@@ -173,27 +164,24 @@ def test_check_puts_gradients_and_exits_by_them(tmp_path: Path, capsys: pytest.C
     assert "layer_norm_vjp" in capsys.readouterr().out
 
 
-def test_vectors_hold_gradients_and_judge_answers_to_them(tmp_path: Path) -> None:
+def test_vectors_hold_gradients_and_answers_of_many_outputs_are_judged_from_files(tmp_path: Path) -> None:
     chosen = [CASES["layer_norm_vjp/plain"], CASES["cross_entropy/smoothed"], CASES["adam/decay"]]
     golden.export(tmp_path / "vectors", chosen)
     assert golden.verify(tmp_path / "vectors") == []
     rows = {row["id"]: row for row in json.loads((tmp_path / "vectors" / "manifest.json").read_text())["cases"]}
     assert set(rows["layer_norm_vjp/plain"]["expected"]["float32"]) == {"x_btd", "parameters.scale", "parameters.offset"}
     assert rows["adam/decay"]["inputs"]["step"] == 3
-
-
-def _answers(case: Case) -> dict[str, np.ndarray]:
-    return {name: np.ascontiguousarray(value) for name, value in components.answer(case).items()}
-
-
-def test_answers_of_many_outputs_are_judged_from_files(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     chosen = [CASES["layer_norm_vjp/plain"], CASES["adam/decay"], CASES["random_dropout/vectors"]]
     for case in chosen:
-        path = tmp_path / "float32" / case.component / f"{case.name}.safetensors"
+        path = tmp_path / "answers" / "float32" / case.component / f"{case.name}.safetensors"
         path.parent.mkdir(parents=True)
         cast = case.at("float32")
         random = case.component == "random_dropout"
         save_file({"output": statistics.random_dropout(cast.inputs["x"], 9, 0.3)} if random else _answers(cast), path)
-    assert {result.status for result in golden.judge_results(tmp_path, chosen, ["float32"])} == {"pass"}
+    assert {result.status for result in golden.judge_results(tmp_path / "answers", chosen, ["float32"])} == {"pass"}
+
+
+def _answers(case: Case) -> dict[str, np.ndarray]:
+    return {name: np.ascontiguousarray(value) for name, value in components.answer(case).items()}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hostile_ports
 import pytest
+from invoke import marked
 from rich.console import Console
 
 from rosettaformer.conformance import compare, result, runner
@@ -36,27 +37,12 @@ def _case(component: str):
 CASES = {component: _case(component) for component in hostile_ports.COMPONENTS}
 
 
-def _processes(mark: str) -> list[int]:
-    """The processes of this system that inherited the mark, but this one."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes() and state != b"Z" and int(folder.name) != os.getpid():
-                found.append(int(folder.name))
-        except OSError:
-            pass
-    return found
-
-
 def _state() -> list[object]:
-    """What of this process no port may change."""
     functions = [compare.compare, result.judge, runner.run, wire.receive, len, isinstance, os._exit]
     return [*functions, os.getcwd(), dict(os.environ)]
 
 
 def _faults(folder: Path, port: tuple[str, str, str, str]) -> list[str]:
-    """What is wrong with the run of one port, in words."""
     kind, name, moment, component = port
     canary = folder / "canary"
     folder.mkdir()
@@ -84,7 +70,7 @@ def _run(folder: Path, ports: Sequence[tuple[str, str, str, str]], monkeypatch: 
         faults = [fault for found in pool.map(lambda pair: _faults(folder / str(pair[0]), pair[1]), enumerate(ports)) for fault in found]
     assert not faults, "\n".join(faults)
     assert _state() == before
-    assert not _processes(mark)
+    assert not marked(f"{MARK}={mark}")
 
 
 @pytest.mark.sample

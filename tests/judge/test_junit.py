@@ -46,20 +46,14 @@ def test_a_suite_a_port_and_a_case_a_result_counted_by_kind() -> None:
     assert failure.attrib["message"] == "differs: about differs (mine softmax/plain float32 eager cpu)"
 
 
-def test_properties_name_the_suite_version() -> None:
+def test_properties_name_the_version_and_what_is_wrong_with_a_run_is_an_entry() -> None:
     for suite in document(row("pass"), min_version=1):
         properties = {node.attrib["name"]: node.attrib["value"] for node in suite.iter("property")}
         assert properties["suite version"] == str(SUITE_VERSION)
         assert properties["must conform to version"] == "1"
-
-
-def test_too_few_comparisons_are_a_failure() -> None:
     run = document(row("pass"), min_cases=2)[0]
     assert counts(run) == (1, 1, 0, 0)
     assert next(run.iter("failure")).attrib["message"] == "at least 2 cases must be compared; got 1"
-
-
-def test_a_port_that_never_started_is_an_error_of_its_suite() -> None:
     suite = document(Result("", "", "mine", "", "", "", "error", "SyntaxError: no"))[1]
     assert counts(suite) == (1, 0, 1, 0)
 
@@ -72,14 +66,11 @@ def test_what_xml_cannot_hold_is_written_as_its_code() -> None:
         assert text in failure.text
 
 
-def test_every_case_has_the_time_that_the_port_took_and_every_suite_their_sum() -> None:
+def test_every_case_has_its_time_and_what_was_not_compared_for_one_reason_is_one_entry() -> None:
     rows = [dataclasses.replace(row("pass"), seconds=1.5), dataclasses.replace(row("differs"), seconds=0.0625), row("not covered")]
     root = document(*rows)
     assert [seconds(case) for case in root[1].iter("testcase")] == [1.5, 0.062, 0]
     assert seconds(root) == seconds(root[1]) == 1.562
-
-
-def test_what_was_not_compared_for_one_reason_is_one_entry_for_each_component() -> None:
     names = ("softmax", "logits")
     left = [row("not covered", f"the port does not define {name}", f"{name}/{case}") for name in names for case in range(500)]
     suite = document(row("pass", case="layer_norm/plain"), *left, row("skipped", "no cuda device", "logits/1"))[1]

@@ -2,18 +2,17 @@
 
 import dataclasses
 import functools
-import importlib
 import importlib.util
 import re
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import expectations
 import numpy as np
 import pytest
 from expectations import all_by_id
+from own_modules import adapter, norm
 
 from reference_numpy import layout, parameters
 from rosettaformer.conformance import runner
@@ -40,15 +39,6 @@ DOCUMENT = Path(__file__).parents[2] / "docs/ports.md"
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
-def adapter(framework: str, **port: Any) -> Any:
-    """The adapter of a port that has these attributes."""
-    module = {"torch": "torch", "tf": "tensorflow", "jax": "flax"}[framework]
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed")
-    found = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{framework}")
-    return found.Adapter(SimpleNamespace(framework=framework, **port))
-
-
 def verdict(case: Case, answer: Any) -> str:
     """Whether every output conforms; "not covered" where there is no answer."""
     try:
@@ -60,17 +50,12 @@ def verdict(case: Case, answer: Any) -> str:
     return "pass" if all(compare(one, outputs[name]).excess <= 1 for name, one in expected.items()) else "differs"
 
 
-# --- one file that has all of it
-
-
 def document(name: str = "layouts_port") -> str:
-    """A block of the document, by the name of its file."""
     blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return next(block for block in blocks if block.startswith(f"# {name}.py\n"))
 
 
 def port(folder: Path, *edit: str, name: str = "layouts_port") -> Port:
-    """The port of the document, with one edit of its text."""
     text = document(name)
     if edit:
         assert text.count(edit[0]) == 1, edit
@@ -81,7 +66,6 @@ def port(folder: Path, *edit: str, name: str = "layouts_port") -> Port:
 
 
 def fixed(text: str) -> dict[str, Any]:
-    """The config of a port's file."""
     names: dict[str, Any] = {}
     exec(text[text.index("config = {") :], names)
     config: dict[str, Any] = names["config"]
@@ -89,7 +73,6 @@ def fixed(text: str) -> dict[str, Any]:
 
 
 def made(config: dict[str, Any], *families: Any, shared: tuple[str, ...] = ()) -> list[Case]:
-    """The cases of some families for a port that fixes this config."""
     found = (case for family in families for case in family.cases(Builder(config, shared)))
     return [case for case in found if all(getattr(case.config, name) == value for name, value in config.items())]
 
@@ -154,12 +137,8 @@ def test_of_results_that_were_made_elsewhere_none_is_missed_of_these_components(
     assert [(result.case, result.status) for result in results] == [("layer_norm/plain", "not given")]
 
 
-# --- kernels that all heads share
-
-
 @functools.cache
 def narrow() -> list[Case]:
-    """The cases of the document's port of them."""
     cases = made(fixed(document("shared_port")), attention, shared=("query.kernel", "key.kernel", "value.kernel"))
     cases = [case for case in cases if case.component == "multi_head_attention"]
     return [case.at("float64") for case in (*cases, *gradients(cases[:3]))]
@@ -200,7 +179,7 @@ def test_a_shared_kernel_is_one_block_for_every_head_and_its_gradient_the_sum() 
     np.testing.assert_allclose(components.answer(case)["parameters.query.kernel"], expected, rtol=1e-13)
 
 
-def test_heads_that_have_a_kernel_each_are_refused_where_they_share_one() -> None:
+def test_heads_that_share_a_kernel_have_one_block_and_a_width_they_divide() -> None:
     case = CASES["multi_head_attention/square"]
     names = parameters.axes(case.config, "multi_head_attention")
     table = tuple((name, name, "i k" if name == "query.kernel" else axes) for name, axes in names.items())
@@ -209,61 +188,10 @@ def test_heads_that_have_a_kernel_each_are_refused_where_they_share_one() -> Non
     other = dataclasses.replace(case, name="of a checkpoint")
     (found,) = fitted([other], {}, ("query.kernel",))
     assert found.excluded == "all heads of the port share query.kernel, and the checkpoint has a kernel of each"
-
-
-def test_a_width_that_heads_cannot_divide_is_not_asked_with_shared_kernels() -> None:
     cases = [case for case in all_cases(shared=("query.kernel",)) if case.component == "multi_head_attention"]
     reasons = {case.excluded for case in cases if case.config.model_width == 13 and case.config.heads == 3}
     assert any("all heads of the port share query.kernel" in reason for reason in reasons)
     assert "" not in reasons
-
-
-# --- the other frameworks
-
-
-def rows(framework: str) -> Any:
-    """A norm of one row, `t d`."""
-    if framework == "tf":
-        import keras
-
-        class Keras(keras.layers.Layer):
-            def __init__(self, width: int, epsilon: float, dtype: Any) -> None:
-                super().__init__(dtype=dtype.name)
-                self.scale, self.offset, self.epsilon = *(self.add_weight(shape=(width,)) for _ in range(2)), epsilon
-
-            def call(self, x: Any) -> Any:
-                mean, variance = keras.ops.moments(x, -1, keepdims=True)
-                assert x.ndim == 2
-                return (x - mean) / keras.ops.sqrt(variance + self.epsilon) * self.scale + self.offset
-
-        return Keras
-    import jax.numpy as jnp
-    from flax import linen, nnx
-
-    def norm(x: Any, scale: Any, offset: Any, epsilon: float) -> Any:
-        assert x.ndim == 2
-        centred = x - x.mean(-1, keepdims=True)
-        return centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * scale + offset
-
-    class Nnx(nnx.Module):
-        def __init__(self, width: int, epsilon: float, dtype: Any) -> None:
-            self.scale, self.offset = (nnx.Param(jnp.zeros(width, dtype)) for _ in range(2))
-            self.epsilon = epsilon
-
-        def __call__(self, x: Any) -> Any:
-            return norm(x, self.scale, self.offset, self.epsilon)
-
-    class Linen(linen.Module):
-        width: int
-        epsilon: float
-        dtype: Any
-
-        @linen.compact
-        def __call__(self, x: Any) -> Any:
-            scale, offset = (self.param(name, linen.initializers.zeros, self.width, self.dtype) for name in ("scale", "offset"))
-            return norm(x, scale, offset, self.epsilon)
-
-    return Nnx if framework == "nnx" else Linen
 
 
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
@@ -272,8 +200,8 @@ def rows(framework: str) -> Any:
 def test_a_module_without_a_batch_is_called_for_each_row(kind: str, component: str, mode: str) -> None:
     own = adapter(
         "tf" if kind == "tf" else "jax",
-        components={"layer_norm": lambda config, dtype: rows(kind)(config.model_width, config.epsilon, dtype)},
-        weights={"layer_norm": (("scale", "scale", "d"), ("offset", "offset", "d"))},
+        components={"layer_norm": lambda config, dtype: norm(kind, config.model_width, config.epsilon, dtype, 1)},
+        weights={"layer_norm": (("scale", "gamma", "d"), ("offset", "beta", "d"))},
         call={"layer_norm": {"x": "x_btd", "for": "b"}},
         modes=("eager", "compiled"),
     )
@@ -310,9 +238,6 @@ def self_attention(case):
         assert all(compare(one, named[name]).excess <= 1 for name, one in expectations.expect(case).items()), case.id
 
 
-# --- call
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -329,17 +254,9 @@ def test_a_bad_word_in_call_is_one_clear_error(row: dict[str, Any], message: str
         CallTable({"layer_norm": row})
 
 
-def test_for_is_refused_where_no_input_has_a_batch() -> None:
+def test_if_and_for_say_which_cases_a_module_answers() -> None:
     with pytest.raises(ValueError, match='"for" in call of softmax must be'):
         CallTable({"softmax": {"x": "logits", "for": "b"}})
-
-
-def called(row: dict[str, Any], function: Any = lambda **own: own, **inputs: Any) -> Any:
-    """What a self-attention gives."""
-    return CallTable({"self_attention": row}).around(function, CASES["self_attention/plain"], list)(**inputs)
-
-
-def test_if_says_which_cases_a_module_answers() -> None:
     assert called({"x": "x_btd", "if": "causal"}, x_btd=1.0, causal=True) == {"x": 1.0}
     with pytest.raises(NotCovered, match=r"^the port's self_attention answers only if causal$"):
         called({"x": "x_btd", "if": "causal"}, x_btd=1.0)
@@ -347,6 +264,10 @@ def test_if_says_which_cases_a_module_answers() -> None:
     assert called(bare, x_btd=1.0) == {"x": 1.0}
     with pytest.raises(NotCovered, match="answers only if its condition holds"):
         called(bare, x_btd=1.0, mask_bhts=np.ones(1))
+
+
+def called(row: dict[str, Any], function: Any = lambda **own: own, **inputs: Any) -> Any:
+    return CallTable({"self_attention": row}).around(function, CASES["self_attention/plain"], list)(**inputs)
 
 
 def test_return_picks_and_what_it_looks_at_is_taken() -> None:
@@ -400,9 +321,6 @@ def test_what_stands_for_an_input_stands_in_a_function_of_the_inputs() -> None:
         masked.around(lambda **own: own, case, list)(**case.inputs, **masked.derived(case))
 
 
-# --- names
-
-
 @pytest.mark.parametrize(
     ("names", "own"),
     [
@@ -417,10 +335,15 @@ def test_a_name_is_the_end_of_the_only_one_that_fits(names: list[str], own: str)
     assert found(table, names.__contains__, lambda: names) == (("query.kernel", own, "(h k) d"),)
 
 
-def test_within_a_part_more_steps_may_stand_between() -> None:
+def test_tables_of_attention_are_one_and_within_a_part_more_steps_may_stand_between() -> None:
     table = (("layers.1.query.kernel", "blocks.1.W_q.weight", "(h k) d"),)
     names = [f"blocks.{index}.mha.W_q.weight" for index in (0, 1, 11)]
     assert found(table, names.__contains__, lambda: names)[0][1] == "blocks.1.mha.W_q.weight"
+    row = ("query.kernel", "q", "(h k) d")
+    config = CASES["self_attention/causal_no_bias"].config
+    rest = tuple((name, name[0], axes) for name, axes in (("key.kernel", "d g k"), ("value.kernel", "d g e"), ("output.kernel", "h e d")))
+    for table, component in (("self_attention", "multi_head_attention"), ("multi_head_attention", "self_attention")):
+        assert Names({table: (row, *rest)}).table(component, config)[0] == row
 
 
 @pytest.mark.parametrize("kind", ["torch", "nnx", "linen", "tf"])
@@ -469,19 +392,8 @@ def test_what_a_jax_module_has_is_said_where_the_table_names_something_else() ->
     assert "no row of the weight table loads the module's scale" in str(caught.value)
 
 
-def test_the_tables_of_self_attention_and_attention_are_one() -> None:
-    row = ("query.kernel", "q", "(h k) d")
-    config = CASES["self_attention/causal_no_bias"].config
-    rest = tuple((name, name[0], axes) for name, axes in (("key.kernel", "d g k"), ("value.kernel", "d g e"), ("output.kernel", "h e d")))
-    for table, component in (("self_attention", "multi_head_attention"), ("multi_head_attention", "self_attention")):
-        assert Names({table: (row, *rest)}).table(component, config)[0] == row
-
-
-# --- the trace
-
-
 @needs_torch
-def test_a_dense_layer_that_is_called_pooler_is_not_the_component() -> None:
+def test_a_pooler_and_a_sublayer_with_its_norm_are_not_the_components_whose_names_they_have(tmp_path: Path) -> None:
     import torch
 
     from impl_torch.transformer import Transformer
@@ -500,10 +412,6 @@ def test_a_dense_layer_that_is_called_pooler_is_not_the_component() -> None:
     (run,) = own.trace(case)
     assert {"", "encoder", "source_embedding"} <= run.keys()
     assert "pooler" not in run
-
-
-@needs_torch
-def test_a_sublayer_with_its_norm_is_not_the_component_whose_parameters_it_has(tmp_path: Path) -> None:
     case = next(case for case in asked() if case.id == "encoder_layer/post")
     (run,) = port(tmp_path).trace(case)
     assert {"", "self_attention", "self_attention_norm", "feed_forward_norm"} <= run.keys()

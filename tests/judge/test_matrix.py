@@ -27,7 +27,7 @@ def rendered(*rows: Result, seconds: float | None = None) -> str:
     return stream.getvalue()
 
 
-def test_passes_and_uncovered_cases_are_one_cell_that_passes() -> None:
+def test_what_is_not_covered_is_one_line_of_its_port_and_reason() -> None:
     passes = [row(f"softmax/{number}") for number in range(11)]
     text = rendered(*passes, *(row(f"softmax/other{number}", "not covered", message="no masks") for number in range(3)))
     assert "pass 0.94 (11/14)" in text
@@ -36,9 +36,6 @@ def test_passes_and_uncovered_cases_are_one_cell_that_passes() -> None:
     text = rendered(*passes)
     assert "pass 0.94\n" in text.replace(" \n", "\n")
     assert "of 14" not in text
-
-
-def test_components_that_a_port_does_not_cover_are_one_line() -> None:
     names = [f"component{number}" for number in range(23)]
     left = [row(f"{name}/{case}", "not covered", message=f"the port does not define {name}") for name in names for case in range(4)]
     lines = rendered(row("softmax/plain"), *left).splitlines()
@@ -46,22 +43,16 @@ def test_components_that_a_port_does_not_cover_are_one_line() -> None:
     assert [line for line in lines if "component1" in line] == [said]
     text = rendered(row("softmax/plain"), *left, row("component1/0", port="torch"))
     assert sum("component1 " in line for line in text.splitlines()) == 1  # the other port covers it
-
-
-def test_the_reason_of_a_component_that_is_defined_is_said() -> None:
     others = [row(f"{name}/0", "not covered", message=f"the port does not define {name}") for name in ("states", "pool")]
     text = rendered(*others, row("transformer/0", "not covered", message="the port fixes heads=3; the checkpoint has heads=4"))
     assert "mine.py: not covered the port does not define 2 components: states, pool (2)" in text
     assert "mine.py: not covered the port fixes heads=3; the checkpoint has heads=4 (1)" in text
 
 
-def test_a_row_that_nothing_was_compared_in_has_no_number() -> None:
+def test_numbers_have_a_legend_and_stand_only_where_something_was_compared() -> None:
     text = rendered(row("softmax/plain"), row("logits/plain", "crash"), row("dropout/none", ratio=math.nan, noise=math.nan))
     assert "nan" not in text.lower()
     assert "inf" not in rendered(row("softmax/plain", "differs", ratio=math.inf)).lower()
-
-
-def test_the_legend_says_what_1_and_4_mean() -> None:
     assert "1.00: as accurate as plain NumPy; up to 4 passes" in rendered(row("softmax/plain"))
 
 
@@ -96,7 +87,7 @@ def test_durations_are_in_words(seconds: float, words: str) -> None:
     assert matrix.duration(seconds) == words
 
 
-def test_what_takes_long_is_said_before_and_how_far_it_is_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_is_said_before_and_what_happens_once_is_not_expected_of_every_case(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, now = io.StringIO(), [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     with Checking(("torch", "jax", "broken.py"), 100, Console(file=stream, width=100)) as checking:
@@ -113,12 +104,8 @@ def test_what_takes_long_is_said_before_and_how_far_it_is_now_and_then(monkeypat
         "compiling jax: 40 cases, each compiled ...",
         "16 of 80 cases after 16 s, about 1 min 4 s left",
     ]
-
-
-def test_what_happens_once_is_not_expected_of_every_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first case imports the framework: 16 s for it say nothing of the others."""
+    # The first case imports the framework: 16 s for it say nothing of the others
     stream, now = io.StringIO(), [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
     with Checking(("keras.py",), 52, Console(file=stream, width=100)) as checking:
         now[0] = 16
         checking.advance(row("softmax/plain", seconds=16.0))
@@ -150,12 +137,9 @@ def test_what_is_no_expression_is_refused(text: str) -> None:
         expression.compiled(text)
 
 
-def test_deep_and_long_expressions_are_no_trouble() -> None:
+def test_deep_and_long_expressions_are_no_trouble_and_cases_keep_their_dtypes() -> None:
     assert expression.compiled("(" * 5000 + "a" + ")" * 5000)("a")
     assert expression.compiled("not " * 5000 + "a")("a")
-
-
-def test_cases_keep_the_dtypes_that_are_chosen() -> None:
     (case,) = expression.choose(all_cases(), "layer_norm/plain and not (float16 or float64)")
     assert (case.id, case.dtypes) == ("layer_norm/plain", ("float32",))
     with pytest.raises(ValueError, match=r"-k must choose something; 'large_meen' is true of nothing \(nearest: large_mean\)"):

@@ -1,16 +1,14 @@
 """Ports as people have them: tables by component, arguments of their own, positions that are added inside, Linen modules."""
 
 import contextlib
-import importlib
-import importlib.util
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from expectations import all_by_id
+from own_modules import adapter, norm
 
 from reference_numpy import layout, parameters, preset
 from rosettaformer.conformance import runner
@@ -32,24 +30,11 @@ CONFIG = preset(
 )  # fmt: skip
 
 
-def adapter(framework: str, **port: Any) -> Any:
-    """The adapter of a port that has these attributes."""
-    module = {"torch": "torch", "tf": "tensorflow", "jax": "flax"}[framework]
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed")
-    found = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{framework}")
-    return found.Adapter(SimpleNamespace(framework=framework, **port))
-
-
 def conforms(adapter: Any, case: Case) -> None:
-    """Every output, or gradient, is within the tolerance."""
     answer = adapter.run(case)
     answers = answer if isinstance(answer, dict) else {"output": answer}
     for name, expectation in tolerance.expect(case).items():
         assert compare(expectation, answers[name]).excess <= 1, name
-
-
-# --- names
 
 
 def test_a_name_is_that_of_the_innermost_component_within_what_the_others_call_it() -> None:
@@ -124,11 +109,13 @@ def test_a_bad_table_is_one_clear_error(weights: Any, message: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_parameter_without_a_row_says_where_one_may_stand() -> None:
+def test_a_missing_row_says_where_it_may_stand_and_an_axis_of_size_one_must_be_one() -> None:
     names = Names({"encoder_layer": (("scale", "a", "d"),), "layer_norm": (("offset", "b", "f"),)})
     with pytest.raises(ValueError, match=r"no row of weights fits self_attention\.query\.kernel with axes 'd h k'") as caught:
         names.table("encoder_layer", CONFIG)
     assert "the table of one of multi_head_attention, encoder_layer must have it" in str(caught.value)
+    with pytest.raises(ValueError, match="axes '1 d' must have shape \\(1, 3\\); got \\(2, 3\\)"):
+        layout.relayout(np.ones((2, 3)), "1 d", "d", {"d": 3})
 
 
 @pytest.mark.parametrize(
@@ -144,14 +131,6 @@ def test_an_axis_of_size_one_comes_and_goes(from_axes: str, to_axes: str) -> Non
     kernel = {"kernel": np.arange(12.0).reshape(3, 4)}
     assert layout.fitting("kernel", "d f", table) == table[0]
     assert layout.relayout(kernel["kernel"], "d f", "1 f d", sizes).tolist() == [kernel["kernel"].T.tolist()]
-
-
-def test_an_axis_of_size_one_must_be_of_size_one() -> None:
-    with pytest.raises(ValueError, match="axes '1 d' must have shape \\(1, 3\\); got \\(2, 3\\)"):
-        layout.relayout(np.ones((2, 3)), "1 d", "d", {"d": 3})
-
-
-# --- arguments
 
 
 @pytest.mark.parametrize(
@@ -174,17 +153,28 @@ def test_a_bad_call_is_one_clear_error(call: Any, message: str) -> None:
 
 
 def called(row: dict[str, Any], **inputs: Any) -> dict[str, Any]:
-    """The own arguments of an attention."""
     function = CallTable({"multi_head_attention": row}).around(lambda **own: own, CASES["multi_head_attention/cross"], list)
     assert isinstance(function, CallMapping)
     return function(**inputs)
 
 
-def test_own_arguments_are_inputs_or_functions_of_all_of_them() -> None:
+def test_own_arguments_are_inputs_or_functions_of_all_of_them_and_positions_are_added() -> None:
     row = {"q": "query_btd", "kv": "memory_bsd", "mask": "mask_bhts", "both": lambda inputs: (inputs["causal"], inputs.get("bias_bhts"))}
     assert called(row, query_btd=1.0, memory_bsd=2.0) == {"q": 1.0, "kv": 2.0, "mask": None, "both": (False, None)}
     assert called(row, query_btd=1.0, memory_bsd=2.0, mask_bhts=3, causal=True, bias_bhts=4)["both"] == (True, 4)
     assert called(row, query_btd=1.0, memory_bsd=2.0, return_weights=False, keep_bhts=None, training=False)["training"] is False
+    with pytest.raises(KeyError, match=r"the inputs are query_btd, memory_bsd, .*; got mask"):
+        called({"m": lambda inputs: inputs["mask"]}, query_btd=1.0)
+    calls = CallTable({"positional_encoding": {"x": "zeros_btd"}})
+    for position in ([[0, 1, 2], [1, 2, 3]], [[1, 2, 3]], [0, 1, 2]):
+        case = Case("one", "positional_encoding", CONFIG, {"position_bt": np.array(position)})
+        with pytest.raises(NotCovered, match="the module adds positions 0, 1, 2"):
+            calls.around(lambda x: x, case, list)(**case.inputs, **calls.derived(case))
+    zeros = calls.derived(Case("one", "positional_encoding", CONFIG, {"position_bt": np.array([[0, 1, 2]] * 2)}, dtype="float32"))[
+        "zeros_btd"
+    ]
+    assert zeros is not None
+    assert (zeros.shape, zeros.dtype, zeros.any()) == ((2, 3, CONFIG.model_width), np.float32, False)
 
 
 @pytest.mark.parametrize(
@@ -228,32 +218,10 @@ def transformer(case):
     assert np.array_equal(port.answer(case), components.answer(case)["output"]) == (status == "pass")
 
 
-def test_a_function_that_asks_for_no_input_is_told_which_there_are() -> None:
-    with pytest.raises(KeyError, match=r"the inputs are query_btd, memory_bsd, .*; got mask"):
-        called({"m": lambda inputs: inputs["mask"]}, query_btd=1.0)
-
-
-def test_added_positions_are_0_1_2_in_every_row() -> None:
-    calls = CallTable({"positional_encoding": {"x": "zeros_btd"}})
-    for position in ([[0, 1, 2], [1, 2, 3]], [[1, 2, 3]], [0, 1, 2]):
-        case = Case("one", "positional_encoding", CONFIG, {"position_bt": np.array(position)})
-        with pytest.raises(NotCovered, match="the module adds positions 0, 1, 2"):
-            calls.around(lambda x: x, case, list)(**case.inputs, **calls.derived(case))
-    zeros = calls.derived(Case("one", "positional_encoding", CONFIG, {"position_bt": np.array([[0, 1, 2]] * 2)}, dtype="float32"))[
-        "zeros_btd"
-    ]
-    assert zeros is not None
-    assert (zeros.shape, zeros.dtype, zeros.any()) == ((2, 3, CONFIG.model_width), np.float32, False)
-
-
-# --- a whole tutorial in one file
-
-
 @pytest.mark.second
 def test_a_tutorial_is_one_file() -> None:
     """The core of every component and its gradient."""
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+    pytest.importorskip("torch")
     components = [*Port(TUTORIAL).components]
     fixed = Port(TUTORIAL).config
     cases = [case for case in all_cases(fixed, grad=True) if case.component in components and case.core]
@@ -270,25 +238,16 @@ def test_a_tutorial_is_one_file() -> None:
 
 
 @pytest.mark.second
-def test_the_documents_example_differs_where_it_says(tmp_path: Path) -> None:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+def test_the_documents_ports_differ_where_they_say_and_nowhere_else(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     (tmp_path / "tutorial_port.py").write_text(_blocks("ports.md")[0])
     port = str(tmp_path / "tutorial_port.py")
     components = ("positional_encoding", "multi_head_attention", "feed_forward", "encoder_layer", "encoder")
     cases = [case for case in CASES.values() if case.component in components and not case.excluded]
     results = runner.run(cases, [port], ["float64"])
     assert {result.component for result in results if result.status == "pass"} == {*components}
-    assert {result.case for result in results if result.status in runner.FAILURES} == {
-        "multi_head_attention/left_padding",
-        "encoder_layer/left_padding",
-    }
-
-
-@pytest.mark.second
-def test_the_documents_port_of_many_configs_differs_nowhere(tmp_path: Path) -> None:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+    failed = {result.case for result in results if result.status in runner.FAILURES}
+    assert failed == {"multi_head_attention/left_padding", "encoder_layer/left_padding"}
     (tmp_path / "configs_port.py").write_text(_blocks("ports.md")[3])
     port = str(tmp_path / "configs_port.py")
     cases = [case for case in all_cases(Port(port).config, grad=False) if case.component in ("multi_head_attention", "encoder_layer")]
@@ -311,7 +270,6 @@ def test_the_documents_other_blocks_are_of_the_port_file() -> None:
 
 
 def _blocks(file: str) -> list[str]:
-    """The blocks of Python of a document."""
     text = (Path(__file__).parents[2] / "docs" / file).read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
@@ -337,17 +295,10 @@ MISTAKES = {
 )
 def test_a_tutorial_is_traced_by_its_tables(tmp_path: Any, mistake: str, first: str | None, dtype: str) -> None:
     """Queries and keys have one shape, so that only `call` tells which of them the attention is given first."""
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+    pytest.importorskip("torch")
     name = f"tutorial_{mistake.replace(' ', '_')}_"
-    lines = [
-        "import sys",
-        "sys.path.insert(0, 'tests/ports')",
-        "import tutorial as port",
-        MISTAKES[mistake],
-        "globals().update(vars(port))",
-    ]
-    (tmp_path / f"{name}.py").write_text("\n".join(lines))
+    start, end = "import sys\nsys.path.insert(0, 'tests/ports')\nimport tutorial as port\n", "\nglobals().update(vars(port))"
+    (tmp_path / f"{name}.py").write_text(f"{start}{MISTAKES[mistake]}{end}")
     with contextlib.closing(open_worker(str(tmp_path / f"{name}.py"), threads=1)) as worker:
         case = next(case for case in all_cases(worker.greeting[1]["config"]) if case.id == "transformer/same_length")
         found = divergence(worker, case, dtype)
@@ -363,66 +314,13 @@ def test_a_tutorial_is_traced_by_its_tables(tmp_path: Any, mistake: str, first: 
         assert gradients.sentence == "no divergence of the gradients of 16 components"
 
 
-# --- the other frameworks
-
-
-def keras_norm(dtype: Any) -> Any:
-    import keras
-
-    class Norm(keras.layers.Layer):
-        def __init__(self, width: int, epsilon: float) -> None:
-            super().__init__(dtype=dtype.name)
-            self.gamma, self.beta = (self.add_weight(shape=(1, 1, width)) for _ in range(2))
-            self.epsilon = epsilon
-
-        def call(self, x: Any, training: bool = True) -> Any:
-            if training:
-                raise ValueError("it is not evaluated")
-            mean, variance = keras.ops.moments(x, -1, keepdims=True)
-            return (x - mean) / keras.ops.sqrt(variance + self.epsilon) * self.gamma + self.beta
-
-    return Norm
-
-
-def nnx_norm(dtype: Any) -> Any:
-    import jax.numpy as jnp
-    from flax import nnx
-
-    class Norm(nnx.Module):
-        def __init__(self, width: int, epsilon: float) -> None:
-            self.gamma, self.beta = (nnx.Param(jnp.zeros((1, 1, width), dtype)) for _ in range(2))
-            self.epsilon = epsilon
-
-        def __call__(self, x: Any) -> Any:
-            centred = x - x.mean(-1, keepdims=True)
-            return centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon) * self.gamma + self.beta
-
-    return Norm
-
-
-def linen_norm(dtype: Any) -> Any:
-    from flax import linen as nn
-
-    class Norm(nn.Module):
-        width: int
-        epsilon: float
-
-        @nn.compact
-        def __call__(self, x: Any) -> Any:
-            gamma, beta = (self.param(name, nn.initializers.zeros, (1, 1, self.width), dtype) for name in ("gamma", "beta"))
-            centred = x - x.mean(-1, keepdims=True)
-            return centred / (((centred**2).mean(-1, keepdims=True) + self.epsilon) ** 0.5) * gamma + beta
-
-    return Norm
-
-
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 @pytest.mark.parametrize("component", ["layer_norm", "layer_norm_vjp"])
-@pytest.mark.parametrize(("framework", "norm"), [("tf", keras_norm), ("jax", nnx_norm), ("jax", linen_norm)])
-def test_modules_of_every_framework_have_arguments_and_axes_of_their_own(framework: str, norm: Any, component: str, mode: str) -> None:
+@pytest.mark.parametrize(("framework", "kind"), [("tf", "tf"), ("jax", "nnx"), ("jax", "linen")])
+def test_modules_of_every_framework_have_arguments_and_axes_of_their_own(framework: str, kind: str, component: str, mode: str) -> None:
     port = adapter(
         framework,
-        components={"layer_norm": lambda config, dtype: norm(dtype)(config.model_width, config.epsilon)},
+        components={"layer_norm": lambda config, dtype: norm(kind, config.model_width, config.epsilon, dtype, 3)},
         weights={"layer_norm": (("scale", "gamma", "1 1 d"), ("offset", "beta", "1 1 d"))},
         call={"layer_norm": {"x": "x_btd"}},
         modes=("eager", "compiled"),
@@ -492,8 +390,7 @@ def keras_outer(config: Any, dtype: str, calls: list[str]) -> Any:
 
 @pytest.mark.second
 def test_not_covered_within_a_keras_layer_is_its_own_words(tmp_path: Any) -> None:
-    if importlib.util.find_spec("tensorflow") is None:
-        pytest.skip("tensorflow is not installed")
+    pytest.importorskip("tensorflow")
     (tmp_path / "keras_uncovered.py").write_text(
         """
 import os
@@ -509,7 +406,6 @@ class Outer(keras.layers.Layer):
     def __init__(self):
         super().__init__()
         self.inner = Inner()
-
     def call(self, x_btd):
         return self.inner(x_btd)
 
@@ -523,14 +419,9 @@ weights = ()
         assert worker.ask(case, 60) == ("not covered", "no such thing")
 
 
-# --- Linen
-
-
 @pytest.fixture
 def linen(tmp_path: Any) -> Any:
-    """Writes the file of a Linen port whose model has a mistake, and gives its path."""
-    if importlib.util.find_spec("flax") is None:
-        pytest.skip("flax is not installed")
+    pytest.importorskip("flax")
 
     def write(mistake: str) -> str:
         path = tmp_path / f"linen_{mistake or 'right'}.py"

@@ -50,7 +50,7 @@ def test_every_way_to_import_an_old_path_is_seen(code: str, names: str, tmp_path
     assert old_paths(str(tmp_path / "port.py")).partition("write ")[2] == (f"`from rosettaformer.ports import {names}`" if names else "")
 
 
-def test_the_home_is_light_documented_and_has_what_the_old_paths_have() -> None:
+def test_nothing_that_authors_see_has_an_old_path_and_the_home_has_what_they_had() -> None:
     heavy = ("torch", "tensorflow", "keras", "jax", "flax", "rich", "click", "jinja2")
     script = f"import sys, rosettaformer.ports; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -59,9 +59,6 @@ def test_the_home_is_light_documented_and_has_what_the_old_paths_have() -> None:
     assert max(map(int, rows.values())) == ports.VERSION
     for module, name in PAIRS:
         assert getattr(importlib.import_module(module), name) is getattr(ports, name)
-
-
-def test_nothing_that_is_shown_to_authors_of_ports_has_an_old_path() -> None:
     folders = ("tests/ports", "tests/proposed", "rosettaformer/templates", "rosettaformer/guide/snippets")
     files = [path for folder in folders for path in (HOUSE / folder).rglob("*.py")]
     assert len(files) > 50

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from invoke import heed_interrupts, invoke
+from invoke import heed_interrupts, invoke, marked
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
@@ -40,7 +40,6 @@ FORK = "def before(case): os.fork() or time.sleep(600)"
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What every process of a test inherits."""
     value = uuid.uuid4().hex
     monkeypatch.setenv("TEST_PROCESSES", value)
     yield value
@@ -49,16 +48,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def _marked(mark: str) -> list[int]:
-    """The processes that still run, but this one."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
-            if f"TEST_PROCESSES={mark}".encode() in (folder / "environ").read_bytes() and state != b"Z":
-                found.append(int(folder.name))
-        except OSError:
-            pass
-    return [process for process in found if process != os.getpid()]
+    return marked(f"TEST_PROCESSES={mark}")
 
 
 def _port(folder: Path, text: str) -> str:
@@ -127,17 +117,11 @@ def test_a_port_that_takes_no_question_hangs_until_the_limit(tmp_path: Path) -> 
         worker.close()
 
 
-def test_a_port_cannot_read_its_own_questions(tmp_path: Path) -> None:
+def test_ports_read_no_questions_may_name_text_by_enumerations_and_return_what_can_be_copied(tmp_path: Path) -> None:
     text = "import sys\ndef before(case): assert sys.stdin.read() == ''"
     assert _rows(_port(tmp_path, text), "one", "two") == [("pass", "")] * 2
-
-
-def test_an_enumeration_of_text_in_the_config_is_its_text(tmp_path: Path) -> None:
     text = "class Act(str, enum.Enum):\n    GELU = 'gelu_erf'\n\nconfig = {'activation': Act.GELU, 'model_width': 12}"
     assert _rows(_port(tmp_path, text), "plain") == [("pass", "")]
-
-
-def test_what_is_too_large_to_be_copied_is_refused_by_its_size(tmp_path: Path) -> None:
     text = "import numpy as np\ndef layer_norm(case): return np.broadcast_to(np.float64(0), (10**5, 10**5))"
     assert _rows(_port(tmp_path, text), "plain") == [("differs", "must return arrays of at most 1073748896 bytes; got 80000000000")]
 
@@ -200,7 +184,6 @@ BROKEN = {"torch": "OSError: libtorch.so: cannot open shared object file", "jax"
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of frameworks that are installed and cannot be imported."""
     for package, error in BROKEN.items():
         (tmp_path / package).mkdir()
         kind, _, message = error.partition(": ")

@@ -68,15 +68,11 @@ def test_every_case_is_a_test_with_a_nice_id(suite) -> None:
 
 
 @pytest.mark.second
-def test_options_choose_the_cases(suite) -> None:
+def test_options_choose_the_cases_and_what_is_not_covered_is_one_skip_for_each_component(suite) -> None:
     result = suite('components=["layer_norm", "softmax"], dtypes=["float64"], modes=["eager"], core=True', "", "-v")
     result.stdout.fnmatch_lines(["*layer_norm/large_mean-float64-eager*PASSED*", "*SKIPPED*not covered: the port does not define softmax*"])
     assert "float32" not in result.stdout.str()
     assert result.parseoutcomes()["passed"] == 3
-
-
-@pytest.mark.second
-def test_what_a_port_does_not_cover_is_one_skip_for_each_component(suite) -> None:
     result = suite('components=["layer_norm", "softmax", "dropout", "transformer"], dtypes=["float64", "float32"], core=True')
     outcomes = result.parseoutcomes()
     assert outcomes["skipped"] == 3
@@ -84,10 +80,6 @@ def test_what_a_port_does_not_cover_is_one_skip_for_each_component(suite) -> Non
     result.stdout.fnmatch_lines(["SKIPPED*not covered: the port does not define transformer (* cases)"])
     listed = suite('components=["layer_norm", "softmax"], dtypes=["float64"], core=True', "", "--collect-only", "-q")
     assert len([line for line in listed.outlines if "softmax/" in line]) > 1  # nothing is started where nothing is run
-
-
-@pytest.mark.second
-def test_other_divisions_of_a_model_are_skipped_only_where_nothing_else_is_asked(suite) -> None:
     result = suite('components=["layer_norm", "self_attention", "token_encoder"], dtypes=["float64"], core=True')
     assert set(outcomes := result.parseoutcomes()) == {"passed", "deselected"}
     assert outcomes["deselected"] > 3
@@ -97,13 +89,19 @@ def test_other_divisions_of_a_model_are_skipped_only_where_nothing_else_is_asked
 
 
 @pytest.mark.second
-def test_a_failure_is_one_clear_message(suite) -> None:
+def test_a_failure_is_one_clear_message_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> None:
     result = suite(ONE, "y = y + (case.name == 'plain')")
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(["E*AssertionError: norm.py differs layer_norm/plain float32 eager: output: error 1 at *, allowed *"])
     text = result.stdout.str()
     assert "pytest_plugin.py" not in text
     assert len([line for line in text.splitlines() if line.startswith("E ")]) == 1
+    result = suite(ONE, "y = (")
+    assert result.parseoutcomes() == {"failed": 1, "deselected": 9}
+    result.stdout.fnmatch_lines(["E*AssertionError: norm.py not started layer_norm/*: SyntaxError: * (10 cases)"])
+    result = suite(ONE, "return y\n\nraise ModuleNotFoundError('no torch', name='torch')\n\ndef rest(y, case):")
+    assert result.parseoutcomes() == {"skipped": 1, "deselected": 9}
+    result.stdout.fnmatch_lines(["*missing: pip install -e '.[[]torch[]]'*"])
 
 
 @pytest.mark.second
@@ -117,16 +115,6 @@ def test_a_crash_or_a_hang_fails_its_test_alone(suite, fault: str, message: str)
     assert outcomes["failed"] == 1
     assert outcomes["passed"] > 5
     result.stdout.fnmatch_lines([f"E*AssertionError: norm.py {message}*"])
-
-
-@pytest.mark.second
-def test_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> None:
-    result = suite(ONE, "y = (")
-    assert result.parseoutcomes() == {"failed": 1, "deselected": 9}
-    result.stdout.fnmatch_lines(["E*AssertionError: norm.py not started layer_norm/*: SyntaxError: * (10 cases)"])
-    result = suite(ONE, "return y\n\nraise ModuleNotFoundError('no torch', name='torch')\n\ndef rest(y, case):")
-    assert result.parseoutcomes() == {"skipped": 1, "deselected": 9}
-    result.stdout.fnmatch_lines(["*missing: pip install -e '.[[]torch[]]'*"])
 
 
 def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, pytester: pytest.Pytester) -> None:

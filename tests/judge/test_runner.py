@@ -127,34 +127,25 @@ def test_a_heat_map_of_a_large_slice_keeps_its_largest_elements() -> None:
     assert heat_map(np.array(2.0), ()) == [[2.0]]
 
 
-def test_a_component_that_the_port_lacks_is_not_covered_and_nothing_conforms() -> None:
+def test_a_run_in_which_nothing_is_compared_does_not_conform() -> None:
     results = runner.run([case for case in all_cases() if case.id == "softmax/plain"], [PORT], ["float32"])
     assert [result.status for result in results] == ["not covered"]
     assert not Summary(results).conforms
+    results = runner.run(_cases("good"), ["no_such_port"], ["float64"])
+    assert [(result.status, result.message) for result in results] == [
+        ("not started", "ModuleNotFoundError: No module named 'no_such_port'")
+    ]
+    assert not Summary(results).conforms
+    results = runner.run(_cases("good"), [PORT], ["float64"], devices=["cuda"])
+    assert [(result.status, result.message) for result in results] == [("skipped", "no cuda device")]
+    assert not Summary(results).conforms
+    assert not Summary([]).conforms
 
 
 def test_a_port_that_keeps_crashing_is_given_up_and_fails() -> None:
     results = runner.run(_cases(*["crash"] * 6), [PORT], ["float64"])
     assert [result.status for result in results] == ["crash"] * 4 + ["skipped"] * 2
     assert not Summary(results).conforms
-
-
-def test_a_port_that_cannot_be_imported_is_one_row() -> None:
-    results = runner.run(_cases("good"), ["no_such_port"], ["float64"])
-    assert [(result.status, result.message) for result in results] == [
-        ("not started", "ModuleNotFoundError: No module named 'no_such_port'")
-    ]
-    assert not Summary(results).conforms
-
-
-def test_a_device_that_is_not_there_is_skipped_with_the_reason() -> None:
-    results = runner.run(_cases("good"), [PORT], ["float64"], devices=["cuda"])
-    assert [(result.status, result.message) for result in results] == [("skipped", "no cuda device")]
-    assert not Summary(results).conforms
-
-
-def test_nothing_at_all_does_not_conform() -> None:
-    assert not Summary([]).conforms
 
 
 def _port(folder: Path, text: str, name: str = "own_port.py") -> str:
@@ -193,7 +184,7 @@ def test_an_entry_point_is_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.second
-def test_what_a_port_does_not_cover_is_not_asked_and_said(tmp_path: Path) -> None:
+def test_what_is_not_covered_is_said_and_different_configs_have_different_references(tmp_path: Path) -> None:
     port = _port(tmp_path, "config = {'model_width': 12, 'epsilon': 1e-5}\ndtypes = 'float64'\ndef layer_norm(case): return case\n")
     plain = [case for case in all_cases() if case.id in ("layer_norm/plain", "softmax/plain")]
     foreign = dataclasses.replace(PLAIN, name="foreign")
@@ -205,10 +196,6 @@ def test_what_a_port_does_not_cover_is_not_asked_and_said(tmp_path: Path) -> Non
     told = f"the port fixes model_width=12; the checkpoint has model_width={PLAIN.config.model_width}"
     assert rows["layer_norm/foreign", "float64"] == ("not covered", told)
     assert len(rows) == 6
-
-
-@pytest.mark.second
-def test_ports_with_different_configs_are_judged_by_different_references(tmp_path: Path) -> None:
     text = NEIGHBOUR.replace("layer_norm_of", "layer_norm").replace("return ", "assert case.config.model_width == WIDTH\n    return ")
     ports = [_port(tmp_path, f"{text}WIDTH = {width}\nconfig = {{'model_width': {width}}}\n", f"port_{width}.py") for width in (12, 20)]
     results = runner.run(_cases("plain"), [*ports, _port(tmp_path, f"{text}WIDTH = 13\n")], ["float32"])

@@ -35,7 +35,7 @@ def test_there_is_a_call_for_every_subtree_of_the_parameters_that_is_a_component
     assert expected <= {path for path, call in trace.record(case).items() if call.parameters}
 
 
-def test_the_calls_are_in_the_order_in_which_they_finish_each_within_its_parent() -> None:
+def test_calls_finish_in_order_each_within_its_parent_under_canonical_paths() -> None:
     record = trace.record(CASES["transformer/semillero"])
     order = list(record)
     assert next(path for path in order if "_embedding" in path) == "source_embedding"
@@ -44,10 +44,6 @@ def test_the_calls_are_in_the_order_in_which_they_finish_each_within_its_parent(
     assert record["decoder.layers.1.cross_attention"].parent == "decoder.layers.1"
     assert record["decoder.layers.1.self_attention.scaled_dot_product_attention.softmax"].component == "softmax"
     assert record["target_embedding"].parent == ""
-
-
-def test_components_without_parameters_have_the_path_of_the_call_around_them_and_dropout_its_canonical_site() -> None:
-    record = trace.record(CASES["transformer/semillero"])
     assert {
         path for path, call in record.items() if call.component == "dropout" and path.startswith(("encoder.layers.0", "encoder.emb"))
     } == {
@@ -60,7 +56,7 @@ def test_components_without_parameters_have_the_path_of_the_call_around_them_and
     assert record["encoder.layers.0.feed_forward.activation"].component == "activation"
 
 
-def test_a_shared_table_is_two_embeddings_and_a_tied_kernel_is_an_array_of_its_own() -> None:
+def test_shared_tables_and_equal_layers_keep_their_paths_and_embeddings_their_vocabulary() -> None:
     case = CASES["transformer/keras_lab"]
     record = trace.record(case)
     assert np.array_equal(record["source_embedding"].inputs["token"], case.inputs["source"])
@@ -69,36 +65,24 @@ def test_a_shared_table_is_two_embeddings_and_a_tied_kernel_is_an_array_of_its_o
     assert np.array_equal(kernel, case.parameters["source_embedding.table"].T)
     assert kernel.flags.c_contiguous
     assert not np.shares_memory(kernel, case.parameters["source_embedding.table"])
-
-
-def test_two_layers_with_the_same_arrays_keep_their_paths() -> None:
     case = CASES["encoder/final_norm"]
     same = {name: case.parameters[name.replace("layers.1.", "layers.0.")] for name in case.parameters}
     record = trace.record(dataclasses.replace(case, parameters=same))
     first, second = record["layers.0.self_attention"], record["layers.1.self_attention"]
     assert np.array_equal(first.inputs["query_btd"], case.inputs["x_bsd"])
     assert np.array_equal(second.inputs["query_btd"], record["layers.0"].output)
-
-
-def test_a_target_embedding_is_a_case_whose_config_has_its_vocabulary() -> None:
     call = trace.record(CASES["transformer/semillero"])["target_embedding"]
     assert parameters.shapes(call.config, "embedding") == {"table": call.parameters["table"].shape}
-
-
-def test_half_precision_are_recorded_in_the_dtype_in_which_the_reference_computes() -> None:
     record = trace.record(CASES["encoder_layer/post"].at("bfloat16"))
     assert str(record["self_attention"].output.dtype) == "bfloat16"
     assert str(record["self_attention.scaled_dot_product_attention.softmax"].output.dtype) == "float32"
 
 
-def test_the_reference_is_left_as_it_was_also_when_it_fails() -> None:
+def test_the_reference_is_recorded_as_it_is_and_left_as_it_was() -> None:
     before = reference_package.attention.multi_head_attention
     with pytest.raises(ValueError, match="x"):
         trace.record(_with_width(CASES["encoder_layer/post"], 3))
     assert reference_package.attention.multi_head_attention is before
-
-
-def test_a_defective_reference_is_recorded_as_it_is() -> None:
     case = CASES["decoder_layer/post"]
     clean = trace.record(case)
     with injected(all_defects()["MHA11"]):

@@ -16,22 +16,12 @@ from rosettaformer.conformance.cases import all_cases
 HOUSE = Path(__file__).resolve().parents[2]
 JUDGED = ("pass", "deviation", *runner.FAILURES)
 
+LAYERS = {"layer_norm": (16, 0), "encoder_layer": (16, 0), "decoder_layer": (18, 0), "encoder": (10, 0), "decoder": (8, 0)}
 # port -> (what it needs, how many comparisons pass and how many fail as declared, by component)
 CONFORMING = {
     "numpy_function": ("numpy", {"layer_norm": (16, 0)}),
     "handwritten_torch_correct": ("torch", {"transformer": (20, 0)}),
-    "torch_nn_transformer": (
-        "torch",
-        {
-            "layer_norm": (16, 0),
-            "multi_head_attention": (20, 2),
-            "encoder_layer": (16, 0),
-            "decoder_layer": (18, 0),
-            "encoder": (10, 0),
-            "decoder": (8, 0),
-            "transformer": (22, 6),
-        },
-    ),
+    "torch_nn_transformer": ("torch", LAYERS | {"multi_head_attention": (20, 2), "transformer": (22, 6)}),
     "keras_multi_head_attention": ("tensorflow", {"layer_norm": (16, 0), "multi_head_attention": (11, 11)}),
     "keras_hub_layers": ("keras_hub", {"encoder_layer": (16, 0), "decoder_layer": (21, 3)}),
     "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
@@ -43,7 +33,6 @@ DEFECTIVE = {"numpy_wrong_norm": ("numpy", "layer_norm", 16), "handwritten_torch
 
 
 def judged(port: str, needs: str, components: set[str]) -> list[runner.Result]:
-    """The results of a port that were compared, with its deviations applied, run from the root of the repository."""
     if importlib.util.find_spec(needs) is None:
         pytest.skip(f"{needs} is not installed")
     path = f"tests/ports/{port}.py"

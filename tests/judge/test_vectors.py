@@ -44,7 +44,7 @@ def test_no_case_has_changed_or_disappeared() -> None:
     assert not (new := now.keys() - frozen.keys()), f"{', '.join(new)}: new cases are frozen by `python tools/fingerprints.py`"
 
 
-def test_a_changed_case_has_another_fingerprint() -> None:
+def test_a_changed_case_has_another_fingerprint_and_every_case_its_version() -> None:
     case = next(case for case in CASES if case.id == "layer_norm/plain")
     scaled = dataclasses.replace(case, parameters=dict(case.parameters) | {"scale": case.parameters["scale"] * 2})
     other = dataclasses.replace(case, config=case.config.replace(epsilon=0.5))
@@ -56,9 +56,6 @@ def test_a_changed_case_has_another_fingerprint() -> None:
     later = fingerprint(case)
     later["config"]["a_field_of_later"] = True
     assert changes(frozen, {case.id: later}) == []
-
-
-def test_every_case_says_since_which_version_it_stands() -> None:
     assert {case.since for case in CASES} <= set(range(1, SUITE_VERSION + 1))
 
 
@@ -130,20 +127,6 @@ def test_vectors_are_read_and_met_without_anything_of_ours(exported: Path, tmp_p
     assert loaded == "[]"
 
 
-@pytest.mark.second
-def test_flipped_bits_and_missing_files_are_listed_all_at_once(copy: Path) -> None:
-    names = sorted(path.name for path in copy.iterdir() if path.suffix == ".safetensors")
-    for name in names[:2]:
-        content = bytearray((copy / name).read_bytes())
-        content[-1] ^= 1
-        (copy / name).write_bytes(content)
-    (copy / names[2]).unlink()
-    messages = [finding.message for finding in golden.verify(copy)]
-    assert sorted(messages) == sorted(
-        [*(f"{name} is damaged: its SHA-256 is not that of the manifest" for name in names[:2]), f"{names[2]} is missing"]
-    )
-
-
 def _edit(directory: Path, case_id: str, change: Any, tensors: Any = None) -> None:
     """Changes a row of the manifest, and the tensors of its file; every SHA-256 is then right again."""
     manifest = json.loads((directory / "manifest.json").read_text())
@@ -158,7 +141,6 @@ def _edit(directory: Path, case_id: str, change: Any, tensors: Any = None) -> No
 
 
 def _write(directory: Path, manifest: dict[str, Any]) -> None:
-    """Writes a manifest whose own SHA-256 is right."""
     (directory / "manifest.json").write_text(json.dumps(seal.sealed(manifest)))
 
 
@@ -209,22 +191,19 @@ def _messages(directory: Path) -> list[str]:
     return [finding.message for finding in golden.verify(directory)]
 
 
-@pytest.mark.parametrize(
-    "change",
-    every(
-        4,
-        [
-            lambda manifest: manifest["cases"].pop(),
-            lambda manifest: manifest["cases"][0]["config"].update(epsilon=1e-3),
-            lambda manifest: manifest["cases"][0].update(component="softmax"),
-            lambda manifest: manifest["cases"][0].update(catches=["STR1"]),
-            lambda manifest: manifest.update(rosettaformer="0"),
-            lambda manifest: manifest.update(more=1),
-            lambda manifest: manifest["made_with"].update(numpy="0"),
-            lambda manifest: manifest.update(sha256="0" * 64),
-        ],
-    ),
-)
+CHANGES: list[Any] = [
+    lambda manifest: manifest["cases"].pop(),
+    lambda manifest: manifest["cases"][0]["config"].update(epsilon=1e-3),
+    lambda manifest: manifest["cases"][0].update(component="softmax"),
+    lambda manifest: manifest["cases"][0].update(catches=["STR1"]),
+    lambda manifest: manifest.update(rosettaformer="0"),
+    lambda manifest: manifest.update(more=1),
+    lambda manifest: manifest["made_with"].update(numpy="0"),
+    lambda manifest: manifest.update(sha256="0" * 64),
+]
+
+
+@pytest.mark.parametrize("change", every(4, CHANGES))
 def test_whatever_the_manifest_says_is_bound_by_its_digest(copy: Path, change: Any) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
     change(manifest)
@@ -240,7 +219,7 @@ def test_an_older_manifest_without_a_digest_is_not_identical(copy: Path) -> None
 
 
 @pytest.mark.second
-def test_no_cases_double_rows_and_other_files_are_found_though_the_digest_is_right(copy: Path, tmp_path: Path) -> None:
+def test_flipped_bits_missing_and_other_files_and_double_rows_are_listed(copy: Path, exported: Path, tmp_path: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
     first = manifest["cases"][0]
     _write(copy, manifest | {"cases": [*manifest["cases"], first]})
@@ -253,6 +232,17 @@ def test_no_cases_double_rows_and_other_files_are_found_though_the_digest_is_rig
     empty.mkdir()
     _write(empty, manifest | {"cases": []})
     assert _messages(empty) == ["manifest.json has no cases"]
+    copy = Path(shutil.copytree(exported, tmp_path / "many"))
+    names = sorted(path.name for path in copy.iterdir() if path.suffix == ".safetensors")
+    for name in names[:2]:
+        content = bytearray((copy / name).read_bytes())
+        content[-1] ^= 1
+        (copy / name).write_bytes(content)
+    (copy / names[2]).unlink()
+    messages = [finding.message for finding in golden.verify(copy)]
+    assert sorted(messages) == sorted(
+        [*(f"{name} is damaged: its SHA-256 is not that of the manifest" for name in names[:2]), f"{names[2]} is missing"]
+    )
 
 
 def test_a_name_that_an_object_has_twice_is_refused(copy: Path) -> None:

@@ -125,7 +125,7 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
         _returned(data, 1 << 20)
 
 
-def test_damaged_messages_are_messages_or_refused() -> None:
+def test_every_case_is_asked_as_it_is_and_damaged_messages_are_refused() -> None:
     good = _bytes(("outputs", {"output": np.arange(6.0).reshape(2, 3), "weights": np.ones(3, "float16")}))
     rng = random.Random(0)
     for _ in range(5000):
@@ -135,9 +135,6 @@ def test_damaged_messages_are_messages_or_refused() -> None:
             data[place : place + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
         with contextlib.suppress(wire.Malformed, EOFError):
             _returned(bytes(data), 1 << 20)
-
-
-def test_every_case_is_asked_as_it_is() -> None:
     for case in all_cases(grad=True)[::7]:
         (found,) = messages.asked(_returned(_bytes(messages.plain([case]))))
         assert json.dumps(found.config.to_dict()) == json.dumps(case.config.to_dict())
@@ -198,14 +195,11 @@ def test_text_is_shown_and_not_obeyed(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-def test_long_text_is_cut_and_says_so() -> None:
+def test_long_text_is_cut_and_says_so_and_an_error_without_words_too() -> None:
     start = time.monotonic()
     assert printable("x" * 50_000_000).endswith("x ... (49996000 more characters)")
     assert len(printable("\x1b" * 50_000_000)) < 20_000
     assert words(ValueError("y" * 10**7)).endswith("y ... (9996500 more characters)")
     assert time.monotonic() - start < 2
-
-
-def test_an_error_that_says_nothing_is_in_words() -> None:
     assert words(Mute()) == "Mute: its message cannot be shown, since its str() raises"
     assert words(KeyError("a")) == "KeyError: 'a'"

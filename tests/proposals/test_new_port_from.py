@@ -22,18 +22,17 @@ QUERIES = {"ragged", "same_length", "square", "long"}  # its padding hides queri
 SLOW = pytest.mark.exhaustive
 # what is named, what it is found to be, and the cases in which it differs
 STYLES = [
-    ("torch_tutorial.py:DecoderLayer", "decoder_layer", EMPTY),
-    ("gpt_style.py:GPT", "transformer", set()),
+    ("torch_files.py:DecoderLayer", "decoder_layer", EMPTY),
+    ("../ports/wild/second/nanogpt_torch.py:GPT", "transformer", set()),
     ("torch_stock.py:Layer", "encoder_layer", set()),
     ("torch_gpt.py:GPT", "transformer", set()),
     ("keras_block.py:TransformerBlock", "encoder_layer", EMPTY),
     ("nnx_encoder.py:Encoder", "encoder", EMPTY),
     pytest.param("transformers.models.bert.modeling_bert:BertForMaskedLM", "masked_language_logits", set(), marks=SLOW),
     pytest.param("transformers.models.gpt2.modeling_gpt2:GPT2LMHeadModel", "transformer", set(), marks=SLOW),
-    pytest.param("torch_tutorial.py:Transformer", "transformer", EMPTY | QUERIES | {"padding_id_0"}, marks=SLOW),
-    pytest.param("gpt_style.py:Block", "decoder_layer", set(), marks=SLOW),
-    pytest.param("annotated_style.py:make_model", "transformer", EMPTY | {"masks_beside_padding"}, marks=SLOW),
-    pytest.param("annotated_style.py:MultiHeadedAttention", "multi_head_attention", EMPTY, marks=SLOW),
+    pytest.param("../ports/wild/second/nanogpt_torch.py:Block", "decoder_layer", set(), marks=SLOW),
+    pytest.param("../ports/wild/annotated_transformer.py:make_model", "transformer", EMPTY | {"masks_beside_padding"}, marks=SLOW),
+    pytest.param("../ports/wild/annotated_transformer.py:MultiHeadedAttention", "multi_head_attention", EMPTY, marks=SLOW),
     pytest.param("torch_stock.py:Seq2Seq", "transformer", set(), marks=SLOW),
     pytest.param("torch.nn:TransformerDecoderLayer", "decoder_layer", set(), marks=SLOW),
     pytest.param("torch.nn:TransformerEncoderLayer", "encoder_layer", set(), marks=SLOW),
@@ -46,12 +45,11 @@ STYLES = [
     pytest.param("linen_block.py:EncoderBlock", "encoder_layer", EMPTY, marks=SLOW),
     pytest.param("linen_block.py:DefaultBlock", "encoder_layer", EMPTY, marks=SLOW),
     pytest.param("torch_files.py:EncoderLayer", "encoder_layer", EMPTY, marks=SLOW),
-    pytest.param("torch_files.py:DecoderLayer", "decoder_layer", EMPTY, marks=SLOW),
     pytest.param("torch_files.py:Transformer", "transformer", EMPTY | QUERIES | {"padding_id_0"}, marks=SLOW),
     pytest.param("torch_sublayers.py:EncoderLayer", "encoder_layer", EMPTY, marks=SLOW),
     pytest.param("torch_sublayers.py:DecoderLayer", "decoder_layer", EMPTY, marks=SLOW),
-    pytest.param("keras_sublayers.py:EncoderLayer", "encoder_layer", set(), marks=SLOW),
-    pytest.param("keras_sublayers.py:DecoderLayer", "decoder_layer", set(), marks=SLOW),
+    pytest.param("../ports/wild/keras_translation.py:EncoderLayer", "encoder_layer", set(), marks=SLOW),
+    pytest.param("../ports/wild/keras_translation.py:DecoderLayer", "decoder_layer", set(), marks=SLOW),
     pytest.param("keras_examples.py:TransformerEncoder", "encoder_layer", EMPTY, marks=SLOW),
     pytest.param("keras_examples.py:TransformerDecoder", "decoder_layer", EMPTY, marks=SLOW),
     pytest.param("keras_casts.py:PoswiseFeedForwardNet", "feed_forward", set(), marks=SLOW),
@@ -64,7 +62,7 @@ def test_a_model_of_any_style_is_proposed_whole(
     source: str, component: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every case passes in every dtype that is proposed, but those in which the model itself is another."""
-    pytest.importorskip({"keras": "keras", "nnx": "flax", "linen": "flax"}.get(source.partition("_")[0], "torch"))
+    pytest.importorskip({"keras": "keras", "nnx": "flax", "linen": "flax"}.get(Path(source).name.partition("_")[0], "torch"))
     named = str(MODELS / source) if ".py:" in source else source
     monkeypatch.chdir(tmp_path)
     proposal = propose(named, "my_port.py")
@@ -100,10 +98,9 @@ def test_what_has_no_counterpart_is_listed_and_marked(tmp_path: Path) -> None:
 
 def test_a_mistake_in_the_logits_leaves_nothing_open_that_can_be_tried_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    source = (MODELS / "torch_tutorial.py").read_text()
-    assert source.count("/ math.sqrt(self.d_k)") == 1
-    (tmp_path / "right_scale.py").write_text(source)
-    (tmp_path / "wrong_scale.py").write_text(source.replace("/ math.sqrt(self.d_k)", "/ math.sqrt(self.d_model)"))
+    source = (MODELS / "torch_files.py").read_text()
+    _changed(tmp_path, "right_scale.py", source)
+    _changed(tmp_path, "wrong_scale.py", source, ("/ math.sqrt(q.shape[-1])", "/ math.sqrt(q.shape[-1] * self.n_head)"))
     monkeypatch.chdir(tmp_path)
     right, wrong = (propose(f"{name}_scale.py:DecoderLayer", "my_port.py") for name in ("right", "wrong"))
     assert wrong.left == right.left == ()
@@ -153,13 +150,8 @@ def test_one_table_of_positions_for_source_and_target_is_marked(tmp_path: Path, 
 
 def test_a_model_without_a_head_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    _changed(
-        tmp_path,
-        "headless.py",
-        GPT,
-        ("nn.Linear(n_embd, vocab_size, bias=False)", "nn.Identity()"),
-        ("return logits, loss", "return logits"),
-    )
+    without = ("nn.Linear(n_embd, vocab_size, bias=False)", "nn.Identity()")
+    _changed(tmp_path, "headless.py", GPT, without, ("return logits, loss", "return logits"))
     assert "GPT gives its last layer's vectors, for which no case asks" in refused("new-port", "--from", "headless.py:GPT", folder=tmp_path)
 
 

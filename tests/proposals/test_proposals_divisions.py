@@ -26,7 +26,7 @@ def judged(proposal: Proposal, path: Path) -> tuple[set[str], set[str]]:
     before = set(sys.modules)
     own = Port(str(path))
     for name in set(sys.modules) - before:  # the class's own file, which the next test may read again
-        if hasattr(sys.modules[name], "__file__") and str(sys.modules[name].__file__).startswith(str(MODELS)):
+        if hasattr(sys.modules[name], "__file__") and str(sys.modules[name].__file__).startswith(str(MODELS.parent)):
             del sys.modules[name]
     build = Builder(own.config, own.adapter.names.shared)
     cases = [case for family in FAMILIES for case in family.cases(build) if case.component == proposal.component]
@@ -64,7 +64,7 @@ DIVISIONS = [
     ("torch_layouts.py:FlatLogits", "logits", ['output.unflatten(0, inputs["x_btd"].shape[:2])'], "bias", set()),
     pytest.param("linen_block.py:TokenEncoder", "token_encoder", ['("source_embedding", "tokens")'], "post", EMPTY, marks=SLOW),
     pytest.param("linen_block.py:RowNorm", "layer_norm", ['"for": "b",'], "plain", {"large_mean", "batch_0"}, marks=SLOW),
-    pytest.param("keras_sublayers.py:FeedForward", "feed_forward_sublayer", ["layer_norm"], "post", set(), marks=SLOW),
+    pytest.param("../ports/wild/keras_translation.py:FeedForward", "feed_forward_sublayer", ["layer_norm"], "post", set(), marks=SLOW),
 ]
 
 
@@ -73,7 +73,7 @@ def test_another_division_is_proposed_whole(
     source: str, component: str, words: list[str], name: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what its class shows when it is run, and nothing is left to decide; every case passes but those in which the model is another."""
-    pytest.importorskip({"torch": "torch", "linen": "flax", "keras": "keras"}[source.partition("_")[0]])
+    pytest.importorskip({"torch": "torch", "linen": "flax", "keras": "keras"}[Path(source).name.partition("_")[0]])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(MODELS)
     proposal = propose(str(MODELS / source), "my_port.py")
@@ -90,7 +90,7 @@ def test_keras_sublayers_need_the_arguments_that_they_hand_on(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     given = {"num_heads": "config.heads", "key_dim": "config.key_size"}
     for name, component in (("Cross", "cross_attention"), ("GlobalSelf", "self_attention"), ("CausalSelf", "self_attention")):
-        proposal = propose(f"{MODELS}/keras_sublayers.py:{name}Attention", "my_port.py", given=given)
+        proposal = propose(f"{MODELS}/../ports/wild/keras_translation.py:{name}Attention", "my_port.py", given=given)
         assert (proposal.component, proposal.left) == (f"{component}_sublayer", ()), proposal.text
         assert ('"if": "causal"' in proposal.text) == (name == "CausalSelf")
 

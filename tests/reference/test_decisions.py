@@ -70,23 +70,15 @@ def test_MASK_additive_bias_is_another_argument() -> None:
 
 
 @every_dtype
-def test_EMPTY_query_without_a_key_returns_zeros(dtype: Any) -> None:
+def test_EMPTY_query_without_a_key_returns_zeros_and_its_attention_the_output_bias(dtype: Any) -> None:
     seen = np.array([[True, True], [False, False], [False, True]])[None, None]
     output, weights = attend(dtype, 2, 3, mask_bhts=seen)
     assert_array_equal(weights[0, 0].astype(float), [[0.5, 0.5], [0, 0], [0, 1]])
     assert_array_equal(output[0, :, 0].astype(float), [[0.5, 0.5], [0, 0], [0, 1]])
     assert_array_equal(softmax(np.array([[1, 9], [-9, 1]], dtype), np.zeros((1, 1), bool)).astype(float), np.zeros((2, 2)))
-
-
-@every_dtype
-def test_EMPTY_holds_with_causal_bias_and_large_logits(dtype: Any) -> None:
     output, weights = attend(dtype, 2, 3, causal=True, bias_bhts=np.full((1, 1, 1, 1), 6e4, dtype))
     assert_array_equal(weights[0, 0].astype(float), [[0, 0], [1, 0], [0.5, 0.5]])
     assert_array_equal(output[0, 0].astype(float), [[0, 0]])
-
-
-@every_dtype
-def test_EMPTY_multi_head_attention_returns_the_output_bias(dtype: Any) -> None:
     part = tree(CONFIG, 1, "multi_head_attention", dtype)
     x = np.random.default_rng(2).normal(size=(1, 2, 5)).astype(dtype)
     output, weights = attention.multi_head_attention(part, x, x, np.array([[False], [True]])[None, None], return_weights=True)
@@ -157,16 +149,12 @@ def test_SOFTMAX_subtracts_the_maximum(dtype: Any) -> None:
 
 
 @half_precision
-def test_SOFTMAX_half_precision_compute_in_float32_and_round_once(dtype: Any) -> None:
+def test_SOFTMAX_half_precision_compute_in_float32_of_float32_logits_and_round_once(dtype: Any) -> None:
     uniform = softmax(np.zeros(5000, dtype))  # a sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16
     assert uniform.dtype == dtype
     assert_array_equal(uniform, np.full(5000, 1 / 5000, dtype))
     logits = (4 * np.random.default_rng(6).normal(size=(30, 40))).astype(dtype)
     assert_array_equal(softmax(logits), softmax(logits.astype(np.float32)).astype(dtype))
-
-
-@half_precision
-def test_SOFTMAX_of_attention_takes_float32_logits(dtype: Any) -> None:
     large = 256.0 if dtype == HALF[0] else 2048.0  # plus a half is no number of that type
     query = np.array([2, 1, 0, 0], dtype).reshape(1, 1, 1, 4)
     key = np.array([[large, 1, 0, 0], [large - 1, 0, 0, 0]], dtype).reshape(1, 2, 1, 4)  # logits large + 1/2 and large - 1
@@ -202,16 +190,16 @@ def test_NORM_half_precision_compute_in_float32_and_round_once(dtype: Any) -> No
     assert_array_equal(y, wide.astype(dtype))
 
 
-def test_POSITION_is_interleaved_sine_and_cosine() -> None:
+def test_POSITION_is_interleaved_counts_from_the_first_real_token_and_ends_odd_widths_in_a_sine() -> None:
     pe = positional_encoding.positional_encoding(np.array([[0, 1, 7]]), 4)[0]
     expected = [[math.sin(p), math.cos(p), math.sin(p / 100), math.cos(p / 100)] for p in (0, 1, 7)]
     assert_allclose(pe, expected, rtol=1e-14)
-
-
-def test_POSITION_odd_width_ends_in_a_sine() -> None:
     pe = positional_encoding.positional_encoding(np.array([[5]]), 3)[0, 0]
     assert_allclose(pe, [math.sin(5), math.cos(5), math.sin(5 / 10000 ** (2 / 3))], rtol=1e-14)
     assert_allclose(positional_encoding.positional_encoding(np.array([[2]]), 1)[0, 0], [math.sin(2)], rtol=1e-15)
+    real = np.array([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0]], bool)
+    expected = [[0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 1, 2], [0, 1, 2, 3], [0, 0, 0, 0]]
+    assert_array_equal(positional_encoding.token_positions(real), expected)
 
 
 @every_dtype
@@ -225,12 +213,6 @@ def test_POSITION_has_no_length_limit_and_is_computed_in_float64(dtype: Any) -> 
     assert_allclose(exact[0, :, 0::2], np.sin(angle), atol=1e-6)
     assert_allclose(exact[0, :, 1::2], np.cos(angle), atol=1e-6)
     assert_allclose(exact[0, :, 0], [math.sin(p) for p in position[0]], rtol=1e-12)
-
-
-def test_POSITION_counts_from_the_first_real_token_of_a_row() -> None:
-    real = np.array([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0]], bool)
-    expected = [[0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 1, 2], [0, 1, 2, 3], [0, 0, 0, 0]]
-    assert_array_equal(positional_encoding.token_positions(real), expected)
 
 
 @every_dtype
@@ -249,15 +231,12 @@ def test_EMBED_half_precision_multiply_in_float32_and_round_once(dtype: Any) -> 
     assert (once != table * np.asarray(3**0.5, dtype)).any()
 
 
-def test_EMBED_the_config_says_whether_the_model_scales() -> None:
+def test_EMBED_scales_by_the_config_and_padding_is_masked_not_zeroed() -> None:
     ids, plain = np.array([[5, 6]]), tree(CONFIG, 17)
     enlarged = plain | {"source_embedding": {"table": plain["source_embedding"]["table"] * 5**0.5}}
     unscaled = CONFIG.replace(scale_embedding=False)
     assert_allclose(transformer.encode(enlarged, unscaled, ids), transformer.encode(plain, CONFIG, ids), rtol=1e-12)
     assert np.abs(transformer.encode(plain, unscaled, ids) - transformer.encode(plain, CONFIG, ids)).max() > 1e-3
-
-
-def test_EMBED_padding_is_masked_not_zeroed() -> None:
     part = tree(CONFIG, 9)
     row = part["source_embedding"]["table"][0]
     assert_array_equal(embedding.embedding(part["source_embedding"], np.array([[0]]), False)[0, 0], row)
@@ -311,15 +290,11 @@ def test_RESIDUAL_final_norm_by_config(stack: str) -> None:
 
 
 @every_dtype
-def test_DROPOUT_is_inverted_and_the_identity_in_evaluation(dtype: Any) -> None:
+def test_DROPOUT_is_inverted_forward_and_backward_and_the_identity_in_evaluation(dtype: Any) -> None:
     x = np.array([1, -2, 3, 4], dtype)
     assert_array_equal(dropout.dropout(x, np.array([True, False, True, False]), 0.5).astype(float), [2, 0, 6, 0])
     assert_array_equal(dropout.dropout(x, None, 0.5), x)
     assert dropout.dropout(x, np.ones(4, bool), 0.75).dtype == dtype
-
-
-@every_dtype
-def test_DROPOUT_gradient_is_dropped_where_the_input_was(dtype: Any) -> None:
     g = np.array([1, -2, 3, 4], dtype)
     gradient = dropout.dropout_vjp(np.ones(4, dtype), np.array([True, False, True, False]), 0.5, cotangent=g)["x"]
     assert_array_equal(gradient.astype(float), [2, 0, 6, 0])
@@ -399,7 +374,7 @@ def test_INIT_xavier_uniform_with_the_fans_of_the_unfused_projection() -> None:
         assert abs(fresh[name].mean()) < 0.02 * limit, name
 
 
-def test_INIT_tables_normal_biases_zero_scales_one() -> None:
+def test_INIT_tables_normal_biases_zero_scales_one_all_by_the_seed() -> None:
     config = preset("semillero", source_vocabulary=2000, target_vocabulary=2000, encoder_layers=1, decoder_layers=1)
     fresh = parameters.initialise(config, 1, np.float32)
     table = fresh["target_embedding.table"].astype(float)
@@ -407,9 +382,6 @@ def test_INIT_tables_normal_biases_zero_scales_one() -> None:
     assert (np.abs(table) < 512**-0.5).mean() == pytest.approx(0.6827, abs=0.005)  # a normal distribution's share within one deviation
     assert all((value == (1 if name.endswith("scale") else 0)).all() for name, value in fresh.items() if value.ndim == 1 or "bias" in name)
     assert {value.dtype for value in fresh.values()} == {np.dtype(np.float32)}
-
-
-def test_INIT_is_a_function_of_the_seed() -> None:
     first, same, other = (parameters.initialise(preset("tiny"), seed) for seed in (3, 3, 4))
     assert all((first[name] == same[name]).all() for name in first)
     assert all((first[name] != other[name]).any() for name in first if name.endswith(("kernel", "table")))
@@ -473,12 +445,9 @@ def adam(step: int = 1, g: float = 1.0, **changes: Any) -> float:
     return float(optimizer.adam(p, g_tree, m, v, step, **hyper)["parameters"][name][0])
 
 
-def test_ADAM_adds_epsilon_to_the_corrected_root() -> None:
+def test_ADAM_adds_epsilon_to_the_corrected_root_of_the_moments_of_that_step() -> None:
     """g = 3: m_hat = 3, v_hat = 9. Inside the root it would be 3 / sqrt(10), before the correction 3 / (3 + 10)."""
     assert_allclose(adam(g=3.0), 0.5 - 3 / (3 + 1), rtol=1e-14)
-
-
-def test_ADAM_corrects_both_moments_by_the_number_of_the_step() -> None:
     expected = 0.5 - (0.1 / (1 - 0.9**3)) / (math.sqrt(0.01 / (1 - 0.99**3)) + 1)
     assert_allclose(adam(step=3), expected, rtol=1e-14)
 
@@ -490,14 +459,11 @@ def test_ADAM_decay_is_decoupled_and_spares_biases_and_norms() -> None:
         assert (adam(weight_decay=0.1, name=name) != adam(name=name)) == decays
 
 
-def test_NOAM_counts_from_1_rises_linearly_and_falls_with_the_root() -> None:
+def test_NOAM_counts_from_1_rises_linearly_falls_with_the_root_and_is_cast_from_float64() -> None:
     rate = schedule.noam(np.array([1, 50, 100, 400]), 64, 100)  # 1/8 of n / 1000 until n = 100, then of the root of 1/n
     assert_allclose(rate, np.array([0.001, 0.05, 0.1, 0.05]) / 8, rtol=1e-14)
     with pytest.raises(ValueError, match=r"^step must be an integer of at least 1; got 0$"):
         schedule.noam(0, 64, 100)
-
-
-def test_NOAM_is_computed_in_float64_and_then_cast() -> None:
     steps = np.array([1, 3, 16_777_217])  # the last one is no float32
     assert_array_equal(schedule.noam(steps, 512, 4000, np.float32), schedule.noam(steps, 512, 4000).astype(np.float32))
     assert (schedule.noam(7, 512, 4000, np.float32).dtype, schedule.noam(7, 512, 4000).shape) == (np.float32, ())

@@ -28,7 +28,7 @@ def logs(beam_count: int, **log_p: float) -> np.ndarray:
     return table
 
 
-def test_BEAM_the_score_is_divided_by_the_penalty_of_a_length_that_counts_the_end() -> None:
+def test_BEAM_scores_are_divided_by_the_penalty_and_ties_go_to_the_lower_token() -> None:
     for alpha in (0.0, 0.6, 2.0):
         row = beams.Row(strategy(beam_size=4, alpha=alpha))
         row.advance(logs(1, end=-1.5, t3=-0.5))
@@ -36,9 +36,6 @@ def test_BEAM_the_score_is_divided_by_the_penalty_of_a_length_that_counts_the_en
         scores = {beam.tokens: beam.score for beam in row.kept}
         assert_allclose(scores[(END,)], -1.5)  # (5 + 1) / 6 is 1
         assert_allclose(scores[(3, END)], -0.75 / (7 / 6) ** alpha)
-
-
-def test_BEAM_ties_go_to_the_lower_token() -> None:
     row = beams.Row(strategy(beam_size=2))
     row.advance(logs(1, end=-1.0, t5=-2.0, t3=-2.0, t4=-2.0))
     assert [beam.tokens for beam in row.live] == [(3,), (4,)]
@@ -46,6 +43,10 @@ def test_BEAM_ties_go_to_the_lower_token() -> None:
     row.advance(logs(1, end=-3.0, t3=-1.0, t4=-1.0))
     row.advance(logs(2, end=-2.0, t5=-0.5))
     assert [beam.tokens for beam in row.kept] == [(END,), (3, END)]  # all three have -3, and END is the lowest id
+    for early in (False, True):
+        row = beams.Row(strategy(beam_size=1, alpha=2.0, early_stop=early))
+        row.advance(logs(1, end=-5.0, t3=-0.1))
+        assert row.done == early
 
 
 @pytest.mark.parametrize(("log_p", "done"), [(-2.4, False), (-2.6, True)])
@@ -57,14 +58,7 @@ def test_BEAM_a_row_goes_on_while_the_longest_answer_could_still_beat_the_worst_
     assert row.done == done
 
 
-def test_BEAM_an_early_stop_only_counts_the_hypotheses() -> None:
-    for early in (False, True):
-        row = beams.Row(strategy(beam_size=1, alpha=2.0, early_stop=early))
-        row.advance(logs(1, end=-5.0, t3=-0.1))
-        assert row.done == early
-
-
-def test_BEAM_the_last_token_is_the_end_and_missing_hypotheses_are_padding() -> None:
+def test_BEAM_answers_end_in_the_end_the_best_first_and_never_in_padding_or_the_start() -> None:
     parameters = tree(CONFIG, 3)
     for longest in (1, 4):
         answer = decoding.beam_search(parameters, CONFIG, SOURCE, OPTIONS | {"max_new_tokens": longest, "beam_size": 3, "n_best": 3})
@@ -74,9 +68,6 @@ def test_BEAM_the_last_token_is_the_end_and_missing_hypotheses_are_padding() -> 
             assert END not in real[:-1]
     assert np.isneginf(decoding.beam_search(parameters, CONFIG, SOURCE, OPTIONS | {"max_new_tokens": 1, "beam_size": 2, "n_best": 2})
                        ["score_bw"][:, 1]).all()  # fmt: skip
-
-
-def test_BEAM_the_n_best_are_the_first_of_all_that_are_kept() -> None:
     parameters, wide = tree(CONFIG, 3), OPTIONS | {"beam_size": 4}
     whole = decoding.beam_search(parameters, CONFIG, SOURCE, wide | {"n_best": 4})
     for count in (1, 2):
@@ -84,10 +75,6 @@ def test_BEAM_the_n_best_are_the_first_of_all_that_are_kept() -> None:
         for name, value in some.items():
             assert_array_equal(value, whole[name][:, :count])
     assert (np.diff(whole["score_bw"]) <= 0).all()
-
-
-def test_BEAM_padding_and_the_start_token_are_no_answers() -> None:
-    parameters = tree(CONFIG, 3)
     answer = decoding.greedy_search(parameters, CONFIG, SOURCE, OPTIONS)
     logits = transformer.transformer(parameters, CONFIG, SOURCE, np.full((3, 1), START))[:, 0]
     logits[:, [START, PADDING]] = -np.inf
@@ -96,7 +83,7 @@ def test_BEAM_padding_and_the_start_token_are_no_answers() -> None:
     assert_allclose(answer["log_p_bn"][:, 0], logits.max(axis=1) - np.logaddexp.reduce(logits, axis=1))
 
 
-def test_SAMPLE_penalties_by_hand() -> None:
+def test_SAMPLE_penalties_by_hand_come_before_the_temperature() -> None:
     scores = np.array([[2.0, -2.0, 1.0, 1.0]])
     assert_array_equal(sampling.penalise(scores, np.array([[0, 1]]), 2.0), [[1.0, -4.0, 1.0, 1.0]])
     assert_array_equal(sampling.penalise(scores, np.array([[0, 1]]), 2.0, mask_bn=np.array([[False, True]])), [[2.0, -4.0, 1.0, 1.0]])
@@ -109,6 +96,9 @@ def test_SAMPLE_penalties_by_hand() -> None:
     real = np.array([[True, True, True, True, True, False]])
     assert not np.isneginf(sampling.penalise(scores, held, 1.0, 2, real)).any()
     assert_array_equal(sampling.penalise(scores, held[:, :2], 1.0, 3), scores)
+    scores = sampling.penalise(np.array([[1.5, -1.0, 0.9]]), np.array([[0, 1]]), 2.0)
+    assert_array_equal(scores, [[0.75, -2.0, 0.9]])
+    assert_allclose(sampling.truncate(scores, temperature=0.5), [[1.5, -4.0, 1.8]])
 
 
 def test_SAMPLE_the_temperature_comes_before_top_k_and_top_k_before_top_p_which_keeps_the_token_that_crosses_it() -> None:
@@ -136,13 +126,7 @@ def test_SAMPLE_the_number_alone_decides_by_the_inverse_distribution() -> None:
     assert_array_equal(sampling.draw(logits[:1, ::-1].astype(np.float32), np.array([1.0], np.float32)), [3])
 
 
-def test_SAMPLE_penalties_come_before_the_temperature() -> None:
-    scores = sampling.penalise(np.array([[1.5, -1.0, 0.9]]), np.array([[0, 1]]), 2.0)
-    assert_array_equal(scores, [[0.75, -2.0, 0.9]])
-    assert_allclose(sampling.truncate(scores, temperature=0.5), [[1.5, -4.0, 1.8]])
-
-
-def test_SAMPLE_the_log_p_of_a_token_is_the_model_s_own() -> None:
+def test_SAMPLE_the_log_p_of_a_token_is_the_model_s_own_and_temperature_0_takes_the_likeliest() -> None:
     parameters = tree(CONFIG, 3)
     uniform = np.random.default_rng(0).random((3, 6))
     options = OPTIONS | {"temperature": 3.0, "top_k": 3, "top_p": 0.9, "repetition_penalty": 1.5, "min_new_tokens": 5}
@@ -154,10 +138,6 @@ def test_SAMPLE_the_log_p_of_a_token_is_the_model_s_own() -> None:
     for row in range(3):
         for place in range(5):  # the end cannot come before
             assert_allclose(answer["log_p_bn"][row, place], log_p[row, place, answer["token_bn"][row, place]], rtol=1e-10)
-
-
-def test_SAMPLE_temperature_0_takes_the_likeliest() -> None:
-    parameters = tree(CONFIG, 3)
     greedy = decoding.greedy_search(parameters, CONFIG, SOURCE, OPTIONS)
     sampled = decoding.sample(parameters, CONFIG, SOURCE, OPTIONS | {"temperature": 0, "top_k": 3}, np.full((3, 6), 0.99))
     for name, value in greedy.items():

@@ -39,16 +39,13 @@ def test_PADDING_is_where_the_mask_that_is_given_is_false(config: TransformerCon
     assert_array_equal(skipped, np.where(OTHER[..., None], rows, 0))
 
 
-def test_PADDING_is_nothing_of_soft_rows_and_of_a_config_without_a_padding_id() -> None:
+def test_PADDING_is_nothing_of_soft_rows_and_of_a_config_without_a_padding_id_and_alone_is_zeros() -> None:
     soft = np.eye(9)[TARGET]
     assert_array_equal(_logits(soft, skip_padding=True), _logits(soft))
     skipped = _logits(soft, target_mask_bt=REAL, skip_padding=True)
     assert_array_equal(skipped, np.where(REAL[..., None], _logits(soft, target_mask_bt=REAL), 0))
     without = CONFIG.replace(padding_id=None)
     assert_array_equal(_logits(config=without, skip_padding=True), _logits(config=without))
-
-
-def test_PADDING_alone_is_zeros_alone() -> None:
     skipped = _logits(TARGET * 0, skip_padding=True)
     assert skipped.shape == (3, 5, 9)
     assert not skipped.any()

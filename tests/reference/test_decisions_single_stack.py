@@ -17,14 +17,11 @@ IDS, MASK = np.array([[3, 1, 4, 1, 5]]), np.array([[False, False, True, True, Tr
 ZERO = np.zeros((1, 5), int)
 
 
-def test_POSITION_learned_are_rows_of_a_table_from_the_offset_on() -> None:
+def test_POSITION_learned_are_rows_of_a_table_from_the_offset_on_and_start_by_config() -> None:
     table = np.arange(10.0).reshape(5, 2)
     assert_array_equal(position_embedding({"table": table}, np.array([[0, 2]]), 2)[0], [[4, 5], [8, 9]])
     with pytest.raises(ValueError, match="the table of positions serves 8 tokens; got 9"):
         transformer.decode(tree(GPT2, 0), GPT2, np.ones((1, 9), int))
-
-
-def test_POSITION_starts_at_the_first_real_token_or_at_the_row_by_config() -> None:
     assert token_positions(MASK).tolist() == [[0, 0, 0, 1, 2]]
     assert token_positions(MASK, "row").tolist() == [[0, 1, 2, 3, 4]]
     assert (preset("bert_base").position_start, preset("gpt2_small").position_start) == ("row", "first_token")
@@ -64,29 +61,23 @@ def test_GELU_has_a_name_for_each_of_its_forms() -> None:
         feed_forward.activation(x, "gelu")
 
 
-def test_ALONE_an_encoder_has_nothing_of_a_decoder() -> None:
+def test_ALONE_a_stack_has_nothing_of_the_other() -> None:
     names = parameters.axes(BERT)
     assert {name.partition(".")[0] for name in names} == {
         "source_embedding", "source_position_embedding", "source_segment_embedding", "source_embedding_norm", "encoder", "pooler",
         "classifier", "masked_language_head",
     }  # fmt: skip
-
-
-def test_ALONE_a_decoder_has_no_source_and_no_cross_attention() -> None:
     names = parameters.axes(GPT2)
     assert {name.partition(".")[0] for name in names} == {"target_embedding", "target_position_embedding", "decoder"}
     assert not [name for name in [*names, *sites.shapes(GPT2, 1, 0, 4)] if "cross" in name]
     assert parameters.ties(GPT2.replace(share_embeddings=True)) == {"logits.kernel": "target_embedding.table"}
 
 
-def test_HEADS_the_pooler_takes_the_first_token_of_the_row_though_it_is_padding() -> None:
+def test_HEADS_the_pooler_takes_the_first_token_though_it_is_padding_and_classes_a_dense_layer_after_dropout() -> None:
     part = tree(BERT, 3)
     x = transformer.encode(part, BERT, IDS, MASK)
     kernel, bias = part["pooler"]["kernel"], part["pooler"]["bias"]
     assert_allclose(encoder_only.pool(part, BERT, IDS, MASK), np.tanh(x[:, 0] @ kernel + bias), rtol=1e-13)
-
-
-def test_HEADS_classes_are_a_dense_layer_on_the_pooled_token_after_dropout() -> None:
     part, keep = tree(BERT, 4), np.array([[True, False, True, True, False, True]])
     pooled = encoder_only.pool(part, BERT, IDS)
     dropped = np.where(keep, pooled / (1 - BERT.classifier_dropout_rate), 0)

@@ -86,28 +86,19 @@ def test_beams_take_their_past_along_though_they_change_places(search: Callable,
             assert_allclose(score, log_p / ((5 + len(tokens) + 1) / 6) ** alpha, rtol=1e-10)
 
 
-def test_a_narrow_beam_keeps_the_likeliest_continuations_only(search: Callable) -> None:
+def test_beams_find_the_answers_that_are_best_by_hand(search: Callable) -> None:
     """The best answer begins with the second likeliest token: one beam misses it, two find it."""
     logits = _certain({(): {3: 0.6, 4: 0.4}, (3,): {END: 0.3, 5: 0.7}, (4,): {END: 1.0}})
     assert search(logits, [3], 2, 1, 0.0)[0][0][0] == (3,)
     assert search(logits, [3], 2, 2, 0.0)[0][0][0] == (4,)
-
-
-def test_the_length_penalty_prefers_longer_answers(search: Callable) -> None:
-    """log p is -1 for no token and -1.2 for two: alpha 0 takes the first, a large alpha the second."""
+    # log p is -1 for no token and -1.2 for two: alpha 0 takes the first, a large alpha the second
     end = np.exp(-1.2) / (1 - np.exp(-1))
     logits = _certain({(): {END: np.exp(-1), 3: 1 - np.exp(-1)}, (3,): {4: 1.0}, (3, 4): {END: end, 3: 1 - end}, (3, 4, 3): {3: 1.0}})
     assert search(logits, [3], 4, 3, 0.0)[0][0][0] == ()
     assert search(logits, [3], 4, 3, 2.0)[0][0][0] == (3, 4)
-
-
-def test_a_live_beam_lives_while_its_length_could_still_make_it_the_best(search: Callable) -> None:
-    """The answer of three tokens costs no more after its first one, and the penalty of its length makes it the best."""
+    # The answer of three tokens costs no more after its first one, and the penalty of its length makes it the best
     logits = _certain({(): {END: 0.6, 3: 0.4}, (3,): {4: 1.0}, (3, 4): {5: 1.0}})
     assert search(logits, [3], 4, 1, 2.0)[0][0][0] == (3, 4, 5)
-
-
-def test_of_equal_answers_the_lower_ids_come_first_though_found_later(search: Callable) -> None:
     found = search(_certain({(): {3: 0.5, 4: 0.5}, (3,): {5: 1.0}}), [3], 4, 2, 0.0)[0]
     assert [tokens for tokens, _ in found] == [(3, 5), (4,)]
     assert found[0][1] == found[1][1]

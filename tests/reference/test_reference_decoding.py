@@ -22,13 +22,7 @@ CONFIGS = {
 
 
 def _config(**changes: Any) -> TransformerConfig:
-    sizes = {
-        "source_vocabulary": VOCABULARY,
-        "target_vocabulary": VOCABULARY,
-        "model_width": 12,
-        "feed_forward_width": 8,
-        "encoder_layers": 1,
-    }
+    sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY, "model_width": 12, "feed_forward_width": 8}
     return preset("tiny", **(sizes | {"encoder_layers": 1, "padding_id": PADDING} | changes))
 
 
@@ -133,7 +127,6 @@ def test_a_left_padded_prefix_is_followed_and_may_be_longer_than_the_answer(limi
 
 
 def _all_answers(tree: Any, config: TransformerConfig, source: np.ndarray, limit: int, alpha: float) -> list[tuple[float, tuple[int, ...]]]:
-    """Every answer of at most `limit` tokens, the best first."""
     answers = []
     words = [id_ for id_ in range(VOCABULARY) if id_ not in (START, END, PADDING)]
     for length in range(1, limit + 1):
@@ -167,7 +160,7 @@ def test_samples_follow_the_distribution() -> None:
     assert np.abs(observed - expected).max() < 4 * np.sqrt(0.25 / 4000)
 
 
-def test_an_answer_has_its_least_length_and_repeats_nothing() -> None:
+def test_an_answer_has_its_least_length_repeats_nothing_and_ends_where_nothing_may_follow() -> None:
     config = _config()
     tree, source = _parameters(config), _source()
     options = OPTIONS | {"min_new_tokens": 3, "no_repeat_ngram": 1, "beam_size": 3}
@@ -177,11 +170,6 @@ def test_an_answer_has_its_least_length_and_repeats_nothing() -> None:
         answer = ids[ids != PADDING].tolist()
         assert len(set(answer)) == len(answer)
         assert END not in answer[:3]
-
-
-def test_where_nothing_may_follow_the_answer_ends() -> None:
-    config = _config()
-    tree, source = _parameters(config), _source()
     prefix = np.broadcast_to([START, 3, 4, 5, 6], (3, 5))
     answer = decoding.greedy_search(tree, config, source, OPTIONS | {"min_new_tokens": 2, "no_repeat_ngram": 1}, prefix)
     assert_array_equal(answer["token_bn"], np.broadcast_to([END, 0, 0, 0, 0], (3, 5)))

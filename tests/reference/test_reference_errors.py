@@ -201,10 +201,16 @@ def test_bad_input_is_refused_with_a_clear_message(call: Callable[[], Any], mess
     assert str(caught.value) == message
 
 
-def test_the_good_input_beside_the_bad_is_accepted() -> None:
+def test_the_good_input_beside_the_bad_is_accepted_and_a_batch_of_0_of_masks_and_positions() -> None:
     assert model().shape == (2, 3, 7)
     assert attend(mask_bhts=true(2, 1, 3, 5), bias_bhts=np.zeros((1, 4, 1, 5)), causal=True).shape == (2, 3, 4, 5)
     assert embed(IDS.astype(np.uint8)).shape == (2, 3, 6)
+    assert mask.token_mask(IDS[:0], 0).shape == (0, 3)
+    assert mask.padding_mask(true(0, 3)).shape == (0, 1, 1, 3)
+    assert mask.combine_masks(true(0, 1, 1, 3), mask.causal_mask(2, 3)).shape == (0, 1, 2, 3)  # type: ignore[union-attr]
+    assert positional_encoding.token_positions(true(0, 3)).shape == (0, 3)
+    _, weights = attend(QUERY[:0], KEY[:0], VALUE[:0], return_weights=True)
+    assert weights.shape == (0, 4, 3, 5)
 
 
 def zeros(part: Any, *shape: int) -> np.ndarray:
@@ -231,12 +237,3 @@ def test_a_batch_of_0_gives_an_empty_result_of_the_right_shape(component: str, d
     result = call(tree(CONFIG, 0, dtype=dtype))
     assert result.shape == shape
     assert result.dtype == dtype
-
-
-def test_a_batch_of_0_of_masks_and_positions() -> None:
-    assert mask.token_mask(IDS[:0], 0).shape == (0, 3)
-    assert mask.padding_mask(true(0, 3)).shape == (0, 1, 1, 3)
-    assert mask.combine_masks(true(0, 1, 1, 3), mask.causal_mask(2, 3)).shape == (0, 1, 2, 3)  # type: ignore[union-attr]
-    assert positional_encoding.token_positions(true(0, 3)).shape == (0, 3)
-    _, weights = attend(QUERY[:0], KEY[:0], VALUE[:0], return_weights=True)
-    assert weights.shape == (0, 4, 3, 5)

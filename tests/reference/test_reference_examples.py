@@ -18,16 +18,13 @@ seeded = settings(max_examples=30, deadline=None, derandomize=True)
 HAND_WORKED: dict[str, Any] = {"atol": 5e-5, "rtol": 0}  # four decimals
 
 
-def test_attention_by_hand() -> None:
+def test_attention_and_feed_forward_by_hand() -> None:
     query, key = np.array([[1.0, 0, 1], [0, 1, 1]]), np.array([[1.0, 2, 1], [2, 1, 0]])
     value = np.array([[0.5, 0.8], [0.2, 0.3]])
     query, key, value = (x[None, :, None] for x in (query, key, value))
     output, weights = attention.scaled_dot_product_attention(query, key, value, return_weights=True)
     assert_allclose(weights[0, 0], [[0.5, 0.5], [0.7604, 0.2396]], **HAND_WORKED)
     assert_allclose(output[0, :, 0], [[0.35, 0.55], [0.4281, 0.6802]], **HAND_WORKED)
-
-
-def test_feed_forward_by_hand() -> None:
     hidden = {"kernel": np.array([[0.1, 0.2], [-0.1, 0.1], [0.3, -0.2], [0.2, 0.1]]), "bias": np.array([0.01, 0.02])}
     output = {"kernel": np.array([[1, -0.5, 0.8, 0.2], [0.5, 0.3, -0.2, 0.4]]), "bias": np.array([0.03, -0.01, 0.02, 0.01])}
     y = feed_forward.feed_forward({"hidden": hidden, "output": output}, np.array([[[0.5, -0.2, 0.1, 0.8]]]), "relu")
@@ -96,10 +93,15 @@ def test_count_differs_between_rows_of_table_3_as_printed(changes: dict[str, int
         assert abs(difference / 1e6 - (millions - other_millions)) <= 1
 
 
-def test_presets_are_the_named_ones() -> None:
+def test_presets_are_the_named_ones_and_ict1022_is_the_encoder_block_alone() -> None:
     names = ["paper_base", "paper_big", "tiny", "semillero", "guide", "keras_lab", "sapiens", "ict1022", "bert_base", "gpt2_small"]
     assert list(PRESETS) == names
     assert all(preset(name) == PRESETS[name] for name in names)
+    c = preset("ict1022")
+    assert (c.attention_bias, c.final_norm, c.epsilon) == (True, False, 1e-5)
+    assert (c.dropout_rate, c.attention_dropout_rate, c.hidden_dropout_rate) == (0, 0, 0)
+    assert {name.split(".")[0] for name in parameters.axes(c)} == {"source_embedding", "encoder"}
+    assert all(field.default is field.default_factory is dataclasses.MISSING for field in dataclasses.fields(TransformerConfig))
 
 
 # share and tie, scaled, attention bias, output bias, final norm, epsilon
@@ -133,13 +135,6 @@ def test_preset_has_the_sizes_of_the_paper(name: str) -> None:
     assert (c.encoder_layers, c.decoder_layers) == {"tiny": (2, 2), "ict1022": (1, 0)}.get(name, (6, 6))
     assert c.source_vocabulary == c.target_vocabulary == (101 if name == "tiny" else 37000)
     assert c.padding_id == (None if name == "ict1022" else 0)
-
-
-def test_preset_ict1022_is_the_encoder_block_alone() -> None:
-    c = preset("ict1022")
-    assert (c.attention_bias, c.final_norm, c.epsilon) == (True, False, 1e-5)
-    assert (c.dropout_rate, c.attention_dropout_rate, c.hidden_dropout_rate) == (0, 0, 0)
-    assert {name.split(".")[0] for name in parameters.axes(c)} == {"source_embedding", "encoder"}
 
 
 BAD_VALUES: list[tuple[str, Any, str]] = [
@@ -187,7 +182,7 @@ def test_config_refuses_and_says_what_is_required_then_what_came(field: str, val
     assert str(caught.value) == message
 
 
-def test_a_model_has_a_layer_and_each_stack_its_own() -> None:
+def test_config_names_all_problems_at_once_and_unknown_and_missing_names() -> None:
     with pytest.raises(ValueError, match=r"^a model needs a layer; got encoder_layers=0, decoder_layers=0$"):
         preset("tiny", encoder_layers=0, decoder_layers=0)
     with pytest.raises(ValueError, match=r"^segments are of the encoder; got segments=2, encoder_layers=0$"):
@@ -198,9 +193,6 @@ def test_a_model_has_a_layer_and_each_stack_its_own() -> None:
         preset("gpt2_small").need_encoder()
     with pytest.raises(ValueError, match=r"^the model has no such head; got classes=0$"):
         preset("bert_base").need("classes")
-
-
-def test_config_names_all_problems_at_once() -> None:
     with pytest.raises(ValueError) as caught:
         preset("tiny", heads=0, decoder_layers=-1, activation="swish", epsilon=-1.0, hidden_dropout_rate=2, padding_id=500)
     assert str(caught.value) == (
@@ -213,9 +205,6 @@ def test_config_names_all_problems_at_once() -> None:
     assert str(caught.value) == (
         "heads must be an integer; got 'four'; final_norm must be True or False; got 'no'; padding_id must be an integer or None; got '0'"
     )
-
-
-def test_config_refuses_unknown_and_missing_names() -> None:
     with pytest.raises(ValueError, match=r"^unknown config field 'head' \(nearest: heads\); unknown config field 'zzz'$"):
         preset("tiny", head=4, zzz=1)
     with pytest.raises(ValueError, match=r"^preset must be one of paper_base, paper_big, tiny, .*; got 'paper' \(nearest: paper_big\)$"):
@@ -232,10 +221,6 @@ def test_config_survives_a_dictionary_and_is_frozen(config: TransformerConfig) -
     assert TransformerConfig.from_dict(config.to_dict()) == config
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.heads = 1  # type: ignore[misc]
-
-
-def test_every_config_field_is_without_default() -> None:
-    assert all(field.default is field.default_factory is dataclasses.MISSING for field in dataclasses.fields(TransformerConfig))
 
 
 CONFIG = preset("tiny", source_vocabulary=11, target_vocabulary=13, share_embeddings=False, tie_logits=False, model_width=10, heads=6,
@@ -311,11 +296,16 @@ def test_match_lists_every_problem_at_once() -> None:
         parameters.shapes(CONFIG, "attention")
 
 
-def test_relayout_by_hand() -> None:
+def test_relayout_by_hand_is_strict() -> None:
     kernel = np.arange(12).reshape(2, 3, 2)  # d h k
     sizes = {"d": 2, "h": 3, "k": 2}
     assert_array_equal(layout.relayout(kernel, "d h k", "(h k) d", sizes), [[0, 6], [1, 7], [2, 8], [3, 9], [4, 10], [5, 11]])
     assert_array_equal(layout.relayout(kernel, "d h k", "d (k h)", sizes), [[0, 2, 4, 1, 3, 5], [6, 8, 10, 7, 9, 11]])
+    sizes = {"d": 4, "h": 2, "k": 2}
+    with pytest.raises(ValueError, match=r"^axes 'd h k' must have shape \(4, 2, 2\); got \(4, 4\)$"):
+        layout.relayout(np.zeros((4, 4)), "d h k", "(h k) d", sizes)
+    with pytest.raises(ValueError, match=r"^both layouts must have the same axes; got 'd h k' and '\(h e\) d'$"):
+        layout.relayout(np.zeros((4, 2, 2)), "d h k", "(h e) d", sizes)
 
 
 @st.composite
@@ -365,14 +355,6 @@ def grouped(text: str) -> list[str]:
         else:
             result[-1] += character
     return result
-
-
-def test_relayout_is_strict() -> None:
-    sizes = {"d": 4, "h": 2, "k": 2}
-    with pytest.raises(ValueError, match=r"^axes 'd h k' must have shape \(4, 2, 2\); got \(4, 4\)$"):
-        layout.relayout(np.zeros((4, 4)), "d h k", "(h k) d", sizes)
-    with pytest.raises(ValueError, match=r"^both layouts must have the same axes; got 'd h k' and '\(h e\) d'$"):
-        layout.relayout(np.zeros((4, 2, 2)), "d h k", "(h e) d", sizes)
 
 
 TABLE: layout.Table = (

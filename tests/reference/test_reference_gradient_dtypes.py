@@ -20,7 +20,6 @@ half_precision = pytest.mark.parametrize("dtype", HALF)
 
 @pytest.fixture(autouse=True)
 def no_warnings() -> Iterator[None]:
-    """NumPy's warnings of NaN and overflow are errors."""
     with warnings.catch_warnings(action="error"):
         yield
 
@@ -90,14 +89,10 @@ def test_half_precision_compute_in_float32_and_round_once(name: str, dtype: Any)
 
 
 @half_precision
-def test_half_precision_compute_the_loss_in_float32_and_round_once(dtype: Any) -> None:
+def test_half_precision_compute_the_loss_and_sums_over_positions_in_float32(dtype: Any) -> None:
     logits = 8 * draw(dtype, 3, 7, 40)
     assert_array_equal(loss.cross_entropy(logits, LABEL, None, 0.1), loss.cross_entropy(wide(logits), LABEL, None, 0.1).astype(dtype))
-
-
-@half_precision
-def test_half_precision_add_over_positions_in_float32(dtype: Any) -> None:
-    """A sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16."""
+    # A sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16
     many, ids = np.ones((5, 1000, 2), dtype), np.zeros((5, 1000), int)
     expected = np.full(2, 5000, dtype)
     assert_array_equal(embedding.embedding_vjp({"table": many[0, :3]}, ids, False, cotangent=many)["parameters"]["table"][0], expected)
@@ -109,11 +104,8 @@ def test_half_precision_add_over_positions_in_float32(dtype: Any) -> None:
     assert_array_equal(arithmetic.unbroadcast(many, (1, 1, 2))[0, 0], expected)
 
 
-# The ends of the range.
-
-
 @every_dtype
-def test_no_gradient_of_large_logits_is_nan(dtype: Any) -> None:
+def test_no_gradient_of_large_logits_is_nan_and_those_under_the_mask_may_be_anything(dtype: Any) -> None:
     largest = 6e4 if dtype == np.float16 else 2e5
     logits = np.array([[[largest, -largest, 0], [largest, largest, largest], [-largest, -largest, 1]]], dtype)
     label = np.array([[1, 0, 2]])
@@ -124,10 +116,6 @@ def test_no_gradient_of_large_logits_is_nan(dtype: Any) -> None:
         assert np.isfinite(float(loss.cross_entropy(logits, label, None, smoothing, total=9)))
         gradient = loss.cross_entropy_vjp(logits, label, None, smoothing, cotangent=np.ones((), dtype))["logits_btv"]
         assert np.isfinite(gradient.astype(float)).all()
-
-
-@every_dtype
-def test_logits_under_the_mask_may_be_anything(dtype: Any) -> None:
     logits, label = np.zeros((1, 3, 2), dtype), np.array([[0, 1, 1]])
     logits[0, 1], mask = [0, -np.inf], np.array([[True, False, True]])
     for smoothing in (0.0, 0.1):

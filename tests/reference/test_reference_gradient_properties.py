@@ -28,13 +28,11 @@ Gradients = dict[str, np.ndarray]
 
 @pytest.fixture(autouse=True)
 def no_warnings() -> Iterator[None]:
-    """NumPy's warnings of NaN and overflow are errors."""
     with warnings.catch_warnings(action="error"):
         yield
 
 
 def learn(config: TransformerConfig, part: Any, **arguments: Any) -> Gradients:
-    """The gradients of the training loss by canonical name."""
     gradients = transformer.training_loss_vjp(part, config, **arguments, cotangent=np.ones(()))
     return parameters.flatten(gradients["parameters"])
 
@@ -107,9 +105,6 @@ def test_rows_of_padding_change_nothing(config: TransformerConfig, seed: int, sm
     assert_allclose(transformer.training_loss(part, config, **padded, smoothing=smoothing, keep=keep), one, **SAME)
     expected = learn(config, part, **batch, smoothing=smoothing, keep=fewer)
     assert_same(learn(config, part, **padded, smoothing=smoothing, keep=keep), expected)
-
-
-# Complex steps: the imaginary part of f(x + i h) / h is the derivative to the last bit, as nothing is subtracted.
 
 
 def test_inputs_are_left_alone() -> None:

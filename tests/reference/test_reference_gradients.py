@@ -15,14 +15,12 @@ from reference_numpy import (
     attention,
     embedding,
     feed_forward,
-    layers,
     parameters,
     preset,
     sites,
-    stacks,
     transformer,
 )
-from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS
+from reference_numpy.config import ACTIVATIONS
 
 RELATIVE = 1e-7  # of the largest element of a gradient
 STEP = 2e-4  # its fourth power is less than a rounding, and so small a step seldom meets the corner of a ReLU
@@ -34,7 +32,6 @@ CONFIG = preset("tiny", source_vocabulary=5, target_vocabulary=5, model_width=4,
 BATCH, TARGET, SOURCE = 2, 3, 4
 
 activations = pytest.mark.parametrize("activation", ACTIVATIONS)
-placements = pytest.mark.parametrize("placement", NORM_PLACEMENTS)
 dropped = pytest.mark.parametrize("drop", [False, True], ids=["evaluation", "dropout"])
 
 
@@ -82,6 +79,10 @@ def chance(*shape: int, share: float = 0.7, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).random(shape) < share
 
 
+def drawn(config: TransformerConfig) -> Any:
+    return sites.draw(config, BATCH, SOURCE, TARGET, np.random.default_rng(3))
+
+
 def heads(config: TransformerConfig = CONFIG) -> dict[str, Any]:
     c = config
     return {
@@ -89,15 +90,6 @@ def heads(config: TransformerConfig = CONFIG) -> dict[str, Any]:
         "key_bsgk": normal(BATCH, SOURCE, c.key_value_heads, c.key_size),
         "value_bsge": normal(BATCH, SOURCE, c.key_value_heads, c.value_size),
     }
-
-
-def keep_of(component: str, config: TransformerConfig = CONFIG, target: int = TARGET) -> Any:
-    """Keep masks of every site of a component."""
-    keep = sites.draw(config, BATCH, SOURCE, target, np.random.default_rng(3))
-    if component == "transformer":
-        return keep
-    stack = keep[component.partition("_")[0]]
-    return stack["layers"]["0"] if component.endswith("layer") else stack
 
 
 @pytest.mark.parametrize("scale", [True, False])
@@ -171,43 +163,6 @@ def test_feed_forward(activation: str, drop: bool) -> None:
     prove(*both, parameters=part, x_btd=normal(BATCH, TARGET, 4), activation_name=activation, **keep)
 
 
-@placements
-@dropped
-def test_encoder_layer(placement: str, drop: bool) -> None:
-    config = CONFIG.replace(norm_placement=placement, activation="relu" if drop else "gelu_erf")
-    mask = np.array([[1, 1, 0, 1], [0, 0, 0, 0]], bool)[:, None, None]
-    inputs: dict[str, Any] = {"x_btd": normal(BATCH, SOURCE, 4), "mask_bhts": mask, "keep": keep_of("encoder_layer") if drop else None}
-    both = layers.encoder_layer, layers.encoder_layer_vjp
-    prove(*both, parameters=tree(config, 3, "encoder_layer"), config=config, **inputs)
-
-
-@placements
-@dropped
-def test_decoder_layer(placement: str, drop: bool) -> None:
-    config = CONFIG.replace(norm_placement=placement, activation="relu" if drop else "gelu_erf")
-    inputs: dict[str, Any] = {"x_btd": normal(BATCH, TARGET, 4), "memory_bsd": normal(BATCH, SOURCE, 4)}
-    inputs |= {
-        "self_mask_bhts": chance(BATCH, 1, 1, TARGET),
-        "cross_mask_bhts": np.array([[1, 1, 0, 1], [0, 0, 0, 0]], bool)[:, None, None],
-    }
-    inputs["keep"] = keep_of("decoder_layer") if drop else None
-    both = layers.decoder_layer, layers.decoder_layer_vjp
-    prove(*both, parameters=tree(config, 4, "decoder_layer"), config=config, **inputs)
-
-
-@pytest.mark.parametrize(("placement", "final_norm"), [("pre", True), ("post", False)])
-def test_stacks_of_two_layers(placement: str, final_norm: bool) -> None:
-    config = CONFIG.replace(norm_placement=placement, final_norm=final_norm, encoder_layers=2, decoder_layers=2, activation="gelu_tanh",
-                            feed_forward_width=2, value_size=1)  # fmt: skip
-    x, memory = normal(BATCH, TARGET, 4), normal(BATCH, SOURCE, 4)
-    mask = np.array([[1, 0, 1, 1], [1, 1, 1, 0]], bool)[:, None, None]
-    encode, decode = (stacks.encoder, stacks.encoder_vjp), (stacks.decoder, stacks.decoder_vjp)
-    keep = keep_of("encoder", config) if final_norm else None
-    prove(*encode, parameters=tree(config, 5, "encoder"), config=config, x_bsd=memory, mask_bhts=mask, keep=keep)
-    keep = keep_of("decoder", config) if final_norm else None
-    prove(*decode, parameters=tree(config, 6, "decoder"), config=config, x_btd=x, memory_bsd=memory, cross_mask_bhts=mask, keep=keep)
-
-
 SOURCE_IDS, TARGET_IDS = np.array([[1, 2, 2, 0], [0, 4, 3, 0]]), np.array([[1, 3, 2, 0], [2, 4, 4, 1]])
 # Each row with what it changes: together every value of every option, and every pair of sharing and tying.
 MODELS: dict[str, dict[str, Any]] = {
@@ -224,7 +179,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def test_training_loss_of_every_kind_of_model(name: str) -> None:
     """Without dropout where the config says so, with smoothing and a larger batch's total in every second one."""
     config, odd = CONFIG.replace(**MODELS[name]), list(MODELS).index(name) % 2
-    keep = keep_of("transformer", config) if name != "shared" else None
+    keep = drawn(config) if name != "shared" else None
     settings: dict[str, Any] = {"smoothing": 0.1, "total": 9} if odd else {"smoothing": 0.0, "total": None}
     both = transformer.training_loss, transformer.training_loss_vjp
     gradients = prove(*both, parameters=tree(config, 7), config=config, source=SOURCE_IDS, target=TARGET_IDS, **settings, keep=keep)
@@ -241,18 +196,15 @@ def test_transformer_of_soft_tokens_and_given_masks(tie: bool) -> None:
     assert {"source", "target"} <= set(gradients)
 
 
-def test_encode_and_decode_have_a_gradient_of_what_they_read() -> None:
+def test_encode_decode_and_a_batch_and_lengths_of_1_have_gradients() -> None:
     config = CONFIG.replace(activation="gelu_erf", share_embeddings=False, tie_logits=False, feed_forward_width=2, value_size=1)
-    part, keep = tree(config, 10), keep_of("transformer", config)
+    part, keep = tree(config, 10), drawn(config)
     encoded = prove(transformer.encode, transformer.encode_vjp, parameters=part, config=config, source=SOURCE_IDS, keep=keep)
     assert {name.split(".")[1] for name in encoded} == {"source_embedding", "encoder"}
     inputs: dict[str, Any] = {"target": TARGET_IDS[:, :TARGET], "memory_bsd": normal(BATCH, SOURCE, 4), "source_mask_bs": SOURCE_IDS != 0}
     decoded = prove(transformer.decode, transformer.decode_vjp, parameters=part, config=config, **inputs, keep=keep)
     assert {name.split(".")[1] for name in decoded if name != "memory_bsd"} == {"target_embedding", "decoder", "logits"}
-
-
-def test_a_batch_and_lengths_of_1() -> None:
-    """One source token, one input and one label."""
+    # One source token, one input and one label
     config = CONFIG.replace(activation="gelu_erf", feed_forward_width=2, value_size=1, final_norm=True)
     both = transformer.training_loss, transformer.training_loss_vjp
     inputs: dict[str, Any] = {"source": np.array([[3]]), "target": np.array([[1, 4]]), "smoothing": 0.1}

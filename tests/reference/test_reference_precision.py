@@ -19,7 +19,6 @@ from reference_numpy import (
     attention,
     embedding,
     feed_forward,
-    layers,
     normalization,
     parameters,
     positional_encoding,
@@ -46,7 +45,6 @@ def fifty_digits() -> Any:
 
 
 def matrix(x: Rows, kernel: Rows, bias: Rows | None = None) -> Rows:
-    """x W + b for rows x."""
     columns = range(len(kernel[0]))
     return [[sum((a * kernel[i][j] for i, a in enumerate(row)), mpf(0)) + (bias[j] if bias else 0) for j in columns] for row in x]
 
@@ -291,26 +289,6 @@ def test_layer_norm(rows: str, epsilon: float) -> None:
 def test_dropped_numbers_are_divided_by_the_share_kept() -> None:
     x, keep = normal(20), np.arange(20) % 3 > 0
     prove(dropout(x, keep, 0.3), lambda x: [a / (1 - mpf(0.3)) if k else mpf(0) for a, k in zip(x, keep, strict=True)], x)
-
-
-@pytest.mark.parametrize("placement", ["post", "pre"])
-def test_encoder_layer(placement: str) -> None:
-    config = SMALL.replace(norm_placement=placement, activation="gelu_erf")
-    part, x = parameters.nest(draw_parameters(config, 18, "encoder_layer")), normal(1, 4, 4, seed=19)
-    mask = np.array([True, False, True, True])[None, None, None]
-    seen = [mask.ravel().tolist()] * 4
-    prove(layers.encoder_layer(part, config, x, mask), lambda p, x: naive_layer(p, config, x[0], seen), part, x)
-
-
-@pytest.mark.parametrize("placement", ["post", "pre"])
-def test_decoder_layer(placement: str) -> None:
-    config = SMALL.replace(norm_placement=placement)
-    part = parameters.nest(draw_parameters(config, 20, "decoder_layer"))
-    x, memory = normal(1, 3, 4, seed=21), normal(1, 5, 4, seed=22)
-    keys = np.array([True, True, False, True, False])
-    causal, cross = [[j <= i and j != 1 for j in range(3)] for i in range(3)], [keys.tolist()] * 3
-    actual = layers.decoder_layer(part, config, x, memory, np.array([True, False, True])[None, None, None], keys[None, None, None])
-    prove(actual, lambda p, x, m: naive_layer(p, config, x[0], causal, m[0], cross), part, x, memory)
 
 
 @pytest.mark.parametrize("placement", ["post", "pre"])

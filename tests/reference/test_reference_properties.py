@@ -60,10 +60,8 @@ def test_ids_under_the_mask_cannot_matter(config: TransformerConfig, seed: int) 
     rng = np.random.default_rng(seed)
     part, batch = tree(config, seed), draw_batch(config, rng)
     logits, real = transformer.transformer(part, config, **batch), batch["target_mask_bt"]
-    for name, mask, vocabulary in (
-        ("source", "source_mask_bs", config.source_vocabulary),
-        ("target", "target_mask_bt", config.target_vocabulary),
-    ):
+    sides = ("source", "source_mask_bs", config.source_vocabulary), ("target", "target_mask_bt", config.target_vocabulary)
+    for name, mask, vocabulary in sides:
         other = draw_tokens(rng, vocabulary, batch[name].shape)
         batch[name] = np.where(batch[mask], batch[name], other)
     assert_allclose(transformer.transformer(part, config, **batch)[real], logits[real], **SAME)
@@ -74,12 +72,8 @@ def test_ids_under_the_mask_cannot_matter(config: TransformerConfig, seed: int) 
 def test_vectors_under_the_mask_cannot_matter(config: TransformerConfig, seed: int) -> None:
     rng = np.random.default_rng(seed)
     part, width = tree(config, seed), config.model_width
-    x, y, real_s, real_t = (
-        rng.normal(size=(BATCH, SOURCE, width)),
-        rng.normal(size=(BATCH, TARGET, width)),
-        ragged(rng, SOURCE),
-        ragged(rng, TARGET),
-    )
+    x, y = rng.normal(size=(BATCH, SOURCE, width)), rng.normal(size=(BATCH, TARGET, width))
+    real_s, real_t = ragged(rng, SOURCE), ragged(rng, TARGET)
     memory = stacks.encoder(part["encoder"], config, x, real_s[:, None, None])
     output = stacks.decoder(part["decoder"], config, y, memory, real_t[:, None, None], real_s[:, None, None])
     x[~real_s], y[~real_t] = 1e3, -1e3
@@ -139,12 +133,8 @@ def test_order_within_an_encoder_without_positions_does_not_matter(config: Trans
 
 def draw_heads(config: TransformerConfig, rng: np.random.Generator, dtype: Any = np.float64) -> Any:
     c = config
-    shapes = (
-        (BATCH, TARGET, c.heads, c.key_size),
-        (BATCH, SOURCE, c.key_value_heads, c.key_size),
-        (BATCH, SOURCE, c.key_value_heads, c.value_size),
-    )
-    return tuple(rng.normal(size=shape).astype(dtype) for shape in shapes)
+    sides = (TARGET, c.heads, c.key_size), (SOURCE, c.key_value_heads, c.key_size), (SOURCE, c.key_value_heads, c.value_size)
+    return tuple(rng.normal(size=(BATCH, *side)).astype(dtype) for side in sides)
 
 
 @seeded
@@ -197,10 +187,8 @@ def test_shared_key_heads_equal_repeated_ones(config: TransformerConfig, seed: i
 def test_one_hot_rows_equal_ids(config: TransformerConfig, seed: int) -> None:
     rng = np.random.default_rng(seed)
     part, batch = tree(config, seed), draw_batch(config, rng)
-    soft = batch | {
-        "source": np.eye(config.source_vocabulary)[batch["source"]],
-        "target": np.eye(config.target_vocabulary)[batch["target"]],
-    }
+    sides = {"source": config.source_vocabulary, "target": config.target_vocabulary}
+    soft = batch | {side: np.eye(vocabulary)[batch[side]] for side, vocabulary in sides.items()}
     assert_allclose(transformer.transformer(part, config, **soft), transformer.transformer(part, config, **batch), **SAME)
 
 

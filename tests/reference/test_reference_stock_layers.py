@@ -82,7 +82,6 @@ def torch_load(module: Any, state: dict[str, np.ndarray]) -> Any:
 
 
 def torch_run(module: Any, *inputs: Any, **arguments: Any) -> Any:
-    """Calls the module on NumPy arrays without gradients."""
     import torch
 
     def to_torch(value: Any) -> Any:
@@ -135,7 +134,7 @@ def test_torch_multihead_attention(memory: str, bias: bool) -> None:
     assert_allclose(gradients["memory_bsd"], of_memory, **EXACT)
 
 
-def test_torch_multihead_attention_with_a_float_mask_is_the_additive_bias() -> None:
+def test_torch_multihead_attention_with_an_additive_bias_and_with_its_own_key_and_value_widths() -> None:
     torch = pytest.importorskip("torch")
     part, x, bias = (
         tree(CONFIG, 6, "multi_head_attention"),
@@ -145,11 +144,7 @@ def test_torch_multihead_attention_with_a_float_mask_is_the_additive_bias() -> N
     module = torch_load(torch.nn.MultiheadAttention(12, 3, batch_first=True), torch_attention(part))
     expected = torch_run(module, x, x, x, attn_mask=bias.reshape(-1, TARGET, TARGET), need_weights=False)[:1]
     assert_allclose(attention.multi_head_attention(part, x, x, bias_bhts=bias), expected[0], **EXACT)
-
-
-def test_torch_multihead_attention_with_its_own_key_and_value_widths() -> None:
-    """Torch's kdim and vdim are widths of other memories for keys and values; rows of zeros in our kernels express them."""
-    torch = pytest.importorskip("torch")
+    # Torch's kdim and vdim are widths of other memories for keys and values; rows of zeros in our kernels express them
     part, x, m = tree(CONFIG, 9, "multi_head_attention"), vectors(TARGET, 10), vectors(SOURCE, 11)
     part["key"]["kernel"][5:] = 0
     part["value"]["kernel"][:4] = 0
@@ -193,21 +188,6 @@ def test_torch_encoder_layer(placement: str, activation: str) -> None:
     gradients = layers.encoder_layer_vjp(part, config, x, mask, cotangent=g)
     assert_module(module, torch_layer(gradients["parameters"]))
     assert_allclose(gradients["x_btd"], of_x, **EXACT)
-
-
-@placements
-@activations
-def test_torch_decoder_layer(placement: str, activation: str) -> None:
-    torch = pytest.importorskip("torch")
-    config = CONFIG.replace(norm_placement=placement, activation=activation)
-    part, x, memory = tree(config, 18, "decoder_layer"), vectors(TARGET, 19), vectors(SOURCE, 20)
-    self_real, cross_real = token_mask(TARGET, 21), token_mask(SOURCE, 22)
-    module = torch_load(torch.nn.TransformerDecoderLayer(**torch_options(config)), torch_layer(part))
-    later = np.triu(np.ones((TARGET, TARGET), bool), 1)
-    masks = {"tgt_mask": later, "tgt_key_padding_mask": ~self_real, "memory_key_padding_mask": ~cross_real}
-    expected = torch_run(module, x, memory, **masks)
-    actual = layers.decoder_layer(part, config, x, memory, self_real[:, None, None], cross_real[:, None, None])
-    assert_allclose(actual, expected, **EXACT)
 
 
 @placements

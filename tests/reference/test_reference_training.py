@@ -23,7 +23,6 @@ State = dict[str, np.ndarray]
 
 
 def batch(seed: int = 0, rows: int = 4) -> tuple[np.ndarray, np.ndarray]:
-    """Source `b 5` and target `b 6` with a start token 1, ragged with padding 0."""
     rng = np.random.default_rng(seed)
     source, target = rng.integers(2, 9, (rows, 5)), rng.integers(2, 9, (rows, 6))
     target[:, 0] = 1
@@ -97,7 +96,7 @@ def test_a_resumed_run_is_bit_identical(dtype: Any) -> None:
     assert {value.dtype for value in run.state().values()} == {np.dtype(dtype)}
 
 
-def test_the_random_masks_are_a_function_of_the_seed_and_the_step() -> None:
+def test_the_searches_are_those_of_the_model_as_it_is_and_masks_of_the_seed_and_the_step() -> None:
     config, (source, target) = CONFIG.replace(dropout_rate=0.5), batch()
     for seed, steps in ((0, 0), (0, 1), (7, 0)):
         drawn, given_masks = (trainer(config=config, seed=seed) for _ in range(2))
@@ -106,6 +105,15 @@ def test_the_random_masks_are_a_function_of_the_seed_and_the_step() -> None:
         assert drawn.train_step(source, target) == given_masks.train_step(source, target, keep)
     losses = {trainer(config=config, seed=seed).train_step(source, target) for seed in range(4)}
     assert len(losses) == 4
+    run, (source, target) = trainer(), batch()
+    strategy = Strategy(start_id=1, end_id=2, max_new_tokens=4, beam_size=2)
+    run.greedy_search(source, strategy)
+    run.train_step(source, target)
+    part = parameters.nest(parts(run.state(), "parameters"))
+    for search in ("greedy_search", "beam_search"):
+        expected = getattr(decoding, search)(part, CONFIG, source, strategy)
+        for name, value in getattr(run, search)(source, strategy).items():
+            assert_array_equal(value, expected[name])
 
 
 @pytest.mark.parametrize("microbatches", [2, 4])
@@ -146,18 +154,6 @@ def test_loss_sums_over_the_labels_that_count(padding_id: int | None) -> None:
     assert run.steps == 0
 
 
-def test_the_searches_are_those_of_the_model_as_it_is_now() -> None:
-    run, (source, target) = trainer(), batch()
-    strategy = Strategy(start_id=1, end_id=2, max_new_tokens=4, beam_size=2)
-    run.greedy_search(source, strategy)
-    run.train_step(source, target)
-    part = parameters.nest(parts(run.state(), "parameters"))
-    for search in ("greedy_search", "beam_search"):
-        expected = getattr(decoding, search)(part, CONFIG, source, strategy)
-        for name, value in getattr(run, search)(source, strategy).items():
-            assert_array_equal(value, expected[name])
-
-
 @pytest.mark.parametrize(("dtype", "seed"), [(np.float64, 0), (np.float32, 1)])
 def test_it_learns_to_copy(dtype: Any, seed: int) -> None:
     """Three tokens out of seven: guessing costs log 7 a token."""
@@ -170,7 +166,7 @@ def test_it_learns_to_copy(dtype: Any, seed: int) -> None:
     assert summed / count < math.log(7) / 2
 
 
-def test_state_is_a_copy_and_the_given_parameters_are_left_alone() -> None:
+def test_state_is_a_copy_that_loads_whole_or_not_at_all() -> None:
     given_parameters = draw_parameters(CONFIG, 1)
     before = {name: value.copy() for name, value in given_parameters.items()}
     run = Trainer(CONFIG, RECIPE, given_parameters)
@@ -187,9 +183,6 @@ def test_state_is_a_copy_and_the_given_parameters_are_left_alone() -> None:
     for value in loaded.values():
         value[...] = np.nan
     assert all(np.isfinite(value).all() for value in run.state().values())
-
-
-def test_load_state_lists_every_problem_and_then_changes_nothing() -> None:
     run = trainer()
     run.train_step(*batch())
     before, bad = run.state(), run.state()
@@ -260,9 +253,6 @@ def test_parameters_that_do_not_fit_another_device_and_negative_steps_are_refuse
     run = trainer()
     with pytest.raises(ValueError, match=r"^steps must be at least 0; got -1$"):
         run.load_state(run.state(), -1)
-
-
-# Sites.
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)

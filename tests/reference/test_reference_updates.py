@@ -19,13 +19,10 @@ LABEL = np.array([[1, 0]])
 LN2 = math.log(2)
 
 
-def test_teacher_forcing_scores_each_token_on_the_next() -> None:
+def test_teacher_forcing_and_cross_entropy_by_hand() -> None:
     inputs, labels = loss.teacher_forcing(np.array([[1, 5, 7, 2], [1, 6, 2, 0]]))
     assert_array_equal(inputs, [[1, 5, 7], [1, 6, 2]])
     assert_array_equal(labels, [[5, 7, 2], [6, 2, 0]])
-
-
-def test_cross_entropy_by_hand() -> None:
     assert_allclose(loss.cross_entropy(LOGITS, LABEL), (LN2 + 2 * LN2) / 2, rtol=1e-15)  # -log 1/2 and -log 1/4
     gradient = loss.cross_entropy_vjp(LOGITS, LABEL, cotangent=np.array(4.0))["logits_btv"]
     assert_allclose(gradient[0], 2 * np.array([[1 / 4, -1 / 2, 1 / 4], [-3 / 4, 1 / 4, 1 / 2]]), rtol=1e-15)
@@ -58,14 +55,12 @@ def one_step(p: float, g: float, m: float, v: float, step: int, name: str = "ker
     return [float(tree["hidden"][name][0]) for tree in updated.values()]
 
 
-def test_the_first_step_is_the_rate_whatever_the_gradient_is() -> None:
+def test_the_first_step_is_the_rate_whatever_the_gradient_is_and_float32_stays_there() -> None:
     for g in (1e-3, 1.0, -1e5):
         assert one_step(0, g, 0, 0, 1, epsilon=1e-12)[0] == pytest.approx(-0.1 * np.sign(g), rel=1e-8)
     assert one_step(3, 0, 0, 0, 1)[0] == 3
-
-
-def test_adam_in_float32_stays_there() -> None:
     assert_allclose(one_step(1, 0.5, 0, 0, 1, dtype=np.float32), [0.95, 0.05, 0.005], rtol=1e-6)
+    assert_array_equal(optimizer.clip_global_norm({"kernel": np.zeros(3)}, 1.0)["kernel"], np.zeros(3))
 
 
 @pytest.mark.parametrize(("limit", "factor"), [(6.5, 0.5), (13.0, 1.0), (26.0, 1.0), (1e-3, 1e-3 / 13)])
@@ -78,20 +73,21 @@ def test_clip_by_hand(limit: float, factor: float, dtype: Any) -> None:
     assert clipped["a"]["kernel"].dtype == dtype
 
 
-def test_clip_of_nothing_is_nothing() -> None:
-    assert_array_equal(optimizer.clip_global_norm({"kernel": np.zeros(3)}, 1.0)["kernel"], np.zeros(3))
-
-
-def test_the_recipe_of_the_paper() -> None:
+def test_the_recipe_of_the_paper_goes_through_json_and_names_every_problem() -> None:
     assert dataclasses.astuple(PAPER) == (0.1, 4000, 0.9, 0.98, 1e-9, 0.0, None, 1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         PAPER.smoothing = 0.2  # type: ignore[misc]
-
-
-def test_a_recipe_goes_through_json() -> None:
     recipe = PAPER.replace(clip_norm=1.5, microbatches=4)
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
     assert recipe != PAPER
+    with pytest.raises(ValueError, match=r"^warmup must be an integer of at least 1; got 0; epsilon must be greater than 0; got 0$"):
+        PAPER.replace(warmup=0, epsilon=0)
+    with pytest.raises(ValueError, match=r"^unknown recipe field 'beta1' \(nearest: beta_1\); unknown recipe field 'xyz'$"):
+        PAPER.replace(beta1=0.9, xyz=1)
+    fields = PAPER.to_dict()
+    del fields["warmup"], fields["clip_norm"]
+    with pytest.raises(ValueError, match=r"^a recipe needs every field; missing warmup, clip_norm$"):
+        Recipe.from_dict(fields)
 
 
 BAD_FIELDS = {
@@ -113,14 +109,3 @@ def test_a_recipe_refuses_what_is_out_of_range(name: str) -> None:
         with pytest.raises(ValueError) as caught:
             PAPER.replace(**{name: value})
         assert str(caught.value) == f"{name} must be {wanted}; got {value!r}"
-
-
-def test_a_recipe_names_every_problem() -> None:
-    with pytest.raises(ValueError, match=r"^warmup must be an integer of at least 1; got 0; epsilon must be greater than 0; got 0$"):
-        PAPER.replace(warmup=0, epsilon=0)
-    with pytest.raises(ValueError, match=r"^unknown recipe field 'beta1' \(nearest: beta_1\); unknown recipe field 'xyz'$"):
-        PAPER.replace(beta1=0.9, xyz=1)
-    fields = PAPER.to_dict()
-    del fields["warmup"], fields["clip_norm"]
-    with pytest.raises(ValueError, match=r"^a recipe needs every field; missing warmup, clip_norm$"):
-        Recipe.from_dict(fields)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rosettaformer.cli import main
 
-__all__ = ["Outcome", "heed_interrupts", "invoke", "refused"]
+__all__ = ["Outcome", "heed_interrupts", "invoke", "marked", "refused"]
 
 
 @dataclass(frozen=True)
@@ -55,3 +55,14 @@ def _standard_input(stream: io.TextIOWrapper) -> Iterator[None]:
         yield
     finally:
         sys.stdin = before
+
+
+def marked(variable: str) -> list[int]:
+    """The processes of this system, but this one, that run and inherited the variable of the environment, `NAME=value`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            if variable.encode() in (folder / "environ").read_bytes() and state != b"Z":
+                found.append(int(folder.name))
+    return [process for process in found if process != os.getpid()]

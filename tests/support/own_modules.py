@@ -1,0 +1,62 @@
+"""Adapters of ports that a test writes down, and a norm of every framework whose parameters have names and axes of their own."""
+
+import importlib
+import importlib.util
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+__all__ = ["adapter", "norm"]
+
+
+def adapter(framework: str, **port: Any) -> Any:
+    """The adapter of a port that has these attributes."""
+    module = {"torch": "torch", "tf": "tensorflow", "jax": "flax"}[framework]
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    found = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{framework}")
+    return found.Adapter(SimpleNamespace(framework=framework, **port))
+
+
+def norm(kind: str, width: int, epsilon: float, dtype: Any, axes: int) -> Any:
+    """A norm with parameters gamma and beta of so many axes, all but the last of size 1: of a row `t d` if it is one, else of `b t d`."""
+    shape = (*[1] * (axes - 1), width)
+
+    def normed(x: Any, gamma: Any, beta: Any) -> Any:
+        assert x.ndim == max(axes, 2)
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / ((centred**2).mean(-1, keepdims=True) + epsilon) ** 0.5 * gamma + beta
+
+    if kind == "tf":
+        import keras
+
+        class Keras(keras.layers.Layer):
+            def __init__(self) -> None:
+                super().__init__(dtype=dtype.name)
+                self.gamma, self.beta = (self.add_weight(shape=shape) for _ in range(2))
+
+            def call(self, x: Any, training: bool = True) -> Any:
+                if training:
+                    raise ValueError("it is not evaluated")
+                assert x.ndim == max(axes, 2)
+                mean, variance = keras.ops.moments(x, -1, keepdims=True)
+                return (x - mean) / keras.ops.sqrt(variance + epsilon) * self.gamma + self.beta
+
+        return Keras()
+    import jax.numpy as jnp
+    from flax import linen, nnx
+
+    class Nnx(nnx.Module):
+        def __init__(self) -> None:
+            self.gamma, self.beta = (nnx.Param(jnp.zeros(shape, dtype)) for _ in range(2))
+
+        def __call__(self, x: Any) -> Any:
+            return normed(x, self.gamma, self.beta)
+
+    class Linen(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            return normed(x, *(self.param(name, linen.initializers.zeros, shape, dtype) for name in ("gamma", "beta")))
+
+    return Nnx() if kind == "nnx" else Linen()
