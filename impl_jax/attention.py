@@ -163,7 +163,7 @@ class MultiHeadAttention(nnx.Module):
     ) -> Output:
         """`sum_i attention(query_i, key_i, value_i) W_i^O + b^O`, and the weights."""
         rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts
-        # With a `PaddedMask` tokens lie flat, without padding: the attention alone sees rows.
+        # In a run without padding the input is flat: only the attention itself sees rows.
         output_bthe, weights_bhts = in_rows(self._attend, query_bthk, key_bsgk, value_bsge, *rest)
         output_btd = self.output(output_bthe)
         return (output_btd, weights_bhts) if return_weights else output_btd

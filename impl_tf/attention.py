@@ -160,7 +160,7 @@ class MultiHeadAttention(Configured):
     ) -> Output:
         """The attention of these queries to these keys and values, and the output's projection."""
         rest = bias_bhts, causal, return_weights, keep_bhts, training
-        # With a `PaddedMask` tokens lie flat, without padding: the attention alone sees rows.
+        # In a run without padding the input is flat: only the attention itself sees rows.
         output_bthe, weights_bhts = in_rows(
             self._attend, query_bthk, key_bsgk, value_bsge, mask_bhts, *rest
         )

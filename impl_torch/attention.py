@@ -156,7 +156,7 @@ class MultiHeadAttention(nn.Module):
         keep_bhts: Tensor | None = None,
     ) -> Output:
         """Attends with these queries to these keys and values, then projects the output."""
-        # With a `PaddedMask` tokens lie flat, without padding: the attention alone sees rows.
+        # In a run without padding the input is flat: only the attention itself sees rows.
         output_bthe, weights_bhts = in_rows(
             self._attend,
             query_bthk,

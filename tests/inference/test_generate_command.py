@@ -92,14 +92,14 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
     """Before the last is computed, the first can be read; Ctrl-C then ends with 130 and no traceback."""
     program = (
         "import sys, time; from rosettaformer.inference import numpy_model as module; from rosettaformer.cli import main\n"
-        "read, count = module.NumpyModel.read, [0]\n"
+        "read, count = module.BackendModel.read, [0]\n"
         "def slow(*arguments):\n"
         "    count[0] += 1\n"
         "    if count[0] > 5:\n"
         "        time.sleep(30)\n"
         "        sys.exit(3)\n"
         "    return read(*arguments)\n"
-        "module.NumpyModel.read = slow\n"
+        "module.BackendModel.read = slow\n"
         "main(sys.argv[1:])"
     )
     command = (sys.executable, "-c", program, "generate", str(model[0]), *NUMPY, "--prompt", "the quick")

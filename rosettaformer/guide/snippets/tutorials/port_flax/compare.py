@@ -4,10 +4,11 @@ import numpy as np
 import port
 import torch
 from flax import nnx
+from transformers import GPT2LMHeadModel
+
 from impl_jax import weights
 from rosettaformer import checkpoints
 from rosettaformer.ports import Names
-from transformers import GPT2LMHeadModel
 
 checkpoint = checkpoints.load("gpt2.safetensors")
 c = checkpoint.config

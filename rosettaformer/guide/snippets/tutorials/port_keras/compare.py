@@ -6,10 +6,11 @@ import gpt2
 import numpy as np
 import port
 import torch
+from transformers import GPT2LMHeadModel
+
 from impl_tf import weights
 from rosettaformer import checkpoints
 from rosettaformer.ports import Names
-from transformers import GPT2LMHeadModel
 
 checkpoint = checkpoints.load("gpt2.safetensors")
 c = checkpoint.config

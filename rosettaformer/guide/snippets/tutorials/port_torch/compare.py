@@ -1,10 +1,11 @@
 import gpt2
 import port
 import torch
+from transformers import GPT2LMHeadModel
+
 from impl_torch import weights
 from rosettaformer import checkpoints
 from rosettaformer.ports import Names
-from transformers import GPT2LMHeadModel
 
 checkpoint = checkpoints.load("gpt2.safetensors")
 c = checkpoint.config

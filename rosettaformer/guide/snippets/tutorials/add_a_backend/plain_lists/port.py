@@ -2,8 +2,8 @@
 """What rosettaformer calls: a function for each component, which takes a case."""
 
 import numpy as np
-from reference_numpy.parameters import nest
 
+from reference_numpy.parameters import nest
 from . import parts
 
 dtypes = ("float64",)  # a number of Python is one
