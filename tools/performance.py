@@ -146,7 +146,7 @@ def page(found: dict[str, Table]) -> str:
         "",
         made_by("performance"),
         "",
-        "A number is our median time in units of the time of the framework's best peer, both measured in one run in turns; below 1",
+        "A number is the ratio of our median time to the best peer's of the framework, measured interleaved in one run; below 1",
         "ours takes less. The peers are `torch.nn.Transformer`, Hugging Face's models, x-transformers and CTranslate2; Keras layers",
         "and KerasHub; Flax NNX and Linen. A row is timed only if it gives the reference's answer. \\* marks a ratio to a peer of",
         "another architecture.",

@@ -36,7 +36,7 @@ class Problem:
 
     @property
     def inputs(self) -> tuple[np.ndarray, ...]:
-        """The arguments of a pass; the encoder alone takes no target."""
+        """The arguments of a pass; without a decoder there is no target."""
         return (self.source,) if self.task.kind == "encoder" else (self.source, self.target)
 
     @property

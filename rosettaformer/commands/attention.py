@@ -37,7 +37,9 @@ class Numbers(click.ParamType):
 @section(
     "Page",
     click.option("--text", required=True, metavar="TEXT", help="What the model reads."),
-    click.option("--pair", metavar="TEXT", help="A second text: of an encoder alone a second segment, beside an encoder what is decoded."),
+    click.option(
+        "--pair", metavar="TEXT", help="A second text: the second segment of an encoder-only model, the target of an encoder-decoder."
+    ),
     click.option("--layers", type=Numbers(), default=(), metavar="NUMBERS", help="The layers on the page, such as 0,4-7; all by default."),
     click.option("--heads", type=Numbers(), default=(), metavar="NUMBERS", help="The heads of each layer on the page, such as 0-3."),
     click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE", help="The page: one HTML file."),

@@ -56,7 +56,7 @@ _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_pe
 )
 @model_options
 def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batch_size: int, as_json: bool, **options: Any) -> None:
-    """Continue texts with the model in DIR: a decoder alone, such as GPT-2, as Hugging Face folders hold.
+    """Continue texts with the model in DIR: a decoder-only model, such as GPT-2, as Hugging Face folders hold.
 
     Prompts are --prompt, or the lines of FILE or standard input. Options are those of `generate` of transformers; their defaults are those
     of DIR/generation_config.json, and then those below. Tokens are printed as they come; of beams the answers when they are found.

@@ -40,7 +40,7 @@ def inputs_of(
     if config.cross_attention and pair is None:
         raise ValueError("an encoder and a decoder read two texts; got no pair")
     if not config.encoder_layers and pair is not None:
-        raise ValueError("a decoder alone reads one text; got a pair")
+        raise ValueError("a decoder-only model reads one text; got a pair")
     inputs: Inputs = {}
     source: Sequence[str] = ()
     target: Sequence[str] = ()

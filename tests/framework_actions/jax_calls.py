@@ -73,16 +73,16 @@ def _() -> None:
     right(loaded()(rows.astype(np.float32), TARGET), source=rows)
 
 
-CALL.works("a decoder alone: `model(None, target)`", lambda: right(loaded(GPT2)(None, TARGET), GPT2))
+CALL.works("a decoder-only model: `model(None, target)`", lambda: right(loaded(GPT2)(None, TARGET), GPT2))
 
 
-@CALL.works("an encoder alone: `nnx.jit(model)(source)` gives classes, logits of masked tokens, or vectors", sample=True)
+@CALL.works("an encoder-only model: `nnx.jit(model)(source)` gives classes, logits of masked tokens, or vectors", sample=True)
 def _() -> None:
     for config in (CLASSES, MASKED, STATES):
         right(nnx.jit(loaded(config))(SOURCE), config)
 
 
-@CALL.works("an encoder alone: `model(source)` and `compiled(model)(source, segment_bs=...)`")
+@CALL.works("an encoder-only model: `model(source)` and `compiled(model)(source, segment_bs=...)`")
 def _() -> None:
     for config in (CLASSES, MASKED, STATES):
         model = loaded(config)
@@ -91,7 +91,9 @@ def _() -> None:
 
 
 CALL.refused(
-    "`model(source, target)` of an encoder alone", "an encoder-only model takes no target; got one", lambda: loaded(CLASSES)(SOURCE, TARGET)
+    "`model(source, target)` of an encoder-only model",
+    "an encoder-only model takes no target; got one",
+    lambda: loaded(CLASSES)(SOURCE, TARGET),
 )
 CALL.refused(
     "`model(source)` of an encoder-only model with two heads", "with two heads is called by", lambda: loaded(BOTH)(SOURCE), sample=True

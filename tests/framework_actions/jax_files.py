@@ -138,7 +138,7 @@ def _() -> None:
 
 
 EXPORT.works(
-    "`jax.export` of an encoder alone (BERT), symbolic",
+    "`jax.export` of an encoder-only model (BERT), symbolic",
     lambda: right(exported(CLASSES, jax.export.symbolic_shape("b, s"))(SOURCE), CLASSES),
 )
 EXPORT.works(

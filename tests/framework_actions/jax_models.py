@@ -37,7 +37,7 @@ topic = ACTIONS.topic
 
 
 def reference(config: TransformerConfig = CONFIG, arrays: dict[str, np.ndarray] | None = None, **inputs: Any) -> np.ndarray:
-    """What the reference's model gives in float64, by default of SOURCE and TARGET; an encoder alone what its head gives."""
+    """What the reference's model gives in float64, by default of SOURCE and TARGET; an encoder-only model what its head gives."""
     tree = parameters.nest({name: array.astype(np.float64) for name, array in (arrays or values(config)).items()})
     if config.decoder_layers:
         return transformer.transformer(tree, config, **{"source": SOURCE if config.encoder_layers else None, "target": TARGET} | inputs)

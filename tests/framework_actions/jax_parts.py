@@ -250,7 +250,7 @@ def _() -> None:
             same(array, expected[key], 1e-3)
 
 
-@SEARCHES.works("a prompt for a decoder alone: `greedy_search(None, ..., prefix=...)`")
+@SEARCHES.works("a prompt for a decoder-only model: `greedy_search(None, ..., prefix=...)`")
 def _() -> None:
     options = SEARCH | {"start_id": None}
     found = Searcher(loaded(GPT2)).greedy_search(None, options, prefix=TARGET[:, :3])

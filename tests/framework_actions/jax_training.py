@@ -143,7 +143,7 @@ def _() -> None:
     same(metrics.compute()["loss"], loss(loaded()))
 
 
-@TRAIN.works("an encoder alone: `nnx.Optimizer` on `model.classification_loss`")
+@TRAIN.works("an encoder-only model: `nnx.Optimizer` on `model.classification_loss`")
 def _() -> None:
     model = loaded(CLASSES)
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
@@ -152,7 +152,7 @@ def _() -> None:
     equals_itself(model, SOURCE)
 
 
-@TRAIN.works("an encoder alone: a loss of Optax on `model(source)`")
+@TRAIN.works("an encoder-only model: a loss of Optax on `model(source)`")
 def _() -> None:
     model = loaded(CLASSES)
     of = lambda model: optax.softmax_cross_entropy_with_integer_labels(model(SOURCE), LABELS).mean()  # noqa: E731
@@ -161,7 +161,7 @@ def _() -> None:
         same(one, other)
 
 
-@TRAIN.works("`Trainer(config, recipe, parameters)`, of both stacks, a decoder alone and an encoder alone")
+@TRAIN.works("`Trainer(config, recipe, parameters)`, of both stacks, a decoder-only model and an encoder-only model")
 def _() -> None:
     for config, given in ((CONFIG, PAIR), (GPT2, (None, TARGET)), (CLASSES, (SOURCE, LABELS))):
         run = Trainer(config, PAPER.replace(warmup=10), values(config))

@@ -47,7 +47,7 @@ CALL.refused(
 )
 
 
-@CALL.works("a decoder alone: `model(target)` and `model(None, target)`")
+@CALL.works("a decoder-only model: `model(target)` and `model(None, target)`")
 def _() -> None:
     model = loaded(GPT2)
     for given in ((TARGET,), (None, TARGET), ({"target": TARGET},)):

@@ -10,7 +10,7 @@ from impl_tf.programs.compiled import compiled
 
 from .tf_models import BOTH, CLASSES, MASK, MASKED, PAIR, SEGMENT, SOURCE, STATES, loaded, loss, reference, right, same, topic, trained
 
-TOPIC = topic("An encoder alone")
+TOPIC = topic("An encoder-only model")
 KINDS = {"classes": CLASSES, "a masked-language head": MASKED, "no head": STATES}
 MAPPING = {"source": SOURCE, "segment_bs": SEGMENT, "source_mask_bs": MASK}
 

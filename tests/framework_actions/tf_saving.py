@@ -127,7 +127,7 @@ def _(folder, model) -> None:
     right(served.signatures["serving_default"](source=tf.constant(SOURCE), target=tf.constant(TARGET))["logits"])
 
 
-@SAVED.works("`export` of a decoder alone; `keras.layers.TFSMLayer` runs it")
+@SAVED.works("`export` of a decoder-only model; `keras.layers.TFSMLayer` runs it")
 def _(folder) -> None:
     loaded(GPT2).export(folder, verbose=False)
     right(keras.layers.TFSMLayer(folder, call_endpoint="serve")(tf.constant(TARGET)), GPT2)

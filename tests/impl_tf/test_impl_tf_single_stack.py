@@ -1,4 +1,4 @@
-"""An encoder alone and a decoder alone in the TensorFlow port: what they are made of, saving, checks, searches and training."""
+"""An encoder-only model and a decoder-only model in the TensorFlow port: what they are made of, saving, checks, searches and training."""
 
 import os
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_refused_and_nothing_is_written(tmp_path: Path) -
     for words, text in (
         (("--text", ""), "a text must have a token; got ''"),
         (("--text", "the " * 20), "a text of a decoder must have at most 16 tokens, the positions of the model; got 40"),
-        (("--text", TEXT, "--pair", PAIR), "a decoder alone reads one text; got a pair"),
+        (("--text", TEXT, "--pair", PAIR), "a decoder-only model reads one text; got a pair"),
     ):
         assert text in refused("attention", tmp_path, "--backend", "numpy", "--out", out, *words)
     assert "does not exist" in refused("attention", tmp_path, "--text", TEXT, "--out", tmp_path / "no" / "page.html")

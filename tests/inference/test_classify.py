@@ -181,8 +181,8 @@ def test_mistakes_are_one_message(model: tuple[Path, Any], tmp_path: Path) -> No
     assert "must be a folder with a model and its tokenizer" in refused("classify", model[0] / "vocab.txt", stdin="a\n")
     gpt2(tmp_path)
     errors = refused("classify", tmp_path, *NUMPY, stdin="a\n")
-    assert "texts are read by an encoder alone, as BERT is; got encoder_layers=0, decoder_layers=2" in errors
-    assert "prompts are continued by a decoder alone" in refused("generate", model[0], *NUMPY, "--prompt", "a")
+    assert "texts are read by an encoder-only model, as BERT is; got encoder_layers=0, decoder_layers=2" in errors
+    assert "prompts are continued by a decoder-only model" in refused("generate", model[0], *NUMPY, "--prompt", "a")
 
 
 def test_a_model_without_the_head_and_another_tokenizer_are_said_at_once(tmp_path: Path) -> None:

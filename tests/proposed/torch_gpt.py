@@ -1,4 +1,4 @@
-"""A decoder alone in PyTorch with plain arguments: a parameter of positions, a buffer for the causal mask, a head of its own."""
+"""A decoder-only model in PyTorch with plain arguments: a parameter of positions, a buffer for the causal mask, a head of its own."""
 
 import math
 

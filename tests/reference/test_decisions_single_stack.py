@@ -1,4 +1,4 @@
-"""The decisions on an encoder alone and a decoder alone (docs/decisions.md), by their ids: hand-worked numbers and closed forms."""
+"""The decisions on encoder-only and decoder-only models (docs/decisions.md), by their ids: hand-worked numbers and closed forms."""
 
 import math
 

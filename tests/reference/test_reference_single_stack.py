@@ -1,4 +1,4 @@
-"""An encoder alone and a decoder alone: their sizes, what holds for every configuration of them, their gradients, and what they refuse."""
+"""Encoder-only and decoder-only models: their sizes, what holds for every configuration of them, their gradients, and what they refuse."""
 
 import dataclasses
 import functools

@@ -47,6 +47,7 @@ class _OnDisk(Store):
         if path.exists():
             return pickle.loads(path.read_bytes())
         found = tolerance.expect(case)
+        self._folder.mkdir(exist_ok=True)  # a run of changed code may have removed it
         with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
             pickle.dump(found, file)
         os.replace(file.name, path)

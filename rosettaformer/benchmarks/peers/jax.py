@@ -41,7 +41,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
-    """Forward passes, or those of the encoder alone."""
+    """Forward passes, or those of only the encoder."""
     method, dtype = "encode" if problem.task.kind == "encoder" else "__call__", _dtype(precision)
 
     def ours(**options: Any) -> Function:

@@ -58,7 +58,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 def _passes(problem: Problem, precision: str) -> list[Row]:
-    """Forward passes, or those of the encoder alone."""
+    """Forward passes, or those of only the encoder."""
 
     def start(build: Callable[[], Any], jit_compile: bool | None, **options: Any) -> Call:
         model, tokens = build(), [tf_stock.ids(token) for token in problem.inputs]

@@ -49,7 +49,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
-    """Forward passes, or those of the encoder alone."""
+    """Forward passes, or those of only the encoder."""
 
     def start(build: Callable[[Problem], Any], compiler: Callable[..., Any], **options: Any) -> Call:
         model = build(problem).to(device, DTYPES[precision]).eval()

@@ -86,7 +86,7 @@ def answers(model: Any) -> Any:
 
 
 def classes(model: Any) -> Any:
-    """What the reference gives for an encoder alone."""
+    """What the reference gives for an encoder-only model."""
     return torch.from_numpy(encoder_only.classify(nest(weights.export(model, BERT)), BERT, SOURCE.numpy()))
 
 

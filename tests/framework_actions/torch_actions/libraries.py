@@ -56,7 +56,7 @@ def _(single, folder) -> None:
     assert model.config == CONFIG
 
 
-@TOPIC.works("`transformers.Trainer(model=...)` of an encoder alone")
+@TOPIC.works("`transformers.Trainer(model=...)` of an encoder-only model")
 def _(folder) -> None:
     model = with_trainer(model_of(BERT, torch.float32), True, folder)
     same(model(SOURCE), classes(model), 1e-4)

@@ -65,7 +65,7 @@ def _(model) -> None:
         assert (found - wanted).abs().max() > 1e-9
 
 
-@TOPIC.works("`torch.onnx.export` of an encoder alone, `(source,)`")
+@TOPIC.works("`torch.onnx.export` of an encoder-only model, `(source,)`")
 def _() -> None:
     model = model_of(BERT, torch.float32)
     same(session(model, SOURCE)(SOURCE), classes(model))

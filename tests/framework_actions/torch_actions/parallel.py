@@ -252,7 +252,7 @@ def _() -> None:
     same(linear.module.weight.grad[0], nn.functional.one_hot(target[0], 20).float().sum(0))
 
 
-@TOPIC.works("`DistributedDataParallel` of an encoder alone, `ddp(source)`")
+@TOPIC.works("`DistributedDataParallel` of an encoder-only model, `ddp(source)`")
 def _() -> None:
     model = DistributedDataParallel(model_of(BERT))
     trained(model, loss=lambda: nn.functional.cross_entropy(model(SOURCE), torch.tensor([0, 2, 1])))

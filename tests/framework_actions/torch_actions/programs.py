@@ -65,7 +65,7 @@ def _() -> None:
     same(trained(model)(SOURCE, TARGET), expected(model))
 
 
-@TOPIC.works("`torch.compile` of a model without a target, an encoder alone")
+@TOPIC.works("`torch.compile` of a model without a target, an encoder-only model")
 def _() -> None:
     torch.compiler.reset()
     model = model_of(BERT)
@@ -102,13 +102,13 @@ def _() -> None:
     on_all_lengths(exported(model).module(), model, config)
 
 
-@TOPIC.works("`torch.export` of a decoder alone")
+@TOPIC.works("`torch.export` of a decoder-only model")
 def _() -> None:
     model = model_of(GPT2)
     same(export(model, (None, TARGET)).module()(None, TARGET), expected(model, GPT2, None))
 
 
-@TOPIC.works("`torch.export` of an encoder alone, `(source,)`")
+@TOPIC.works("`torch.export` of an encoder-only model, `(source,)`")
 def _() -> None:
     model = model_of(BERT)
     same(export(model, (SOURCE,)).module()(SOURCE), classes(model))

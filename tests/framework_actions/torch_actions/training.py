@@ -154,14 +154,14 @@ def _() -> None:
     right(model)
 
 
-@TOPIC.works("a decoder alone, `model(None, target)`, trained")
+@TOPIC.works("a decoder-only model, `model(None, target)`, trained")
 def _() -> None:
     model = model_of(GPT2)
     trained(model, loss=lambda: model.training_loss(None, TARGET))
     same(model(None, TARGET), expected(model, GPT2, None))
 
 
-@TOPIC.works("an encoder alone, `model(source)`, trained by `F.cross_entropy`", sample=True)
+@TOPIC.works("an encoder-only model, `model(source)`, trained by `F.cross_entropy`", sample=True)
 def _() -> None:
     model = model_of(BERT)
     label = torch.tensor([0, 2, 1])

@@ -27,7 +27,7 @@ ids = np.array([[5, 17, 4, 60, 8, 9], [3, 1, 4, 1, 5, 9]])
 with torch.inference_mode():
     expected = library(torch.from_numpy(ids)).logits.numpy()
 
-logits = {"numpy": transformer(parameters.nest(values), config, None, ids)}  # a decoder alone has no source
+logits = {"numpy": transformer(parameters.nest(values), config, None, ids)}  # a decoder-only model has no source
 
 model = impl_torch.transformer.Transformer(config).eval()
 torch_weights.load(model, values, config)
