@@ -213,6 +213,7 @@ def test_rows_of_padding_are_not_compared_but_zeros_with_skip_padding(measured: 
     assert results[1].message == "with skip_padding the rows of padding must be zeros; they are not" * skips
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_with_padding_ours_are_timed_with_skip_padding_too(peers: Peers, framework: str) -> None:
     for task in WORKLOADS["W1"]:

@@ -310,6 +310,7 @@ def test_keys_choose_a_head_and_a_weight(browser: Any, encoder: Any) -> None:
         assert float(units.split()[0]) == pytest.approx(abs(wanted) / one["noise"][1], abs=0.51 * step / one["noise"][1] + 0.006)
 
 
+@pytest.mark.second
 def test_every_map_is_drawn_in_every_implementation_and_a_cell_of_the_matrix_opens_its_cases(browser: Any) -> None:
     script = """
         return [...document.querySelectorAll("#maps canvas")].map((canvas) => {

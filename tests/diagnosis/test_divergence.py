@@ -181,6 +181,7 @@ def test_what_the_next_step_undoes_is_not_named_where_something_else_is_wrong(wr
         assert rows(found)[name].message.endswith("but what follows undoes it: the port divides the work otherwise")
 
 
+@pytest.mark.second
 def test_what_cannot_be_forced_or_has_several_calls_is_known_as_far_as_it_goes(written: Write) -> None:
     found = diverged(written("torch", "flattened"), WHOLE, "float64")
     row = rows(found)["decoder.layers.0.feed_forward"]
