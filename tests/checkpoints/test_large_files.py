@@ -3,14 +3,13 @@
 import json
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from checkpoint_models import CONFIG, random_parameters
-from forked import Forks, forks
+from forked import Forks
 from tiers import later
 
 from reference_numpy import parameters
@@ -19,12 +18,6 @@ from rosettaformer.checkpoints import canonical, container
 FORTY = 40 * 10**9
 CONVERT = ("--from", "canonical", "--to", "canonical")
 FROM_TORCH = ("--from", "torch-transformer", "--to", "canonical")
-
-
-@pytest.fixture(scope="module")
-def command() -> Iterator[Forks]:
-    with forks() as found:
-        yield found
 
 
 def sparse(path: Path, tensors: dict[str, tuple[int, ...]], metadata: dict[str, str] | None = None) -> Path:

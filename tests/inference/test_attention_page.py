@@ -51,30 +51,6 @@ def test_the_page_holds_the_weights_of_every_stack() -> None:
     assert f"multiples of 1/{LEVELS}" in page()
 
 
-def test_one_stack_alone_has_one_map() -> None:
-    alone = {"self_attention_lbhts": STATES["decoder"]["self_attention_lbhts"]}
-    assert [(one.name, one.keys) for one in maps({"decoder": alone}, target=TARGET)] == [("decoder self-attention", TARGET)]
-    assert [one.name for one in maps({"encoder": STATES["encoder"]}, SOURCE)] == ["encoder self-attention"]
-
-
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_the_weights_are_those_of_transformers(family: str) -> None:
-    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    torch.manual_seed(0)
-    if family == "bert":
-        sizes = {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20}
-        model = transformers.BertModel(transformers.BertConfig(vocab_size=50, attn_implementation="eager", **sizes))
-    else:
-        sizes = {"n_embd": 12, "n_head": 3, "n_layer": 2}
-        model = transformers.GPT2Model(transformers.GPT2Config(vocab_size=50, attn_implementation="eager", **sizes))
-    ids = torch.randint(50, (1, 7))
-    weights = torch.stack(model.eval()(ids, output_attentions=True).attentions).detach().numpy()
-    stack = "encoder" if family == "bert" else "decoder"
-    tokens = [str(number) for number in ids[0].tolist()]
-    (one,) = held(page([*maps({stack: {"self_attention_lbhts": weights}}, tokens, tokens)]))
-    np.testing.assert_allclose(one["weights"], weights[:, 0], rtol=0, atol=0.5001 / LEVELS)
-
-
 def test_what_no_weights_are_is_refused() -> None:
     weights = np.full((1, 1, 2, 3), 1 / 3)
     with pytest.raises(ValueError, match=r"^weights must be of 2 by 2 tokens; got 2 by 3$"):

@@ -1,13 +1,15 @@
 """`check --checkpoint`: the cases of every kind of model, on folders of Hugging Face too."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from invoke import invoke
+from invoke import invoke, succeeded
+from model_folders import bert, gpt2
 
 from reference_numpy import parameters, preset
 from rosettaformer.checkpoints import save
@@ -23,13 +25,17 @@ ROWS = ["checkpoint", "checkpoint_right_padding", "checkpoint_left_padding", "ch
 SEGMENTS = [*ROWS, "checkpoint_two_segments"]
 
 
-def cases(folder: Path, name: str, **changes: Any) -> dict[str, list[str]]:
-    """The names of the cases of a model with random parameters, by their components; each is a case that the reference answers."""
+def saved(folder: Path, name: str, **changes: Any) -> Path:
+    """A model with random parameters."""
     config = preset(name, **TINY | changes)
-    file = folder / "model.safetensors"
-    save(file, config, parameters.initialise(config, seed=0, dtype=np.float32))
+    save(folder / "model.safetensors", config, parameters.initialise(config, seed=0, dtype=np.float32))
+    return folder / "model.safetensors"
+
+
+def cases(*model: Any, **changes: Any) -> dict[str, list[str]]:
+    """The names of the cases of a model, by their components; each is a case that the reference answers."""
     found: dict[str, list[str]] = {}
-    for case in (every := checkpoint_cases(file)):
+    for case in (every := checkpoint_cases(saved(*model, **changes))):
         found.setdefault(case.component, []).append(case.name)
         assert all(np.isfinite(one.reference).all() for one in expect(case.at("float32")).values()), case.id
     assert all(case.component.endswith("_vjp") for case in gradients(every))
@@ -57,63 +63,33 @@ def test_few_positions_are_enough(positions: int, tmp_path: Path) -> None:
 
 
 def test_padding_is_the_padding_id_where_there_is_one(tmp_path: Path) -> None:
-    config = preset("bert_base", **TINY, encoder_layers=1, max_positions=20, padding_id=7)
-    save(tmp_path / "model.safetensors", config, parameters.initialise(config, seed=0, dtype=np.float32))
-    for case in checkpoint_cases(tmp_path / "model.safetensors"):
+    for case in checkpoint_cases(saved(tmp_path, "bert_base", encoder_layers=1, max_positions=20, padding_id=7)):
         mask = case.inputs.get("source_mask_bs", True)
         np.testing.assert_array_equal(case.inputs["source"] != 7, np.broadcast_to(mask, case.inputs["source"].shape))
 
 
-BERT = {
-    "vocab_size": 40, "max_position_embeddings": 24, "hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 1,
-    "intermediate_size": 20,
-}  # fmt: skip
-
-
-def masked(transformers: Any) -> Any:
-    return transformers.BertForMaskedLM(transformers.BertConfig(**BERT))
-
-
-def classifier(transformers: Any) -> Any:
-    return transformers.BertForSequenceClassification(transformers.BertConfig(**BERT, num_labels=3))
-
-
-def decoder(transformers: Any) -> Any:
-    sizes = {"n_embd": 12, "n_head": 3, "n_layer": 1, "n_positions": 24}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=40, bos_token_id=0, eos_token_id=0, **sizes))
-
-
 @pytest.mark.parametrize(
-    ("make", "components"),
+    ("made", "choices", "components"),
     [
-        (masked, {"masked_language_logits": 5, "states": 5}),
-        (classifier, {"pool": 5, "classify": 5, "states": 5}),
-        (decoder, {"transformer": 4, "states": 4, "decode_in_steps": 1, "greedy_search": 1}),
+        (bert, {"kind": "BertForMaskedLM", "num_hidden_layers": 1}, {"masked_language_logits": 5, "states": 5}),
+        (bert, {"num_hidden_layers": 1}, {"pool": 5, "classify": 5, "states": 5}),
+        (gpt2, {"tokenizer": False, "n_layer": 1}, {"transformer": 4, "states": 4, "decode_in_steps": 1, "greedy_search": 1}),
     ],
 )
-def test_a_folder_of_hugging_face_conforms(make: Callable[[Any], Any], components: dict[str, int], tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    model = make(pytest.importorskip("transformers"))
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data = torch.randn_like(parameter) * 0.5
-    model.save_pretrained(tmp_path)
-    outcome = invoke("check", "torch", "--checkpoint", tmp_path, "--dtype", "float32", "--json", "-")
-    results = json.loads(outcome.out)["results"]
-    assert outcome.code == 0, outcome.err
+def test_a_folder_of_hugging_face_conforms(
+    made: Callable[..., Any], choices: dict[str, Any], components: dict[str, int], tmp_path: Path
+) -> None:
+    made(tmp_path, **choices)
+    results = json.loads(succeeded("check", "torch", "--checkpoint", tmp_path, "--dtype", "float32", "--json", "-").out)["results"]
     assert {result["status"] for result in results} == {"pass"}
-    names = [result["component"] for result in results]
-    assert {name: names.count(name) for name in components} == components
-    assert len(names) == sum(components.values())
+    assert Counter(result["component"] for result in results) == components
 
 
 @pytest.mark.second
 def test_what_a_port_fixes_and_the_checkpoint_has_is_said(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    config = preset("gpt2_small", **TINY, decoder_layers=1, max_positions=20)
-    save(tmp_path / "model.safetensors", config, parameters.initialise(config, seed=0, dtype=np.float32))
     port = Path(__file__).parents[1] / "ports" / "torch_nn_transformer.py"
-    outcome = invoke("check", port, "--checkpoint", tmp_path / "model.safetensors")
+    outcome = invoke("check", port, "--checkpoint", saved(tmp_path, "gpt2_small", decoder_layers=1, max_positions=20))
     assert outcome.code == 1
     assert "not covered the port fixes tie_logits=False; the checkpoint has tie_logits=True (14)" in outcome.out
     assert "not covered the port does not define 3 components: states, decode_in_steps, greedy_search (11)" in outcome.out

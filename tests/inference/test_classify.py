@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from invoke import invoke, refused
-from model_folders import FOUR_NEEDS, bert, gpt2
+from invoke import invoke, refused, succeeded
+from model_folders import FOUR_NEEDS, NUMPY, bert, edit, gpt2
 from tiers import every
 
 from rosettaformer.inference.attention import inputs_of
@@ -19,7 +20,6 @@ LINES = [
     "the quick brown fox", "Zoë!", "", "don't stop " * 20, "the lazy dog\tjumps over", "北京\t" + "words " * 40, "the fox\t", "\tthe fox",
     "the [SEP] fox\t[CLS] [MASK]",
 ]  # fmt: skip
-NUMPY = ("--backend", "numpy", "--dtype", "float64")
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def classified(folder: Path, lines: list[str], *arguments: object) -> list[dict[str, Any]]:
-    found = invoke("classify", folder, *(arguments or NUMPY), "--json", stdin="".join(f"{line}\n" for line in lines))
-    assert found.code == 0, found
-    return [json.loads(line) for line in found.out.splitlines()]
+    return succeeded("classify", folder, *(arguments or NUMPY), "--json", stdin="".join(f"{line}\n" for line in lines)).rows
 
 
 def wanted(model: tuple[Path, Any], line: str, padding_side: str = "right") -> np.ndarray:
@@ -45,6 +43,15 @@ def wanted(model: tuple[Path, Any], line: str, padding_side: str = "right") -> n
         return model[1](**given).logits.numpy()[0]
 
 
+def softmax(logits: np.ndarray) -> np.ndarray:
+    return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+
+
+def assert_alike(model: tuple[Path, Any], lines: list[str] = LINES, function: Callable[[np.ndarray], np.ndarray] = softmax) -> None:
+    for row, line in zip(classified(model[0], lines), lines, strict=True):
+        np.testing.assert_allclose([*row["probabilities"].values()], function(wanted(model, line)), rtol=1e-5)
+
+
 @pytest.mark.parametrize("backend", every(2, FOUR_NEEDS))
 def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backend: str) -> None:
     """Of texts and pairs, long ones and empty ones, alone and in batches."""
@@ -54,8 +61,7 @@ def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backen
         assert [row["line"] for row in rows] == [*range(1, len(LINES) + 1)]
         for line, row in zip(LINES, rows, strict=True):
             logits = wanted(model, line)
-            probabilities = np.exp(logits) / np.exp(logits).sum()
-            np.testing.assert_allclose([*row["probabilities"].values()], probabilities, rtol=1e-4)
+            np.testing.assert_allclose([*row["probabilities"].values()], softmax(logits), rtol=1e-4)
             assert row["label"] == ("bad", "so-so", "good")[int(logits.argmax())]
             assert [row["text"], *([row["pair"]] if "pair" in row else [])] == line.split("\t")
 
@@ -79,9 +85,7 @@ def test_a_pair_has_segments_where_the_tokenizer_gives_them(
     transformers.AutoTokenizer.from_pretrained(model[0]).backend_tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "vocab.txt").unlink()
     (folder / "tokenizer_config.json").write_text(json.dumps(entries | {"pad_token": "[PAD]", "model_max_length": 24}))
-    for row, line in zip(classified(folder, LINES), LINES, strict=True):
-        logits = wanted((folder, model[1]), line)
-        np.testing.assert_allclose([*row["probabilities"].values()], np.exp(logits) / np.exp(logits).sum(), rtol=1e-5)
+    assert_alike((folder, model[1]))
     assert open_subject(folder, "the lazy", "fox").inputs["segment_bs"].any() == segments
     found = open_folder(folder, "attend")
     assert inputs_of(found.checkpoint.config, found.tokenizer, "the lazy", "fox")[0]["segment_bs"].any() == segments
@@ -93,7 +97,7 @@ def test_a_bad_line_costs_its_own_row(model: tuple[Path, Any]) -> None:
     good = [classified(model[0], [lines[place].decode()])[0]["probabilities"] for place in (0, 3, 4)]
     for size in (1, 4):
         found = invoke("classify", model[0], *NUMPY, "--json", "--batch-size", size, stdin=b"\n".join(lines))
-        rows = [json.loads(line) for line in found.out.splitlines()]
+        rows = found.rows
         assert [row["line"] for row in rows] == [1, 2, 3, 4, 5, 6]
         for place, wanted_row in zip((0, 3, 4), good, strict=True):
             np.testing.assert_allclose([*rows[place]["probabilities"].values()], [*wanted_row.values()], rtol=1e-10)
@@ -137,11 +141,8 @@ def test_a_line_in_is_a_line_out(model: tuple[Path, Any]) -> None:
 )
 def test_other_problems(tmp_path: Path, entries: dict[str, Any], classes: int, function: Any) -> None:
     """As the pipeline of transformers: of several labels the sigmoid of each, of a regression the number."""
-    model = tmp_path, bert(tmp_path, **entries)
-    for row, line in zip(classified(tmp_path, LINES), LINES, strict=True):
-        found = [*row["probabilities"].values()]
-        assert len(found) == classes
-        np.testing.assert_allclose(found, function(wanted(model, line)), rtol=1e-5)
+    assert_alike((tmp_path, bert(tmp_path, **entries)), function=function)
+    assert len(classified(tmp_path, ["the"])[0]["probabilities"]) == classes
 
 
 def test_the_tokenizer_says_on_which_side_is_padded_and_cut(model: tuple[Path, Any], tmp_path: Path) -> None:
@@ -150,34 +151,23 @@ def test_the_tokenizer_says_on_which_side_is_padded_and_cut(model: tuple[Path, A
 
     folder = tmp_path / "left"
     shutil.copytree(model[0], folder)
-    file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"padding_side": "left", "truncation_side": "left"}))
+    edit(folder, "tokenizer_config.json", padding_side="left", truncation_side="left")
     given = transformers.AutoTokenizer.from_pretrained(folder)(LINES[:4], truncation=True, padding=True, return_tensors="pt")
     assert given["attention_mask"][0, 0] == 0
     with torch.no_grad():
         logits = model[1](**given).logits.numpy()
     rows = classified(folder, LINES[:4])
     found = [[*row["probabilities"].values()] for row in rows]
-    np.testing.assert_allclose(found, np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(found, softmax(logits), rtol=1e-5)
 
 
 def test_a_model_of_one_segment_reads_texts_alone(tmp_path: Path) -> None:
-    model = tmp_path, bert(tmp_path, type_vocab_size=1)
-    import torch
-
-    rows = classified(tmp_path, ["the lazy dog"])
-    with torch.no_grad():
-        logits = wanted(model, "the lazy dog")
-    np.testing.assert_allclose([*rows[0]["probabilities"].values()], np.exp(logits) / np.exp(logits).sum(), rtol=1e-5)
+    assert_alike((tmp_path, bert(tmp_path, type_vocab_size=1)), ["the lazy dog"])
     errors = refused("classify", tmp_path, *NUMPY, stdin="the\tdog\nthe dog\n")
     assert "1 of 2 lines has no answer: line 1: a pair needs 2 segments (type_vocab_size); the model has 1" in errors
 
 
 def test_mistakes_are_one_message(model: tuple[Path, Any], tmp_path: Path) -> None:
-    assert "line 2: a line must be one text, or two that a tab separates; got 3" in refused(
-        "classify", model[0], *NUMPY, stdin="a\nb\tc\td\n"
-    )
-    assert "must be UTF-8" in refused("classify", model[0], *NUMPY, stdin=b"a\n\xff\n")
     assert "must be a folder with a model and its tokenizer" in refused("classify", model[0] / "vocab.txt", stdin="a\n")
     gpt2(tmp_path)
     errors = refused("classify", tmp_path, *NUMPY, stdin="a\n")

@@ -6,37 +6,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from invoke import invoke, refused
+from invoke import invoke, refused, succeeded
+from model_folders import bert
 
-tokenizers = pytest.importorskip("tokenizers")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from rosettaformer.inference.sentences import recipe  # noqa: E402
 
-LINES = ["the bank of the river", "a steep bank", "river"]
-WORDS = sorted({word for line in LINES for word in line.split()})
+LINES = ["the quick brown fox", "the lazy dog", "fox"]
 SENTENCES = ["A man is eating food.", "Someone has a meal.", "The transformer was published in 2017, and is attention alone. " * 30]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tiny random BERT with a vocab.txt."""
-    torch.manual_seed(0)
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n", encoding="utf-8")
-    sizes = {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20, "max_position_embeddings": 16}
-    model = transformers.BertModel(transformers.BertConfig(vocab_size=5 + len(WORDS), **sizes))
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    model.save_pretrained(tmp_path)
+    """A tiny random BERT."""
+    bert(tmp_path, kind="BertModel")
     (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
     return tmp_path
 
 
 def vectors(folder: Path, *options: str) -> np.ndarray:
-    outcome = invoke("embed", folder, folder / "lines.txt", "--backend", "numpy", "--dtype", "float64", *options)
-    assert outcome.code == 0, outcome.err
-    rows = [json.loads(line) for line in outcome.out.splitlines()]
+    rows = succeeded("embed", folder, folder / "lines.txt", "--backend", "numpy", "--dtype", "float64", *options).rows
     assert [(row["line"], row["text"]) for row in rows] == [*enumerate(LINES, start=1)]
     return np.array([row["vector"] for row in rows])
 
@@ -44,7 +35,7 @@ def vectors(folder: Path, *options: str) -> np.ndarray:
 def expected(folder: Path, pooling: str) -> np.ndarray:
     """Line by line, without padding."""
     model = transformers.BertModel.from_pretrained(folder, dtype=torch.float64)
-    tokenizer = transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.inference_mode():
         found = [model(**tokenizer(line, return_tensors="pt")).last_hidden_state[0].numpy() for line in LINES]
     return np.array([rows.mean(0) if pooling == "mean" else rows[0] for rows in found])
@@ -140,9 +131,7 @@ def test_the_sentences_of_a_pretrained_model_in_every_backend(tmp_path: Path, ba
     """all-MiniLM-L6-v2, with a text that is cut to its 256 positions."""
     path, wanted = pretrained
     (tmp_path / "lines.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    outcome = invoke("embed", path, tmp_path / "lines.txt", "--backend", backend)
-    assert outcome.code == 0, outcome.err
-    found = np.array([json.loads(line)["vector"] for line in outcome.out.splitlines()])
+    found = [row["vector"] for row in succeeded("embed", path, tmp_path / "lines.txt", "--backend", backend).rows]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6)
 
 

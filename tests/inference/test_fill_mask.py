@@ -1,16 +1,14 @@
 """`rosettaformer fill-mask`: the tokens that may stand at a mask, as the pipeline of transformers gives them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from invoke import invoke, refused
-from model_folders import FOUR_NEEDS, bert
+from invoke import invoke, refused, succeeded
+from model_folders import FOUR_NEEDS, NUMPY, bert, edit
 
 NONE = "a text must have a mask, [MASK] within the 24 positions of the model; got "
-NUMPY = ("--backend", "numpy", "--dtype", "float64")
 TEXTS = [
     "the quick [MASK] fox",
     "[MASK] Zoë, [MASK] went to 北京!",
@@ -25,16 +23,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     transformers = pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("fill")
     bert(folder, 4, kind="BertForMaskedLM")
-    file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"clean_up_tokenization_spaces": True}))
+    edit(folder, "tokenizer_config.json", clean_up_tokenization_spaces=True)
     return folder, transformers.pipeline("fill-mask", str(folder), dtype="float64")
 
 
 def filled(folder: Path, texts: list[str], *arguments: object) -> list[list[list[dict[str, Any]]]]:
     words = [word for text in texts for word in ("--text", text)]
-    found = invoke("fill-mask", folder, "--json", *words, *(arguments or NUMPY))
-    assert found.code == 0, found
-    rows = [json.loads(line) for line in found.out.splitlines()]
+    rows = succeeded("fill-mask", folder, "--json", *words, *(arguments or NUMPY)).rows
     assert [(row["line"], row["text"]) for row in rows] == [*enumerate(texts, start=1)]
     return [row["masks"] for row in rows]
 
@@ -64,11 +59,9 @@ def test_every_backend_gives_the_same(model: tuple[Path, Any], backend: str) -> 
 
 def test_texts_are_lines_too_and_are_shown_with_their_tokens(model: tuple[Path, Any], tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("".join(f"{text}\n" for text in TEXTS[:2]), encoding="utf-8")
-    found = invoke("fill-mask", model[0], tmp_path / "lines.txt", *NUMPY, "--top-k", 2)
-    assert (
-        found.code == 0 and found.out == invoke("fill-mask", model[0], *NUMPY, "--top-k", 2, stdin=(tmp_path / "lines.txt").read_text()).out
-    )
-    lines = found.out.splitlines()
+    shown = succeeded("fill-mask", model[0], tmp_path / "lines.txt", *NUMPY, "--top-k", 2).out
+    assert shown == invoke("fill-mask", model[0], *NUMPY, "--top-k", 2, stdin=(tmp_path / "lines.txt").read_text()).out
+    lines = shown.splitlines()
     best = model[1](TEXTS[0])[0]
     assert lines[0] == f"[1] {TEXTS[0]}" and lines[3] == f"[2] {TEXTS[1]}" and len(lines) == 9
     assert lines[1] == f"{best['score']:.4f}  {best['token']:6}  {best['token_str']}\t{best['sequence']}"
@@ -76,8 +69,7 @@ def test_texts_are_lines_too_and_are_shown_with_their_tokens(model: tuple[Path, 
 
 def test_a_text_without_a_mask_is_one_row(model: tuple[Path, Any]) -> None:
     found = invoke("fill-mask", model[0], *NUMPY, "--json", stdin=f"{TEXTS[0]}\nthe dog\n{'the ' * 40}[MASK]\n{TEXTS[2]}\n")
-    rows = [json.loads(line) for line in found.out.splitlines()]
-    assert [("masks" in row, row.get("error", "")[:len(NONE)]) for row in rows] == [
+    assert [("masks" in row, row.get("error", "")[:len(NONE)]) for row in found.rows] == [
         (True, ""), (False, NONE), (False, NONE), (True, ""),
     ]  # fmt: skip
     assert found.code == 2 and found.err.startswith("Error: 2 of 4 texts have no answer:\n  text 2: a text must have a mask, [MASK] within")
@@ -88,13 +80,10 @@ def test_mistakes_are_one_message(model: tuple[Path, Any], tmp_path: Path) -> No
         "fill-mask", model[0], *NUMPY, "--text", TEXTS[0], "--top-k", 112
     )
     assert "got both" in refused("fill-mask", model[0], model[0] / "vocab.txt", "--text", "a")
-    bert(tmp_path)
-    errors = refused("fill-mask", tmp_path, *NUMPY, "--text", TEXTS[0])
-    assert "masks are filled by a masked language head; the model has none" in errors
-
-
-def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
-    bert(tmp_path, kind="BertForMaskedLM")
-    file = tmp_path / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"mask_token": None}))
-    assert "the tokenizer must have a mask_token; it has none" in refused("fill-mask", tmp_path, *NUMPY, "--text", "[MASK]")
+    for kind, entries, message in (
+        ("BertForSequenceClassification", {}, "masks are filled by a masked language head; the model has none"),
+        ("BertForMaskedLM", {"mask_token": None}, "the tokenizer must have a mask_token; it has none"),
+    ):
+        bert(tmp_path, kind=kind)
+        edit(tmp_path, "tokenizer_config.json", **entries)
+        assert message in refused("fill-mask", tmp_path, *NUMPY, "--text", "[MASK]")

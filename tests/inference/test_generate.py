@@ -1,6 +1,5 @@
 """Continuing prompts: the tokens that transformers chooses, on every backend."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,6 @@ class Pair:
         self.theirs = gpt2(folder, seed, tokenizer=False)
         self.checkpoint = view(folder)
         self.ours: Model = open_model(self.checkpoint, dtype="float64")
-
-    def answers(self, prompts: list[list[int]], settings: dict[str, Any]) -> list[Answer]:
-        return answers(self.ours, prompts, settings)
 
     def wanted(self, prompts: list[list[int]], settings: dict[str, Any]) -> tuple[list[list[int]], list[float] | None]:
         """What `generate` of transformers gives, without the prompts; and the scores of beams."""
@@ -91,7 +87,7 @@ def test_the_ids_of_greedy_search_and_beams_are_those_of_transformers(tmp_path: 
         pair = Pair(tmp_path, seed)
         for trial in range(trials):
             prompts, settings = random_settings(np.random.default_rng([seed, trial]))
-            found, (ids, scores) = pair.answers(prompts, settings), pair.wanted(prompts, settings)
+            found, (ids, scores) = answers(pair.ours, prompts, settings), pair.wanted(prompts, settings)
             assert len(found) == len(ids), settings
             for answer, wanted in zip(found, ids, strict=True):
                 assert [*answer.tokens, *[PAD] * (len(wanted) - len(answer.tokens))] == wanted, (seed, trial, prompts, settings)
@@ -105,7 +101,7 @@ def test_beams_end_as_early_as_those_of_transformers(pair: Pair) -> None:
     found = []
     for early_stopping in (True, False, "never"):
         chosen = {**settings, "eos_token_id": (23, 6, 29, 12, 4, 0), "early_stopping": early_stopping}
-        found.append([list(answer.tokens) for answer in pair.answers([[7, 9, 29]], chosen)])
+        found.append([list(answer.tokens) for answer in answers(pair.ours, [[7, 9, 29]], chosen)])
         for tokens, wanted in zip(found[-1], pair.wanted([[7, 9, 29]], chosen)[0], strict=True):
             assert [*tokens, *[PAD] * (len(wanted) - len(tokens))] == wanted
     assert found[0] != found[1] != found[2] != found[0]
@@ -116,7 +112,7 @@ def test_beams_end_as_early_as_those_of_transformers(pair: Pair) -> None:
 def test_every_backend_gives_the_same_answers(pair: Pair, backend: str, search: str) -> None:
     pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
     model = open_model(pair.checkpoint, backend)
-    found, wanted = answers(model, PROMPTS, SEARCHES[search]), pair.answers(PROMPTS, SEARCHES[search])
+    found, wanted = answers(model, PROMPTS, SEARCHES[search]), answers(pair.ours, PROMPTS, SEARCHES[search])
     assert [answer.tokens for answer in found] == [answer.tokens for answer in wanted]
     np.testing.assert_allclose([answer.score for answer in found], [answer.score for answer in wanted], rtol=1e-4)
 
@@ -124,12 +120,12 @@ def test_every_backend_gives_the_same_answers(pair: Pair, backend: str, search: 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_an_answer_does_not_depend_on_the_other_prompts(pair: Pair, search: str) -> None:
     """Nor on the padding that they bring, whatever its id; only numbers that are drawn depend on the number of the prompt."""
-    together = pair.answers(PROMPTS, {**SEARCHES[search], "no_repeat_ngram_size": 2})
+    together = answers(pair.ours, PROMPTS, {**SEARCHES[search], "no_repeat_ngram_size": 2})
     for pad_id in (0, 7, 1000):
-        assert pair.answers(PROMPTS, {**SEARCHES[search], "no_repeat_ngram_size": 2, "pad_token_id": pad_id}) == together
+        assert answers(pair.ours, PROMPTS, {**SEARCHES[search], "no_repeat_ngram_size": 2, "pad_token_id": pad_id}) == together
     for number, prompt in enumerate(PROMPTS):
         others = [[2]] * number  # which are shorter
-        alone = pair.answers([*others, prompt], {**SEARCHES[search], "no_repeat_ngram_size": 2})
+        alone = answers(pair.ours, [*others, prompt], {**SEARCHES[search], "no_repeat_ngram_size": 2})
         tokens = [[answer.tokens for answer in found if answer.prompt == number] for found in (alone, together)]
         assert tokens[0] == tokens[1]
 
@@ -165,7 +161,7 @@ def test_a_token_is_drawn_from_the_distribution_of_transformers(pair: Pair, tria
 
 def test_the_seed_decides_what_is_drawn(pair: Pair) -> None:
     def drawn(seed: int) -> list[tuple[int, ...]]:
-        return [answer.tokens for answer in pair.answers([[3]], {"do_sample": True, "num_return_sequences": 3, "seed": seed})]
+        return [answer.tokens for answer in answers(pair.ours, [[3]], {"do_sample": True, "num_return_sequences": 3, "seed": seed})]
 
     assert drawn(0) == drawn(0)
     assert len({*drawn(0), *drawn(1)}) == 6
@@ -183,7 +179,7 @@ def test_tokens_come_one_by_one_before_their_answer(pair: Pair) -> None:
 def test_where_no_token_may_follow_an_answer_ends(pair: Pair) -> None:
     """No token twice: after all tokens of the vocabulary there is none."""
     for beams in (1, 2):
-        (found,) = pair.answers([[3]], {"max_new_tokens": 60, "no_repeat_ngram_size": 1, "num_beams": beams})
+        (found,) = answers(pair.ours, [[3]], {"max_new_tokens": 60, "no_repeat_ngram_size": 1, "num_beams": beams})
         assert sorted((3, *found.tokens)) == [*range(VOCABULARY)]
 
 
@@ -236,7 +232,7 @@ def test_answers_have_room_in_the_positions(settings: dict[str, Any], length: in
 def test_the_last_position_is_read(pair: Pair) -> None:
     """transformers gives as many tokens."""
     settings = {"max_new_tokens": 62, "eos_token_id": ()}
-    (found,), (wanted,) = pair.answers([[3, 4, 5]], settings), pair.wanted([[3, 4, 5]], settings)[0]
+    (found,), (wanted,) = answers(pair.ours, [[3, 4, 5]], settings), pair.wanted([[3, 4, 5]], settings)[0]
     assert list(found.tokens) == wanted
 
 
@@ -267,11 +263,4 @@ def test_answers_have_room_in_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("rosettaformer.inference.generation.physical_memory", lambda: 10**6)
     monkeypatch.setattr(pair.ours, "start", None)
     with pytest.raises(ValueError, match=rf"answers must fit into memory, .* GB; {rows} at a time take .* GB or more"):
-        pair.answers([[3, 4, 5], [6]], settings)
-
-
-def test_a_folder_says_what_is_json(tmp_path: Path) -> None:
-    gpt2(tmp_path, tokenizer=False)
-    (tmp_path / "generation_config.json").write_text(json.dumps([1]))
-    with pytest.raises(ValueError, match="generation_config"):
-        view(tmp_path)
+        answers(pair.ours, [[3, 4, 5], [6]], settings)

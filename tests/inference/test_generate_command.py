@@ -3,19 +3,16 @@
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from invoke import heed_interrupts, invoke, refused
-from model_folders import FOUR_NEEDS, gpt2
+from invoke import heed_interrupts, invoke, refused, succeeded
+from model_folders import NUMPY, gpt2
 
 from rosettaformer.inference.tokenizer import Pieces, Tokenizer
-
-NUMPY = ("--backend", "numpy", "--dtype", "float64")
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +23,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def generate(folder: Path, *arguments: object, stdin: str = "") -> str:
-    found = invoke("generate", folder, *NUMPY, *arguments, stdin=stdin)
-    assert (found.code, found.err) == (0, ""), found
+    found = succeeded("generate", folder, *NUMPY, *arguments, stdin=stdin)
+    assert found.err == ""
     return found.out
 
 
@@ -49,20 +46,13 @@ def test_a_prompt_is_continued_as_transformers_continues_it(model: tuple[Path, A
         assert generate(model[0], "--prompt", prompt, *words) == continued(model, prompt, **options) + "\n"
 
 
-@pytest.mark.parametrize("backend", FOUR_NEEDS)
-def test_every_backend_prints_the_same(model: tuple[Path, Any], backend: str) -> None:
-    pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
-    arguments = ("--prompt", "the lazy", "--prompt", "dog", "--max-new-tokens", 6)
-    found = invoke("generate", model[0], *arguments, "--backend", backend)
-    assert (found.code, found.out) == (0, generate(model[0], *arguments)), found
-
-
 def test_several_answers_are_numbered_and_lines_are_prompts(model: tuple[Path, Any], tmp_path: Path) -> None:
     lines = "the fox\nover\nété\n"
     text = generate(model[0], "--batch-size", 2, stdin=lines)
     assert re.findall(r"^\[(\d)\] (the fox|over|été)", text, re.MULTILINE) == [("1", "the fox"), ("2", "over"), ("3", "été")]
     (tmp_path / "lines.txt").write_text(lines)
     assert generate(model[0], tmp_path / "lines.txt", "--batch-size", 3) == text
+    assert "got both" in refused("generate", model[0], tmp_path / "lines.txt", "--prompt", "b")
     several = generate(model[0], "--prompt", "a", "--do-sample", "--num-return-sequences", 3, "--seed", 4)
     assert [mark for mark in ("[1.1] a", "[1.2] a", "[1.3] a") if mark not in several] == []
 
@@ -91,31 +81,22 @@ def test_pieces_are_whole_characters_and_together_the_text(model: tuple[Path, An
 def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
     """Before the last is computed, the first can be read; Ctrl-C then ends with 130 and no traceback."""
     program = (
-        "import sys, time; from rosettaformer.inference import numpy_model as module; from rosettaformer.cli import main\n"
-        "read, count = module.BackendModel.read, [0]\n"
-        "def slow(*arguments):\n"
-        "    count[0] += 1\n"
-        "    if count[0] > 5:\n"
-        "        time.sleep(30)\n"
-        "        sys.exit(3)\n"
+        "import os, signal, sys; from rosettaformer.inference import numpy_model as module; from rosettaformer.cli import main\n"
+        "read, calls = module.BackendModel.read, []\n"
+        "def interrupted(*arguments):\n"
+        "    calls.append(arguments)\n"
+        "    if len(calls) > 5:\n"
+        "        os.write(1, b'|')\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
         "    return read(*arguments)\n"
-        "module.BackendModel.read = slow\n"
+        "module.BackendModel.read = interrupted\n"
         "main(sys.argv[1:])"
     )
-    command = (sys.executable, "-c", program, "generate", str(model[0]), *NUMPY, "--prompt", "the quick")
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": heed_interrupts}
-    with subprocess.Popen(command, **pipes, cwd=Path(__file__).parents[2]) as process:
-        assert process.stdout and process.stderr
-        begun = b""
-        whole = continued(model, "the quick").encode()
-        while len(begun) < len(b"the quick") + 1:
-            byte = process.stdout.read(1)
-            assert byte, "it ended before it printed"
-            begun += byte
-        assert whole.startswith(begun)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
-        assert process.stderr.read().strip() == b""
+    line = (sys.executable, "-c", program, "generate", model[0], *NUMPY, "--prompt", "the quick")
+    ended = subprocess.run(line, capture_output=True, preexec_fn=heed_interrupts)
+    begun, mark, _ = ended.stdout.partition(b"|")
+    assert mark and len(begun) > len(b"the quick") and continued(model, "the quick").encode().startswith(begun)
+    assert (ended.returncode, ended.stderr.strip()) == (130, b"")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +126,7 @@ def test_a_bad_prompt_costs_its_own_row(model: tuple[Path, Any]) -> None:
 
     long = "a " * 70
     found = invoke("generate", model[0], *NUMPY, "--json", stdin=f"the quick\n\n{long}\nthe dog\n")
-    rows = [json.loads(line) for line in found.out.splitlines()]
+    rows = found.rows
     assert [row["line"] for row in rows] == [1, 2, 3, 4]
     for row, prompt in ((rows[0], "the quick"), (rows[3], "the dog")):
         assert prompt + row["text"] == continued(model, prompt)
@@ -178,14 +159,9 @@ def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Pat
         assert message in refused("generate", folder, *NUMPY, *words)
     assert generate(folder, "--prompt", "a", "--no-do-sample") == continued(model, "a", num_beams=3) + "\n"
     file.write_text(json.dumps(said | {"max_time": 5.0, "trust_remote_code": False, "eos_token_id": [99999, said["eos_token_id"]]}))
-    found = invoke("generate", folder, *NUMPY, "--prompt", "the quick", "--ignore", "max_time")
-    assert found.code == 0 and found.out == continued(model, "the quick") + "\n"
+    found = succeeded("generate", folder, *NUMPY, "--prompt", "the quick", "--ignore", "max_time")
+    assert found.out == continued(model, "the quick") + "\n"
     assert found.err == f"note: eos_token_id must lie in 0 .. 299; got 99999 of {folder}, which ends nothing\n"
-
-
-def test_prompts_are_given_once(model: tuple[Path, Any], tmp_path: Path) -> None:
-    (tmp_path / "lines.txt").write_text("a\n")
-    assert "got both" in refused("generate", model[0], tmp_path / "lines.txt", "--prompt", "b")
 
 
 def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Path, Any], tmp_path: Path) -> None:
@@ -197,6 +173,9 @@ def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Pat
     errors = refused("generate", folder, *NUMPY, "--prompt", "a")
     assert "a folder with a tokenizer of the class GPT2Tokenizer has tokenizer.json, or vocab.json and merges.txt" in errors
     assert "generation_config.json has what is not supported, and is read without what --ignore names: min_p=0.2" in errors
+    (folder / "generation_config.json").write_text("[1]")
+    assert "generation_config.json must be a JSON object; got list" in refused("generate", folder, *NUMPY, "--prompt", "a")
+    (folder / "generation_config.json").write_text("{}")
     (folder / "tokenizer.json").write_text("{}")
     assert f"tokenizer.json of {folder} is no tokenizer" in refused("generate", folder, *NUMPY, "--prompt", "a")
     (folder / "tokenizer.json").unlink()
@@ -205,22 +184,7 @@ def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Pat
     assert "must have the 300 tokens of the model; it has 2" in refused("generate", folder, *NUMPY, "--prompt", "a")
 
 
-def test_vocab_and_merges_are_a_tokenizer(model: tuple[Path, Any], tmp_path: Path) -> None:
-    folder = tmp_path / "files"
-    shutil.copytree(model[0], folder)
-    whole = json.loads((folder / "tokenizer.json").read_text())["model"]
-    (folder / "tokenizer.json").unlink()
-    (folder / "vocab.json").write_text(json.dumps(whole["vocab"]))
-    pairs = (" ".join(pair) if isinstance(pair, list) else pair for pair in whole["merges"])
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs, ""]))
-    prompt = "the<|endoftext|> quick"
-    assert generate(folder, "--prompt", prompt) == generate(model[0], "--prompt", prompt)
-
-
 def test_a_missing_tokenizer_package_exits_3(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
-
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "tokenizers" else real(name, *rest))
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     errors = refused("generate", model[0], "--prompt", "a", code=3)
     assert "needs tokenizers: pip install -e '.[inference]'" in errors

@@ -1,14 +1,14 @@
 """`rosettaformer translate`: a tiny trained model, from lines to lines."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from invoke import invoke, refused
+from backends import PORTS
+from invoke import Outcome, invoke, refused, succeeded
+from model_folders import FOUR_NEEDS
 from tiers import every
-from training_runs import command
 
 from rosettaformer.checkpoints import canonical
 from rosettaformer.training import tasks
@@ -17,7 +17,6 @@ from rosettaformer.training.tokens import START
 from rosettaformer.training.translator import attention_weights, load_model
 
 MODEL = {"model_width": 32, "feed_forward_width": 64, "encoder_layers": 1, "decoder_layers": 1}
-NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +27,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = [word for field, value in MODEL.items() for word in ("--set", f"{field}={value}")]
     recipe = ("--dropout", 0, "--smoothing", 0, "--warmup", 150)
     steps = ("--steps", 400, "--save-every", 25, "--average", 2, "--validate-every", 100)
-    command("train", "--out", folder, "--backend", "numpy", *data, *model, *recipe, *steps)
+    succeeded("train", "--out", folder, "--backend", "numpy", *data, *model, *recipe, *steps)
     return folder
 
 
-def translate(folder: Path, text: str | bytes, *arguments: object) -> tuple[str, str]:
-    """What the command prints for the text on standard input: output and errors."""
-    found = invoke("translate", folder, *arguments, stdin=text)
-    assert found.code == 0, found
-    return found.out, found.err
+def translate(folder: Path, text: str | bytes, *arguments: object) -> Outcome:
+    return succeeded("translate", folder, *arguments, stdin=text)
 
 
 def refusal(folder: Path, text: str | bytes, *arguments: object) -> str:
@@ -58,9 +54,8 @@ def learned(run: Path) -> list[str]:
 def test_lines_in_lines_out(run: Path, learned: list[str], arguments: tuple[object, ...]) -> None:
     """Every line has its answer, in order; empty lines stay empty; any line end will do, and none at the end."""
     a, b, c, d = learned
-    output, errors = translate(run, f"{a}\n\n{b}\r\n   \n{c}\n{d}", *arguments)
-    assert output == f"{a}\n\n{b}\n\n{c}\n{d}\n"
-    assert errors == ""
+    found = translate(run, f"{a}\n\n{b}\r\n   \n{c}\n{d}", *arguments)
+    assert (found.out, found.err) == (f"{a}\n\n{b}\n\n{c}\n{d}\n", "")
 
 
 def test_a_checkpoint_is_the_last_the_average_or_the_best(run: Path) -> None:
@@ -73,21 +68,19 @@ def test_a_checkpoint_is_the_last_the_average_or_the_best(run: Path) -> None:
 
 
 def test_nothing_in_nothing_out(run: Path) -> None:
-    assert translate(run, "") == ("", "")
-    assert translate(run, "\n") == ("\n", "")
+    for text in ("", "\n"):
+        assert translate(run, text) == Outcome(0, text, "")
 
 
 @pytest.mark.second
 def test_a_file_of_many_lines_keeps_its_order(run: Path, learned: list[str], tmp_path: Path) -> None:
     lines = learned * 150  # more than are translated at a time
     (tmp_path / "lines.txt").write_text("\n".join(lines))
-    output, _ = translate(run, "", tmp_path / "lines.txt")
-    assert output.splitlines() == lines
+    assert translate(run, "", tmp_path / "lines.txt").out.splitlines() == lines
 
 
 def test_json(run: Path, learned: list[str]) -> None:
-    output, _ = translate(run, f"{learned[0]}\n\nñ\n", "--json")
-    rows = [json.loads(line) for line in output.splitlines()]
+    rows = translate(run, f"{learned[0]}\n\nñ\n", "--json").rows
     assert [(row["line"], row["source"]) for row in rows] == [(1, learned[0]), (2, ""), (3, "ñ")]
     assert rows[0]["translation"] == learned[0] and -1 < rows[0]["score"] < 0
     assert rows[1]["translation"] == "" and rows[1]["score"] == 0
@@ -95,26 +88,18 @@ def test_json(run: Path, learned: list[str]) -> None:
 
 def test_a_line_longer_than_training_saw_is_translated_in_pieces(run: Path, learned: list[str]) -> None:
     assert Manifest.read(run).longest == 5
-    output, errors = translate(run, "a\n" + learned[0] * 750 + "\n")
-    assert output.splitlines()[1] == " ".join([learned[0]] * 750) and output.count("\n") == 2
-    assert "line 2 is translated in 750 pieces, since training saw no source of more than 5 tokens" in errors
-    output, errors = translate(run, "ca abc\n")  # cut between words; the second begins with its space
-    assert "line 1 is translated in 2 pieces" in errors
-
-
-@pytest.mark.parametrize("text", [b"abc\n\xff\n", "abc\né\n".encode("latin-1"), "abc\nx\n".encode("utf-16")])
-def test_an_unreadable_encoding_is_one_error_that_names_the_line(run: Path, text: bytes) -> None:
-    errors = refusal(run, text)
-    assert re.match(r"Error: 1 of \d lines has no answer: line \d: must be UTF-8; got the byte 0x", errors)
-    assert errors.count("\n") == 1
+    found = translate(run, "a\n" + learned[0] * 750 + "\n")
+    assert found.out.splitlines()[1] == " ".join([learned[0]] * 750) and found.out.count("\n") == 2
+    assert "line 2 is translated in 750 pieces, since training saw no source of more than 5 tokens" in found.err
+    assert "line 1 is translated in 2 pieces" in translate(run, "ca abc\n").err  # cut between words; the second begins with its space
 
 
 def test_a_bad_line_costs_its_own_row(run: Path, learned: list[str]) -> None:
     """The others are translated as without it."""
-    good = [json.loads(line) for line in translate(run, f"{learned[0]}\n{learned[1]}\n", "--json")[0].splitlines()]
+    good = translate(run, f"{learned[0]}\n{learned[1]}\n", "--json").rows
     lines = b"\n".join([learned[0].encode(), b"\xff", b"x" * 200_000, learned[1].encode()])
     found = invoke("translate", run, "--json", stdin=lines)
-    rows = [json.loads(line) for line in found.out.splitlines()]
+    rows = found.rows
     assert [rows[0], rows[3] | {"line": 2}] == good
     errors = [row["error"] for row in rows[1:3]]
     assert "must be UTF-8; got the byte 0xff" in errors[0] and "must be at most 100000 bytes long" in errors[1]
@@ -123,8 +108,7 @@ def test_a_bad_line_costs_its_own_row(run: Path, learned: list[str]) -> None:
 
 
 def test_attention_as_text(run: Path, learned: list[str]) -> None:
-    output, _ = translate(run, f"{learned[1]}\n\n", "--attention", "text")
-    lines = output.splitlines()
+    lines = translate(run, f"{learned[1]}\n\n", "--attention", "text").out.splitlines()
     assert lines[0] == learned[1] and lines[-1] == ""
     assert [line.split()[1] for line in lines[1:5]] == [*learned[1], "(end)"]
     assert [line.split()[0] for line in lines[6:10]] == [*learned[1], "(end)"]
@@ -132,7 +116,7 @@ def test_attention_as_text(run: Path, learned: list[str]) -> None:
 
 def test_attention_as_a_picture_of_one_line(run: Path, learned: list[str], tmp_path: Path) -> None:
     picture = tmp_path / "attention.png"
-    assert translate(run, f"{learned[1]}\n", "--attention", picture)[0] == f"{learned[1]}\n"
+    assert translate(run, f"{learned[1]}\n", "--attention", picture).out == f"{learned[1]}\n"
     assert picture.read_bytes().startswith(b"\x89PNG")
     errors = refusal(run, "bca\na\n", "--attention", picture)
     assert "a picture shows one line" in errors
@@ -149,20 +133,18 @@ def test_the_weights_of_attention_add_up_to_one_and_say_what_is_copied(run: Path
 
 
 @pytest.mark.second
-@pytest.mark.parametrize("backend", NEEDS)
+@pytest.mark.parametrize("backend", PORTS)
 def test_int8_translates_what_was_learned_as_well(run: Path, learned: list[str], backend: str) -> None:
-    pytest.importorskip(NEEDS[backend])
+    pytest.importorskip(FOUR_NEEDS[backend])
     for arguments in ((), ("--beam", 2)):
-        output, _ = translate(run, "\n".join(learned), "--backend", backend, "--dtype", "int8", *arguments)
-        assert output.splitlines() == learned
+        assert translate(run, "\n".join(learned), "--backend", backend, "--dtype", "int8", *arguments).out.splitlines() == learned
 
 
 def test_scores_are_those_at_the_end_of_training(run: Path) -> None:
     """Of the last parameters and of the average."""
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     for row in (row for row in rows if row["event"] == "test"):
-        output, _ = translate(run, "", "--scores", "--checkpoint", row["checkpoint"])
-        assert output == f"exact_match {row['exact_match']:.4g}\n"
+        assert translate(run, "", "--scores", "--checkpoint", row["checkpoint"]).out == f"exact_match {row['exact_match']:.4g}\n"
     assert rows[-1]["event"] == "test"
 
 
@@ -172,12 +154,11 @@ def test_what_int8_and_scores_do_not_go_with_is_refused(run: Path) -> None:
     assert "--scores prints scores alone" in refusal(run, "", "--scores", "--json")
 
 
-@pytest.mark.parametrize("backend", every(3, NEEDS))
+@pytest.mark.parametrize("backend", every(3, PORTS))
 def test_every_backend_translates_alike(run: Path, learned: list[str], backend: str) -> None:
-    pytest.importorskip(NEEDS[backend])
+    pytest.importorskip(FOUR_NEEDS[backend])
     for arguments in ((), ("--beam", 2)):
-        output, _ = translate(run, "\n".join(learned), "--backend", backend, *arguments)
-        assert output.splitlines() == learned
+        assert translate(run, "\n".join(learned), "--backend", backend, *arguments).out.splitlines() == learned
 
 
 @pytest.mark.parametrize(
@@ -211,5 +192,5 @@ def test_folders_without_a_model(run: Path, tmp_path: Path) -> None:
 @pytest.mark.second
 def test_the_other_commands_read_a_runs_checkpoint(run: Path) -> None:
     file = run / "checkpoints" / "step-00000400" / "model.safetensors"
-    assert json.loads(command("inspect", file, "--json").out)["format"] == "canonical"
-    assert "all conform" in command("check", "torch", "--checkpoint", file, "--dtype", "float64").out
+    assert json.loads(succeeded("inspect", file, "--json").out)["format"] == "canonical"
+    assert "all conform" in succeeded("check", "torch", "--checkpoint", file, "--dtype", "float64").out

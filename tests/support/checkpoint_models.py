@@ -1,6 +1,5 @@
 """Small models with visible weights, canonical files that claim what a test wants, and torch modules, for the checkpoint tests."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,20 +44,13 @@ def assert_same_bits(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) 
 
 def write_raw(path: Path, tensors: dict[str, np.ndarray], claimed: TransformerConfig = CONFIG, **metadata: str | None) -> Path:
     """A file that claims to be canonical, whatever it holds."""
-    fields: dict[str, str | None] = {"format": "rosettaformer", "format_version": canonical.VERSION}
-    fields |= {"config": json.dumps(claimed.to_dict()), "ties": json.dumps(parameters.ties(claimed))} | metadata
+    fields = canonical.metadata(claimed) | metadata
     container.write(path, tensors, {name: text for name, text in fields.items() if text is not None})
     return path
 
 
-def damage(name: str, tensors: dict[str, np.ndarray]) -> str:
-    """Changes the tensors, and returns what must be said of it."""
-    change, message = _DAMAGES[name]
-    change(tensors)
-    return message
-
-
-_DAMAGES: dict[str, tuple[Callable[[dict[str, np.ndarray]], Any], str]] = {
+# what is done to the tensors, and what must be said of it
+DAMAGES: dict[str, tuple[Callable[[dict[str, np.ndarray]], Any], str]] = {
     "missing": (lambda t: t.pop(QUERY), f"missing {QUERY} of shape (12, 3, 4)"),
     "extra": (lambda t: t.update({"decoder.more": np.zeros(3, np.float32)}), "unexpected decoder.more"),
     "misnamed": (
@@ -83,8 +75,6 @@ _DAMAGES: dict[str, tuple[Callable[[dict[str, np.ndarray]], Any], str]] = {
     "nan": (lambda t: t[BIAS].__setitem__(slice(2), np.nan), f"{BIAS} must be finite; got 2 NaN and 0 infinite of 31 values"),
     "infinite": (lambda t: t[BIAS].__setitem__(0, -np.inf), f"{BIAS} must be finite; got 0 NaN and 1 infinite of 31 values"),
 }
-DAMAGES = tuple(_DAMAGES)
-
 CHOICES: dict[str, Any] = {
     "activation": "relu",
     "norm_placement": "post",
@@ -130,8 +120,7 @@ def torch_model(
 
 
 def state_of(model: Any) -> dict[str, np.ndarray]:
-    torch = pytest.importorskip("torch")
-    return {
-        name: tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
-        for name, tensor in model.state_dict().items()
-    }
+    pytest.importorskip("torch")
+    from impl_torch import weights
+
+    return {name: weights.to_numpy(tensor) for name, tensor in model.state_dict().items()}

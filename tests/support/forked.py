@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,34 +47,25 @@ class Outcome:
 
 
 class Forks:
-    """The warmed process, and what commands do in forks of it."""
+    """The warmed process, which the first command starts, and what commands do in forks of it."""
 
-    def __init__(self) -> None:
-        line = [sys.executable, __file__]
-        self._server = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | ONE_THREAD)
+    _server: Any = None
 
-    def run(self, *arguments: object, stdin: bytes = b"", folder: Path | None = None, limit: float = 20.0) -> Outcome:
-        """Ends the command after `limit` seconds."""
-        asked = {"arguments": [*map(str, arguments)], "stdin": stdin.hex(), "folder": str(folder or Path.cwd()), "limit": limit}
-        assert self._server.stdin and self._server.stdout
-        self._server.stdin.write(json.dumps(asked) + "\n")
+    def run(self, *arguments: object, stdin: bytes = b"", folder: Path | None = None, before: str = "", limit: float = 20.0) -> Outcome:
+        """before: Python that the fork executes first. Ends the command after `limit` seconds."""
+        if self._server is None:
+            line = [sys.executable, __file__]
+            self._server = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | ONE_THREAD)
+        asked = {"arguments": [*map(str, arguments)], "stdin": stdin.hex(), "folder": str(folder or Path.cwd()), "before": before}
+        self._server.stdin.write(json.dumps(asked | {"limit": limit}) + "\n")
         self._server.stdin.flush()
         return Outcome(**json.loads(self._server.stdout.readline()))
 
     def close(self) -> None:
-        assert self._server.stdin
-        self._server.stdin.close()
-        self._server.wait(10)
-
-
-@contextlib.contextmanager
-def forks() -> Iterator[Forks]:
-    """For a fixture."""
-    found = Forks()
-    try:
-        yield found
-    finally:
-        found.close()
+        """Ends the process, for which is waited."""
+        if self._server is not None:
+            self._server.communicate()
+            self._server = None
 
 
 def _serve() -> None:
@@ -91,13 +81,13 @@ def _serve() -> None:
         sys.stdout.flush()
 
 
-def _fork(arguments: list[str], stdin: str, folder: str, limit: float) -> dict[str, Any]:
+def _fork(arguments: list[str], stdin: str, folder: str, before: str, limit: float) -> dict[str, Any]:
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(bytes.fromhex(stdin))
         given.seek(0)
         start = time.monotonic()
         if not (child := os.fork()):
-            _become(arguments, folder, given.fileno(), out.fileno(), err.fileno())
+            _become(arguments, folder, before, given.fileno(), out.fileno(), err.fileno())
         while not (ended := os.wait4(child, os.WNOHANG))[0]:
             if time.monotonic() - start > limit:
                 with contextlib.suppress(ProcessLookupError):
@@ -111,7 +101,7 @@ def _fork(arguments: list[str], stdin: str, folder: str, limit: float) -> dict[s
                 "memory": used.ru_maxrss * 1024}  # fmt: skip
 
 
-def _become(arguments: list[str], folder: str, *files: int) -> None:
+def _become(arguments: list[str], folder: str, before: str, *files: int) -> None:
     """The command, in this process, as the interpreter would run it."""
     code = 1
     try:
@@ -121,6 +111,7 @@ def _become(arguments: list[str], folder: str, *files: int) -> None:
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0, "r"), os.fdopen(1, "w"), os.fdopen(2, "w", errors="backslashreplace")
         os.chdir(folder)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        exec(before, {})
         from rosettaformer.cli import main
 
         main(arguments)

@@ -1,6 +1,5 @@
 """Random BERT and GPT-2 models of the library transformers: saved, loaded, and run there and here."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +26,8 @@ class Drawn(NamedTuple):
 
     kind: str
     settings: dict[str, Any]
-    dtype: str
-    options: dict[str, Any]
+    dtype: str = "float64"
+    options: dict[str, Any] = {}  # noqa: RUF012 - of save_pretrained, and never changed
 
 
 def drawn(family: str, seed: int) -> Drawn:
@@ -60,15 +59,15 @@ def drawn(family: str, seed: int) -> Drawn:
     return Drawn(kind, settings, dtype, {"max_shard_size": "2KB"} if seed % 4 == 1 else {})
 
 
-def made(model: Drawn) -> Any:
-    """The library's model, every parameter random and visible."""
+def made(model: Drawn, seed: int = 0) -> Any:
+    """The library's model, every parameter random and visible: answers of a fresh one are one token, again and again."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     config = (transformers.BertConfig if model.kind.startswith("Bert") else transformers.GPT2Config)(**model.settings)
-    torch.manual_seed(0)
-    result = getattr(transformers, model.kind)(config)
+    result, generator = getattr(transformers, model.kind)(config).double(), torch.Generator().manual_seed(seed)
     for parameter in result.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+        torch.nn.init.normal_(parameter, std=0.5, generator=generator)
     return result.to(getattr(torch, model.dtype)).eval()
 
 
@@ -80,7 +79,6 @@ def saved(model: Drawn, folder: Path) -> Path:
 def loaded(folder: Path, kind: str) -> Any:
     """The library's model of a folder, in float64, with maps of attention; what it lacks or does not know is an error."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    transformers.utils.logging.disable_progress_bar()
     result, said = getattr(transformers, kind).from_pretrained(
         folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
     )
@@ -139,19 +137,8 @@ def assert_close(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray], mask
     """Equal, but for what stands at tokens of padding. bound: relative to the largest."""
     assert got.keys() == wanted.keys()
     for name, array in wanted.items():
-        real = {"hidden": lambda x: x[:, mask], "attention": lambda x: x.swapaxes(2, 3)[:, mask], "output": _real(array, mask)}[name]
+        of_output = (lambda x: x[mask]) if array.ndim == 3 else np.asarray
+        real = {"hidden": lambda x: x[:, mask], "attention": lambda x: x.swapaxes(2, 3)[:, mask], "output": of_output}[name]
         left, right = real(got[name]), real(array)
         assert left.shape == right.shape
         np.testing.assert_allclose(left, right, rtol=0, atol=bound * np.abs(right).max(), err_msg=name)
-
-
-def _real(array: np.ndarray, mask: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    return (lambda x: x[mask]) if array.ndim == 3 else lambda x: x
-
-
-def edit(folder: Path, **entries: Any) -> Path:
-    """Changes entries of config.json; one that is to be `...` is removed."""
-    path = folder / "config.json"
-    said = json.loads(path.read_text()) | entries
-    path.write_text(json.dumps({name: value for name, value in said.items() if value is not ...}))
-    return folder

@@ -2,16 +2,18 @@
 
 import contextlib
 import io
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rosettaformer.cli import main
 
-__all__ = ["Outcome", "heed_interrupts", "invoke", "marked", "refused"]
+__all__ = ["Outcome", "heed_interrupts", "invoke", "marked", "refused", "succeeded"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,11 @@ class Outcome:
     code: int
     out: str
     err: str
+
+    @property
+    def rows(self) -> list[Any]:
+        """What the lines of JSON on standard output hold."""
+        return [json.loads(line) for line in self.out.splitlines()]
 
 
 def invoke(*arguments: object, folder: Path | None = None, stdin: str | bytes = b"") -> Outcome:
@@ -33,6 +40,13 @@ def invoke(*arguments: object, folder: Path | None = None, stdin: str | bytes = 
         except SystemExit as ended:
             code = int(ended.code or 0)
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def succeeded(*arguments: object, folder: Path | None = None, stdin: str | bytes = b"") -> Outcome:
+    """The outcome of a command that must end with 0."""
+    found = invoke(*arguments, folder=folder, stdin=stdin)
+    assert found.code == 0, found
+    return found
 
 
 def refused(*arguments: object, code: int = 2, folder: Path | None = None, stdin: str | bytes = b"") -> str:

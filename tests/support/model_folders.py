@@ -5,43 +5,30 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
+from hugging_face_folders import Drawn, made
 
 TEXT = ["the quick brown fox jumps over the lazy dog", "née Zoë went to 北京 😀😀", "don't stop: 1,234.5 words!"]
+NUMPY = ("--backend", "numpy", "--dtype", "float64")
 FOUR_NEEDS = {"numpy": "numpy", "torch": "torch", "tf": "tensorflow", "jax": "jax"}
-WIDE = 0.5  # standard deviation of the parameters: answers of a fresh model are one token, again and again
 
 
 def gpt2(folder: Path, seed: int = 0, tokenizer: bool = True, **config: Any) -> Any:
     """Saves a GPT-2 whose tokenizer has one special token, its end; returns the model."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    transformers.logging.set_verbosity_error()
     size, end = byte_pairs(folder) if tokenizer else (30, 0)
     sizes = {"vocab_size": size, "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 64, "bos_token_id": end, "eos_token_id": end}
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes | config)).double().eval()
-    return _saved(torch, model, folder, seed)
+    return _saved("GPT2LMHeadModel", sizes | config, folder, seed)
 
 
 def bert(folder: Path, seed: int = 0, kind: str = "BertForSequenceClassification", **config: Any) -> Any:
     """Saves a BERT, by default with a head of three classes; returns the model."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    transformers.logging.set_verbosity_error()
-    sizes = {
-        "vocab_size": word_pieces(folder),
-        "hidden_size": 12,
-        "num_attention_heads": 3,
-        "num_hidden_layers": 2,
-        "intermediate_size": 20,
-    }
-    named = {"id2label": {0: "bad", 1: "so-so", 2: "good"}, "label2id": {"bad": 0, "so-so": 1, "good": 2}, "max_position_embeddings": 24}
-    model = getattr(transformers, kind)(transformers.BertConfig(**sizes | named | config)).double().eval()
-    return _saved(torch, model, folder, seed)
+    sizes = {"vocab_size": word_pieces(folder), "hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2,
+             "intermediate_size": 20, "max_position_embeddings": 24}  # fmt: skip
+    named = {"id2label": {0: "bad", 1: "so-so", 2: "good"}, "label2id": {"bad": 0, "so-so": 1, "good": 2}}
+    return _saved(kind, sizes | named | config, folder, seed)
 
 
-def _saved(torch: Any, model: Any, folder: Path, seed: int) -> Any:
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=WIDE, generator=generator)
+def _saved(kind: str, settings: dict[str, Any], folder: Path, seed: int) -> Any:
+    model = made(Drawn(kind, settings), seed)
     model.save_pretrained(folder)
     return model
 
@@ -71,3 +58,10 @@ def word_pieces(folder: Path, text: Iterable[str] = TEXT) -> int:
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 24}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return len(tokens)
+
+
+def edit(folder: Path, file: str = "config.json", **entries: Any) -> Path:
+    """Changes entries of a file of JSON; one that is to be `...` is removed."""
+    said = json.loads((folder / file).read_text()) | entries
+    (folder / file).write_text(json.dumps({name: value for name, value in said.items() if value is not ...}))
+    return folder

@@ -3,11 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polib
-from invoke import Outcome, invoke
+from invoke import Outcome, succeeded
+
+from rosettaformer.training import schema
 
 SIZES = {"model_width": 16, "heads": 2, "feed_forward_width": 32, "encoder_layers": 1, "decoder_layers": 1}
 MODEL = tuple(word for field, value in SIZES.items() for word in ("--set", f"{field}={value}"))
@@ -15,19 +18,10 @@ DATA = ("--task", "reverse", "--length", "4", "--alphabet", "abcdefgh", "--size"
 TINY = (*DATA, *MODEL, "--backend", "numpy", "--warmup", "40", "--dropout", "0.1", "--buckets", "2")
 
 
-def command(*arguments: object, code: int = 0) -> Outcome:
-    """Runs the command in this process, asserts its exit code, and prints what it has printed."""
-    found = invoke(*arguments)
-    print(found.out, end="")
-    print(found.err, end="", file=sys.stderr)
-    assert found.code == code, found
-    return found
-
-
-def train(folder: Path, *arguments: object, code: int = 0) -> Outcome:
+def train(folder: Path, *arguments: object) -> Outcome:
     """Trains in this process; the arguments come after those of the tiny run, which a resumed one does not repeat."""
     begun = () if "--resume" in arguments else TINY
-    return command("train", "--out", folder, *begun, *arguments, code=code)
+    return succeeded("train", "--out", folder, *begun, *arguments)
 
 
 def process(*arguments: object, **options: Any) -> subprocess.Popen[str]:
@@ -41,6 +35,20 @@ def log(folder: Path, event: str = "step") -> list[dict[str, Any]]:
     entries = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     times = ("seconds", "tokens_per_second")
     return [{name: value for name, value in entry.items() if name not in times} for entry in entries if entry["event"] == event]
+
+
+def tree(folder: Path) -> dict[str, Any]:
+    """What lies below a folder but the lock: the kind, the size and the moment of the last change."""
+    found = {str(file.relative_to(folder)): file.lstat() for file in folder.rglob("*") if file.name != "lock"}
+    return {name: (status.st_mode, status.st_size, status.st_mtime_ns) for name, status in found.items()}
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object] = lambda fields: None) -> None:
+    """Changes the fields of a file of a run, with the fingerprint that fits."""
+    fields = json.loads(path.read_text())
+    fields.pop(schema.FINGERPRINT, None)
+    change(fields)
+    path.write_text(json.dumps(fields | {schema.FINGERPRINT: schema.fingerprint(fields)}))
 
 
 def catalogue(folder: Path, name: str, messages: dict[str, str], language: str = "es") -> Path:

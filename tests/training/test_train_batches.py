@@ -82,25 +82,23 @@ def test_a_position_gives_the_same_batch_in_whatever_order_it_is_asked_for(fresh
             np.testing.assert_array_equal(array, again)
 
 
+def small(data: Data, **changes: int) -> Corpus:
+    return Corpus(data, Tokens.train([], 0), **{"batch_tokens": 9, "buckets": 1, "max_length": 6, "microbatches": 1, "seed": 0} | changes)
+
+
 def test_pairs_that_are_too_long_are_left_out_and_counted() -> None:
     data = Data(lambda _: [("abc", "abc"), ("abcdefgh", "a"), ("a", "abcdefgh")], [("ab", "ab"), ("abcdefgh", "a")], [])
-    found = Corpus(data, Tokens.train([], 0), batch_tokens=60, buckets=2, max_length=6, microbatches=1, seed=0)
+    found = small(data, batch_tokens=60, buckets=2)
     assert found.left_out == (2, 1)
     assert len(found.validation) == 1
 
 
-@pytest.mark.parametrize(
-    ("train", "validation", "message"),
-    [([("abcdefgh", "a")], [("a", "a")], "the training set is empty"), ([("a", "a")], [("abcd", "a")], "the validation set is empty")],
-)
-def test_an_empty_set_is_refused(train: list, validation: list, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Corpus(Data(lambda _: train, validation, []), Tokens.train([], 0), batch_tokens=9, buckets=1, max_length=6, microbatches=1, seed=0)
-
-
-def test_an_epoch_without_a_pair_that_fits_is_refused() -> None:
-    data = Data(lambda number: [("a" * (1 + number), "b")], [("a", "b")], [])
-    found = Corpus(data, Tokens.train([], 0), batch_tokens=9, buckets=1, max_length=6, microbatches=1, seed=0)
+def test_a_set_or_an_epoch_without_a_pair_that_fits_is_refused() -> None:
+    fits, long = [("a", "a")], [("abcdefgh", "a")]
+    for train, validation, message in ((long, fits, "the training set is empty"), (fits, long, "the validation set is empty")):
+        with pytest.raises(ValueError, match=message):
+            small(Data(lambda _, train=train: train, validation, []))
+    found = small(Data(lambda number: [("a" * (1 + number), "b")], [("a", "b")], []))
     with pytest.raises(ValueError, match="epoch 1 has no pair of at most 2 and 3 tokens"):
         found.batch(Position(1))
 

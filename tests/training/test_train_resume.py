@@ -9,12 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from backends import PORTS
+from invoke import refused
+from model_folders import FOUR_NEEDS
 from training_runs import TINY, log, process, train
 
+from reference_numpy.training import Trainer
 from rosettaformer.checkpoints import canonical
 from rosettaformer.training.corpus import Position
 from rosettaformer.training.manifest import Manifest
@@ -26,8 +32,6 @@ from rosettaformer.training.tokens import PADDING
 KILLS = 10  # of the reference's run in the exhaustive tier; of a framework's, as many as --kills says
 STEPS = 60
 EVERY = ("--steps", STEPS, "--save-every", 4, "--validate-every", 15, "--sample", 4)
-NEEDS = {"numpy": "numpy", "torch": "torch", "tf": "tensorflow", "jax": "jax"}
-FRAMEWORKS = ("torch", "tf", "jax")
 
 
 def assert_readable(folder: Path) -> None:
@@ -45,11 +49,10 @@ def assert_readable(folder: Path) -> None:
             canonical.load(path)
 
 
-def wait_for_steps(folder: Path, count: int, running: "subprocess.Popen[str]") -> None:
-    """Waits until the log holds so many steps, or the process has ended."""
+def steps_of(folder: Path) -> int:
+    """How many steps the log holds."""
     file = folder / "log.jsonl"
-    while running.poll() is None and (not file.exists() or file.read_bytes().count(b'"event": "step"') < count):
-        time.sleep(0.001)
+    return file.read_bytes().count(b'"event": "step"') if file.exists() else 0
 
 
 def assert_same_end(folder: Path, other: Path) -> None:
@@ -67,12 +70,12 @@ def assert_same_end(folder: Path, other: Path) -> None:
 @pytest.mark.second
 @pytest.mark.parametrize(
     ("backend", "kills"),
-    [pytest.param("numpy", 2, marks=pytest.mark.sample), *(pytest.param(name, None, marks=pytest.mark.exhaustive) for name in NEEDS)],
+    [pytest.param("numpy", 2, marks=pytest.mark.sample), *(pytest.param(name, None, marks=pytest.mark.exhaustive) for name in FOUR_NEEDS)],
 )
 def test_killed_again_and_again_the_loss_curve_is_that_of_the_uninterrupted_run(
     tmp_path: Path, backend: str, kills: int | None, pytestconfig: pytest.Config
 ) -> None:
-    pytest.importorskip(NEEDS[backend])
+    pytest.importorskip(FOUR_NEEDS[backend])
     kills = kills or (KILLS if backend == "numpy" else pytestconfig.getoption("--kills"))
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     arguments = (*TINY, "--backend", backend, *EVERY)
@@ -81,8 +84,10 @@ def test_killed_again_and_again_the_loss_curve_is_that_of_the_uninterrupted_run(
     for kill in range(kills):
         begun = Manifest.exists(killed)
         running = process("train", "--out", killed, *(("--resume",) if begun else arguments))
-        done = len(log_lines(killed))
-        wait_for_steps(killed, min(done, STEPS - 5) + rng.randrange(0, 8), running)
+        done = steps_of(killed)
+        wanted = min(done, STEPS - 5) + rng.randrange(0, 8)
+        while running.poll() is None and steps_of(killed) < wanted:
+            time.sleep(0.001)
         time.sleep(rng.random() * 0.02)
         running.send_signal(signal.SIGKILL)
         running.communicate()
@@ -92,11 +97,6 @@ def test_killed_again_and_again_the_loss_curve_is_that_of_the_uninterrupted_run(
     assert_readable(killed)
     assert_same_end(killed, whole)
     assert not [*killed.glob(".*.tmp"), *killed.glob("checkpoints/.*.tmp")]
-
-
-def log_lines(folder: Path) -> list[bytes]:
-    file = folder / "log.jsonl"
-    return [line for line in file.read_bytes().splitlines() if b'"event": "step"' in line] if file.exists() else []
 
 
 @pytest.mark.parametrize("call", [pytest.param(call, marks=() if call in (3, 8) else pytest.mark.exhaustive) for call in range(1, 13)])
@@ -124,26 +124,35 @@ def test_killed_while_it_puts_a_checkpoint_on_the_disk(tmp_path: Path, call: int
     assert not [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]
 
 
+def at_step(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], object]) -> None:
+    """Does something within a step of the reference."""
+    real = Trainer.train_step
+
+    def step(trainer: Trainer, *batch: Any) -> float:
+        if trainer.steps + 1 == number:
+            action()
+        return real(trainer, *batch)
+
+    monkeypatch.setattr(Trainer, "train_step", step)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_after_the_step_with_a_checkpoint_and_the_picture(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_after_the_step_with_a_checkpoint_and_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     folder = tmp_path / "run"
-    running = process("train", "--out", folder, *TINY, "--steps", 100_000)
-    wait_for_steps(folder, 5, running)
-    running.send_signal(number)
-    _, errors = running.communicate(timeout=60)
-    assert running.returncode == 0, errors
-    assert "asked to stop" in errors and "Traceback" not in errors
-    last = log(folder)[-1]["step"]
+    at_step(monkeypatch, 5, lambda: signal.raise_signal(number))
+    assert "asked to stop" in train(folder, "--steps", 100_000).err
     found, _ = Store(folder).newest(Manifest.read(folder).config)
-    assert found is not None and found[1].steps == last >= 5
+    assert found is not None and found[1].steps == log(folder)[-1]["step"] == 5
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "loss.svg").exists()
     assert (folder / "average.safetensors").exists()
 
 
-@pytest.mark.parametrize("backend", [pytest.param(name, marks=() if name == "torch" else pytest.mark.exhaustive) for name in FRAMEWORKS])
+@pytest.mark.parametrize("backend", [pytest.param(name, marks=() if name == "torch" else pytest.mark.exhaustive) for name in PORTS])
 def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
-    framework = pytest.importorskip(NEEDS[backend])
+    framework = pytest.importorskip(FOUR_NEEDS[backend])
     folder, alone = tmp_path / "run", tmp_path / "alone"
     for path in (folder, alone):
         train(path, "--dropout", 0, "--steps", 10, "--sample", 1)
@@ -155,30 +164,6 @@ def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
     assert losses[:10] == others[:10]
     np.testing.assert_allclose(losses, others, rtol=1e-4)  # float32 rounding, grown over ten steps
     assert Manifest.read(folder).free["backend"] == backend
-
-
-@pytest.mark.second
-def test_a_log_that_ran_ahead_or_was_torn_is_cut_to_the_checkpoint(tmp_path: Path) -> None:
-    folder, whole = tmp_path / "run", tmp_path / "whole"
-    train(whole, "--steps", 12, "--save-every", 4, "--sample", 1)
-    train(folder, "--steps", 8, "--save-every", 4, "--sample", 1)
-    with (folder / "log.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "step", "step": 9, "loss": 1.0}) + '\n{"event": "st')
-    train(folder, "--resume", "--steps", 12)
-    assert log(folder) == log(whole)
-
-
-@pytest.mark.second
-def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, whole = tmp_path / "run", tmp_path / "whole"
-    for path in (folder, whole):
-        train(path, "--steps", 8, "--save-every", 4, "--sample", 1)
-    file = folder / "checkpoints" / "step-00000008" / "optimizer.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-    train(folder, "--resume")
-    assert "step-00000008 cannot be read" in capsys.readouterr().err
-    assert log(folder) == log(whole)
-    assert_readable(folder)
 
 
 def test_only_the_last_checkpoints_stay_and_their_mean_is_the_average(tmp_path: Path) -> None:
@@ -203,38 +188,25 @@ def test_patience_ends_the_run_and_best_is_the_model_of_the_lowest_loss(tmp_path
     assert (folder / "best.safetensors").read_bytes() == (best / "model.safetensors").read_bytes()
 
 
-def test_two_processes_do_not_train_one_run(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    running = process("train", "--out", folder, *TINY, "--steps", 100_000)
-    wait_for_steps(folder, 1, running)
-    _, errors = process("train", "--out", folder, "--resume").communicate(timeout=60)
-    assert "another process trains the run" in errors
-    running.send_signal(signal.SIGKILL)
-    running.communicate()
+def test_a_run_is_trained_once_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, said = tmp_path / "run", []
+    at_step(monkeypatch, 2, lambda: said.append(refused("train", "--out", folder, "--resume")))
+    train(folder, "--steps", 2, "--sample", 1)
+    assert "another process trains the run" in said[0]
 
 
 def test_every_step_takes_the_next_batch_and_a_checkpoint_remembers_it(tmp_path: Path) -> None:
-    """80 strings in batches of 10 to 12 rows: an epoch of eight batches is followed by the next epoch."""
+    """80 strings in batches of 10 to 12 rows: an epoch of eight batches is followed by the next. The tokens that are logged are those
+    that are not padding.
+    """
     folder = tmp_path / "run"
-    train(folder, "--steps", 20, "--save-every", 1, "--keep", 20, "--sample", 1)
-    fields = [json.loads((path / "progress.json").read_text()) for path in Store(folder).paths()]
-    assert [found["steps"] for found in fields] == list(range(1, 21))
-    count = next(found["steps"] for found in fields if found["position"]["epoch"])
-    assert [(found["position"]["epoch"], found["position"]["batch"]) for found in fields] == [divmod(step, count) for step in range(1, 21)]
-
-
-@pytest.mark.second
-def test_seed_and_settings_decide_the_run_and_another_seed_another(tmp_path: Path) -> None:
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(tmp_path / name, "--steps", 3, "--seed", seed, "--sample", 1)
-    assert log(tmp_path / "a") == log(tmp_path / "b") != log(tmp_path / "c")
-
-
-def test_the_tokens_that_are_logged_are_those_that_are_not_padding(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    said = train(folder, "--steps", 6, "--sample", 1).err
+    said = train(folder, "--steps", 20, "--save-every", 1, "--keep", 20, "--sample", 1).err
+    saved = [json.loads((path / "progress.json").read_text()) for path in Store(folder).paths()]
+    assert [found["steps"] for found in saved] == list(range(1, 21))
+    count = next(found["steps"] for found in saved if found["position"]["epoch"])
+    assert [(found["position"]["epoch"], found["position"]["batch"]) for found in saved] == [divmod(step, count) for step in range(1, 21)]
     corpus, position, seconds, padded = resume(folder, None, {}, {}).corpus, Position(), 0.0, 0
-    entries = read_log(folder / "log.jsonl")[1:7]
+    entries = [entry for entry in read_log(folder / "log.jsonl") if entry["event"] == "step"]
     for entry in entries:
         source, target = corpus.batch(position)
         real = int((source != PADDING).sum()), int((target[:, 1:] != PADDING).sum())
@@ -243,4 +215,4 @@ def test_the_tokens_that_are_logged_are_those_that_are_not_padding(tmp_path: Pat
         position = corpus.after(position)
     assert seconds == pytest.approx(entries[-1]["seconds"], rel=1e-3, abs=1e-3)
     assert padded
-    assert re.search(r"step 6: all 6 steps are done, lately [\d,]+ tokens/s without padding; the checkpoints are in", said)
+    assert re.search(r"step 20: all 20 steps are done, lately [\d,]+ tokens/s without padding; the checkpoints are in", said)

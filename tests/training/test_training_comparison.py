@@ -1,17 +1,18 @@
 """The same run: honest backends stay together, a planted mistake is found at its step, and what goes wrong with a backend is said."""
 
-import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from invoke import invoke, refused, succeeded
+from model_folders import FOUR_NEEDS
 from tiers import every
-from training_runs import command
 
 from reference_numpy import TransformerConfig, mask, parameters, preset, sites
+from rosettaformer.checkpoints import canonical
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.reference import tolerance
 from rosettaformer.training import comparison, comparison_report
@@ -19,20 +20,20 @@ from rosettaformer.training.comparison import Experiment, Run
 from rosettaformer.training.envelope import Envelope, is_unseen
 
 SITES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "hidden_dropout_rate": 0.1}
-ONE_LAYER = SITES | {"encoder_layers": 1, "decoder_layers": 1, "attention_bias": True}
-NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax", "numpy": "numpy"}
+TINY = preset("tiny", **SITES, encoder_layers=1, decoder_layers=1, attention_bias=True)
+SIZES = {"source_vocabulary": 37, "target_vocabulary": 37, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4,
+         "value_size": 4, "feed_forward_width": 20, "max_positions": 16, "padding_id": 0}  # fmt: skip
+ALONE = (
+    preset("bert_base", **(SIZES | SITES), encoder_layers=2, masked_language_head=False, classes=3),
+    preset("gpt2_small", **(SIZES | SITES), decoder_layers=2),
+)
 
 
-def experiment(dtype: str = "float64", steps: int = 4, microbatches: int = 1, seed: int = 0, **fields: object) -> Experiment:
-    config = preset("tiny", **(ONE_LAYER | fields))
-    recipe = comparison.RECIPE.replace(microbatches=microbatches)
+def experiment(
+    dtype: str = "float64", steps: int = 4, microbatches: int = 1, seed: int = 0, config: TransformerConfig = TINY, **fields: object
+) -> Experiment:
+    config, recipe = config.replace(**fields), comparison.RECIPE.replace(microbatches=microbatches)
     return Experiment(config, recipe, parameters.initialise(config, seed, dtype), steps, seed)
-
-
-def installed(*ports: str) -> list[str]:
-    if missing := [NEEDS[port] for port in ports if importlib.util.find_spec(NEEDS[port]) is None]:
-        pytest.skip(f"{', '.join(missing)} is not installed")
-    return list(ports)
 
 
 def assert_together(runs: list[Run], steps: int) -> None:
@@ -144,9 +145,11 @@ def run_files(folder: Path, codes: dict[str, str], which: Experiment) -> dict[st
 
 
 @pytest.fixture(scope="module")
-def mistaken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    codes = {name: code for name, (code, _, _) in MISTAKES.items()} | {name: code for name, (code, _) in FAILURES.items()} | HONEST
-    return run_files(tmp_path_factory.mktemp("mistaken"), codes, experiment())
+def mistaken(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Run]:
+    """The runs that the tests to come ask for."""
+    asked = {item.callspec.params["name"] for item in request.session.items if "mistaken" in getattr(item, "fixturenames", ())}
+    codes = {name: code for name, (code, *_) in (MISTAKES | FAILURES).items()} | HONEST
+    return run_files(tmp_path_factory.mktemp("mistaken"), {name: codes[name] for name in codes if name in asked}, experiment())
 
 
 @pytest.mark.parametrize("name", every(2, MISTAKES))
@@ -190,47 +193,32 @@ def test_a_hang_is_a_hang(tmp_path: Path) -> None:
     assert (run.status, run.message) == ("hang", "no answer within 8 s")
 
 
-LONG = [pytest.param(port, compiled, 20, marks=pytest.mark.exhaustive) for port, compiled in
-        (("torch", False), ("tf", False), ("tf", True), ("jax", True))]  # fmt: skip
+PARTED = {"norm_placement": "pre", "final_norm": True, "share_embeddings": False, "tie_logits": False}
+WHOLE = {"microbatches": 2, "output_bias": True, "final_norm": True}
+RUNS = [
+    pytest.param(("torch",), False, WHOLE | {"steps": 3}, marks=pytest.mark.sample),
+    *(pytest.param(("torch",), False, {"config": config, "microbatches": 2, "steps": 3}, marks=pytest.mark.second) for config in ALONE),
+]
+LONG_RUNS: list[tuple[tuple[str, ...], bool, dict[str, Any]]] = [
+    *(((port,), compiled, WHOLE) for port, compiled in (("torch", False), ("tf", False), ("tf", True), ("jax", True))),
+    (("torch",), True, {"dtype": "float32"}),
+    (("tf", "jax", "numpy"), True, {"dtype": "float32", **PARTED}),
+    *(
+        (("torch", "tf", "jax", "numpy"), True, {"config": config, "dtype": dtype, "microbatches": 2})
+        for config in ALONE for dtype in ("float64", "float32")
+    ),
+]  # fmt: skip
+LONG = [pytest.param(ports, compiled, {"steps": 20} | choices, marks=pytest.mark.exhaustive) for ports, compiled, choices in LONG_RUNS]
 
 
-@pytest.mark.parametrize(("port", "compiled", "steps"), [pytest.param("torch", False, 3, marks=pytest.mark.sample), *LONG])
-def test_a_port_stays_together_in_float64(port: str, compiled: bool, steps: int) -> None:
-    which = experiment(steps=steps, microbatches=2, attention_bias=True, output_bias=True, final_norm=True)
-    _, runs = comparison.compare(which, installed(port), compiled)
-    assert_together(runs, steps)
-
-
-@pytest.mark.exhaustive
-def test_the_ports_stay_together_in_float32() -> None:
-    which = experiment("float32", steps=20, norm_placement="pre", final_norm=True, share_embeddings=False, tie_logits=False)
-    _, runs = comparison.compare(which, [*installed("tf", "jax"), "numpy"])
-    assert_together(runs, 20)
-
-
-@pytest.mark.exhaustive
-def test_torch_stays_together_in_float32() -> None:
-    _, runs = comparison.compare(experiment("float32", steps=20), installed("torch"))
-    assert_together(runs, 20)
-
-
-SIZES = {"source_vocabulary": 37, "target_vocabulary": 37, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4,
-         "value_size": 4, "feed_forward_width": 20, "max_positions": 16, "padding_id": 0}  # fmt: skip
-ALONE = {
-    "classifier": preset("bert_base", **(SIZES | SITES), encoder_layers=2, masked_language_head=False, classes=3),
-    "decoder": preset("gpt2_small", **(SIZES | SITES), decoder_layers=2),
-}
-EVERY = [pytest.param(("torch", "tf", "jax", "numpy"), dtype, True, 20, marks=pytest.mark.exhaustive) for dtype in ("float64", "float32")]
-
-
-@pytest.mark.second
-@pytest.mark.parametrize(("ports", "dtype", "compiled", "steps"), [(("torch",), "float64", False, 3), *EVERY])
-@pytest.mark.parametrize("name", ALONE)
-def test_a_classifier_and_a_decoder_alone_stay_together(name: str, ports: tuple[str, ...], dtype: str, compiled: bool, steps: int) -> None:
-    config = ALONE[name]
-    which = Experiment(config, comparison.RECIPE.replace(microbatches=2), parameters.initialise(config, 0, dtype), steps, seed=0)
-    _, runs = comparison.compare(which, installed(*ports), compiled)
-    assert_together(runs, steps)
+@pytest.mark.parametrize(("ports", "compiled", "choices"), [*RUNS, *LONG])
+def test_ports_stay_together(ports: tuple[str, ...], compiled: bool, choices: dict[str, Any]) -> None:
+    """Of the whole model, of a classifier and of a decoder alone."""
+    for port in ports:
+        pytest.importorskip(FOUR_NEEDS[port])
+    which = experiment(**choices)
+    _, runs = comparison.compare(which, list(ports), compiled)
+    assert_together(runs, which.steps)
 
 
 def test_a_batch_is_a_function_of_seed_and_step_and_has_empty_rows() -> None:
@@ -295,31 +283,21 @@ def test_the_chart_marks_where_curves_part() -> None:
     assert [*comparison_report.chart({"reference": []})] == []
 
 
-def _run(*arguments: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
-    script = f"import sys; {before}; from rosettaformer.cli import main; main()"
-    line = [sys.executable, "-c", script, "compare-training", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300)
-
-
-SMALL = ("--steps", "2", "--set", "encoder_layers=1", "--set", "decoder_layers=1")
+SMALL = ("--steps", 2, "--set", "encoder_layers=1", "--set", "decoder_layers=1")
 
 
 def test_the_command_writes_the_curves_and_says_who_leaves(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     mistake = write(tmp_path, "not_a_number", MISTAKES["not_a_number"][0].replace("== 3", "== 2"))
     numbers, picture = tmp_path / "numbers.json", tmp_path / "curves.svg"
-    arguments = (*SMALL, "--microbatches", "2", "--recipe", "warmup=10", "--json", str(numbers), "--picture", str(picture))
-    result = _run("--backend", f"numpy,{mistake}", *arguments)
-    assert result.returncode == 1, result.stderr
-    assert "numpy stays together for 2 steps" in result.stdout
-    assert f"{mistake} leaves at step 2: loss is nan away" in result.stdout
+    arguments = (*SMALL, "--microbatches", 2, "--recipe", "warmup=10", "--json", numbers, "--picture", picture)
+    result = invoke("compare-training", "--backend", f"numpy,{mistake}", *arguments)
+    assert result.code == 1, result
+    assert "numpy stays together for 2 steps" in result.out
+    assert f"{mistake} leaves at step 2: loss is nan away" in result.out
     report = json.loads(numbers.read_text())
-    assert (report["verdict"], report["dtype"], report["recipe"]["warmup"], report["recipe"]["microbatches"]) == (
-        "differs",
-        "float64",
-        10,
-        2,
-    )
+    assert (report["verdict"], report["dtype"]) == ("differs", "float64")
+    assert (report["recipe"]["warmup"], report["recipe"]["microbatches"]) == (10, 2)
     assert [report["config"][rate] for rate in SITES] == [0.1, 0.1, 0.1]
     honest, leaving = report["backends"]
     assert [step["value"] for step in honest["steps"]] == report["reference"]["loss"]
@@ -333,12 +311,9 @@ def test_the_command_writes_the_curves_and_says_who_leaves(tmp_path: Path) -> No
 def test_a_checkpoint_is_the_start(tmp_path: Path) -> None:
     which = experiment("float32", seed=3, dropout_rate=0.0)
     file = tmp_path / "start.safetensors"
-    from rosettaformer.checkpoints import canonical
-
     canonical.save(file, which.config, which.values)
-    result = _run(str(file), "--backend", "numpy", "--steps", "1", "--set", "hidden_dropout_rate=0", "--json", "-")
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout)
+    arguments = ("--backend", "numpy", "--steps", 1, "--set", "hidden_dropout_rate=0", "--json", "-")
+    report = json.loads(succeeded("compare-training", file, *arguments).out)
     assert [report["config"][rate] for rate in SITES] == [0.1, 0.1, 0]
     config = which.config.replace(dropout_rate=0.1, hidden_dropout_rate=0.0)
     wide = {name: value.astype(np.float64) for name, value in which.values.items()}
@@ -347,19 +322,19 @@ def test_a_checkpoint_is_the_start(tmp_path: Path) -> None:
     assert loss == float(Envelope(config, comparison.RECIPE, wide).step(*first)["loss"].reference)
 
 
-def test_a_missing_framework_is_missing_and_not_together(tmp_path: Path) -> None:
+def test_a_missing_framework_is_missing_and_not_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ModuleNotFoundError('not installed', name='torch')")
-    before = f"sys.path.insert(0, {str(tmp_path)!r})"
-    alone = _run("--backend", "torch", *SMALL, before=before)
-    assert alone.returncode == 3
-    assert "torch: missing, the backend torch needs torch: pip install -e '.[torch]'" in alone.stdout
+    monkeypatch.syspath_prepend(tmp_path)
+    alone = invoke("compare-training", "--backend", "torch", *SMALL)
+    assert alone.code == 3
+    assert "torch: missing, the backend torch needs torch: pip install -e '.[torch]'" in alone.out
 
 
-def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Path) -> None:
-    before = "import importlib.util as u; f = u.find_spec; u.find_spec = lambda n, *a: None if n == 'matplotlib' else f(n, *a)"
-    result = _run("--picture", str(tmp_path / "curves.png"), before=before)
-    assert (result.returncode, result.stderr) == (3, "Error: --picture needs matplotlib: pip install -e '.[report]'\n")
+def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    message = refused("compare-training", "--picture", tmp_path / "curves.png", code=3)
+    assert message == "Error: --picture needs matplotlib: pip install -e '.[report]'\n"
 
 
 @pytest.mark.parametrize(
@@ -382,9 +357,7 @@ def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Pa
         (("no_such_file.safetensors",), "no_such_file.safetensors"),
     ],
 )
-def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command("compare-training", *arguments, code=2)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert message in said.err
-    assert "Traceback" not in said.err
+def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
+    found = invoke("compare-training", *arguments)
+    assert (found.code, found.out) == (2, "")
+    assert message in found.err and "Traceback" not in found.err
