@@ -133,7 +133,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory, command: Forks) -> Path:
     (root / "canonical" / "port.py").write_text(PORT)
     (root / "canonical" / "trainer.py").write_text("from reference_numpy.training import Trainer\n")
     (root / "results" / "copy_given.py").write_text(COPYING)
-    canonical.save(root / "shards" / "model", CONFIG, random_parameters(CONFIG), max_shard_bytes=8000)
+    canonical.save(root / "shards" / "model", CONFIG, random_parameters(CONFIG), max_shard_bytes=12_000)
     _torch(root / "torch")
     _run(root / "run", command)
     _results(root / "results")
