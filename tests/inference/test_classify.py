@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends import FOUR, PORTS
 from invoke import invoke, refused, succeeded
 from model_folders import FOUR_NEEDS, NUMPY, bert, edit, gpt2
-from tiers import every
+from tiers import later
 
 from rosettaformer.inference.attention import inputs_of
 from rosettaformer.inference.folder import open_folder
@@ -32,38 +33,40 @@ def classified(folder: Path, lines: list[str], *arguments: object) -> list[dict[
     return succeeded("classify", folder, *(arguments or NUMPY), "--json", stdin="".join(f"{line}\n" for line in lines)).rows
 
 
-def wanted(model: tuple[Path, Any], line: str, padding_side: str = "right") -> np.ndarray:
-    """The logits of transformers for one line, by itself."""
+def wanted(model: tuple[Path, Any], lines: list[str], padding_side: str = "right") -> np.ndarray:
+    """The logits of transformers for every line, by itself."""
     import torch
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(model[0], padding_side=padding_side)
-    given = tokenizer(*line.split("\t"), truncation=True, padding=True, return_tensors="pt")
+    given = [tokenizer(*line.split("\t"), truncation=True, padding=True, return_tensors="pt") for line in lines]
     with torch.no_grad():
-        return model[1](**given).logits.numpy()[0]
+        return np.concatenate([model[1](**one).logits.numpy() for one in given])
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
     return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
 
 
+def probabilities(rows: list[dict[str, Any]]) -> list[list[float]]:
+    return [[*row["probabilities"].values()] for row in rows]
+
+
 def assert_alike(model: tuple[Path, Any], lines: list[str] = LINES, function: Callable[[np.ndarray], np.ndarray] = softmax) -> None:
-    for row, line in zip(classified(model[0], lines), lines, strict=True):
-        np.testing.assert_allclose([*row["probabilities"].values()], function(wanted(model, line)), rtol=1e-5)
+    np.testing.assert_allclose(probabilities(classified(model[0], lines)), function(wanted(model, lines)), rtol=1e-5)
 
 
-@pytest.mark.parametrize("backend", every(2, FOUR_NEEDS))
+@pytest.mark.parametrize("backend", [*FOUR[:2], *map(later, PORTS[1:])])
 def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backend: str) -> None:
     """Of texts and pairs, long ones and empty ones, alone and in batches."""
     pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
+    logits = wanted(model, LINES)
     for size in (1, 4):
         rows = classified(model[0], LINES, "--backend", backend, "--batch-size", size)
+        np.testing.assert_allclose(probabilities(rows), softmax(logits), rtol=1e-4)
         assert [row["line"] for row in rows] == [*range(1, len(LINES) + 1)]
-        for line, row in zip(LINES, rows, strict=True):
-            logits = wanted(model, line)
-            np.testing.assert_allclose([*row["probabilities"].values()], softmax(logits), rtol=1e-4)
-            assert row["label"] == ("bad", "so-so", "good")[int(logits.argmax())]
-            assert [row["text"], *([row["pair"]] if "pair" in row else [])] == line.split("\t")
+        assert [row["label"] for row in rows] == [("bad", "so-so", "good")[best] for best in logits.argmax(-1)]
+        assert ["\t".join([row["text"], *([row["pair"]] if "pair" in row else [])]) for row in rows] == LINES
 
 
 @pytest.mark.parametrize(
@@ -156,9 +159,7 @@ def test_the_tokenizer_says_on_which_side_is_padded_and_cut(model: tuple[Path, A
     assert given["attention_mask"][0, 0] == 0
     with torch.no_grad():
         logits = model[1](**given).logits.numpy()
-    rows = classified(folder, LINES[:4])
-    found = [[*row["probabilities"].values()] for row in rows]
-    np.testing.assert_allclose(found, softmax(logits), rtol=1e-5)
+    np.testing.assert_allclose(probabilities(classified(folder, LINES[:4])), softmax(logits), rtol=1e-5)
 
 
 def test_a_model_of_one_segment_reads_texts_alone(tmp_path: Path) -> None:

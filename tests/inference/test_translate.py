@@ -9,6 +9,7 @@ from backends import PORTS
 from invoke import Outcome, invoke, refused, succeeded
 from model_folders import FOUR_NEEDS
 from tiers import every
+from training_runs import MODEL
 
 from rosettaformer.checkpoints import canonical
 from rosettaformer.training import tasks
@@ -16,18 +17,15 @@ from rosettaformer.training.manifest import Manifest, read_tokens
 from rosettaformer.training.tokens import START
 from rosettaformer.training.translator import attention_weights, load_model
 
-MODEL = {"model_width": 32, "feed_forward_width": 64, "encoder_layers": 1, "decoder_layers": 1}
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has learned to copy short strings of three letters."""
     folder = tmp_path_factory.mktemp("translate") / "run"
-    data = ("--task", "copy", "--alphabet", "abc", "--length", 4, "--size", 24, "--held-out", 2, "--batch-tokens", 100, "--buckets", 1)
-    model = [word for field, value in MODEL.items() for word in ("--set", f"{field}={value}")]
-    recipe = ("--dropout", 0, "--smoothing", 0, "--warmup", 150)
-    steps = ("--steps", 400, "--save-every", 25, "--average", 2, "--validate-every", 100)
-    succeeded("train", "--out", folder, "--backend", "numpy", *data, *model, *recipe, *steps)
+    data = ("--task", "copy", "--alphabet", "abc", "--length", 4, "--size", 12, "--held-out", 2, "--batch-tokens", 200, "--buckets", 1)
+    recipe = ("--dropout", 0, "--smoothing", 0, "--warmup", 80)
+    steps = ("--steps", 200, "--save-every", 25, "--average", 2, "--validate-every", 100)
+    succeeded("train", "--out", folder, "--backend", "numpy", *data, *MODEL, *recipe, *steps)
     return folder
 
 
@@ -60,7 +58,7 @@ def test_lines_in_lines_out(run: Path, learned: list[str], arguments: tuple[obje
 
 def test_a_checkpoint_is_the_last_the_average_or_the_best(run: Path) -> None:
     last, average, best = (load_model(run, Manifest.read(run), name).parameters for name in ("last", "average", "best"))
-    files = [run / "checkpoints" / "step-00000400" / "model.safetensors", run / "average.safetensors", run / "best.safetensors"]
+    files = [run / "checkpoints" / "step-00000200" / "model.safetensors", run / "average.safetensors", run / "best.safetensors"]
     for found, file in zip((last, average, best), files, strict=True):
         for name, value in canonical.load(file).parameters.items():
             np.testing.assert_array_equal(found[name], value)
@@ -88,9 +86,9 @@ def test_json(run: Path, learned: list[str]) -> None:
 
 def test_a_line_longer_than_training_saw_is_translated_in_pieces(run: Path, learned: list[str]) -> None:
     assert Manifest.read(run).longest == 5
-    found = translate(run, "a\n" + learned[0] * 750 + "\n")
-    assert found.out.splitlines()[1] == " ".join([learned[0]] * 750) and found.out.count("\n") == 2
-    assert "line 2 is translated in 750 pieces, since training saw no source of more than 5 tokens" in found.err
+    found = translate(run, "a\n" + learned[0] * 150 + "\n")
+    assert found.out.splitlines()[1] == " ".join([learned[0]] * 150) and found.out.count("\n") == 2
+    assert "line 2 is translated in 150 pieces, since training saw no source of more than 5 tokens" in found.err
     assert "line 1 is translated in 2 pieces" in translate(run, "ca abc\n").err  # cut between words; the second begins with its space
 
 
@@ -191,6 +189,6 @@ def test_folders_without_a_model(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.second
 def test_the_other_commands_read_a_runs_checkpoint(run: Path) -> None:
-    file = run / "checkpoints" / "step-00000400" / "model.safetensors"
+    file = run / "checkpoints" / "step-00000200" / "model.safetensors"
     assert json.loads(succeeded("inspect", file, "--json").out)["format"] == "canonical"
     assert "all conform" in succeeded("check", "torch", "--checkpoint", file, "--dtype", "float64").out

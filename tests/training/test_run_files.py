@@ -244,7 +244,7 @@ def test_a_line_of_a_megabyte_is_refused_at_once(run: Path) -> None:
 LONG = {
     "source": b"a" * 20_000_000,
     "pair": b"a\tb\n" * 9 + b"c" * 10_000_000 + b"\t" + b"d" * 10_000_000,
-    "empty": b"\n" * 2_000_000,
+    "empty": b"\n" * 400_000,
     "tabs": b"\t" * 20_000_000,
     "one": b"a\t" + "é".encode() * 49_999,
 }
