@@ -7,7 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from checkpoint_models import CONFIG, DAMAGES, NAMES, QUERY, TIED, assert_same_bits, random_parameters, write_raw
+from checkpoint_models import CONFIG, CONVERT, DAMAGES, FLAGS, NAMES, QUERY, TIED, assert_same_bits, random_parameters, write_raw
 from invoke import invoke, refused, succeeded
 
 from reference_numpy import parameters
@@ -15,7 +15,6 @@ from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
 
 TORCH = ("--from", "torch-transformer", "--to", "canonical")
-FLAGS = ("--source-embedding", "source", "--target-embedding", "target", "--logits", "generator")
 
 
 def test_convert_there_and_back_with_options_of_the_config(tmp_path: Path) -> None:
@@ -40,12 +39,11 @@ def test_convert_to_another_dtype_and_to_shards(tmp_path: Path) -> None:
     arrays = random_parameters(CONFIG, "float64")
     arrays[QUERY][0, 0, 0] = 1e5
     canonical.save(tmp_path / "a.safetensors", CONFIG, arrays)
-    both = ("--from", "canonical", "--to", "canonical")
-    into = ("convert", tmp_path / "a.safetensors", tmp_path / "b", *both, "--max-shard-bytes", 4000)
+    into = ("convert", tmp_path / "a.safetensors", tmp_path / "b", *CONVERT, "--max-shard-bytes", 4000)
     assert json.loads(succeeded(*into, "--dtype", "bfloat16", "--json").out)["dtype"] == "bfloat16"
     expected = {name: array.astype(ml_dtypes.bfloat16) for name, array in arrays.items()}
     assert_same_bits(canonical.load(tmp_path / "b").parameters, expected)
-    large = refused("convert", tmp_path / "a.safetensors", tmp_path / "c.safetensors", *both, "--dtype", "float16")
+    large = refused("convert", tmp_path / "a.safetensors", tmp_path / "c.safetensors", *CONVERT, "--dtype", "float16")
     assert f"values are too large for float16 in {QUERY}" in large and not (tmp_path / "c.safetensors").exists()
     assert "b is there: shards need a new folder" in refused(*into, "--force")
 
@@ -54,13 +52,13 @@ def test_convert_replaces_only_by_force(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 1)):
         canonical.save(tmp_path / name, CONFIG, random_parameters(CONFIG, seed=seed))
     before = (tmp_path / "b").read_bytes()
-    both = (tmp_path / "a", tmp_path / "b", "--from", "canonical", "--to", "canonical")
+    both = (tmp_path / "a", tmp_path / "b", *CONVERT)
     assert "b exists; replace it with --force" in refused("convert", *both)
     assert (tmp_path / "b").read_bytes() == before
     succeeded("convert", *both, "--force")
     assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes() != before
     nowhere = tmp_path / "nowhere"
-    assert f"the folder {nowhere} does not exist" in refused("convert", tmp_path / "a", nowhere / "b", *both[2:])
+    assert f"the folder {nowhere} does not exist" in refused("convert", tmp_path / "a", nowhere / "b", *CONVERT)
 
 
 @pytest.mark.parametrize(

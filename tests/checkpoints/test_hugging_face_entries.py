@@ -1,6 +1,7 @@
 """Every entry of config.json: honoured as the library honours it, or refused by its name."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize(("family", "name", "value"), flips(), ids=lambda value: json.dumps(value) if value is not ... else "absent")
 def test_an_entry_is_honoured_or_refused_by_its_name(tmp_path: Path, folders: dict[str, Path], family: str, name: str, value: Any) -> None:
-    for file in folders[family].iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(folders[family], tmp_path, dirs_exist_ok=True)
     edit(tmp_path, **{name: value})
     try:
         checkpoint = checkpoints.load(tmp_path, "hugging-face")

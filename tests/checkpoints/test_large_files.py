@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_models import CONFIG, random_parameters
+from checkpoint_models import CONFIG, CONVERT, FROM_TORCH, random_parameters
 from forked import Forks
 from tiers import later
 
@@ -16,8 +16,6 @@ from reference_numpy import parameters
 from rosettaformer.checkpoints import canonical, container
 
 FORTY = 40 * 10**9
-CONVERT = ("--from", "canonical", "--to", "canonical")
-FROM_TORCH = ("--from", "torch-transformer", "--to", "canonical")
 
 
 def sparse(path: Path, tensors: dict[str, tuple[int, ...]], metadata: dict[str, str] | None = None) -> Path:

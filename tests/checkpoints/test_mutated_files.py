@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from checkpoint_models import CHOICES, CONFIG, NAMES, random_parameters
+from checkpoint_models import CHOICES, CONFIG, CONVERT, FLAGS, FROM_TORCH, NAMES, random_parameters
 from forked import Forks, Outcome
 from mutations import mutate
 from training_runs import MODEL, TINY, catalogue, edit, tree
@@ -28,10 +28,7 @@ from rosettaformer.training.store import Store
 
 LAST, SHARD = "checkpoints/step-00000004", "model/model-00001-of-00002.safetensors"
 SETTINGS = [word for name, value in CHOICES.items() for word in ("--set", f"{name}={value}")]
-FLAGS = ["--source-embedding", "source", "--target-embedding", "target.weight", "--logits", "generator"]
 DATA = ("--held-out", 2, *MODEL, "--backend", "numpy", "--vocabulary", 0, "--steps", 1, "--sample", 1, "--buckets", 1)
-CONVERT = ("--from", "canonical", "--to", "canonical")
-FROM_TORCH = ("--from", "torch-transformer", "--to", "canonical")
 GETTEXT = ("train", "--out", "run", "--task", "gettext")
 FILES = ("train", "--out", "run", "--task", "files")
 SOFTMAX = ("--component", "softmax", "--dtype", "float32")
@@ -134,7 +131,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory, command: Forks) -> Path:
     (root / "canonical" / "trainer.py").write_text("from reference_numpy.training import Trainer\n")
     (root / "results" / "copy_given.py").write_text(COPYING)
     canonical.save(root / "shards" / "model", CONFIG, random_parameters(CONFIG), max_shard_bytes=12_000)
-    _torch(root / "torch")
+    for name in ("a.safetensors", "a.pt"):
+        checkpoints.save(root / "torch" / name, CONFIG, random_parameters(CONFIG), "torch-transformer", **NAMES)
     _run(root / "run", command)
     _results(root / "results")
     lines = [(f"the source {index}", f"la fuente {index}") for index in range(40)]
@@ -145,11 +143,6 @@ def bases(tmp_path_factory: pytest.TempPathFactory, command: Forks) -> Path:
     catalogue(root / "catalogue", "a", {f"the source is {word}": f"la fuente es {word}" for word in words})
     assert command.run("vectors", "export", root / "vectors", "--component", "softmax", "--core", limit=120).code == 0
     return root
-
-
-def _torch(path: Path) -> None:
-    for name in ("a.safetensors", "a.pt"):
-        checkpoints.save(path / name, CONFIG, random_parameters(CONFIG), "torch-transformer", **NAMES)
 
 
 def _run(path: Path, command: Forks) -> None:

@@ -76,7 +76,7 @@ def test_a_bad_line_costs_its_own_row(folder: Path) -> None:
     wanted = vectors(folder)
     text = f"{LINES[0]}\n".encode() + b"\xff\n" + f"{LINES[2]}\n".encode()
     found = invoke("embed", folder, "--backend", "numpy", "--dtype", "float64", stdin=text)
-    rows = [json.loads(line) for line in found.out.splitlines()]
+    rows = found.rows
     np.testing.assert_allclose([rows[0]["vector"], rows[2]["vector"]], wanted[[0, 2]], rtol=1e-10)
     assert "must be UTF-8" in rows[1]["error"] and found.code == 2
     assert found.err.startswith("Error: 1 of 3 lines has no answer: line 2: must be UTF-8")

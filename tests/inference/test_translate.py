@@ -9,7 +9,7 @@ from backends import PORTS
 from invoke import Outcome, invoke, refused, succeeded
 from model_folders import FOUR_NEEDS
 from tiers import every
-from training_runs import MODEL
+from training_runs import MODEL, log
 
 from rosettaformer.checkpoints import canonical
 from rosettaformer.training import tasks
@@ -140,10 +140,9 @@ def test_int8_translates_what_was_learned_as_well(run: Path, learned: list[str],
 
 def test_scores_are_those_at_the_end_of_training(run: Path) -> None:
     """Of the last parameters and of the average."""
-    rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    for row in (row for row in rows if row["event"] == "test"):
+    for row in (rows := log(run, "test")):
         assert translate(run, "", "--scores", "--checkpoint", row["checkpoint"]).out == f"exact_match {row['exact_match']:.4g}\n"
-    assert rows[-1]["event"] == "test"
+    assert rows
 
 
 def test_what_int8_and_scores_do_not_go_with_is_refused(run: Path) -> None:

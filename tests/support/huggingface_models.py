@@ -48,18 +48,13 @@ MODELS = {
 }
 
 
-def save(name: str, folder: Path) -> None:
-    """Saves a random model of that class as its library does: config.json and model.safetensors."""
+def saved_names(name: str) -> list[str]:
+    """The names of the tensors that the installed library saves a random model of that class with."""
     import transformers
 
     _, config, sizes = MODELS[name]
-    getattr(transformers, name)(getattr(transformers, config)(**{"vocab_size": 60} | sizes)).save_pretrained(folder)
-
-
-def saved_names(name: str) -> list[str]:
-    """The names of the tensors that a model of that class is saved with, by the installed library."""
     with tempfile.TemporaryDirectory() as folder:
-        save(name, Path(folder))
+        getattr(transformers, name)(getattr(transformers, config)(**{"vocab_size": 60} | sizes)).save_pretrained(folder)
         with safetensors.safe_open(Path(folder, "model.safetensors"), framework="np") as file:
             return sorted(file.keys())
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hugging_face_folders import Drawn, made
 
 TEXT = ["the quick brown fox jumps over the lazy dog", "née Zoë went to 北京 😀😀", "don't stop: 1,234.5 words!"]
@@ -14,6 +15,7 @@ FOUR_NEEDS = {"numpy": "numpy", "torch": "torch", "tf": "tensorflow", "jax": "ja
 
 def gpt2(folder: Path, seed: int = 0, tokenizer: bool = True, **config: Any) -> Any:
     """Saves a GPT-2 whose tokenizer has one special token, its end; returns the model."""
+    pytest.importorskip("transformers")
     size, end = byte_pairs(folder) if tokenizer else (30, 0)
     sizes = {"vocab_size": size, "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 64, "bos_token_id": end, "eos_token_id": end}
     return _saved("GPT2LMHeadModel", sizes | config, folder, seed)
@@ -21,6 +23,7 @@ def gpt2(folder: Path, seed: int = 0, tokenizer: bool = True, **config: Any) -> 
 
 def bert(folder: Path, seed: int = 0, kind: str = "BertForSequenceClassification", **config: Any) -> Any:
     """Saves a BERT, by default with a head of three classes; returns the model."""
+    pytest.importorskip("transformers")
     sizes = {"vocab_size": word_pieces(folder), "hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2,
              "intermediate_size": 20, "max_position_embeddings": 24}  # fmt: skip
     named = {"id2label": {0: "bad", 1: "so-so", 2: "good"}, "label2id": {"bad": 0, "so-so": 1, "good": 2}}

@@ -43,11 +43,8 @@ def test_answers_keep_the_order_of_the_sources_and_their_limits() -> None:
     assert wide == [Hypothesis(hypothesis.tokens, -2.0) for hypothesis in found]
 
 
-def test_lengths_are_padded_to_few() -> None:
+def test_lengths_are_padded_to_few_and_unseen_ones_have_the_limit_of_the_nearest_shorter() -> None:
     assert [padded_length(length) for length in (1, 16, 17, 64, 65)] == [16, 16, 32, 64, 128]
-
-
-def test_limits_of_unseen_lengths_are_those_of_the_nearest_shorter() -> None:
     known = Decoding({32: 7, 128: 9})
     assert [known.limit(length) for length in (16, 32, 64, 128, 256)] == [7, 7, 7, 9, 9]
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import PORTS
+from checkpoint_models import assert_same_bits
 from invoke import refused
 from model_folders import FOUR_NEEDS
 from training_runs import TINY, log, process, train
@@ -55,18 +56,6 @@ def steps_of(folder: Path) -> int:
     return file.read_bytes().count(b'"event": "step"') if file.exists() else 0
 
 
-def assert_same_end(folder: Path, other: Path) -> None:
-    """The same losses and validations, to the bit, and the same last checkpoint."""
-    assert [entry["step"] for entry in log(folder)] == list(range(1, STEPS + 1))
-    for event in ("step", "validation"):
-        assert log(folder, event) == log(other, event)
-    (state, progress), (other_state, other_progress) = (Store(run).newest(Manifest.read(run).config)[0] for run in (folder, other))
-    assert dataclasses.replace(progress, seconds=0) == dataclasses.replace(other_progress, seconds=0)
-    assert state.keys() == other_state.keys()
-    for name, value in state.items():
-        assert value.tobytes() == other_state[name].tobytes(), name
-
-
 @pytest.mark.second
 @pytest.mark.parametrize(
     ("backend", "kills"),
@@ -95,7 +84,12 @@ def test_killed_again_and_again_the_loss_curve_is_that_of_the_uninterrupted_run(
         assert kill or done == 0
     assert process("train", "--out", killed, *(("--resume",) if Manifest.exists(killed) else arguments)).wait() == 0
     assert_readable(killed)
-    assert_same_end(killed, whole)
+    assert [entry["step"] for entry in log(killed)] == list(range(1, STEPS + 1))
+    for event in ("step", "validation"):
+        assert log(killed, event) == log(whole, event)
+    (state, progress), (wanted, at) = (Store(run).newest(Manifest.read(run).config)[0] for run in (killed, whole))
+    assert dataclasses.replace(progress, seconds=0) == dataclasses.replace(at, seconds=0)
+    assert_same_bits(state, wanted)
     assert not [*killed.glob(".*.tmp"), *killed.glob("checkpoints/.*.tmp")]
 
 
