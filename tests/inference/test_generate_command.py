@@ -1,6 +1,7 @@
 """`rosettaformer generate`: a folder and its own tokenizer, from texts to texts."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -93,7 +94,7 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
         "main(sys.argv[1:])"
     )
     line = (sys.executable, "-c", program, "generate", model[0], *NUMPY, "--prompt", "the quick")
-    ended = subprocess.run(line, capture_output=True, preexec_fn=heed_interrupts)
+    ended = subprocess.run(line, capture_output=True, preexec_fn=heed_interrupts, env=os.environ | {"PYTHONUNBUFFERED": ""})
     begun, mark, _ = ended.stdout.partition(b"|")
     assert mark and len(begun) > len(b"the quick") and continued(model, "the quick").encode().startswith(begun)
     assert (ended.returncode, ended.stderr.strip()) == (130, b"")
