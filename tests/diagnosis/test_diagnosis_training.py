@@ -176,20 +176,3 @@ def test_what_the_wrong_answers_have_in_common_is_said(name: str) -> None:
     failing = [each for each, off in zip(zip(cases, clean, answers, strict=True), wrong, strict=True) if off]
     found = "\n".join(one.sentence for one in common(failing, [case for case, off in zip(cases, wrong, strict=True) if not off]))
     assert [sentence for sentence in sentences if sentence not in found] == [], found
-
-
-def test_what_no_alteration_gives_is_said_of_an_update(tmp_path: Path) -> None:
-    file = tmp_path / "an_adam_port.py"
-    file.write_text("""
-from rosettaformer.conformance.reference import components
-
-def adam(case):
-    right = components.answer(case)
-    return {name: value * (1 + case.inputs["weight_decay"] * name.startswith("parameters")) for name, value in right.items()}
-
-dtypes = ("float64",)
-""")
-    (finding,) = diagnose(str(file), pairs=False).findings
-    assert finding.verdict == "described"
-    assert "on 2 of 10 cases: only where weight_decay is " in finding.text
-    assert "the parameters differ; the first moments, second moments are right" in finding.text

@@ -99,7 +99,12 @@ def test_a_case_that_claims_a_defect_catches_each_of_its_variants(id_: str, vari
 
 
 @pytest.mark.parametrize("defect", DEFECTS.values(), ids=lambda defect: defect.id)
-def test_a_variant_is_the_defect_under_another_title(defect: Defect) -> None:
+def test_every_defect_has_a_whole_page_and_a_variant_is_the_defect_under_another_title(defect: Defect) -> None:
+    assert list(defect.fix) == ["torch", "tf", "jax"]
+    for text in (defect.title, defect.what, defect.shows, defect.evidence, *defect.fix.values()):
+        assert text.strip() == text != ""
+    assert defect.component in components.COMPONENTS
+    assert defect.replaces or defect.unobservable
     first, *others = defect.hypotheses
     assert first is defect is DEFECTS[defect.id]
     assert [one.title for one in others] == list(defect.variants)
@@ -114,15 +119,6 @@ def test_a_variant_is_the_defect_under_another_title(defect: Defect) -> None:
 def test_an_unobservable_defect_passes_every_case(case_id: str) -> None:
     for id_, defect in DEFECTS.items():
         assert id_ in OBSERVABLE or not defect.replaces or _excess(case_id, defect, "float32") <= 1, id_
-
-
-@pytest.mark.parametrize("defect", DEFECTS.values(), ids=lambda defect: defect.id)
-def test_every_defect_has_a_whole_page(defect: Defect) -> None:
-    assert list(defect.fix) == ["torch", "tf", "jax"]
-    for text in (defect.title, defect.what, defect.shows, defect.evidence, *defect.fix.values()):
-        assert text.strip() == text != ""
-    assert defect.component in components.COMPONENTS
-    assert defect.replaces or defect.unobservable
 
 
 @pytest.mark.parametrize(

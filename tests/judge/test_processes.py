@@ -229,10 +229,8 @@ def test_a_broken_framework_beside_a_port_that_conforms_is_exit_3_where_it_is_na
     ("text", "reason"),
     [
         ("def f(:", "SyntaxError: "),
-        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("from reference_numpy import nothing", "ImportError: cannot import name 'nothing'"),
         ("import numpy.nothing", "ModuleNotFoundError: No module named 'numpy.nothing'"),
-        ("x = 1", "ValueError: a port must define at least one component"),
         ("import os; os._exit(3)", "the port's process ended with exit code 3"),
         ("import time; time.sleep(60)", "no answer within 2 s"),
         ("config = {'heads': 0}\ndef softmax(case): pass", "the port's config does not fit: heads must be at least 1"),

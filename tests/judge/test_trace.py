@@ -21,18 +21,15 @@ WHOLE = [case.id for case in CASES.values() if case.component in CONTAINING]
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_every_tap_is_a_case_that_the_reference_answers_with_the_same_output(name: str) -> None:
-    for path, call in trace.record(CASES[name]).items():
-        np.testing.assert_allclose(components.answer(call.case())["output"], call.output, rtol=1e-12, atol=1e-13, err_msg=path)
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_there_is_a_call_for_every_subtree_of_the_parameters_that_is_a_component(name: str) -> None:
+def test_every_call_is_a_case_of_the_same_output_and_every_subtree_of_parameters_that_is_a_component_is_one(name: str) -> None:
     case = CASES[name]
+    calls = trace.record(case)
+    for path, call in calls.items():
+        np.testing.assert_allclose(components.answer(call.case())["output"], call.output, rtol=1e-12, atol=1e-13, err_msg=path)
     blocks = {tuple(parameter.split(".")[:-1]) for parameter in parameters.axes(case.config, components.model_of(case.component))}
     projections = {"query", "key", "value", "output", "hidden"}
     expected = {".".join(block[:-1] if block[-1] in projections else block) for block in blocks}
-    assert expected <= {path for path, call in trace.record(case).items() if call.parameters}
+    assert expected <= {path for path, call in calls.items() if call.parameters}
 
 
 def test_calls_finish_in_order_each_within_its_parent_under_canonical_paths() -> None:
