@@ -1,5 +1,6 @@
 """Symptoms: what was planted in an output is found and rightly worded; noise and correct ports get none."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from expectations import all_by_id
+from expectations import all_by_id, expect
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import COMPONENTS, random_case
@@ -28,7 +29,7 @@ few = settings(max_examples=12, deadline=None)
 @functools.cache
 def _suite(component: str) -> tuple[list[Case], list[dict[str, tolerance.Expectation]]]:
     cases = [case.at("float64") for case in all_by_id().values() if case.component == component and "float64" in case.dtypes]
-    return cases, [tolerance.expect(case) for case in cases]
+    return cases, [expect(case) for case in cases]
 
 
 def _random_cases(component: str, seed: int, count: int = 4) -> list[Case]:
@@ -215,9 +216,8 @@ def test_heads_weights_masks_and_axes_are_named() -> None:
     assert "your weights sum to 1 over heads, not over keys" in [one.sentence for one in found]
     cases, clean = _suite("scaled_dot_product_attention")
     for words, change in (("without `mask_bhts`: it is ignored", lambda mask: None), ("with `mask_bhts` inverted", np.logical_not)):
-        changed = [case.inputs | ({"mask_bhts": change(case.inputs["mask_bhts"])} if case.inputs.get("mask_bhts") is not None else {})
-                   for case in map(_plain, cases)]  # fmt: skip
-        answers = [components.answer(_plain(case, inputs)) for case, inputs in zip(cases, changed, strict=True)]
+        masks = [{"mask_bhts": change(case.inputs["mask_bhts"])} if "mask_bhts" in case.inputs else {} for case in cases]
+        answers = [components.answer(dataclasses.replace(case, inputs=case.inputs | own)) for case, own in zip(cases, masks, strict=True)]
         assert any(words in one.sentence for one in describe(cases, answers, clean=clean))
     assert "with batch and positions exchanged" in _said("transformer", lambda case, value: value.swapaxes(0, 1))[0].sentence
     shifted = _said("decoder", lambda case, value: np.concatenate([value[:, :1], value[:, :-1]], 1))
@@ -225,12 +225,6 @@ def test_heads_weights_masks_and_axes_are_named() -> None:
     with mock.patch.dict(axes.OUTPUTS):
         del axes.OUTPUTS["layer_norm"]
         assert any("its axis 1 in reverse order" in one.sentence for one in _said("layer_norm", lambda case, y: y[:, ::-1]))
-
-
-def _plain(case: Case, inputs: Any = None) -> Case:
-    import dataclasses
-
-    return case if inputs is None else dataclasses.replace(case, inputs=inputs)
 
 
 @pytest.mark.second

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from invoke import invoke, refused
 from tiers import later
@@ -92,9 +91,15 @@ def test_an_expectation_is_computed_once_for_all_that_it_depends_on(port: str) -
     assert digest(dataclasses.replace(case, name="other", catches=(), inputs=dict(reversed(case.inputs.items())))) == digest(case)
 
 
-def test_a_port_compiles_equal_programs_once_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("own", [False, True], ids=["a new folder", "the user's own"])
+def test_equal_programs_are_compiled_once_in_the_port_s_folder_or_the_user_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
     pytest.importorskip("jax")
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    if own:
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "own"))
+        monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     (tmp_path / "compiling.py").write_text(COMPILING)
     case = next(case for case in CORE if case.component == "softmax")
     with contextlib.closing(runner.open_worker(str(tmp_path / "compiling.py"), 1)) as worker:
@@ -102,16 +107,8 @@ def test_a_port_compiles_equal_programs_once_in_a_folder_of_its_own(tmp_path: Pa
         folder = Path(bytes(answers[0]["folder"]).decode())
         assert [int(answer["hits"]) for answer in answers] == [0, 1, 2]
         assert folder.is_dir()
-    assert not folder.exists()
-
-
-def test_a_user_s_own_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("jax")
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "own"))
-    (tmp_path / "compiling.py").write_text(COMPILING)
-    with contextlib.closing(runner.open_worker(str(tmp_path / "compiling.py"), 1)) as worker:
-        folder = worker.ask(next(case for case in CORE if case.component == "softmax"), 60)[1]["folder"]
-    assert np.array_equal(folder, np.frombuffer(str(tmp_path / "own").encode(), np.uint8))
+        assert (folder == tmp_path / "own") == own
+    assert folder.exists() == own
 
 
 def test_an_xla_that_does_not_know_the_quick_flags_compiles_as_always(monkeypatch: pytest.MonkeyPatch) -> None:

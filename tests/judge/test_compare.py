@@ -80,7 +80,7 @@ def test_booleans_are_compared_exactly_and_integers_of_any_width() -> None:
 def test_noise_is_positive_and_of_the_size_of_the_dtype(case) -> None:
     previous = 0.0
     for dtype in ("float64", "float32", "float16", "bfloat16"):
-        found = tolerance.expect(case.at(dtype))["output"]
+        found = expect(case.at(dtype))["output"]
         assert found.noise > 2 * previous or (found.noise == 0 and not found.reference.any())  # zeros are exact in every dtype
         previous = found.noise
 
@@ -103,8 +103,8 @@ def test_every_order_computes_the_same_function(name: str) -> None:
 
 def test_tf32_noise_is_that_of_ten_bits() -> None:
     case = all_by_id()["feed_forward/relu"]
-    plain = tolerance.expect(case.at("float32", "cuda"))["output"].noise
-    tf32 = tolerance.expect(case.at("float32", "cuda-tf32"))["output"].noise
+    plain = expect(case.at("float32", "cuda"))["output"].noise
+    tf32 = expect(case.at("float32", "cuda-tf32"))["output"].noise
     assert 100 * plain < tf32 < 0.05
 
 
@@ -223,7 +223,8 @@ def test_a_part_of_a_gradient_that_is_zero_is_compared_at_the_size_of_the_gradie
 
 def test_a_statistic_that_is_zero_is_compared_at_the_size_of_the_array() -> None:
     case = all_by_id()["random_dropout/weights"].at("float32")
-    expected, correlated = tolerance.expect(case), {name: one.reference.astype(one.dtype) for name, one in tolerance.expect(case).items()}
+    expected = expect(case)
+    correlated = {name: one.reference.astype(one.dtype) for name, one in expected.items()}
     assert not [one for one in expected.values() if one.incomparable]
     assert _judged(expected, **correlated).status == "pass"
     assert _judged(expected, **correlated | {"correlation_0": np.float32(1.0)[...]}).status == "differs"
