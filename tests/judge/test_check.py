@@ -92,9 +92,7 @@ def test_an_expectation_is_computed_once_for_all_that_it_depends_on(port: str) -
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["a new folder", "the user's own"])
-def test_equal_programs_are_compiled_once_in_the_port_s_folder_or_the_user_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
-) -> None:
+def test_equal_programs_compile_once_in_a_new_folder_or_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
     pytest.importorskip("jax")
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     if own:

@@ -337,6 +337,7 @@ def test_a_pooler_and_a_sublayer_with_its_norm_are_not_the_components_whose_name
     ("path", "native", "seen"),
     [
         ("feed_forward", "ffn", False),
+        ("feed_forward", "", False),  # written out in the layer
         ("self_attention", "attn", True),
         ("self_attention_norm", "norm", True),
         ("softmax", "attn.soft", True),

@@ -1,12 +1,15 @@
 """Ports as people have them: tables by component, arguments of their own, positions that are added inside, Linen modules."""
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from expectations import all_by_id
+from in_process import InProcess
 from own_modules import adapter, blocks, document, norm, verdict
 
 from reference_numpy import layout, parameters, preset
@@ -15,8 +18,11 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis.divergence import backward, divergence
 from rosettaformer.conformance.ports.adapters.call_mapping import CallMapping, CallTable
+from rosettaformer.conformance.ports.messages import plain
 from rosettaformer.conformance.ports.names import Names
-from rosettaformer.conformance.ports.port import NotCovered, Port
+from rosettaformer.conformance.ports.port import NotCovered, Port, load_file
+from rosettaformer.conformance.ports.server import reply
+from rosettaformer.conformance.ports.side_effects import SideEffects
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.runner import open_worker
 
@@ -26,6 +32,10 @@ NORM = {"layer_norm": (("scale", "a", "d"), ("offset", "b", "d"))}
 CONFIG = preset(
     "tiny", encoder_layers=2, decoder_layers=2, attention_bias=True, output_bias=True, share_embeddings=False, tie_logits=False
 )  # fmt: skip
+
+
+def exhaustive(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 def test_a_name_is_that_of_the_innermost_component_within_what_the_others_call_it() -> None:
@@ -267,10 +277,10 @@ MISTAKES = {
     ("mistake", "first", "dtype"),
     [
         ("", None, "float32"),
-        pytest.param("", None, "float64", marks=pytest.mark.exhaustive),
+        exhaustive("", None, "float64"),
         ("positions", "encoder.positional_encoding", "float64"),
-        pytest.param("scaled first", "", "float32", marks=pytest.mark.exhaustive),
-        pytest.param("norm", "encoder.layers.0.self_attention_norm", "float32", marks=pytest.mark.exhaustive),
+        exhaustive("scaled first", "", "float32"),
+        exhaustive("norm", "encoder.layers.0.self_attention_norm", "float32"),
     ],
 )
 def test_a_tutorial_is_traced_by_its_tables(tmp_path: Any, mistake: str, first: str | None, dtype: str) -> None:
@@ -346,113 +356,87 @@ def test_positions_are_added_to_zeros_of_every_framework(framework: str) -> None
     assert verdicts.count("pass") >= 3
 
 
-def test_a_keras_layer_of_layers_is_called_once_to_be_built_and_once_to_answer() -> None:
-    """And not by Keras besides, which would trace each layer before it is called, and the layers in it again."""
+def keras_feed_forward(before: Callable[[str], Any]) -> Any:
+    """The adapter of a layer within a layer. before: is called with the name of each when it is called."""
+
+    def build(config: Any, dtype: Any) -> Any:
+        import keras
+
+        class Inner(keras.layers.Layer):
+            def __init__(self) -> None:
+                super().__init__(dtype=dtype.name)
+                self.up = keras.layers.Dense(config.feed_forward_width, activation="relu", dtype=dtype.name)
+                self.down = keras.layers.Dense(config.model_width, dtype=dtype.name)
+
+            def call(self, x_btd: Any) -> Any:
+                before("Inner")
+                return self.down(self.up(x_btd))
+
+        class Outer(keras.layers.Layer):
+            def __init__(self) -> None:
+                super().__init__(dtype=dtype.name)
+                self.inner = Inner()
+
+            def call(self, x_btd: Any) -> Any:
+                before("Outer")
+                return self.inner(x_btd)
+
+        return Outer()
+
     weights = (("hidden.kernel", "inner.up.kernel", "d f"), ("hidden.bias", "inner.up.bias", "f"),
                ("output.kernel", "inner.down.kernel", "f d"), ("output.bias", "inner.down.bias", "d"))  # fmt: skip
+    return adapter("tf", components={"feed_forward": build}, weights={"feed_forward": weights})
+
+
+def test_a_keras_layer_of_layers_is_called_once_to_be_built_and_once_to_answer() -> None:
+    """And not by Keras besides, which would trace each layer before it is called, and the layers in it again."""
     calls: list[str] = []
-    port = adapter(
-        "tf", components={"feed_forward": lambda config, dtype: keras_outer(config, dtype.name, calls)}, weights={"feed_forward": weights}
-    )
-    assert verdict(CASES["feed_forward/relu"].at("float64"), port.run) == "pass"
+    assert verdict(CASES["feed_forward/relu"].at("float64"), keras_feed_forward(calls.append).run) == "pass"
     assert calls == ["Outer", "Inner"] * 2
 
 
-def keras_outer(config: Any, dtype: str, calls: list[str]) -> Any:
-    import keras
+def test_not_covered_within_a_keras_layer_is_its_own_words() -> None:
+    def refuse(name: str) -> None:
+        if name == "Inner":
+            raise NotCovered("no such thing")
 
-    class Inner(keras.layers.Layer):
-        def __init__(self) -> None:
-            super().__init__(dtype=dtype)
-            self.up = keras.layers.Dense(config.feed_forward_width, activation="relu", dtype=dtype)
-            self.down = keras.layers.Dense(config.model_width, dtype=dtype)
-
-        def call(self, x_btd: Any) -> Any:
-            calls.append("Inner")
-            return self.down(self.up(x_btd))
-
-    class Outer(keras.layers.Layer):
-        def __init__(self) -> None:
-            super().__init__(dtype=dtype)
-            self.inner = Inner()
-
-        def call(self, x_btd: Any) -> Any:
-            calls.append("Outer")
-            return self.inner(x_btd)
-
-    return Outer()
+    port = keras_feed_forward(refuse)
+    asked = SimpleNamespace(answer=port.run, module=port.port)
+    assert reply(asked, SideEffects(), "answer", *plain([CASES["feed_forward/relu"]])) == ("not covered", "no such thing")
 
 
-@pytest.mark.second
-def test_not_covered_within_a_keras_layer_is_its_own_words(tmp_path: Any) -> None:
-    pytest.importorskip("tensorflow")
-    (tmp_path / "keras_uncovered.py").write_text(
-        """
-import os
-os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-import keras
-from rosettaformer.ports import NotCovered
-
-class Inner(keras.layers.Layer):
-    def call(self, x):
-        raise NotCovered("no such thing")
-
-class Outer(keras.layers.Layer):
-    def __init__(self):
-        super().__init__()
-        self.inner = Inner()
-    def call(self, x_btd):
-        return self.inner(x_btd)
-
-framework = "tf"
-components = {"layer_norm": lambda config, dtype: Outer()}
-weights = ()
-"""
-    )
-    case = Case("one", "layer_norm", CONFIG, {"x_btd": np.ones((1, 2, 12))})
-    with contextlib.closing(open_worker(str(tmp_path / "keras_uncovered.py"), threads=1)) as worker:
-        assert worker.ask(case, 60) == ("not covered", "no such thing")
-
-
-@pytest.fixture
-def linen(tmp_path: Any) -> Any:
-    pytest.importorskip("flax")
-
-    def write(mistake: str) -> str:
-        path = tmp_path / f"linen_{mistake or 'right'}.py"
-        path.write_text(f"import traced_linen\nglobals().update(traced_linen.port({mistake!r}))\n")
-        return str(path)
-
-    return write
+LINEN = Path(__file__).parents[1] / "ports/wild/linen_seq2seq.py"
 
 
 @pytest.mark.second
 @pytest.mark.parametrize(
-    ("mistake", "first", "last"),
+    ("right", "wrong", "first", "last"),
     [
-        ("", None, None),
-        pytest.param("unscaled", "layers.1.self_attention", None, marks=pytest.mark.exhaustive),
-        pytest.param("residual", "layers.1", None, marks=pytest.mark.exhaustive),
-        ("detached", None, "layers.1"),
+        ("", "", None, None),
+        exhaustive(" / np.sqrt(depth).astype(query.dtype)", "", "layers.0.self_attention", None),
+        exhaustive("return x + drop()(y)", "return inputs + drop()(y)", "layers.0", None),
+        ('name="mlp")(y)', 'name="mlp")(jax.lax.stop_gradient(y))', None, "layers.1"),
     ],
 )
-def test_linen_modules_are_traced(linen: Any, mistake: str, first: str | None, last: str | None) -> None:
-    case = CASES["encoder/final_norm"]
-    with contextlib.closing(open_worker(linen(mistake), threads=1)) as worker:
-        found = divergence(worker, case, "float64")
-        gradients = backward(worker, found, case)
+def test_linen_modules_are_traced(tmp_path: Path, right: str, wrong: str, first: str | None, last: str | None) -> None:
+    pytest.importorskip("flax")
+    (tmp_path / "a_linen_port.py").write_text(LINEN.read_text().replace(right, wrong))
+    worker = InProcess(str(tmp_path / "a_linen_port.py"))
+    case = next(case for case in all_cases(worker.greeting[1]["config"]) if case.id == "encoder/final_norm")
+    found = divergence(worker, case, "float64")
+    gradients = backward(worker, found, case)
     assert (None if found.first is None else found.first.path) == first, found.sentence
     assert (None if gradients.first is None else gradients.first.path) == last, gradients.sentence
-    assert found.untraced == ("layers.0.feed_forward", "layers.1.feed_forward")  # which are written out in the layer
+    assert gradients.sentence.endswith("; the gradients of its parts are right, so it is what lies between them") == bool(last)
+    assert found.untraced == ()
     assert len(found.rows) == 10
     assert all(row.gradients for row in gradients.rows)
 
 
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
-@pytest.mark.parametrize("component", ["encoder_layer", "encoder", "encoder_vjp"])
-def test_linen_modules_conform(linen: Any, component: str, mode: str) -> None:
-    import traced_linen
-
-    port = adapter("jax", **{name: value for name, value in traced_linen.port("").items() if name != "framework"})
-    name = {"encoder_layer": "encoder_layer/post", "encoder": "encoder/final_norm", "encoder_vjp": "encoder_vjp/final_norm"}[component]
-    assert verdict(CASES[name].at("float64", mode=mode), port.run) == "pass"
+@pytest.mark.parametrize("name", ["encoder_layer/pre", "encoder/final_norm", "encoder_vjp/final_norm"])
+def test_linen_modules_conform(name: str, mode: str) -> None:
+    pytest.importorskip("flax")
+    given = {name: getattr(load_file(LINEN), name) for name in ("components", "weights", "call", "config")}
+    case = next(case for case in all_cases(given["config"], grad=True) if case.id == name)
+    assert verdict(case.at("float64", mode=mode), adapter("jax", **given, modes=("compiled", "eager")).run) == "pass"
