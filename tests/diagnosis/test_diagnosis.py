@@ -10,23 +10,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import InProcess
 from invoke import invoke, refused
 from tiers import every, later
 
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.diagnosis import diagnose, examination
+from rosettaformer.conformance.diagnosis import diagnose, examination, parts, subject
 from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp
 from rosettaformer.conformance.diagnosis.subject import Subject
 from rosettaformer.conformance.reference import components, orders, tolerance
+from rosettaformer.conformance.reference.store import Store
 
 TESTS = Path(__file__).parents[1]
+IMPORTS = "import numpy as np\nfrom reference_numpy import attention, layers, normalization, parameters, softmax as s\n"
+Write = Callable[[str], str]
 
 
-def _port(tmp_path: Path, text: str) -> str:
-    file = tmp_path / "a_port.py"
-    file.write_text("import numpy as np\nfrom reference_numpy import attention, layers, normalization, parameters, softmax as s\n" + text)
-    return str(file)
+@pytest.fixture
+def written(tmp_path: Path) -> Write:
+    """Writes the file of a port."""
+
+    def write(text: str) -> str:
+        file = tmp_path / "a_port.py"
+        file.write_text(IMPORTS + text)
+        return str(file)
+
+    return write
+
+
+@pytest.fixture
+def port(written: Write, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes the file of a port, which is run in this process."""
+    monkeypatch.setattr(subject, "open_worker", InProcess)
+    return written
 
 
 def test_a_wrong_formula_is_named_with_its_fix_and_a_correct_port_gets_no_finding() -> None:
@@ -39,7 +56,7 @@ def test_a_wrong_formula_is_named_with_its_fix_and_a_correct_port_gets_no_findin
     assert diagnose(str(TESTS / "ports" / "numpy_function.py")).findings == []
 
 
-def test_a_composite_follows_from_what_was_found_in_its_part(tmp_path: Path) -> None:
+def test_a_composite_follows_from_what_was_found_in_its_part(port: Write) -> None:
     text = """
 def softmax(case):
     return wrong(case.inputs["logits"], case.inputs["mask"])
@@ -53,7 +70,7 @@ def scaled_dot_product_attention(case):
     finally:
         s.softmax = true
 """
-    found = diagnose(_port(tmp_path, text), pairs=False).findings
+    found = diagnose(port(text), pairs=False).findings
     assert [finding.component for finding in found] == ["softmax", "scaled_dot_product_attention"]
     assert found[1].verdict == "follows"
 
@@ -318,21 +335,21 @@ EXHAUSTIVE = ("a name and another constant", "a mistake of a search that no floa
     *every(2, [name for name in ONE_FINDING if name not in (*SLOW, *EXHAUSTIVE)]), *map(later, SLOW),
     *(pytest.param(name, marks=pytest.mark.exhaustive) for name in EXHAUSTIVE),
 ])  # fmt: skip
-def test_a_port_of_functions_has_one_finding(tmp_path: Path, name: str) -> None:
+def test_a_port_of_functions_has_one_finding(port: Write, name: str) -> None:
     verdict, explanations, says, says_not, text = ONE_FINDING[name]
-    (finding,) = diagnose(_port(tmp_path, text), pairs=name in PAIRS).findings
+    (finding,) = diagnose(port(text), pairs=name in PAIRS).findings
     assert (finding.verdict, [*map(set, finding.explanations)]) == (verdict, [*map(set, explanations)])
     assert [words for words in says if words not in finding.text] == [words for words in says_not if words in finding.text] == []
     assert finding.dtype == LOWER_DTYPE.get(name, "float64")
 
 
-def test_a_model_that_fails_in_most_cases_is_told_so_first_and_its_answers_are_searched(tmp_path: Path) -> None:
+def test_a_model_that_fails_in_most_cases_is_told_so_first_and_its_answers_are_searched(port: Write) -> None:
     text = """
 def encoder_layer(case):
     mask_bhts = case.inputs["mask_bhts"]
     return layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs)) + 0.3
 """
-    crash, rest = diagnose(_port(tmp_path, text), pairs=False).findings
+    crash, rest = diagnose(port(text), pairs=False).findings
     assert (crash.verdict, crash.explanations) == ("error", ())
     assert crash.text.startswith("encoder_layer: fails on ")
     assert crash.text.endswith(" cases: KeyError: 'mask_bhts' (a_port.py:5); not where mask_bhts is given")
@@ -341,14 +358,14 @@ def encoder_layer(case):
     assert "fail" not in rest.text
 
 
-def test_what_fails_is_said_and_what_cannot_run_in_float64_is_searched_in_float32(tmp_path: Path) -> None:
+def test_what_fails_is_said_and_what_cannot_run_in_float64_is_searched_in_float32(port: Write) -> None:
     text = """
 def layer_norm(case):
     if case.config.model_width == 4:
         raise TypeError("four is too few")
     return case.inputs["x_btd"]
 """
-    crash, rest = diagnose(_port(tmp_path, text), pairs=False).findings
+    crash, rest = diagnose(port(text), pairs=False).findings
     assert (crash.verdict, rest.verdict) == ("error", "described")
     assert "your output is the input" in rest.text
     assert "cases: TypeError: four is too few (a_port.py:6); only where target length is 7 and model_width is 4" in crash.text
@@ -358,15 +375,15 @@ def layer_norm(case):
         raise TypeError("float32 is required")
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], EPSILON)
 """
-    crash, rest = diagnose(_port(tmp_path, text.replace("EPSILON", "1e-3")), pairs=False).findings
+    crash, rest = diagnose(port(text.replace("EPSILON", "1e-3")), pairs=False).findings
     assert (crash.verdict, crash.dtype, rest.explanations, rest.dtype) == ("error", "float64", (("NRM2",),), "float32")
-    (crash,) = diagnose(_port(tmp_path, text.replace("EPSILON", "case.config.epsilon")), pairs=False).findings
+    (crash,) = diagnose(port(text.replace("EPSILON", "case.config.epsilon")), pairs=False).findings
     assert crash.text.endswith("float32 conforms")
 
 
-def test_a_search_is_asked_first_in_the_dtype_of_its_cases_and_waited_for_within_the_limit(tmp_path: Path) -> None:
+def test_a_search_is_asked_first_in_the_dtype_of_its_cases_and_waited_for_within_the_limit(port: Write) -> None:
     every = [case for case in all_cases() if case.component == "greedy_search" and not case.excluded]
-    with contextlib.closing(Subject(_port(tmp_path, SEARCH), "", 60.0, (), Deadline())) as subject:
+    with contextlib.closing(Subject(port(SEARCH), "", 60.0, (), Deadline())) as subject:
         assert subject.dtypes_of("greedy_search")[:2] == ["float32", "float64"]
         assert subject.dtypes_of("layer_norm")[:2] == ["float64", "float32"]
         assert [case.id for case in subject.cases("greedy_search", "float32")] == [case.id for case in every]
@@ -397,12 +414,12 @@ dtypes = ("float64",)
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(tmp_path: Path, masked: bool) -> None:
+def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(port: Write, masked: bool) -> None:
     """Cases that all have a mask: without one it shows whether there is no causal mask, or none beside a mask."""
     names = ("post_ragged", "pre_ragged", "final_norm", "pre_norm")
     declared = {(case.id, "float64") for case in all_cases() if case.name not in names}
     text = WITHOUT_CAUSAL_MASK.replace("MASKED", str(masked))
-    part, whole = diagnose(_port(tmp_path, text), pairs=False, gradients=False, declared=declared).findings
+    part, whole = diagnose(port(text), pairs=False, gradients=False, declared=declared).findings
     if masked:
         assert (part.verdict, whole.verdict) == ("indistinguishable", "follows")
         assert {("CAU4",), ("CAU6",)} <= set(part.explanations) == set(whole.explanations)
@@ -416,7 +433,7 @@ def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(tmp_path:
 
 
 @pytest.mark.second
-def test_what_is_known_of_a_part_does_not_hide_what_the_whole_does_besides(tmp_path: Path) -> None:
+def test_what_is_known_of_a_part_does_not_hide_what_the_whole_does_besides(port: Write) -> None:
     text = """
 from unittest import mock
 def wrong(p, x, epsilon):
@@ -431,7 +448,7 @@ def encoder_layer(case):
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 dtypes = ("float64",)
 """
-    _, whole = diagnose(_port(tmp_path, text), pairs=False).findings
+    _, whole = diagnose(port(text), pairs=False).findings
     assert whole.verdict == "described"
     assert "encoder_layer: besides NRM1, your output is the log-softmax over the last axis of the reference" in whole.text
 
@@ -440,7 +457,7 @@ dtypes = ("float64",)
 @pytest.mark.parametrize(
     ("scale", "verdict"), [("False", "follows"), pytest.param("not config.scale_embedding", "partly", marks=pytest.mark.exhaustive)]
 )
-def test_what_the_parts_come_to_is_said_of_the_whole(tmp_path: Path, scale: str, verdict: str) -> None:
+def test_what_the_parts_come_to_is_said_of_the_whole(port: Write, scale: str, verdict: str) -> None:
     text = f"""
 from impl_torch import port
 from impl_torch.port import framework, weights
@@ -450,7 +467,7 @@ def build(config, dtype):
 
 components = {{"transformer": build}}
 """
-    findings = diagnose(_port(tmp_path, text), pairs=False, gradients=False).findings
+    findings = diagnose(port(text), pairs=False, gradients=False).findings
     assert [finding.explanations for finding in findings[:2]] == [(("EMB1",),), (("NRM2",),)]
     assert (findings[2].component, findings[2].verdict) == ("transformer", verdict)
     assert set(findings[2].explanations[0]) == {"EMB1", "NRM2"}
@@ -471,7 +488,7 @@ def test_stock_keras_attention_is_taken_apart() -> None:
 
 
 @pytest.mark.second
-def test_a_part_that_nothing_explains_is_named_by_its_place(tmp_path: Path) -> None:
+def test_a_part_that_nothing_explains_is_named_by_its_place(port: Write) -> None:
     text = """
 from impl_torch import port
 from impl_torch.port import framework, weights
@@ -485,7 +502,7 @@ def build(config, dtype):
 components = {"encoder": build}
 config = {"encoder_layers": 2}
 """
-    findings = diagnose(_port(tmp_path, text), pairs=False, gradients=False).findings
+    findings = diagnose(port(text), pairs=False, gradients=False).findings
     assert [finding.verdict for finding in findings] == ["described", "follows"]
     assert findings[0].paths == ("layers.1.feed_forward",)
     assert "the reference times 1.01" in findings[0].text
@@ -493,7 +510,7 @@ config = {"encoder_layers": 2}
 
 
 @pytest.mark.second
-def test_what_contains_a_part_that_nothing_explains_follows_from_it_and_from_nothing_else(tmp_path: Path) -> None:
+def test_what_contains_a_part_that_nothing_explains_follows_from_it_and_from_nothing_else(port: Write) -> None:
     text = """
 true = normalization.layer_norm
 def wrong(p, x, epsilon):
@@ -509,15 +526,15 @@ def encoder_layer(case):
         normalization.layer_norm = true
 dtypes = ("float64",)
 """
-    first, second = diagnose(_port(tmp_path, text.replace("FACTOR", "1")), pairs=False).findings
+    first, second = diagnose(port(text.replace("FACTOR", "1")), pairs=False).findings
     assert (first.verdict, second.verdict) == ("unexplained", "follows")
     assert "follows from layer_norm: your output equals the reference with your own parts there" in second.text
-    first, second = diagnose(_port(tmp_path, text.replace("FACTOR", "2")), pairs=False).findings
+    first, second = diagnose(port(text.replace("FACTOR", "2")), pairs=False).findings
     assert second.verdict != "follows"
 
 
 @pytest.mark.second
-def test_a_mistake_is_named_besides_rows_that_are_nan(tmp_path: Path) -> None:
+def test_a_mistake_is_named_besides_rows_that_are_nan(port: Write) -> None:
     text = """
 from unittest import mock
 def without_guard(logits, mask=None):
@@ -531,22 +548,22 @@ def decoder_layer(case):
         return layers.decoder_layer(p | {"cross_attention": p["self_attention"]}, case.config, **parameters.nest(case.inputs))
 dtypes = ("float64",)
 """
-    (finding,) = diagnose(_port(tmp_path, text), pairs=False, gradients=False).findings
+    (finding,) = diagnose(port(text), pairs=False, gradients=False).findings
     assert finding.verdict == "explained"
     assert finding.explanations[0][0] == "empty rows=NaN"
     assert "cross_attention uses the parameters of self_attention" in finding.text
 
 
-def test_at_the_limit_the_best_so_far_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    port, said = _port(tmp_path, ONE_FINDING["what nothing explains is unexplained"][-1]), []
+def test_at_the_limit_the_best_so_far_is_returned(port: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, said = port(ONE_FINDING["what nothing explains is unexplained"][-1]), []
     monkeypatch.setattr(examination.Deadline, "check", _on_call(60, TimeIsUp("the limit of 1 seconds had passed")))
-    found = diagnose(port, limit=1.0, say=said.append)
+    found = diagnose(wrong, limit=1.0, say=said.append)
     assert found.stopped == "the limit of 1 seconds had passed"
     assert found.findings[-1].verdict == "stopped"
     assert "first seen: layer_norm/" in found.findings[-1].text
     assert said[0].startswith("layer_norm fails in float64: layer_norm/")
     monkeypatch.setattr(examination.Deadline, "check", _on_call(60, KeyboardInterrupt()))
-    assert diagnose(port).stopped == "interrupted"
+    assert diagnose(wrong).stopped == "interrupted"
 
 
 WRONG = {
@@ -571,7 +588,7 @@ MOST = {
 
 
 @pytest.mark.parametrize("component", WRONG)
-def test_the_first_sentence_waits_for_the_expectation_of_one_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, component: str) -> None:
+def test_the_first_sentence_waits_for_the_expectation_of_one_case(written: Write, monkeypatch: pytest.MonkeyPatch, component: str) -> None:
     runs: list[str] = []
     module, original = components.module_of(components.COMPONENTS[component][0]), components.function_of(component)
 
@@ -586,8 +603,9 @@ def test_the_first_sentence_waits_for_the_expectation_of_one_case(tmp_path: Path
             raise KeyboardInterrupt
 
     said: list[tuple[str, int]] = []
+    monkeypatch.setattr(parts, "Store", Store)
     monkeypatch.setattr(module, component, counted)
-    found = diagnose(_port(tmp_path, f"{WRONG[component]}dtypes = ('float32',)"), (component,), say=say)
+    found = diagnose(written(f"{WRONG[component]}dtypes = ('float32',)"), (component,), say=say)
     assert found.stopped == "interrupted"
     sentence, before = said[0]
     assert re.match(rf"{component} fails in float32: {component}/\w+: .* (differ|allowed)", sentence)
@@ -622,7 +640,7 @@ def test_the_same_model_without_them_gets_no_finding(gradients: bool) -> None:
 
 
 @pytest.mark.second
-def test_a_wrong_gradient_is_found_where_the_output_is_right(tmp_path: Path) -> None:
+def test_a_wrong_gradient_is_found_where_the_output_is_right(port: Write) -> None:
     text = """
 from impl_torch.feed_forward import FeedForward
 from impl_torch.port import framework, weights
@@ -633,14 +651,14 @@ class Detached(FeedForward):
 
 components = {"feed_forward": lambda config, dtype: Detached(config)}
 """
-    diagnosis = diagnose(_port(tmp_path, text))
+    diagnosis = diagnose(port(text))
     outputs, finding = diagnosis.findings
     assert (outputs.component, outputs.verdict) == ("feed_forward_vjp", "described")
     assert "feed_forward_vjp: of your gradients the `x_btd` differs; the parameters are right" in outputs.text
     assert (finding.component, finding.verdict) == ("feed_forward", "gradient")
     assert "feed_forward: in backward order the first component whose gradient is wrong, that of x_btd (error" in finding.text
     assert diagnosis.gradients[0].first is not None
-    assert diagnose(_port(tmp_path, text), gradients=False).findings == []
+    assert diagnose(port(text), gradients=False).findings == []
 
 
 def test_the_command_prints_and_writes_the_findings_and_says_that_it_was_stopped(tmp_path: Path) -> None:

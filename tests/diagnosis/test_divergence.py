@@ -74,7 +74,7 @@ def build(config, dtype):
 components = {"encoder": build}
 """,
 }
-ROWS, UNTRACED = 30, ("source_embedding", "target_embedding", "encoder", "decoder")  # of the model of torch
+ROWS, UNTRACED = 28, ("source_embedding", "encoder", "target_embedding", "decoder")  # of the model of torch
 EMBEDDINGS = "module_paths = (*module_paths, ('source_embedding', 'src_embed'), ('target_embedding', 'tgt_embed'))"
 POSITIONS = "model.embed = lambda table, tokens: table(tokens) * config.model_width**0.5 + "
 FEED_FORWARD = "decoder.ffn.register_forward_hook(lambda *given: "
