@@ -1,12 +1,16 @@
 """What the reference expects of a case is computed once for all diagnoses, as it is for other tests."""
 
+from types import SimpleNamespace
+
 import pytest
-from expectations import store
+from expectations import expect, store
 
 from rosettaformer.conformance.diagnosis import hypotheses, parts
+from rosettaformer.conformance.diagnosis.divergence import teacher
 
 
 @pytest.fixture(autouse=True)
 def one_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "Store", store)
     monkeypatch.setattr(hypotheses, "Store", store)
+    monkeypatch.setattr(teacher, "tolerance", SimpleNamespace(**{**vars(teacher.tolerance), "expect": expect}))

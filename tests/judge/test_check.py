@@ -39,7 +39,9 @@ def port(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("options", "dtypes"), [pytest.param((), DTYPES, marks=pytest.mark.exhaustive), (("--quick",), ("float32",))])
+@pytest.mark.parametrize(
+    ("options", "dtypes"), [pytest.param((), DTYPES, marks=pytest.mark.exhaustive), later((("--quick",), ("float32",)))]
+)
 def test_our_ports_are_compared_on_every_core_case(options: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     pytest.importorskip("torch")
     result = invoke("check", "torch", *options, "--json", "-")
@@ -56,13 +58,13 @@ def test_quick_chooses_among_the_cases_of_any_port(port: str) -> None:
     assert [(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]] == [(case, "float32") for case in core]
 
 
-@pytest.mark.parametrize(("options", "modes"), [later(((), ("eager", "compiled"))), (("--mode", "eager"), ("eager",))])
-def test_full_runs_every_mode_or_those_that_are_named(options: tuple[str, ...], modes: tuple[str, ...]) -> None:
-    pytest.importorskip("torch")
-    result = invoke("check", "torch", "--full", "--component", "softmax", "--dtype", "float64", *options, "--json", "-")
+@pytest.mark.parametrize(("options", "modes"), [((), ("eager", "compiled")), (("--mode", "eager"), ("eager",))])
+def test_full_runs_every_mode_or_those_that_are_named(tmp_path: Path, options: tuple[str, ...], modes: tuple[str, ...]) -> None:
+    (tmp_path / "two_modes.py").write_text(f"{NUMPY}\nmodes = ('eager', 'compiled')\n")
+    result = invoke("check", tmp_path / "two_modes.py", "--full", "--component", "softmax", "--dtype", "float64", *options, "--json", "-")
     cases = [case.id for case in of_components(all_cases(grad=True), ["softmax"], True)]
     assert Counter((row["case"], row["mode"]) for row in json.loads(result.out)["results"]) == Counter(itertools.product(cases, modes))
-    assert f"starting torch: {len(cases) * len(modes)} comparisons at most ..." in result.err
+    assert f"two_modes.py: {len(cases) * len(modes)} comparisons at most ..." in result.err
 
 
 @pytest.mark.parametrize("option", ["--full", "--dtype=float64", "--checkpoint=model.safetensors", "--results=."])

@@ -1,6 +1,7 @@
 """Ports as people have them: tables by component, arguments of their own, positions that are added inside, Linen modules."""
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from expectations import all_by_id
 from in_process import InProcess
 from own_modules import adapter, blocks, document, norm, verdict
+from tiers import every
 
 from reference_numpy import layout, parameters, preset
 from rosettaformer.conformance import runner
@@ -433,8 +435,10 @@ def test_linen_modules_are_traced(tmp_path: Path, right: str, wrong: str, first:
     assert all(row.gradients for row in gradients.rows)
 
 
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
-@pytest.mark.parametrize("name", ["encoder_layer/pre", "encoder/final_norm", "encoder_vjp/final_norm"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    every(5, itertools.product(("encoder_layer/pre", "encoder/final_norm", "encoder_vjp/final_norm"), ("eager", "compiled"))),
+)
 def test_linen_modules_conform(name: str, mode: str) -> None:
     pytest.importorskip("flax")
     given = {name: getattr(load_file(LINEN), name) for name in ("components", "weights", "call", "config")}

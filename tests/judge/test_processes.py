@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from invoke import heed_interrupts, invoke, marked
+from tiers import later
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
@@ -126,7 +127,7 @@ def test_ports_read_no_questions_may_name_text_by_enumerations_and_return_what_c
     assert _rows(_port(tmp_path, text), "plain") == [("differs", "must return arrays of at most 1073748896 bytes; got 80000000000")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, later(signal.SIGTERM), signal.SIGKILL])
 def test_the_command_leaves_nothing_when_it_is_ended(tmp_path: Path, mark: str, number: signal.Signals) -> None:
     port = _port(tmp_path, "from pathlib import Path\ndef before(case):\n    Path(__file__).with_name('here').touch()\n    time.sleep(600)")
     command = [sys.executable, "-m", "rosettaformer", "check", port, "--component", "layer_norm", "--dtype", "float64"]

@@ -306,6 +306,7 @@ def test_vectors_of_a_newer_suite_are_refused(copy: Path) -> None:
         golden.verify(copy)
 
 
+@pytest.mark.second
 def test_vectors_hold_gradients_updates_and_what_decoding_gives(tmp_path: Path) -> None:
     ids = ("layer_norm_vjp/plain", "cross_entropy/smoothed", "adam/decay", "decode_in_steps/prompt_first", "truncate/all", "draw/some",
            "beam_search/two_tokens")  # fmt: skip

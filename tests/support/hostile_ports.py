@@ -318,19 +318,13 @@ def generated(count: int, seed: int = 0) -> list[tuple[str, str, str, str]]:
 # of the ordinary tests: one of each sort
 SAMPLE = [
     ("action", "fork and die", "answer", "layer_norm"),
-    ("action", "fork away", "answer", "layer_norm"),
     ("action", "hold the pipes", "after", "layer_norm"),
     ("action", "hang deaf", "import", "softmax"),
-    ("action", "endless garbage", "answer", "softmax"),
-    ("action", "a pickle of old", "answer", "softmax"),
     ("action", "a verdict", "answer", "embedding"),
-    ("action", "raise what says nothing", "answer", "embedding"),
     ("action", "raise terminal escapes", "import", "embedding"),
     ("action", "raise markup", "answer", "logits"),
-    ("action", "exit", "exit", "logits"),
     ("action", "flood", "answer", "logits"),
     ("value", "an array that lies", "answer", "layer_norm"),
     ("value", "huge in parts", "answer", "layer_norm"),
-    ("lie", "modes of escapes", "import", "layer_norm"),
     ("lie", "a config that is an enumeration", "import", "layer_norm"),
 ]
