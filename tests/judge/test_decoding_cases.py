@@ -155,15 +155,10 @@ def test_partial_functions_belong_to_their_module_and_only_what_takes_compiled_i
         assert components.model_of(component) == component
 
 
-@pytest.mark.parametrize(
-    ("id_", "component"),
-    [
-        later(("CAU3", "decode_in_steps")),
-        ("GEN4", "truncate"),
-        ("GEN7", "penalise"),
-        pytest.param("GEN3", "sample", marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize(("id_", "component"), [
+    later(("CAU3", "decode_in_steps")), ("GEN4", "truncate"), ("GEN7", "penalise"),
+    pytest.param("GEN3", "sample", marks=pytest.mark.exhaustive),
+])  # fmt: skip
 def test_diagnosis_names_a_defect_from_what_decoding_gives(id_: str, component: str) -> None:
     defect = all_defects()[id_]
     assert mutation.name(component, (defect,)).alone
