@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import io
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,15 +120,16 @@ def needs(kind: str) -> None:
         pytest.skip(f"{FRAMEWORK[kind]} is not installed")
 
 
+def port_file(folder: Path, kind: str, mistake: str, more: str = "") -> str:
+    needs(kind)
+    path = folder / f"wrong_{kind}.py"
+    path.write_text(PORTS[kind].replace("MISTAKE", MISTAKES[mistake]) + more)
+    return str(path)
+
+
 @pytest.fixture
 def written(tmp_path: Path) -> Write:
-    def write(kind: str, mistake: str, more: str = "") -> str:
-        needs(kind)
-        path = tmp_path / f"wrong_{kind}.py"
-        path.write_text(PORTS[kind].replace("MISTAKE", MISTAKES[mistake]) + more)
-        return str(path)
-
-    return write
+    return functools.partial(port_file, tmp_path)
 
 
 @functools.cache
@@ -143,6 +145,13 @@ def asked(worker: Worker, name: str) -> Case:
 def diverged(port: str, name: str, dtype: str, limit: float = 120.0, start: Callable[..., Worker] = InProcess) -> Divergence:
     with contextlib.closing(start(port, threads=1)) as worker:
         return divergence(worker, asked(worker, name), dtype, limit=limit)
+
+
+@functools.cache
+def handwritten(mistake: str, dtype: str, more: str = "") -> Divergence:
+    """Where the model of torch diverges with the mistake; more: the end of the port's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        return diverged(port_file(Path(folder), "handwritten", mistake, more), WHOLE, dtype)
 
 
 def rows(found: Divergence) -> dict[str, Row]:
@@ -166,7 +175,7 @@ def test_our_own_ports_do_not_diverge_and_show_every_component(port: str, dtype:
 @pytest.mark.second
 @pytest.mark.parametrize(("mistake", "dtype"), [("", "float64"), ("sequence first", "float64"), ("sequence first", "float32")])
 def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(written: Write, mistake: str, dtype: str) -> None:
-    found = diverged(written("handwritten", mistake), WHOLE, dtype)
+    found = handwritten(mistake, dtype)
     assert (found.first, found.untraced) == (None, UNTRACED)
     assert len(found.rows) == ROWS
     assert all(row.inputs_agree and not row.fails for row in found.rows)
@@ -191,7 +200,7 @@ def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(w
     ],
 )  # fmt: skip
 def test_the_component_that_is_wrong_is_named(written: Write, kind: str, mistake: str, path: str, words: str) -> None:
-    found = diverged(written(kind, mistake), WHOLE if kind == "handwritten" else STACK, "float32")
+    found = handwritten(mistake, "float32") if kind == "handwritten" else diverged(written(kind, mistake), STACK, "float32")
     assert found.first is not None, found.sentence
     assert found.first.path == path, found.sentence
     assert found.sentence.startswith(f"{path or 'transformer'}: the first component that fails although its inputs agree (")
@@ -200,7 +209,7 @@ def test_the_component_that_is_wrong_is_named(written: Write, kind: str, mistake
 
 
 def test_what_follows_a_mistake_fails_in_the_free_run_and_agrees_on_the_references_inputs(written: Write) -> None:
-    found = diverged(written("handwritten", "unscaled"), WHOLE, "float64")
+    found = handwritten("unscaled", "float64")
     tree = rows(found)
     wrong, after = tree["encoder.layers.1.self_attention"], tree["encoder.layers.1.self_attention_norm"]
     assert wrong.inputs_agree
@@ -221,7 +230,7 @@ def test_what_follows_a_mistake_fails_in_the_free_run_and_agrees_on_the_referenc
 
 
 def test_the_heat_map_is_of_the_worst_slice(written: Write) -> None:
-    found = diverged(written("handwritten", "unscaled"), WHOLE, "float32")
+    found = handwritten("unscaled", "float32")
     assert found.heat is not None
     assert np.shape(found.heat) == (7, 12)
     assert found.first is not None
@@ -231,12 +240,12 @@ def test_the_heat_map_is_of_the_worst_slice(written: Write) -> None:
 
 
 def test_a_component_that_fails_within_one_that_agrees_is_none_and_the_same_embedding_is(written: Write) -> None:
-    found = diverged(written("handwritten", "", EMBEDDINGS), WHOLE, "float64")
+    found = handwritten("", "float64", EMBEDDINGS)
     assert found.first is None
     row = rows(found)["source_embedding"]
     assert row.fails
     assert row.message.endswith("but what is around it agrees: the port divides the work otherwise")
-    found = diverged(written("handwritten", "no scale", EMBEDDINGS), WHOLE, "float64")
+    found = handwritten("no scale", "float64", EMBEDDINGS)
     assert found.first is not None
     assert found.first.path == "source_embedding"
     assert "source_embedding" in {failure.path for failure in found.failures}
@@ -249,7 +258,7 @@ def test_a_component_that_fails_within_one_that_agrees_is_none_and_the_same_embe
 )
 def test_what_the_next_step_undoes_is_not_named_where_something_else_is_wrong(written: Write, mistake: str, path: str) -> None:
     """sqrt(d) after the embedding, in a model that has a mistake of its own, in the very sum that follows among others."""
-    found = diverged(written("handwritten", mistake, EMBEDDINGS), WHOLE, "float64")
+    found = handwritten(mistake, "float64", EMBEDDINGS)
     assert found.first is not None
     assert found.first.path == path
     assert not {"source_embedding", "target_embedding"} & {failure.path for failure in found.failures}
@@ -260,14 +269,14 @@ def test_what_the_next_step_undoes_is_not_named_where_something_else_is_wrong(wr
 
 @pytest.mark.second
 def test_what_cannot_be_forced_or_has_several_calls_is_known_as_far_as_it_goes(written: Write) -> None:
-    found = diverged(written("handwritten", "flattened"), WHOLE, "float64")
+    found = handwritten("flattened", "float64")
     row = rows(found)["decoder.layers.0.feed_forward"]
     assert (found.first, row.forced, row.inputs_agree) == (None, None, None)
     assert row.message == "cannot be forced: the reference's inputs have shapes (3, 5, 12); the module's (15, 12)"
-    found = diverged(written("handwritten", "wasteful"), WHOLE, "float64")
+    found = handwritten("wasteful", "float64")
     assert (found.first, len(found.rows)) == (None, ROWS)
     assert [row.path for row in found.rows if row.inputs_agree is False] == ["decoder.layers.0.feed_forward"]
-    found = diverged(written("handwritten", "epsilon", "module_paths = ()"), WHOLE, "float64")
+    found = handwritten("epsilon", "float64", "module_paths = ()")
     assert found.first is not None
     assert found.first.path == ""
     assert {"source_embedding", "encoder.layers.1.feed_forward_norm", "logits"} <= set(found.untraced)
@@ -303,7 +312,7 @@ def test_a_port_of_functions_shows_nothing_and_that_is_said() -> None:
 
 def test_the_tree_is_shown(written: Write) -> None:
     console = Console(file=io.StringIO(), width=200)
-    render_tree(console, diverged(written("handwritten", "cross query"), WHOLE, "float32"))
+    render_tree(console, handwritten("cross query", "float32"))
     lines = console.file.getvalue().splitlines()
     assert any(line.startswith("   decoder.layers.0 ") and "the first divergence" in line for line in lines)
     assert any(line.startswith("     cross_attention ") and "its inputs differ" in line for line in lines)

@@ -80,7 +80,7 @@ def test_the_measured_size_is_that_of_the_alteration_in_any_case_of_an_id_s_lett
     case = next(case for case in all_cases() if case.id == one["case"])
     rate, kept = case.config.dropout_rate, case.inputs["x"][case.inputs["keep"] | ~case.inputs["x"].astype(bool)]
     assert one["error"] == pytest.approx(abs(kept).max() * (1 / (1 - rate) - 1), rel=1e-5)
-    assert run("nrm4").output == run("NRM4").output
+    assert run("pe12").output == run("PE12").output
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from expectations import all_by_id, expect
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import COMPONENTS, random_case
-from tiers import every
+from tiers import every, later
 
 from reference_numpy import attention, dropout, feed_forward, layers, normalization, stacks
 from rosettaformer.conformance.case import Case
@@ -23,7 +23,7 @@ Outputs = dict[str, np.ndarray]
 Plant = Callable[[Case, np.ndarray], np.ndarray]
 STRONG = 80  # what says all of the output
 SEEDS = st.integers(0, 2**32 - 1)
-few = settings(max_examples=12, deadline=None)
+few = settings(max_examples=8, deadline=None)
 
 
 @functools.cache
@@ -81,7 +81,7 @@ def test_a_correct_port_gets_none(component: str) -> None:
     assert describe(cases, [components.answer(case) for case in cases], clean=clean) == []
 
 
-@pytest.mark.parametrize("component", every(5, FORWARD))
+@pytest.mark.parametrize("component", every(5, [later(one) if one.values[0] == "transformer" else one for one in FORWARD]))
 @pytest.mark.parametrize("size", [pytest.param(1e-3, marks=pytest.mark.sample), *(
     pytest.param(size, marks=pytest.mark.exhaustive) for size in (1e-11, 1e-9, 1e-7, 1e-3, 0.1, 10.0))])  # fmt: skip
 def test_noise_gets_none_that_says_all_of_the_output(component: str, size: float) -> None:

@@ -1,5 +1,6 @@
 """A port in the process of the tests: its framework is imported once for all of them. Only for ports that neither crash nor hang."""
 
+import copy
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ class InProcess(Worker):
         return (self.ask(case, limit) for case in cases)
 
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
-        return reply(self._port, self._effects, method, *plain(arguments))
+        return reply(self._port, self._effects, method, *copy.deepcopy(plain(arguments)))
 
     def close(self) -> None:
         """Nothing is left running."""
