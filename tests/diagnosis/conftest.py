@@ -1,6 +1,6 @@
 """Cases, and what the reference expects of them, are made once for all diagnoses, as they are for other tests."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,22 +12,18 @@ from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis import hypotheses, parts, subject
 from rosettaformer.conformance.diagnosis.divergence import teacher
 
+MADE: dict[str, Sequence[Case]] = {}
 
-@pytest.fixture(scope="session")
-def cases_once() -> Callable[..., Sequence[Case]]:
+
+def cases_once(*given: Any) -> Sequence[Case]:
     """`all_cases`, which remembers what it has made."""
-    made: dict[str, Sequence[Case]] = {}
-
-    def cases(*given: Any) -> Sequence[Case]:
-        if repr(given) not in made:
-            made[repr(given)] = all_cases(*given)
-        return made[repr(given)]
-
-    return cases
+    if repr(given) not in MADE:
+        MADE[repr(given)] = all_cases(*given)
+    return MADE[repr(given)]
 
 
 @pytest.fixture(autouse=True)
-def one_store(monkeypatch: pytest.MonkeyPatch, cases_once: Callable[..., Sequence[Case]]) -> None:
+def one_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "all_cases", cases_once)
     monkeypatch.setattr(parts, "Store", store)
     monkeypatch.setattr(hypotheses, "Store", store)

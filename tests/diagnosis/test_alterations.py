@@ -81,6 +81,9 @@ LOSSES: dict[str, Plain] = {
         lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e / (log_p.shape[1] - 1) * log_p.sum(1)
     ),
     "p is clipped to 1e-07 .. 1 - 1e-07": _loss(lambda log_p, *rest: _smooth(np.log(np.clip(np.exp(log_p), 1e-7, 1 - 1e-7)), *rest)),
+    "the smoothing is spread over the other tokens": _loss(
+        lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e / (log_p.shape[1] - 1) * (log_p.sum(1) + _nll(log_p, label))
+    ),
     "the loss is divided by the number of rows": _loss(
         lambda *given: _smooth(*given), lambda loss_bt, mask_bt, count: loss_bt.sum() / len(loss_bt)
     ),
@@ -129,6 +132,7 @@ UPDATES: dict[str, Callable[..., Any]] = {
     "weight decay is not multiplied by the rate": _step(decay=lambda lr, wd: wd),
     "the corrections are exchanged": _step(lambda m, v, old, c1, c2, eps: m / c2 / (np.sqrt(v / c1) + eps)),
     "the correction of the second moment is outside the root": _step(lambda m, v, old, c1, c2, eps: m / c1 / (np.sqrt(v) / c2 + eps)),
+    "epsilon is added to the uncorrected root": _step(lambda m, v, old, c1, c2, eps: np.sqrt(c2) / c1 * m / (np.sqrt(v) + eps)),
     "epsilon is added under the root": _step(lambda m, v, old, c1, c2, eps: m / c1 / np.sqrt(v / c2 + eps)),
     "the second moment is the larger one of the old and the new, as AMSGrad's": _step(
         lambda m, v, old, c1, c2, eps: m / c1 / (np.sqrt(np.maximum(old, v) / c2) + eps)

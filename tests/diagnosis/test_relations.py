@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
+import ml_dtypes
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
@@ -131,14 +132,8 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "reversed features": ("features in reverse order", lambda case, value: value[..., ::-1]),
     "zeros": ("is 0 everywhere", lambda case, value: np.zeros(value.shape)),
     "float32": ("rounded to float32", lambda case, value: value.astype(np.float32).astype(np.float64)),
-    "bfloat16": ("rounded to bfloat16", lambda case, value: _bfloat16(value)),
+    "bfloat16": ("rounded to bfloat16", lambda case, value: value.astype(ml_dtypes.bfloat16).astype(np.float64)),
 }
-
-
-def _bfloat16(value: np.ndarray) -> np.ndarray:
-    import ml_dtypes
-
-    return value.astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
 @pytest.mark.parametrize("name", every(5, PLANTS))

@@ -49,12 +49,16 @@ def test_a_norm_that_is_its_offset_whatever_it_is_given_does_not_conform(tmp_pat
     assert Summary(results).verdict == "nothing was compared"
 
 
-def test_what_fails_fails_although_the_config_hides_things_and_one_case_is_judged_alike(tmp_path: Path) -> None:
+def test_what_fails_fails_although_the_config_hides_things(tmp_path: Path) -> None:
     name = port(tmp_path, {"epsilon": 1e30})
     Path(name).write_text(Path(name).read_text().replace(".copy()", " + 1"))
     statuses = {result.status for result in runner.run(NORMS[:3], [name], ["float64"])}
     assert "differs" in statuses
     assert "not shown" not in statuses
+
+
+@pytest.mark.second
+def test_one_case_is_judged_alike(tmp_path: Path) -> None:
     single = Single(port(tmp_path, {"epsilon": 1e30}))
     try:
         assert single.result("layer_norm/plain", "float32", "", 60).status == "not shown"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from expectations import all_by_id
 from own_modules import adapter, document, verdict
+from tiers import every
 
 from reference_numpy import layout, parameters
 from rosettaformer.conformance import runner
@@ -81,7 +82,7 @@ def test_the_documents_port_of_another_division_differs_nowhere(tmp_path: Path) 
 @needs_torch
 @pytest.mark.parametrize(
     ("right", "wrong", "seen"),
-    [
+    every(2, [
         ("dtype=torch.bool).tril()", "dtype=torch.bool).tril(1)", {"self_attention"}),
         ("self.c_attn(x).chunk(3, -1)", "self.c_attn(x).chunk(3, -1)[::-1]", {"self_attention"}),
         ("torch.arange(keys.size(1)) < lens", "torch.arange(keys.size(1)) <= lens",
@@ -94,7 +95,7 @@ def test_the_documents_port_of_another_division_differs_nowhere(tmp_path: Path) 
         ("self.emb(ids) * self.scale", "self.emb(ids)", {"token_encoder"}),
         ("self.proj(x.flatten(0, 1))", "self.proj(x.transpose(0, 1).flatten(0, 1))", {"logits"}),
         (".div(math.sqrt(query.size(-1)))", "", {"scaled_dot_product_attention"}),
-    ],
+    ]),
 )  # fmt: skip
 def test_a_mistake_in_it_is_seen_where_it_is(tmp_path: Path, right: str, wrong: str, seen: set[str]) -> None:
     own = port(tmp_path, right, wrong)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from expectations import all_by_id
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import heat_map
 from rosettaformer.conformance.report.summary import Summary
 
-PLAIN = next(case for case in all_cases() if case.id == "layer_norm/plain")
+PLAIN = all_by_id()["layer_norm/plain"]
 # name of a case -> what the port does with it, the status, and what the message has
 ROWS = {
     "good": ("", "pass", ""),
@@ -145,7 +145,7 @@ def test_a_heat_map_of_a_large_slice_keeps_its_largest_elements() -> None:
 
 
 def test_a_run_in_which_nothing_is_compared_does_not_conform(misbehaving: str) -> None:
-    results = runner.run([case for case in all_cases() if case.id == "softmax/plain"], [misbehaving], ["float32"])
+    results = runner.run([all_by_id()["softmax/plain"]], [misbehaving], ["float32"])
     assert [result.status for result in results] == ["not covered"]
     assert not Summary(results).conforms
     results = runner.run(_cases("good"), ["no_such_port"], ["float64"])
@@ -170,12 +170,6 @@ def _port(folder: Path, text: str, name: str = "own_port.py") -> str:
     return str(folder / name)
 
 
-CORRECT = """
-from neighbour import layer_norm_of
-
-def layer_norm(case):
-    return layer_norm_of(case)
-"""
 NEIGHBOUR = """
 from reference_numpy import normalization
 
@@ -186,7 +180,7 @@ def layer_norm_of(case):
 
 def test_a_file_is_a_port_and_its_folder_is_importable(tmp_path: Path) -> None:
     _port(tmp_path, NEIGHBOUR, "neighbour.py")
-    results = runner.run(_cases("good"), [_port(tmp_path, CORRECT)], ["float64"])
+    results = runner.run(_cases("good"), [_port(tmp_path, "from neighbour import layer_norm_of as layer_norm")], ["float64"])
     assert [result.status for result in results] == ["pass"]
 
 
@@ -203,7 +197,7 @@ def test_an_entry_point_is_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.second
 def test_what_is_not_covered_is_said_and_different_configs_have_different_references(tmp_path: Path) -> None:
     port = _port(tmp_path, "config = {'model_width': 12, 'epsilon': 1e-5}\ndtypes = 'float64'\ndef layer_norm(case): return case\n")
-    plain = [case for case in all_cases() if case.id in ("layer_norm/plain", "softmax/plain")]
+    plain = [PLAIN, all_by_id()["softmax/plain"]]
     foreign = dataclasses.replace(PLAIN, name="foreign")
     results = runner.run([*plain, foreign], [port], ["float32", "float64"])
     rows = {(result.case, result.dtype): (result.status, result.message) for result in results}

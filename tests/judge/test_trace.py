@@ -8,7 +8,6 @@ from expectations import all_by_id
 
 import reference_numpy as reference_package
 from reference_numpy import parameters
-from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.catalogue import all_defects, injected
 from rosettaformer.conformance.reference import components, trace
 
@@ -78,14 +77,10 @@ def test_shared_tables_and_equal_layers_keep_their_paths_and_embeddings_their_vo
 def test_the_reference_is_recorded_as_it_is_and_left_as_it_was() -> None:
     before = reference_package.attention.multi_head_attention
     with pytest.raises(ValueError, match="x"):
-        trace.record(_with_width(CASES["encoder_layer/post"], 3))
+        trace.record(dataclasses.replace(CASES["encoder_layer/post"], inputs={"x_btd": np.ones((1, 2, 3))}))
     assert reference_package.attention.multi_head_attention is before
     case = CASES["decoder_layer/post"]
     clean = trace.record(case)
     with injected(all_defects()["MHA11"]):
         altered = trace.record(case)
     assert not np.allclose(altered["cross_attention"].inputs["query_btd"], clean["cross_attention"].inputs["query_btd"])
-
-
-def _with_width(case: Case, width: int) -> Case:
-    return dataclasses.replace(case, inputs={**case.inputs, "x_btd": np.ones((1, 2, width))})

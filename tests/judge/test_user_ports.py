@@ -29,23 +29,17 @@ SLOW = dict.fromkeys(("torch_nn_transformer", "keras_hub_layers", "keras_multi_h
 SLOW["handwritten_torch_correct"] = pytest.mark.second
 
 
-def judged(port: str, needs: str, components: set[str]) -> list[runner.Result]:
-    if importlib.util.find_spec(needs) is None:
-        pytest.skip(f"{needs} is not installed")
-    path = f"tests/ports/{port}.py"
-    cases = [case for case in all_cases() if case.component in components]
-    results = runner.run(cases, [path], DTYPES)
-    declared = HOUSE / f"tests/ports/{port}.toml"
-    if declared.exists():
-        results = deviations.apply(results, deviations.read(declared, cases))
-    return [result for result in results if result.status in (*JUDGED, "stale", "missing")]
-
-
 @pytest.mark.parametrize("port", [pytest.param(port, marks=SLOW.get(port, ())) for port in CONFORMING])
 def test_a_correct_port_conforms_but_for_the_deviations_that_it_declares(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HOUSE)
     needs, expected = CONFORMING[port]
-    results = judged(port, needs, set(expected))
+    if importlib.util.find_spec(needs) is None:
+        pytest.skip(f"{needs} is not installed")
+    cases = [case for case in all_cases() if case.component in expected]
+    results = runner.run(cases, [f"tests/ports/{port}.py"], DTYPES)
+    if (declared := HOUSE / f"tests/ports/{port}.toml").exists():
+        results = deviations.apply(results, deviations.read(declared, cases))
+    results = [result for result in results if result.status in (*JUDGED, "stale", "missing")]
     assert [result for result in results if result.status not in ("pass", "deviation")] == []
     counts = Counter((result.component, result.status) for result in results)
     passed = {component: counts[component, "pass"] for component in expected}
