@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from in_process import InProcess
 from invoke import invoke
-from tiers import every, later
+from tiers import every, exhaustive, later
 
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
@@ -334,7 +335,7 @@ EXHAUSTIVE = ("a name and another constant", "a mistake of a search that no floa
 
 @pytest.mark.parametrize("name", [
     *every(2, [name for name in ONE_FINDING if name not in (*SLOW, *EXHAUSTIVE)]), *map(later, SLOW),
-    *(pytest.param(name, marks=pytest.mark.exhaustive) for name in EXHAUSTIVE),
+    *map(exhaustive, EXHAUSTIVE),
 ])  # fmt: skip
 def test_a_port_of_functions_has_one_finding(port: Write, name: str) -> None:
     verdict, explanations, says, says_not, text = ONE_FINDING[name]
@@ -455,9 +456,7 @@ dtypes = ("float64",)
 
 
 @pytest.mark.second
-@pytest.mark.parametrize(
-    ("scale", "verdict"), [("False", "follows"), pytest.param("not config.scale_embedding", "partly", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize(("scale", "verdict"), [("False", "follows"), exhaustive("not config.scale_embedding", "partly")])
 def test_what_the_parts_come_to_is_said_of_the_whole(port: Write, scale: str, verdict: str) -> None:
     text = f"""
 from impl_torch import port
@@ -555,15 +554,20 @@ dtypes = ("float64",)
     assert "cross_attention uses the parameters of self_attention" in finding.text
 
 
+def _at_last(error: BaseException) -> mock.Mock:
+    """A function that raises the error at its 60th call and after it."""
+    return mock.Mock(side_effect=itertools.chain(itertools.repeat(None, 59), itertools.repeat(error)))
+
+
 def test_at_the_limit_the_best_so_far_is_returned(port: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong, said = port(ONE_FINDING["what nothing explains is unexplained"][-1]), []
-    monkeypatch.setattr(examination.Deadline, "check", _on_call(60, TimeIsUp("the limit of 1 seconds had passed")))
+    monkeypatch.setattr(examination.Deadline, "check", _at_last(TimeIsUp("the limit of 1 seconds had passed")))
     found = diagnose(wrong, limit=1.0, say=said.append)
     assert found.stopped == "the limit of 1 seconds had passed"
     assert found.findings[-1].verdict == "stopped"
     assert "first seen: layer_norm/" in found.findings[-1].text
     assert said[0].startswith("layer_norm fails in float64: layer_norm/")
-    monkeypatch.setattr(examination.Deadline, "check", _on_call(60, KeyboardInterrupt()))
+    monkeypatch.setattr(examination.Deadline, "check", _at_last(KeyboardInterrupt()))
     assert diagnose(wrong).stopped == "interrupted"
 
 
@@ -611,17 +615,6 @@ def test_the_first_sentence_waits_for_the_expectation_of_one_case(written: Write
     sentence, before = said[0]
     assert re.match(rf"{component} fails in float32: {component}/\w+: .* (differ|allowed)", sentence)
     assert before <= MOST[component]
-
-
-def _on_call(count: int, error: BaseException) -> Callable[..., None]:
-    """A function that raises the error at its call of that number."""
-    calls = itertools.count(1)
-
-    def raising(*args: Any) -> None:
-        if next(calls) >= count:
-            raise error
-
-    return raising
 
 
 @pytest.mark.second

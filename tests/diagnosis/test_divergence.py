@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from in_process import InProcess
 from rich.console import Console
-from tiers import later
+from tiers import exhaustive, later
 
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
@@ -109,10 +109,6 @@ MISTAKES = {
 Write = Callable[..., str]
 
 OTHERS = [("torch", "float32"), ("tf", "float32"), ("tf", "float64"), ("jax", "float64")]
-
-
-def exhaustive(*values: str) -> Any:
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 def needs(kind: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from invoke import invoke, refused
-from tiers import later
+from tiers import exhaustive, later
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
@@ -39,9 +39,7 @@ def port(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("options", "dtypes"), [pytest.param((), DTYPES, marks=pytest.mark.exhaustive), later((("--quick",), ("float32",)))]
-)
+@pytest.mark.parametrize(("options", "dtypes"), [exhaustive((), DTYPES), later((("--quick",), ("float32",)))])
 def test_our_ports_are_compared_on_every_core_case(options: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     pytest.importorskip("torch")
     result = invoke("check", "torch", *options, "--json", "-")

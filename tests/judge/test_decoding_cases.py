@@ -10,7 +10,7 @@ import mutation
 import numpy as np
 import pytest
 from expectations import all_by_id
-from tiers import every, later
+from tiers import every, exhaustive, later
 
 from reference_numpy.beams import Beam
 from rosettaformer.conformance import runner
@@ -157,7 +157,7 @@ def test_partial_functions_belong_to_their_module_and_only_what_takes_compiled_i
 
 @pytest.mark.parametrize(("id_", "component"), [
     later(("CAU3", "decode_in_steps")), ("GEN4", "truncate"), ("GEN7", "penalise"),
-    pytest.param("GEN3", "sample", marks=pytest.mark.exhaustive),
+    exhaustive("GEN3", "sample"),
 ])  # fmt: skip
 def test_diagnosis_names_a_defect_from_what_decoding_gives(id_: str, component: str) -> None:
     defect = all_defects()[id_]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
-from tiers import later
+from tiers import exhaustive, later
 
 from reference_numpy import sampling
 from reference_numpy.beams import Beam
@@ -241,9 +241,7 @@ def test_what_any_error_of_the_scores_draws_might_be_drawn(cut: str) -> None:
     assert differing or cut == "nothing"
 
 
-@pytest.mark.parametrize(
-    "name", ["n_best", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("alpha_0", "prefix", "penalties"))]
-)
+@pytest.mark.parametrize("name", ["n_best", *map(exhaustive, ("alpha_0", "prefix", "penalties"))])
 def test_beams_that_tie_may_live_or_die(name: str) -> None:
     case = of_two(SEARCHES[f"beam_search/{name}"], 4)
     other = Other(NEAR)

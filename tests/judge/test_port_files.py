@@ -12,7 +12,7 @@ import pytest
 from expectations import all_by_id
 from in_process import InProcess
 from own_modules import adapter, blocks, document, norm, verdict
-from tiers import every
+from tiers import every, exhaustive
 
 from reference_numpy import layout, parameters, preset
 from rosettaformer.conformance import runner
@@ -34,10 +34,6 @@ NORM = {"layer_norm": (("scale", "a", "d"), ("offset", "b", "d"))}
 CONFIG = preset(
     "tiny", encoder_layers=2, decoder_layers=2, attention_bias=True, output_bias=True, share_embeddings=False, tie_logits=False
 )  # fmt: skip
-
-
-def exhaustive(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 def test_a_name_is_that_of_the_innermost_component_within_what_the_others_call_it() -> None:

@@ -79,11 +79,7 @@ def _cases(*names: str, **changes: object) -> list[Case]:
     """The plain case under other names. The second of the two that share a buffer has other values than the first."""
     cases = [dataclasses.replace(PLAIN, name=name, twice=name == "random", **changes) for name in names]
     other = {"x_btd": 2 * PLAIN.inputs["x_btd"] ** 2}
-    return [dataclasses.replace(case, inputs=other) if case.name == "buffer_second" else _own(case) for case in cases]
-
-
-def _own(case: Case) -> Case:
-    return dataclasses.replace(case, inputs={name: value.copy() for name, value in case.inputs.items()})
+    return [dataclasses.replace(case, inputs=other) if case.name == "buffer_second" else case for case in cases]
 
 
 @pytest.fixture(scope="module")
