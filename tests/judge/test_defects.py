@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
+from tiers import exhaustive, later
 
 from rosettaformer.conformance import catalogue
 from rosettaformer.conformance.case import Case
@@ -56,8 +57,10 @@ def _dear(case: Case) -> bool:
 
 
 def _of(ids: Iterable[tuple[str, ...]], always: Collection[tuple[str, ...]] = ()) -> list[Any]:
-    """Parameters of a test that begin with the id of a case; what takes long is exhaustive, but for what is always run."""
-    return [pytest.param(*each, marks=pytest.mark.exhaustive if _dear(CASES[each[0]]) and each not in always else ()) for each in ids]
+    """Parameters of a test that begin with the id of a case: what takes long is exhaustive and of the others every third is in the first
+    tier, but for what is always run."""
+    found = [exhaustive(*each) if _dear(CASES[each[0]]) and each not in always else pytest.param(*each) for each in ids]
+    return [later(one) if index % 3 and one.values not in always else one for index, one in enumerate(found)]
 
 
 @cache
