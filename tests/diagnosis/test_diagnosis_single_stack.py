@@ -4,9 +4,10 @@ none."""
 from pathlib import Path
 
 import pytest
+from in_process import InProcess
 from tiers import every
 
-from rosettaformer.conformance.diagnosis import Diagnosis, diagnose
+from rosettaformer.conformance.diagnosis import Diagnosis, diagnose, subject
 
 PORTS = Path(__file__).parents[1] / "ports"
 pytest.importorskip("transformers")
@@ -194,7 +195,8 @@ REST = [pytest.param(name, marks=pytest.mark.exhaustive) for name in MISTAKES if
 
 
 @pytest.mark.parametrize("name", [*every(2, SAMPLE), *REST])
-def test_a_mistake_in_a_model_of_transformers_gets_its_name(tmp_path: Path, name: str) -> None:
+def test_a_mistake_in_a_model_of_transformers_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(subject, "open_worker", InProcess)
     family, component, names, place, mistake = MISTAKES[name]
     diagnosis = _diagnosis(tmp_path, family, component, mistake)
     whole = diagnosis.findings[-1]

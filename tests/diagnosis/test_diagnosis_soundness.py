@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import mutation
@@ -15,7 +14,7 @@ from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.catalogue import Defect, all_defects
 from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.diagnosis import altered, diagnose, explanation
+from rosettaformer.conformance.diagnosis import altered, explanation
 from rosettaformer.conformance.diagnosis.common import common
 from rosettaformer.conformance.diagnosis.conditions import condition
 from rosettaformer.conformance.diagnosis.digits import nearly
@@ -34,12 +33,6 @@ Output = dict[str, np.ndarray]
 
 def _of(component: str, *names: str) -> list[Case]:
     return [case for case in CASES if case.component == component and (not names or case.name in names)]
-
-
-def _port(tmp_path: Path, text: str) -> str:
-    file = tmp_path / "a_port.py"
-    file.write_text("import numpy as np\nfrom reference_numpy import attention, embedding, layers, normalization, parameters\n" + text)
-    return str(file)
 
 
 def _shifted(reference: Mapping[str, Any], shift: Callable[[np.ndarray], Any]) -> Output:
@@ -216,21 +209,6 @@ def test_where_a_port_fails_is_a_property_of_all_its_failures_and_of_nothing_els
     failed: list[Case], answered: list[Case], words: str
 ) -> None:
     assert condition(failed, answered) == words
-
-
-def test_a_model_that_fails_in_most_cases_is_told_so_first_and_its_answers_are_searched(tmp_path: Path) -> None:
-    text = """
-def encoder_layer(case):
-    mask_bhts = case.inputs["mask_bhts"]
-    return layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs)) + 0.3
-"""
-    crash, rest = diagnose(_port(tmp_path, text), pairs=False).findings
-    assert (crash.verdict, crash.explanations) == ("error", ())
-    assert crash.text.startswith("encoder_layer: fails on ")
-    assert crash.text.endswith(" cases: KeyError: 'mask_bhts' (a_port.py:5); not where mask_bhts is given")
-    assert rest.verdict == "described"
-    assert "your output minus the reference is 0.3, the same everywhere" in rest.text
-    assert "fail" not in rest.text
 
 
 def test_a_loss_which_is_of_all_rows_is_not_said_to_depend_on_them() -> None:

@@ -1,40 +1,114 @@
 """The first divergence: nothing in correct ports, and the right component in wrong ones, forward and backward."""
 
 import contextlib
+import functools
 import importlib.util
 import io
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from expectations import all_by_id
+from in_process import InProcess
 from rich.console import Console
-from tiers import later
+from tiers import exhaustive, later
 
 from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.diagnosis.altered import expected
 from rosettaformer.conformance.diagnosis.divergence import Backward, Divergence, Row, backward, divergence
 from rosettaformer.conformance.ports.adapters.submodules import assign
+from rosettaformer.conformance.ports.process import Worker
 from rosettaformer.conformance.report.tree import render_backward, render_tree
 from rosettaformer.conformance.runner import open_worker
 
-CASES = all_by_id()
-WHOLE = CASES["transformer/semillero"]
-STACK = CASES["encoder/final_norm"]
-FRAMEWORK = {"torch": "torch", "tf": "tensorflow", "jax": "jax", "keras": "tensorflow", "nnx": "flax"}
+FRAMEWORK = {"torch": "torch", "tf": "tensorflow", "jax": "flax", "handwritten": "torch"}
+WHOLE, STACK = "transformer/semillero", "encoder/final_norm"
+# A model of torch under other names, and an encoder of our own ports, each with a mistake of choice.
+PORTS = {
+    "handwritten": f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(Path(__file__).parents[1] / "ports")!r})
+from handwritten_torch import *
+
+def build(config, dtype):
+    model = Model(config, corrected=True)
+    (_, encoder), (decoder, _) = model.encoder_blocks, model.decoder_blocks
+    MISTAKE
+    return model
+
+components = {{"transformer": build}}
+""",
+    "tf": """
+from impl_tf import port
+from impl_tf.port import framework, weights
+import tensorflow as tf
+
+def build(config, dtype):
+    encoder = port.components["encoder"](config, dtype)
+    layer = encoder.layers[1]
+    hidden = layer.feed_forward.hidden.call
+    MISTAKE
+    return encoder
+
+components = {"encoder": build}
+""",
+    "jax": """
+from impl_jax import port
+from impl_jax.port import framework, weights
+import jax
+
+class Detached(port.FeedForward):
+    def __call__(self, x_btd, *rest):
+        return super().__call__(jax.lax.stop_gradient(x_btd), *rest)
+
+def build(config, dtype):
+    encoder = port.components["encoder"](config, dtype)
+    layer = encoder.layers[1]
+    MISTAKE
+    return encoder
+
+components = {"encoder": build}
+""",
+}
+ROWS, UNTRACED = 28, ("source_embedding", "encoder", "target_embedding", "decoder")  # of the model of torch
+EMBEDDINGS = "module_paths = (*module_paths, ('source_embedding', 'src_embed'), ('target_embedding', 'tgt_embed'))"
+POSITIONS = "model.embed = lambda table, tokens: table(tokens) * config.model_width**0.5 + "
+FEED_FORWARD = "decoder.ffn.register_forward_hook(lambda *given: "
+MISTAKES = {
+    "": "pass",
+    "epsilon": "encoder.norm2.eps = 1e-3",
+    "unscaled": "encoder.attention.w_q.register_forward_hook(lambda module, args, query: query * config.key_size**0.5)",
+    "detached": "encoder.attention.w_q.register_forward_hook(lambda module, args, query: query.detach())",
+    "cross query": "decoder.corrected = False",
+    "position": "model.pos.register_forward_pre_hook(lambda module, args: (args[0] + 1,))",
+    "float32 positions": f"{POSITIONS}model.pos.pe[: tokens.size(1)].float()",
+    "halves": f"{POSITIONS}torch.cat([model.pos.pe[: tokens.size(1), start::2] for start in (0, 1)], -1)",
+    "no scale": "model.d_model = 1",
+    "raises": f"{FEED_FORWARD}1 / 0)",
+    "crashes": f"{FEED_FORWARD}os.kill(os.getpid(), signal.SIGSEGV))",
+    "crashes when forced": f"calls = []; {FEED_FORWARD}calls.append(0) or len(calls) > 1 and os.kill(os.getpid(), signal.SIGSEGV) or None)",
+    "hangs": f"{FEED_FORWARD}time.sleep(600))",
+    "wasteful": "decoder.norm2.register_forward_hook(lambda module, args, y: (decoder.ffn(2 * y), decoder.ffn(y[:, :1])) and None)",
+    "flattened": """
+    decoder.ffn.register_forward_pre_hook(lambda module, args: (args[0].flatten(0, 1),))
+    decoder.dropout.register_forward_pre_hook(lambda module, args: (args[0].view(3, 5, -1),))""",
+    "sequence first": """
+    for block in (*model.encoder_blocks, *model.decoder_blocks):
+        block.ffn.register_forward_pre_hook(lambda module, args: (args[0].transpose(0, 1),))
+        block.dropout.register_forward_pre_hook(lambda module, args: (args[0].transpose(0, 1) if len(args[0]) > 3 else args[0],))""",
+    "epsilon of a layer": "layer.feed_forward_norm.epsilon = 1e-3",
+    "detached in tf": "layer.feed_forward.hidden.call = lambda x: hidden(tf.stop_gradient(x))",
+    "detached in jax": "layer.feed_forward.__class__ = Detached",
+}
 
 Write = Callable[..., str]
 
-
 OTHERS = [("torch", "float32"), ("tf", "float32"), ("tf", "float64"), ("jax", "float64")]
-
-
-def exhaustive(*values: str) -> Any:
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 def needs(kind: str) -> None:
@@ -42,20 +116,38 @@ def needs(kind: str) -> None:
         pytest.skip(f"{FRAMEWORK[kind]} is not installed")
 
 
+def port_file(folder: Path, kind: str, mistake: str, more: str = "") -> str:
+    needs(kind)
+    path = folder / f"wrong_{kind}.py"
+    path.write_text(PORTS[kind].replace("MISTAKE", MISTAKES[mistake]) + more)
+    return str(path)
+
+
 @pytest.fixture
 def written(tmp_path: Path) -> Write:
-    def write(kind: str, mistake: str, options: str = "") -> str:
-        needs(kind)
-        path = tmp_path / f"wrong_{kind}.py"
-        path.write_text(f"import traced_{kind}\nglobals().update(traced_{kind}.port({mistake!r}{options}))\n")
-        return str(path)
-
-    return write
+    return functools.partial(port_file, tmp_path)
 
 
-def diverged(port: str, case: Case, dtype: str, limit: float = 120.0) -> Divergence:
-    with contextlib.closing(open_worker(port, threads=1)) as worker:
-        return divergence(worker, case, dtype, limit=limit)
+@functools.cache
+def fitted(name: str, config: tuple[tuple[str, Any], ...]) -> Case:
+    return next(case for case in all_cases(dict(config)) if case.id == name)
+
+
+def asked(worker: Worker, name: str) -> Case:
+    """The case, with the config that the worker's port fixes."""
+    return fitted(name, tuple(worker.greeting[1]["config"].items()))
+
+
+def diverged(port: str, name: str, dtype: str, limit: float = 120.0, start: Callable[..., Worker] = InProcess) -> Divergence:
+    with contextlib.closing(start(port, threads=1)) as worker:
+        return divergence(worker, asked(worker, name), dtype, limit=limit)
+
+
+@functools.cache
+def handwritten(mistake: str, dtype: str, more: str = "") -> Divergence:
+    """Where the model of torch diverges with the mistake; more: the end of the port's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        return diverged(port_file(Path(folder), "handwritten", mistake, more), WHOLE, dtype)
 
 
 def rows(found: Divergence) -> dict[str, Row]:
@@ -77,38 +169,34 @@ def test_our_own_ports_do_not_diverge_and_show_every_component(port: str, dtype:
 
 
 @pytest.mark.second
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(written: Write, dtype: str) -> None:
-    found = diverged(written("torch", ""), WHOLE, dtype)
-    assert (found.first, found.untraced) == (None, ())
-    assert len(found.rows) == 32
+@pytest.mark.parametrize(("mistake", "dtype"), [("", "float64"), ("sequence first", "float64"), ("sequence first", "float32")])
+def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(written: Write, mistake: str, dtype: str) -> None:
+    found = handwritten(mistake, dtype)
+    assert (found.first, found.untraced) == (None, UNTRACED)
+    assert len(found.rows) == ROWS
     assert all(row.inputs_agree and not row.fails for row in found.rows)
 
 
 @pytest.mark.parametrize(
     ("kind", "mistake", "path", "words"),
     [
-        ("torch", "epsilon", "encoder.layers.1.feed_forward_norm", "x allowed)"),
-        ("torch", "unscaled", "encoder.layers.1.self_attention", "x allowed)"),
+        ("handwritten", "epsilon", "encoder.layers.1.feed_forward_norm", "x allowed)"),
+        ("handwritten", "unscaled", "encoder.layers.1.self_attention", "x allowed)"),
         (
-            "torch",
+            "handwritten",
             "cross query",
             "decoder.layers.0",
             "; its parts are right, but decoder.layers.0.cross_attention is given something else than the reference gives it, "
             "after decoder.layers.0.self_attention_norm",
         ),
-        ("torch", "position", "", "its parts are right, but encoder is given something else than the reference gives it, after source_emb"),
-        ("torch", "raises", "decoder.layers.0.feed_forward", "(RuntimeError: no such thing)"),
-        exhaustive("keras", "epsilon", "layers.1.feed_forward_norm", "x allowed)"),
-        exhaustive(
-            "keras", "residual", "layers.1", "layers.1.feed_forward_norm is given something else than the reference gives it, after layers."
-        ),
-        exhaustive("nnx", "unscaled", "layers.1.self_attention", "x allowed)"),
-        later(("nnx", "residual", "layers.1", "its parts are right, but layers.1.feed_forward is given something else than the reference")),
+        ("handwritten", "position", "", "its parts are right, but encoder.positional_encoding is given something else than the reference"),
+        ("handwritten", "raises", "decoder.layers.0.feed_forward", "(ZeroDivisionError: division by zero)"),
+        exhaustive("tf", "epsilon of a layer", "layers.1.feed_forward_norm", "x allowed)"),
+        later(("jax", "epsilon of a layer", "layers.1.feed_forward_norm", "x allowed)")),
     ],
 )  # fmt: skip
 def test_the_component_that_is_wrong_is_named(written: Write, kind: str, mistake: str, path: str, words: str) -> None:
-    found = diverged(written(kind, mistake), WHOLE if kind == "torch" else STACK, "float32")
+    found = handwritten(mistake, "float32") if kind == "handwritten" else diverged(written(kind, mistake), STACK, "float32")
     assert found.first is not None, found.sentence
     assert found.first.path == path, found.sentence
     assert found.sentence.startswith(f"{path or 'transformer'}: the first component that fails although its inputs agree (")
@@ -117,49 +205,43 @@ def test_the_component_that_is_wrong_is_named(written: Write, kind: str, mistake
 
 
 def test_what_follows_a_mistake_fails_in_the_free_run_and_agrees_on_the_references_inputs(written: Write) -> None:
-    found = rows(diverged(written("torch", "unscaled"), WHOLE, "float64"))
-    wrong, after = found["encoder.layers.1.self_attention"], found["encoder.layers.1.self_attention_norm"]
+    found = handwritten("unscaled", "float64")
+    tree = rows(found)
+    wrong, after = tree["encoder.layers.1.self_attention"], tree["encoder.layers.1.self_attention_norm"]
     assert wrong.inputs_agree
     assert wrong.fails
     assert after.inputs_agree is False
     assert after.free is not None
     assert after.free.excess > 1
     assert not after.fails
-    assert found["encoder.layers.1"].fails
-    assert found["encoder"].fails
-    assert found["decoder"].depth == 1
-    assert found["decoder.layers.0.feed_forward"].depth == 3
-
-
-def test_a_failure_is_a_case_whose_heat_map_is_of_the_worst_slice(written: Write) -> None:
-    found = diverged(written("torch", "unscaled"), WHOLE, "float64")
-    assert [failure.path for failure in found.failures] == ["encoder.layers.1.self_attention", "encoder.layers.1", "encoder", ""]
+    assert tree["encoder.layers.1"].fails
+    assert tree[""].fails
+    assert (tree["decoder.layers.0"].depth, tree["decoder.layers.0.feed_forward"].depth) == (1, 2)
+    assert [failure.path for failure in found.failures] == ["encoder.layers.1.self_attention", "encoder.layers.1", ""]
     failure = found.failures[0]
     assert failure.case.component == "multi_head_attention"
     expectations = expected((all_defects()["ATT3"],), failure.case)
     assert expectations is not None
     assert compare(expectations["output"], failure.output).excess <= 1
-    found = diverged(written("torch", "unscaled"), WHOLE, "float32")
+
+
+def test_the_heat_map_is_of_the_worst_slice(written: Write) -> None:
+    found = handwritten("unscaled", "float32")
     assert found.heat is not None
-    assert np.shape(found.heat) == (7, 13)
-    first = found.first
-    assert first is not None
-    assert first.forced is not None
-    assert np.max(found.heat) == pytest.approx(min(first.forced.error / _allowed(first), 1e6), rel=0.01)
-
-
-def _allowed(row: Row) -> float:
-    assert row.forced is not None
-    return float(row.forced.message.rpartition("allowed ")[2])
+    assert np.shape(found.heat) == (7, 12)
+    assert found.first is not None
+    assert found.first.forced is not None
+    allowed = float(found.first.forced.message.rpartition("allowed ")[2])
+    assert np.max(found.heat) == pytest.approx(min(found.first.forced.error / allowed, 1e6), rel=0.01)
 
 
 def test_a_component_that_fails_within_one_that_agrees_is_none_and_the_same_embedding_is(written: Write) -> None:
-    found = diverged(written("torch", "", ", scale='outside'"), WHOLE, "float64")
+    found = handwritten("", "float64", EMBEDDINGS)
     assert found.first is None
     row = rows(found)["source_embedding"]
     assert row.fails
     assert row.message.endswith("but what is around it agrees: the port divides the work otherwise")
-    found = diverged(written("torch", "", ", scale='nowhere'"), WHOLE, "float64")
+    found = handwritten("no scale", "float64", EMBEDDINGS)
     assert found.first is not None
     assert found.first.path == "source_embedding"
     assert "source_embedding" in {failure.path for failure in found.failures}
@@ -172,7 +254,7 @@ def test_a_component_that_fails_within_one_that_agrees_is_none_and_the_same_embe
 )
 def test_what_the_next_step_undoes_is_not_named_where_something_else_is_wrong(written: Write, mistake: str, path: str) -> None:
     """sqrt(d) after the embedding, in a model that has a mistake of its own, in the very sum that follows among others."""
-    found = diverged(written("torch", mistake, ", scale='outside'"), WHOLE, "float64")
+    found = handwritten(mistake, "float64", EMBEDDINGS)
     assert found.first is not None
     assert found.first.path == path
     assert not {"source_embedding", "target_embedding"} & {failure.path for failure in found.failures}
@@ -183,39 +265,42 @@ def test_what_the_next_step_undoes_is_not_named_where_something_else_is_wrong(wr
 
 @pytest.mark.second
 def test_what_cannot_be_forced_or_has_several_calls_is_known_as_far_as_it_goes(written: Write) -> None:
-    found = diverged(written("torch", "flattened"), WHOLE, "float64")
+    found = handwritten("flattened", "float64")
     row = rows(found)["decoder.layers.0.feed_forward"]
     assert (found.first, row.forced, row.inputs_agree) == (None, None, None)
-    assert row.message == "cannot be forced: the reference's inputs have shapes (3, 5, 13); the module's (15, 13)"
-    found = diverged(written("torch", "wasteful"), WHOLE, "float64")
-    assert (found.first, len(found.rows)) == (None, 32)
+    assert row.message == "cannot be forced: the reference's inputs have shapes (3, 5, 12); the module's (15, 12)"
+    found = handwritten("wasteful", "float64")
+    assert (found.first, len(found.rows)) == (None, ROWS)
     assert [row.path for row in found.rows if row.inputs_agree is False] == ["decoder.layers.0.feed_forward"]
-    found = diverged(written("torch", "epsilon", ", paths=()"), WHOLE, "float64")
+    found = handwritten("epsilon", "float64", "module_paths = ()")
     assert found.first is not None
-    assert found.first.path == "encoder.layers.1"
+    assert found.first.path == ""
     assert {"source_embedding", "encoder.layers.1.feed_forward_norm", "logits"} <= set(found.untraced)
 
 
 @pytest.mark.second
-def test_a_port_that_crashes_or_hangs_is_known_as_far_as_it_came(written: Write) -> None:
-    found = diverged(written("torch", "crashes"), WHOLE, "float64")
-    assert found.problem == "crash: the port's process ended with signal 11"
+@pytest.mark.parametrize(
+    ("mistake", "problem"), [("crashes", "crash: the port's process ended with signal 11"), ("hangs", "hang: no answer within 5 s")]
+)
+def test_a_port_that_crashes_or_hangs_is_known_as_far_as_it_came(written: Write, mistake: str, problem: str) -> None:
+    found = diverged(written("handwritten", mistake), WHOLE, "float64", 5, open_worker)
+    assert found.problem == problem
     assert found.first is not None
     assert found.first.path == "decoder.layers.0.feed_forward"
     attention = rows(found)["decoder.layers.0.cross_attention"]
     assert attention.inputs_agree
     assert not attention.fails
     assert "decoder.layers.1" in found.untraced
-    found = diverged(written("torch", "hangs"), WHOLE, "float64", limit=5)
-    assert found.problem == "hang: no answer within 5 s"
-    assert found.first is not None
-    assert found.first.path == "decoder.layers.0.feed_forward"
-    found = diverged(written("torch", "crashes when forced"), WHOLE, "float64")
-    assert (found.first, found.problem, len(found.rows)) == (None, "", 32)
+
+
+@pytest.mark.second
+def test_a_port_that_crashes_in_a_forced_run_is_asked_again(written: Write) -> None:
+    found = diverged(written("handwritten", "crashes when forced"), WHOLE, "float64", start=open_worker)
+    assert (found.first, found.problem, len(found.rows)) == (None, "", ROWS)
 
 
 def test_a_port_of_functions_shows_nothing_and_that_is_said() -> None:
-    found = diverged("wrong_port", CASES["layer_norm/plain"], "float64")
+    found = diverged("wrong_port", "layer_norm/plain", "float64")
     assert found.rows == ()
     assert found.problem.startswith("not covered: the port gives functions")
     assert found.sentence.startswith("layer_norm could not be traced: ")
@@ -223,25 +308,25 @@ def test_a_port_of_functions_shows_nothing_and_that_is_said() -> None:
 
 def test_the_tree_is_shown(written: Write) -> None:
     console = Console(file=io.StringIO(), width=200)
-    render_tree(console, diverged(written("torch", "cross query"), WHOLE, "float32"))
+    render_tree(console, handwritten("cross query", "float32"))
     lines = console.file.getvalue().splitlines()
-    assert any(line.startswith("     layers.0 ") and "the first divergence" in line for line in lines)
-    assert any(line.startswith("       cross_attention ") and "its inputs differ" in line for line in lines)
+    assert any(line.startswith("   decoder.layers.0 ") and "the first divergence" in line for line in lines)
+    assert any(line.startswith("     cross_attention ") and "its inputs differ" in line for line in lines)
     assert lines[-1].startswith("decoder.layers.0: the first component")
 
 
-def _backward(port: str, case: str, dtype: str) -> Backward:
-    with contextlib.closing(open_worker(port, threads=1)) as worker:
-        return backward(worker, divergence(worker, CASES[case], dtype), CASES[case])
+def _backward(port: str, name: str, dtype: str) -> Backward:
+    with contextlib.closing(InProcess(port)) as worker:
+        return backward(worker, divergence(worker, asked(worker, name), dtype), asked(worker, name))
 
 
 @pytest.mark.second
 @pytest.mark.parametrize(
     ("port", "case", "dtype"),
     [
-        ("torch", "transformer/semillero", "float32"),
+        ("torch", WHOLE, "float32"),
         exhaustive("tf", "transformer/keras_lab", "float32"),
-        exhaustive("torch", "transformer/semillero", "float64"),
+        exhaustive("torch", WHOLE, "float64"),
         exhaustive("torch", "transformer/keras_lab", "float64"),
         exhaustive("torch", "transformer/keras_lab", "bfloat16"),
         exhaustive("jax", "transformer/keras_lab", "float64"),
@@ -259,20 +344,20 @@ def test_the_gradients_of_our_own_ports_do_not_diverge(port: str, case: str, dty
 
 @pytest.mark.second
 @pytest.mark.parametrize(
-    ("kind", "dtype", "path", "words"),
+    ("kind", "mistake", "dtype", "path"),
     [
-        exhaustive("torch", "float64", "encoder.layers.1.self_attention", "x allowed)"),
-        ("torch", "float32", "encoder.layers.1.self_attention", "x allowed)"),
-        exhaustive("keras", "float32", "layers.1", "; the gradients of its parts are right, so it is what lies between them"),
-        exhaustive("nnx", "float64", "layers.1.feed_forward", "x allowed)"),
+        exhaustive("handwritten", "detached", "float64", "encoder.layers.1.self_attention"),
+        ("handwritten", "detached", "float32", "encoder.layers.1.self_attention"),
+        exhaustive("tf", "detached in tf", "float32", "layers.1.feed_forward"),
+        exhaustive("jax", "detached in jax", "float64", "layers.1.feed_forward"),
     ],
 )
-def test_a_gradient_that_is_stopped_is_found_where_it_stops(written: Write, kind: str, dtype: str, path: str, words: str) -> None:
-    found = _backward(written(kind, "detached"), "transformer/semillero" if kind == "torch" else "encoder/final_norm", dtype)
+def test_a_gradient_that_is_stopped_is_found_where_it_stops(written: Write, kind: str, mistake: str, dtype: str, path: str) -> None:
+    found = _backward(written(kind, mistake), WHOLE if kind == "handwritten" else STACK, dtype)
     assert found.first is not None, found.sentence
     assert found.first.path == path, found.sentence
     assert found.sentence.startswith(f"{path}: in backward order the first component whose gradient is wrong, that of ")
-    assert found.sentence.endswith(words)
+    assert found.sentence.endswith("x allowed)")
     console = Console(file=io.StringIO(), width=200)
     render_backward(console, found)
     assert found.sentence in console.file.getvalue()

@@ -1,17 +1,19 @@
 """Symptoms: what was planted in an output is found and rightly worded; noise and correct ports get none."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
+import ml_dtypes
 import numpy as np
 import pytest
-from expectations import all_by_id
+from expectations import all_by_id, expect
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import COMPONENTS, random_case
-from tiers import every
+from tiers import every, later
 
 from reference_numpy import attention, dropout, feed_forward, layers, normalization, stacks
 from rosettaformer.conformance.case import Case
@@ -22,20 +24,20 @@ Outputs = dict[str, np.ndarray]
 Plant = Callable[[Case, np.ndarray], np.ndarray]
 STRONG = 80  # what says all of the output
 SEEDS = st.integers(0, 2**32 - 1)
-few = settings(max_examples=12, deadline=None)
+few = settings(max_examples=8, deadline=None)
 
 
 @functools.cache
 def _suite(component: str) -> tuple[list[Case], list[dict[str, tolerance.Expectation]]]:
     cases = [case.at("float64") for case in all_by_id().values() if case.component == component and "float64" in case.dtypes]
-    return cases, [tolerance.expect(case) for case in cases]
+    return cases, [expect(case) for case in cases]
 
 
 def _random_cases(component: str, seed: int, count: int = 4) -> list[Case]:
     found: list[Case] = []
     while len(found) < count:
-        case, seed = random_case(seed), seed + 1
-        if case.component == component and components.answer(case)["output"].size > 40:
+        case, seed = random_case(seed, component), seed + 1
+        if components.answer(case)["output"].size > 40:
             found.append(case.at("float64"))
     return found
 
@@ -80,7 +82,7 @@ def test_a_correct_port_gets_none(component: str) -> None:
     assert describe(cases, [components.answer(case) for case in cases], clean=clean) == []
 
 
-@pytest.mark.parametrize("component", every(5, FORWARD))
+@pytest.mark.parametrize("component", every(5, [later(one) if one.values[0] == "transformer" else one for one in FORWARD]))
 @pytest.mark.parametrize("size", [pytest.param(1e-3, marks=pytest.mark.sample), *(
     pytest.param(size, marks=pytest.mark.exhaustive) for size in (1e-11, 1e-9, 1e-7, 1e-3, 0.1, 10.0))])  # fmt: skip
 def test_noise_gets_none_that_says_all_of_the_output(component: str, size: float) -> None:
@@ -130,14 +132,8 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "reversed features": ("features in reverse order", lambda case, value: value[..., ::-1]),
     "zeros": ("is 0 everywhere", lambda case, value: np.zeros(value.shape)),
     "float32": ("rounded to float32", lambda case, value: value.astype(np.float32).astype(np.float64)),
-    "bfloat16": ("rounded to bfloat16", lambda case, value: _bfloat16(value)),
+    "bfloat16": ("rounded to bfloat16", lambda case, value: value.astype(ml_dtypes.bfloat16).astype(np.float64)),
 }
-
-
-def _bfloat16(value: np.ndarray) -> np.ndarray:
-    import ml_dtypes
-
-    return value.astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
 @pytest.mark.parametrize("name", every(5, PLANTS))
@@ -215,9 +211,8 @@ def test_heads_weights_masks_and_axes_are_named() -> None:
     assert "your weights sum to 1 over heads, not over keys" in [one.sentence for one in found]
     cases, clean = _suite("scaled_dot_product_attention")
     for words, change in (("without `mask_bhts`: it is ignored", lambda mask: None), ("with `mask_bhts` inverted", np.logical_not)):
-        changed = [case.inputs | ({"mask_bhts": change(case.inputs["mask_bhts"])} if case.inputs.get("mask_bhts") is not None else {})
-                   for case in map(_plain, cases)]  # fmt: skip
-        answers = [components.answer(_plain(case, inputs)) for case, inputs in zip(cases, changed, strict=True)]
+        masks = [{"mask_bhts": change(case.inputs["mask_bhts"])} if "mask_bhts" in case.inputs else {} for case in cases]
+        answers = [components.answer(dataclasses.replace(case, inputs=case.inputs | own)) for case, own in zip(cases, masks, strict=True)]
         assert any(words in one.sentence for one in describe(cases, answers, clean=clean))
     assert "with batch and positions exchanged" in _said("transformer", lambda case, value: value.swapaxes(0, 1))[0].sentence
     shifted = _said("decoder", lambda case, value: np.concatenate([value[:, :1], value[:, :-1]], 1))
@@ -225,12 +220,6 @@ def test_heads_weights_masks_and_axes_are_named() -> None:
     with mock.patch.dict(axes.OUTPUTS):
         del axes.OUTPUTS["layer_norm"]
         assert any("its axis 1 in reverse order" in one.sentence for one in _said("layer_norm", lambda case, y: y[:, ::-1]))
-
-
-def _plain(case: Case, inputs: Any = None) -> Case:
-    import dataclasses
-
-    return case if inputs is None else dataclasses.replace(case, inputs=inputs)
 
 
 @pytest.mark.second

@@ -9,7 +9,7 @@ from unittest import mock
 import mutation
 import numpy as np
 import pytest
-from expectations import all_by_id
+from expectations import all_by_id, expect
 from tiers import later
 
 from reference_numpy import normalization
@@ -21,7 +21,7 @@ from rosettaformer.conformance.diagnosis import altered, explanation
 from rosettaformer.conformance.diagnosis.altered import separates
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search, ordered_pairs
-from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.conformance.reference import components
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mutation.md").read_text()
 LINES = {line.split()[1]: line for line in PAGE.splitlines() if re.match(r"\| [A-Z]+\d", line)}
@@ -206,7 +206,7 @@ def test_rows_left_to_rounding_say_nothing_and_wrong_ones_do() -> None:
     search = Search(Hypotheses(cases, DEFECTS.values()), [{"output": _without_epsilon(case, np.nan, 1e-9)} for case in cases])
     assert search.explain() == []
     case = all_by_id()["layer_norm/constant_rows"].at("float64")
-    clean = tolerance.expect(case)
+    clean = expect(case)
     for one in (each for defect in DEFECTS.values() for each in defect.hypotheses if each.component == "layer_norm"):
         settled = altered.settled((one,), case, clean)({"output": np.ones(clean["output"].reference.shape)})["output"]
         assert (settled == 1).all() == (one.title != "the norm has no epsilon"), one.title

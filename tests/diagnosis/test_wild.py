@@ -13,6 +13,7 @@ from rosettaformer.conformance.cases import all_cases
 PAGE = (Path(__file__).parents[2] / "docs" / "wild.md").read_text()
 MISTAKES = wild.mistakes()
 EVERY = 20
+SLOW = ("decoder_attention_norms_exchanged", "padding_hides_queries")
 SAMPLE = [
     pytest.param(mistake, id=mistake.id, marks=pytest.mark.exhaustive if index % 2 else ())
     for index, mistake in enumerate(MISTAKES[EVERY // 2 :: EVERY])
@@ -28,7 +29,7 @@ def test_the_page_has_every_mistake_what_was_said_at_first_sight_and_no_wrong_na
     assert PAGE.endswith("\n".join(wild.second()) + "\n")
 
 
-@pytest.mark.parametrize("mistake", [later(one) if one.id == "decoder_attention_norms_exchanged" else one for one in SAMPLE])
+@pytest.mark.parametrize("mistake", [later(one) if one.id in SLOW else one for one in SAMPLE])
 def test_the_page_says_what_diagnosis_says(mistake: wild.Mistake, tmp_path: Path) -> None:
     """`make wild` takes all."""
     said = wild.say(mistake, tmp_path)

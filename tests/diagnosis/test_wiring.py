@@ -7,6 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from expectations import all_by_id
+from tiers import every
 
 from reference_numpy import attention, feed_forward, normalization
 from reference_numpy.parameters import nest
@@ -57,7 +58,7 @@ def _search(answer: Callable[[Case], np.ndarray]) -> Search:
     return Search(Hypotheses(PLAIN, []), [{"output": answer(case)} for case in PLAIN])
 
 
-@pytest.mark.parametrize("wrong", PLANTED)
+@pytest.mark.parametrize("wrong", every(2, PLANTED))
 def test_a_planted_wiring_is_found_in_words(wrong: str) -> None:
     found = _search(lambda case: _layer(case, wrong)).explain(located=False)
     assert PLANTED[wrong] in [one.title for (one,) in found]

@@ -7,10 +7,9 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from invoke import invoke, refused
-from tiers import later
+from tiers import exhaustive, later
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
@@ -40,7 +39,7 @@ def port(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("options", "dtypes"), [pytest.param((), DTYPES, marks=pytest.mark.exhaustive), (("--quick",), ("float32",))])
+@pytest.mark.parametrize(("options", "dtypes"), [exhaustive((), DTYPES), later((("--quick",), ("float32",)))])
 def test_our_ports_are_compared_on_every_core_case(options: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     pytest.importorskip("torch")
     result = invoke("check", "torch", *options, "--json", "-")
@@ -57,13 +56,13 @@ def test_quick_chooses_among_the_cases_of_any_port(port: str) -> None:
     assert [(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]] == [(case, "float32") for case in core]
 
 
-@pytest.mark.parametrize(("options", "modes"), [later(((), ("eager", "compiled"))), (("--mode", "eager"), ("eager",))])
-def test_full_runs_every_mode_or_those_that_are_named(options: tuple[str, ...], modes: tuple[str, ...]) -> None:
-    pytest.importorskip("torch")
-    result = invoke("check", "torch", "--full", "--component", "softmax", "--dtype", "float64", *options, "--json", "-")
+@pytest.mark.parametrize(("options", "modes"), [((), ("eager", "compiled")), later((("--mode", "eager"), ("eager",)))])
+def test_full_runs_every_mode_or_those_that_are_named(tmp_path: Path, options: tuple[str, ...], modes: tuple[str, ...]) -> None:
+    (tmp_path / "two_modes.py").write_text(f"{NUMPY}\nmodes = ('eager', 'compiled')\n")
+    result = invoke("check", tmp_path / "two_modes.py", "--full", "--component", "softmax", "--dtype", "float64", *options, "--json", "-")
     cases = [case.id for case in of_components(all_cases(grad=True), ["softmax"], True)]
     assert Counter((row["case"], row["mode"]) for row in json.loads(result.out)["results"]) == Counter(itertools.product(cases, modes))
-    assert f"starting torch: {len(cases) * len(modes)} comparisons at most ..." in result.err
+    assert f"two_modes.py: {len(cases) * len(modes)} comparisons at most ..." in result.err
 
 
 @pytest.mark.parametrize("option", ["--full", "--dtype=float64", "--checkpoint=model.safetensors", "--results=."])
@@ -92,9 +91,13 @@ def test_an_expectation_is_computed_once_for_all_that_it_depends_on(port: str) -
     assert digest(dataclasses.replace(case, name="other", catches=(), inputs=dict(reversed(case.inputs.items())))) == digest(case)
 
 
-def test_a_port_compiles_equal_programs_once_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("own", [False, True], ids=["a new folder", "the user's own"])
+def test_equal_programs_compile_once_in_a_new_folder_or_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
     pytest.importorskip("jax")
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    if own:
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "own"))
+        monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     (tmp_path / "compiling.py").write_text(COMPILING)
     case = next(case for case in CORE if case.component == "softmax")
     with contextlib.closing(runner.open_worker(str(tmp_path / "compiling.py"), 1)) as worker:
@@ -102,18 +105,11 @@ def test_a_port_compiles_equal_programs_once_in_a_folder_of_its_own(tmp_path: Pa
         folder = Path(bytes(answers[0]["folder"]).decode())
         assert [int(answer["hits"]) for answer in answers] == [0, 1, 2]
         assert folder.is_dir()
-    assert not folder.exists()
+        assert (folder == tmp_path / "own") == own
+    assert folder.exists() == own
 
 
-def test_a_user_s_own_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("jax")
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "own"))
-    (tmp_path / "compiling.py").write_text(COMPILING)
-    with contextlib.closing(runner.open_worker(str(tmp_path / "compiling.py"), 1)) as worker:
-        folder = worker.ask(next(case for case in CORE if case.component == "softmax"), 60)[1]["folder"]
-    assert np.array_equal(folder, np.frombuffer(str(tmp_path / "own").encode(), np.uint8))
-
-
+@pytest.mark.second
 def test_an_xla_that_does_not_know_the_quick_flags_compiles_as_always(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
     monkeypatch.setattr(process, "QUICK_XLA", "--xla_no_such_flag=true")

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,45 +23,47 @@ from rosettaformer.conformance.reference import components
 CASES = all_cases()
 PLAIN = next(case for case in CASES if case.id == "layer_norm/plain")
 TEMPLATE = (Path(rosettaformer.__file__).parent / "templates" / "command_port.py").read_text()
-MISBEHAVIOUR = '''
-import os, signal, time
+# name of a case -> what a command does with it, the status, and what the message has
+ROWS = {
+    "good": ("file.write_bytes(right)", "pass", ""),
+    "twice": ("file.write_bytes(right)", "pass", ""),
+    "random": ("file.write_bytes(right[:-8] + os.urandom(6) + right[-2:])", "error", "two evaluations of the same input differ"),
+    "crash": (
+        "print('first line', file=sys.stderr); os.kill(os.getpid(), signal.SIGKILL)", "crash", "the command ended with signal 9: first line"
+    ),
+    "not covered": ("reason('{\"not covered\": \"a reason\"}')", "not covered", "a reason"),
+    "unsupported": ("reason('{\"unsupported\": \"a reason\"}')", "unsupported", "a reason"),
+    "error": ("reason('{\"error\": \"a reason\"}')", "error", "a reason"),
+    "unclear": ("reason('[1]')", "error", "unclear.json must give the reason under one of not covered, unsupported, error; got [1]"),
+    "empty": ("file.write_bytes(b'')", "error", "the answer empty.safetensors is empty, damaged or not a safetensors file"),
+    "truncated": (
+        "file.write_bytes(right[:-8])", "error",
+        "the answer truncated.safetensors is empty, damaged or not a safetensors file",
+    ),
+    "garbage": (
+        "print('garbage ' * 100000); file.write_bytes(b'garbage ' * 100)", "error",
+        "the answer garbage.safetensors is empty, damaged or not a safetensors file",
+    ),
+    "silent": ("pass", "not covered", "the command gave no answer"),
+    "other_name": ("file.write_bytes(right.replace(b'output', b'result'))", "differs", "must return output; got result"),
+    "torn": ("file.write_bytes(b'torn'); sys.exit(3)", "crash", "the command ended with exit code 3"),
+    "exit": ("sys.exit('no such thing')", "crash", "the command ended with exit code 1: no such thing"),
+    "last": ("file.write_bytes(right)", "pass", ""),
+}  # fmt: skip
+BEGIN = """
+import json, os, signal, sys, time
+from pathlib import Path
+if sys.argv[1] == "--describe":
+    DESCRIBE
+    sys.exit()
+outputs, right = Path(sys.argv[2]), Path(RIGHT).read_bytes()
 
-def misbehave(case, file):
-    """Does what the case's name says, once its file does not exist; True where that is the answer."""
-    name = case["id"].partition("/")[2]
-    if name == "crash":
-        print("first line", file=sys.stderr)
-        os.kill(os.getpid(), signal.SIGKILL)
-    if name == "exit":
-        sys.exit("no such thing")
-    if name == "torn":
-        file.write_bytes(b"\\x10\\x00\\x00")
-        sys.exit(3)
-    if name == "hang":
-        time.sleep(600)
-    if name == "empty":
-        file.write_bytes(b"")
-    if name == "truncated":
-        save_file({"output": np.zeros((3, 5, 13))}, file)
-        file.write_bytes(file.read_bytes()[:-8])
-    if name == "garbage":
-        print("garbage " * 100000)
-        file.write_bytes(b"garbage " * 100)
-    if name in ("not covered", "unsupported", "error"):
-        file.with_suffix(".json").write_text(json.dumps({name: "a reason"}))
-    if name == "unclear":
-        file.with_suffix(".json").write_text("[1]")
-    if name == "other_name":
-        save_file({"result": np.zeros((3, 5, 13))}, file)
-    if name == "random":
-        save_file({"output": np.random.default_rng().standard_normal((3, 5, 13))}, file)
-    return name not in ("good", "twice", "last", "plain")
+def reason(text):
+    file.with_suffix(".json").write_text(text)
 
-def main(cases, outputs):
-    for case in json.loads((cases / "manifest.json").read_text())["cases"]:
-        if not misbehave(case, outputs / case["outputs"]):
-            answer(case, cases, outputs)
-'''
+for case in json.loads(Path(sys.argv[1], "manifest.json").read_text())["cases"]:
+    name, file = case["id"].partition("/")[2], outputs / case["outputs"]
+"""
 
 
 def _script(folder: Path, text: str) -> str:
@@ -68,11 +71,11 @@ def _script(folder: Path, text: str) -> str:
     return f"command:{sys.executable} {folder / 'script.py'}"
 
 
-def _misbehaving(folder: Path) -> str:
-    start = TEMPLATE.index("def main("), TEMPLATE.index("\n\nif __name__")
-    loop = TEMPLATE[start[0] : start[1]].split("\n", 2)[2].replace("\n    ", "\n")
-    answer = "def answer(case, cases, outputs):\n" + loop.removeprefix("    ")
-    return _script(folder, TEMPLATE[: start[0]] + answer + MISBEHAVIOUR + TEMPLATE[start[1] :])
+def _command(folder: Path, does: Mapping[str, str], describe: str = "pass") -> str:
+    """A command that does what stands under the name of each case."""
+    save_file(components.answer(PLAIN), folder / "right.safetensors")
+    start = BEGIN.replace("DESCRIBE", describe).replace("RIGHT", repr(str(folder / "right.safetensors")))
+    return _script(folder, start + "".join(f"    if name == {name!r}:\n        {code}\n" for name, code in does.items()))
 
 
 def _cases(*names: str) -> list[Case]:
@@ -93,41 +96,22 @@ def test_a_correct_command_conforms_and_what_it_lacks_is_not_covered(tmp_path: P
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runner.Result]:
-    names = ("good", "twice", "random", "crash", "not covered", "unsupported", "error", "unclear", "empty", "truncated", "garbage",
-             "silent", "other_name", "torn", "exit", "last")  # fmt: skip
-    results = runner.run(_cases(*names), [_misbehaving(tmp_path_factory.mktemp("port"))], ["float64"], limit=20)
-    assert [result.case for result in results] == [f"layer_norm/{name}" for name in names]
+    command = _command(tmp_path_factory.mktemp("port"), {name: code for name, (code, *_) in ROWS.items()})
+    results = runner.run(_cases(*ROWS), [command], ["float64"], limit=20)
+    assert [result.case for result in results] == [f"layer_norm/{name}" for name in ROWS]
     return {result.case.partition("/")[2]: result for result in results}
 
 
-@pytest.mark.parametrize(
-    ("name", "status", "message"),
-    [
-        ("good", "pass", ""),
-        ("twice", "pass", ""),
-        ("random", "error", "two evaluations of the same input differ"),
-        ("crash", "crash", "the command ended with signal 9: first line"),
-        ("exit", "crash", "the command ended with exit code 1: no such thing"),
-        ("torn", "crash", "the command ended with exit code 3"),
-        ("not covered", "not covered", "a reason"),
-        ("unsupported", "unsupported", "a reason"),
-        ("error", "error", "a reason"),
-        ("unclear", "error", "unclear.json must give the reason under one of not covered, unsupported, error; got [1]"),
-        ("empty", "error", "the answer empty.safetensors is empty, damaged or not a safetensors file"),
-        ("truncated", "error", "the answer truncated.safetensors is empty, damaged or not a safetensors file"),
-        ("garbage", "error", "the answer garbage.safetensors is empty, damaged or not a safetensors file"),
-        ("silent", "not covered", "the command gave no answer"),
-        ("other_name", "differs", "must return output; got result"),
-        ("last", "pass", ""),
-    ],
-)
-def test_what_a_command_does_is_its_row(rows: dict[str, runner.Result], name: str, status: str, message: str) -> None:
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_command_does_is_its_row(rows: dict[str, runner.Result], name: str) -> None:
+    _, status, message = ROWS[name]
     assert rows[name].status == status, rows[name]
     assert message in rows[name].message
 
 
 def test_a_command_that_hangs_is_ended_and_one_that_keeps_crashing_given_up(tmp_path: Path) -> None:
-    results = runner.run(_cases("good", "hang", "last"), [_misbehaving(tmp_path)], ["float64"], limit=1.5)
+    does = {"good": ROWS["good"][0], "hang": "time.sleep(600)", "last": ROWS["good"][0]}
+    results = runner.run(_cases(*does), [_command(tmp_path, does)], ["float64"], limit=1.5)
     assert [result.status for result in results] == ["pass", "hang", "pass"]
     assert results[1].message == "no answer within 1.5 s"
     cases = _cases("good", "twice", *map(str, range(4)))
@@ -144,30 +128,21 @@ HOSTILE = {
     "a folder": ("file.mkdir()", "error", "layer_norm/plain.safetensors is not a file"),
     "a broken link": ("os.symlink('nowhere', file)", "not covered", "the command gave no answer"),
     "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "plain.safetensors must be at most "),
-    "a long reason": ("file.with_suffix('.json').write_text('[' * (1 << 25))", "error", "plain.json must be at most 16777216 bytes long"),
-    "a deep reason": ("file.with_suffix('.json').write_text('[' * 100000)", "error", "JSON must not be nested so deeply"),
-    "a reason of escapes": (r"""file.with_suffix('.json').write_text('{"error": "\\u001b[2J\\ud800"}')""", "error", r"\x1b[2J\ud800"),
+    "a long reason": ("reason('[' * (1 << 25))", "error", "plain.json must be at most 16777216 bytes long"),
+    "a deep reason": ("reason('[' * 100000)", "error", "JSON must not be nested so deeply"),
+    "a reason of escapes": (r"""reason('{"error": "\\u001b[2J\\ud800"}')""", "error", r"\x1b[2J\ud800"),
     "a fork": ("os.fork() or time.sleep(600)", "not covered", "the command gave no answer"),
     "a flood": ("[os.write(2, b'x' * 65536) for _ in range(2000)]; sys.exit(3)", "crash", "the command ended with exit code 3: x"),
     "files": ("[(time.sleep(0.2), (file.parent / str(i)).touch()) for i in range(1000)]", "hang", "no answer within 1.5 s"),
     "no folder": ("import shutil; shutil.rmtree(outputs); outputs.symlink_to('/')", "not covered", "the command gave no answer"),
 }
-BEGIN = """
-import json, os, sys, time
-from pathlib import Path
-if sys.argv[1] == "--describe":
-    DESCRIBE
-    sys.exit()
-outputs = Path(sys.argv[2])
-file = outputs / json.loads(Path(sys.argv[1], "manifest.json").read_text())["cases"][0]["outputs"]
-"""
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_whatever_a_command_leaves_as_an_answer_is_a_row_soon(tmp_path: Path, name: str) -> None:
     body, status, message = HOSTILE[name]
     start = time.monotonic()
-    rows = runner.run(_cases("plain"), [_script(tmp_path, BEGIN.replace("DESCRIBE", "pass") + body)], ["float64"], limit=1.5)
+    rows = runner.run(_cases("plain"), [_command(tmp_path, {"plain": body})], ["float64"], limit=1.5)
     assert time.monotonic() - start < 1.5 + 2
     assert (rows[0].status, [row.status for row in rows[1:]]) == (status, ["left over"] if name == "a fork" else [])
     assert message in rows[0].message
@@ -179,7 +154,7 @@ def test_whatever_a_command_leaves_as_an_answer_is_a_row_soon(tmp_path: Path, na
 )
 def test_a_command_that_says_nothing_of_itself_is_asked_soon(tmp_path: Path, describe: str) -> None:
     start = time.monotonic()
-    rows = runner.run(_cases("plain"), [_script(tmp_path, BEGIN.replace("DESCRIBE", describe))], ["float64"], limit=1.5)
+    rows = runner.run(_cases("plain"), [_command(tmp_path, {"plain": "pass"}, describe)], ["float64"], limit=1.5)
     assert time.monotonic() - start < 1.5 + 2
     assert (rows[0].status, rows[0].message) == ("not covered", "the command gave no answer")
 
@@ -190,21 +165,16 @@ def test_a_command_that_says_nothing_of_itself_is_asked_soon(tmp_path: Path, des
         ("./no_such_program --fast", "a command must begin with what can be run; ./no_such_program does not exist"),
         (__file__, "is not executable (chmod +x makes it so)"),
         ("", "a command must name what is to be run; got nothing"),
+        ("FOLDER/program", "Exec format error"),
         ("'open", 'a command must be words as a shell takes them; got "\'open"'),
     ],
 )
-def test_a_command_that_cannot_be_run_is_one_row(line: str, message: str) -> None:
-    results = runner.run(_cases("good", "last"), [f"command:{line}"], ["float64", "float32"])
-    assert [result.status for result in results] == ["not started"]
-    assert message in results[0].message
-
-
-def test_a_file_that_the_system_cannot_start_is_one_row(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_run_is_one_row(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "program").write_bytes(b"\x00\x01garbage")
     (tmp_path / "program").chmod(0o755)
-    results = runner.run(_cases("good"), [f"command:{tmp_path / 'program'}"], ["float64"])
+    results = runner.run(_cases("good", "last"), [f"command:{line.replace('FOLDER', str(tmp_path))}"], ["float64", "float32"])
     assert [result.status for result in results] == ["not started"]
-    assert "Exec format error" in results[0].message
+    assert message in results[0].message
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,15 @@
 import dataclasses
 import functools
 import importlib.util
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import expectations
 import numpy as np
 import pytest
 from expectations import all_by_id
-from own_modules import adapter, norm
+from own_modules import adapter, document, verdict
+from tiers import every
 
 from reference_numpy import layout, parameters
 from rosettaformer.conformance import runner
@@ -20,7 +19,6 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases, attention, embedding, fitted, layers, layouts
 from rosettaformer.conformance.cases.build import Builder
 from rosettaformer.conformance.cases.gradients import gradients
-from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.ports.adapters.call_mapping import CallTable
 from rosettaformer.conformance.ports.adapters.derived import derived
 from rosettaformer.conformance.ports.adapters.submodules import found, submodules
@@ -35,24 +33,7 @@ CASES = all_by_id()
 GRADIENTS = (
     "self_attention_vjp/causal", "self_attention_sublayer_vjp/post", "logits_vjp/bias", "scaled_dot_product_attention_vjp/plain",
 )  # fmt: skip
-DOCUMENT = Path(__file__).parents[2] / "docs/ports.md"
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-
-
-def verdict(case: Case, answer: Any) -> str:
-    """Whether every output conforms; "not covered" where there is no answer."""
-    try:
-        outputs = answer(case)
-    except NotCovered:
-        return "not covered"
-    outputs = outputs if isinstance(outputs, dict) else {"output": outputs}
-    expected = expectations.expect(case)
-    return "pass" if all(compare(one, outputs[name]).excess <= 1 for name, one in expected.items()) else "differs"
-
-
-def document(name: str = "layouts_port") -> str:
-    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return next(block for block in blocks if block.startswith(f"# {name}.py\n"))
 
 
 def port(folder: Path, *edit: str, name: str = "layouts_port") -> Port:
@@ -80,7 +61,7 @@ def made(config: dict[str, Any], *families: Any, shared: tuple[str, ...] = ()) -
 @functools.cache
 def asked() -> list[Case]:
     """The cases of the port's config: all forward ones, and some gradients."""
-    forward = made(fixed(document()), attention, layers, layouts, embedding)
+    forward = made(fixed(document("layouts_port")), attention, layers, layouts, embedding)
     return [
         case.at("float64") for case in (*forward, *gradients(case for case in forward if f"{case.component}_vjp/{case.name}" in GRADIENTS))
     ]
@@ -101,7 +82,7 @@ def test_the_documents_port_of_another_division_differs_nowhere(tmp_path: Path) 
 @needs_torch
 @pytest.mark.parametrize(
     ("right", "wrong", "seen"),
-    [
+    every(2, [
         ("dtype=torch.bool).tril()", "dtype=torch.bool).tril(1)", {"self_attention"}),
         ("self.c_attn(x).chunk(3, -1)", "self.c_attn(x).chunk(3, -1)[::-1]", {"self_attention"}),
         ("torch.arange(keys.size(1)) < lens", "torch.arange(keys.size(1)) <= lens",
@@ -114,7 +95,7 @@ def test_the_documents_port_of_another_division_differs_nowhere(tmp_path: Path) 
         ("self.emb(ids) * self.scale", "self.emb(ids)", {"token_encoder"}),
         ("self.proj(x.flatten(0, 1))", "self.proj(x.transpose(0, 1).flatten(0, 1))", {"logits"}),
         (".div(math.sqrt(query.size(-1)))", "", {"scaled_dot_product_attention"}),
-    ],
+    ]),
 )  # fmt: skip
 def test_a_mistake_in_it_is_seen_where_it_is(tmp_path: Path, right: str, wrong: str, seen: set[str]) -> None:
     own = port(tmp_path, right, wrong)
@@ -194,64 +175,14 @@ def test_heads_that_share_a_kernel_have_one_block_and_a_width_they_divide() -> N
     assert "" not in reasons
 
 
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
-@pytest.mark.parametrize("component", ["layer_norm", "layer_norm_vjp"])
-@pytest.mark.parametrize("kind", ["nnx", "linen", "tf"])
-def test_a_module_without_a_batch_is_called_for_each_row(kind: str, component: str, mode: str) -> None:
-    own = adapter(
-        "tf" if kind == "tf" else "jax",
-        components={"layer_norm": lambda config, dtype: norm(kind, config.model_width, config.epsilon, dtype, 1)},
-        weights={"layer_norm": (("scale", "gamma", "d"), ("offset", "beta", "d"))},
-        call={"layer_norm": {"x": "x_btd", "for": "b"}},
-        modes=("eager", "compiled"),
-    )
-    assert verdict(CASES[f"{component}/plain"].at("float64", mode=mode), own.run) == "pass"
-    if component == "layer_norm":
-        assert verdict(CASES["layer_norm/batch_0"].at("float64"), own.run) == "not covered"
-        with pytest.raises(NotCovered, match="called for each row"):
-            own.trace(CASES["layer_norm/plain"].at("float64"))
-
-
 def test_numpy_functions_have_these_components_too(tmp_path: Path) -> None:
     path = tmp_path / "numpy_layouts.py"
-    path.write_text("""import numpy as np
-
-def self_attention(case):
-    p, x = case.parameters, case.inputs["x_btd"]
-    bias = lambda name: p.get(f"{name}.bias", np.zeros((1, 1)))[:, None]
-    q, k, v = (np.einsum("btd,dhk->bhtk", x, p[f"{name}.kernel"]) + bias(name) for name in ("query", "key", "value"))
-    k, v = (np.repeat(y, q.shape[1] // y.shape[1], 1) for y in (k, v))
-    scores = np.einsum("bhtk,bhsk->bhts", q, k) / np.sqrt(q.shape[-1])
-    allowed = np.broadcast_to(case.inputs.get("mask_bhts", True), scores.shape)
-    if case.inputs.get("causal"):
-        allowed = allowed & np.tri(scores.shape[-1], dtype=bool)
-    e = np.exp(scores - scores.max(-1, keepdims=True)) * allowed
-    weights = e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
-    output = np.einsum("bhts,bhse,hed->btd", weights, v, p["output.kernel"]) + p.get("output.bias", 0)
-    return (output, weights) if case.inputs.get("return_weights") else output
-""")
+    path.write_text(
+        "from rosettaformer.conformance.reference import components\n\ndef self_attention(case): return components.answer(case)\n"
+    )
     own = Port(str(path))
     cases = [case.at("float64") for case in CASES.values() if case.component == "self_attention"]
-    for case in cases:
-        outputs = own.answer(case)
-        named = dict(zip(("output", "weights"), outputs, strict=False)) if isinstance(outputs, tuple) else {"output": outputs}
-        assert all(compare(one, named[name]).excess <= 1 for name, one in expectations.expect(case).items()), case.id
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"x": "x_btd", "return": "output"},
-            "\"return\" in call of layer_norm must be a function of the output and all inputs; got 'output'",
-        ),
-        ({"x": "x_btd", "for": "t"}, '"for" in call of layer_norm must be "b", the axis of its inputs that the module lacks; got \'t\''),
-        ({"x": "x_btd", "if": "causal"}, "an input in call of layer_norm must be one of x_btd; got 'causal'"),
-    ],
-)
-def test_a_bad_word_in_call_is_one_clear_error(row: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        CallTable({"layer_norm": row})
+    assert {verdict(case, own.answer) for case in cases} == {"pass"}
 
 
 def test_if_and_for_say_which_cases_a_module_answers() -> None:
@@ -377,21 +308,6 @@ def test_the_end_of_a_name_is_found_in_every_framework(kind: str) -> None:
         assert verdict(CASES[f"{component}/plain"].at("float64", mode="eager"), own.run) == "pass"
 
 
-def test_what_a_jax_module_has_is_said_where_the_table_names_something_else() -> None:
-    def build(config: Any, dtype: Any) -> Any:
-        from flax import nnx
-
-        return nnx.LayerNorm(config.model_width, param_dtype=dtype, rngs=nnx.Rngs(0))
-
-    own = adapter(
-        "jax", components={"layer_norm": build}, weights={"layer_norm": (("scale", "gain", "d"), ("offset", "bias", "d"))},
-        call={"layer_norm": {"x": "x_btd"}},
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="the module has no variable gain for scale") as caught:
-        own.run(CASES["layer_norm/plain"].at("float64"))
-    assert "no row of the weight table loads the module's scale" in str(caught.value)
-
-
 @needs_torch
 def test_a_pooler_and_a_sublayer_with_its_norm_are_not_the_components_whose_names_they_have(tmp_path: Path) -> None:
     import torch
@@ -422,6 +338,7 @@ def test_a_pooler_and_a_sublayer_with_its_norm_are_not_the_components_whose_name
     ("path", "native", "seen"),
     [
         ("feed_forward", "ffn", False),
+        ("feed_forward", "", False),  # written out in the layer
         ("self_attention", "attn", True),
         ("self_attention_norm", "norm", True),
         ("softmax", "attn.soft", True),

@@ -117,7 +117,7 @@ def test_a_crash_or_a_hang_fails_its_test_alone(suite, fault: str, message: str)
     result.stdout.fnmatch_lines([f"E*AssertionError: norm.py {message}*"])
 
 
-def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, pytester: pytest.Pytester) -> None:
+def test_a_declared_deviation_is_expected_to_fail(suite, pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("deviations.toml").write_text(ENTRY + ENTRY.replace("plain", "square").replace("norm.py", "another_port"))
     options = ONE + ', deviations="deviations.toml"'
     result = suite(options, "y = y + (case.name == 'plain')", "-v")
@@ -126,6 +126,12 @@ def test_a_declared_deviation_is_expected_to_fail_and_a_stale_one_fails(suite, p
     assert set(outcomes := result.parseoutcomes()) == {"passed", "skipped", "xfailed"}
     assert outcomes["xfailed"] == outcomes["skipped"] == 1
     result.stdout.fnmatch_lines(["XFAIL*known to be off (https://example.org/1)*"])
+
+
+@pytest.mark.second
+def test_a_stale_deviation_fails_where_something_was_compared(suite, pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("deviations.toml").write_text(ENTRY)
+    options = ONE + ', deviations="deviations.toml"'
     result = suite(options)
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(["E*the deviation layer_norm/plain of norm.py declares fails any more; remove the entry*"])

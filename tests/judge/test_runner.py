@@ -6,67 +6,92 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from expectations import all_by_id
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import heat_map
 from rosettaformer.conformance.report.summary import Summary
 
-PLAIN = next(case for case in all_cases() if case.id == "layer_norm/plain")
-PORT = "misbehaving_port"
-
-
-# what the port does with a case of that name -> the status, and what the message has
+PLAIN = all_by_id()["layer_norm/plain"]
+# name of a case -> what the port does with it, the status, and what the message has
 ROWS = {
-    "good": ("pass", ""),
-    "crash": ("crash", "the port's process ended with signal 11"),
-    "exit": ("crash", "the port's process ended with exit code 7"),
-    "hang": ("hang", "no answer within 3 s"),
-    "nan": ("differs", "are NaN where the reference is not"),
-    "shape": ("differs", "must have shape (3, 5, 13); got (3, 5, 12)"),
-    "dtype": ("differs", "must be float64; got float32"),
-    "raise": ("error", "RuntimeError: no such thing (misbehaving_port.py:"),
-    "nothing": ("differs", "output: must be a NumPy array of numbers; got NoneType"),
-    "wrong": ("differs", "allowed"),
-    "unsupported": ("unsupported", "aten::made_up"),
-    "garbage": ("pass", ""),
-    "random": ("error", "two evaluations of the same input differ"),
-    "three": ("differs", "got a tuple of 3: (3, 5, 13), (3, 5, 13), (3, 5, 13); in a port's file"),
-    "pair": ("differs", "must return one array; got a pair, of shapes (3, 5, 13) and (3, 5, 13)"),
-    "objects": ("differs", "must be a NumPy array of numbers; got an array of object"),
-    "unpicklable": ("differs", "must be a NumPy array of numbers; got generator"),
-    "input_changed": ("error", "the port changed its input x_btd in place"),
-    "parameter_changed": ("error", "the port changed its parameter scale in place"),
-    "numpy_random": ("error", "the port changed NumPy's global random state"),
-    "python_random": ("error", "the port changed Python's global random state"),
-    "buffer_first": ("pass", ""),
-    "buffer_second": ("error", "the port changed the array output of layer_norm/buffer_first after it had returned it"),
-    "last": ("pass", ""),
-}
+    "good": ("", "pass", ""),
+    "crash": ("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "the port's process ended with signal 11"),
+    "exit": ("os._exit(7)", "crash", "the port's process ended with exit code 7"),
+    "hang": ("time.sleep(600)", "hang", "no answer within 3 s"),
+    "nan": ("y[y > 0] = np.nan", "differs", "are NaN where the reference is not"),
+    "shape": ("y = y[:, :, :-1]", "differs", "must have shape (3, 5, 13); got (3, 5, 12)"),
+    "dtype": ("y = y.astype(np.float32)", "differs", "must be float64; got float32"),
+    "raise": ("raise RuntimeError('no such thing')", "error", "RuntimeError: no such thing (misbehaving_port.py:"),
+    "nothing": ("y = None", "differs", "output: must be a NumPy array of numbers; got NoneType"),
+    "wrong": ("y = 1.001 * y", "differs", "allowed"),
+    "unsupported": ("raise Unsupported('aten::made_up')", "unsupported", "aten::made_up"),
+    "garbage": (r"print('\x00' * 5000 + 'garbage on standard output')", "pass", ""),
+    "random": ("y = y + 1e-12 * np.random.default_rng().standard_normal(y.shape)", "error", "two evaluations of the same input differ"),
+    "three": ("y = y, y, y", "differs", "got a tuple of 3: (3, 5, 13), (3, 5, 13), (3, 5, 13); in a port's file"),
+    "pair": ("y = y, y", "differs", "must return one array; got a pair, of shapes (3, 5, 13) and (3, 5, 13)"),
+    "objects": ("y = y.astype(object)", "differs", "must be a NumPy array of numbers; got an array of object"),
+    "unpicklable": ("y = (value for value in y)", "differs", "must be a NumPy array of numbers; got generator"),
+    "input_changed": ("case.inputs['x_btd'][0] = 0", "error", "the port changed its input x_btd in place"),
+    "parameter_changed": ("case.parameters['scale'][0] = 0", "error", "the port changed its parameter scale in place"),
+    "numpy_random": ("np.random.seed(0)", "error", "the port changed NumPy's global random state"),
+    "python_random": ("random.random()", "error", "the port changed Python's global random state"),
+    "buffer_first": ("buffer[...] = y; y = buffer", "pass", ""),
+    "buffer_second": (
+        "buffer[...] = y; y = buffer", "error", "the port changed the array output of layer_norm/buffer_first after it had returned it"
+    ),
+    "last": ("", "pass", ""),
+}  # fmt: skip
+# what a port does with the state of frameworks, and what is said
+STATE = {
+    "torch_seed": ("torch.manual_seed(0)", "the port changed the seed of torch's global random state from "),
+    "torch_dtype": ("torch.set_default_dtype(torch.float64)", "the port changed torch's default dtype from torch.float32 to torch.float64"),
+    "keras_floatx": ("keras.config.set_floatx('float64')", "the port changed Keras's floatx from float32 to float64"),
+    "keras_policy": (
+        "keras.config.set_dtype_policy('mixed_bfloat16')", "the port changed Keras's dtype policy from float32 to mixed_bfloat16"
+    ),
+    "jax_x64": ("jax.config.update('jax_enable_x64', True)", "the port changed jax_enable_x64 from False to True"),
+}  # fmt: skip
+START = """
+import os, random, signal, time
+import numpy as np
+from reference_numpy import normalization
+from rosettaformer.ports import Unsupported
+
+buffer = np.zeros((3, 5, 13))
+
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+"""
+
+
+@pytest.fixture(scope="module")
+def misbehaving(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A port that does everything wrong, by the name of the case."""
+    does = {"frameworks": "global torch, keras, jax; import torch, keras, jax", "torch_draw": "torch.rand(3)"}
+    does |= {name: code for name, (code, *_) in {**ROWS, **STATE}.items()}
+    text = "".join(f"    if case.name == {name!r}:\n        {code or 'pass'}\n" for name, code in does.items())
+    return _port(tmp_path_factory.mktemp("ports"), f"{START}{text}    return y\n", "misbehaving_port.py")
 
 
 def _cases(*names: str, **changes: object) -> list[Case]:
     """The plain case under other names. The second of the two that share a buffer has other values than the first."""
     cases = [dataclasses.replace(PLAIN, name=name, twice=name == "random", **changes) for name in names]
     other = {"x_btd": 2 * PLAIN.inputs["x_btd"] ** 2}
-    return [dataclasses.replace(case, inputs=other) if case.name == "buffer_second" else _own(case) for case in cases]
-
-
-def _own(case: Case) -> Case:
-    return dataclasses.replace(case, inputs={name: value.copy() for name, value in case.inputs.items()})
+    return [dataclasses.replace(case, inputs=other) if case.name == "buffer_second" else case for case in cases]
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[str, runner.Result]:
-    results = runner.run(_cases(*ROWS), [PORT], ["float64"], limit=3)
+def rows(misbehaving: str) -> dict[str, runner.Result]:
+    results = runner.run(_cases(*ROWS), [misbehaving], ["float64"], limit=3)
     assert [result.case for result in results] == [f"layer_norm/{name}" for name in ROWS]
     return {result.case.partition("/")[2]: result for result in results}
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_what_a_port_does_is_its_row(rows: dict[str, runner.Result], name: str) -> None:
-    status, message = ROWS[name]
+    _, status, message = ROWS[name]
     assert rows[name].status == status
     assert message in rows[name].message
 
@@ -75,31 +100,19 @@ def test_the_summary_counts_failures_apart_from_what_was_not_compared(rows: dict
     summary = Summary(list(rows.values()))
     assert summary.compared == 23
     assert len(summary.failed) == 19
-    assert dict(summary.not_compared) == {(PORT, "unsupported", "aten::made_up"): 1}
+    assert [(*reason[1:], count) for reason, count in summary.not_compared.items()] == [("unsupported", "aten::made_up", 1)]
     assert not summary.conforms
 
 
 @pytest.mark.second
-def test_shared_state_of_frameworks_is_reported_where_it_changes_and_put_back() -> None:
+def test_shared_state_of_frameworks_is_reported_where_it_changes_and_put_back(misbehaving: str) -> None:
     for framework in ("torch", "keras", "jax"):
         pytest.importorskip(framework)
-    changes = ("torch_seed", "torch_dtype", "keras_floatx", "keras_policy", "jax_x64")
-    names = ("frameworks", "torch_draw", *changes, *changes, "last")  # only what was put back can be changed again
-    results = runner.run(_cases(*names), [PORT], ["float64"])
+    names = ("frameworks", "torch_draw", *STATE, *STATE, "last")  # only what was put back can be changed again
+    results = runner.run(_cases(*names), [misbehaving], ["float64"])
     assert [result.status for result in results] == ["pass", "pass", *["error"] * 10, "pass"]
-    for result, message in zip(
-        results[2:-1],
-        2
-        * (
-            "the port changed the seed of torch's global random state from ",
-            "the port changed torch's default dtype from torch.float32 to torch.float64",
-            "the port changed Keras's floatx from float32 to float64",
-            "the port changed Keras's dtype policy from float32 to mixed_bfloat16",
-            "the port changed jax_enable_x64 from False to True",
-        ),
-        strict=True,
-    ):
-        assert message in result.message
+    for name, result in zip(names[2:-1], results[2:-1], strict=True):
+        assert STATE[name][1] in result.message
 
 
 def test_a_failure_shows_where_and_by_how_much(rows: dict[str, runner.Result]) -> None:
@@ -127,8 +140,8 @@ def test_a_heat_map_of_a_large_slice_keeps_its_largest_elements() -> None:
     assert heat_map(np.array(2.0), ()) == [[2.0]]
 
 
-def test_a_run_in_which_nothing_is_compared_does_not_conform() -> None:
-    results = runner.run([case for case in all_cases() if case.id == "softmax/plain"], [PORT], ["float32"])
+def test_a_run_in_which_nothing_is_compared_does_not_conform(misbehaving: str) -> None:
+    results = runner.run([all_by_id()["softmax/plain"]], [misbehaving], ["float32"])
     assert [result.status for result in results] == ["not covered"]
     assert not Summary(results).conforms
     results = runner.run(_cases("good"), ["no_such_port"], ["float64"])
@@ -136,14 +149,14 @@ def test_a_run_in_which_nothing_is_compared_does_not_conform() -> None:
         ("not started", "ModuleNotFoundError: No module named 'no_such_port'")
     ]
     assert not Summary(results).conforms
-    results = runner.run(_cases("good"), [PORT], ["float64"], devices=["cuda"])
+    results = runner.run(_cases("good"), [misbehaving], ["float64"], devices=["cuda"])
     assert [(result.status, result.message) for result in results] == [("skipped", "no cuda device")]
     assert not Summary(results).conforms
     assert not Summary([]).conforms
 
 
-def test_a_port_that_keeps_crashing_is_given_up_and_fails() -> None:
-    results = runner.run(_cases(*["crash"] * 6), [PORT], ["float64"])
+def test_a_port_that_keeps_crashing_is_given_up_and_fails(misbehaving: str) -> None:
+    results = runner.run(_cases(*["crash"] * 6), [misbehaving], ["float64"])
     assert [result.status for result in results] == ["crash"] * 4 + ["skipped"] * 2
     assert not Summary(results).conforms
 
@@ -153,12 +166,6 @@ def _port(folder: Path, text: str, name: str = "own_port.py") -> str:
     return str(folder / name)
 
 
-CORRECT = """
-from neighbour import layer_norm_of
-
-def layer_norm(case):
-    return layer_norm_of(case)
-"""
 NEIGHBOUR = """
 from reference_numpy import normalization
 
@@ -169,7 +176,7 @@ def layer_norm_of(case):
 
 def test_a_file_is_a_port_and_its_folder_is_importable(tmp_path: Path) -> None:
     _port(tmp_path, NEIGHBOUR, "neighbour.py")
-    results = runner.run(_cases("good"), [_port(tmp_path, CORRECT)], ["float64"])
+    results = runner.run(_cases("good"), [_port(tmp_path, "from neighbour import layer_norm_of as layer_norm")], ["float64"])
     assert [result.status for result in results] == ["pass"]
 
 
@@ -186,7 +193,7 @@ def test_an_entry_point_is_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.second
 def test_what_is_not_covered_is_said_and_different_configs_have_different_references(tmp_path: Path) -> None:
     port = _port(tmp_path, "config = {'model_width': 12, 'epsilon': 1e-5}\ndtypes = 'float64'\ndef layer_norm(case): return case\n")
-    plain = [case for case in all_cases() if case.id in ("layer_norm/plain", "softmax/plain")]
+    plain = [PLAIN, all_by_id()["softmax/plain"]]
     foreign = dataclasses.replace(PLAIN, name="foreign")
     results = runner.run([*plain, foreign], [port], ["float32", "float64"])
     rows = {(result.case, result.dtype): (result.status, result.message) for result in results}
@@ -232,9 +239,9 @@ def test_a_file_that_is_not_there_or_hides_a_module_is_one_row(tmp_path: Path) -
     ]
 
 
-def test_a_worker_answers_again_after_a_crash_and_calls_other_methods() -> None:
+def test_a_worker_answers_again_after_a_crash_and_calls_other_methods(misbehaving: str) -> None:
     crash, good = _cases("crash", "good")
-    with contextlib.closing(runner.open_worker(PORT, 1)) as worker:
+    with contextlib.closing(runner.open_worker(misbehaving, 1)) as worker:
         assert worker.greeting[1]["components"] == ("layer_norm",)
         assert worker.ask(crash, 60)[0] == "crash"
         assert worker.ask(good, 60)[0] == "outputs"

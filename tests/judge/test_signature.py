@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from expectations import all_by_id
 
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports import signature
 from rosettaformer.conformance.ports.messages import plain
 from rosettaformer.conformance.ports.port import Port
@@ -22,7 +22,7 @@ BUILD = "; components must map each name to what is called as build(config, dtyp
 
 
 def layer_norm_case() -> Case:
-    return next(case for case in all_cases() if case.id == "layer_norm/plain")
+    return all_by_id()["layer_norm/plain"]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_modules() -> None:
     assert signature.hint(unexpected, module, layer_norm_case()) == MODULE
     assert signature.hint(raised(lambda: _built(lambda config: None)), module, layer_norm_case()) == BUILD
     assert signature.hint(raised(lambda: _built(7)), module, layer_norm_case()) == BUILD
-    gradient = next(case for case in all_cases(grad=True) if case.component == "layer_norm_vjp")
+    gradient = all_by_id()["layer_norm_vjp/plain"]
     assert signature.hint(unexpected, module, gradient) == MODULE
     assert signature.hint(ValueError("takes 1 positional argument"), module, layer_norm_case()) == ""
     own = SimpleNamespace(framework="torch", __file__=__file__)
@@ -76,7 +76,7 @@ def test_a_torch_module_with_another_argument(tmp_path: Path) -> None:
         "import torch\nclass Norm(torch.nn.Module):\n    def forward(self, x): return x\n"
         "framework = 'torch'\ncomponents = {'softmax': lambda config, dtype: Norm()}\n"
     )
-    case = next(case for case in all_cases() if case.component == "softmax")
+    case = all_by_id()["softmax/plain"]
     kind, message = reply(Port(str(file)), SideEffects(), "answer", *plain([case]))
     assert kind == "error"
     assert "unexpected keyword argument" in message

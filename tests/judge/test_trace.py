@@ -8,7 +8,6 @@ from expectations import all_by_id
 
 import reference_numpy as reference_package
 from reference_numpy import parameters
-from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.catalogue import all_defects, injected
 from rosettaformer.conformance.reference import components, trace
 
@@ -21,18 +20,15 @@ WHOLE = [case.id for case in CASES.values() if case.component in CONTAINING]
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_every_tap_is_a_case_that_the_reference_answers_with_the_same_output(name: str) -> None:
-    for path, call in trace.record(CASES[name]).items():
-        np.testing.assert_allclose(components.answer(call.case())["output"], call.output, rtol=1e-12, atol=1e-13, err_msg=path)
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_there_is_a_call_for_every_subtree_of_the_parameters_that_is_a_component(name: str) -> None:
+def test_every_call_is_a_case_of_the_same_output_and_every_subtree_of_parameters_that_is_a_component_is_one(name: str) -> None:
     case = CASES[name]
+    calls = trace.record(case)
+    for path, call in calls.items():
+        np.testing.assert_allclose(components.answer(call.case())["output"], call.output, rtol=1e-12, atol=1e-13, err_msg=path)
     blocks = {tuple(parameter.split(".")[:-1]) for parameter in parameters.axes(case.config, components.model_of(case.component))}
     projections = {"query", "key", "value", "output", "hidden"}
     expected = {".".join(block[:-1] if block[-1] in projections else block) for block in blocks}
-    assert expected <= {path for path, call in trace.record(case).items() if call.parameters}
+    assert expected <= {path for path, call in calls.items() if call.parameters}
 
 
 def test_calls_finish_in_order_each_within_its_parent_under_canonical_paths() -> None:
@@ -81,14 +77,10 @@ def test_shared_tables_and_equal_layers_keep_their_paths_and_embeddings_their_vo
 def test_the_reference_is_recorded_as_it_is_and_left_as_it_was() -> None:
     before = reference_package.attention.multi_head_attention
     with pytest.raises(ValueError, match="x"):
-        trace.record(_with_width(CASES["encoder_layer/post"], 3))
+        trace.record(dataclasses.replace(CASES["encoder_layer/post"], inputs={"x_btd": np.ones((1, 2, 3))}))
     assert reference_package.attention.multi_head_attention is before
     case = CASES["decoder_layer/post"]
     clean = trace.record(case)
     with injected(all_defects()["MHA11"]):
         altered = trace.record(case)
     assert not np.allclose(altered["cross_attention"].inputs["query_btd"], clean["cross_attention"].inputs["query_btd"])
-
-
-def _with_width(case: Case, width: int) -> Case:
-    return dataclasses.replace(case, inputs={**case.inputs, "x_btd": np.ones((1, 2, width))})

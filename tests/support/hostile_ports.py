@@ -77,12 +77,11 @@ ACTIONS = {
 }
 MOMENTS = ("import", "describe", "attributes", "answer", "second", "after", "exit")
 
-# What a port may answer, given the case and an array that has the right shape and dtype wherever it is known.
+# What a port may answer besides what test_runner.py has, given the case and an array that has the right shape and dtype where it is known.
 VALUES = {
     "zero": "0 * y",
     "one": "0 * y + 1",
     "a constant": "y",
-    "NaN": "0 * y + np.nan",
     "infinity": "0 * y + np.inf",
     "random": "np.random.default_rng().standard_normal(y.shape)",
     "the same random": "np.random.default_rng(0).standard_normal(y.shape)",
@@ -92,20 +91,17 @@ VALUES = {
     "its parameters": "dict(case.parameters)",
     "its inputs": "dict(case.inputs)",
     "the case": "case",
-    "nothing": "None",
     "not implemented": "NotImplemented",
     "text": "'output'",
     "bytes": "b'output'",
     "a number": "1.0",
     "a list": "y.tolist()",
     "an array of text": "np.array(['a'])",
-    "an array of objects": "np.array([Bomb()], dtype=object)",
     "an array of records": "np.zeros(3, dtype=[('a', 'f8')])",
     "an array of dates": "np.zeros(3, dtype='M8[s]')",
     "complex": "y + 1j",
     "other bytes": "y.astype('>f8')",
     "another precision": "y.astype(np.longdouble)",
-    "float32": "y.astype(np.float32)",
     "no elements": "y[:0]",
     "no axes": "np.float64(0)",
     "many axes": "y.reshape((1,) * 40 + y.shape)",
@@ -123,18 +119,15 @@ VALUES = {
     "what claims to be an array": "Claim()",
     "what becomes an array": "Becomes(y)",
     "a tuple that lies": "Pair((y, y, y))",
-    "three": "(y, y, y)",
-    "huge": "np.broadcast_to(np.float64(0), (10**6, 10**6))",
     "huge in parts": "{f'n{i}': np.broadcast_to(np.float64(0), (10**4, 10**4)) for i in range(1000)}",
     "large": "np.zeros(5_000_000)",
     "a buffer that changes": "changing(y)",
     "a read-only array": "frozen(y)",
-    "a generator": "(value for value in y)",
     "a function": "lambda: y",
     "a module": "np",
 }
 
-# What a port may say of itself.
+# What a port may say of itself besides.
 LIES = {
     "modes that are a number": "modes = 5",
     "no modes": "modes = ()",
@@ -143,7 +136,6 @@ LIES = {
     "modes that lie": "modes = (Equal('eager'),)",
     "many modes": "modes = tuple(map(str, range(100000)))",
     "long modes": "modes = ('x' * 10**7,)",
-    "dtypes that are none": "dtypes = ('float31',)",
     "dtypes that lie": "dtypes = (Equal('float31'),)",
     "dtypes that are objects": "dtypes = (Bomb(),)",
     "a config of objects": "config = {'activation': Bomb()}",
@@ -157,15 +149,11 @@ LIES = {
     "a config of lists": "config = {'heads': [[1]]}",
     "a config of other names": "config = {Equal('heads'): 3, 'x\\x1b': 1}",
     "a config that is deep": "config = {'heads': deep(1)}",
-    "a framework that is none": "framework = 'mxnet'",
     "a framework that is an object": "framework = Bomb()",
     "a framework without components": "framework = 'torch'",
-    "other components": "del globals()[COMPONENT]",
     "a component that is a class": "globals()[COMPONENT] = Bomb",
     "a component that cannot be called": "globals()[COMPONENT] = 3",
-    "bad syntax": "def f(:",
     "null bytes": "\x00",
-    "a module that is missing": "import no_such_module",
 }
 
 HEAD = '''
@@ -330,19 +318,13 @@ def generated(count: int, seed: int = 0) -> list[tuple[str, str, str, str]]:
 # of the ordinary tests: one of each sort
 SAMPLE = [
     ("action", "fork and die", "answer", "layer_norm"),
-    ("action", "fork away", "answer", "layer_norm"),
     ("action", "hold the pipes", "after", "layer_norm"),
     ("action", "hang deaf", "import", "softmax"),
-    ("action", "endless garbage", "answer", "softmax"),
-    ("action", "a pickle of old", "answer", "softmax"),
     ("action", "a verdict", "answer", "embedding"),
-    ("action", "raise what says nothing", "answer", "embedding"),
     ("action", "raise terminal escapes", "import", "embedding"),
     ("action", "raise markup", "answer", "logits"),
-    ("action", "exit", "exit", "logits"),
     ("action", "flood", "answer", "logits"),
     ("value", "an array that lies", "answer", "layer_norm"),
-    ("value", "huge", "answer", "layer_norm"),
-    ("lie", "modes of escapes", "import", "layer_norm"),
+    ("value", "huge in parts", "answer", "layer_norm"),
     ("lie", "a config that is an enumeration", "import", "layer_norm"),
 ]

@@ -1,13 +1,42 @@
-"""Adapters of ports that a test writes down, and a norm of every framework whose parameters have names and axes of their own."""
+"""Adapters of ports that a test or docs/ports.md writes down, and a norm of every framework whose parameters have own names and axes."""
 
 import importlib
 import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from expectations import expect
 
-__all__ = ["adapter", "norm"]
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.ports.port import NotCovered
+
+__all__ = ["adapter", "blocks", "document", "norm", "verdict"]
+
+
+def blocks(file: str) -> list[str]:
+    """The blocks of Python of a page in docs/."""
+    text = (Path(__file__).parents[2] / "docs" / file).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def document(name: str) -> str:
+    """The file of that name in docs/ports.md."""
+    return next(block for block in blocks("ports.md") if block.startswith(f"# {name}.py\n"))
+
+
+def verdict(case: Case, answer: Callable[[Case], Any]) -> str:
+    """Whether every output conforms; "not covered" where there is no answer."""
+    try:
+        outputs = answer(case)
+    except NotCovered:
+        return "not covered"
+    outputs = outputs if isinstance(outputs, dict) else {"output": outputs}
+    return "pass" if all(compare(one, outputs[name]).excess <= 1 for name, one in expect(case).items()) else "differs"
 
 
 def adapter(framework: str, **port: Any) -> Any:

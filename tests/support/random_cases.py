@@ -48,10 +48,10 @@ def random_config(rng: np.random.Generator) -> TransformerConfig:
     )
 
 
-def random_case(seed: int) -> Case:
-    """The case of that seed: a random component of a random config, with random inputs, lengths and masks."""
+def random_case(seed: int, component: str = "") -> Case:
+    """The case of that seed: the component, or a random one, of a random config, with random inputs, lengths and masks."""
     rng = np.random.default_rng(seed)
-    config, component = random_config(rng), str(rng.choice(COMPONENTS))
+    config, component = random_config(rng), component or str(rng.choice(COMPONENTS))
     sizes = {"b": int(rng.integers(1, 5)), "t": int(rng.integers(1, 12)), "s": int(rng.integers(1, 12))}
     inputs = _inputs(component, config, sizes, rng)
     try:

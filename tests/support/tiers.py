@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["every", "later"]
+__all__ = ["every", "exhaustive", "later"]
 
 
 def later(value: Any) -> Any:
@@ -13,6 +13,11 @@ def later(value: Any) -> Any:
     if not hasattr(value, "marks"):
         value = pytest.param(*value) if isinstance(value, tuple) else pytest.param(value)
     return value._replace(marks=(*value.marks, pytest.mark.second))
+
+
+def exhaustive(*values: Any) -> Any:
+    """The parameters of a test that `make test-all` runs."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 def every(nth: int, values: Iterable[Any]) -> list[Any]:

@@ -1,0 +1,40 @@
+"""A port in the process of the tests: its framework is imported once for all of them. Only for ports that neither crash nor hang."""
+
+import copy
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.ports.messages import plain
+from rosettaformer.conformance.ports.port import Port
+from rosettaformer.conformance.ports.process import Worker
+from rosettaformer.conformance.ports.server import reply
+from rosettaformer.conformance.ports.side_effects import SideEffects
+from rosettaformer.processes import Answer
+
+__all__ = ["InProcess"]
+
+
+class InProcess(Worker):
+    """Answers as the port's process does. The port is loaded anew by each; other arguments than its name are those of a process."""
+
+    def __init__(self, port: str, *_: Any, **__: Any) -> None:
+        self.port, self.left, before = port, 0, [*sys.path]
+        try:
+            self._port, self._effects = Port(port), SideEffects()
+        finally:
+            sys.path[:] = before
+            if port.endswith(".py"):  # another file of this name may be loaded
+                sys.modules.pop(Path(port).stem, None)
+        self.greeting = "ready", self._port.describe()
+
+    def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
+        return (self.ask(case, limit) for case in cases)
+
+    def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
+        return reply(self._port, self._effects, method, *copy.deepcopy(plain(arguments)))
+
+    def close(self) -> None:
+        """Nothing is left running."""
