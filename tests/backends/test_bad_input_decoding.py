@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backends import FOUR, answerer
 from tiers import every
 
 from reference_numpy import TransformerConfig, parameters, preset
@@ -21,11 +20,6 @@ TARGET, MEMORY = np.full((2, 4), 4), np.random.default_rng(0).standard_normal((2
 SCORES = np.random.default_rng(1).standard_normal((2, VOCABULARY))
 
 Answer = Callable[[Case], dict[str, np.ndarray]]
-
-
-@pytest.fixture(scope="module", params=FOUR)
-def answer(request: pytest.FixtureRequest) -> Answer:
-    return answerer(request.param)
 
 
 def _case(

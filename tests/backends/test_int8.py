@@ -23,11 +23,6 @@ REST = {"torch": pytest.mark.second, "tf": pytest.mark.exhaustive, "jax": pytest
 FEW = ("greedy_search/quick", "greedy_search/gpt2", "greedy_search/tied", "sample/plain", "beam_search/grouped_pre_norm")
 
 
-@pytest.fixture(scope="module", params=PORTS)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return Backend(request.param)
-
-
 def problem(rows: int, inputs: int, outputs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """x, kernel and bias, whose rows are of very different sizes, and of which no number lies near the middle of two integers."""
     rng = np.random.default_rng(seed)

@@ -24,11 +24,6 @@ RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate")
 GRADIENTS = [case for case in all_cases(grad=True) if forward_of(case.component) and not is_layout(case.component)]
 
 
-@pytest.fixture(scope="module", params=PORTS)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return Backend(request.param)
-
-
 @pytest.mark.parametrize(
     ("port", "whole"),
     [
@@ -124,6 +119,26 @@ def test_given_masks_are_applied_in_every_mode_and_other_sites_follow_the_mode(b
     plain = called(backend, model, *ids, training=False)
     assert not np.allclose(evaluated, plain)
     assert not np.allclose(trained, evaluated)
+
+
+def test_a_model_has_the_parts_of_its_config_and_no_others(backend: Backend) -> None:
+    """Logits have a part though their kernel is a table; in torch so has a table that both sides share."""
+    sizes = {"source_vocabulary": 13, "target_vocabulary": 13, "model_width": 6, "feed_forward_width": 7, "max_positions": 20}
+    bert, gpt2 = preset("bert_base", **sizes, encoder_layers=1), preset("gpt2_small", **sizes, decoder_layers=1)
+    heads = bert.replace(classes=3, segments=0, embedding_norm=False, masked_language_head=False)
+    both = (CONFIG.replace(share_embeddings=False), *(() if backend.name == "torch" else (CONFIG,)))
+    for config in (bert, heads, gpt2, *both):
+        model, wanted = backend.build("transformer", config), {name.partition(".")[0] for name in parameters.axes(config)}
+        if backend.name == "torch":
+            parts = {name for name, _ in model.named_children()}
+        elif backend.name == "tf":
+            parts = {name for name, part in vars(model).items() if isinstance(part, backend.framework.keras.layers.Layer)}
+        else:
+            from flax import nnx
+
+            parts = {path[0] for path, part in nnx.iter_graph(model) if len(path) == 1 and isinstance(part, nnx.Module)}
+        assert parts == wanted | ({"logits"} if config.decoder_layers else set())
+    assert not hasattr(backend.build("transformer", gpt2).decoder.layers[0], "cross_attention")
 
 
 def test_what_takes_no_keep_masks_bias_or_skip_padding_does_not_cover_them(backend: Backend) -> None:

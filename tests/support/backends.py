@@ -75,9 +75,38 @@ class Backend:
                 loss = self.framework.reduce_sum(output * output)
             found = tape.gradient(loss, given)
         else:
-            output = function(*given)
-            found = self.framework.grad(lambda *x: (function(*x) ** 2).sum(), argnums=tuple(range(len(given))))(*given)
+
+            def squared(*given: Any) -> tuple[Any, Any]:
+                output = function(*given)
+                return (output**2).sum(), output
+
+            found, output = self.framework.grad(squared, argnums=tuple(range(len(given))), has_aux=True)(*given)
         return self.weights.to_numpy(output), [self.weights.to_numpy(gradient) for gradient in found]
+
+    def parameter_gradients(
+        self, model: Any, config: TransformerConfig, function: Callable[[Any], Any]
+    ) -> tuple[float, dict[str, np.ndarray]]:
+        """The number that the function gives of the model, and its gradients by canonical name; in JAX of one program."""
+        held = self.loaded(config, self.weights.export(model, config))
+        if self.name == "torch":
+            value = function(model)
+            gradients = self.framework.autograd.grad(value, [*model.parameters()], allow_unused=True, materialize_grads=True)
+            for parameter, gradient in zip(held.parameters(), gradients, strict=True):
+                parameter.data = gradient
+        elif self.name == "tf":
+            with self.framework.GradientTape() as tape:
+                value = function(model)
+            gradients = tape.gradient(value, model.trainable_variables, unconnected_gradients="zero")
+            for variable, gradient in zip(held.trainable_variables, gradients, strict=True):
+                variable.assign(self.framework.convert_to_tensor(gradient))
+        else:
+            from flax import nnx
+
+            graph, state, *rest = nnx.split(model, nnx.Param, ...)
+            program = self.framework.jit(self.framework.value_and_grad(lambda state: function(nnx.merge(graph, state, *rest))))
+            value, gradients = program(state)
+            nnx.update(held, gradients)
+        return float(value), self.weights.export(held, config)
 
 
 def random_parameters(config: TransformerConfig, dtype: str = "float64", seed: int = 3) -> dict[str, np.ndarray]:

@@ -61,25 +61,19 @@ class Encoder(nnx.Module):
 
 
 WEIGHTS = (
-    ("self_attention.query.kernel", "attn.q.kernel", "d h k"),
-    ("self_attention.query.bias", "attn.q.bias", "h k"),
-    ("self_attention.key.kernel", "attn.k.kernel", "d g k"),
-    ("self_attention.key.bias", "attn.k.bias", "g k"),
-    ("self_attention.value.kernel", "attn.v.kernel", "d g e"),
-    ("self_attention.value.bias", "attn.v.bias", "g e"),
+    *((f"self_attention.{name}.kernel", f"attn.{name[0]}.kernel", f"d {axes}") for name, axes in
+      (("query", "h k"), ("key", "g k"), ("value", "g e"))),
+    *((f"self_attention.{name}.bias", f"attn.{name[0]}.bias", axes) for name, axes in
+      (("query", "h k"), ("key", "g k"), ("value", "g e"))),
     ("self_attention.output.kernel", "attn.out.kernel", "h e d"),
     ("self_attention.output.bias", "attn.out.bias", "d"),
     ("feed_forward.hidden.kernel", "ffn.up.kernel", "d f"),
     ("feed_forward.hidden.bias", "ffn.up.bias", "f"),
     ("feed_forward.output.kernel", "ffn.down.kernel", "f d"),
     ("feed_forward.output.bias", "ffn.down.bias", "d"),
-    ("self_attention_norm.scale", "ln1.scale", "d"),
-    ("self_attention_norm.offset", "ln1.bias", "d"),
-    ("feed_forward_norm.scale", "ln2.scale", "d"),
-    ("feed_forward_norm.offset", "ln2.bias", "d"),
-    ("final_norm.scale", "norm.scale", "d"),
-    ("final_norm.offset", "norm.bias", "d"),
-)
+    *((f"{name}.{kind}", f"{native}.{variable}", "d") for kind, variable in (("scale", "scale"), ("offset", "bias")) for name, native in
+      (("self_attention_norm", "ln1"), ("feed_forward_norm", "ln2"), ("final_norm", "norm"))),
+)  # fmt: skip
 PATHS = (
     ("self_attention", "attn"),
     ("feed_forward", "ffn"),
