@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -156,24 +157,27 @@ def test_steps_on_cuda_are_those_of_the_reference(backend: Backend, name: str, c
     equals_the_reference(begin(backend, *VARIANTS[name], device="cuda", compiled=compiled), *VARIANTS[name])
 
 
+def steps_from(start: int, port: str, compiled: bool, device: str, folder: Path) -> list[str]:
+    """Steps to the fourth, from the first or from the state after two; the losses, and in files the states. In torch with four threads."""
+    if port == "torch":
+        Backend(port).framework.set_num_threads(4)
+    run = begin(Backend(port), recipe=FULL, dtype="float32", compiled=compiled, device=device, seed=5)
+    if start:
+        run.load_state(dict(np.load(folder / "middle.npz")), start)
+    losses = []
+    for step in range(start, 4):
+        losses.append(float(run.train_step(*batch(step, 64))).hex())
+        if step in (1, 3):
+            np.savez(folder / ("middle.npz" if step == 1 else f"end{start}.npz"), **run.state())
+    return losses
+
+
 RESUME = """
-import sys
+import pathlib, sys
 sys.path[:0] = ["tests/backends", "tests/support"]
-import numpy as np
 import test_training
-from backends import Backend
-port, compiled, device, start, path = sys.argv[1:]
-if port == "torch":
-    import torch
-    torch.set_num_threads(4)
-settings = {"recipe": test_training.FULL, "dtype": "float32", "compiled": compiled == "True", "device": device, "seed": 5}
-run = test_training.begin(Backend(port), **settings)
-if start == "2":
-    run.load_state(dict(np.load(path + "/middle.npz")), 2)
-for step in range(int(start), 4):
-    print(float(run.train_step(*test_training.batch(step, 64))).hex())
-    if step in (1, 3):
-        np.savez(path + ("/middle.npz" if step == 1 else f"/end{start}.npz"), **run.state())
+port, compiled, device, folder = sys.argv[1:]
+print(*test_training.steps_from(2, port, compiled == "True", device, pathlib.Path(folder)))
 """
 RESUMED = [(port, COMPILES[port], "cpu") for port in ("torch",)]
 RESUMED += [pytest.param("jax", COMPILES["jax"], "cpu", marks=pytest.mark.second)]
@@ -181,18 +185,24 @@ RESUMED += [pytest.param(*each, "cpu", marks=pytest.mark.exhaustive) for each in
 RESUMED += [pytest.param(port, compiled, "cuda", marks=pytest.mark.gpu) for port in ("torch", "jax") for compiled in {True, port == "jax"}]
 
 
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Leaves torch as many threads as it had."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(("port", "compiled", "device"), RESUMED)
 def test_a_run_resumed_in_another_process_has_the_same_bits(tmp_path: Path, port: str, compiled: bool, device: str) -> None:
     """On a GPU: its own generator, and kernels whose sums have one order only where they are asked for it."""
-    Backend(port)
-    said = []
-    for start in ("0", "2"):
-        command = [sys.executable, "-c", RESUME, port, str(compiled), device, start, str(tmp_path)]
-        result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
-        said.append(result.stdout.split())
-    assert len(said[0]) == 4
-    assert said[0][2:] == said[1]
+    losses = steps_from(0, port, compiled, device, tmp_path)
+    command = [sys.executable, "-c", RESUME, port, str(compiled), device, str(tmp_path)]
+    result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert losses[2:] == result.stdout.split()
     assert bits(dict(np.load(tmp_path / "end0.npz"))) == bits(dict(np.load(tmp_path / "end2.npz")))
 
 
