@@ -145,6 +145,9 @@ def test_what_takes_no_keep_masks_bias_or_skip_padding_does_not_cover_them(backe
     for component in ("encoder_layer", "encoder_layer_vjp"):
         with pytest.raises(NotCovered, match="takes no keep masks"):
             type(backend.adapter)(port).run(Case("one", component, CONFIG, inputs))
+    port.modes = ("eager",)
+    with pytest.raises(ValueError, match="mode must be one of eager; got 'compiled'"):
+        type(backend.adapter)(port).run(Case("one", "encoder_layer", CONFIG, inputs).at("float32", mode="compiled"))
     # What a module lacks besides is an error of its own
     x, bias, mask = np.ones((1, 1, 12)), np.ones((1, 1, 1, 1)), np.ones((1, 1, 1, 1), bool)
     inputs = {"query_btd": x, "memory_bsd": x}

@@ -221,6 +221,29 @@ def test_random_masks_are_a_function_of_seed_and_step_alone(each: Any, run: Any)
     assert loss(run, 1) == first
 
 
+def test_every_site_draws_its_own_mask_and_every_microbatch(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In JAX, whose step is one program, an encoder is called twice. Attention may drop its weights in a kernel of its own."""
+    kind, name = backend.part("dropout").Dropout, {"torch": "forward", "tf": "call", "jax": "__call__"}[backend.name]
+    original, seen = getattr(kind, name), []
+
+    def spy(site: Any, x: Any, *rest: Any, **named: Any) -> Any:
+        y = original(site, x + 1e3, *rest, **named)  # so that only what is dropped is zero
+        seen.append(backend.weights.to_numpy(y) == 0)
+        return y
+
+    monkeypatch.setattr(kind, name, spy)
+    config = CONFIG.replace(encoder_layers=2, **dict.fromkeys(STILL, 0.5))
+    if backend.name == "jax":
+        encoder = backend.build("encoder", config)
+        encoder.train()
+        encoder(encoder(np.ones((2, 7, 12), np.float32)))
+    else:
+        begin(backend, config, RECIPE.replace(microbatches=2)).train_step(*np.ones((2, 4, 7), int))
+    assert len(seen) >= 2 * (9 if backend.name == "jax" else 12)
+    assert all(0.2 < mask.mean() < 0.8 for mask in seen)
+    assert len({mask.ravel()[:100].tobytes() for mask in seen}) == len(seen)
+
+
 def test_evaluation_drops_nothing(each: Any, run: Any) -> None:
     run.train_step(*batch())
     found = run.loss(*batch())

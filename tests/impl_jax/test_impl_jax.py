@@ -1,7 +1,6 @@
 """What is special to the JAX port: transformations, compilation, weights, dropout and JAX's default of no 64-bit types."""
 
 import functools
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,6 @@ from impl_jax.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, decoding, parameters, preset  # noqa: E402
 from reference_numpy import positional_encoding as reference_positions  # noqa: E402
 from reference_numpy import transformer as reference  # noqa: E402
-from rosettaformer.conformance.case import Case  # noqa: E402
-from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
 
 
 def small(**changes: Any) -> TransformerConfig:
@@ -116,28 +113,6 @@ def test_far_positions_are_right_without_x64(traced: bool):
         assert got.dtype == dtype
         np.testing.assert_array_equal(got, reference_positions.positional_encoding(position, 7, dtype))
     assert not jax.config.jax_enable_x64
-
-
-def test_the_adapter_runs_a_users_module_by_his_table_and_restores_the_settings():
-    config = small()
-    table = (("scale", "norm.scale", "d"), ("offset", "norm.bias", "d"))
-
-    class Wrapped(nnx.Module):
-        def __init__(self) -> None:
-            self.norm = nnx.LayerNorm(6, epsilon=config.epsilon, use_fast_variance=False, dtype=jnp.float64, rngs=nnx.Rngs(0),
-                                      param_dtype=jnp.float64)  # fmt: skip
-
-        def __call__(self, x_btd: Any) -> Any:
-            return self.norm(x_btd)
-
-    adapter = Adapter(SimpleNamespace(components={"layer_norm": lambda config, dtype: Wrapped()}, weights=table, modes=("eager",)))
-    arrays = {"scale": np.full(6, 2.0), "offset": np.ones(6)}
-    y = adapter.run(Case("one", "layer_norm", config, {"x_btd": np.arange(6.0)[None, None]}, arrays))
-    assert y.dtype == np.float64
-    np.testing.assert_allclose(y.mean(), 1)
-    assert not jax.config.jax_enable_x64
-    with pytest.raises(ValueError, match="mode must be one of eager; got 'compiled'"):
-        adapter.run(Case("one", "layer_norm", config, {}, arrays, mode="compiled"))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -14,7 +14,6 @@ import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
 
 from impl_jax import embedding, feed_forward, optimizer, port, schedule  # noqa: E402
-from impl_jax.dropout import Dropout  # noqa: E402
 
 BACKEND = Backend("jax")
 
@@ -31,14 +30,6 @@ def test_a_shape_is_compiled_once_and_the_caller_s_settings_stay(caplog: pytest.
         run.load_state(run.state(), -1)
     with pytest.raises(ValueError, match="device must be one of cpu, cuda, cuda-tf32; got 'tpu'"):
         begin(BACKEND, device="tpu")
-
-
-def test_every_site_draws_its_own_mask() -> None:
-    rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate"), 0.5)
-    model = port.components["encoder"](CONFIG.replace(encoder_layers=2, **rates), jnp.float32)
-    masks = [np.asarray(module.draw((200,))) for _, module in nnx.iter_graph(model) if isinstance(module, Dropout)]
-    assert len(masks) == 1 + 2 * 4
-    assert len({mask.tobytes() for mask in masks}) == len(masks)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])

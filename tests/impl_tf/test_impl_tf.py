@@ -168,11 +168,6 @@ def test_compiled_traces_the_same_shapes_once():
     assert traces == [False, True]
 
 
-def test_the_graph_without_xla_gives_the_same_logits():
-    model = loaded(CONFIG)
-    np.testing.assert_allclose(compiled(model, jit_compile=False)(*tokens()), model(*tokens()), rtol=0, atol=1e-12)
-
-
 def test_positions_are_float64_until_the_end():
     position = tf.constant([[100_003]])
     exact = positional_encoding(position, 15).numpy()
@@ -284,12 +279,6 @@ def test_a_model_with_dropout_computes_in_chunks_in_evaluation_alone(monkeypatch
     small_chunks(monkeypatch)
     for settings, in_chunks in (({}, True), ({"training": True}, False), ({"return_weights": True}, False)):
         assert has_a_loop(lambda x_btd, settings=settings: layer(x_btd, x_btd, **settings), x_btd) == in_chunks
-
-
-def test_attention_takes_a_causal_flag_under_tracing():
-    query, key = tf.random.normal((2, 3, 6, 7), seed=1), tf.random.normal((2, 5, 2, 7), seed=2)
-    eager = scaled_dot_product_attention(query, key, key, causal=True)
-    np.testing.assert_allclose(compiled(scaled_dot_product_attention)(query, key, key, causal=True), eager, atol=1e-6)
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9999])

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import DTYPES, HALF, tree
+from strategies import HALF, every_dtype, half_precision, tree
 
 from reference_numpy import (
     attention,
@@ -28,8 +28,6 @@ from reference_numpy import (
 )
 from reference_numpy.softmax import softmax
 
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-half_precision = pytest.mark.parametrize("dtype", HALF)
 CONFIG = preset("tiny", target_vocabulary=101, model_width=5, heads=2, key_value_heads=1, key_size=3, value_size=4, attention_bias=True)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from strategies import DTYPES, HALF, configs, draw_pairs, draw_parameters, seeds, tree
+from strategies import DTYPES, configs, draw_heads, draw_pairs, draw_parameters, seeds, tree
 
 from reference_numpy import TransformerConfig, attention, parameters, preset, sites, transformer
 from reference_numpy.config import ACTIVATIONS
@@ -19,8 +19,6 @@ seeded = settings(max_examples=15, deadline=None, derandomize=True)
 SAME: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-13}
 BATCH, TARGET, SOURCE = 4, 4, 5
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-half_precision = pytest.mark.parametrize("dtype", HALF)
 smooth = st.sampled_from(ACTIVATIONS[1:])  # differences are not derivatives across the corner of a ReLU
 
 Gradients = dict[str, np.ndarray]
@@ -71,12 +69,6 @@ def test_the_gradient_along_any_direction_is_the_derivative(config: TransformerC
     given = batch | {"keep": sites.draw(config, BATCH, SOURCE, TARGET, rng)}
     forward, backward = transformer.transformer, transformer.transformer_vjp
     prove_gradient(lambda p: forward(p, config, **given), lambda p, g: backward(p, config, **given, cotangent=g), flat, seed)
-
-
-def draw_heads(config: TransformerConfig, rng: np.random.Generator, dtype: Any = np.float64) -> Any:
-    c = config
-    shapes = (BATCH, TARGET, c.heads, c.key_size), (BATCH, SOURCE, c.key_value_heads, c.key_size)
-    return [rng.normal(size=shape).astype(dtype) for shape in (*shapes, (*shapes[1][:3], c.value_size))]
 
 
 @seeded

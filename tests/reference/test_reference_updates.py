@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import DTYPES
+from strategies import every_dtype
 
 from reference_numpy import loss, optimizer
 from reference_numpy.recipe import PAPER, Recipe
 
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 LOGITS = np.log(np.array([[[1.0, 2, 1], [1, 1, 2]]]))  # probabilities 1/4 1/2 1/4 and 1/4 1/4 1/2
 LABEL = np.array([[1, 0]])
 LN2 = math.log(2)
