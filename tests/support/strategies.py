@@ -10,10 +10,6 @@ from hypothesis import strategies as st
 from reference_numpy import TransformerConfig, parameters
 from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS, POSITION_STARTS, POSITIONS
 
-__all__ = [
-    "DTYPES", "HALF", "configs", "draw_heads", "draw_pairs", "draw_parameters", "draw_tokens", "every_dtype", "half_precision", "seeds", "tree",
-]  # fmt: skip
-
 HALF = (ml_dtypes.bfloat16, np.float16)
 DTYPES = (np.float64, np.float32, *HALF)
 
