@@ -125,7 +125,7 @@ def in_tiers() -> Iterator[Any]:
                     yield pytest.param(port, name, pattern, marks=() if few else pytest.mark.second)
 
 
-@pytest.mark.parametrize(("backend", "name", "pattern"), in_tiers(), indirect=["backend"])
+@pytest.mark.parametrize(("backend", "name", "pattern"), [*in_tiers()], indirect=["backend"])
 def test_every_pattern_of_padding_gives_what_the_reference_gives(backend: Backend, name: str, pattern: str) -> None:
     config = CONFIGS[name]
     source, target = tokens(pattern, config)

@@ -106,7 +106,7 @@ class Backend:
             program = self.framework.jit(self.framework.value_and_grad(lambda state: function(nnx.merge(graph, state, *rest))))
             value, gradients = program(state)
             nnx.update(held, gradients)
-        return float(value), self.weights.export(held, config)
+        return float(self.weights.to_numpy(value)), self.weights.export(held, config)
 
 
 def random_parameters(config: TransformerConfig, dtype: str = "float64", seed: int = 3) -> dict[str, np.ndarray]:
