@@ -180,8 +180,8 @@ def test_an_empty_batch_gives_an_empty_result(answer: Answer, component: str, in
 def test_ids_segments_and_labels_are_checked_on_the_host_before_the_compiled_part(backend: Backend) -> None:
     """In a program ids have no values. Of TensorFlow's encoders alone `Trainer` has compiled methods."""
     compiled, label = backend.part("programs.compiled").compiled, np.array([0, 2])
-    both, alone = (compiled(backend.build("transformer", config)) for config in (CONFIG, GPT2))
-    loss = compiled(backend.build("transformer", BERT).classification_loss)
+    both, alone = (backend.build("transformer", config) for config in (CONFIG, GPT2))
+    loss = backend.build("transformer", BERT).classification_loss
     calls: list[tuple[Any, dict[str, np.ndarray], str]] = [
         (both, {"source": IDS, "target": IDS + 6}, "ids must lie in 0 .. 10; got 11"),
         (alone, {"target": IDS + 6}, "ids must lie in 0 .. 10; got 11"),
@@ -194,9 +194,9 @@ def test_ids_segments_and_labels_are_checked_on_the_host_before_the_compiled_par
             (loss, {"source": IDS, "label_b": label, "segment_bs": IDS}, "segment must lie in 0 .. 1; got 0 .. 5"),
             (loss, {"source": IDS, "label_b": label + 1}, "label ids must lie in 0 .. 2; got 3"),
         ]
-    for call, inputs, message in calls:
+    for function, inputs, message in calls:
         with pytest.raises(ValueError, match=re.escape(message)):
-            call(**({"source": None} | {name: backend.weights.from_numpy(array) for name, array in inputs.items()}))
+            compiled(function)(**({"source": None} | {name: backend.weights.from_numpy(array) for name, array in inputs.items()}))
 
 
 class Symbol:

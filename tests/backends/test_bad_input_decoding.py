@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends import FOUR, of_four
 from tiers import every
 
 from reference_numpy import TransformerConfig, parameters, preset
@@ -270,7 +271,7 @@ EMPTY: dict[str, tuple[Callable[..., Case], dict[str, tuple[type, tuple[int, ...
 
 
 @pytest.mark.parametrize("mode", every(2, ["eager", "compiled"]))
-@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize(("answer", "name"), of_four(EMPTY), indirect=["answer"])
 def test_an_empty_batch_gives_an_empty_answer(answer: Answer, name: str, mode: str) -> None:
     make, expected = EMPTY[name]
     assert {key: (array.dtype, array.shape) for key, array in answer(make(mode=mode)).items()} == expected
@@ -308,7 +309,13 @@ SLOW = (
 )
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.exhaustive if name in SLOW else ()) for name in MEANT])
+MEANT_IN_TIERS = [
+    *of_four([name for name in MEANT if name not in SLOW]),
+    *(pytest.param(who, name, marks=pytest.mark.exhaustive) for name in SLOW for who in FOUR),
+]
+
+
+@pytest.mark.parametrize(("answer", "name"), MEANT_IN_TIERS, indirect=["answer"])
 def test_what_looks_bad_has_its_meaning(answer: Answer, name: str) -> None:
     found, expected = answer(MEANT[name]), components.answer(MEANT[name])
     assert found.keys() == expected.keys()

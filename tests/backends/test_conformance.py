@@ -4,12 +4,15 @@ import pytest
 from conforming import conform
 from tiers import later
 
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import COMPONENTS, is_layout
 
 CASES = [case for case in all_cases() if not is_layout(case.component)]
 CORE = [case for case in CASES if case.core]
+FIRST = [*{case.component: case for case in reversed(CORE)}.values()]  # of each component
+OTHERS = [case for case in CORE if case.id not in {first.id for first in FIRST}]
 FLOAT64 = [(port, "float64") for port in PORTS]
 OTHER_MODE = {"torch": "compiled", "tf": "compiled", "jax": "eager"}
 OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "scaled_dot_product_attention/bias_minus_infinity")
@@ -26,9 +29,18 @@ def test_every_case_conforms(port: str, dtype: str) -> None:
     conform(CASES, port, [dtype], here=False)
 
 
-@pytest.mark.parametrize("dtype", ["float32", later("bfloat16"), pytest.param("float16", marks=exhaustive)])
+@pytest.mark.parametrize(
+    ("port", "cases"),
+    [("torch", CORE), *((port, FIRST) for port in ("tf", "jax")), *(later((port, OTHERS)) for port in ("tf", "jax"))],
+    ids=["torch", "tf", "jax", "tf-others", "jax-others"],
+)
+def test_core_cases_conform(port: str, cases: list[Case]) -> None:
+    conform(cases, port, ["float32"])
+
+
+@pytest.mark.parametrize("dtype", [later("bfloat16"), pytest.param("float16", marks=exhaustive)])
 @pytest.mark.parametrize("port", PORTS)
-def test_core_cases_conform(port: str, dtype: str) -> None:
+def test_core_cases_conform_in_half_precision(port: str, dtype: str) -> None:
     conform(CORE, port, [dtype])
 
 

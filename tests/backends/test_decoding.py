@@ -84,6 +84,7 @@ def graphs(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda searcher: len(names)
 
 
+@pytest.mark.parametrize("backend", [later("torch"), later("tf"), "jax"], indirect=True)
 def test_graphs_serve_other_lengths_other_numbers_and_other_weights(backend: Backend, graphs: Callable[[Any], int]) -> None:
     arrays, others = (random_parameters(CONFIG, seed=seed) for seed in (3, 4))
     with backend.wide():
@@ -147,6 +148,7 @@ def test_a_snapshot_has_the_weights_of_its_time_and_drops_nothing(backend: Backe
         backend.weights.load(model, others, config)
 
 
+@pytest.mark.parametrize("backend", ["torch", "tf", later("jax")], indirect=True)
 def test_a_row_of_a_cache_takes_its_past_with_it_and_projections_of_one_input_are_one_product(backend: Backend) -> None:
     arrays, x = random_parameters(CONFIG, "float32"), np.random.default_rng(0).standard_normal((2, 3, 12)).astype(np.float32)
     layer = backend.part("programs.fused").fused(backend.loaded(CONFIG, arrays)).decoder.layers[0]

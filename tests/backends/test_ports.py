@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from backends import PORTS, Backend
 from conforming import conform
+from tiers import later
 
 from reference_numpy import parameters, preset, sites
 from rosettaformer.conformance.case import DTYPES, Case, numpy_dtype
@@ -103,6 +104,7 @@ def test_every_site_drops_in_training_alone(backend: Backend, component: str, ra
     np.testing.assert_array_equal(called(backend, module, *x, training=False), expected)
 
 
+@pytest.mark.parametrize("backend", ["torch", "tf", later("jax")], indirect=True)
 def test_given_masks_are_applied_in_every_mode_and_other_sites_follow_the_mode(backend: Backend) -> None:
     rng = np.random.default_rng(0)
     model = backend.loaded(CONFIG, parameters.initialise(CONFIG, 0, np.float32))

@@ -1,14 +1,16 @@
 """The three ports behind one face, and all four implementations behind another, for tests that say the same of each."""
 
 import contextlib
+import functools
 import importlib
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Iterable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tiers import later
 
 from reference_numpy import TransformerConfig, parameters
 from rosettaformer.conformance.case import Case
@@ -17,6 +19,12 @@ from rosettaformer.conformance.reference import components
 PORTS = ("torch", "tf", "jax")
 FOUR = ("numpy", *PORTS)
 _NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
+
+
+def of_four(names: Iterable[str]) -> list[Any]:
+    """Pairs of an implementation and a name: in the first tier the reference has every name, and one of the ports in turn."""
+    pairs = [(who, name, (place + number) % 3) for place, name in enumerate(names) for number, who in enumerate(PORTS)]
+    return [("numpy", name) for name in names] + [later((who, name)) if turn else (who, name) for who, name, turn in pairs]
 
 
 class Backend:
@@ -116,8 +124,10 @@ def random_parameters(config: TransformerConfig, dtype: str = "float64", seed: i
 
 
 def answerer(name: str) -> Callable[[Case], dict[str, Any]]:
-    """What gives the answers to a case by name: the reference, `numpy`, or a port."""
+    """What gives the answers to a case by name: the reference, `numpy`, or a port, whose modules are built once for each config."""
     if name == "numpy":
         return components.answer
-    adapter = Backend(name).adapter
+    backend = Backend(name)
+    built = {component: functools.cache(build) for component, build in backend.port.components.items()}
+    adapter = type(backend.adapter)(SimpleNamespace(**vars(backend.port) | {"components": built}))
     return lambda case: components.named_outputs(adapter.run(case))
