@@ -1,5 +1,6 @@
 """Decoding in all four implementations: bad input gives one clear error, a batch of 0 an empty answer, what looks bad its meaning."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -49,16 +50,7 @@ def _search(component: str, source: np.ndarray = SOURCE, **changes: Any) -> Case
     return _case(component, source=source, **{f"strategy.{name}": value for name, value in options.items()}, **(uniform | given))
 
 
-def _greedy(**changes: Any) -> Case:
-    return _search("greedy_search", **changes)
-
-
-def _sample(**changes: Any) -> Case:
-    return _search("sample", **changes)
-
-
-def _beams(**changes: Any) -> Case:
-    return _search("beam_search", **changes)
+_greedy, _sample, _beams = (functools.partial(_search, search) for search in ("greedy_search", "sample", "beam_search"))
 
 
 def _steps(**changes: Any) -> Case:
@@ -127,7 +119,7 @@ BAD = {
     "n_best_above_beam_size": (_beams(beam_size=2, n_best=3), "n_best must be at most beam_size; got 3 and 2"),
     "alpha_negative": (_beams(alpha=-0.5), "alpha must be at least 0, since no bound holds for less; got -0.5"),
     **{
-        f"alpha_{alpha}_{make.__name__}": (
+        f"alpha_{alpha}_{make.args[0]}": (
             make(alpha=alpha, max_new_tokens=count, **({"uniform_bn": np.full((2, count), 0.5)} if make is _sample else {})),
             f"alpha must leave the penalty of the longest answer, ((5 + n) / 6)^alpha, finite in float32; got {alpha} for n={count}",
         )
@@ -179,7 +171,7 @@ BAD = {
     "draw_uniform_shape": (_case("draw", logits_bv=SCORES, uniform_b=UNIFORM), f"{NUMBERS} (2,); got shape (2, 3)"),
     # logits
     **{
-        f"{value}_logit_{of}_{make.__name__}": (make(bias=value, place=place, **more), LOGIT)
+        f"{value}_logit_{of}_{make.args[0]}": (make(bias=value, place=place, **more), LOGIT)
         for value in (np.nan, np.inf)
         for of, place in (("of_an_answer", 3), ("of_no_answer", PADDING))
         for make, more in ((_greedy, {}), (_sample, {}), (_beams, {"beam_size": 2}))

@@ -29,10 +29,12 @@ from reference_numpy import positional_encoding as reference_positions  # noqa: 
 from reference_numpy import transformer as reference  # noqa: E402
 
 
-def small(**changes: Any) -> TransformerConfig:
+def small(name: str = "tiny", **changes: Any) -> TransformerConfig:
     sizes = {"source_vocabulary": 13, "target_vocabulary": 13, "model_width": 6, "heads": 2, "key_value_heads": 1, "key_size": 3,
-             "value_size": 4, "feed_forward_width": 7, "encoder_layers": 1, "decoder_layers": 1}  # fmt: skip
-    return preset("tiny", **(sizes | changes))
+             "value_size": 4, "feed_forward_width": 7}  # fmt: skip
+    own = {"tiny": {"encoder_layers": 1, "decoder_layers": 1}, "bert_base": {"encoder_layers": 1, "max_positions": 20},
+           "gpt2_small": {"decoder_layers": 1, "max_positions": 20}}  # fmt: skip
+    return preset(name, **(sizes | own[name] | changes))
 
 
 def loaded(config: TransformerConfig) -> tuple[Transformer, dict[str, np.ndarray]]:
@@ -226,15 +228,8 @@ def test_a_search_with_matrices_that_are_not_small_gives_the_same(tied: bool) ->
     assert error <= 4 * noise + np.spacing(np.float32(np.abs(expected["log_p_bn"]).max()))
 
 
-def alone(name: str, **changes: Any) -> TransformerConfig:
-    sizes = {"source_vocabulary": 13, "target_vocabulary": 13, "model_width": 6, "heads": 2, "key_value_heads": 2, "key_size": 3,
-             "value_size": 4, "feed_forward_width": 7, "max_positions": 20}  # fmt: skip
-    layers = {"encoder_layers": 1} if name == "bert_base" else {"decoder_layers": 1}
-    return preset(name, **(sizes | layers | changes))
-
-
 def test_states_are_those_of_evaluation_in_any_mode() -> None:
-    model, _ = loaded(alone("bert_base", dropout_rate=0.5, attention_dropout_rate=0.5))
+    model, _ = loaded(small("bert_base", dropout_rate=0.5, attention_dropout_rate=0.5))
     expected = model.states(SOURCE)
     model.train()
     for found in (model.states(SOURCE), compiled(model.states)(SOURCE)):
@@ -245,7 +240,7 @@ def test_states_are_those_of_evaluation_in_any_mode() -> None:
 
 
 def test_prompts_of_many_lengths_need_few_programs() -> None:
-    searcher = Searcher(loaded(alone("gpt2_small", max_positions=24, feed_forward_width=9))[0])
+    searcher = Searcher(loaded(small("gpt2_small", max_positions=24, feed_forward_width=9))[0])
     before = searcher.graphs
     for length in range(2, 17):
         prefix = np.ones((1, length), int)

@@ -94,22 +94,6 @@ def test_EMPTY_whole_model_is_never_nan(dtype: Any, placement: str) -> None:
     assert np.isfinite(logits.astype(float)).all()
 
 
-@every_dtype
-def test_EMPTY_query_without_a_key_passes_zero_gradient(dtype: Any) -> None:
-    seen = np.array([[True, True], [False, False], [False, True]])[None, None]
-    rng = np.random.default_rng(18)
-    query, key, value, g = (rng.normal(size=(1, length, 1, 2)).astype(dtype) for length in (3, 2, 2, 3))
-    bias = np.zeros((1, 1, 3, 2), dtype)
-    gradients = attention.scaled_dot_product_attention_vjp(query, key, value, seen, bias, cotangent=g)
-    wide = {name: gradient.astype(float) for name, gradient in gradients.items()}
-    assert not wide["query_bthk"][0, 1].any()
-    assert not wide["bias_bhts"][0, 0, 1].any()
-    without = attention.scaled_dot_product_attention_vjp(query[:, ::2], key, value, seen[:, :, ::2], bias[:, :, ::2], cotangent=g[:, ::2])
-    for name in ("key_bsgk", "value_bsge"):
-        assert_array_equal(wide[name], without[name].astype(float))
-    assert wide["query_bthk"][0, 0].any()
-
-
 def test_CAUSAL_is_aligned_bottom_right() -> None:
     assert_array_equal(mask.causal_mask(2, 4)[0, 0], [[1, 1, 1, 0], [1, 1, 1, 1]])
     assert_array_equal(mask.causal_mask(3, 3)[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])

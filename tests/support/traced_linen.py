@@ -66,12 +66,8 @@ class Encoder(nn.Module):
 
 WEIGHTS = {
     "multi_head_attention": (
-        ("query.kernel", "q.kernel", "d h k"),
-        ("query.bias", "q.bias", "h k"),
-        ("key.kernel", "k.kernel", "d g k"),
-        ("key.bias", "k.bias", "g k"),
-        ("value.kernel", "v.kernel", "d g e"),
-        ("value.bias", "v.bias", "g e"),
+        *((f"{name}.kernel", f"{name[0]}.kernel", f"d {axes}") for name, axes in (("query", "h k"), ("key", "g k"), ("value", "g e"))),
+        *((f"{name}.bias", f"{name[0]}.bias", axes) for name, axes in (("query", "h k"), ("key", "g k"), ("value", "g e"))),
         ("output.kernel", "out.kernel", "h e d"),
         ("output.bias", "out.bias", "d"),
     ),
