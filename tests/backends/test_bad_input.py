@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backends import Backend
+from backends import Backend, of_four
 
 from reference_numpy import TransformerConfig, checks, parameters, preset
 from rosettaformer.conformance.case import Case
@@ -150,7 +150,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(("answer", "name"), of_four(BAD), indirect=["answer"])
 def test_bad_input_is_one_clear_error(answer: Answer, name: str) -> None:
     case, message = BAD[name]
     with pytest.raises(ValueError) as error:

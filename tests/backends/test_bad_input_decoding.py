@@ -228,7 +228,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(("answer", "name"), of_four(BAD), indirect=["answer"])
 def test_bad_input_is_one_clear_error(answer: Answer, name: str) -> None:
     case, message = BAD[name]
     with pytest.raises(ValueError) as error:

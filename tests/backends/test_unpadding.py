@@ -213,9 +213,8 @@ def test_a_shape_of_rows_has_few_counts_of_tokens_which_are_those_of_both_sides_
 
 VARIANTS = {"parts": (UNTIED, FULL), "tied": (CONFIG, RECIPE)}
 RUNS = [
-    *(pytest.param("torch", False, "cpu", name) for name in VARIANTS),
-    pytest.param("tf", False, "cpu", "parts"),
-    *(pytest.param(port, True, "cpu", "parts", marks=pytest.mark.second) for port in ("torch", "jax")),
+    *((port, False, "cpu", "parts") for port in ("torch", "tf")),
+    *(later(each) for each in (("torch", False, "cpu", "tied"), ("torch", True, "cpu", "parts"), ("jax", True, "cpu", "parts"))),
     *(pytest.param(port, True, "cpu", name, marks=pytest.mark.exhaustive) for port, name in (("tf", "parts"), ("jax", "tied"))),
     *(
         pytest.param(port, compiled, "cuda", "parts", marks=pytest.mark.gpu)
