@@ -117,14 +117,14 @@ def equals(backend: Backend, config: TransformerConfig, source: Any, target: Any
 
 
 def in_tiers() -> Iterator[Any]:
-    """Every pattern with one kind of model, every kind with one pattern; the others in PyTorch and TensorFlow later, and in JAX some."""
+    """Every pattern with one kind of model and every kind with one pattern, in JAX most of them later; all others in the last tier."""
     for port in PORTS:
         for name in CONFIGS:
             for pattern in PATTERNS:
-                few = pattern == "mixed" or name == "post-sinusoidal-tied"
-                first = few if port != "jax" else pattern == "mixed" and "normalised" not in name
-                if few or port != "jax":
-                    yield (port, name, pattern) if first else later((port, name, pattern))
+                few = pattern == "mixed" or CONFIGS[name] == TIED
+                first = few if port != "jax" else pattern == "mixed" and CONFIGS[name] in (TIED, OTHERS)
+                marks = () if first else pytest.mark.second if few else pytest.mark.exhaustive
+                yield pytest.param(port, name, pattern, marks=marks)
 
 
 @pytest.mark.parametrize(("backend", "name", "pattern"), [*in_tiers()], indirect=["backend"])

@@ -10,7 +10,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tiers import later
 
 from reference_numpy import TransformerConfig, parameters
 from rosettaformer.conformance.case import Case
@@ -22,9 +21,10 @@ _NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 
 
 def of_four(names: Iterable[str]) -> list[Any]:
-    """Pairs of an implementation and a name: in the first tier the reference has every name, and one of the ports in turn."""
+    """Pairs of an implementation and a name: of the reference, and of one of the ports in turn; of the others in the last tier."""
     pairs = [(who, name, (place + number) % 3) for place, name in enumerate(names) for number, who in enumerate(PORTS)]
-    return [("numpy", name) for name in names] + [later((who, name)) if turn else (who, name) for who, name, turn in pairs]
+    in_tiers = [pytest.param(who, name, marks=pytest.mark.exhaustive if turn else ()) for who, name, turn in pairs]
+    return [("numpy", name) for name in names] + in_tiers
 
 
 class Backend:
