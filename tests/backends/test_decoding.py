@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backends import Backend, random_parameters
+from backends import PORTS, Backend, random_parameters
 from tiers import later
 
 from reference_numpy import TransformerConfig, decoding, parameters, preset, sampling, transformer
@@ -104,7 +104,11 @@ def test_graphs_serve_other_lengths_other_numbers_and_other_weights(backend: Bac
 
 
 @pytest.mark.parametrize("start", ["first_token", "row"])
-@pytest.mark.parametrize("compiled", [None, later(True)])
+@pytest.mark.parametrize(
+    ("backend", "compiled"),
+    [*((port, None) for port in PORTS), later(("tf", True)), pytest.param("torch", True, marks=pytest.mark.exhaustive)],
+    indirect=["backend"],
+)
 def test_searches_of_prompts_of_different_lengths_are_the_reference_s(backend: Backend, start: str, compiled: bool | None) -> None:
     """Prompts are padded to the lengths of graphs, which no position may count. Their padding is the token that comes first in the answer:
     held, it could not come again.
