@@ -1,13 +1,12 @@
 """Bad input gives the same clear error in all four implementations, and an empty batch an empty result."""
 
-import functools
-import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from backends import FOUR, PORTS, Backend, answerer
+from backends import Backend, of_four
 
 from reference_numpy import TransformerConfig, checks, parameters, preset
 from rosettaformer.conformance.case import Case
@@ -24,11 +23,6 @@ Q = np.random.default_rng(1).standard_normal((2, 3, 4, 5))
 ALL = np.ones((2, 3), bool)
 
 Answer = Callable[[Case], dict[str, Any]]
-
-
-@pytest.fixture(scope="module", params=FOUR)
-def answer(request: pytest.FixtureRequest) -> Answer:
-    return answerer(request.param)
 
 
 def _case(component: str, config: TransformerConfig = CONFIG, **inputs: Any) -> Case:
@@ -149,11 +143,14 @@ BAD = {
         _case("classification_loss", BERT, source=IDS, label_b=np.array([0, 3])),
         "label ids must lie in 0 .. 2; got 3",
     ),
+    "label_of_a_loss_too_large": (_case("cross_entropy", logits_btv=X, label_bt=IDS + 5), "label ids must lie in 0 .. 7; got 10"),
+    "total_0": (_case("cross_entropy", logits_btv=X, label_bt=IDS, total=0), "total must be at least 1; got 0"),
+    "smoothing_1": (_case("cross_entropy", logits_btv=X, label_bt=IDS, smoothing=1), "smoothing must be at least 0 and less than 1; got 1"),
     "keep_dtype": (_case("dropout", x=X, keep=np.ones((2, 3, 8))), "keep must be boolean, True = keep; got float32"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(("answer", "name"), of_four(BAD), indirect=["answer"])
 def test_bad_input_is_one_clear_error(answer: Answer, name: str) -> None:
     case, message = BAD[name]
     with pytest.raises(ValueError) as error:
@@ -180,32 +177,26 @@ def test_an_empty_batch_gives_an_empty_result(answer: Answer, component: str, in
     assert answer(_case(component, **inputs))["output"].shape == shape
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model_width": 0}, "model_width must be at least 1; got 0"),
-        ({"heads": 6}, "key heads must divide query heads; got h=6, g=4"),
-        ({"heads": 0}, "heads must be at least 1; got 0"),
-        ({"epsilon": 0.0}, "epsilon must be greater than 0; got 0.0"),
-    ],
-)
-def test_a_bad_config_is_refused_before_any_implementation_sees_it(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        preset("tiny", **changes)
-
-
-@pytest.mark.parametrize("name", PORTS)
-def test_ids_are_checked_on_the_host_before_the_compiled_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch traces the graph, as it always does, and leaves it uncompiled, which would take most of a minute."""
-    backend = Backend(name)
-    if name == "torch":
-        monkeypatch.setattr(backend.framework, "compile", functools.partial(backend.framework.compile, backend="eager"))
-    model = backend.build("transformer", CONFIG)
-    run = importlib.import_module(f"impl_{name}.programs.compiled").compiled(model)
-    good, bad = (backend.weights.from_numpy(ids) for ids in (IDS, IDS + 6))
-    assert tuple(run(source=good, target=good).shape) == (2, 3, 11)
-    with pytest.raises(ValueError, match=r"ids must lie in 0 .. 10; got 11"):
-        run(source=good, target=bad)
+def test_ids_segments_and_labels_are_checked_on_the_host_before_the_compiled_part(backend: Backend) -> None:
+    """In a program ids have no values. Of TensorFlow's encoders alone `Trainer` has compiled methods."""
+    compiled, label = backend.part("programs.compiled").compiled, np.array([0, 2])
+    both, alone = (backend.build("transformer", config) for config in (CONFIG, GPT2))
+    loss = backend.build("transformer", BERT).classification_loss
+    calls: list[tuple[Any, dict[str, np.ndarray], str]] = [
+        (both, {"source": IDS, "target": IDS + 6}, "ids must lie in 0 .. 10; got 11"),
+        (alone, {"target": IDS + 6}, "ids must lie in 0 .. 10; got 11"),
+        (alone, {"target": np.ones((1, 5), int)}, "the table of positions serves 4 tokens; got 5"),
+        (alone, {"source": IDS, "target": IDS}, "takes no source; got one"),
+    ]
+    if backend.name != "tf":
+        calls += [
+            (loss, {"source": IDS + 6, "label_b": label}, "ids must lie in 0 .. 10; got 11"),
+            (loss, {"source": IDS, "label_b": label, "segment_bs": IDS}, "segment must lie in 0 .. 1; got 0 .. 5"),
+            (loss, {"source": IDS, "label_b": label + 1}, "label ids must lie in 0 .. 2; got 3"),
+        ]
+    for function, inputs, message in calls:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            compiled(function)(**({"source": None} | {name: backend.weights.from_numpy(array) for name, array in inputs.items()}))
 
 
 class Symbol:

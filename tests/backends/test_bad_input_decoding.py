@@ -1,11 +1,12 @@
 """Decoding in all four implementations: bad input gives one clear error, a batch of 0 an empty answer, what looks bad its meaning."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from backends import FOUR, answerer
+from backends import FOUR, of_four
 from tiers import every
 
 from reference_numpy import TransformerConfig, parameters, preset
@@ -21,11 +22,6 @@ TARGET, MEMORY = np.full((2, 4), 4), np.random.default_rng(0).standard_normal((2
 SCORES = np.random.default_rng(1).standard_normal((2, VOCABULARY))
 
 Answer = Callable[[Case], dict[str, np.ndarray]]
-
-
-@pytest.fixture(scope="module", params=FOUR)
-def answer(request: pytest.FixtureRequest) -> Answer:
-    return answerer(request.param)
 
 
 def _case(
@@ -54,16 +50,7 @@ def _search(component: str, source: np.ndarray = SOURCE, **changes: Any) -> Case
     return _case(component, source=source, **{f"strategy.{name}": value for name, value in options.items()}, **(uniform | given))
 
 
-def _greedy(**changes: Any) -> Case:
-    return _search("greedy_search", **changes)
-
-
-def _sample(**changes: Any) -> Case:
-    return _search("sample", **changes)
-
-
-def _beams(**changes: Any) -> Case:
-    return _search("beam_search", **changes)
+_greedy, _sample, _beams = (functools.partial(_search, search) for search in ("greedy_search", "sample", "beam_search"))
 
 
 def _steps(**changes: Any) -> Case:
@@ -132,7 +119,7 @@ BAD = {
     "n_best_above_beam_size": (_beams(beam_size=2, n_best=3), "n_best must be at most beam_size; got 3 and 2"),
     "alpha_negative": (_beams(alpha=-0.5), "alpha must be at least 0, since no bound holds for less; got -0.5"),
     **{
-        f"alpha_{alpha}_{make.__name__}": (
+        f"alpha_{alpha}_{make.args[0]}": (
             make(alpha=alpha, max_new_tokens=count, **({"uniform_bn": np.full((2, count), 0.5)} if make is _sample else {})),
             f"alpha must leave the penalty of the longest answer, ((5 + n) / 6)^alpha, finite in float32; got {alpha} for n={count}",
         )
@@ -184,7 +171,7 @@ BAD = {
     "draw_uniform_shape": (_case("draw", logits_bv=SCORES, uniform_b=UNIFORM), f"{NUMBERS} (2,); got shape (2, 3)"),
     # logits
     **{
-        f"{value}_logit_{of}_{make.__name__}": (make(bias=value, place=place, **more), LOGIT)
+        f"{value}_logit_{of}_{make.args[0]}": (make(bias=value, place=place, **more), LOGIT)
         for value in (np.nan, np.inf)
         for of, place in (("of_an_answer", 3), ("of_no_answer", PADDING))
         for make, more in ((_greedy, {}), (_sample, {}), (_beams, {"beam_size": 2}))
@@ -241,7 +228,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(("answer", "name"), of_four(BAD), indirect=["answer"])
 def test_bad_input_is_one_clear_error(answer: Answer, name: str) -> None:
     case, message = BAD[name]
     with pytest.raises(ValueError) as error:
@@ -276,7 +263,7 @@ EMPTY: dict[str, tuple[Callable[..., Case], dict[str, tuple[type, tuple[int, ...
 
 
 @pytest.mark.parametrize("mode", every(2, ["eager", "compiled"]))
-@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize(("answer", "name"), of_four(EMPTY), indirect=["answer"])
 def test_an_empty_batch_gives_an_empty_answer(answer: Answer, name: str, mode: str) -> None:
     make, expected = EMPTY[name]
     assert {key: (array.dtype, array.shape) for key, array in answer(make(mode=mode)).items()} == expected
@@ -314,7 +301,13 @@ SLOW = (
 )
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.exhaustive if name in SLOW else ()) for name in MEANT])
+MEANT_IN_TIERS = [
+    *of_four([name for name in MEANT if name not in SLOW]),
+    *(pytest.param(who, name, marks=pytest.mark.exhaustive) for name in SLOW for who in FOUR),
+]
+
+
+@pytest.mark.parametrize(("answer", "name"), MEANT_IN_TIERS, indirect=["answer"])
 def test_what_looks_bad_has_its_meaning(answer: Answer, name: str) -> None:
     found, expected = answer(MEANT[name]), components.answer(MEANT[name])
     assert found.keys() == expected.keys()
@@ -322,7 +315,9 @@ def test_what_looks_bad_has_its_meaning(answer: Answer, name: str) -> None:
         np.testing.assert_allclose(found[key], array, rtol=1e-10, atol=0 if array.dtype.kind == "i" else 1e-12, err_msg=key)
 
 
+@pytest.mark.parametrize("answer", ["numpy"], indirect=True)
 def test_temperature_0_is_greedy_search(answer: Answer) -> None:
+    """In the reference, and so in the ports, which give its answers above."""
     expected = answer(_greedy())
     for key, array in answer(MEANT["temperature_0"]).items():
         np.testing.assert_array_equal(array, expected[key])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import PORTS, Backend, random_parameters
+from tiers import later
 
 from reference_numpy import TransformerConfig, decoding, parameters, preset, sampling, transformer
 from rosettaformer.conformance.case import numpy_dtype
@@ -20,15 +21,18 @@ PREFIX = np.array([[PADDING, PADDING, START], [START, 4, 5], [PADDING, START, 6]
 PENALTIES = {"repetition_penalty": 1.5, "no_repeat_ngram": 2, "min_new_tokens": 3}
 DRAWN = {"temperature": 1.4, "top_k": 6, "top_p": 0.8}
 BEAMS = {"beam_size": 3, "n_best": 2}
+ALONE = preset(
+    "gpt2_small", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, model_width=12, heads=3, key_value_heads=3, key_size=4,
+    value_size=4, feed_forward_width=8, decoder_layers=1, max_positions=9, dropout_rate=0.0, attention_dropout_rate=0.0,
+)  # fmt: skip
+PROMPTS: dict[str, Any] = {
+    "prefix": np.array([[7, 7, 5, 6], [3, 4, 5, 6], [7, 7, 7, 9]]),
+    "prefix_mask_bp": np.array([[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]], bool),
+}
 
 
-@pytest.fixture(scope="module", params=PORTS)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return Backend(request.param)
-
-
-def sources(length: int = 4, seed: int = 5) -> np.ndarray:
-    source = np.random.default_rng(seed).integers(3, VOCABULARY, (3, length))
+def sources(length: int = 4, seed: int = 5, rows: int = 3) -> np.ndarray:
+    source = np.random.default_rng(seed).integers(3, VOCABULARY, (rows, length))
     source[0, 2:] = source[-1, :1] = PADDING
     return source
 
@@ -38,9 +42,10 @@ def searcher_of(backend: Backend, arrays: dict[str, np.ndarray], config: Transfo
 
 
 def found(backend: Backend, searcher: Any, search: str, *arrays: np.ndarray | None, **options: Any) -> dict[str, np.ndarray]:
-    """arrays: what a search takes besides its strategy: the source, of `sample` the uniform numbers, then a prefix."""
+    """arrays: what a search takes besides its strategy: the source, of `sample` the uniform numbers, then a prefix, and its mask."""
     source, *more = (None if array is None else backend.weights.from_numpy(array) for array in arrays)
-    return backend.arrays(getattr(searcher, search)(source, OPTIONS | options, *more))
+    of_prefix = {"prefix_mask_bp": more.pop()} if arrays[-1] is not None and arrays[-1].dtype == bool else {}
+    return backend.arrays(getattr(searcher, search)(source, OPTIONS | options, *more, **of_prefix))
 
 
 def close(answer: dict[str, np.ndarray], expected: dict[str, np.ndarray], atol: float = 1e-10) -> None:
@@ -79,6 +84,7 @@ def graphs(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda searcher: len(names)
 
 
+@pytest.mark.parametrize("backend", [later("torch"), later("tf"), "jax"], indirect=True)
 def test_graphs_serve_other_lengths_other_numbers_and_other_weights(backend: Backend, graphs: Callable[[Any], int]) -> None:
     arrays, others = (random_parameters(CONFIG, seed=seed) for seed in (3, 4))
     with backend.wide():
@@ -95,6 +101,34 @@ def test_graphs_serve_other_lengths_other_numbers_and_other_weights(backend: Bac
         assert graphs(searcher) == before
         found(backend, searcher, "beam_search", sources(17), PREFIX, **PENALTIES, **BEAMS)
         assert graphs(searcher) == before + (backend.name != "torch")  # its graphs serve every length, those of the others 16
+
+
+@pytest.mark.parametrize("start", ["first_token", "row"])
+@pytest.mark.parametrize(
+    ("backend", "compiled"),
+    [*((port, None) for port in PORTS), later(("tf", True)), pytest.param("torch", True, marks=pytest.mark.exhaustive)],
+    indirect=["backend"],
+)
+def test_searches_of_prompts_of_different_lengths_are_the_reference_s(backend: Backend, start: str, compiled: bool | None) -> None:
+    """Prompts are padded to the lengths of graphs, which no position may count. Their padding is the token that comes first in the answer:
+    held, it could not come again.
+    """
+    config = ALONE.replace(position_start=start, position_offset=2, embedding_norm=True)
+    arrays, options = random_parameters(config), {"start_id": None, "no_repeat_ngram": 1, "repetition_penalty": 1.2}
+    tree = parameters.nest(arrays)
+    first_b = decoding.greedy_search(tree, config, None, OPTIONS | options, **PROMPTS)["token_bn"][:, :1]
+    prompts = PROMPTS | {"prefix": np.where(PROMPTS["prefix_mask_bp"], PROMPTS["prefix"], first_b)}
+    with backend.wide():
+        searcher = searcher_of(backend, arrays, config, **({} if compiled is None else {"compiled": compiled}))
+        for search, more in (("greedy_search", {}), ("beam_search", BEAMS)):
+            expected = getattr(decoding, search)(tree, config, None, OPTIONS | options | more, **prompts)
+            close(found(backend, searcher, search, None, prompts["prefix"], prompts["prefix_mask_bp"], **options, **more), expected)
+
+
+def test_an_answer_that_outgrows_the_positions_is_an_error(backend: Backend) -> None:
+    searcher, options = searcher_of(backend, random_parameters(ALONE, "float32"), ALONE), {"start_id": None, "max_new_tokens": 7}
+    with pytest.raises(ValueError, match="the table of positions serves 9 tokens; got 10"):
+        found(backend, searcher, "greedy_search", None, *PROMPTS.values(), **options, min_new_tokens=6)
 
 
 @pytest.mark.exhaustive
@@ -118,6 +152,7 @@ def test_a_snapshot_has_the_weights_of_its_time_and_drops_nothing(backend: Backe
         backend.weights.load(model, others, config)
 
 
+@pytest.mark.parametrize("backend", ["torch", "tf", later("jax")], indirect=True)
 def test_a_row_of_a_cache_takes_its_past_with_it_and_projections_of_one_input_are_one_product(backend: Backend) -> None:
     arrays, x = random_parameters(CONFIG, "float32"), np.random.default_rng(0).standard_normal((2, 3, 12)).astype(np.float32)
     layer = backend.part("programs.fused").fused(backend.loaded(CONFIG, arrays)).decoder.layers[0]

@@ -4,13 +4,13 @@ import contextlib
 from types import SimpleNamespace
 from typing import Any
 
-import expectations
 import numpy as np
 import pytest
 from backends import PORTS, Backend
+from conforming import conform
+from tiers import every, later
 
 from reference_numpy import parameters, preset, sites
-from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES, Case, numpy_dtype
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import NotCovered
@@ -24,11 +24,6 @@ RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate")
 GRADIENTS = [case for case in all_cases(grad=True) if forward_of(case.component) and not is_layout(case.component)]
 
 
-@pytest.fixture(scope="module", params=PORTS)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return Backend(request.param)
-
-
 @pytest.mark.parametrize(
     ("port", "whole"),
     [
@@ -38,13 +33,10 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 )
 def test_gradients_conform(port: str, whole: bool) -> None:
     """The core, and every case in the other tier."""
-    cases = [case for case in GRADIENTS if case.core or whole]
-    results = runner.run(cases, [port], ["float32"], store=expectations.store())
-    assert [result for result in results if result.status not in ("pass", "empty")] == []
-    assert {result.case for result in results} == {case.id for case in cases}
+    conform([case for case in GRADIENTS if case.core or whole], port, ["float32"], here=not whole)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", every(2, DTYPES))
 @pytest.mark.parametrize("hidden_by", ["mask", "bias", "both"])
 @pytest.mark.parametrize("return_weights", [False, True])
 def test_a_row_without_keys_is_zero_and_passes_zero_gradient(backend: Backend, dtype: str, hidden_by: str, return_weights: bool) -> None:
@@ -72,7 +64,7 @@ def test_a_row_without_keys_is_zero_and_passes_zero_gradient(backend: Backend, d
     assert not dbias[0, :, 1].any()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", every(2, DTYPES))
 def test_the_softmax_of_an_empty_row_is_zero_and_passes_zero_gradient(backend: Backend, dtype: str) -> None:
     logits = np.random.default_rng(0).standard_normal((2, 3)).astype(numpy_dtype(dtype))
     with backend.wide(), _nan_refused(backend):
@@ -112,6 +104,7 @@ def test_every_site_drops_in_training_alone(backend: Backend, component: str, ra
     np.testing.assert_array_equal(called(backend, module, *x, training=False), expected)
 
 
+@pytest.mark.parametrize("backend", ["torch", "tf", later("jax")], indirect=True)
 def test_given_masks_are_applied_in_every_mode_and_other_sites_follow_the_mode(backend: Backend) -> None:
     rng = np.random.default_rng(0)
     model = backend.loaded(CONFIG, parameters.initialise(CONFIG, 0, np.float32))
@@ -126,6 +119,26 @@ def test_given_masks_are_applied_in_every_mode_and_other_sites_follow_the_mode(b
     assert not np.allclose(trained, evaluated)
 
 
+def test_a_model_has_the_parts_of_its_config_and_no_others(backend: Backend) -> None:
+    """Logits have a part though their kernel is a table; in torch so has a table that both sides share."""
+    sizes = {"source_vocabulary": 13, "target_vocabulary": 13, "model_width": 6, "feed_forward_width": 7, "max_positions": 20}
+    bert, gpt2 = preset("bert_base", **sizes, encoder_layers=1), preset("gpt2_small", **sizes, decoder_layers=1)
+    heads = bert.replace(classes=3, segments=0, embedding_norm=False, masked_language_head=False)
+    both = (CONFIG.replace(share_embeddings=False), *(() if backend.name == "torch" else (CONFIG,)))
+    for config in (bert, heads, gpt2, *both):
+        model, wanted = backend.build("transformer", config), {name.partition(".")[0] for name in parameters.axes(config)}
+        if backend.name == "torch":
+            parts = {name for name, _ in model.named_children()}
+        elif backend.name == "tf":
+            parts = {name for name, part in vars(model).items() if isinstance(part, backend.framework.keras.layers.Layer)}
+        else:
+            from flax import nnx
+
+            parts = {path[0] for path, part in nnx.iter_graph(model) if len(path) == 1 and isinstance(part, nnx.Module)}
+        assert parts == wanted | ({"logits"} if config.decoder_layers else set())
+    assert not hasattr(backend.build("transformer", gpt2).decoder.layers[0], "cross_attention")
+
+
 def test_what_takes_no_keep_masks_bias_or_skip_padding_does_not_cover_them(backend: Backend) -> None:
     """A function of one argument stands for a user's module."""
     x, keep = np.ones((1, 1, 12)), np.ones((1, 1, 12), bool)
@@ -134,6 +147,9 @@ def test_what_takes_no_keep_masks_bias_or_skip_padding_does_not_cover_them(backe
     for component in ("encoder_layer", "encoder_layer_vjp"):
         with pytest.raises(NotCovered, match="takes no keep masks"):
             type(backend.adapter)(port).run(Case("one", component, CONFIG, inputs))
+    port.modes = ("eager",)
+    with pytest.raises(ValueError, match="mode must be one of eager; got 'compiled'"):
+        type(backend.adapter)(port).run(Case("one", "encoder_layer", CONFIG, inputs).at("float32", mode="compiled"))
     # What a module lacks besides is an error of its own
     x, bias, mask = np.ones((1, 1, 12)), np.ones((1, 1, 1, 1)), np.ones((1, 1, 1, 1), bool)
     inputs = {"query_btd": x, "memory_bsd": x}

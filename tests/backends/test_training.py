@@ -1,13 +1,17 @@
 """The Trainer of each port: the reference's steps, runs that are resumed, random keep masks, and what is refused."""
 
+import functools
+import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from backends import PORTS, Backend
+from backends import FOUR, PORTS, Backend
+from tiers import every, later
 
 from reference_numpy import TransformerConfig, parameters, preset, sites
 from reference_numpy.recipe import PAPER, Recipe
@@ -23,17 +27,16 @@ CONFIG = preset(
 )  # fmt: skip
 UNTIED = CONFIG.replace(target_vocabulary=29, share_embeddings=False, tie_logits=False, norm_placement="pre", final_norm=True)
 STILL = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "hidden_dropout_rate": 0.0}
+ALONE = STILL | {
+    "source_vocabulary": 23, "target_vocabulary": 23, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
+    "feed_forward_width": 19, "max_positions": 8, "attention_bias": False, "classifier_dropout_rate": 0.0,
+}  # fmt: skip
 RECIPE = PAPER.replace(warmup=3)
 FULL = RECIPE.replace(weight_decay=0.1, clip_norm=0.5, microbatches=2)
 STRATEGY = Strategy(start_id=1, end_id=2, max_new_tokens=6, beam_size=3, n_best=2)
 SEARCHES = ("greedy_search", "beam_search")
 CLOSE = 1e-10  # float64, after some steps of Adam, whose quotient makes a rounding of a small gradient larger
-COMPILES = {"torch": False, "tf": False, "jax": True}  # what is quick for a few steps
-
-
-@pytest.fixture(scope="module", params=PORTS)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return Backend(request.param)
+COMPILES = {"numpy": False, "torch": False, "tf": False, "jax": True}  # what is quick for a few steps
 
 
 def begin(backend: Backend, config: TransformerConfig = CONFIG, recipe: Recipe = RECIPE, dtype: str = "float64", **settings: Any) -> Any:
@@ -41,10 +44,25 @@ def begin(backend: Backend, config: TransformerConfig = CONFIG, recipe: Recipe =
     return backend.part("training").Trainer(config, recipe, parameters.initialise(config, 0, dtype), **settings)
 
 
+class Reference:
+    """What `begin` asks of a port."""
+
+    name = "numpy"
+
+    def part(self, name: str) -> Any:
+        return importlib.import_module(f"reference_numpy.{name}")
+
+
+@pytest.fixture(scope="module", params=FOUR)
+def each(request: pytest.FixtureRequest) -> Any:
+    """The reference, or a port."""
+    return Reference() if request.param == "numpy" else Backend(request.param)
+
+
 @pytest.fixture(scope="module")
-def shared(backend: Backend) -> tuple[Any, dict[str, np.ndarray]]:
+def shared(each: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """One run for many tests, since some frameworks compile its step, and the state with which it begins."""
-    run = begin(backend)
+    run = begin(each)
     return run, run.state()
 
 
@@ -55,12 +73,14 @@ def run(shared: tuple[Any, dict[str, np.ndarray]]) -> Any:
     return trainer
 
 
-def batch(seed: int = 0, rows: int = 4, length: int = 7) -> tuple[np.ndarray, np.ndarray]:
-    """Ids with padding on the right, on the left, and a row of padding throughout. length: of the source."""
+def batch(seed: int = 0, rows: int = 4, length: int = 7, config: TransformerConfig = CONFIG) -> tuple[Any, np.ndarray]:
+    """Ids with padding on the right, on the left, and a row of padding throughout; or classes for a target. length: of the source."""
     rng = np.random.default_rng([7, seed])
     source, target = rng.integers(1, 23, (rows, length)), rng.integers(1, 23, (rows, 6))
     source[0, 5:] = target[0, 4:] = source[1, :2] = target[1, :3] = source[2] = target[2] = 0
-    return source, target
+    if config.classes:
+        return source, rng.integers(0, config.classes, rows)
+    return (source if config.encoder_layers else None), target
 
 
 def close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -78,11 +98,16 @@ def equals_the_reference(run: Any, config: TransformerConfig, recipe: Recipe, st
     other = Trainer(config, recipe, parameters.initialise(config, 0))
     for step in range(steps):
         keep = sites.draw(config, 4, 7, 5, np.random.default_rng([3, step])) if config.dropout_rate else None
-        assert abs(float(run.train_step(*batch(step), keep)) - float(other.train_step(*batch(step), keep))) < CLOSE
+        given = *batch(step, config=config), keep
+        assert abs(float(run.train_step(*given)) - float(other.train_step(*given))) < CLOSE
     assert run.steps == steps
     close(run.state(), other.state())
-    np.testing.assert_allclose(run.loss(*batch(9)), other.loss(*batch(9)), rtol=CLOSE)
-    if config.dropout_rate == 0:  # the searches of one run, since some frameworks compile them
+    last = batch(9, config=config)
+    np.testing.assert_allclose(run.loss(*last), other.loss(*last), rtol=CLOSE)
+    if config.classes:
+        with pytest.raises(ValueError, match=rf"label ids must lie in 0 \.\. {config.classes - 1}; got {config.classes}"):
+            run.train_step(last[0], np.full(4, config.classes))
+    elif config.encoder_layers and config.dropout_rate == 0:  # the searches of one run, since some frameworks compile them
         for search in SEARCHES:
             close(getattr(run, search)(batch(9)[0], STRATEGY), getattr(other, search)(batch(9)[0], STRATEGY))
 
@@ -91,12 +116,15 @@ VARIANTS = {
     "tied": (CONFIG, RECIPE),
     "untied-decay-clip-parts": (UNTIED, FULL),
     "no-dropout": (CONFIG.replace(padding_id=None, **STILL), RECIPE),
+    "classes": (preset("bert_base", **ALONE, encoder_layers=1, classes=4, masked_language_head=False), FULL),
+    "decoder-only": (preset("gpt2_small", **ALONE, decoder_layers=1), FULL),
 }
+IN_TIERS = [pytest.param(port, name, marks=pytest.mark.exhaustive) for port in PORTS for name in ("tied", "no-dropout")]
+IN_TIERS += [later((port, name)) if port == "jax" and name != "untied-decay-clip-parts" else (port, name)
+             for port in PORTS for name in ("untied-decay-clip-parts", "classes", "decoder-only")]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in ("tied", "no-dropout") else ()) for name in VARIANTS]
-)
+@pytest.mark.parametrize(("backend", "name"), IN_TIERS, indirect=["backend"])
 def test_steps_are_those_of_the_reference(backend: Backend, name: str) -> None:
     equals_the_reference(begin(backend, *VARIANTS[name]), *VARIANTS[name])
 
@@ -130,24 +158,27 @@ def test_steps_on_cuda_are_those_of_the_reference(backend: Backend, name: str, c
     equals_the_reference(begin(backend, *VARIANTS[name], device="cuda", compiled=compiled), *VARIANTS[name])
 
 
+def steps_from(start: int, port: str, compiled: bool, device: str, folder: Path) -> list[str]:
+    """Steps to the fourth, from the first or from the state after two; the losses, and in files the states. In torch with four threads."""
+    if port == "torch":
+        Backend(port).framework.set_num_threads(4)
+    run = begin(Backend(port), recipe=FULL, dtype="float32", compiled=compiled, device=device, seed=5)
+    if start:
+        run.load_state(dict(np.load(folder / "middle.npz")), start)
+    losses = []
+    for step in range(start, 4):
+        losses.append(float(run.train_step(*batch(step, 64))).hex())
+        if step in (1, 3):
+            np.savez(folder / ("middle.npz" if step == 1 else f"end{start}.npz"), **run.state())
+    return losses
+
+
 RESUME = """
-import sys
+import pathlib, sys
 sys.path[:0] = ["tests/backends", "tests/support"]
-import numpy as np
 import test_training
-from backends import Backend
-port, compiled, device, start, path = sys.argv[1:]
-if port == "torch":
-    import torch
-    torch.set_num_threads(4)
-settings = {"recipe": test_training.FULL, "dtype": "float32", "compiled": compiled == "True", "device": device, "seed": 5}
-run = test_training.begin(Backend(port), **settings)
-if start == "2":
-    run.load_state(dict(np.load(path + "/middle.npz")), 2)
-for step in range(int(start), 4):
-    print(float(run.train_step(*test_training.batch(step, 64))).hex())
-    if step in (1, 3):
-        np.savez(path + ("/middle.npz" if step == 1 else f"/end{start}.npz"), **run.state())
+port, compiled, device, folder = sys.argv[1:]
+print(*test_training.steps_from(2, port, compiled == "True", device, pathlib.Path(folder)))
 """
 RESUMED = [(port, COMPILES[port], "cpu") for port in ("torch",)]
 RESUMED += [pytest.param("jax", COMPILES["jax"], "cpu", marks=pytest.mark.second)]
@@ -155,24 +186,30 @@ RESUMED += [pytest.param(*each, "cpu", marks=pytest.mark.exhaustive) for each in
 RESUMED += [pytest.param(port, compiled, "cuda", marks=pytest.mark.gpu) for port in ("torch", "jax") for compiled in {True, port == "jax"}]
 
 
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Leaves torch as many threads as it had."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(("port", "compiled", "device"), RESUMED)
 def test_a_run_resumed_in_another_process_has_the_same_bits(tmp_path: Path, port: str, compiled: bool, device: str) -> None:
     """On a GPU: its own generator, and kernels whose sums have one order only where they are asked for it."""
-    Backend(port)
-    said = []
-    for start in ("0", "2"):
-        command = [sys.executable, "-c", RESUME, port, str(compiled), device, start, str(tmp_path)]
-        result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
-        said.append(result.stdout.split())
-    assert len(said[0]) == 4
-    assert said[0][2:] == said[1]
+    losses = steps_from(0, port, compiled, device, tmp_path)
+    command = [sys.executable, "-c", RESUME, port, str(compiled), device, str(tmp_path)]
+    result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert losses[2:] == result.stdout.split()
     assert bits(dict(np.load(tmp_path / "end0.npz"))) == bits(dict(np.load(tmp_path / "end2.npz")))
 
 
 @pytest.mark.second
-def test_random_masks_are_a_function_of_seed_and_step_alone(backend: Backend, run: Any) -> None:
-    state, other = run.state(), begin(backend, seed=1)
+def test_random_masks_are_a_function_of_seed_and_step_alone(each: Any, run: Any) -> None:
+    state, other = run.state(), begin(each, seed=1)
 
     def loss(trainer: Any, steps: int, of: int = 0) -> float:
         trainer.load_state(state, steps)
@@ -185,11 +222,35 @@ def test_random_masks_are_a_function_of_seed_and_step_alone(backend: Backend, ru
     assert loss(run, 1) == first
 
 
-def test_evaluation_drops_nothing(backend: Backend, run: Any) -> None:
+def test_every_site_draws_its_own_mask_and_every_microbatch(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In JAX, whose step is one program, an encoder is called twice. Attention may drop its weights in a kernel of its own."""
+    kind, name = backend.part("dropout").Dropout, {"torch": "forward", "tf": "call", "jax": "__call__"}[backend.name]
+    original, seen = getattr(kind, name), []
+
+    @functools.wraps(original)
+    def spy(site: Any, x: Any, *rest: Any, **named: Any) -> Any:
+        y = original(site, x + 1e3, *rest, **named)  # so that only what is dropped is zero
+        seen.append(backend.weights.to_numpy(y) == 0)
+        return y
+
+    monkeypatch.setattr(kind, name, spy)
+    config = CONFIG.replace(encoder_layers=2, **dict.fromkeys(STILL, 0.5))
+    if backend.name == "jax":
+        encoder = backend.build("encoder", config.replace(encoder_layers=1))
+        encoder.train()
+        encoder(encoder(np.ones((2, 7, 12), np.float32)))
+    else:
+        begin(backend, config, RECIPE.replace(microbatches=2)).train_step(*np.ones((2, 4, 7), int))
+    assert len(seen) >= 2 * (4 if backend.name == "jax" else 12)
+    assert all(0.2 < mask.mean() < 0.8 for mask in seen)
+    assert len({mask.ravel()[:100].tobytes() for mask in seen}) == len(seen)
+
+
+def test_evaluation_drops_nothing(each: Any, run: Any) -> None:
     run.train_step(*batch())
     found = run.loss(*batch())
     assert found == run.loss(*batch())
-    still = begin(backend, CONFIG.replace(**STILL))
+    still = begin(each, CONFIG.replace(**STILL))
     still.load_state(run.state(), 1)
     assert found == still.loss(*batch())
 
@@ -206,7 +267,9 @@ def test_the_state_is_a_copy_and_loads_strictly(run: Any) -> None:
     run.train_step(*batch())
     state = run.state()
     kept = {name: array.copy() for name, array in state.items()}
-    assert len(state) == 3 * len(parameters.shapes(CONFIG))
+    assert set(state) == {
+        f"{kind}.{name}" for kind in ("parameters", "first_moment", "second_moment") for name in parameters.shapes(CONFIG)
+    }
     run.train_step(*batch())
     assert bits(state) == bits(kept)
     wrong = {name: array + 1 for name, array in state.items() if name != "first_moment.logits.bias"}
@@ -229,7 +292,7 @@ def test_the_state_is_a_copy_and_loads_strictly(run: Any) -> None:
     assert (run.steps, bits(run.state())) == (1, bits(kept))
 
 
-def test_bad_input_is_refused_before_anything_changes(backend: Backend, run: Any) -> None:
+def test_bad_input_is_refused_before_anything_changes(each: Any, run: Any) -> None:
     before, (source, target) = run.state(), batch()
     for arguments, words in (
         ((source + 16, target), r"token ids must lie in 0 \.\. 22; got 3\d"),
@@ -241,16 +304,15 @@ def test_bad_input_is_refused_before_anything_changes(backend: Backend, run: Any
             run.train_step(*arguments)
     assert (run.steps, bits(run.state())) == (0, bits(before))
     with pytest.raises(ValueError, match="the batch must divide into 3 microbatches; got 4 rows"):
-        begin(backend, recipe=RECIPE.replace(microbatches=3)).train_step(source, target)
-    with pytest.raises(ValueError, match="must all be float32 or all float64; got float16"):
-        begin(backend, dtype="float16")
+        begin(each, recipe=RECIPE.replace(microbatches=3)).train_step(source, target)
+    with pytest.raises(ValueError, match="parameters to be trained must all be float32 or all float64; got float16"):
+        begin(each, dtype="float16")
 
 
-def test_searches_are_of_the_parameters_as_they_are_now_and_copy_them_once(
-    backend: Backend, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("each", ["torch", "tf", later("jax")], indirect=True)
+def test_searches_are_of_the_parameters_as_they_are_now_and_copy_them_once(each: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[int] = []
-    searcher = backend.part("decoding").Searcher
+    searcher = each.part("decoding").Searcher
     for name in ("__init__", "refresh"):
         if original := getattr(searcher, name, None):
             monkeypatch.setattr(
@@ -272,7 +334,7 @@ def test_searches_are_of_the_parameters_as_they_are_now_and_copy_them_once(
     assert copies == [0, 1, 0]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", every(2, DTYPES))
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_a_label_that_does_not_count_passes_zero_gradient_whatever_its_logits_are(backend: Backend, dtype: str, smoothing: float) -> None:
     logits = np.random.default_rng(1).normal(size=(2, 3, 5))
@@ -298,7 +360,6 @@ def test_a_norm_within_the_limit_keeps_every_bit_and_a_schedule_begins_at_step_1
     short = backend.arrays(clip(given, 0.25))
     assert abs(np.sqrt(sum((x.astype(float) ** 2).sum() for x in short.values())) - 0.25) < 1e-7
     noam = backend.part("schedule").noam
-    with pytest.raises(ValueError, match="step must be an integer of at least 1; got 0"):
-        noam(0, 512, 4)
-    with pytest.raises(ValueError, match="warmup must be an integer of at least 1; got 0"):
-        noam(1, 512, 0)
+    for name, arguments, came in (("step", (0, 512, 4), "0"), ("warmup", (1, 512, 0), "0")):
+        with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1; got {came}"):
+            noam(*arguments)

@@ -1,8 +1,6 @@
 """Weight transfer: the reference to each port and back, and from port to port, bit for bit; strict in both directions."""
 
-import contextlib
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,23 +17,6 @@ CONFIGS = {
     "tied_to_target": preset("tiny", share_embeddings=False, target_vocabulary=53),
     "encoder": preset("ict1022", model_width=24, source_vocabulary=31, target_vocabulary=31),
 }
-
-
-@pytest.fixture(scope="module", params=PORTS)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return Backend(request.param)
-
-
-@contextlib.contextmanager
-def _wide(backend: Backend) -> Any:
-    """64-bit types, which JAX has only on request."""
-    if backend.name == "jax":
-        import jax
-
-        with jax.enable_x64(True):
-            yield
-    else:
-        yield
 
 
 def _parameters(config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:
@@ -61,7 +42,7 @@ def _assert_same_bits(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray])
 def test_parameters_go_in_and_come_out_bit_for_bit(backend: Backend, name: str, dtype: str) -> None:
     config = CONFIGS[name]
     wanted = _parameters(config, dtype)
-    with _wide(backend):
+    with backend.wide():
         module = backend.build("transformer", config, dtype)
         backend.weights.load(module, wanted, config)
         _assert_same_bits(backend.weights.export(module, config), wanted)

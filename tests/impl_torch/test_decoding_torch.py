@@ -4,23 +4,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends import Backend, random_parameters
+from test_decoding import ALONE, END, PADDING, PROMPTS, START, VOCABULARY, sources
 
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy import decoding as reference
 
 torch = pytest.importorskip("torch")
 
-from impl_torch import cache, weights  # noqa: E402
+from impl_torch import cache  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
 from impl_torch.kernels import projection  # noqa: E402
 from impl_torch.kernels.projection import FusedProjection  # noqa: E402
 from impl_torch.programs import program  # noqa: E402
 from impl_torch.programs.fused import fused, pack  # noqa: E402
-from impl_torch.transformer import Transformer  # noqa: E402
 
-START, END, PADDING, VOCABULARY = 1, 2, 0, 13
 OPTIONS: dict[str, Any] = {"start_id": START, "end_id": END, "max_new_tokens": 6}
-CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-11}
+BACKEND = Backend("torch")
+
+
+def model_of(config: TransformerConfig, dtype: str = "float64") -> Any:
+    return BACKEND.loaded(config, random_parameters(config, dtype))
 
 
 def config_of(**changes: Any) -> TransformerConfig:
@@ -31,28 +35,9 @@ def config_of(**changes: Any) -> TransformerConfig:
 BIASES = {"attention_bias": True, "output_bias": True, "scale_embedding": False}
 
 
-def arrays_of(config: TransformerConfig, seed: int = 3) -> dict[str, np.ndarray]:
-    """Larger than at the beginning of training, so that what is read decides what follows."""
-    rng = np.random.default_rng(seed)
-    return {name: rng.standard_normal(shape) * 0.6 for name, shape in parameters.shapes(config).items()}
-
-
-def model_of(config: TransformerConfig, arrays: dict[str, np.ndarray], dtype: Any = np.float64) -> Any:
-    model = Transformer(config).to(getattr(torch, np.dtype(dtype).name))
-    weights.load(model, {name: array.astype(dtype) for name, array in arrays.items()}, config)
-    return model
-
-
 @pytest.fixture
 def small_kernels_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "PACKED_FROM", 0)
-
-
-def source_of(config: TransformerConfig, batch: int = 3, length: int = 5) -> np.ndarray:
-    source = np.random.default_rng(5).integers(3, config.source_vocabulary, (batch, length))
-    source[0, 2:] = PADDING
-    source[-1, :1] = PADDING
-    return source
 
 
 @pytest.mark.usefixtures("small_kernels_are_packed")
@@ -60,8 +45,7 @@ def source_of(config: TransformerConfig, batch: int = 3, length: int = 5) -> np.
 @pytest.mark.parametrize("rows", [3, 9])
 def test_packed_kernels_read_what_plain_ones_do(rows: int, dtype: str, close: float) -> None:
     config = config_of(**BIASES)
-    arrays = arrays_of(config)
-    model = fused(model_of(config, arrays, np.float32), getattr(torch, dtype))
+    model = fused(model_of(config, "float32"), getattr(torch, dtype))
     kernel = model.decoder.layers[0].self_attention.query_key_value
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((rows, 1, config.model_width))).to(getattr(torch, dtype))
     plain = kernel(x)
@@ -134,7 +118,7 @@ ATTENTION, FEED_FORWARD = "decoder.layers.0.self_attention", "decoder.layers.1.f
 )
 def test_a_search_uses_what_stands_in_for_a_part(path: str, change: str) -> None:
     config = config_of()
-    model, source = model_of(config, arrays_of(config)), torch.from_numpy(source_of(config))
+    model, source = model_of(config), torch.from_numpy(sources(5))
     _replaced(model, path, change)
     model.double().eval()
     found = Searcher(model).greedy_search(source, OPTIONS | {"min_new_tokens": 5})
@@ -143,19 +127,19 @@ def test_a_search_uses_what_stands_in_for_a_part(path: str, change: str) -> None
         logits_btv = model(source, torch.cat([torch.full((3, 1), START), token_bn[:, :-1]], dim=1))
     logits_btv[..., [PADDING, START]] = -torch.inf
     log_p_bn = logits_btv.log_softmax(-1).gather(2, token_bn[..., None])[..., 0]
-    torch.testing.assert_close(found["log_p_bn"], log_p_bn, **CLOSE)
+    torch.testing.assert_close(found["log_p_bn"], log_p_bn, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("path", ["", "decoder", "decoder.layers.1", "decoder.layers.0.cross_attention"])
 def test_what_steps_do_not_call_may_not_be_changed(path: str) -> None:
     config = config_of()
-    source, options = torch.from_numpy(source_of(config)), OPTIONS
+    source, options = torch.from_numpy(sources(5)), OPTIONS
     for change in (_hook, _own_forward):
-        model = model_of(config, arrays_of(config))
+        model = model_of(config)
         change(model.get_submodule(path))
         with pytest.raises(ValueError, match=rf"calls no forward of {path or 'model'}, which must have no hooks"):
             Searcher(model).greedy_search(source, options)
-    model = model_of(config, arrays_of(config))
+    model = model_of(config)
     model.decoder.layers[0].cross_attention = LowRank(model.decoder.layers[0].cross_attention.query)
     with pytest.raises(ValueError, match=r"decoder\.layers\.0\.cross_attention to be a MultiHeadAttention .*; got LowRank"):
         Searcher(model).greedy_search(source, options)
@@ -163,8 +147,8 @@ def test_what_steps_do_not_call_may_not_be_changed(path: str) -> None:
 
 def test_searches_under_autocast() -> None:
     config = config_of(**BIASES)
-    arrays, source = arrays_of(config), torch.from_numpy(source_of(config))
-    searcher = Searcher(model_of(config, arrays, np.float32))
+    source = torch.from_numpy(sources(5))
+    searcher = Searcher(model_of(config, "float32"))
     plain = searcher.greedy_search(source, OPTIONS)
     with torch.autocast("cpu", torch.bfloat16):
         found = searcher.greedy_search(source, OPTIONS)
@@ -179,9 +163,9 @@ def test_a_program_is_compiled_once_for_all_weights_and_lengths_and_has_large_ke
 ) -> None:
     if library == "onednn":
         monkeypatch.setattr(projection, "library", lambda weight: library)
-    config, source = config_of(**BIASES).replace(model_width=64, feed_forward_width=8192), source_of(config_of(**BIASES), 4)
-    trees = [arrays_of(config, seed) for seed in (3, 4)]
-    models = [model_of(config, arrays, np.float32) for arrays in trees]
+    config, source = config_of(**BIASES).replace(model_width=64, feed_forward_width=8192), sources(5, rows=4)
+    trees = [random_parameters(config, seed=seed) for seed in (3, 4)]
+    models = [BACKEND.loaded(config, {name: array.astype(np.float32) for name, array in arrays.items()}) for arrays in trees]
     pack(one := fused(models[0]), 4)
     if (large := one.decoder.layers[0].feed_forward.hidden).packed is None:
         pytest.skip("this CPU's library packs no kernels")
@@ -211,12 +195,10 @@ def _calls(name: str, searcher: Searcher, source: Any, count: int) -> int:
 
 
 def test_a_snapshot_encodes_as_the_model_does_with_gradients_too() -> None:
-    config = ENCODER
-    arrays = parameters.initialise(config, 3, np.float32)
-    model = model_of(config, arrays, np.float32)
+    model = BACKEND.loaded(ENCODER, parameters.initialise(ENCODER, 3, np.float32))
     snapshot = fused(model)
     assert isinstance(snapshot.encoder.layers[0].self_attention.query, FusedProjection)
-    source = torch.from_numpy(source_of(config, 4))
+    source = torch.from_numpy(sources(5))
     torch.testing.assert_close(snapshot.encode(source), model.encode(source), rtol=1e-5, atol=1e-5)
     gradients = []
     for one in (model, snapshot):
@@ -228,12 +210,12 @@ def test_a_snapshot_encodes_as_the_model_does_with_gradients_too() -> None:
 
 def test_steps_need_a_model_in_evaluation() -> None:
     with pytest.raises(ValueError, match="decoding in steps needs a model in evaluation; got one in training"):
-        cache.start_cache(model_of(config_of(), arrays_of(config_of())).train(), torch.zeros(3, 5, 12), length=3)
+        cache.start_cache(model_of(config_of()).train(), torch.zeros(3, 5, 12), length=3)
 
 
 def test_copies_of_a_row_change_places_without_a_copy_of_keys() -> None:
     config = config_of()
-    model = fused(model_of(config, arrays_of(config)))
+    model = fused(model_of(config))
     memory, row = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 5, config.model_width))), [1, 1, 0, 5, 3, 4]
     first, then = np.random.default_rng(1).integers(3, VOCABULARY, (2, 6, 2))
     with torch.inference_mode():
@@ -246,43 +228,15 @@ def test_copies_of_a_row_change_places_without_a_copy_of_keys() -> None:
     torch.testing.assert_close(logits, alone[:, 2:], rtol=1e-10, atol=1e-11)
 
 
-ALONE = preset(
-    "gpt2_small", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, model_width=12, heads=3, key_value_heads=3, key_size=4,
-    value_size=4, feed_forward_width=8, decoder_layers=1, max_positions=9, dropout_rate=0.0, attention_dropout_rate=0.0,
-)  # fmt: skip
 ENCODER = preset(
     "bert_base", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, model_width=12, heads=3, key_value_heads=3, key_size=4,
     value_size=4, feed_forward_width=8, encoder_layers=2, max_positions=9, dropout_rate=0.0, attention_dropout_rate=0.0,
 )  # fmt: skip
-PROMPTS: dict[str, Any] = {
-    "prefix": np.array([[7, 7, 5, 6], [3, 4, 5, 6], [7, 7, 7, 9]]),
-    "prefix_mask_bp": np.array([[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]], bool),
-}
-
-
-def test_the_penalties_of_a_prompt_leave_its_padding_out() -> None:
-    """The padding is the token that comes first in the answer: held, it could not come."""
-    arrays, options = arrays_of(ALONE), OPTIONS | {"start_id": None, "no_repeat_ngram": 1}
-    first_b = reference.greedy_search(parameters.nest(arrays), ALONE, None, options, **PROMPTS)["token_bn"][:, :1]
-    prompts = PROMPTS | {"prefix": np.where(PROMPTS["prefix_mask_bp"], PROMPTS["prefix"], first_b)}
-    searcher, given = Searcher(model_of(ALONE, arrays)), {name: torch.from_numpy(array) for name, array in prompts.items()}
-    for name, key in (("greedy_search", "token_bn"), ("beam_search", "token_bwn")):
-        own = options | ({"beam_size": 3, "n_best": 2} if name == "beam_search" else {})
-        expected = getattr(reference, name)(parameters.nest(arrays), ALONE, None, own, **prompts)
-        np.testing.assert_array_equal(getattr(searcher, name)(None, own, **given)[key].numpy(), expected[key])
-
-
-def test_an_answer_that_outgrows_the_positions_is_an_error() -> None:
-    arrays, given = arrays_of(ALONE), {name: torch.from_numpy(array) for name, array in PROMPTS.items()}
-    searcher, options = Searcher(model_of(ALONE, arrays)), OPTIONS | {"start_id": None}
-    assert searcher.greedy_search(None, options | {"min_new_tokens": 5}, **given)["token_bn"].shape == (3, 6)
-    with pytest.raises(ValueError, match="the table of positions serves 9 tokens; got 10"):
-        searcher.greedy_search(None, options | {"max_new_tokens": 7, "min_new_tokens": 6}, **given)
 
 
 @pytest.mark.usefixtures("small_kernels_are_packed")
 def test_the_steps_of_a_decoder_only_model_have_the_fused_and_packed_kernels() -> None:
-    searcher = Searcher(model_of(ALONE, arrays_of(ALONE), np.float32))
+    searcher = Searcher(model_of(ALONE, "float32"))
     layer, model = searcher.model.decoder.layers[0], searcher.model
     kernels = (layer.self_attention.query_key_value, layer.self_attention.output, layer.feed_forward.hidden, model.logits)
     assert all(type(kernel) is FusedProjection for kernel in kernels)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from reference_numpy import TransformerConfig, preset
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
@@ -14,23 +13,16 @@ from rosettaformer.conformance.reference import tolerance
 
 torch = pytest.importorskip("torch")
 
+from torch_models import CONFIG, encoder_config, tokens  # noqa: E402
+
 from impl_torch.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
 from impl_torch.programs.compiled import compiled  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 from rosettaformer.conformance.ports.adapters.torch import Adapter  # noqa: E402
 
 
-@pytest.fixture
-def config() -> TransformerConfig:
-    return preset("tiny", source_vocabulary=19, target_vocabulary=19, encoder_layers=1, decoder_layers=1, dropout_rate=0.5)
-
-
 def random(*shape: int, dtype: Any = torch.float64) -> Any:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64).to(dtype)
-
-
-def tokens(length: int) -> Any:
-    return torch.arange(3 * length).reshape(3, length) % 19
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -69,12 +61,12 @@ def test_fused_path_makes_no_needless_tensors(monkeypatch: pytest.MonkeyPatch) -
     assert calls[3]["attn_mask"] is bias
 
 
-def test_without_a_padding_id_no_mask_is_made(config: TransformerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = Transformer(config.replace(padding_id=None)).eval()
+def test_without_a_padding_id_no_mask_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Transformer(CONFIG.replace(padding_id=None)).eval()
     for name, layer in module.named_modules():
         if isinstance(layer, MultiHeadAttention):
             monkeypatch.setattr(layer, "forward", _refuse_mask(layer.forward, name))
-    assert module(tokens(5), tokens(4)).shape == (3, 4, 19)
+    assert module(tokens(3, 5), tokens(3, 4)).shape == (3, 4, 19)
 
 
 def _refuse_mask(forward: Any, name: str) -> Any:
@@ -85,7 +77,7 @@ def _refuse_mask(forward: Any, name: str) -> Any:
     return checked
 
 
-def test_ids_of_a_call_are_read_once(config: TransformerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_of_a_call_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
     tolist = torch.Tensor.tolist
 
@@ -94,21 +86,15 @@ def test_ids_of_a_call_are_read_once(config: TransformerConfig, monkeypatch: pyt
         return tolist(tensor)
 
     monkeypatch.setattr(torch.Tensor, "tolist", spy)
-    Transformer(config).eval()(tokens(5), tokens(4).int())
+    Transformer(CONFIG).eval()(tokens(3, 5), tokens(3, 4).int())
     assert reads == [4]
-    encoder = Transformer(classifier()).eval()
-    encoder.classification_loss(tokens(5), torch.tensor([2, 0, 1]), segment_bs=tokens(5) % 2)
+    encoder = Transformer(encoder_config(classes=3)).eval()
+    encoder.classification_loss(tokens(3, 5), torch.tensor([2, 0, 1]), segment_bs=tokens(3, 5) % 2)
     assert reads == [4, 6]
 
 
-def classifier(**changes: Any) -> TransformerConfig:
-    sizes = {"source_vocabulary": 19, "target_vocabulary": 19, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4}
-    sizes |= {"value_size": 4, "feed_forward_width": 8, "encoder_layers": 1, "max_positions": 16, "classes": 3}
-    return preset("bert_base", **sizes | changes)
-
-
 def test_a_tied_masked_language_head_is_loaded_under_both_names_where_they_are_equal() -> None:
-    given, model = (Transformer(classifier()) for _ in range(2))
+    given, model = (Transformer(encoder_config(classes=3)) for _ in range(2))
     state = given.state_dict()
     assert "masked_language_head.logits.weight" not in state
     table = state["source_embedding.weight"]
@@ -121,23 +107,14 @@ def test_a_tied_masked_language_head_is_loaded_under_both_names_where_they_are_e
 
 def test_states_need_a_model_in_evaluation() -> None:
     with pytest.raises(ValueError, match="states need a model in evaluation; got one in training"):
-        Transformer(classifier()).train().states(tokens(5))
-
-
-def test_segments_and_labels_of_a_compiled_method_are_checked_on_the_host() -> None:
-    model = Transformer(classifier()).eval()
-    run = compiled(model.classification_loss)
-    with pytest.raises(ValueError, match=r"segment must lie in 0 \.\. 1; got 0 \.\. 2"):
-        run(tokens(5), torch.tensor([2, 0, 1]), segment_bs=tokens(5) % 3)
-    with pytest.raises(ValueError, match=r"label ids must lie in 0 \.\. 2; got 3"):
-        run(tokens(5), torch.tensor([3, 0, 1]))
+        Transformer(encoder_config(classes=3)).train().states(tokens(3, 5))
 
 
 @pytest.mark.exhaustive
-def test_compiled_equals_eager(config: TransformerConfig) -> None:
-    module = Transformer(config).eval()
+def test_compiled_equals_eager() -> None:
+    module = Transformer(CONFIG).eval()
     run = compiled(module)
-    source, target = tokens(7), tokens(5)
+    source, target = tokens(3, 7), tokens(3, 5)
     source[0, :3] = 0
     source[1] = 0
     with torch.no_grad():

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from reference_numpy import preset
 from reference_numpy import transformer as reference
 from reference_numpy.parameters import nest
 
@@ -19,7 +18,7 @@ F = torch.nn.functional
 from torch._dynamo.testing import CompileCounter  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch_models import CONFIG, SOURCE, TARGET, close, model_of, tokens  # noqa: E402
+from torch_models import CONFIG, SOURCE, TARGET, close, encoder_config, model_of, tokens  # noqa: E402
 
 from impl_torch import attention, training, weights  # noqa: E402
 from impl_torch.programs.unpadding import unpadded  # noqa: E402
@@ -157,9 +156,7 @@ def test_an_exported_graph_refuses_a_negative_id() -> None:
 
 
 def encoder(**changes: Any) -> Any:
-    sizes = {"source_vocabulary": 19, "target_vocabulary": 19, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4}
-    sizes |= {"value_size": 4, "feed_forward_width": 8, "encoder_layers": 1, "max_positions": 16, "masked_language_head": False}
-    return model_of(preset("bert_base", **sizes | changes))
+    return model_of(encoder_config(**{"masked_language_head": False} | changes))
 
 
 def test_an_encoder_alone_is_called_as_any_module() -> None:

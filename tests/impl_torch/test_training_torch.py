@@ -5,35 +5,15 @@ from typing import Any
 
 import pytest
 from backends import Backend
-from test_training import CONFIG, FULL, RECIPE, batch, begin
-
-from reference_numpy import sites
+from test_training import FULL, batch, begin
 
 torch = pytest.importorskip("torch")
 
 from torch._dynamo.testing import CompileCounter  # noqa: E402
 
 from impl_torch.attention import scaled_dot_product_attention  # noqa: E402
-from impl_torch.dropout import Dropout  # noqa: E402
 
 BACKEND = Backend("torch")
-
-
-def test_every_site_draws_its_own_mask_and_every_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, forward = [], Dropout.forward
-
-    def spy(self: Any, x: Any, *rest: Any, **options: Any) -> Any:
-        output = forward(self, x, *rest, **options)
-        if self.rate == 0.5:
-            seen.append((output == 0) & (x != 0))
-        return output
-
-    monkeypatch.setattr(Dropout, "forward", spy)
-    source, _ = batch()
-    begin(BACKEND, CONFIG.replace(dropout_rate=0.5), RECIPE.replace(microbatches=2)).train_step(source, source)
-    assert len(seen) == 2 * sum(not name.endswith(("weights_dropout", "hidden_dropout")) for name in sites.shapes(CONFIG, 2, 7, 6))
-    masks = [mask[:, :6] for mask in seen]
-    assert not any(torch.equal(masks[i], masks[j]) for i in range(len(masks)) for j in range(i))
 
 
 @pytest.mark.parametrize("return_weights", [False, True])

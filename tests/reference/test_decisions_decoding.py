@@ -75,12 +75,6 @@ def test_BEAM_answers_end_in_the_end_the_best_first_and_never_in_padding_or_the_
         for name, value in some.items():
             assert_array_equal(value, whole[name][:, :count])
     assert (np.diff(whole["score_bw"]) <= 0).all()
-    answer = decoding.greedy_search(parameters, CONFIG, SOURCE, OPTIONS)
-    logits = transformer.transformer(parameters, CONFIG, SOURCE, np.full((3, 1), START))[:, 0]
-    logits[:, [START, PADDING]] = -np.inf
-    first = answer["token_bn"][:, 0]
-    assert_array_equal(first, logits.argmax(axis=1))
-    assert_allclose(answer["log_p_bn"][:, 0], logits.max(axis=1) - np.logaddexp.reduce(logits, axis=1))
 
 
 def test_SAMPLE_penalties_by_hand_come_before_the_temperature() -> None:
@@ -126,7 +120,7 @@ def test_SAMPLE_the_number_alone_decides_by_the_inverse_distribution() -> None:
     assert_array_equal(sampling.draw(logits[:1, ::-1].astype(np.float32), np.array([1.0], np.float32)), [3])
 
 
-def test_SAMPLE_the_log_p_of_a_token_is_the_model_s_own_and_temperature_0_takes_the_likeliest() -> None:
+def test_SAMPLE_the_log_p_of_a_token_is_the_model_s_own() -> None:
     parameters = tree(CONFIG, 3)
     uniform = np.random.default_rng(0).random((3, 6))
     options = OPTIONS | {"temperature": 3.0, "top_k": 3, "top_p": 0.9, "repetition_penalty": 1.5, "min_new_tokens": 5}
@@ -138,7 +132,3 @@ def test_SAMPLE_the_log_p_of_a_token_is_the_model_s_own_and_temperature_0_takes_
     for row in range(3):
         for place in range(5):  # the end cannot come before
             assert_allclose(answer["log_p_bn"][row, place], log_p[row, place, answer["token_bn"][row, place]], rtol=1e-10)
-    greedy = decoding.greedy_search(parameters, CONFIG, SOURCE, OPTIONS)
-    sampled = decoding.sample(parameters, CONFIG, SOURCE, OPTIONS | {"temperature": 0, "top_k": 3}, np.full((3, 6), 0.99))
-    for name, value in greedy.items():
-        assert_array_equal(sampled[name], value)

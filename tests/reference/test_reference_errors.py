@@ -1,4 +1,7 @@
-"""Bad input to the reference: the whole message, which says what is required and then what came; and the batch of 0, which is no error."""
+"""Bad input to the reference: the whole message, which says what is required and then what came; and the batch of 0, which is no error.
+
+What the ports refuse with the same words is in `test_bad_input`.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -67,23 +70,10 @@ DROPPED = "dropout rate must be at least 0 and less than 1; got "
 
 BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     # ids
-    (lambda: embed(np.array([[0, 7]])), "token ids must lie in 0 .. 6; got 7"),
-    (lambda: embed(np.array([[-1, 3]])), "token ids must lie in 0 .. 6; got -1"),
     (lambda: embed(np.array([[200]], np.uint8)), "token ids must lie in 0 .. 6; got 200"),
-    (lambda: model(np.array([[1, 7]]), np.array([[1]])), "token ids must lie in 0 .. 6; got 7"),
-    (lambda: model(np.array([[1]]), np.array([[-2, 1]])), "token ids must lie in 0 .. 6; got -2"),
-    (lambda: embed(IDS.astype(np.float32)), KINDS + "float32 of shape (2, 3)"),
-    (lambda: embed(true(2, 3)), KINDS + "bool of shape (2, 3)"),
     (lambda: embed(np.ones((2, 3, 7), int)), KINDS + "int64 of shape (2, 3, 7)"),
-    (lambda: embed(np.ones(3, int)), KINDS + "int64 of shape (3,)"),
     (lambda: embed(np.ones((2, 3, 7), complex)), KINDS + "complex128 of shape (2, 3, 7)"),
-    (lambda: model(IDS.astype(float)), KINDS + "float64 of shape (2, 3)"),
-    (lambda: model(IDS, IDS.astype(float)), KINDS + "float64 of shape (2, 3)"),
-    (lambda: embed(np.ones((2, 3, 8))), "token rows must have the vocabulary's size 7; got shape (2, 3, 8)"),
     # lengths of 0
-    (lambda: embed(IDS[:, :0]), "token must have length at least 1; got shape (2, 0)"),
-    (lambda: model(IDS[:, :0]), "token must have length at least 1; got shape (2, 0)"),
-    (lambda: model(IDS, IDS[:, :0]), "token must have length at least 1; got shape (2, 0)"),
     (lambda: attend(QUERY[:, :0]), "query must have length at least 1; got shape (2, 0, 4, 3)"),
     (lambda: attend(QUERY, KEY[:, :0], VALUE[:, :0]), "key must have length at least 1; got shape (2, 0, 2, 3)"),
     (lambda: attention.multi_head_attention(MHA, X, X[:, :0]), "memory must have length at least 1; got shape (2, 0, 6)"),
@@ -91,18 +81,9 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: feed_forward.feed_forward(NETWORK, X[:, :0], "relu"), "x must have length at least 1; got shape (2, 0, 6)"),
     (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[:, :0]), "x must have length at least 1; got shape (2, 0, 6)"),
     # masks
-    (lambda: attend(mask_bhts=np.ones((2, 4, 3, 5))), f"mask {BOOLEAN}float64"),
-    (lambda: attend(mask_bhts=np.ones((1, 1, 1, 5), int)), f"mask {BOOLEAN}int64"),
-    (lambda: attend(mask_bhts=true(3, 5)), "mask must broadcast to b h t s = (2, 4, 3, 5); got shape (3, 5)"),
-    (lambda: attend(mask_bhts=true(2, 4, 5, 3)), "mask must broadcast to b h t s = (2, 4, 3, 5); got shape (2, 4, 5, 3)"),
     (lambda: attend(mask_bhts=true(2, 2, 3, 5)), "mask must broadcast to b h t s = (2, 4, 3, 5); got shape (2, 2, 3, 5)"),
-    (lambda: attend(mask_bhts=true(2, 1, 3, 4), causal=True), "mask must broadcast to b h t s = (2, 4, 3, 5); got shape (2, 1, 3, 4)"),
-    (lambda: attend(bias_bhts=np.ones((3, 5))), "bias must broadcast to b h t s = (2, 4, 3, 5); got shape (3, 5)"),
-    (lambda: attend(bias_bhts=np.ones((2, 3, 3, 5))), "bias must broadcast to b h t s = (2, 4, 3, 5); got shape (2, 3, 3, 5)"),
-    (lambda: softmax(np.ones((2, 3)), np.ones((2, 3))), f"mask {BOOLEAN}float64"),
     (lambda: softmax(np.ones((2, 3)), true(3, 3)), "mask must broadcast to the logits = (2, 3); got shape (3, 3)"),
     (lambda: softmax(np.ones((2, 3)), true(3)), "mask must broadcast to the logits = (2, 3); got shape (3,)"),
-    (lambda: layers.encoder_layer(ENCODER_LAYER, CONFIG, X, np.ones((2, 1, 1, 3), int)), f"mask {BOOLEAN}int64"),
     (lambda: layers.encoder_layer(ENCODER_LAYER, CONFIG, X, true(2, 1, 1, 4)),
      "mask must broadcast to b h t s = (2, 4, 3, 3); got shape (2, 1, 1, 4)"),
     (lambda: layers.decoder_layer(DECODER_LAYER, CONFIG, X, X, true(2, 1, 3, 4)),
@@ -110,44 +91,28 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: layers.decoder_layer(DECODER_LAYER, CONFIG, X, X, None, true(2, 1, 3, 4)),
      "mask must broadcast to b h t s = (2, 4, 3, 3); got shape (2, 1, 3, 4)"),
     (lambda: model(IDS, IDS, np.ones((2, 3))), f"source mask {REAL}float64"),
-    (lambda: model(IDS, IDS, true(2, 4)), "source mask must have axes b t = (2, 3); got shape (2, 4)"),
-    (lambda: model(IDS, IDS, None, np.ones((2, 3), int)), f"target mask {REAL}int64"),
-    (lambda: model(IDS, IDS, None, true(2, 1, 1, 3)), "target mask must have axes b t = (2, 3); got shape (2, 1, 1, 3)"),
-    (lambda: transformer.decode(MODEL, CONFIG, IDS, X, np.ones((2, 3), int)), f"source mask {REAL}int64"),
     (lambda: transformer.decode(MODEL, CONFIG, IDS, X, true(2, 4)), "source mask must have axes b t = (2, 3); got shape (2, 4)"),
+    (lambda: model(IDS, IDS, None, true(2, 1, 1, 3)), "target mask must have axes b t = (2, 3); got shape (2, 1, 1, 3)"),
     # heads and widths
-    (lambda: attend(QUERY[:, :, :3]), "key heads must divide query heads; got h=3, g=2"),
     (lambda: attend(QUERY[:, :, :1]), "key heads must divide query heads; got h=1, g=2"),
-    (lambda: attend(QUERY[..., :2]), "query and key head sizes must be equal; got 2 and 3"),
-    (lambda: attend(QUERY, KEY[:, :4]), "key and value must have the same positions and heads; got shapes (2, 4, 2, 3) and (2, 5, 2, 5)"),
     (lambda: attend(QUERY, KEY[:, :, :1]),
      "key and value must have the same positions and heads; got shapes (2, 5, 1, 3) and (2, 5, 2, 5)"),
     (lambda: attend(QUERY[0]), "query must have four axes (batch, position, heads, head size); got shape (3, 4, 3)"),
     (lambda: attend(QUERY, KEY, VALUE[0]), "value must have four axes (batch, position, heads, head size); got shape (5, 2, 5)"),
-    (lambda: CONFIG.replace(key_value_heads=3), "key heads must divide query heads; got h=4, g=3"),
-    (lambda: CONFIG.replace(model_width=0), "model_width must be at least 1; got 0"),
     (lambda: positional_encoding.positional_encoding(IDS, 0), "width must be at least 1; got 0"),
     (lambda: attention.multi_head_attention(MHA, X[..., :5], X), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
-    (lambda: attention.multi_head_attention(MHA, X, X[..., :5]), "memory must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: attention.multi_head_attention(MHA, X[0], X), "query must have axes b t d with d=6; got shape (3, 6)"),
-    (lambda: normalization.layer_norm(NORM, X[..., :1], 1e-5), "x must have axes b t d with d=6; got shape (2, 3, 1)"),
     (lambda: feed_forward.feed_forward(NETWORK, X[..., :5], "relu"), "x must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: feed_forward.activation(X, "gelu"), "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid; got 'gelu'"),
     (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[0]), "x must have axes b t d with d=6; got shape (3, 6)"),
     (lambda: stacks.encoder(MODEL["encoder"], CONFIG, X[..., :5]), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: transformer.decode(MODEL, CONFIG, IDS, X[..., :5]), "memory must have axes b t d with d=6; got shape (2, 3, 5)"),
-    (lambda: transformer.decode(MODEL, CONFIG.replace(decoder_layers=0), IDS, X),
-     "decoding needs at least one decoder layer; got decoder_layers=0"),
     # batches
-    (lambda: model(IDS, IDS[:1]), "batch sizes must be equal; got source 2, target 1"),
     (lambda: transformer.decode(MODEL, CONFIG, IDS, X[:1]), "batch sizes must be equal; got source 1, target 2"),
-    (lambda: attend(QUERY[:1]), "batch sizes must be equal; got query 1, key 2, value 2"),
     (lambda: attention.multi_head_attention(MHA, X, X[:1]), "batch sizes must be equal; got query 2, key 1, value 1"),
-    (lambda: layers.decoder_layer(DECODER_LAYER, CONFIG, X, X[:1]), "batch sizes must be equal; got x 2, memory 1"),
     # dropout
     (lambda: dropout.dropout(X, true(2, 3, 6), 1.0), DROPPED + "1.0"),
     (lambda: dropout.dropout(X, true(2, 3, 6), -0.5), DROPPED + "-0.5"),
-    (lambda: dropout.dropout(X, np.ones((2, 3, 6)), 0.5), "keep must be boolean, True = keep; got float64"),
     (lambda: dropout.dropout(X, true(2, 4, 6), 0.5), "keep must broadcast to the input = (2, 3, 6); got shape (2, 4, 6)"),
     # loss
     (lambda: loss.teacher_forcing(IDS[:, :1]), "target must have length at least 2, an input and its label; got shape (2, 1)"),
@@ -162,19 +127,15 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: entropy(label=IDS[:1]), "labels must be integer ids of axes b t = (2, 3); got int64 of shape (1, 3)"),
     (lambda: entropy(label=IDS * 1.0), "labels must be integer ids of axes b t = (2, 3); got float64 of shape (2, 3)"),
     (lambda: entropy(label=true(2, 3)), "labels must be integer ids of axes b t = (2, 3); got bool of shape (2, 3)"),
-    (lambda: entropy(label=7 * IDS), "label ids must lie in 0 .. 6; got 7"),
     (lambda: entropy(label=-IDS), "label ids must lie in 0 .. 6; got -1"),
     (lambda: entropy(LOGITS, IDS, IDS), f"mask {REAL}int64"),
     (lambda: entropy(LOGITS, IDS, true(2, 1)), "mask must have axes b t = (2, 3); got shape (2, 1)"),
-    (lambda: entropy(LOGITS, IDS, None, 1.0), "smoothing must be at least 0 and less than 1; got 1.0"),
     (lambda: entropy(LOGITS, IDS, None, -0.1), "smoothing must be at least 0 and less than 1; got -0.1"),
-    (lambda: entropy(LOGITS, IDS, None, 0.1, 0), "total must be at least 1; got 0"),
     # gradients
     (lambda: loss.cross_entropy_vjp(LOGITS, 7 * IDS, cotangent=ONE), "label ids must lie in 0 .. 6; got 7"),
     (lambda: transformer.training_loss_vjp(MODEL, CONFIG, IDS, IDS[:, :1], cotangent=ONE),
      "target must have length at least 2, an input and its label; got shape (2, 1)"),
     (lambda: transformer.transformer_vjp(MODEL, CONFIG, IDS, 7 * IDS, cotangent=LOGITS), "token ids must lie in 0 .. 6; got 7"),
-    (lambda: embedding.embedding_vjp(MODEL["source_embedding"], -IDS, True, cotangent=X), "token ids must lie in 0 .. 6; got -1"),
     (
         lambda: feed_forward.activation_vjp(X, "gelu", cotangent=X),
         "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid; got 'gelu'",
@@ -186,7 +147,6 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: step(0), "step must be at least 1; got 0"),
     (lambda: optimizer.clip_global_norm({"kernel": X}, 0.0), "limit must be greater than 0; got 0.0"),
     (lambda: optimizer.clip_global_norm({"kernel": X}, float("nan")), "limit must be greater than 0; got nan"),
-    (lambda: schedule.noam(0, 4, 4), "step must be an integer of at least 1; got 0"),
     (lambda: schedule.noam(np.array([2, -1]), 4, 4), "step must be an integer of at least 1; got [2, -1]"),
     (lambda: schedule.noam(1.0, 4, 4), "step must be an integer of at least 1; got 1.0"),
     (lambda: schedule.noam(1, 0, 4), "width must be an integer of at least 1; got 0"),

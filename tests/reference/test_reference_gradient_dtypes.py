@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import DTYPES, HALF, draw_pairs, tree
+from strategies import draw_pairs, every_dtype, half_precision, tree
 
 from reference_numpy import arithmetic, embedding, feed_forward, loss, normalization, parameters, preset, sites, transformer
 from reference_numpy.config import ACTIVATIONS
 from reference_numpy.softmax import softmax_vjp
 
 BATCH, TARGET, SOURCE = 4, 4, 5
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-half_precision = pytest.mark.parametrize("dtype", HALF)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """What holds for the gradients of every valid configuration and input; complex steps."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from strategies import DTYPES, HALF, configs, draw_pairs, draw_parameters, seeds, tree
+from strategies import DTYPES, configs, draw_heads, draw_pairs, draw_parameters, seeds, tree
 
 from reference_numpy import TransformerConfig, attention, parameters, preset, sites, transformer
 from reference_numpy.config import ACTIVATIONS
@@ -19,8 +19,6 @@ seeded = settings(max_examples=15, deadline=None, derandomize=True)
 SAME: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-13}
 BATCH, TARGET, SOURCE = 4, 4, 5
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-half_precision = pytest.mark.parametrize("dtype", HALF)
 smooth = st.sampled_from(ACTIVATIONS[1:])  # differences are not derivatives across the corner of a ReLU
 
 Gradients = dict[str, np.ndarray]
@@ -43,33 +41,34 @@ def assert_same(actual: Gradients, expected: Gradients) -> None:
         assert_allclose(actual[name], value, **SAME, err_msg=name)
 
 
-@seeded
-@given(configs(model_width=6), smooth, seeds)
-def test_the_gradient_along_any_direction_is_the_derivative(config: TransformerConfig, activation: str, seed: int) -> None:
+def prove_gradient(
+    forward: Callable[[Any], np.ndarray], backward: Callable[[Any, Any], Any], flat: dict[str, np.ndarray], seed: int
+) -> None:
     """`<g, J v> = <J^T g, v>`, with J v by an extrapolated difference along v, over all parameters together."""
-    config, rng = config.replace(activation=activation), np.random.default_rng(seed)
-    flat, batch = draw_parameters(config, seed), draw_pairs(config, rng)
-    batch["target"] = batch["target"][:, 1:]
-    keep = sites.draw(config, BATCH, SOURCE, TARGET, rng)
-    g = rng.normal(size=(BATCH, TARGET, config.target_vocabulary))
+    rng = np.random.default_rng(seed)
     along = {name: rng.normal(size=value.shape) for name, value in flat.items()}
 
     def moved(h: float) -> np.ndarray:
-        part = parameters.nest({name: value + h * along[name] for name, value in flat.items()})
-        return transformer.transformer(part, config, **batch, keep=keep)
+        return forward(parameters.nest({name: value + h * along[name] for name, value in flat.items()}))
 
-    step = 1e-5
+    g, step = rng.normal(size=moved(0.0).shape), 1e-5
     coarse, fine = ((moved(h) - moved(-h)) / (2 * h) for h in (step, step / 2))
-    gradients = transformer.transformer_vjp(parameters.nest(flat), config, **batch, keep=keep, cotangent=g)
-    products = {name: value * along[name] for name, value in parameters.flatten(gradients["parameters"]).items()}
+    gradients = parameters.flatten(backward(parameters.nest(flat), g)["parameters"])
+    assert {name: value.shape for name, value in gradients.items()} == {name: value.shape for name, value in flat.items()}
+    products = {name: value * along[name] for name, value in gradients.items()}
     size = sum(np.abs(product).sum() for product in products.values())
     assert abs(sum(product.sum() for product in products.values()) - (g * (4 * fine - coarse) / 3).sum()) < 1e-7 * size
 
 
-def draw_heads(config: TransformerConfig, rng: np.random.Generator, dtype: Any = np.float64) -> Any:
-    c = config
-    shapes = (BATCH, TARGET, c.heads, c.key_size), (BATCH, SOURCE, c.key_value_heads, c.key_size)
-    return [rng.normal(size=shape).astype(dtype) for shape in (*shapes, (*shapes[1][:3], c.value_size))]
+@seeded
+@given(configs(model_width=6), smooth, seeds)
+def test_the_gradient_along_any_direction_is_the_derivative(config: TransformerConfig, activation: str, seed: int) -> None:
+    config, rng = config.replace(activation=activation), np.random.default_rng(seed)
+    flat, batch = draw_parameters(config, seed), draw_pairs(config, rng)
+    batch["target"] = batch["target"][:, 1:]
+    given = batch | {"keep": sites.draw(config, BATCH, SOURCE, TARGET, rng)}
+    forward, backward = transformer.transformer, transformer.transformer_vjp
+    prove_gradient(lambda p: forward(p, config, **given), lambda p, g: backward(p, config, **given, cotangent=g), flat, seed)
 
 
 @seeded

@@ -74,11 +74,12 @@ def by_hand(p: State, steps: int, recipe: Recipe) -> tuple[State, list[float]]:
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
 def test_three_steps_are_the_formulas(clip_norm: float | None) -> None:
     recipe = RECIPE.replace(clip_norm=clip_norm, warmup=2)
-    run = trainer(recipe)
-    expected, losses = by_hand(draw_parameters(CONFIG, 1), 3, recipe)
+    given_parameters = draw_parameters(CONFIG, 1)
+    run, (expected, losses) = Trainer(CONFIG, recipe, given_parameters), by_hand(draw_parameters(CONFIG, 1), 3, recipe)
     actual = [run.train_step(*batch(n), keep=draw_keep(seed=n + 1)) for n in range(3)]
     assert_allclose(actual, losses, rtol=1e-10)
     assert_same(parts(run.state(), "parameters"), expected, **SAME)
+    assert_same(given_parameters, draw_parameters(CONFIG, 1))
     assert run.steps == 3
 
 
@@ -166,49 +167,9 @@ def test_it_learns_to_copy(dtype: Any, seed: int) -> None:
     assert summed / count < math.log(7) / 2
 
 
-def test_state_is_a_copy_that_loads_whole_or_not_at_all() -> None:
-    given_parameters = draw_parameters(CONFIG, 1)
-    before = {name: value.copy() for name, value in given_parameters.items()}
-    run = Trainer(CONFIG, RECIPE, given_parameters)
-    state = run.state()
-    assert list(state) == [
-        f"{kind}.{name}" for kind in ("parameters", "first_moment", "second_moment") for name in parameters.shapes(CONFIG)
-    ]
-    assert_same(parts(state, "parameters"), before)
-    run.train_step(*batch())
-    assert_same(given_parameters, before)
-    assert_same(parts(state, "parameters"), before)
-    loaded = run.state()
-    run.load_state(loaded, 1)
-    for value in loaded.values():
-        value[...] = np.nan
-    assert all(np.isfinite(value).all() for value in run.state().values())
-    run = trainer()
-    run.train_step(*batch())
-    before, bad = run.state(), run.state()
-    table = bad.pop("first_moment.source_embedding.table")
-    bad["first_moment.source_embeding.table"] = table
-    bad["parameters.encoder.layers.0.feed_forward.hidden.bias"] = np.zeros(3)
-    bad["second_moment.encoder.layers.0.feed_forward.hidden.bias"] = np.zeros(16, np.float32)
-    with pytest.raises(ValueError) as caught:
-        run.load_state(bad, 9)
-    assert str(caught.value).splitlines() == [
-        "parameters do not fit:",
-        "  missing first_moment.source_embedding.table of shape (9, 8) (nearest: first_moment.source_embeding.table)",
-        "  parameters.encoder.layers.0.feed_forward.hidden.bias must have shape (16,); got (3,)",
-        "  second_moment.encoder.layers.0.feed_forward.hidden.bias must be float64; got float32",
-        "  unexpected first_moment.source_embeding.table (nearest: first_moment.source_embedding.table)",
-    ]
-    assert run.steps == 1
-    assert_same(run.state(), before)
-
-
 BAD_STEPS: dict[str, tuple[Any, ...]] = {
-    "batch sizes must be equal; got source 4, target 3": (batch()[0], batch()[1][:3]),
     "the batch must divide into 2 microbatches; got 3 rows": (batch()[0][:3], batch()[1][:3]),
-    "target must have length at least 2, an input and its label; got shape (4, 1)": (batch()[0], batch()[1][:, :1]),
     "target must be integer token ids of axes b t; got float64 of shape (4, 6)": (batch()[0], batch()[1] * 1.0),
-    "token ids must lie in 0 .. 8; got 9": (np.full((4, 5), 9), batch()[1]),
     "label ids must lie in 0 .. 8; got 10": (batch()[0], batch()[1] + 10 * (np.arange(6) == 5) * (np.arange(4) == 0)[:, None]),
     "token must have length at least 1; got shape (4, 0)": (batch()[0][:, :0], batch()[1]),
     "token must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got int64 of shape (4,)": (
@@ -234,9 +195,7 @@ def test_a_refused_step_changes_nothing(message: str) -> None:
     assert_same(run.state(), before)
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "got"), [((np.float16,), "float16"), ((np.float64, np.float32), "float32, float64"), ((np.int64,), "int64")]
-)
+@pytest.mark.parametrize(("dtypes", "got"), [((np.float64, np.float32), "float32, float64"), ((np.int64,), "int64")])
 def test_parameters_of_another_dtype_are_refused(dtypes: tuple[Any, ...], got: str) -> None:
     values = {name: value.astype(dtypes[index % len(dtypes)]) for index, (name, value) in enumerate(draw_parameters(CONFIG, 1).items())}
     with pytest.raises(ValueError) as caught:

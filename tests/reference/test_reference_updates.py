@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import DTYPES
+from strategies import every_dtype
 
 from reference_numpy import loss, optimizer
 from reference_numpy.recipe import PAPER, Recipe
 
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 LOGITS = np.log(np.array([[[1.0, 2, 1], [1, 1, 2]]]))  # probabilities 1/4 1/2 1/4 and 1/4 1/4 1/2
 LABEL = np.array([[1, 0]])
 LN2 = math.log(2)
@@ -43,26 +42,6 @@ def test_labels_of_every_integer_dtype(dtype: Any) -> None:
     assert loss.cross_entropy(LOGITS, LABEL.astype(dtype)) == loss.cross_entropy(LOGITS, LABEL)
 
 
-HYPER: dict[str, Any] = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 0.5}
-
-
-def one_step(p: float, g: float, m: float, v: float, step: int, name: str = "kernel", dtype: Any = np.float64, **other: Any) -> list[float]:
-    """Adam on one number: the new parameter and moments."""
-    p_tree, g_tree, m_tree, v_tree = ({"hidden": {name: np.array([x], dtype)}} for x in (p, g, m, v))
-    updated = optimizer.adam(p_tree, g_tree, m_tree, v_tree, step, **(HYPER | other))
-    assert list(updated) == ["parameters", "first_moment", "second_moment"]
-    assert {tree["hidden"][name].dtype for tree in updated.values()} == {np.dtype(dtype)}
-    return [float(tree["hidden"][name][0]) for tree in updated.values()]
-
-
-def test_the_first_step_is_the_rate_whatever_the_gradient_is_and_float32_stays_there() -> None:
-    for g in (1e-3, 1.0, -1e5):
-        assert one_step(0, g, 0, 0, 1, epsilon=1e-12)[0] == pytest.approx(-0.1 * np.sign(g), rel=1e-8)
-    assert one_step(3, 0, 0, 0, 1)[0] == 3
-    assert_allclose(one_step(1, 0.5, 0, 0, 1, dtype=np.float32), [0.95, 0.05, 0.005], rtol=1e-6)
-    assert_array_equal(optimizer.clip_global_norm({"kernel": np.zeros(3)}, 1.0)["kernel"], np.zeros(3))
-
-
 @pytest.mark.parametrize(("limit", "factor"), [(6.5, 0.5), (13.0, 1.0), (26.0, 1.0), (1e-3, 1e-3 / 13)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_clip_by_hand(limit: float, factor: float, dtype: Any) -> None:
@@ -71,6 +50,7 @@ def test_clip_by_hand(limit: float, factor: float, dtype: Any) -> None:
     assert_array_equal(clipped["a"]["kernel"], np.array([[3], [4]], dtype) * dtype(factor))
     assert_array_equal(clipped["b"]["bias"], np.array([-12], dtype) * dtype(factor))
     assert clipped["a"]["kernel"].dtype == dtype
+    assert_array_equal(optimizer.clip_global_norm({"kernel": np.zeros(3, dtype)}, limit)["kernel"], np.zeros(3))
 
 
 def test_the_recipe_of_the_paper_goes_through_json_and_names_every_problem() -> None:

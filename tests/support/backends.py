@@ -1,9 +1,10 @@
 """The three ports behind one face, and all four implementations behind another, for tests that say the same of each."""
 
 import contextlib
+import functools
 import importlib
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Iterable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +18,13 @@ from rosettaformer.conformance.reference import components
 PORTS = ("torch", "tf", "jax")
 FOUR = ("numpy", *PORTS)
 _NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
+
+
+def of_four(names: Iterable[str]) -> list[Any]:
+    """Pairs of an implementation and a name: of the reference, and of one of the ports in turn; of the others in the last tier."""
+    pairs = [(who, name, (place + number) % 3) for place, name in enumerate(names) for number, who in enumerate(PORTS)]
+    in_tiers = [pytest.param(who, name, marks=pytest.mark.exhaustive if turn else ()) for who, name, turn in pairs]
+    return [("numpy", name) for name in names] + in_tiers
 
 
 class Backend:
@@ -75,9 +83,38 @@ class Backend:
                 loss = self.framework.reduce_sum(output * output)
             found = tape.gradient(loss, given)
         else:
-            output = function(*given)
-            found = self.framework.grad(lambda *x: (function(*x) ** 2).sum(), argnums=tuple(range(len(given))))(*given)
+
+            def squared(*given: Any) -> tuple[Any, Any]:
+                output = function(*given)
+                return (output**2).sum(), output
+
+            found, output = self.framework.grad(squared, argnums=tuple(range(len(given))), has_aux=True)(*given)
         return self.weights.to_numpy(output), [self.weights.to_numpy(gradient) for gradient in found]
+
+    def parameter_gradients(
+        self, model: Any, config: TransformerConfig, function: Callable[[Any], Any]
+    ) -> tuple[float, dict[str, np.ndarray]]:
+        """The number that the function gives of the model, and its gradients by canonical name; in JAX of one program."""
+        held = self.loaded(config, self.weights.export(model, config))
+        if self.name == "torch":
+            value = function(model)
+            gradients = self.framework.autograd.grad(value, [*model.parameters()], allow_unused=True, materialize_grads=True)
+            for parameter, gradient in zip(held.parameters(), gradients, strict=True):
+                parameter.data = gradient
+        elif self.name == "tf":
+            with self.framework.GradientTape() as tape:
+                value = function(model)
+            gradients = tape.gradient(value, model.trainable_variables, unconnected_gradients="zero")
+            for variable, gradient in zip(held.trainable_variables, gradients, strict=True):
+                variable.assign(self.framework.convert_to_tensor(gradient))
+        else:
+            from flax import nnx
+
+            graph, state, *rest = nnx.split(model, nnx.Param, ...)
+            program = self.framework.jit(self.framework.value_and_grad(lambda state: function(nnx.merge(graph, state, *rest))))
+            value, gradients = program(state)
+            nnx.update(held, gradients)
+        return float(self.weights.to_numpy(value)), self.weights.export(held, config)
 
 
 def random_parameters(config: TransformerConfig, dtype: str = "float64", seed: int = 3) -> dict[str, np.ndarray]:
@@ -87,8 +124,10 @@ def random_parameters(config: TransformerConfig, dtype: str = "float64", seed: i
 
 
 def answerer(name: str) -> Callable[[Case], dict[str, Any]]:
-    """What gives the answers to a case by name: the reference, `numpy`, or a port."""
+    """What gives the answers to a case by name: the reference, `numpy`, or a port, whose modules are built once for each config."""
     if name == "numpy":
         return components.answer
-    adapter = Backend(name).adapter
+    backend = Backend(name)
+    built = {component: functools.cache(build) for component, build in backend.port.components.items()}
+    adapter = type(backend.adapter)(SimpleNamespace(**vars(backend.port) | {"components": built}))
     return lambda case: components.named_outputs(adapter.run(case))

@@ -4,16 +4,17 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from reference_numpy import TransformerConfig, parameters
 from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS, POSITION_STARTS, POSITIONS
 
-__all__ = ["DTYPES", "HALF", "configs", "draw_pairs", "draw_parameters", "draw_tokens", "seeds", "tree"]
-
 HALF = (ml_dtypes.bfloat16, np.float16)
 DTYPES = (np.float64, np.float32, *HALF)
 
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+half_precision = pytest.mark.parametrize("dtype", HALF)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -76,6 +77,12 @@ def tree(config: TransformerConfig, seed: int, component: str = "transformer", d
 def draw_tokens(rng: np.random.Generator, vocabulary: int, shape: tuple[int, ...], padding_id: int | None = None) -> np.ndarray:
     """Random ids, none of them the padding id."""
     return rng.choice([id_ for id_ in range(vocabulary) if id_ != padding_id], shape)
+
+
+def draw_heads(config: TransformerConfig, rng: np.random.Generator, dtype: Any = np.float64) -> list[np.ndarray]:
+    """Query, key and value of four rows, of four queries and five keys."""
+    sides = (4, config.heads, config.key_size), (5, config.key_value_heads, config.key_size), (5, config.key_value_heads, config.value_size)
+    return [rng.normal(size=(4, *side)).astype(dtype) for side in sides]
 
 
 def draw_pairs(config: TransformerConfig, rng: np.random.Generator, batch: int = 4, source: int = 5, target: int = 5) -> dict[str, Any]:

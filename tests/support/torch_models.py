@@ -10,6 +10,12 @@ from reference_numpy import TransformerConfig, preset
 CONFIG = preset("tiny", source_vocabulary=19, target_vocabulary=19, encoder_layers=1, decoder_layers=1, output_bias=True)
 
 
+def encoder_config(**changes: Any) -> TransformerConfig:
+    sizes = {"source_vocabulary": 19, "target_vocabulary": 19, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4}
+    sizes |= {"value_size": 4, "feed_forward_width": 8, "encoder_layers": 1, "max_positions": 16}
+    return preset("bert_base", **sizes | changes)
+
+
 def tokens(batch: int, length: int) -> Any:
     return torch.arange(batch * length).reshape(batch, length) % 18 + 1
 
