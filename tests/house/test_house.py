@@ -292,21 +292,11 @@ def test_a_port_defines_the_public_names_of_the_reference_in_its_order(package: 
     assert set(defined(port)) == set(public(port) or [])
 
 
-@pytest.mark.parametrize("package", ["reference_numpy", *PORTS])
-def test_every_public_name_is_defined_and_every_file_has_a_surface(package: str) -> None:
-    for path in files(package):
-        names = public(path)
-        assert names is not None or path.stem in ("port", "__main__"), f"{path.relative_to(HOUSE)} has no __all__"
-        defined = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                defined.add(node.name)
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                defined |= {alias.asname or alias.name for alias in node.names}
-            elif isinstance(node, ast.Assign | ast.AnnAssign):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                defined |= {target.id for target in targets if isinstance(target, ast.Name)}
-        assert set(names or []) <= defined, path.relative_to(HOUSE)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_file_has_a_surface(package: str) -> None:
+    """Ruff refuses a name in `__all__` that is not defined."""
+    without = {path.stem for path in files(package) if public(path) is None}
+    assert without <= {"port", "__main__"}
 
 
 @pytest.mark.parametrize(

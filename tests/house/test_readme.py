@@ -15,6 +15,7 @@ import performance
 import pytest
 from examples import DECLARED, HOUSE, Block, blocks, lines, run
 from invoke import invoke
+from model_folders import bert, gpt2
 
 from rosettaformer.cli import COMMANDS
 from rosettaformer.conformance.case import SUITE_VERSION
@@ -169,19 +170,14 @@ def write_model(path: Path) -> None:
 
 def write_folders(place: Path) -> dict[str, Path]:
     """Tiny random models with tokenizers, for the commands that name DIR: one classifies, one fills masks, one goes on with a text."""
-    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
-    bert, masked, gpt2 = place / "bert", place / "masked", place / "gpt2"
-    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20, "vocab_size": 30}
-    for folder, kind in ((bert, transformers.BertForSequenceClassification), (masked, transformers.BertForMaskedLM)):
-        kind(transformers.BertConfig(**sizes)).save_pretrained(folder)
-        (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxy"]) + "\n")
-    tokenizer = tokenizers.ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(["once upon a time"], vocab_size=270, show_progress=False)
-    sizes = {"n_embd": 12, "n_layer": 2, "n_head": 3, "vocab_size": tokenizer.get_vocab_size(), "bos_token_id": 0, "eos_token_id": 0}
-    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).save_pretrained(gpt2)
-    tokenizer.save(str(gpt2 / "tokenizer.json"))
-    encoders = {"classify": bert, "embed": bert, "fill-mask": masked, "attention": bert}
-    return {"inspect": gpt2, "generate": gpt2, **encoders, "check": gpt2, "convert": gpt2}
+    folders = {name: place / name for name in ("bert", "masked", "gpt2")}
+    for folder in folders.values():
+        folder.mkdir()
+    bert(folders["bert"])
+    bert(folders["masked"], kind="BertForMaskedLM")
+    gpt2(folders["gpt2"])
+    commands = {"inspect": "gpt2", "generate": "gpt2", "classify": "bert", "embed": "bert", "fill-mask": "masked", "attention": "bert"}
+    return {command: folders[name] for command, name in (commands | {"check": "gpt2", "convert": "gpt2"}).items()}
 
 
 @pytest.mark.second
