@@ -3,7 +3,7 @@
 import functools
 import multiprocessing
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from .site import Page
 if TYPE_CHECKING:
     from .build import Run
 
-__all__ = ["TITLES", "effects", "pages"]
+__all__ = ["TITLES", "effects", "measured", "pages"]
 
 TITLES = {"torch": "PyTorch", "tf": "Keras", "jax": "Flax"}
 MEASURED = 6  # at most this many runs of a defect are measured: core cases first, the smallest of them
@@ -35,10 +35,14 @@ def pages(run: "Run") -> Iterator[Page]:
     for defect in defects:
         groups.setdefault(defect.component, []).append(defect)
     yield Page("defects/index.html", "Defects", "defects.html.jinja", {"groups": groups, "count": len(defects)})
-    with ProcessPoolExecutor(run.cpus, multiprocessing.get_context("spawn")) as pool:
-        measured = pool.map(effects, [defect.id for defect in defects], chunksize=8)
-        for defect, found in zip(defects, measured, strict=True):
-            yield _page(defect, found)
+    for defect, found in zip(defects, measured([defect.id for defect in defects], run.cpus), strict=True):
+        yield _page(defect, found)
+
+
+def measured(identities: Sequence[str], cpus: int) -> Iterator[list[Effect]]:
+    """Yields what `effects` returns for each defect, from so many processes."""
+    with ProcessPoolExecutor(cpus, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(effects, identities, chunksize=8)
 
 
 def effects(identity: str) -> list[Effect]:
@@ -50,14 +54,14 @@ def effects(identity: str) -> list[Effect]:
     return sorted((effect(defect, case, _expected(case.id, case.dtype)) for case in runs), key=lambda one: -one.times)
 
 
-def _page(defect: Defect, measured: list[Effect]) -> Page:
+def _page(defect: Defect, found: list[Effect]) -> Page:
     made = all_mistakes().get(defect.id, {})
     frameworks = [_framework(defect, name, made) for name in FRAMEWORKS]
     said = all_sayings().get(defect.id, "").strip()
     values = {
         "defect": defect,
         "frameworks": frameworks,
-        "effects": measured,
+        "effects": found,
         "evidence": linked(defect.evidence),
         "said": Code(said, "mistakes/said.toml", "text") if said not in ("", NOTHING) else None,
     }

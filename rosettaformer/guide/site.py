@@ -6,7 +6,6 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -31,6 +30,8 @@ STYLES = (
     "shared.css", "site.css", "home.css", "components.css", "translation.css", "defects.css", "models.css", "tutorials.css", "glossary.css",
 )  # fmt: skip
 SCRIPTS = ("site.js", "components.js", "translation.js")
+TAG = re.compile(r"<[a-z][^<>]*>")
+ATTRIBUTE = re.compile(r'\s(href|src|id)="([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,17 @@ def require(out: Path) -> None:
 def dangling(folder: Path) -> list[tuple[str, str]]:
     """Returns the links of a site that lead nowhere: (page, link). Those to other hosts are not followed."""
     texts = {file.relative_to(folder).as_posix(): file.read_text(encoding="utf-8") for file in folder.rglob("*.html")}
-    read = {path: _Links.of(text) for path, text in texts.items()}
+    read = {path: [pair for tag in TAG.findall(text) for pair in ATTRIBUTE.findall(tag)] for path, text in texts.items()}
+    ids = {path: {html.unescape(value) for name, value in found if name == "id"} for path, found in read.items()}
     broken = []
-    for path, links in read.items():
-        for link in links.targets:
+    for path, found in read.items():
+        for link in [html.unescape(value) for name, value in found if name != "id"]:
             if re.match(r"[a-z]+:", link):
                 continue
             file, _, fragment = unquote(link).partition("#")
             target = posixpath.normpath(posixpath.join(posixpath.dirname(path), file)) if file else path
             there = target in read if target.endswith(".html") else (folder / target).is_file()
-            if not there or (fragment and fragment not in read[target].ids):
+            if not there or (fragment and fragment not in ids[target]):
                 broken.append((path, link))
     return broken
 
@@ -137,23 +139,3 @@ def _wording(page: Page, made: Iterable[Page]) -> Callable[..., Any]:
         return Markup(f'<a class="word" href="{glossary}#{slug(term or text)}">{escape(text)}</a>') if glossary else text
 
     return word
-
-
-class _Links(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.targets: list[str] = []
-        self.ids: set[str] = set()
-
-    @classmethod
-    def of(cls, text: str) -> "_Links":
-        parser = cls()
-        parser.feed(text)
-        return parser
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if name in ("href", "src") and value is not None:
-                self.targets.append(value)
-            elif name == "id" and value:
-                self.ids.add(value)

@@ -4,9 +4,9 @@ import re
 import time
 
 import pytest
+from invoke import invoke, refused
 
 from reference_numpy.suggestions import known, nearest, unknown
-from rosettaformer.cli import main
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,12 @@ def test_many_and_long_words_take_no_long_time() -> None:
         (["bench", "--workload", "W11"], "W1"),
     ],
 )
-def test_every_command_names_the_nearest_word(arguments: list[str], found: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    text = capsys.readouterr().err
-    assert end.value.code == 2
+def test_every_command_names_the_nearest_word(arguments: list[str], found: str) -> None:
+    text = refused(*arguments)
     assert f"(nearest: {found})" in text or re.search(f"Did you mean (one of: )?'{found}'", text), text
 
 
 @pytest.mark.parametrize("arguments", [["-h"], ["check", "-h"], ["vectors", "-h"], ["vectors", "export", "-h"], ["list", "-h"]])
-def test_h_is_help_everywhere(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    assert end.value.code == 0
-    assert capsys.readouterr().out.startswith("Usage: rosettaformer")
+def test_h_is_help_everywhere(arguments: list[str]) -> None:
+    found = invoke(*arguments)
+    assert (found.code, found.out.startswith("Usage: rosettaformer")) == (0, True)

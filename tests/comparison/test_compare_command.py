@@ -52,22 +52,30 @@ def test_equal_models_are_equal_in_everything_but_what_drops_at_random_in_traini
     assert "something random is active in training" in report["steps"]["sgd"]["not comparable"]
 
 
+# a model with a difference -> the layer in which it is found, and what is said
 PLANTED = {
-    "epsilon": (("bn1",), "epsilon 1e-05 on the left, 0.001 on the right"),
-    "stride": (("bn1", "conv2"), "the right has conv2.0 alone"),
-    "padding": (("conv1",), ""),
-    "bias": (("fc1",), "bias on the left, none on the right"),
-    "Place": (("conv1", "bn1"), ""),
-    "Pool": (("bn1", "conv2"), ""),
-    "Gelu": (("conv2", "fc1"), ""),
-    "Swapped": (("conv2",), ""),
+    "planted.py:epsilon": (("bn1",), "epsilon 1e-05 on the left, 0.001 on the right"),
+    "planted.py:stride": (("bn1", "conv2"), "the right has conv2.0 alone"),
+    "planted.py:padding": (("conv1",), ""),
+    "planted.py:bias": (("fc1",), "bias on the left, none on the right"),
+    "planted.py:Place": (("conv1", "bn1"), ""),
+    "planted.py:Pool": (("bn1", "conv2"), ""),
+    "planted.py:Gelu": (("conv2", "fc1"), ""),
+    "planted.py:Swapped": (("conv2",), ""),
+    "conv_nnx_planted.py:epsilon": (("bn1",), "epsilon"),
+    "conv_nnx_planted.py:padding": (("conv1",), "padding"),
+    "resnet_keras_planted.py:epsilon": (("layer2.bn1",), "epsilon 1e-05 on the left, 0.001 on the right"),
+    "resnet_keras_planted.py:same": (("layer2.conv1",), ""),
+    "resnet_keras_planted.py:Early": (("stem", "bn"), ""),
 }
-SAMPLE = ("epsilon", "Gelu", "bias")
+SAMPLE = ("planted.py:epsilon", "planted.py:Gelu", "planted.py:bias")
 
 
 def _planted(name: str, folder: Path) -> None:
     where, said = PLANTED[name]
-    report = compared("conv_torch.py:trained", f"planted.py:{name}", *IMAGE, *FORWARD, code=1, folder=folder)
+    pytest.importorskip("keras" if "keras" in name else "flax" if "nnx" in name else "torch")
+    left, inputs = ("resnet_torch.py:net", LARGE) if name.startswith("resnet") else ("conv_torch.py:trained", IMAGE)
+    report = compared(left, name, *inputs, *FORWARD, code=1, folder=folder)
     assert first(report) == where
     assert said in report["sentences"][1]
 
@@ -124,39 +132,6 @@ def test_closures_have_the_weights_that_are_carried_and_what_has_no_float64_is_j
     assert any("--dtype float32 leaves it out" in note for note in narrow["notes"])
 
 
-def _numpy_conv(values: dict[str, np.ndarray], x_bhwc: np.ndarray) -> np.ndarray:
-    """The small network in plain NumPy, of PyTorch's weights."""
-    import math
-
-    def convolution(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, stride: int) -> np.ndarray:
-        rows = (x.shape[1] - 3) // stride + 1
-        out = np.zeros((x.shape[0], rows, rows, kernel.shape[0])) + bias
-        for i in range(3):
-            for j in range(3):
-                part = x[:, i : i + stride * rows : stride, j : j + stride * rows : stride][:, :rows, :rows]
-                out += part @ kernel[:, :, i, j].T
-        return out
-
-    x = convolution(np.pad(x_bhwc, ((0, 0), (1, 1), (1, 1), (0, 0))), values["conv1.weight"], values["conv1.bias"], 1)
-    scale = values["bn1.weight"] / np.sqrt(values["bn1.running_var"] + 1e-5)
-    x = np.maximum((x - values["bn1.running_mean"]) * scale + values["bn1.bias"], 0)
-    b, h, w, c = x.shape
-    x = x.reshape(b, h // 2, 2, w // 2, 2, c).max((2, 4))
-    x = convolution(x, values["conv2.weight"], values["conv2.bias"], 2)
-    x = x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-    x = x.transpose(0, 3, 1, 2).reshape(b, -1)
-    x = np.maximum(x @ values["fc1.weight"].T + values["fc1.bias"], 0)
-    return x @ values["fc2.weight"].T + values["fc2.bias"]
-
-
-def _of_side(side: Any, values: dict[str, np.ndarray] | None, inputs: dict[str, np.ndarray]) -> tuple[Any, np.ndarray]:
-    side.build(inputs)
-    side.widen(inputs)
-    if values is not None:
-        side.load(values)
-    return side.values(), side.run(inputs, "float64")[-1].outputs[0]
-
-
 @pytest.mark.second
 @pytest.mark.parametrize("file", ["conv_nnx.py", "conv_linen.py"])
 def test_a_convolutional_network_in_torch_and_flax_is_equal(file: str, tmp_path: Path) -> None:
@@ -174,23 +149,19 @@ def test_torch_s_side_is_plain_arithmetic() -> None:
     from rosettaformer.comparison.running.opening import opened
     from rosettaformer.comparison.running.sides import parse
 
-    x = np.random.default_rng(0).standard_normal((2, 14, 14, 3)).astype(np.float32)
-    side = opened(parse(f"{MODELS / 'conv_torch.py'}:trained", {}))
-    values, output = _of_side(side, None, {"x": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
-    wide = {name: array.astype(np.float64) for name, array in values.items()}
-    np.testing.assert_allclose(output, _numpy_conv(wide, x.astype(np.float64)), rtol=0, atol=1e-12)
-
-
-FLAX = {"epsilon": ("bn1",), "padding": ("conv1",)}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", FLAX)
-def test_a_difference_planted_in_flax_is_found(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("flax")
-    report = compared("conv_torch.py:trained", f"conv_nnx_planted.py:{name}", *IMAGE, *FORWARD, code=1, folder=tmp_path)
-    assert first(report) == FLAX[name]
-    assert name in report["sentences"][1]
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((3, 9)).astype(np.float32)}
+    side = opened(parse(f"{MODELS / 'private_torch.py'}:Net", {}))
+    side.build(inputs)
+    side.widen(inputs)
+    side.load({name: rng.standard_normal(array.shape).astype(np.float32) for name, array in side.values().items()})
+    values, x = {name: array.astype(np.float64) for name, array in side.values().items()}, inputs["x"].astype(np.float64)
+    for block in ("blocks.0", "blocks.1"):
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        x = x * values[f"{block}.norm.weight"] + values[f"{block}.norm.bias"]
+        x = np.maximum(x @ values[f"{block}.hidden.weight"].T + values[f"{block}.hidden.bias"], 0)
+    wanted = x @ values["head.weight"].T + values["head.bias"]
+    np.testing.assert_allclose(side.run(inputs, "float64")[-1].outputs[0], wanted, rtol=0, atol=1e-12)
 
 
 @pytest.mark.exhaustive
@@ -207,19 +178,6 @@ def test_a_residual_network_in_torch_and_keras_is_equal(tmp_path: Path) -> None:
     assert report["verdict"] == "equal", report["sentences"]
     wrong = {row["verdict"] for step in report["steps"].values() for row in step["rows"]} - {"equal", "convention"}
     assert not wrong
-
-
-KERAS = {"epsilon": ("layer2.bn1",), "same": ("layer2.downsample.1", "layer2.conv1"), "Early": ("stem", "bn")}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", KERAS)
-def test_a_difference_planted_in_keras_is_found(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("keras")
-    report = compared("resnet_torch.py:net", f"resnet_keras_planted.py:{name}", *LARGE, *FORWARD, code=1, folder=tmp_path)
-    assert "layer2" in first(report)[-1] if name != "Early" else first(report) == KERAS[name]
-    if name == "epsilon":
-        assert "epsilon 1e-05 on the left, 0.001 on the right" in report["sentences"][1]
 
 
 @pytest.mark.exhaustive

@@ -16,9 +16,9 @@ from invoke import invoke, refused
 from model_folders import bert, gpt2
 from training_runs import log, train
 
-from reference_numpy import parameters
+from reference_numpy import TransformerConfig, parameters
 from reference_numpy.states import states
-from rosettaformer.checkpoints import canonical
+from rosettaformer.checkpoints import canonical, load
 from rosettaformer.model_report.chart import Chart
 
 torch = pytest.importorskip("torch")
@@ -66,19 +66,16 @@ def theirs(model: Any, numbers: dict[str, Any]) -> Any:
         return rounded(model)(**inputs, output_attentions=True, output_hidden_states=True)
 
 
-def held(page: str) -> dict[str, Any]:
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
-    return dict(json.loads(found))
-
-
 @pytest.mark.second
 def test_attention_and_layers_are_those_of_transformers_and_their_errors_plain_numpys(encoder: Any) -> None:
-    model, _, page, numbers = encoder
-    wanted = torch.stack(theirs(model, numbers).attentions)[:, 0].numpy()
+    model, folder, page, numbers = encoder
+    answer = theirs(model, numbers)
+    wanted = torch.stack(answer.attentions)[:, 0].numpy()
     (one,) = numbers["attention"]
     assert one["name"] == "encoder self-attention"
     np.testing.assert_allclose(one["reference"], wanted, rtol=0, atol=1e-12)
-    (shown,) = held(page)["attention"]
+    (held,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    (shown,) = json.loads(held)["attention"]
     high, low = np.frombuffer(zlib.decompress(base64.b64decode(shown["weights"])), np.uint8).reshape(2, -1)
     np.testing.assert_allclose((256 * high.astype(int) + low) / 65535, wanted.ravel(), rtol=0, atol=0.5001 / 65535)
     assert list(shown["differences"]) == sorted(one["differences"])
@@ -89,32 +86,19 @@ def test_attention_and_layers_are_those_of_transformers_and_their_errors_plain_n
         largest = np.abs(one["differences"][name]).max(axis=(2, 3)) / np.array(one["noise"])[:, None]
         np.testing.assert_allclose(one["largest"][name], largest, rtol=1e-12)
         assert 0 < largest.max() < 4
-    model, _, _, numbers = encoder
-    hidden = torch.stack(theirs(model, numbers).hidden_states)[:, 0].numpy()
+    hidden = torch.stack(answer.hidden_states)[:, 0].numpy()
     rows = [row for row in numbers["layers"] if row["dtype"] == "float32"]
     assert [row["name"] for row in rows] == ["encoder embedding", "encoder layer 0", "encoder layer 1"]
     np.testing.assert_allclose([row["largest"] for row in rows], np.abs(hidden).max(axis=(1, 2)), rtol=1e-12)
-    values = {name: value.astype(np.float32) for name, value in canonical_of(numbers, encoder[1]).items()}
+    values = {name: value.astype(np.float32) for name, value in load(folder).parameters.items()}
     inputs = {name: np.array(value) for name, value in numbers["inputs"].items()}
-    found = states(parameters.nest(values), config_of(numbers), **inputs)["encoder"]["hidden_lbtd"][:, 0]
+    found = states(parameters.nest(values), TransformerConfig.from_dict(numbers["config"]), **inputs)["encoder"]["hidden_lbtd"][:, 0]
     errors = np.abs(found - hidden).max(axis=(1, 2))
     np.testing.assert_allclose([row["found"]["numpy"]["error"] for row in rows], errors, rtol=1e-6)
     assert all(set(row["found"]) == {"numpy", "torch", "tf", "jax"} for row in rows)
     assert all(0 < one["excess"] < 1 for row in rows for one in row["found"].values())
     half = [row for row in numbers["layers"] if row["dtype"] == "bfloat16"]
     assert min(row["noise"] / row["largest"] for row in half) > 1000 * max(row["noise"] / row["largest"] for row in rows)
-
-
-def canonical_of(numbers: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
-    from rosettaformer.checkpoints import load
-
-    return dict(load(folder).parameters)
-
-
-def config_of(numbers: dict[str, Any]) -> Any:
-    from reference_numpy import TransformerConfig
-
-    return TransformerConfig.from_dict(numbers["config"])
 
 
 @pytest.mark.second

@@ -1,6 +1,7 @@
 """Calls of models, transformations of JAX, ids out of range."""
 
 import concurrent.futures
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -30,28 +31,28 @@ def _() -> None:
         right(loaded()(SOURCE.astype(dtype), jnp.asarray(TARGET, dtype if dtype == np.uint8 else np.int32)))
 
 
-CALL.works("`nnx.jit(model)(source, target)`", lambda: right(nnx.jit(loaded())(*PAIR)), sample=True)
-CALL.works("`nnx.jit` of a function that takes the model", lambda: right(nnx.jit(lambda model, *ids: model(*ids))(loaded(), *PAIR)))
+def call(model: Transformer, *ids: jax.Array) -> jax.Array:
+    return model(*ids)
 
 
-@CALL.works("`jax.jit` of `nnx.split` and `nnx.merge`")
+@CALL.works("`jax.jit` of `nnx.split` and `nnx.merge`; `.lower(...).compile()` before the first call")
 def _() -> None:
     graph, state = nnx.split(loaded())
-    right(jax.jit(lambda state, *ids: nnx.merge(graph, state)(*ids))(state, *PAIR))
+    run = jax.jit(lambda state, *ids: nnx.merge(graph, state)(*ids))
+    for each in (run, run.lower(state, *PAIR).compile()):
+        right(each(state, *PAIR))
 
 
-CALL.works(
-    "`jax.jit` of a function that takes the model as a pytree", lambda: right(jax.jit(lambda model, *ids: model(*ids))(loaded(), *PAIR))
-)
-
-
-@CALL.works("`jax.jit(model)`, and of a function that closes over it")
-def _(model) -> None:
-    right(jax.jit(model)(*PAIR))
-    right(jax.jit(lambda *ids: model(*ids))(*PAIR))
-
-
-CALL.works("`nnx.cached_partial`", lambda: right(nnx.cached_partial(nnx.jit(lambda model, *ids: model(*ids)), loaded())(*PAIR)))
+PROGRAMS = {
+    "`nnx.jit(model)(source, target)`": nnx.jit,
+    "`nnx.jit` of a function that takes the model": lambda model: partial(nnx.jit(call), model),
+    "`jax.jit` of a function that takes the model as a pytree": lambda model: partial(jax.jit(call), model),
+    "`jax.jit(model)`": jax.jit,
+    "`jax.jit` of a function that closes over the model": lambda model: jax.jit(partial(call, model)),
+    "`nnx.cached_partial`": lambda model: nnx.cached_partial(nnx.jit(call), model),
+}
+for name, program in PROGRAMS.items():
+    CALL.works(name, partial(lambda program, model: right(program(model)(*PAIR)), program), sample=program is nnx.jit)
 
 
 @CALL.works("`compiled(model)`", sample=True)
@@ -76,25 +77,18 @@ def _() -> None:
 CALL.works("a decoder-only model: `model(None, target)`", lambda: right(loaded(GPT2)(None, TARGET), GPT2))
 
 
-@CALL.works("an encoder-only model: `nnx.jit(model)(source)` gives classes, logits of masked tokens, or vectors", sample=True)
-def _() -> None:
-    for config in (CLASSES, MASKED, STATES):
-        right(nnx.jit(loaded(config))(SOURCE), config)
-
-
-@CALL.works("an encoder-only model: `model(source)` and `compiled(model)(source, segment_bs=...)`")
+@CALL.works(
+    "an encoder-only model: `nnx.jit(model)(source)` and `compiled(model)(source, segment_bs=...)` give classes, logits of masked tokens, "
+    "or vectors",
+    sample=True,
+)
 def _() -> None:
     for config in (CLASSES, MASKED, STATES):
         model = loaded(config)
-        right(model(SOURCE), config)
+        right(nnx.jit(model)(SOURCE), config)
         right(compiled(model)(SOURCE, segment_bs=SOURCE % 2), config, segment_bs=SOURCE % 2)
 
 
-CALL.refused(
-    "`model(source, target)` of an encoder-only model",
-    "an encoder-only model takes no target; got one",
-    lambda: loaded(CLASSES)(SOURCE, TARGET),
-)
 CALL.refused(
     "`model(source)` of an encoder-only model with two heads", "with two heads is called by", lambda: loaded(BOTH)(SOURCE), sample=True
 )
@@ -111,13 +105,6 @@ def _() -> None:
     assert "EncoderLayer" in nnx.tabulate(loaded(), *map(jnp.asarray, PAIR))
 
 
-@CALL.works("`jax.jit(...).lower(...).compile()` before the first call")
-def _() -> None:
-    graph, state = nnx.split(loaded())
-    ahead = jax.jit(lambda state, *ids: nnx.merge(graph, state)(*ids)).lower(state, *PAIR).compile()
-    right(ahead(state, *PAIR))
-
-
 @CALL.works("one `compiled(model)` in several threads")
 def _() -> None:
     call = compiled(loaded())
@@ -126,25 +113,13 @@ def _() -> None:
             right(logits)
 
 
-IDS.refused(
-    "`model(source, target)` with an id of -1",
-    "token ids must lie in 0 .. 23; got -1",
-    lambda: loaded()(np.where(SOURCE == 0, -1, SOURCE), TARGET),
-)
-IDS.refused(
-    "`compiled(model)` with an id of -1 or one that is too large",
-    "token ids must lie in 0 .. 23; got",
-    lambda: compiled(loaded())(SOURCE, np.where(TARGET == 0, -1, TARGET)),
-)
-
-
 @IDS.works("a source or target id of -1 under `jax.jit` gives NaN, where `nnx.Embed` takes the last row", sample=True)
 def _(model) -> None:
-    call, last = jax.jit(lambda model, *ids: model(*ids)), jnp.array([[-1]])
+    run, last = jax.jit(call), jnp.array([[-1]])
     assert np.isfinite(jax.jit(lambda embed, ids: embed(ids))(nnx.Embed(24, 8, rngs=nnx.Rngs(0)), last)).all()
     for source, target in ((SOURCE, TARGET.copy()), (SOURCE.copy(), TARGET)):
         (target if target is not TARGET else source)[3, 1] = -1
-        logits = np.asarray(call(model, source, target))
+        logits = np.asarray(run(model, source, target))
         assert np.isnan(logits[3, 1:]).all()
         same(logits[:3], reference()[:3])
 
@@ -284,10 +259,10 @@ def _() -> None:
 
 @CHECK.works("`jax.transfer_guard('disallow')` around a program")
 def _(model) -> None:
-    call, ids = nnx.jit(lambda model, *ids: model(*ids)), [jnp.asarray(x, jnp.int32) for x in PAIR]
-    call(model, *ids)
+    run, ids = nnx.jit(call), [jnp.asarray(x, jnp.int32) for x in PAIR]
+    run(model, *ids)
     with jax.transfer_guard("disallow"):
-        logits = call(model, *ids)
+        logits = run(model, *ids)
     right(logits)
 
 

@@ -126,14 +126,13 @@ for _topic in (AUTO, EXPLICIT):
         _topic.works(f"{_topic.name.split()[2]}: {_name}; logits, loss and gradients", partial(is_one_device_s, _rules))
 
 
-@EXPLICIT.works("Explicit: a call outside `jit`, heads and parameters sharded")
+@EXPLICIT.works("Explicit: a call outside `jit`, `compiled(model)`, `nnx.jit(model)` inside `jax.set_mesh`; heads, parameters sharded")
 def _(mesh) -> None:
-    same(placed(mesh, LAYOUTS["parameters over data, heads and feed-forward over model"])(*ids(mesh)), expected()[0], 1e-9)
-
-
-@EXPLICIT.works("Explicit: `compiled(model)`, heads and feed-forward sharded")
-def _(mesh) -> None:
-    same(compiled(placed(mesh, LAYOUTS["heads and feed-forward over model"]))(*ids(mesh)), expected()[0], 1e-9)
+    model = placed(mesh, LAYOUTS["parameters over data, heads and feed-forward over model"])
+    for call in (model, compiled(model)):
+        same(call(*ids(mesh)), expected()[0], 1e-9)
+    with jax.set_mesh(mesh):
+        same(nnx.jit(model)(*ids(mesh)), expected()[0], 1e-9)
 
 
 @AUTO.works(
@@ -170,22 +169,24 @@ def _(mesh) -> None:
     same(found, wide(config)(*PAIR), 1e-9)
 
 
+def over_model(mesh: Any) -> jax.Array:
+    """The source, its positions over `model`."""
+    return jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
+
+
 @EXPLICIT.works("Explicit: the source's positions over model, `model.encode`")
 def _(mesh) -> None:
-    source = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
-    same(placed(mesh, {}).encode(source), wide().encode(SOURCE), 1e-9)
+    same(placed(mesh, {}).encode(over_model(mesh)), wide().encode(SOURCE), 1e-9)
 
 
 @AUTO.works("Auto: the source's positions over model")
 def _(mesh) -> None:
-    source = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
-    same(nnx.jit(placed(mesh, {}))(source, jnp.asarray(TARGET)), expected()[0], 1e-9)
+    same(nnx.jit(placed(mesh, {}))(over_model(mesh), jnp.asarray(TARGET)), expected()[0], 1e-9)
 
 
 @EXPLICIT.refused("Explicit: `training_loss` of a target of sharded positions, which JAX cannot slice", "slicing on sharded dims")
 def _(mesh) -> None:
-    target = jax.device_put(jnp.asarray(SOURCE), NamedSharding(mesh, PartitionSpec("data", "model")))
-    found(placed(mesh, {}), ids(mesh)[0], target)
+    found(placed(mesh, {}), ids(mesh)[0], over_model(mesh))
 
 
 EXPLICIT.refused("Explicit: `Searcher(model)`", "decoding needs Auto axes", lambda mesh: Searcher(placed(mesh, {})))
@@ -198,22 +199,16 @@ def _(mesh) -> None:
     same(found["token_bwn"], wanted["token_bwn"], 0)
 
 
-@AUTO.works("Auto: random dropout draws the masks of one device")
-def _(mesh) -> None:
-    logits = []
-    for each in (wide(HEADS.replace(dropout_rate=0.5)), placed(mesh, {"f": "model"}, HEADS.replace(dropout_rate=0.5))):
-        each.train()
-        logits.append(nnx.jit(lambda model, *pair: model(*pair))(each, *PAIR))
-    same(*logits, 1e-9)
-
-
-@EXPLICIT.works("Explicit: random dropout draws the masks of one device")
-def _(mesh) -> None:
+def drops_alike(mesh: Any) -> None:
     config, logits = HEADS.replace(dropout_rate=0.5, attention_dropout_rate=0.5), []
     for each, pair in ((wide(config), PAIR), (placed(mesh, {"h": "model", "g": "model"}, config), ids(mesh))):
         each.train()
         logits.append(nnx.jit(lambda model, *pair: model(*pair))(each, *pair))
     same(*logits, 1e-9)
+
+
+for _topic in (AUTO, EXPLICIT):
+    _topic.works(f"{_topic.name.split()[2]}: random dropout draws the masks of one device", drops_alike)
 
 
 @EXPLICIT.works("Explicit: `weights.load` keeps where each parameter lies, `weights.export` brings it together")
@@ -223,12 +218,6 @@ def _(mesh) -> None:
     weights.load(model, values(HEADS, np.float64), HEADS)
     assert model.source_embedding.table.get_value().sharding == before
     assert all((array == values(HEADS, np.float64)[name]).all() for name, array in weights.export(model, HEADS).items())
-
-
-@EXPLICIT.works("Explicit: inside `jax.set_mesh`")
-def _(mesh) -> None:
-    with jax.set_mesh(mesh):
-        same(nnx.jit(placed(mesh, LAYOUTS["heads over model"]))(*ids(mesh)), expected()[0], 1e-9)
 
 
 @AUTO.works("`jax.shard_map` over the batch, gradients added by `jax.lax.psum`")

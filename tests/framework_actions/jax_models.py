@@ -12,16 +12,14 @@ from flax import nnx
 
 from impl_jax import weights
 from impl_jax.transformer import Transformer
-from reference_numpy import TransformerConfig, encoder_only, parameters, transformer
+from reference_numpy import TransformerConfig, parameters, transformer
 
 from . import Actions
 from .jax_data import CONFIG, PAIR, SMOOTHING, SOURCE, TARGET
+from .small import Small
 
-
-def values(config: TransformerConfig = CONFIG, dtype: Any = np.float32) -> dict[str, np.ndarray]:
-    """Canonical parameters, biases and offsets not 0."""
-    rng = np.random.default_rng(3)
-    return {name: (0.5 * rng.standard_normal(shape)).astype(dtype) for name, shape in parameters.shapes(config).items()}
+SMALL = Small(CONFIG, SOURCE, TARGET, np.float32, 1e-4)
+values, reference, same, right = SMALL.values, SMALL.reference, SMALL.same, SMALL.right
 
 
 def loaded(config: TransformerConfig = CONFIG, kind: type[Transformer] = Transformer, **options: Any) -> Transformer:
@@ -32,30 +30,19 @@ def loaded(config: TransformerConfig = CONFIG, kind: type[Transformer] = Transfo
     return model
 
 
-ACTIONS = Actions("jax", model=loaded)
+def other() -> Transformer:
+    """A model with other parameters."""
+    model = Transformer(CONFIG, rngs=nnx.Rngs(7))
+    model.eval()
+    return model
+
+
+ACTIONS = Actions("jax", model=loaded, other=other)
 topic = ACTIONS.topic
-
-
-def reference(config: TransformerConfig = CONFIG, arrays: dict[str, np.ndarray] | None = None, **inputs: Any) -> np.ndarray:
-    """What the reference's model gives in float64, by default of SOURCE and TARGET; an encoder-only model what its head gives."""
-    tree = parameters.nest({name: array.astype(np.float64) for name, array in (arrays or values(config)).items()})
-    if config.decoder_layers:
-        return transformer.transformer(tree, config, **{"source": SOURCE if config.encoder_layers else None, "target": TARGET} | inputs)
-    head = encoder_only.classify if config.classes else encoder_only.masked_language_logits
-    return (head if config.pooler else transformer.encode)(tree, config, **{"source": SOURCE} | inputs)
-
-
-def same(found: Any, expected: Any, tolerance: float = 1e-4) -> None:
-    np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(expected, np.float64), rtol=0, atol=tolerance)
 
 
 def differs(one: Any, other: Any) -> None:
     assert np.abs(np.asarray(one, np.float64) - np.asarray(other, np.float64)).max() > 1e-3
-
-
-def right(logits: Any, config: TransformerConfig = CONFIG, tolerance: float = 1e-4, **inputs: Any) -> None:
-    """They are the reference's."""
-    same(logits, reference(config, **inputs), tolerance)
 
 
 def equals_itself(model: Transformer, *given: Any) -> None:

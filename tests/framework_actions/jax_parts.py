@@ -278,17 +278,3 @@ def _(model) -> None:
     _, logits_tbv = jax.jit(lambda start: jax.lax.scan(step, start, jnp.asarray(TARGET.T)))(start)
     real = TARGET != 0
     same(np.asarray(logits_tbv).swapaxes(0, 1)[real], model(*PAIR)[real])
-
-
-@SEARCHES.works("`Searcher(model, dtype=jnp.bfloat16)` and `dtype='int8'`")
-def _() -> None:
-    for dtype in (jnp.bfloat16, "int8"):
-        found = Searcher(loaded(), dtype=dtype).greedy_search(SOURCE, SEARCH)
-        assert found["token_bn"].shape == (4, 5)
-
-
-SEARCHES.refused(
-    "a prefix that is padded on the right",
-    "prefix must be padded on the left",
-    lambda: Searcher(loaded()).greedy_search(SOURCE, SEARCH, prefix=np.array([[1, 0]] * 4)),
-)

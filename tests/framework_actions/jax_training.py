@@ -243,13 +243,6 @@ def _() -> None:
     jax.jit(model)(*PAIR)
 
 
-@DROP.refused("random dropout of a model made with `nnx.Rngs(params=0)`", "dropout in training needs rngs; got None")
-def _() -> None:
-    model = loaded(DROPPING, rngs=nnx.Rngs(params=0))
-    model.train()
-    model(*PAIR)
-
-
 @NUMBERS.works("float64 under `jax.enable_x64`, to 1e-9")
 def _() -> None:
     with jax.enable_x64(True):
@@ -267,13 +260,6 @@ def _() -> None:
             layer = make(*arguments, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
         assert "float64 is not available" in str(caught[0].message) or "float64 requested" in str(caught[0].message)
         assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(layer, nnx.Param))} == {jnp.dtype(jnp.float32)}
-
-
-NUMBERS.refused(
-    "`weights.load` of float64 arrays into float32 parameters",
-    "must be float32; got float64",
-    lambda: weights.load(loaded(), values(dtype=np.float64), CONFIG),
-)
 
 
 @NUMBERS.works("`dtype=jnp.bfloat16` with float32 parameters: to bfloat16's digits, gradients in float32", sample=True)

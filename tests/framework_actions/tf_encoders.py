@@ -8,7 +8,7 @@ import tensorflow as tf
 from impl_tf.framework import keras
 from impl_tf.programs.compiled import compiled
 
-from .tf_models import BOTH, CLASSES, MASK, MASKED, PAIR, SEGMENT, SOURCE, STATES, loaded, loss, reference, right, same, topic, trained
+from .tf_models import BOTH, CLASSES, MASK, MASKED, SEGMENT, SOURCE, STATES, loaded, loss, reference, right, same, topic, trained
 
 TOPIC = topic("An encoder-only model")
 KINDS = {"classes": CLASSES, "a masked-language head": MASKED, "no head": STATES}
@@ -64,6 +64,3 @@ TOPIC.refused(
 def _() -> None:
     model = loaded(BOTH)
     assert model.classify(SOURCE).shape == (4, 3) and model.masked_language_logits(SOURCE).shape == (4, 7, 23)
-
-
-TOPIC.refused("a target", "an encoder-only model takes no target; got one", lambda: loaded(CLASSES)(*PAIR))

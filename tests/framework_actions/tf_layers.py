@@ -33,16 +33,13 @@ def _() -> None:
     keras.Model([a, b], loaded()(a, b))(list(PAIR))
 
 
-@KERAS.works("`keras.Sequential` of stock layers and `EncoderLayer`")
+@KERAS.works("`keras.Sequential` of stock layers and `EncoderLayer`; a functional model around `EncoderLayer`")
 def _() -> None:
-    x, layer = _vectors(), _encoder_layer()
-    same(keras.Sequential([keras.layers.Identity(dtype="float64"), layer])(x), _encoder(x))
-
-
-@KERAS.works("a functional model around `EncoderLayer`")
-def _() -> None:
-    x, inputs = _vectors(), keras.Input((None, 8), dtype="float64")
-    same(keras.Model(inputs, _encoder_layer()(inputs)).predict(x, verbose=0), _encoder(x))
+    x, inputs = np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32), keras.Input((None, 8), dtype="float64")
+    expected = layers.encoder_layer(tree()["encoder"]["layers"]["0"], CONFIG, x.astype(np.float64))
+    stacked = keras.Sequential([keras.layers.Identity(dtype="float64"), loaded().encoder.layers[0]])
+    for model in (stacked, keras.Model(inputs, loaded().encoder.layers[0](inputs))):
+        same(model.predict(x, verbose=0), expected)
 
 
 @KERAS.works("a subclass of keras.Model that holds the model")
@@ -58,14 +55,6 @@ def _() -> None:
     same(Outer()(list(PAIR)), 2 * reference())
 
 
-@KERAS.works("`summary`, `count_params`, `compute_output_shape` before a call")
-def _() -> None:
-    model, lines = Transformer(CONFIG), []
-    model.summary(print_fn=lambda line, **_: lines.append(line))
-    assert model.count_params() == sum(array.size for array in values().values())
-    assert model.compute_output_shape((3, 7), (3, None)) == (3, None, 23) and "(None, None, 23)" in "".join(lines)
-
-
 @KERAS.works("`get_config` and `from_config` of the model; `keras.models.clone_model`")
 def _(model) -> None:
     for again in (Transformer.from_config(model.get_config()), keras.models.clone_model(model)):
@@ -74,10 +63,11 @@ def _(model) -> None:
         right(again(*PAIR))
 
 
-@KERAS.works("another layer in place of one, before the model is built: `model.encoder.layers_0 = layer`")
+@KERAS.works("another layer and another tied table in place of one, before the model is built: `model.encoder.layers_0 = layer`")
 def _() -> None:
     model = Transformer(CONFIG, dtype="float64")
     model.encoder.layers_0 = EncoderLayer(CONFIG, dtype="float64")
+    model.source_embedding = type(model.source_embedding)(23, 8, True, dtype="float64")
     weights.load(model, values(), CONFIG)
     assert model.encoder.layers[0] is model.encoder.layers_0
     right(model(*PAIR))
@@ -140,14 +130,6 @@ def _(model) -> None:
     model.encoder.layers_0 = EncoderLayer(CONFIG)
 
 
-@KERAS.works("another tied table in place of one, before the model is built: `model.source_embedding = table`")
-def _() -> None:
-    model = Transformer(CONFIG, dtype="float64")
-    model.source_embedding = type(model.source_embedding)(23, 8, True, dtype="float64")
-    weights.load(model, values(), CONFIG)
-    right(model(*PAIR))
-
-
 @MASKS.works("`keras.layers.Masking` before `Encoder`", sample=True)
 def _() -> None:
     stack, x = Encoder(CONFIG, dtype="float64"), np.random.default_rng(1).standard_normal((4, 7, 8)) * MASK[..., None]
@@ -155,12 +137,12 @@ def _() -> None:
 
 
 @MASKS.works("`keras.layers.Embedding(mask_zero=True)` before `EncoderLayer`, `DecoderLayer` after it", sample=True)
-def _() -> None:
-    table, encoder, decoder = keras.layers.Embedding(23, 8, mask_zero=True, dtype="float64"), _encoder_layer(), _decoder_layer()
+def _(model) -> None:
+    table, encoder = keras.layers.Embedding(23, 8, mask_zero=True, dtype="float64"), model.encoder.layers[0]
     x, y = table(SOURCE * MASK), table(TARGET)
     memory = encoder(x)
     same(memory, encoder(tf.identity(x), MASK[:, None, None]))
-    same(decoder(y, memory), decoder(tf.identity(y), tf.identity(memory), None, MASK[:, None, None]))
+    same(model.decoder.layers[0](y, memory), model.decoder.layers[0](tf.identity(y), tf.identity(memory), None, MASK[:, None, None]))
 
 
 @MASKS.works("`MultiHeadAttention` of masked keys, as keras.layers.MultiHeadAttention has it")
@@ -182,20 +164,3 @@ def _() -> None:
     logits = loaded()(keras.layers.Masking(dtype="float64")(soft), TARGET)
     right(logits, source=soft.numpy(), source_mask_bs=MASK)
     assert getattr(logits, "_keras_mask", None) is None
-
-
-def _vectors() -> np.ndarray:
-    """Of float32, which Keras casts the inputs of its models to."""
-    return np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32).astype(np.float64)
-
-
-def _encoder_layer() -> EncoderLayer:
-    return loaded().encoder.layers[0]
-
-
-def _decoder_layer() -> DecoderLayer:
-    return loaded().decoder.layers[0]
-
-
-def _encoder(x: np.ndarray) -> np.ndarray:
-    return layers.encoder_layer(tree()["encoder"]["layers"]["0"], CONFIG, x)

@@ -13,9 +13,10 @@ import tensorflow as tf
 from impl_tf import weights
 from impl_tf.framework import keras
 from impl_tf.transformer import Transformer
-from reference_numpy import TransformerConfig, encoder_only, parameters, preset, transformer
+from reference_numpy import TransformerConfig, parameters, preset, transformer
 
 from . import Actions
+from .small import Small
 
 __all__ = [
     "ACTIONS", "BOTH", "CLASSES", "CONFIG", "GPT2", "LABELS", "MASK", "MASKED", "PAIR", "QUIET", "SEGMENT", "SOURCE", "STATES", "TARGET",
@@ -41,10 +42,8 @@ QUIET = {"batch_size": 4, "verbose": 0, "shuffle": False}
 RATE = 0.5  # of gradient descent
 
 
-def values(config: TransformerConfig = CONFIG, dtype: str = "float64") -> dict[str, np.ndarray]:
-    """Canonical parameters, biases and offsets not 0."""
-    rng = np.random.default_rng(3)
-    return {name: (0.5 * rng.standard_normal(shape)).astype(dtype) for name, shape in parameters.shapes(config).items()}
+SMALL = Small(CONFIG, SOURCE, TARGET, "float64", 1e-9)
+values, reference, same, right = SMALL.values, SMALL.reference, SMALL.same, SMALL.right
 
 
 def loaded(config: TransformerConfig = CONFIG, dtype: str = "float64", **options: Any) -> Transformer:
@@ -56,25 +55,6 @@ def loaded(config: TransformerConfig = CONFIG, dtype: str = "float64", **options
 
 ACTIONS = Actions("tf", model=loaded)
 topic = ACTIONS.topic
-
-
-def reference(config: TransformerConfig = CONFIG, arrays: dict[str, np.ndarray] | None = None, **inputs: Any) -> np.ndarray:
-    """What the reference's model gives in float64, by default of SOURCE and TARGET; an encoder-only model what its head gives."""
-    tree = parameters.nest({name: array.astype(np.float64) for name, array in (arrays or values(config)).items()})
-    if config.decoder_layers:
-        given = {"source": SOURCE if config.encoder_layers else None, "target": TARGET} | inputs
-        return transformer.transformer(tree, config, **given)
-    head = encoder_only.classify if config.classes else encoder_only.masked_language_logits
-    return (head if config.pooler else transformer.encode)(tree, config, **{"source": SOURCE} | inputs)
-
-
-def same(found: Any, expected: Any, tolerance: float = 1e-9) -> None:
-    np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(expected, np.float64), rtol=0, atol=tolerance)
-
-
-def right(logits: Any, config: TransformerConfig = CONFIG, tolerance: float = 1e-9, **inputs: Any) -> None:
-    """They are the reference's."""
-    same(logits, reference(config, **inputs), tolerance)
 
 
 def equals_itself(model: Transformer, tolerance: float = 1e-9) -> None:

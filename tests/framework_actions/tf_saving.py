@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from .tf_models import CONFIG, GPT2, LABELS, PAIR, SOURCE, TARGET, Transformer, keras, loaded, right, same, tf, topic, trained, weights
+from .tf_models import CONFIG, GPT2, LABELS, PAIR, SOURCE, TARGET, Transformer, keras, loaded, right, same, tf, topic, trained
 
 FILES, SAVED, LITERT = map(topic, ("Files", "SavedModel", "LiteRT"))
 FIXED = [
@@ -59,15 +59,6 @@ def _(model) -> None:
     right(copy.deepcopy(model)(*PAIR))
 
 
-@FILES.works("`tf.train.Checkpoint` of model and optimiser", sample=True)
-def _(folder, model) -> None:
-    again = Transformer(CONFIG, dtype="float64")
-    tf.train.Checkpoint(model=model).write(str(folder / "saved"))
-    status = tf.train.Checkpoint(model=again).read(str(folder / "saved"))
-    right(again(*PAIR))
-    status.assert_consumed()
-
-
 @FILES.works("`tf.train.Checkpoint` of a model with another layer in place of one")
 def _(folder) -> None:
     model, again = Transformer(CONFIG, dtype="float64"), Transformer(CONFIG, dtype="float64")
@@ -89,15 +80,6 @@ def _(folder) -> None:
     for model in models:
         model.train_on_batch(PAIR, LABELS)
     same(models[1](*PAIR), models[0](*PAIR))
-
-
-FILES.refused(
-    "`weights.load` of parameters of another config",
-    "target_embedding.table",
-    lambda: weights.load(
-        loaded(), weights.export(loaded(CONFIG.replace(share_embeddings=False)), CONFIG.replace(share_embeddings=False)), CONFIG
-    ),
-)
 
 
 @SAVED.works("`model.export(folder)` before the first call: any batch and lengths", sample=True)

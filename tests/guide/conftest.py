@@ -1,12 +1,14 @@
 """What the tests of the guide share: what the snippets give, measured once, and the site."""
 
+import json
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from made_up_run import made_up
 
-from rosettaformer.guide import build
+from rosettaformer.guide import build, defects
+from rosettaformer.guide.models import following
 from rosettaformer.guide.translation import measurement
 from rosettaformer.guide.translation.measurement import Measured
 
@@ -19,8 +21,22 @@ def measured() -> Measured:
 
 @pytest.fixture(scope="session")
 def guide(tmp_path_factory: pytest.TempPathFactory, measured: Measured) -> Path:
-    """The site with the figures of made-up results: the core cases are run by other tests."""
+    """The site with the figures of made-up results, of forward passes in torch alone, and with the effects of two defects: the core cases
+    are run by other tests, and the command in the second tier."""
     out = tmp_path_factory.mktemp("guide") / "site"
-    with mock.patch.object(build, "measure", lambda *rest: made_up()), mock.patch.object(measurement, "measure", lambda **rest: measured):
+    known = {identity: defects.effects(identity) for identity in ("MHA11", "NRM1")}
+    with (
+        mock.patch.object(build, "measure", lambda *rest: made_up()),
+        mock.patch.object(measurement, "measure", lambda **rest: measured),
+        mock.patch.object(defects, "measured", lambda identities, cpus: [known.get(one, known["NRM1"]) for one in identities]),
+        mock.patch.object(following, "PORTS", ("torch",)),
+    ):
         build.build(out, ("float32",))
     return out
+
+
+@pytest.fixture(scope="session")
+def index(guide: Path) -> dict[str, set[tuple[str, str]]]:
+    """What the search finds each page by: its names with their fragments."""
+    text = (guide / "assets" / "index.js").read_text(encoding="utf-8").removeprefix("window.INDEX = ").rstrip(";\n")
+    return {path: {(name, fragment) for name, fragment in names} for _, path, _, _, names in json.loads(text)}

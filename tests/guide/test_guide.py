@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import html
-import json
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from browser import brightness, offline, prefer, violations, visited, wide
+from invoke import refused
 from selenium.webdriver.common.keys import Keys
 from tiers import every, later
 
@@ -21,6 +21,7 @@ from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS
 from rosettaformer.guide import site
 from rosettaformer.guide.glossary import terms
+from rosettaformer.guide.translation import DIRECTIONS
 from rosettaformer.guide.translation.snippets import IMPORTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,8 @@ KINDS = ("index.html", "glossary.html", "components/index.html", "components/lay
          "defects/index.html", "defects/MHA11.html", "models/index.html", "models/bert.html", "tutorials/index.html",
          "tutorials/add-a-backend.html", "tutorials/the-port-file.html")  # fmt: skip
 QUICK = ("index.html", "components/layer_norm.html", "defects/MHA11.html")  # in the first tier
-WIDTHS = (1440, 768, 390)
+PLACES = [(1440, "light"), (390, "dark")]  # widths and schemes in the first tier
+OTHERS = [(1440, "dark"), (768, "light"), (768, "dark"), (390, "light")]
 pytestmark = pytest.mark.xdist_group("guide")  # measured and built once
 
 
@@ -44,10 +46,13 @@ def test_it_is_whole_and_small_and_loads_nothing_from_elsewhere(guide: Path) -> 
     assert site.dangling(guide) == []
     assert sum(file.stat().st_size for file in guide.rglob("*")) < 15e6
     assert {file.stem for file in (guide / "defects").glob("*.html")} == {"index", *all_defects()}
+    assert {file.stem for file in (guide / "translate").glob("*.html")} == {"index", *map("-to-".join, DIRECTIONS)}
     assert all((guide / kind).is_file() for kind in KINDS)
     for file in guide.rglob("*.html"):
-        loaded = re.findall(r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["']([^"']+)""", file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        loaded = re.findall(r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["']([^"']+)""", text)
         assert all(not re.match(r"(https?:)?//", source) for source in loaded), file
+        assert len(re.findall("<h1[ >]", text)) == 1, file
 
 
 def test_every_block_of_code_stands_where_it_says(guide: Path) -> None:
@@ -110,9 +115,7 @@ def test_a_link_that_leads_nowhere_is_found_and_a_folder_of_other_files_kept(tmp
     )
     assert sorted(site.dangling(tmp_path)) == [("a/b.html", "gone.html"), ("index.html", "a/b.html#here"), ("index.html", "c.png")]
     (tmp_path / "thesis.tex").write_text("all of it")
-    made = subprocess.run([sys.executable, "-m", "rosettaformer", "guide", "--out", str(tmp_path)], capture_output=True, text=True)
-    assert made.returncode == 2
-    assert "new or empty folder" in made.stderr
+    assert "new or empty folder" in refused("guide", "--out", tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "all of it"
 
 
@@ -192,11 +195,9 @@ def test_the_search_has_components_first_one_result_for_a_topic_and_says_where_t
         assert not driver.find_element("id", "found").is_displayed()
 
 
-def test_every_term_of_the_glossary_is_found_and_words_lead_there(guide: Path) -> None:
-    index = json.loads((guide / "assets" / "index.js").read_text(encoding="utf-8").removeprefix("window.INDEX = ").rstrip(";\n"))
-    (names,) = [names for _, path, _, _, names in index if path == "glossary.html"]
+def test_every_term_of_the_glossary_is_found_and_words_lead_there(guide: Path, index: dict[str, set[tuple[str, str]]]) -> None:
     text = (guide / "glossary.html").read_text(encoding="utf-8")
-    found = dict(names)
+    found = dict(index["glossary.html"])
     assert {term.name for term in terms()} <= found.keys()
     assert [term.name for term in terms()] == sorted((term.name for term in terms()), key=str.lower)
     assert all(f'id="{fragment[1:]}"' in text for fragment in found.values())
@@ -250,17 +251,19 @@ def test_light_and_dark(driver: Any, guide: Path) -> None:
     prefer(driver, "light")
 
 
+@pytest.mark.parametrize("places", [PLACES, later(OTHERS)], ids=["some", "others"])
 @pytest.mark.parametrize("kind", [kind if kind in QUICK else later(kind) for kind in KINDS])
-def test_no_page_is_wider_than_its_window_and_axe_finds_no_violation(driver: Any, guide: Path, kind: str) -> None:
+def test_no_page_is_wider_than_its_window_and_axe_finds_no_violation(
+    driver: Any, guide: Path, kind: str, places: list[tuple[int, str]]
+) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(prefer, driver, "light")
-        for width in WIDTHS:
-            for scheme in ("light", "dark"):
-                prefer(driver, scheme)
-                with wide(driver, width), visited(driver, guide / kind):
-                    assert driver.execute_script("return document.documentElement.scrollWidth") <= width, (width, "scrolls")
-                    if width != 768:
-                        assert violations(driver) == [], (width, scheme)
+        for width, scheme in places:
+            prefer(driver, scheme)
+            with wide(driver, width), visited(driver, guide / kind):
+                assert driver.execute_script("return document.documentElement.scrollWidth") <= width, (width, "scrolls")
+                if width != 768:
+                    assert violations(driver) == [], (width, scheme)
 
 
 def keys(driver: Any, text: str) -> None:

@@ -15,7 +15,6 @@ from rosettaformer.conformance import runner
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.reference.components import COMPONENTS
-from rosettaformer.guide import site
 from rosettaformer.guide.components.decisions import governing
 from rosettaformer.guide.translation import DIRECTIONS, classes, direction, example, measurement, snippets
 from rosettaformer.guide.translation.distributions import fitted
@@ -213,37 +212,11 @@ def test_links_lead_to_decisions_identities_are_anchors_and_code_is_short() -> N
     assert all(id in governing(component) for id, component in decided.items())
 
 
-def test_a_name_finds_its_row_in_every_direction(measured: Measured) -> None:
+def test_a_name_finds_its_row_in_every_direction(index: dict[str, set[tuple[str, str]]]) -> None:
     wanted = {"nn.LayerNorm": "#layer-norm", "keras.layers.LayerNormalization": "#layer-norm", "nnx.LayerNorm": "#layer-norm",
               "F.scaled_dot_product_attention": "#attention-axes"}  # fmt: skip
     for one, other in DIRECTIONS:
-        names = direction.page(one, other, measured).names
+        names = index[f"translate/{one}-to-{other}.html"]
         for name, fragment in wanted.items():
             framework = {"nn": "pytorch", "F": "pytorch", "keras": "keras", "nnx": "flax"}[name.partition(".")[0]]
             assert ((name, fragment) in names) == (framework in (one, other)), (one, other, name)
-
-
-def test_the_pages_are_written_and_every_code_on_them_was_executed(
-    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from types import SimpleNamespace
-
-    from rosettaformer.guide import translation
-
-    monkeypatch.setattr(measurement, "measure", lambda **keywords: measured)
-    others = [
-        site.Page(f"{folder}/index.html", folder, "section.html.jinja", {"lead": ""}) for folder in site.SECTIONS if folder != "translate"
-    ]
-    home = site.Page("index.html", "home", "section.html.jinja", {"lead": ""})
-    made = site.write(tmp_path / "site", [home, *others, *translation.pages(SimpleNamespace(cpus=1))], {})  # type: ignore[arg-type]
-    paths = {page.path for page in made if page.section == "translate"}
-    assert paths == {"translate/index.html", *(f"translate/{one}-to-{other}.html" for one, other in DIRECTIONS)}
-    assert len(paths) == 10
-    text = (tmp_path / "site" / "translate" / "pytorch-to-flax.html").read_text(encoding="utf-8")
-    assert text.count("<h1>") == 1
-    origins = set(re.findall(r'data-origin="([^"]+)"', text))
-    assert origins <= {row.origin for row in rows()} | {
-        "rosettaformer/guide/translation/snippets.py",
-        "rosettaformer/guide/snippets/translation/block_pytorch.py",
-        "rosettaformer/guide/snippets/translation/block_flax.py",
-    }

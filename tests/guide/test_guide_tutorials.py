@@ -30,7 +30,7 @@ TIERS = [
     *(pytest.param(name, True, marks=pytest.mark.exhaustive) for name in SOME),
     *(pytest.param(name, False, marks=pytest.mark.sample) for name in SOME if not SOME[name]),
     *(pytest.param(name, False, marks=(pytest.mark.sample, pytest.mark.second)) for name in SOME if SOME[name]),
-    *(pytest.param(name, True, marks=pytest.mark.second if name == "add-a-backend" else ()) for name in NEEDS if name not in SOME),
+    *(pytest.param(name, True, marks=pytest.mark.second) for name in NEEDS if name not in SOME),
 ]
 DURATION = re.compile(r"\bin [\d.]+ ?(s|min [\d.]+ s)\b")
 

@@ -29,19 +29,11 @@ class MultiHeadAttention(keras.layers.Layer):
         )
 
 
-class LayerNormalization(keras.layers.Layer):
-    def __init__(self, config, dtype):
-        super().__init__(dtype=dtype)
-        self.norm = keras.layers.LayerNormalization(epsilon=config.epsilon, dtype=dtype)
-
-    def call(self, x_btd):
-        return self.norm(x_btd)
-
-
 components = {
     "multi_head_attention": lambda config, dtype: MultiHeadAttention(config, dtype.name),
-    "layer_norm": lambda config, dtype: LayerNormalization(config, dtype.name),
+    "layer_norm": lambda config, dtype: keras.layers.LayerNormalization(epsilon=config.epsilon, dtype=dtype.name),
 }
+call = {"layer_norm": {"inputs": "x_btd"}}
 
 weights = (
     ("query.kernel", "attention.query_dense.kernel", "d h k"),
@@ -52,6 +44,6 @@ weights = (
     ("value.bias", "attention.value_dense.bias", "g e"),
     ("output.kernel", "attention.output_dense.kernel", "h e d"),
     ("output.bias", "attention.output_dense.bias", "d"),
-    ("scale", "norm.gamma", "d"),
-    ("offset", "norm.beta", "d"),
+    ("scale", "gamma", "d"),
+    ("offset", "beta", "d"),
 )

@@ -92,23 +92,14 @@ class EncoderLayer(nn.TransformerEncoderLayer):
         return super().forward(x_btd, src_key_padding_mask=hidden(mask_bhts))
 
 
-class DecoderLayer(nn.TransformerDecoderLayer):
-    def forward(self, x_btd, memory_bsd, self_mask_bhts=None, cross_mask_bhts=None):
-        return super().forward(
-            x_btd,
-            memory_bsd,
-            tgt_mask=square_causal(x_btd),
-            tgt_key_padding_mask=hidden(self_mask_bhts),
-            memory_key_padding_mask=hidden(cross_mask_bhts),
-        )
-
-
 class Encoder(nn.TransformerEncoder):
     def forward(self, x_bsd, mask_bhts=None):
         return super().forward(x_bsd, src_key_padding_mask=hidden(mask_bhts))
 
 
-class Decoder(nn.TransformerDecoder):
+class Decoding:
+    """What calls torch's decoder, or a layer of it."""
+
     def forward(self, x_btd, memory_bsd, self_mask_bhts=None, cross_mask_bhts=None):
         return super().forward(
             x_btd,
@@ -117,6 +108,14 @@ class Decoder(nn.TransformerDecoder):
             tgt_key_padding_mask=hidden(self_mask_bhts),
             memory_key_padding_mask=hidden(cross_mask_bhts),
         )
+
+
+class DecoderLayer(Decoding, nn.TransformerDecoderLayer):
+    pass
+
+
+class Decoder(Decoding, nn.TransformerDecoder):
+    pass
 
 
 class Model(nn.Transformer):
@@ -185,16 +184,13 @@ weights = (
     *(
         row
         for theirs, ours in (("", ""), ("self_attention.", "self_attn."), ("cross_attention.", "multihead_attn."))
-        for row in (
-            (f"{theirs}query.kernel", f"{ours}query_weight", "(h k) d"),
-            (f"{theirs}query.bias", f"{ours}query_bias", "(h k)"),
-            (f"{theirs}key.kernel", f"{ours}key_weight", "(g k) d"),
-            (f"{theirs}key.bias", f"{ours}key_bias", "(g k)"),
-            (f"{theirs}value.kernel", f"{ours}value_weight", "(g e) d"),
-            (f"{theirs}value.bias", f"{ours}value_bias", "(g e)"),
-            (f"{theirs}output.kernel", f"{ours}out_proj.weight", "d (h e)"),
-            (f"{theirs}output.bias", f"{ours}out_proj.bias", "d"),
+        for name, own, axes, bias in (
+            ("query", "query_", "(h k) d", "(h k)"),
+            ("key", "key_", "(g k) d", "(g k)"),
+            ("value", "value_", "(g e) d", "(g e)"),
+            ("output", "out_proj.", "d (h e)", "d"),
         )
+        for row in ((f"{theirs}{name}.kernel", f"{ours}{own}weight", axes), (f"{theirs}{name}.bias", f"{ours}{own}bias", bias))
     ),
     ("feed_forward.hidden.kernel", "linear1.weight", "f d"),
     ("feed_forward.hidden.bias", "linear1.bias", "f"),

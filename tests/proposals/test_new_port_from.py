@@ -26,7 +26,7 @@ STYLES = [
     ("../ports/wild/second/nanogpt_torch.py:GPT", "transformer", set()),
     ("torch_stock.py:Layer", "encoder_layer", set()),
     ("torch_gpt.py:GPT", "transformer", set()),
-    ("keras_block.py:TransformerBlock", "encoder_layer", EMPTY),
+    ("keras_bert.py:EncoderBlock", "encoder_layer", EMPTY),
     ("nnx_encoder.py:Encoder", "encoder", EMPTY),
     pytest.param("transformers.models.bert.modeling_bert:BertForMaskedLM", "masked_language_logits", set(), marks=SLOW),
     pytest.param("transformers.models.gpt2.modeling_gpt2:GPT2LMHeadModel", "transformer", set(), marks=SLOW),

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import expectations
 import pytest
-from invoke import refused
 
 from rosettaformer.conformance.cases import attention, embedding, layers, layouts
 from rosettaformer.conformance.cases.build import Builder
@@ -119,17 +118,3 @@ def test_norms_that_are_declared_before_the_layers_may_stand_after_them(tmp_path
     (tmp_path / "norm_first.py").write_text(text.replace(f"{norm}\n", "").replace(blocks, f"{norm}\n{blocks}"))
     proposal = propose(f"{tmp_path}/norm_first.py:GPT", "my_port.py")
     assert proposal.left == () and '"final_norm": True,\n' in proposal.text and '("decoder.final_norm", "ln_f")' in proposal.text
-
-
-REFUSED = [
-    ("torch_layouts.py:CausalSelfAttention", "multi_head_attention", "leave --component out, or name self_attention"),
-    ("torch_layouts.py:Headless", "", "gives its last layer's vectors, for which no case asks"),
-    ("torch_layouts.py:Odd", "", '(docs/ports.md, "Another division of the model")'),
-]
-
-
-@pytest.mark.parametrize(("source", "component", "message"), REFUSED)
-def test_the_way_in_is_said_where_nothing_is_proposed(source: str, component: str, message: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    options = ("--component", component) if component else ()
-    assert message in refused("new-port", "--from", str(MODELS / source), *options, folder=tmp_path)

@@ -73,11 +73,10 @@ def _inline(block: Block, left: dict) -> Iterator[Piece]:
 
 def _best_orders(sources: Sequence[Source], likeness: "_Likeness") -> list[tuple[Piece, ...]]:
     """Returns the order of each source in which the ports are most like the reference."""
-    best, most = [orders(source)[0] for source in sources], -math.inf
-    for first in orders(sources[0]):
-        chosen = [
-            max((_path(likeness.between(first, order))[1], i, order) for i, order in enumerate(orders(source))) for source in sources[1:]
-        ]
+    firsts, *others = (orders(source) for source in sources)
+    best, most = [firsts[0]], -math.inf
+    for first in firsts:
+        chosen = [max((_path(likeness.between(first, order))[1], i, order) for i, order in enumerate(each)) for each in others]
         if (total := sum(score for score, *_ in chosen)) > most:
             best, most = [first, *(order for *_, order in chosen)], total
     return best

@@ -1,10 +1,11 @@
 """The fields of the config: what each means, and which of them a component reads."""
 
 import ast
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from reference_numpy import parameters
 from reference_numpy.config import TransformerConfig
@@ -59,21 +60,27 @@ def fields_of(component: str) -> tuple[Field, ...]:
 @functools.cache
 def _shaping(component: str) -> frozenset[str]:
     """Returns the fields that alter the names or the shapes of a component's parameters."""
-    found = set()
+    before = {base: _shapes(base, component) for base in BASES}
+    return frozenset(name for name, base, changed in _changes() if _shapes(changed, component) not in ({}, before[base]))
+
+
+@functools.cache
+def _changes() -> tuple[tuple[str, TransformerConfig, TransformerConfig], ...]:
+    """Returns each field with the configs that have it, before and after a change of it alone."""
+    found = []
     for base in BASES:
-        before = _shapes(base, component)
         for name in fields():
             value = getattr(base, name)
-            others = (not value,) if isinstance(value, bool) else (value * 2, value // 2, 0) if isinstance(value, int) else ()
-            if any(after not in ({}, before) for after in (_shapes(base, component, **{name: other}) for other in others)):
-                found.add(name)
-    return frozenset(found)
+            for other in (not value,) if isinstance(value, bool) else (value * 2, value // 2, 0) if isinstance(value, int) else ():
+                with contextlib.suppress(ValueError):  # there is no such config
+                    found.append((name, base, base.replace(**{name: other})))
+    return tuple(found)
 
 
-def _shapes(config: TransformerConfig, component: str, **changes: Any) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a component's parameters; empty if there is no such config, or no such component in it."""
+def _shapes(config: TransformerConfig, component: str) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a component's parameters; empty if the config has no such component."""
     try:
-        return dict(parameters.shapes(config.replace(**changes), component))
+        return dict(parameters.shapes(config, component))
     except ValueError:
         return {}
 

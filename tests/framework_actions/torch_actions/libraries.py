@@ -197,12 +197,6 @@ def _(single) -> None:
     answers(found)
 
 
-@TOPIC.works('`Searcher(model).to("cpu")`', sample=True)
-def _(model) -> None:
-    assert answers(Searcher(model).to("cpu")) == answers(model)
-    searched(model)
-
-
 TOPIC.refused(
     '`Searcher(model, "int8")` moved to another device',
     "int8 needs a CPU",

@@ -8,7 +8,6 @@ from torch.nn.utils import parametrizations, prune
 
 from impl_torch import weights
 from impl_torch.embedding import Embedding
-from impl_torch.layers import EncoderLayer
 from impl_torch.programs.unpadding import unpadded
 
 from .common import CONFIG, SOURCE, TARGET, UNTIED, answers, expected, model_of, right, same, searched, topic, trained
@@ -109,34 +108,6 @@ def _() -> None:
     assert "(logits): Logits(in_features=32, out_features=20, bias=True)" in text
 
 
-class Shift(nn.Module):
-    """A layer that looks at the token before; `forward(x, mask)`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = EncoderLayer(CONFIG).double()
-
-    def forward(self, x: Any, mask: Any) -> Any:
-        return self.layer(x + x.roll(1, 1) * (torch.arange(x.shape[1]) > 0)[:, None], mask)
-
-
-@TOPIC.works("an own layer `forward(x, mask)` that looks at neighbours, in a padded batch", sample=True)
-def _(model) -> None:
-    model.encoder.layers[0] = Shift()
-    whole, call = model(SOURCE, TARGET), unpadded(model, 0)
-    same(call(SOURCE, TARGET), whole)
-    same(call(SOURCE[:1], TARGET[:1]), whole[:1])
-
-
-@TOPIC.works("`model.encoder.forward` replaced, in a padded batch")
-def _(model) -> None:
-    shapes = []
-    forward = model.encoder.forward
-    model.encoder.forward = lambda x, *rest, **named: shapes.append(x.shape) or forward(x, *rest, **named)
-    same(unpadded(model, 0)(SOURCE, TARGET), expected(model))
-    assert shapes == [(3, 5, 32)]
-
-
 @TOPIC.works("a forward hook on `attention.weights_dropout` is given the weights", sample=True)
 def _(model) -> None:
     given = []
@@ -144,23 +115,6 @@ def _(model) -> None:
     attention.weights_dropout.register_forward_hook(lambda _, args, output: given.append(args[0]))
     right(model)
     same(given[0], model.states(SOURCE, TARGET)["encoder"]["self_attention_lbhts"][1])
-
-
-@TOPIC.works("`attention.weights_dropout = nn.Dropout(0.5)`")
-def _(model) -> None:
-    model.encoder.layers[0].self_attention.weights_dropout = nn.Dropout(0.5).eval()
-    right(model)
-    model.train()
-    assert not torch.allclose(model(SOURCE, TARGET), expected(model))
-
-
-@TOPIC.works("forward hooks on every module, in a padded batch")
-def _(model) -> None:
-    seen = []
-    for module in model.modules():
-        module.register_forward_hook(lambda module, _, output: seen.append(type(module).__name__))
-    same(unpadded(model, 0)(SOURCE, TARGET), expected(model))
-    assert seen.count("LayerNorm") == 10
 
 
 @TOPIC.works("layers that share their parameters: `layers[1] = layers[0]`")
@@ -179,12 +133,6 @@ def _(model) -> None:
     right(trained(model))
     same(unpadded(model, 0)(SOURCE, TARGET), expected(model))
     searched(model)
-
-
-@TOPIC.refused("`parametrizations.weight_norm` on one side of a tie, exported", "no array would hold the module's logits")
-def _(model) -> None:
-    parametrizations.weight_norm(model.logits)
-    weights.export(trained(model), CONFIG)
 
 
 @TOPIC.works("`prune.l1_unstructured`, then a search", sample=True)
@@ -227,15 +175,3 @@ def _() -> None:
         setattr(holder, name, getattr(holder, name).merged())
     same(logits, expected(model, UNTIED))
     assert found == answers(model)
-
-
-@TOPIC.refused("adapters, exported", "no array would hold the module's")
-def _(model) -> None:
-    model.encoder.layers[0].feed_forward.hidden = Adapter(model.encoder.layers[0].feed_forward.hidden)
-    weights.export(model, CONFIG)
-
-
-@TOPIC.refused("a hook on a layer that a search does not call", "which must have no hooks")
-def _(model) -> None:
-    model.decoder.layers[0].register_forward_hook(lambda *_: None)
-    answers(model)

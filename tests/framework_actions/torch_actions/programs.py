@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_map
 
 from impl_torch import decoding
 from impl_torch.cache import decode_step, start_cache
-from impl_torch.programs.compiled import compiled
 
 from .common import BERT, CONFIG, GPT2, SEARCH, SOURCE, TARGET, classes, expected, model_of, same, topic, trained
 
@@ -72,13 +71,6 @@ def _() -> None:
     same(torch.compile(model, backend="aot_eager", fullgraph=True)(SOURCE), classes(model))
 
 
-TOPIC.refused(
-    "`fast.compiled.compiled(model)`, a token id of 20",
-    "token ids must lie in 0 .. 19; got 20",
-    lambda: compiled(model_of())(SOURCE.masked_fill(SOURCE == 7, 20), TARGET),
-)
-
-
 def of_export(model: Any, strict: bool = False) -> None:
     same(export(model, (SOURCE, TARGET), strict=strict).module()(SOURCE, TARGET), expected(model))
 
@@ -112,13 +104,6 @@ def _() -> None:
 def _() -> None:
     model = model_of(BERT)
     same(export(model, (SOURCE,)).module()(SOURCE), classes(model))
-
-
-TOPIC.refused(
-    "an exported program, a token id of -1",
-    "index out of range",
-    lambda: export(model_of(), (SOURCE, TARGET)).module()(SOURCE.masked_fill(SOURCE == 7, -1), TARGET),
-)
 
 
 @TOPIC.works("`torch.export` of masks as arguments")

@@ -6,9 +6,7 @@ import pickle
 
 import safetensors.torch
 import torch
-from torch import nn
 
-from impl_torch import weights
 from impl_torch.projection import initialise
 from impl_torch.transformer import Transformer
 
@@ -23,27 +21,6 @@ def _(model, other) -> None:
     same(other(SOURCE, TARGET), expected(model))
 
 
-@TOPIC.works("`load_state_dict` of a state that has a tied table under all of its names")
-def _(model, other) -> None:
-    state = model.state_dict()
-    table = state["source_embedding.weight"]
-    other.load_state_dict(state | {"target_embedding.weight": table, "logits.weight": table.clone()})
-    same(other(SOURCE, TARGET), expected(model))
-
-
-@TOPIC.works("`load_state_dict` of a state that has it under its last name alone")
-def _(model, other) -> None:
-    state = model.state_dict()
-    other.load_state_dict(state | {"logits.weight": state.pop("source_embedding.weight")})
-    same(other(SOURCE, TARGET), expected(model))
-
-
-@TOPIC.refused("`load_state_dict` of tied names that differ", "must equal source_embedding.weight", sample=True)
-def _() -> None:
-    state = model_of().state_dict()
-    model_of().load_state_dict(state | {"logits.weight": state["source_embedding.weight"] + 1})
-
-
 @TOPIC.works("`load_state_dict(state, assign=True)` of a model made on the meta device", sample=True)
 def _(model) -> None:
     with torch.device("meta"):
@@ -51,14 +28,6 @@ def _(model) -> None:
     other.load_state_dict(model.state_dict(), assign=True)
     assert other.logits.weight is other.source_embedding.weight
     same(other(SOURCE, TARGET), expected(model))
-
-
-@TOPIC.works("meta device, `to_empty`, `load_state_dict`")
-def _(model) -> None:
-    with torch.device("meta"):
-        other = Transformer(CONFIG).double().eval()
-    other.to_empty(device="cpu").load_state_dict(model.state_dict())
-    same(trained_once(other)(SOURCE, TARGET), expected(other))
 
 
 def trained_once(model: Transformer) -> Transformer:
@@ -73,20 +42,6 @@ def _() -> None:
     with torch.device("meta"):
         model = Transformer(CONFIG).eval()
     right(model.to_empty(device="cpu").apply(initialise))
-
-
-@TOPIC.refused("`weights.load` into a model on the meta device", "can hold no values: it is on the meta device")
-def _() -> None:
-    with torch.device("meta"):
-        other = Transformer(CONFIG).double()
-    weights.load(other, weights.export(model_of(), CONFIG), CONFIG)
-
-
-@TOPIC.works("a model inside another module: prefixes of the state dict")
-def _(model) -> None:
-    holder = nn.ModuleDict({"inner": model_of(seed=1)})
-    holder.load_state_dict({f"inner.{name}": tensor for name, tensor in model.state_dict().items()})
-    same(holder["inner"](SOURCE, TARGET), expected(model))
 
 
 @TOPIC.works("`load_state_dict(strict=False)` without a layer")

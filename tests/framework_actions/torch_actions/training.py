@@ -172,15 +172,6 @@ def _() -> None:
 TOPIC.refused("`model(source)` of a model with a decoder", "a decoder needs a target; got None", lambda: model_of()(SOURCE))
 
 
-@TOPIC.works("two `Trainer`s that step in two threads, each deterministic; none is after them")
-def _() -> None:
-    runs = [training.Trainer(CONFIG, PAPER, weights.export(model_of(seed=seed), CONFIG), compiled=False) for seed in (0, 1)]
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda run: [run.train_step(SOURCE.numpy(), TARGET.numpy()) for _ in range(3)], runs))
-    assert [run.steps for run in runs] == [3, 3]
-    assert not torch.are_deterministic_algorithms_enabled()
-
-
 @TOPIC.stock("a `Trainer` steps beside another thread", "`use_deterministic_algorithms` is of all threads of a process")
 def _() -> None:
     with ThreadPoolExecutor(1) as pool:
@@ -201,21 +192,7 @@ def _() -> None:
     same(model.training_loss(SOURCE, TARGET, 0.1), wanted)
 
 
-for bad in (20, -1):
-    call = partial(lambda bad, model: model(SOURCE.masked_fill(SOURCE == 7, bad), TARGET), bad)
-    TOPIC.refused(f"a token id of {bad}", f"token ids must lie in 0 .. 19; got {bad}", call)
-
-
 @TOPIC.refused("jagged nested tensors", "ids must be a dense tensor, whose shorter rows are padded; got a nested one", sample=True)
 def _() -> None:
     rows = torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3]), torch.tensor([4])], layout=torch.jagged)
     model_of()(rows, TARGET)
-
-
-TOPIC.refused(
-    "more tokens than learned positions",
-    "the table of positions serves 9 tokens; got 10",
-    lambda: model_of(GPT2)(None, torch.ones(1, 10, dtype=torch.int64)),
-)
-TOPIC.refused("an integer mask", "source mask must be boolean", lambda: model_of()(SOURCE, TARGET, source_mask_bs=(SOURCE != 0).long()))
-TOPIC.refused("batches of two sizes", "batch sizes must be equal", lambda: model_of()(SOURCE, TARGET[:2]))
