@@ -16,8 +16,6 @@ from . import compile_cache
 from .commands.options import Group
 from .processes.text import printable
 
-__all__ = ["main"]
-
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:

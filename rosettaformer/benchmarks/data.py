@@ -8,8 +8,6 @@ from typing import Any
 
 from ..atomic import replacing
 
-__all__ = ["key", "parsed", "write"]
-
 
 def key(section: str) -> str:
     """What a section is called, without the sizes."""

@@ -17,8 +17,6 @@ from .peer_process import PeerProcess, Settings, failure, modules
 from .rows import Result
 from .workloads import Task
 
-__all__ = ["TASKS", "First", "markdown", "one_share", "render", "run"]
-
 TASKS = ("W1", "W2", "W3", "W5")  # a forward pass, a training step, a search; and a small model
 COLUMNS = ("row", "cold s", "warm s", "warm / cold", "cold with imports s", "warm with imports s")
 NOTE = (

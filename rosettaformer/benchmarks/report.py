@@ -18,8 +18,6 @@ from .data import key
 from .rows import Result
 from .workloads import Series, Task
 
-__all__ = ["Report", "environment", "markdown", "merged", "render", "to_dict"]
-
 PACKAGES = (
     "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "x-transformers",
 )  # fmt: skip

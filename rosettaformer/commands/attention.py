@@ -13,8 +13,6 @@ from ..extras import install
 from .options import Grouped, Missing, folder_argument, model_options, open_both, section
 from .ports import importable
 
-__all__ = ["attention"]
-
 
 class Numbers(click.ParamType):
     """Numbers and ranges including both ends, such as 0,4-7."""

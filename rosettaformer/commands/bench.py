@@ -22,8 +22,6 @@ from ..conformance.report import files
 from ..processes import cores
 from .options import exit_code, listed, require_picture, wide_console
 
-__all__ = ["bench"]
-
 FRAMEWORKS = {"cpu": ("numpy", "torch", "tf", "jax"), "cuda": ("torch", "jax")}
 WIDTH = 160  # width of the tables outside a terminal
 OUT = click.Path(path_type=Path, dir_okay=False)

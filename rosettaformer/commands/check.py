@@ -29,8 +29,6 @@ from .options import Missing, ignore_option, leave_out_option, listed
 from .ports import importable, require_ports
 from .progress import Checking
 
-__all__ = ["check"]
-
 Names = tuple[str, ...]
 DEVICES = ("cpu", "cuda", "cuda-tf32")
 IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, dir_okay=False)

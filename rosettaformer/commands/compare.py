@@ -20,8 +20,6 @@ from ..comparison.running.timing import MODES
 from ..conformance.report import files
 from .options import Choice, Grouped, Missing, section, wide_console
 
-__all__ = ["compare"]
-
 WIDTH = 140  # width of the tables outside a terminal
 RANDOM = "A random one, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'; repeatable."
 WORSE = "Of two reports: noise units, and the factor, by which an error gets worse."

@@ -21,8 +21,6 @@ from ..reading import parse_settings
 from ..training import comparison, comparison_report
 from .options import Choice, exit_code, listed, require_picture, wide_console
 
-__all__ = ["compare_training"]
-
 RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 PRESET, DROPOUT = "tiny", 0.1
 WIDTH = 120  # width of the tables outside a terminal

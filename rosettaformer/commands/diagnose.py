@@ -22,8 +22,6 @@ from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
 from .options import Missing, listed
 
-__all__ = ["diagnose", "run"]
-
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
 

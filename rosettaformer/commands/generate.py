@@ -12,8 +12,6 @@ from ..reading import read_texts
 from .lines import Lines
 from .options import BATCH_SIZE, MODEL_OPTIONS, Choice, Grouped, folder_argument, model_options, open_both, section
 
-__all__ = ["generate"]
-
 _COUNT, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
 # option -> the option without which it has no effect
 _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_penalty", "early_stopping")

@@ -3,9 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Lines", "Row"]
-
-
 SHOWN = 5  # problems that a message lists
 
 

@@ -19,8 +19,6 @@ from ..conformance.status import Status
 from ..processes import printable
 from .options import Choice, Missing
 
-__all__ = ["new_port"]
-
 FRAMEWORKS = ("torch", "tf", "jax")
 KINDS = ("torch", "keras", "flax", "numpy", "command")
 TEMPLATES = Path(__file__).parent.parent / "templates"

@@ -14,11 +14,6 @@ from ..backends import BACKENDS, MissingBackend, require
 from ..extras import install
 from ..pictures import SUFFIXES
 
-__all__ = [
-    "BATCH_SIZE", "MODEL_OPTIONS", "Choice", "Group", "Grouped", "Missing", "exit_code", "folder_argument", "ignore_option",
-    "leave_out_option", "listed", "model_options", "open_both", "require_picture", "section", "wide_console",
-]  # fmt: skip
-
 Names = tuple[str, ...]
 BATCH_SIZE = click.IntRange(1, 4096)
 

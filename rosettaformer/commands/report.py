@@ -26,8 +26,6 @@ from ..model_report.workers import IMPLEMENTATIONS
 from .options import Choice, Grouped, Missing, ignore_option, leave_out_option, listed, section
 from .ports import importable
 
-__all__ = ["report"]
-
 OUT = click.Path(path_type=Path, dir_okay=False)
 
 

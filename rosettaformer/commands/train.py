@@ -13,8 +13,6 @@ from ..training.backends import trainer
 from ..training.settings import FIXED, FREE
 from .options import Choice, Grouped, Missing, section
 
-__all__ = ["train"]
-
 FILE = click.Path(resolve_path=True)
 COUNT = click.IntRange(min=1)
 TASK_OPTIONS = ("from_language", "to_language", "limit", "source", "target", "tsv", "skip_damaged", "catalogues", "length", "alphabet",

@@ -15,8 +15,6 @@ from ..training.backends import trainer
 from .lines import Lines
 from .options import Choice, Missing
 
-__all__ = ["translate"]
-
 CHUNK = 256  # lines that are translated at a time; one in a terminal
 
 

@@ -21,8 +21,6 @@ from .site import Page
 if TYPE_CHECKING:
     from .build import Run
 
-__all__ = ["TITLES", "effects", "pages"]
-
 TITLES = {"torch": "PyTorch", "tf": "Keras", "jax": "Flax"}
 MEASURED = 6  # at most this many runs of a defect are measured: core cases first, the smallest of them
 

@@ -3,8 +3,6 @@
 import re
 from typing import Any
 
-__all__ = ["linked"]
-
 # repositories that the catalogue's evidence names without their owner
 REPOSITORIES = {
     "CLIP4Clip": "ArrowLuo/CLIP4Clip",

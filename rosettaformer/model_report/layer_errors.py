@@ -18,8 +18,6 @@ from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, 
 from .subject import Subject
 from .workers import together
 
-__all__ = ["LARGE", "Attention", "Layers", "OutputError", "evaluate", "whole", "whole_case"]
-
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str], None]
 LARGE = 20_000_000  # parameters

@@ -16,8 +16,6 @@ from .layer_errors import LARGE
 from .subject import Subject
 from .worker import trained
 
-__all__ = ["RECIPE", "Curves", "Plan", "plan", "reference"]
-
 RECIPE = PAPER.replace(smoothing=0.0, warmup=100)
 RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 FEW = 2  # orders of a large model, each step of which takes the reference many seconds

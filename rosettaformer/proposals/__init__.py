@@ -16,8 +16,6 @@ from .source import loaded
 from .trying import decide, said
 from .writing import UNPAIRED, written
 
-__all__ = ["Proposal", "propose"]
-
 
 @dataclass(frozen=True)
 class Proposal:

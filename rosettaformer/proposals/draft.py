@@ -16,8 +16,6 @@ from .parameter_matching import Match
 from .parts import Part, Row
 from .source import Source
 
-__all__ = ["Choice", "Draft", "canonical", "chosen", "named_rows"]
-
 Settings = Mapping[str, int]
 
 

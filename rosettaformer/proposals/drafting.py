@@ -14,8 +14,6 @@ from .running import is_causal, start
 from .source import Source
 from .subject import Subject, letters
 
-__all__ = ["drafted"]
-
 
 def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str]) -> Draft:
     """Returns what is known about the class, and with which masks and dtypes it runs if all of its parameters and arguments are known.

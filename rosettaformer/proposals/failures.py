@@ -9,8 +9,6 @@ from types import FrameType
 
 from ..processes import innermost, words
 
-__all__ = ["FAILURES", "TooLong", "failure", "limited"]
-
 FAILURES = (Exception, SystemExit)  # what the user's code may raise
 LIMIT = 300  # seconds for one step: an import, the building of a module, a call
 

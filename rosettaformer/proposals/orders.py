@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from .draft import Choice, Draft
 from .parts import Part
 
-__all__ = ["choices_of"]
-
 
 def choices_of(draft: Draft) -> Iterator[Choice]:
     """Yields what is open about names and axes: layouts, and what only the order of declaration told apart."""

@@ -13,8 +13,6 @@ from .parts import Part, Row
 from .subject import Subject
 from .vocabulary import within
 
-__all__ = ["outer_embeddings"]
-
 
 def outer_embeddings(part: Part, subject: Subject) -> None:
     """Binds each embedding to the innermost module around its table that returns the rows times a constant other than 1, if any."""

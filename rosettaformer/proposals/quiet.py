@@ -9,8 +9,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 
-__all__ = ["quiet"]
-
 # of absl, and of TensorFlow before it
 _LOGGED = re.compile(rb"WARNING: All log messages before absl::|[IWE]\d{4} \d\d:\d\d:\d+\.\d+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] ")
 

@@ -9,9 +9,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.strategy import Strategy
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS, MissingBackend, imported
-
-__all__ = ["Int8Searches", "MissingBackend", "Searches", "Trainer", "parameters_of", "trainer"]
+from ..backends import BACKENDS, imported
 
 
 class Searches(Protocol):

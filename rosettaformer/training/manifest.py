@@ -16,8 +16,6 @@ from .corpus import padded_length
 from .tasks import TASKS
 from .tokens import Tokens
 
-__all__ = ["Manifest", "check", "read_tokens"]
-
 FORMAT, FIRST, VERSION = "rosettaformer-run", 2, 3  # the first version lacks the config fields of `versions.PAPER`
 FILES = ("run.json", "tokens.json", "log.jsonl", "lock", "loss.png", "loss.svg", "best.safetensors", "average.safetensors")
 FOLDERS = ("checkpoints", "checkpoints/step-*")

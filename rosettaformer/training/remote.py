@@ -19,8 +19,6 @@ from reference_numpy.recipe import Recipe
 from ..processes import Answer, Child, message, serve_methods, words
 from . import backends
 
-__all__ = ["Remote"]
-
 
 class Remote(Child):
     """The process of one backend: a name of `backends.BACKENDS`, or a Python file that defines a class `Trainer` with the same interface.

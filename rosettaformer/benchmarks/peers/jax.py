@@ -20,8 +20,6 @@ from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
 from . import flax_linen, flax_single, flax_stock
 
-__all__ = ["describe", "rows"]
-
 Function = Callable[..., Any]
 
 

@@ -18,8 +18,6 @@ from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
 from . import keras_hub, tf_stock
 
-__all__ = ["describe", "memory", "rows"]
-
 CPU = "/CPU:0"
 
 

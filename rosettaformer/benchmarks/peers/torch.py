@@ -22,8 +22,6 @@ from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
 from . import huggingface, huggingface_single, torch_stock, xtransformers
 
-__all__ = ["describe", "rows"]
-
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 WAYS = (("eager", False), ("compiled", True))
 

@@ -20,8 +20,6 @@ from .contradictions import contradictions, layered
 from .family import Family
 from .heads import Heads, advice, belonging, select
 
-__all__ = ["CONFIG", "GENERATION", "Examination", "examine", "family_of"]
-
 CONFIG, GENERATION = recognise.CONFIG, "generation_config.json"
 ROWS = 1024  # elements of a table that are compared at once
 

@@ -18,8 +18,6 @@ from . import entries
 from .family import Family
 from .reading import CONFIG, GENERATION
 
-__all__ = ["COMPANIONS", "companions", "save"]
-
 # the files of a tokenizer
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",

@@ -22,8 +22,6 @@ from .canonical import Component, named
 from .reference_model import ReferenceModel, inputs_of
 from .wrapping import wrapped
 
-__all__ = ["of_checkpoint", "of_component"]
-
 RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 
 

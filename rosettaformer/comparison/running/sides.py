@@ -11,8 +11,6 @@ from reference_numpy.suggestions import known
 from ...backends import BACKENDS
 from ...conformance.ports.port import PORTS
 
-__all__ = ["FORMS", "Side", "parse", "setting"]
-
 FORMS = "FILE.py:NAME, CHECKPOINT@BACKEND, a port (FILE.py, torch, tf or jax) with --component, or the JSON of an earlier comparison"
 BACKEND = "torch"  # of a checkpoint that names none
 KINDS = ("built", "checkpoint", "component", "report")

@@ -10,8 +10,6 @@ from reference_numpy import softmax
 from .alteration import Alteration, setting
 from .combinators import bound, on_arguments, on_call, on_result
 
-__all__ = ["choices", "cut"]
-
 Array = np.ndarray
 
 

@@ -9,8 +9,6 @@ from .alteration import Altered, Variants
 from .combinators import on_result
 from .fills import uniform_when_empty
 
-__all__ = ["ALTERED", "FUTURE", "VARIANTS", "top_left"]
-
 FUTURE = "queries see the keys after them"
 
 

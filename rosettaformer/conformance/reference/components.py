@@ -14,12 +14,6 @@ from reference_numpy import TransformerConfig, arithmetic, parameters
 from ..case import Case, numpy_dtype
 from . import layouts, statistics
 
-__all__ = [
-    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "LAYOUTS", "OWN", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of",
-    "function_of", "is_layout", "model_of", "module_of", "named_outputs", "settings", "signature_of", "takes_config",
-    "without_other_layouts",
-]  # fmt: skip
-
 Rows = dict[str, tuple[str, dict[str, str]]]
 
 # component -> (module of reference_numpy, the arguments of its function that are fields of the config, or the dtype)

@@ -11,8 +11,6 @@ from ..runner import describe_ports
 from . import junit
 from .summary import Summary
 
-__all__ = ["require", "write", "write_json"]
-
 STDOUT = "-"  # instead of a JSON file
 
 

@@ -15,8 +15,6 @@ from .facts import CONFIG, HEADS
 from .fields import fields
 from .prose import axes_in_words
 
-__all__ = ["Site", "all_sites", "page", "takers"]
-
 LENGTHS = {"b": 2, "s": 3, "t": 5}
 SIZES = {"model_width": 7, "heads": 11, "key_value_heads": 11, "feed_forward_width": 13}  # the sizes tell the axes of a shape
 RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")

@@ -13,8 +13,6 @@ from .tensors import rows, total
 if TYPE_CHECKING:
     from ..build import Run
 
-__all__ = ["pages"]
-
 
 def pages(run: "Run") -> Iterator[Page]:
     """Yields the index and the models."""

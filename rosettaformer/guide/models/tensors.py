@@ -8,8 +8,6 @@ from reference_numpy import parameters
 from ...checkpoints import tables
 from .published import Model
 
-__all__ = ["Part", "Tensor", "rows", "total"]
-
 
 @dataclass(frozen=True)
 class Part:

@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 
-__all__ = ["fitted"]
-
 
 def fitted(kernel_io: np.ndarray, fan_out: int | None = None) -> str:
     """Returns the formula of a kernel's numbers, such as `Glorot uniform, U(±√(6/(fan_in + fan_out)))`, and the measured deviation.

@@ -10,8 +10,6 @@ import numpy as np
 
 from .distributions import fitted
 
-__all__ = ["IMPORTS", "alike", "execute", "given", "namespace", "native", "plain"]
-
 # framework -> the imports that its snippets assume
 IMPORTS = {
     "numpy": (

@@ -22,8 +22,6 @@ from .steps import Step
 from .sums import differences, equalities, factors, replaced
 from .symptom import Predicted, Prediction, Symptom
 
-__all__ = ["describe", "only_at"]
-
 Clean = Sequence[Mapping[str, tolerance.Expectation]]
 FAILURES = (ValueError, IndexError, KeyError)  # what some changes raise
 DEEP, EXPLAINED = 4, 5  # by how much a change of an early step says less, and one whose meaning is known more

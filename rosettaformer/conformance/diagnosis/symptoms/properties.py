@@ -8,8 +8,6 @@ from .answered import Answered
 from .axes import letters, words
 from .symptom import Symptom
 
-__all__ = ["normalised", "spanned"]
-
 FEWEST = 3  # rows that a property needs
 
 

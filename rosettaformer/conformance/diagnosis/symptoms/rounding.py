@@ -9,8 +9,6 @@ from ...reference import components
 from .answered import Answered
 from .symptom import Symptom
 
-__all__ = ["rounded"]
-
 SMALLER = {8: ("bfloat16", "float16", "float32"), 4: ("bfloat16", "float16"), 2: ()}  # by the bytes of the dtype
 FACTOR = 8  # by which an error may be larger or smaller than that of the dtype's arithmetic
 
