@@ -29,11 +29,6 @@ class Choice:
     read: bool = False  # whether the first value was read from the module, so that no other is likely if no case tells them apart
 
     @property
-    def of_config(self) -> bool:
-        """Whether it is a field of the config."""
-        return self.name in _FIELDS
-
-    @property
     def is_open(self) -> bool:
         return len(self.values) > 1
 

@@ -15,8 +15,6 @@ from ..rows import Call, Row
 from ..workloads import END, PADDING, START
 from . import huggingface, huggingface_single
 
-Tokens = list[list[str]]
-
 
 def describe(device: str) -> str:
     """Adds nothing to torch's description of the device."""

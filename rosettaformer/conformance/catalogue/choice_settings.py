@@ -108,12 +108,6 @@ def cut(kept: Callable[..., Array]) -> Callable:
     return altered
 
 
-def _before(x_bv: Array) -> Array:
-    """The probability of all likelier tokens."""
-    p_bv = softmax.softmax(x_bv)
-    return np.cumsum(p_bv, axis=1) - p_bv
-
-
 def _and_one_more(x_bv: Array, top_p: float) -> Array:
     sum_bv = np.cumsum(softmax.softmax(x_bv), axis=1)
     kept_bv = np.concatenate([np.ones_like(sum_bv[:, :2], bool), sum_bv[:, :-2] < top_p], axis=1)

@@ -18,7 +18,6 @@ from .patching import Replaces, patched
 
 Key = tuple[str, int, int]  # what is chosen (token, live, kept or stop), row, step
 Choose = Callable[[np.ndarray, int], np.ndarray]  # (scores `b v`, step) -> tokens `b`
-Tokens = tuple[int, ...]
 
 
 class Chooser:
