@@ -16,8 +16,7 @@ from .axes import orders
 from .change import Change
 from .other_inputs import other_inputs
 from .partial import missing, partial, restricted
-from .properties import normalised, spanned
-from .rounding import rounded
+from .properties import normalised, rounded, spanned
 from .steps import Step
 from .sums import differences, equalities, factors, replaced
 from .symptom import Predicted, Prediction, Symptom
