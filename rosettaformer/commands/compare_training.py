@@ -16,12 +16,12 @@ from reference_numpy.suggestions import known
 from ..backends import BACKENDS
 from ..checkpoints import canonical
 from ..conformance.ports.port import PORTS
+from ..conformance.reference.components import DROPOUT_RATES
 from ..conformance.report import files
 from ..reading import parse_settings
 from ..training import comparison, comparison_report
 from .options import Choice, exit_code, listed, require_picture, wide_console
 
-RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 PRESET, DROPOUT = "tiny", 0.1
 WIDTH = 120  # width of the tables outside a terminal
 
@@ -90,7 +90,7 @@ def _start(
     changes = parse_settings(settings)
     loaded = canonical.load(checkpoint) if checkpoint else None
     config = loaded.config if loaded else preset(preset_name or PRESET)
-    config = config.replace(**({rate: DROPOUT for rate in RATES if not getattr(config, rate)} | changes))
+    config = config.replace(**({rate: DROPOUT for rate in DROPOUT_RATES if not getattr(config, rate)} | changes))
     config.need_objective()
     if not loaded:
         return config, parameters.initialise(config, seed, dtype)

@@ -16,13 +16,11 @@ from ...conformance.cases import all_cases
 from ...conformance.ports.adapters.call_mapping import FOR, RETURN, CallMapping
 from ...conformance.ports.names import Names
 from ...conformance.ports.port import NotCovered, Port
-from ...conformance.reference.components import forward_of, signature_of
+from ...conformance.reference.components import DROPOUT_RATES, forward_of, signature_of
 from .base import Model, Translation
 from .canonical import Component, named
 from .reference_model import ReferenceModel, inputs_of
 from .wrapping import wrapped
-
-RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 
 
 def component_of(config: TransformerConfig) -> str:
@@ -38,7 +36,7 @@ def of_checkpoint(path: Path, backend: str) -> Model:
     """Returns the model of a canonical file, a Hugging Face folder or a run's folder, with its weights in float32."""
     checkpoint = checkpoints.load(path)
     # Nothing is dropped in evaluation, and what drops at random cannot be compared.
-    config = checkpoint.config.replace(**dict.fromkeys(RATES, 0.0))
+    config = checkpoint.config.replace(**dict.fromkeys(DROPOUT_RATES, 0.0))
     values = {name: array.astype(np.float32) for name, array in checkpoint.parameters.items()}
     call = component_of(config)
     if backend == "numpy":
@@ -69,7 +67,7 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
         has = ", ".join(name for name in port.components if not forward_of(name))
         raise ValueError(f"{file} does not define {component}; it has {has}")
     case = _chosen_case(component, fixed)
-    config, build = case.config.replace(**dict.fromkeys(RATES, 0.0)), port.module.components[component]
+    config, build = case.config.replace(**dict.fromkeys(DROPOUT_RATES, 0.0)), port.module.components[component]
 
     def make() -> Any:
         return build(config, _dtype(port.module.framework))

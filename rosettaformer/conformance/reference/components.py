@@ -16,6 +16,8 @@ from . import layouts, statistics
 
 Rows = dict[str, tuple[str, dict[str, str]]]
 
+DROPOUT_RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")  # of the config
+
 # component -> (module of reference_numpy, the arguments of its function that are fields of the config, or the dtype)
 FORWARD: Rows = {
     "embedding": ("embedding", {"scale": "scale_embedding"}),
