@@ -46,6 +46,12 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
             shutil.copyfileobj(content, into)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file by one with this text, see `replacing`."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def _target(path: Path) -> Path:
     return Path(os.path.realpath(path))
 

@@ -8,7 +8,7 @@ from typing import Any
 from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
-from ..atomic import replacing
+from ..atomic import write_text
 from ..reading import read_text
 from ..versions import config_of
 from . import schema, settings
@@ -53,8 +53,7 @@ class Manifest:
         """
         manifest = schema.dump({"format": FORMAT, "version": VERSION} | asdict(self))
         for name, text in ((_TOKENS, str(tokens)), (_FILE, manifest)):
-            with replacing(folder / name) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            write_text(folder / name, text)
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
