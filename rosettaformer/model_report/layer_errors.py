@@ -78,9 +78,8 @@ class Layers:
 
 def whole(subject: Subject) -> str:
     """Returns the component to run so that all of the model's parts run."""
-    config = subject.config
-    heads = {"classify": config.classes, "masked_language_logits": config.masked_language_head, "pool": config.pooler}
-    return "transformer" if config.decoder_layers else next((name for name, present in heads.items() if present), "states")
+    found = components.whole_model(subject.config)
+    return "states" if found == "encode" else found
 
 
 def evaluate(

@@ -109,6 +109,15 @@ def model_of(component: str) -> str:
     return "transformer" if component in WHOLE else "multi_head_attention" if component == "self_attention" else component
 
 
+def whole_model(config: TransformerConfig) -> str:
+    """Returns the component that a model of this config is: the outermost that its heads allow."""
+    if config.decoder_layers:
+        return "transformer"
+    if config.classes:
+        return "classify"
+    return "masked_language_logits" if config.masked_language_head else "pool" if config.pooler else "encode"
+
+
 def is_layout(component: str) -> bool:
     """Whether the component, or its forward component, belongs to another layout, so that only ports that have it are asked."""
     return (forward_of(component) or component) in LAYOUTS
