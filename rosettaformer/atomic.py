@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["replacing", "require"]
-
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
 
@@ -46,6 +44,12 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
         yield Path(aside, "content")
         with Path(aside, "content").open("rb") as content, open(stream, "wb") as into:
             shutil.copyfileobj(content, into)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file by one with this text, see `replacing`."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _target(path: Path) -> Path:

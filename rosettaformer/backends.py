@@ -19,8 +19,6 @@ from reference_numpy import TransformerConfig
 from .conformance.ports.port import PORTS, MissingBackend, unavailable
 from .extras import install
 
-__all__ = ["BACKENDS", "MissingBackend", "imported", "require", "transformer"]
-
 _GREETING = re.compile(rb"WARNING: All log messages before absl::InitializeLog|I\d{4} .*(oneDNN|cpu_feature_guard)|\s*$")
 BACKENDS = {name: module.partition(".")[0] for name, (module, *_) in PORTS.items()} | {"numpy": "reference_numpy"}
 

@@ -13,10 +13,9 @@ from typing import Any
 import click
 
 from . import compile_cache
-from .commands.options import Group
+from .backends import MissingBackend
+from .commands.options import Group, Missing
 from .processes.text import printable
-
-__all__ = ["main"]
 
 
 @contextlib.contextmanager
@@ -99,7 +98,10 @@ class _LazyGroup(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         with _read(), compile_cache.kept():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except MissingBackend as error:
+                raise Missing(str(error)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest.mock import patch
 
-__all__ = ["PLACE", "folder", "kept", "trim", "unused", "variables"]
-
 PLACE = "ROSETTAFORMER_CACHE"  # environment variable that names another folder, or is "off"
 LARGEST = 4 << 30  # bytes above which the least recently used files are removed
 IN_USE = 3600.0  # seconds after its last use during which no file is removed

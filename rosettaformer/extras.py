@@ -1,7 +1,5 @@
 """The extras of the package, and the command that installs one."""
 
-__all__ = ["install"]
-
 
 def install(extra: str) -> str:
     """Returns the command that installs an extra from the folder of the checkout: no package index has rosettaformer."""

@@ -2,8 +2,6 @@
 
 import os
 
-__all__ = ["physical_memory"]
-
 
 def physical_memory() -> int:
     """Returns the bytes of the machine's memory."""

@@ -5,8 +5,6 @@ from typing import Any
 
 from .atomic import replacing
 
-__all__ = ["SUFFIXES", "save"]
-
 SUFFIXES = (".png", ".svg", ".pdf")
 
 

@@ -15,11 +15,6 @@ from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 from reference_numpy.suggestions import nearest
 
-__all__ = [
-    "damage", "decode", "parse_json", "parse_settings", "read_bytes", "read_json", "read_lines", "read_object", "read_text", "read_texts",
-    "read_toml",
-]  # fmt: skip
-
 LARGEST = 1 << 24  # bytes of a file that is read as a whole
 DIGITS = 400  # digits of an integer; float64 has no room for more
 LONGEST_LINE, ENDLESS = 100_000, 1 << 26  # bytes of a line; no sentence is longer than the first, no text has lines like the second

@@ -5,8 +5,6 @@ from typing import Any
 
 from reference_numpy import TransformerConfig
 
-__all__ = ["PAPER", "config_of"]
-
 # the values of the fields that the first version lacks: the models of the paper, and of torch.nn.Transformer
 PAPER: dict[str, Any] = {
     "positions": "sinusoidal",

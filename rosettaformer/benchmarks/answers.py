@@ -13,8 +13,6 @@ from reference_numpy.training import Trainer
 from .problem import Problem
 from .workloads import PADDING
 
-__all__ = ["BOUNDS", "CHECKED", "LOSS_BOUNDS", "SCORE_BOUND", "Reference", "bound_of", "forward"]
-
 Arrays = Mapping[str, np.ndarray]
 # precision -> largest difference from the reference, relative to the reference's largest logit. Rounding stays ten times below it;
 # a wrong mask, position or weight is far above.

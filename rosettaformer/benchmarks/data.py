@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..atomic import replacing
-
-__all__ = ["key", "parsed", "write"]
+from ..atomic import write_text
 
 
 def key(section: str) -> str:
@@ -36,8 +34,7 @@ def write(folder: Path, sections: Iterable[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for found in map(parsed, sections):
         name = "-".join(re.findall(r"\w+", found["name"].lower()))
-        with replacing(folder / f"{name}.json") as temporary:
-            temporary.write_text(_lines(found), encoding="utf-8")
+        write_text(folder / f"{name}.json", _lines(found))
 
 
 def _lines(found: dict[str, Any]) -> str:

@@ -14,10 +14,9 @@ from rich.table import Table
 
 from .. import compile_cache
 from .peer_process import PeerProcess, Settings, failure, modules
+from .report import table_lines
 from .rows import Result
 from .workloads import Task
-
-__all__ = ["TASKS", "First", "markdown", "one_share", "render", "run"]
 
 TASKS = ("W1", "W2", "W3", "W5")  # a forward pass, a training step, a search; and a small model
 COLUMNS = ("row", "cold s", "warm s", "warm / cold", "cold with imports s", "warm with imports s")
@@ -95,8 +94,8 @@ def markdown(tables: Iterable[tuple[Task, Sequence[First]]], command: str, stamp
     """Renders one section per task, see `report.markdown`."""
     result = []
     for task, rows in tables:
-        lines = [f"## {_title(task)}", "", f"By `{command}`:", "", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
-        lines += [*(_line(_cells(row)) for row in rows), "", NOTE, "", *(f"- {name}: {value}" for name, value in stamp.items())]
+        lines = [f"## {_title(task)}", "", f"By `{command}`:", "", *table_lines(COLUMNS, map(_cells, rows))]
+        lines += ["", NOTE, "", *(f"- {name}: {value}" for name, value in stamp.items())]
         result.append("\n".join(lines) + "\n")
     return result
 
@@ -111,7 +110,3 @@ def _cells(row: First) -> list[str]:
         return [row.name or row.framework, row.message, "", "", "", ""]
     (cold, warm), (cold_started, warm_started) = row.seconds, row.started
     return [row.name, f"{cold:.1f}", f"{warm:.1f}", f"{warm / cold:.2f}", f"{cold_started:.1f}", f"{warm_started:.1f}"]
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

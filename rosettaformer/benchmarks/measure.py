@@ -14,8 +14,6 @@ from .peer_process import PeerProcess, Settings, failure, modules, started
 from .rows import Result
 from .workloads import Task
 
-__all__ = ["compare", "run"]
-
 PAUSE = 0.05  # seconds for the threads of the previous row to stop spinning
 
 

@@ -9,8 +9,6 @@ from ..processes import Child
 from .rows import Result
 from .workloads import Task
 
-__all__ = ["PROCESSES", "PeerProcess", "Settings", "failure", "modules", "started"]
-
 # framework -> the processes of its rows, each a module of `peers`
 PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax",)}
 LIMIT = 3600.0  # seconds for an answer

@@ -9,8 +9,6 @@ from .report import Report, label
 from .rows import Result
 from .workloads import Series, Task
 
-__all__ = ["draw"]
-
 COLOURS = {"ours": "C0", "peer": "0.65", "ceiling": "0.85"}
 
 

@@ -13,8 +13,6 @@ from reference_numpy.strategy import Strategy
 
 from .workloads import END, PADDING, START, Task, config_of
 
-__all__ = ["Problem", "make", "products", "renamed"]
-
 NEVER = -30.0  # the logit bias of a token that no answer may contain, so that no peer needs an option for it
 QUIET = 0.3  # share of what a decoder layer adds
 

@@ -18,8 +18,6 @@ from .data import key
 from .rows import Result
 from .workloads import Series, Task
 
-__all__ = ["Report", "environment", "markdown", "merged", "render", "to_dict"]
-
 PACKAGES = (
     "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "x-transformers",
 )  # fmt: skip
@@ -58,8 +56,8 @@ def markdown(report: Report) -> list[str]:
     """Renders one section per table, each with the command that makes it and the environment."""
     result = []
     for title, columns, lines, note, remarks in _sections(report):
-        text = [f"## {title}", "", f"Median of {report.rounds} rounds, by `{report.command}`:", "", _line(columns)]
-        text += [_line(["---", *["---:"] * (len(columns) - 1)]), *(_line(cells) for cells, _ in lines), "", note, ""]
+        text = [f"## {title}", "", f"Median of {report.rounds} rounds, by `{report.command}`:", ""]
+        text += [*table_lines(columns, [cells for cells, _ in lines]), "", note, ""]
         text += [f"- {line}" for line in (*remarks, *(f"{name}: {value}" for name, value in report.stamp.items()))]
         result.append("\n".join(text) + "\n")
     return result
@@ -206,5 +204,6 @@ def _print_lines(console: Console, lines: Iterable[str]) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Returns the lines of a Markdown table, whose cells are numbers but for the first of each row."""
+    return [f"| {' | '.join(cells)} |" for cells in (columns, ["---", *["---:"] * (len(columns) - 1)], *rows)]

@@ -9,8 +9,6 @@ import numpy as np
 from . import answers
 from .problem import Problem
 
-__all__ = ["About", "Call", "Result", "Row", "Step", "named", "training_row"]
-
 Call = Callable[[], Any]  # the timed call; returns when its result is ready
 Step = Callable[[], Any]  # one update of the parameters; returns the loss before it, a scalar that float() reads when it is ready
 

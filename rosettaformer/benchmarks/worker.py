@@ -25,8 +25,6 @@ from . import problem
 from .rows import About, Call, Row
 from .workloads import Task
 
-__all__ = ["Server", "reply", "resident"]
-
 INSTALLS = {"keras_hub": "pip install --no-deps keras-hub regex"}  # KerasHub declares a TensorFlow other than the installed one
 LONG = 0.05  # least seconds of all calls of one round together
 LASTING = 2.0  # seconds of a call from which memory and caches no longer matter

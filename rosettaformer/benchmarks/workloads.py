@@ -7,8 +7,6 @@ from typing import Any
 
 from reference_numpy import TransformerConfig, preset
 
-__all__ = ["PADDING", "SCALING", "WORKLOADS", "Series", "Task", "config_of", "tiny"]
-
 PADDING, START, END = 0, 1, 2  # token ids
 # size -> model width, heads, layers of each stack, hidden width, vocabulary
 SIZES = {

@@ -16,8 +16,6 @@ from ..versions import config_of
 from . import Checkpoint, CheckpointError, container, recognise, strict
 from .container import Container, Written
 
-__all__ = ["FORMAT", "LOAD_OPTIONS", "SAVE_OPTIONS", "VERSION", "is_canonical", "load", "metadata", "save", "validate", "view"]
-
 FORMAT = "rosettaformer"
 FIRST, VERSION = "1", "2"  # the first version lacks the fields of `rosettaformer.versions.PAPER`
 LOAD_OPTIONS = ()

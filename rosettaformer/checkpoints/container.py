@@ -19,8 +19,6 @@ from safetensors import SafetensorError, deserialize, safe_open
 from ..reading import read_json
 from . import recognise
 
-__all__ = ["Container", "Written", "parse", "read", "read_index", "release", "write", "write_shards"]
-
 INDEX = "model.safetensors.index.json"
 NONE = "is empty, damaged or not a safetensors file"
 LONGEST_NAME = 255  # of a file

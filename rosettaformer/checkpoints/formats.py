@@ -6,8 +6,6 @@ from pathlib import Path
 
 from . import canonical, hugging_face, pickled, recognise
 
-__all__ = ["recognised"]
-
 
 def recognised(path: Path) -> str:
     """Returns the format of a file or folder, from its content; canonical if no other fits, whose reader then says what it is.

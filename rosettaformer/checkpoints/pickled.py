@@ -17,8 +17,6 @@ from . import SHOWN, CheckpointError, container, recognise
 from .container import Container
 from .recognise import TORCH, ForeignError, Kind
 
-__all__ = ["SUFFIXES", "read", "weights", "write"]
-
 SUFFIXES = (".pt", ".pth", ".bin")
 USUAL = ("state_dict", "model_state_dict", "model", "net", "module")  # where training programs put a state dict, best first
 WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # of a Hugging Face folder without safetensors

@@ -12,11 +12,6 @@ from typing import Any, NamedTuple
 from ..reading import read_object
 from . import CheckpointError
 
-__all__ = [
-    "CONFIG", "CONVERTED", "NATIVE", "SAFETENSORS", "TORCH", "ForeignError", "Kind", "describe", "flaw", "hugging_face_config", "kind_of",
-    "model_type", "refuse", "refuse_folder", "refuse_tensors",
-]  # fmt: skip
-
 CONFIG = "config.json"  # of Hugging Face folders
 HEAD, FOOTER = 4096, 8  # bytes of a file that are read
 MOST = 10_000  # names of tensors that are looked at

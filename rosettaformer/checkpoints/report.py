@@ -8,8 +8,6 @@ from typing import NamedTuple
 from . import Checkpoint
 from .hugging_face import Examination
 
-__all__ = ["Line", "counts", "fold", "of_checkpoint", "of_examination"]
-
 STATES = ("matched", "tied", "missing", "unexpected", "shape", "dtype", "left out", "buffer")
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 

@@ -15,8 +15,6 @@ from reference_numpy import TransformerConfig, parameters
 from ..memory import physical_memory
 from .container import release
 
-__all__ = ["DTYPES", "content_problems", "contiguous_layers", "contradictions", "numpy_dtype", "problems"]
-
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 

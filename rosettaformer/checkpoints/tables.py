@@ -11,8 +11,6 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, layout, parameters
 
-__all__ = ["NORM", "Native", "Part", "Row", "Table", "dense", "merged", "natives", "split", "within"]
-
 
 class Part(NamedTuple):
     """A canonical tensor within a native one: its name, in which * stands for the number of a layer, and its axes there."""

@@ -9,8 +9,6 @@ from reference_numpy import TransformerConfig, parameters
 from . import tables
 from .tables import Part, Row, Table
 
-__all__ = ["OUTER", "TABLE", "from_native", "native_shapes", "ties", "to_native"]
-
 _ATTENTION: Table = (
     Row("in_proj_weight", (Part("query.kernel", "(h k) d"), Part("key.kernel", "(g k) d"), Part("value.kernel", "(g e) d"))),
     Row("in_proj_bias", (Part("query.bias", "(h k)"), Part("key.bias", "(g k)"), Part("value.bias", "(g e)"))),

@@ -14,8 +14,6 @@ from reference_numpy.suggestions import nearest
 from . import CheckpointError, recognise, torch_layout
 from .strict import contiguous_layers
 
-__all__ = ["Found", "Names"]
-
 _INNER = re.compile(r"(.*\.)?(?:en|de)coder\.layers\.\d+\.(?:self_attn|multihead_attn|linear[12]|norm[123])\.")
 State = Mapping[str, np.ndarray]
 

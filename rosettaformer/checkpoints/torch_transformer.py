@@ -16,8 +16,6 @@ from . import Checkpoint, CheckpointError, container, pickled, strict, torch_lay
 from .container import Written
 from .torch_names import Names
 
-__all__ = ["LOAD_OPTIONS", "SAVE_OPTIONS", "export_state_dict", "import_state_dict", "save", "view"]
-
 SAVE_OPTIONS = tuple(field.name for field in dataclasses.fields(Names))
 LOAD_OPTIONS = ("key", "preset", "settings", *SAVE_OPTIONS, "ignore", "fresh_embeddings")
 _SIZES = ("source_vocabulary", "target_vocabulary", "model_width", "feed_forward_width", "encoder_layers", "decoder_layers")

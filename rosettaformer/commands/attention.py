@@ -7,13 +7,11 @@ from typing import Any
 
 import click
 
-from ..atomic import replacing
 from ..atomic import require as writable
+from ..atomic import write_text
 from ..extras import install
-from .options import Grouped, Missing, folder_argument, model_options, open_both, section
+from .options import OUT, Grouped, Missing, folder_argument, model_options, open_both, section
 from .ports import importable
-
-__all__ = ["attention"]
 
 
 class Numbers(click.ParamType):
@@ -42,7 +40,7 @@ class Numbers(click.ParamType):
     ),
     click.option("--layers", type=Numbers(), default=(), metavar="NUMBERS", help="The layers on the page, such as 0,4-7; all by default."),
     click.option("--heads", type=Numbers(), default=(), metavar="NUMBERS", help="The heads of each layer on the page, such as 0-3."),
-    click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE", help="The page: one HTML file."),
+    click.option("--out", type=OUT, required=True, metavar="FILE", help="The page: one HTML file."),
 )
 @model_options
 def attention(folder: Path, text: str, pair: str | None, layers: Sequence[int], heads: Sequence[int], out: Path, **options: Any) -> None:
@@ -62,8 +60,7 @@ def attention(folder: Path, text: str, pair: str | None, layers: Sequence[int], 
     shown = chosen(attend(model, found.tokenizer, text, pair), layers, heads)
     facts = {"backend": f"{options['backend']}, {options['dtype']}", "tokens": _lengths(shown, model.config.max_positions)}
     page = render("/".join(folder.resolve().parts[-2:]), [text, *([] if pair is None else [pair])], facts, shown)
-    with replacing(out) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write_text(out, page)
     click.echo(f"{out}: {sum(one.weights_lhts.shape[0] * one.weights_lhts.shape[1] for one in shown)} heads, {len(page) / 1e6:.1f} MB")
 
 

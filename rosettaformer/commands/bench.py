@@ -12,7 +12,7 @@ from rich.console import Console
 from reference_numpy.suggestions import known
 
 from .. import compile_cache
-from ..atomic import replacing
+from ..atomic import write_text
 from ..benchmarks import data, first, measure, peer_process, picture, report
 from ..benchmarks.answers import Reference
 from ..benchmarks.problem import make
@@ -20,13 +20,10 @@ from ..benchmarks.rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
 from ..conformance.report import files
 from ..processes import cores
-from .options import exit_code, listed, require_picture, wide_console
-
-__all__ = ["bench"]
+from .options import OUT, exit_code, listed, require_picture, wide_console
 
 FRAMEWORKS = {"cpu": ("numpy", "torch", "tf", "jax"), "cuda": ("torch", "jax")}
 WIDTH = 160  # width of the tables outside a terminal
-OUT = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
@@ -138,8 +135,7 @@ def _merge(sections: Sequence[str], page: Path | None, folder: Path | None) -> N
         data.write(folder, sections)
     if page:
         text = page.read_text(encoding="utf-8") if page.is_file() else ""
-        with replacing(page) as temporary:
-            temporary.write_text(report.merged(text, sections), encoding="utf-8")
+        write_text(page, report.merged(text, sections))
 
 
 def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, size: str, paths: list[Path]) -> None:

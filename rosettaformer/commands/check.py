@@ -25,15 +25,13 @@ from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import FAILURES, Status
 from ..extras import install
-from .options import Missing, ignore_option, leave_out_option, listed
+from .options import OUT, Missing, ignore_option, leave_out_option, listed
 from .ports import importable, require_ports
 from .progress import Checking
 
-__all__ = ["check"]
-
 Names = tuple[str, ...]
 DEVICES = ("cpu", "cuda", "cuda-tf32")
-IN, OUT = click.Path(path_type=Path, exists=True), click.Path(path_type=Path, dir_okay=False)
+IN = click.Path(path_type=Path, exists=True)
 
 
 @click.command()

@@ -10,8 +10,6 @@ from ..reading import read_texts
 from .lines import Lines, Row
 from .options import BATCH_SIZE, Grouped, folder_argument, model_options, open_both, section
 
-__all__ = ["classify"]
-
 
 @click.command(cls=Grouped)
 @folder_argument

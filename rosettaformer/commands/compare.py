@@ -11,16 +11,13 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from .. import atomic
-from ..backends import MissingBackend
 from ..comparison import run
 from ..comparison.matching import rename_table
 from ..comparison.report import comparison_text, versus
 from ..comparison.running import declared_inputs, sides
 from ..comparison.running.timing import MODES
 from ..conformance.report import files
-from .options import Choice, Grouped, Missing, section, wide_console
-
-__all__ = ["compare"]
+from .options import OUT, Choice, Grouped, section, wide_console
 
 WIDTH = 140  # width of the tables outside a terminal
 RANDOM = "A random one, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'; repeatable."
@@ -28,7 +25,6 @@ WORSE = "Of two reports: noise units, and the factor, by which an error gets wor
 TIMED = click.option(
     "--time", "time_", type=Choice(["none", *MODES, "all"]), default="none", show_default=True, help="Forward and step, and memory."
 )
-WRITTEN = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(cls=Grouped)
@@ -45,7 +41,7 @@ WRITTEN = click.Path(path_type=Path, dir_okay=False)
         help="Whose weights both have: left, right, a .safetensors file of the left's names, or own.",
     ),
     click.option("--rename", "rename_file", type=click.Path(path_type=Path), help="A TOML table of the left's names and the right's."),
-    click.option("--write-rename", type=WRITTEN, help="Write the table that was used."),
+    click.option("--write-rename", type=OUT, help="Write the table that was used."),
 )
 @section(
     "Inputs",
@@ -73,7 +69,7 @@ WRITTEN = click.Path(path_type=Path, dir_okay=False)
 )  # fmt: skip
 @section(
     "Output",
-    click.option("--json", "json_file", type=WRITTEN, help="Write everything; - prints it instead."),
+    click.option("--json", "json_file", type=OUT, help="Write everything; - prints it instead."),
     click.option("--threshold", type=click.FloatRange(min=0), default=versus.WORSE, show_default=True, help=WORSE),
     click.option("-q", "--quiet", is_flag=True, help="Only the result, no tables."),
 )  # fmt: skip
@@ -97,14 +93,10 @@ def compare(
         if len(reports) == 1:
             raise ValueError(f"two reports can be compared, and two models; {reports[0].text} is a report and the other is not")
         sys.exit(_versus(Path(named[0].path), Path(named[1].path), threshold, json_file, quiet))
-    try:
-        found = _run(named, options)
-    except MissingBackend as error:
-        raise Missing(str(error)) from None
+    found = _run(named, options)
     found = {"verdict": comparison_text.verdict(found), "sentences": comparison_text.sentences(found)} | found
     if write_rename:
-        with atomic.replacing(write_rename) as temporary:
-            temporary.write_text(rename_table.written(found["variables"], found["layers_matched"]), encoding="utf-8")
+        atomic.write_text(write_rename, rename_table.written(found["variables"], found["layers_matched"]))
     if json_file:
         files.write_json(json_file, found)
     if str(json_file) != "-":

@@ -16,14 +16,12 @@ from reference_numpy.suggestions import known
 from ..backends import BACKENDS
 from ..checkpoints import canonical
 from ..conformance.ports.port import PORTS
+from ..conformance.reference.components import DROPOUT_RATES
 from ..conformance.report import files
 from ..reading import parse_settings
 from ..training import comparison, comparison_report
-from .options import Choice, exit_code, listed, require_picture, wide_console
+from .options import OUT, Choice, exit_code, listed, require_picture, wide_console
 
-__all__ = ["compare_training"]
-
-RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 PRESET, DROPOUT = "tiny", 0.1
 WIDTH = 120  # width of the tables outside a terminal
 
@@ -40,8 +38,8 @@ WIDTH = 120  # width of the tables outside a terminal
 @click.option("--microbatches", type=click.IntRange(min=1), default=1, show_default=True, help="Parts of a batch.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the fresh parameters, batches and keep masks.")
 @click.option("--limit", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for one step, compiling included.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write every number; - prints it instead.")
-@click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw the curves: .png, .svg or .pdf.")
+@click.option("--json", "json_file", type=OUT, help="Write every number; - prints it instead.")
+@click.option("--picture", type=OUT, metavar="FILE", help="Draw the curves: .png, .svg or .pdf.")
 def compare_training(
     checkpoint: Path | None, backends: tuple[str, ...], steps: int, dtype: str, mode: str, preset_name: str | None,
     settings: tuple[str, ...], choices: tuple[str, ...], microbatches: int, seed: int, limit: float, json_file: Path | None,
@@ -92,7 +90,7 @@ def _start(
     changes = parse_settings(settings)
     loaded = canonical.load(checkpoint) if checkpoint else None
     config = loaded.config if loaded else preset(preset_name or PRESET)
-    config = config.replace(**({rate: DROPOUT for rate in RATES if not getattr(config, rate)} | changes))
+    config = config.replace(**({rate: DROPOUT for rate in DROPOUT_RATES if not getattr(config, rate)} | changes))
     config.need_objective()
     if not loaded:
         return config, parameters.initialise(config, seed, dtype)

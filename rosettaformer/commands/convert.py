@@ -20,8 +20,6 @@ from ..reading import parse_settings
 from .options import Choice, ignore_option, leave_out_option, wide_console
 from .progress import Writing
 
-__all__ = ["convert"]
-
 FORMATS = Choice(list(checkpoints.FORMATS))
 
 

@@ -13,8 +13,6 @@ from reference_numpy import TransformerConfig, parameters, preset
 from ..conformance.case import Case
 from ..conformance.reference.components import answer, model_of
 
-__all__ = ["config_lines", "field_names", "is_encoder_alone", "parameter_lines"]
-
 # the sizes of axes, as fields of the config
 _SIZES = {
     "d": "model_width", "r": "model_width", "h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size",

@@ -20,9 +20,7 @@ from ..conformance.ports.port import MissingBackend
 from ..conformance.reference.components import COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
-from .options import Missing, listed
-
-__all__ = ["diagnose", "run"]
+from .options import OUT, Missing, listed
 
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
@@ -41,7 +39,7 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
     "--limit", type=click.FloatRange(min=0.1), help="Seconds for the whole diagnosis; then the best so far is printed. [default: none]"
 )
 @click.option("--answer-limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer of the port.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings; - prints them instead.")
+@click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")
 def diagnose(
     port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, **options: Any
 ) -> None:

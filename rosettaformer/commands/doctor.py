@@ -13,8 +13,6 @@ from ..conformance.ports.port import PORTS
 from ..conformance.runner import describe_ports
 from ..conformance.status import Kind
 
-__all__ = ["doctor"]
-
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

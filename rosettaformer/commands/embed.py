@@ -12,8 +12,6 @@ from ..reading import read_texts
 from .lines import Lines
 from .options import BATCH_SIZE, Choice, Grouped, folder_argument, model_options, open_both, section
 
-__all__ = ["embed"]
-
 
 @click.command(cls=Grouped)
 @folder_argument

@@ -16,8 +16,6 @@ from ..conformance.catalogue.effect import Effect, effect
 from ..conformance.reference import tolerance
 from ..conformance.reference.components import COMPONENTS
 
-__all__ = ["explain"]
-
 SHOWN = 8
 FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 

@@ -6,11 +6,8 @@ from typing import Any, BinaryIO
 
 import click
 
-from ..reading import read_texts
-from .lines import Lines, Row
+from .lines import Lines, Row, batches
 from .options import BATCH_SIZE, Grouped, folder_argument, model_options, open_both, section
-
-__all__ = ["fill_mask"]
 
 _COUNT = click.IntRange(min=1)
 
@@ -35,19 +32,12 @@ def fill_mask(
     it, as the pipeline fill-mask of transformers gives them. Texts that are longer than the model's positions are cut. A text without a
     mask has an error in place of tokens, and the exit code is 2.
     """
-    if texts and file:
-        raise ValueError(f"texts must be --text, or the lines of a file; got both (FILE={file.name})")
+    several = batches("text", texts, file, batch_size)
     found, model = open_both(folder, "fill", **options)
     from ..inference.masks import fill
 
-    lines_of: Any = file or click.open_file("-", "rb")
-    batches = (
-        ([(text, "") for text in texts[start : start + batch_size]] for start in range(0, len(texts), batch_size))
-        if texts
-        else read_texts(lines_of, batch_size)
-    )
     rows = Lines("text")
-    for lines in batches:
+    for lines in several:
         for row in rows.answered(lines, lambda given: fill(model, found.tokenizer, given, top_k)):
             click.echo(_json(row) if as_json else _words(row))
     rows.end()

@@ -8,11 +8,8 @@ from typing import Any, BinaryIO
 
 import click
 
-from ..reading import read_texts
-from .lines import Lines
+from .lines import Lines, batches
 from .options import BATCH_SIZE, MODEL_OPTIONS, Choice, Grouped, folder_argument, model_options, open_both, section
-
-__all__ = ["generate"]
 
 _COUNT, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
 # option -> the option without which it has no effect
@@ -63,8 +60,7 @@ def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batc
     An empty prompt begins with the model's bos_token_id. A prompt that cannot be continued has an error in place of an answer, and the
     exit code is 2.
     """
-    if prompts and file:
-        raise ValueError(f"prompts must be --prompt, or the lines of a file; got both (FILE={file.name})")
+    several = batches("prompt", prompts, file, batch_size)
     chosen = {name: options.pop(name) for name in list(options) if name not in MODEL_OPTIONS}
     given = _given(chosen)
     found, model = open_both(folder, "generate", **options)
@@ -78,13 +74,9 @@ def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batc
             raise ValueError(said)
         click.echo(f"note: {said} of {folder}, which ends nothing", err=True)
     rows = Lines("prompt")
-    lines_of: Any = file or click.open_file("-", "rb")
-    texts = iter([[(prompt, "") for prompt in prompts]]) if prompts else read_texts(lines_of, batch_size)
-    for lines in texts:
-        for start in range(0, len(lines), batch_size):
-            batch = lines[start : start + batch_size]
-            for line in _answers(found, model, batch, settings, rows, as_json, len(lines) > 1 or not prompts):
-                click.echo(line, nl=False)
+    for lines in several:
+        for line in _answers(found, model, lines, settings, rows, as_json, len(prompts) != 1):
+            click.echo(line, nl=False)
     rows.end()
 
 

@@ -10,8 +10,6 @@ from ..extras import install
 from .options import Missing, listed
 from .ports import importable, require_ports
 
-__all__ = ["guide"]
-
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="The folder of the site.")

@@ -17,8 +17,6 @@ from reference_numpy import parameters
 from ..checkpoints import Checkpoint, CheckpointError, canonical, hugging_face, pickled, recognise
 from .options import ignore_option, wide_console
 
-__all__ = ["inspect"]
-
 _STATISTICS = ("mean", "std", "min", "max")
 LISTED = 1000  # tensors that are shown
 WIDTH = 160  # width of the tables outside a terminal

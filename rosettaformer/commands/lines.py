@@ -1,10 +1,11 @@
 """Reads lines and answers them in batches; a bad line costs only its own row."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
-__all__ = ["Lines", "Row"]
+import click
 
+from ..reading import read_texts
 
 SHOWN = 5  # problems that a message lists
 
@@ -16,6 +17,18 @@ class Row(NamedTuple):
     item: Any
     answer: Any
     problem: str
+
+
+def batches(option: str, texts: Sequence[str], file: BinaryIO | None, size: int) -> Iterable[list[tuple[str, str]]]:
+    """Returns the texts of an option, or the lines of the file or of standard input, with their problems, `size` at a time.
+
+    Raises ValueError if both are given.
+    """
+    if texts and file:
+        raise ValueError(f"{option}s must be --{option}, or the lines of a file; got both (FILE={file.name})")
+    if not texts:
+        return read_texts(file or click.open_file("-", "rb"), size)  # type: ignore[arg-type]
+    return ([(text, "") for text in texts[start : start + size]] for start in range(0, len(texts), size))
 
 
 class Lines:

@@ -21,8 +21,6 @@ from ..conformance.reference.components import COMPONENTS, VJP, forward_of, mode
 from .declared import config_lines, field_names, is_encoder_alone, parameter_lines
 from .options import Choice
 
-__all__ = ["list"]
-
 Thing = TypeVar("Thing")
 
 NEVER = ("parameters", "config", "dtype", "cotangent")  # names that a case gives in another form

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from ..atomic import replacing
+from ..atomic import replacing, write_text
 from ..conformance import runner
 from ..conformance.case import DTYPES
 from ..conformance.cases import all_cases
@@ -18,8 +18,6 @@ from ..conformance.report.summary import Summary
 from ..conformance.status import Status
 from ..processes import printable
 from .options import Choice, Missing
-
-__all__ = ["new_port"]
 
 FRAMEWORKS = ("torch", "tf", "jax")
 KINDS = ("torch", "keras", "flax", "numpy", "command")
@@ -88,8 +86,7 @@ def _propose(
     values = {one: value for one, _, value in (text.partition("=") for text in given)}
     with Console(stderr=True).status("building and trying"):
         proposal = propose(source, path.name, component, framework or "", values)
-    with replacing(path) as temporary:
-        temporary.write_text(proposal.text, encoding="utf-8")
+    write_text(path, proposal.text)
     click.echo(f"wrote {path}: {source.partition(':')[2]} as {proposal.component}")
     for note in proposal.notes:
         click.echo(printable(note, 300))

@@ -10,17 +10,13 @@ from rich.console import Console
 
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS, MissingBackend, require
+from ..backends import BACKENDS, require
 from ..extras import install
 from ..pictures import SUFFIXES
 
-__all__ = [
-    "BATCH_SIZE", "MODEL_OPTIONS", "Choice", "Group", "Grouped", "Missing", "exit_code", "folder_argument", "ignore_option",
-    "leave_out_option", "listed", "model_options", "open_both", "require_picture", "section", "wide_console",
-]  # fmt: skip
-
 Names = tuple[str, ...]
 BATCH_SIZE = click.IntRange(1, 4096)
+OUT = click.Path(path_type=Path, dir_okay=False)  # a file that is written
 
 
 class Missing(click.ClickException):
@@ -139,13 +135,10 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, **options: tuple[str, ...]) -> tuple[Any, Any]:
-    """Returns the folder (`inference.folder.open_folder`) and its model. Raises Missing if a package or the backend is not installed."""
-    try:
-        require(f"the tokenizer of {folder}", "inference", "tokenizers")
-        from ..inference.folder import open_folder
-        from ..inference.models import open_model
+    """Returns the folder (`inference.folder.open_folder`) and its model. Raises MissingBackend if a package or the backend is missing."""
+    require(f"the tokenizer of {folder}", "inference", "tokenizers")
+    from ..inference.folder import open_folder
+    from ..inference.models import open_model
 
-        found = open_folder(folder, use, **options)
-        return found, open_model(found.checkpoint, backend, dtype, device)
-    except MissingBackend as error:
-        raise Missing(str(error)) from None
+    found = open_folder(folder, use, **options)
+    return found, open_model(found.checkpoint, backend, dtype, device)

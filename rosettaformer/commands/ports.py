@@ -10,8 +10,6 @@ from reference_numpy.suggestions import known
 from ..conformance.ports.command import PREFIX
 from ..conformance.ports.port import ENTRY_POINTS, PORTS
 
-__all__ = ["importable", "require_ports"]
-
 
 def require_ports(ports: Iterable[str]) -> None:
     """Raises ValueError if a port cannot even be looked for; problems within one are results."""

@@ -11,8 +11,6 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from ..conformance.report.matrix import duration
 from ..conformance.result import Result
 
-__all__ = ["Checking", "Writing"]
-
 EVERY = 15.0  # seconds between two lines
 ENOUGH = 5  # cases before the first estimate
 

@@ -11,9 +11,8 @@ from rich.console import Console
 
 from reference_numpy.suggestions import known
 
-from ..atomic import replacing
+from ..atomic import replacing, write_text
 from ..atomic import require as writable
-from ..backends import MissingBackend
 from ..conformance.case import DTYPES
 from ..conformance.report import files
 from ..extras import install
@@ -23,12 +22,8 @@ from ..model_report.page import render, verdict
 from ..model_report.report_making import SECTIONS, Options, Report, make
 from ..model_report.subject import open_subject
 from ..model_report.workers import IMPLEMENTATIONS
-from .options import Choice, Grouped, Missing, ignore_option, leave_out_option, listed, section
+from .options import OUT, Choice, Grouped, Missing, ignore_option, leave_out_option, listed, section
 from .ports import importable
-
-__all__ = ["report"]
-
-OUT = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(cls=Grouped)
@@ -72,10 +67,7 @@ def report(
     """
     options = _options(onlys, **choices) | {"seed": seed, "leave_out": leave_out, "ignore": ignore}
     _require(out, figures, json_file)
-    try:
-        subject = open_subject(checkpoint, text, pair, seed, leave_out, ignore)
-    except MissingBackend as error:
-        raise Missing(str(error)) from None
+    subject = open_subject(checkpoint, text, pair, seed, leave_out, ignore)
     saying = _Saying()
     found = make(subject, Options(**options), saying.say, saying.count)
     page = render(found)
@@ -128,8 +120,7 @@ def _write(found: Report, page: str, out: Path, figures: Path | None, json_file:
         say(f"{figures}: {count} figures")
     if json_file:
         files.write_json(json_file, numbers)
-    with replacing(out) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write_text(out, page)
 
 
 class _Saying:

@@ -7,13 +7,11 @@ from typing import Any
 
 import click
 
-from ..backends import BACKENDS, MissingBackend, require
+from ..backends import BACKENDS, require
 from ..training import tasks
 from ..training.backends import trainer
 from ..training.settings import FIXED, FREE
-from .options import Choice, Grouped, Missing, section
-
-__all__ = ["train"]
+from .options import Choice, Grouped, section
 
 FILE = click.Path(resolve_path=True)
 COUNT = click.IntRange(min=1)
@@ -119,14 +117,7 @@ def train(out: Path, resumed: bool, task: str | None, **options: Any) -> None:
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
     task_options = {name: given.pop(name) for name in TASK_OPTIONS if name in given}
-    try:
-        require("training", "train", "tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
-        _train(out, resumed, task, task_options, given)
-    except MissingBackend as error:
-        raise Missing(str(error)) from None
-
-
-def _train(out: Path, resumed: bool, task: str | None, task_options: dict[str, Any], given: dict[str, Any]) -> None:
+    require("training", "train", "tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
     from ..training import run, session
     from ..training.report import Report
 

@@ -8,14 +8,12 @@ from typing import Any, BinaryIO
 import click
 
 from ..atomic import require as writable
-from ..backends import BACKENDS, MissingBackend, require
+from ..backends import BACKENDS, require
 from ..pictures import SUFFIXES
 from ..reading import read_texts
 from ..training.backends import trainer
 from .lines import Lines
-from .options import Choice, Missing
-
-__all__ = ["translate"]
+from .options import Choice
 
 CHUNK = 256  # lines that are translated at a time; one in a terminal
 
@@ -45,19 +43,16 @@ def translate(folder: Path, file: BinaryIO, attention: str | None, as_json: bool
     training is translated in pieces.
     A picture of attention is that of one line.
     """
-    try:
-        packages = ["matplotlib"] * (attention not in (None, "text")) + ["sacrebleu"] * scores
-        require("training", "train", "tokenizers", *packages)
-        if scores and (attention or as_json):
-            raise ValueError("--scores prints scores alone: it takes no --attention and no --json")
-        show = _attention(attention, as_json)
-        session = _open(folder, **options)
-        if scores:
-            _score(session, folder)
-        else:
-            _translate(session, file, show, as_json)
-    except MissingBackend as error:
-        raise Missing(str(error)) from None
+    packages = ["matplotlib"] * (attention not in (None, "text")) + ["sacrebleu"] * scores
+    require("training", "train", "tokenizers", *packages)
+    if scores and (attention or as_json):
+        raise ValueError("--scores prints scores alone: it takes no --attention and no --json")
+    show = _attention(attention, as_json)
+    session = _open(folder, **options)
+    if scores:
+        _score(session, folder)
+    else:
+        _translate(session, file, show, as_json)
 
 
 @dataclass(frozen=True)

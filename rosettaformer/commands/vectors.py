@@ -12,8 +12,6 @@ from ..conformance.reference.components import COMPONENTS
 from ..conformance.vectors import golden
 from .options import Group
 
-__all__ = ["vectors"]
-
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CHANNELS", "Tag", "common", "from_common", "ordered", "permutation", "to_common"]
-
 Tag = Sequence[Sequence[Sequence[Any]]]
 CHANNELS = "c"
 

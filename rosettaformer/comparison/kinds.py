@@ -6,8 +6,6 @@ from typing import Any
 
 from ..modules.words import IN_PROJECTION
 
-__all__ = ["KINDS", "SPATIAL", "kind_of", "roles", "settings"]
-
 # class -> kind; a class derived from one is of its kind
 KINDS = {
     "torch": {
@@ -201,6 +199,3 @@ def resolved(kind: str, values: Mapping[str, Any], sizes: list[int]) -> dict[str
         total = max((-(-size // s) - 1) * s + (k - 1) * d + 1 - size, 0)
         pairs.append([total // 2, total - total // 2])
     return dict(values) | {"padding": pairs}
-
-
-__all__ += ["resolved"]

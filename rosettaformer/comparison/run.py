@@ -20,8 +20,6 @@ from .running.side_process import Failed, Process, answers, both
 from .running.sides import Side
 from .running.timing import timed
 
-__all__ = ["Options", "compare"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Options:

@@ -12,8 +12,6 @@ from reference_numpy import TransformerConfig
 
 from ..checkpoints.strict import DTYPES, numpy_dtype
 
-__all__ = ["DTYPES", "SUITE_VERSION", "Case", "numpy_dtype"]
-
 SUITE_VERSION = 8  # grows whenever cases are added; a case says in which version it appeared
 
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from .reference.tolerance import Expectation, ulp
 
-__all__ = ["HIGHEST", "Comparison", "compare", "heat_map", "relative_error"]
-
 CELLS = 48  # cells along each side of a heat map
 HIGHEST = 1e18  # the error of an element that is NaN or infinite if the reference is not, and the largest that is told apart
 

@@ -14,8 +14,6 @@ from .case import DTYPES, Case
 from .result import Result
 from .status import FAILURES, Status
 
-__all__ = ["Deviation", "accept_newer", "apply", "declare", "read", "stale"]
-
 FIELDS = {"case": True, "port": True, "reason": True, "link": True, "dtype": False, "status": False}  # name -> required
 DEFAULT = Status.DIFFERS  # what an entry without a status accepts
 JUDGED = (Status.PASS, *FAILURES, Status.DEVIATION)

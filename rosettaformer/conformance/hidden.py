@@ -16,8 +16,6 @@ from .cases.gradients import gradient
 from .reference import components
 from .reference.tolerance import Expectation
 
-__all__ = ["Hidden", "marked"]
-
 ROUNDING = float(np.finfo(np.float32).eps)
 
 

@@ -11,8 +11,6 @@ from .reference.components import VJP
 from .reference.tolerance import Expectation
 from .status import Kind, Status
 
-__all__ = ["Expected", "Result", "judge", "of_pair"]
-
 Expected = dict[str, Expectation]
 FEW = 6  # at most this many names of outputs are listed
 

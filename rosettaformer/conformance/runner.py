@@ -23,9 +23,7 @@ from .reference import near_ties
 from .reference.components import SEARCHES, without_other_layouts
 from .reference.store import Store
 from .result import Expected, Result, judge
-from .status import FAILURES, Kind, Status
-
-__all__ = ["FAILURES", "Question", "Result", "Worker", "describe_ports", "open_worker", "run", "unable"]
+from .status import Kind, Status
 
 
 def run(

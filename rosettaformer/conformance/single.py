@@ -11,8 +11,6 @@ from .result import Result, judge
 from .runner import Question, open_worker, unable
 from .status import Kind, Status
 
-__all__ = ["Single"]
-
 
 class Single:
     """A port that answers one case at a time. It must be closed."""

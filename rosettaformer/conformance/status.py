@@ -2,8 +2,6 @@
 
 from enum import StrEnum
 
-__all__ = ["FAILURES", "Kind", "Status"]
-
 
 class Kind(StrEnum):
     """What a port's process, or a command, answered. All but the first two come with a reason, and become the case's status."""

@@ -16,8 +16,6 @@ from ..conformance.ports.port import PORTS
 from ..conformance.report.summary import Summary
 from .site import Page, write
 
-__all__ = ["Run", "build", "measure"]
-
 # the modules of this package that make pages, in the order of the navigation: each has `pages(run)`
 ROOMS = ("components", "translation", "defects", "models", "tutorials", "glossary")
 APART = ("translation", "defects")  # those that measure in processes of their own, which may run beside the ports

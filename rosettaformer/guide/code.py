@@ -5,8 +5,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Code", "highlighted", "lines", "styles", "ticked"]
-
 LIGHT, DARK = "xcode", "github-dark"
 
 

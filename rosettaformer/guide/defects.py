@@ -2,6 +2,7 @@
 
 import functools
 import multiprocessing
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,16 +16,47 @@ from ..conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, Edit, all_mist
 from ..conformance.reference import tolerance
 from ..conformance.reference.components import COMPONENTS
 from .code import Code
-from .evidence import linked
 from .site import Page
 
 if TYPE_CHECKING:
     from .build import Run
 
-__all__ = ["TITLES", "effects", "measured", "pages"]
-
 TITLES = {"torch": "PyTorch", "tf": "Keras", "jax": "Flax"}
 MEASURED = 6  # at most this many runs of a defect are measured: core cases first, the smallest of them
+# repositories that the catalogue's evidence names without their owner
+REPOSITORIES = {
+    "CLIP4Clip": "ArrowLuo/CLIP4Clip",
+    "FARM": "deepset-ai/FARM",
+    "Megatron-LM": "NVIDIA/Megatron-LM",
+    "OpenNMT-py": "OpenNMT/OpenNMT-py",
+    "PaddleNLP": "PaddlePaddle/PaddleNLP",
+    "TransformerEngine": "NVIDIA/TransformerEngine",
+    "TransformerLens": "TransformerLensOrg/TransformerLens",
+    "allennlp": "allenai/allennlp",
+    "annotated-transformer": "harvardnlp/annotated-transformer",
+    "fairseq": "facebookresearch/fairseq",
+    "flash-attention": "Dao-AILab/flash-attention",
+    "flax": "google/flax",
+    "ggml": "ggml-org/ggml",
+    "gpt-neox": "EleutherAI/gpt-neox",
+    "jax": "jax-ml/jax",
+    "keras": "keras-team/keras",
+    "keras-hub": "keras-team/keras-hub",
+    "keras-io": "keras-team/keras-io",
+    "llama.cpp": "ggml-org/llama.cpp",
+    "mlx": "ml-explore/mlx",
+    "mlx-examples": "ml-explore/mlx-examples",
+    "mlx-lm": "ml-explore/mlx-lm",
+    "nanoGPT": "karpathy/nanoGPT",
+    "optax": "google-deepmind/optax",
+    "pytorch": "pytorch/pytorch",
+    "pytorch-image-models": "huggingface/pytorch-image-models",
+    "tensor2tensor": "tensorflow/tensor2tensor",
+    "tensorflow": "tensorflow/tensorflow",
+    "transformers": "huggingface/transformers",
+    "vllm": "vllm-project/vllm",
+    "xformers": "facebookresearch/xformers",
+}
 
 
 def pages(run: "Run") -> Iterator[Page]:
@@ -62,7 +94,7 @@ def _page(defect: Defect, found: list[Effect]) -> Page:
         "defect": defect,
         "frameworks": frameworks,
         "effects": found,
-        "evidence": linked(defect.evidence),
+        "evidence": _linked(defect.evidence),
         "said": Code(said, "mistakes/said.toml", "text") if said not in ("", NOTHING) else None,
     }
     names = (defect.id, defect.title, *defect.variants)
@@ -93,3 +125,15 @@ def _cases() -> Mapping[str, Case]:
 @functools.cache
 def _expected(identity: str, dtype: str) -> Mapping[str, tolerance.Expectation]:
     return tolerance.expect(_cases()[identity].at(dtype))
+
+
+def _linked(evidence: str) -> Any:
+    """Returns the evidence as HTML: `transformers#7552` and `owner/repository#7552` link to that issue or pull request."""
+    from markupsafe import Markup, escape
+
+    def link(found: re.Match[str]) -> str:
+        name, number = found.groups()
+        repository = name if "/" in name else REPOSITORIES.get(name)
+        return f'<a href="https://github.com/{repository}/issues/{number}">{found[0]}</a>' if repository else found[0]
+
+    return Markup(re.sub(r"([\w.-]+(?:/[\w.-]+)?)#(\d+)", link, str(escape(evidence))))

@@ -14,8 +14,6 @@ from .site import GLOSSARY, Page, slug
 if TYPE_CHECKING:
     from .build import Run
 
-__all__ = ["Term", "pages", "terms"]
-
 
 @dataclass(frozen=True)
 class Term:

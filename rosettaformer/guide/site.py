@@ -15,8 +15,6 @@ from ..atomic import replacing
 from ..atomic import require as writable
 from .code import highlighted, styles, ticked
 
-__all__ = ["GLOSSARY", "SECTIONS", "Page", "dangling", "require", "slug", "write"]
-
 # the sections of the site in the order of its navigation: folder -> title
 SECTIONS = {
     "components": "Components",

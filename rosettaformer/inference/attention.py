@@ -10,8 +10,6 @@ from .attention_page import AttentionMap, maps
 from .models import Model
 from .tokenizer import Tokenizer
 
-__all__ = ["attend", "inputs_of"]
-
 Inputs = dict[str, np.ndarray | None]
 
 

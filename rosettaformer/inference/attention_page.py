@@ -10,8 +10,6 @@ import numpy as np
 
 from .. import pages
 
-__all__ = ["LEVELS", "AttentionMap", "chosen", "maps", "packed", "render"]
-
 LEVELS = 65535  # a weight is stored as the nearest multiple of 1 / LEVELS
 # name in the result of `states` -> title, and the side whose tokens are the keys
 _KINDS = {

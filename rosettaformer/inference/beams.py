@@ -6,8 +6,6 @@ import numpy as np
 
 from .options import GenerationOptions
 
-__all__ = ["Beam", "Beams"]
-
 
 class Beam(NamedTuple):
     """Tokens, and their log p; for a hypothesis, its score. parent: the live beam that it continues."""

@@ -10,8 +10,6 @@ from .folder import Labels
 from .models import Model
 from .tokenizer import Tokenizer
 
-__all__ = ["classify", "probabilities"]
-
 
 def classify(model: Model, tokenizer: Tokenizer, labels: Labels, texts: Sequence[str | tuple[str, str]]) -> np.ndarray:
     """Returns the probability of every class for every text, `b c`, read in one batch: cut to the model's positions, padded to the longest.

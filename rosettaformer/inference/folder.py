@@ -11,8 +11,6 @@ from ..checkpoints.hugging_face.reading import CONFIG
 from .options import defaults
 from .tokenizer import Tokenizer
 
-__all__ = ["Folder", "Labels", "open_folder", "refuse"]
-
 
 @dataclass(frozen=True)
 class Labels:

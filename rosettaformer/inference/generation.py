@@ -14,8 +14,6 @@ from .beams import Beams
 from .models import Model
 from .options import GenerationOptions
 
-__all__ = ["Answer", "Token", "generate", "next_scores", "truncate"]
-
 CHUNK = 128  # tokens of a prompt that are read at a time, since logits of all of them are computed
 
 

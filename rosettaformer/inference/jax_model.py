@@ -16,8 +16,6 @@ from reference_numpy import TransformerConfig
 from ..backends import transformer
 from .models import METHODS, Model
 
-__all__ = ["BackendModel"]
-
 
 class BackendModel(Model):
     """`models.Model`, in JAX. A float64 model is one of jax_enable_x64, whatever the caller's setting.

@@ -10,8 +10,6 @@ from reference_numpy import arithmetic, softmax
 from .models import Model
 from .tokenizer import Tokenizer
 
-__all__ = ["Filling", "fill"]
-
 
 class Filling(NamedTuple):
     """A token in place of a mask: its probability, id and text, and the text with it, named as in the pipeline `fill-mask`."""

@@ -13,8 +13,6 @@ from reference_numpy.suggestions import known
 from ..backends import BACKENDS, imported
 from ..checkpoints import Checkpoint
 
-__all__ = ["DTYPES", "METHODS", "Model", "open_model"]
-
 METHODS = ("encode", "classify", "masked_language_logits", "states")  # of a Transformer, that read whole rows
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 

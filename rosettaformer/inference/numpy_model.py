@@ -10,8 +10,6 @@ from reference_numpy import parameters as canonical
 
 from .models import Model
 
-__all__ = ["BackendModel"]
-
 
 class BackendModel(Model):
     """`models.Model`, in plain NumPy. Raises ValueError on a device other than cpu."""

@@ -9,8 +9,6 @@ from reference_numpy.fields import BOOLEAN, Fields, Rule, at_most, integer, is_i
 
 from ..checkpoints.hugging_face.reading import CONFIG, GENERATION
 
-__all__ = ["GenerationOptions", "defaults"]
-
 
 def _or_none(rule: Rule) -> Rule:
     return Rule(lambda value: value is None or rule.good(value), f"{rule.wanted}, or None")

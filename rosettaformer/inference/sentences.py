@@ -14,8 +14,6 @@ from ..reading import read_json, read_object
 from .models import Model
 from .tokenizer import Tokenizer
 
-__all__ = ["Recipe", "embed", "recipe"]
-
 _FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 
 

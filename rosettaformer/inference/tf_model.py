@@ -16,8 +16,6 @@ from ..backends import transformer
 from ..modules import keras as modules
 from .models import METHODS, Model
 
-__all__ = ["BackendModel"]
-
 
 class BackendModel(Model):
     """`models.Model`, in TensorFlow. Steps of decoding are compiled by XLA; an encoder, which sees many shapes, is not.

@@ -11,8 +11,6 @@ from reference_numpy import TransformerConfig
 
 from . import tokenizer_files
 
-__all__ = ["Batch", "Pieces", "Tokenizer"]
-
 _UNLIMITED = 1_000_000  # a model_max_length of at least this means that there is none
 _OF_PAIRS = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 # clean_up_tokenization_spaces removes a space before these, in this order

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-__all__ = ["ALIASES", "BACKEND", "KINDS", "Kind", "Vocabulary"]
-
 _TEXT = ("input_ids", "attention_mask")
 Vocabulary = tuple[dict[str, int], list[tuple[str, str]]]  # tokens, and the pairs that are merged
 

@@ -10,8 +10,6 @@ from reference_numpy.fields import Rule, is_integer
 
 from ..reading import read_object
 
-__all__ = ["ADDITIONAL", "EXTRA", "SPECIAL", "read", "special", "token"]
-
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 EXTRA, ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of a token beside its content

@@ -21,8 +21,6 @@ from . import tokenizer_entries
 from .tokenizer_classes import ALIASES, BACKEND, KINDS, Kind, Vocabulary
 from .tokenizer_entries import ADDITIONAL, EXTRA, SPECIAL, special, token
 
-__all__ = ["Files", "read"]
-
 WHOLE, LARGEST = "tokenizer.json", 1 << 27
 
 

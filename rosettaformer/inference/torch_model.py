@@ -15,8 +15,6 @@ from ..modules import torch as modules
 from ..modules.nests import mapped
 from .models import Model
 
-__all__ = ["BackendModel"]
-
 
 class BackendModel(Model):
     """`models.Model`, in PyTorch. int8: of the projections of a decoder. Raises ValueError on a device that torch does not have."""

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HEIGHT", "WIDTH", "Chart", "Points", "number"]
-
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 46  # margins of the plot
 DECADES = 7  # at most this many labels on a logarithmic axis

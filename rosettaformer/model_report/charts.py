@@ -11,8 +11,6 @@ from .layer_errors import Layers, OutputError
 from .training import Curves
 from .workers import NAMES
 
-__all__ = ["layer_charts", "recorded_chart", "title_of", "training_charts"]
-
 
 def layer_charts(found: Layers) -> Iterator[Chart]:
     """Yields for each dtype the error after every layer, in units of the layer's largest value."""

@@ -14,8 +14,6 @@ from .report_making import Report
 from .speed import Speed
 from .training import Curves
 
-__all__ = ["to_dict"]
-
 VERSION = 1  # of the JSON
 
 

@@ -19,8 +19,6 @@ from .report_making import Report
 from .speed import Speed
 from .workers import NAMES
 
-__all__ = ["FORMATS", "MARK", "is_ours", "write"]
-
 FORMATS = (".png", ".svg")
 MARK = "report.json"  # the numbers; a folder with this file is a folder of figures
 COLOURS = {

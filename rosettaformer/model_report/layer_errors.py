@@ -18,8 +18,6 @@ from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, 
 from .subject import Subject
 from .workers import together
 
-__all__ = ["LARGE", "Attention", "Layers", "OutputError", "evaluate", "whole", "whole_case"]
-
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str], None]
 LARGE = 20_000_000  # parameters
@@ -80,9 +78,8 @@ class Layers:
 
 def whole(subject: Subject) -> str:
     """Returns the component to run so that all of the model's parts run."""
-    config = subject.config
-    heads = {"classify": config.classes, "masked_language_logits": config.masked_language_head, "pool": config.pooler}
-    return "transformer" if config.decoder_layers else next((name for name, present in heads.items() if present), "states")
+    found = components.whole_model(subject.config)
+    return "states" if found == "encode" else found
 
 
 def evaluate(

@@ -19,8 +19,6 @@ from .report_making import Report
 from .speed import Speed, Timing
 from .workers import NAMES
 
-__all__ = ["render", "verdict"]
-
 FINEST = 127  # a difference is stored as a multiple of 1 / FINEST of the largest of its head
 
 

@@ -2,6 +2,4 @@
 
 from ..conformance.reference.components import COMPONENTS, answer
 
-__all__ = [*COMPONENTS]
-
 globals().update(dict.fromkeys(COMPONENTS, answer))

@@ -20,8 +20,6 @@ from .subject import Subject
 from .worker import MODES
 from .workers import IMPLEMENTATIONS, NAMES, opened, trainees
 
-__all__ = ["SECTIONS", "Options", "Report", "make"]
-
 SECTIONS = {
     "matrix": "The model's cases on every implementation, by dtype.",
     "layers": "The error after every layer, by dtype, and of every component.",

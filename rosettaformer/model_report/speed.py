@@ -16,8 +16,6 @@ from .layer_errors import whole_case
 from .subject import Subject
 from .training import Plan
 
-__all__ = ["Speed", "Timing", "measure"]
-
 Ask = Callable[..., Answer]
 Progress = Callable[[str], None]
 

@@ -19,8 +19,6 @@ from ..training.report import read_log
 from ..training.store import Store, digest
 from ..training.translator import load_model
 
-__all__ = ["LONGEST", "RANDOM", "Subject", "open_subject"]
-
 LONGEST = 64  # at most this many tokens of a text are read
 RANDOM = 24  # tokens if no text is given
 CELLS = 800_000  # attention weights that fit on a page of some megabytes

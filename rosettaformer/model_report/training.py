@@ -10,16 +10,14 @@ from reference_numpy import TransformerConfig, parameters
 from reference_numpy.recipe import PAPER, Recipe
 from reference_numpy.training import Trainer
 
+from ..conformance.reference.components import DROPOUT_RATES
 from ..conformance.reference.orders import shuffled
 from ..conformance.reference.tolerance import ORDERS, SHUFFLES, Expectation, expectation, order
 from .layer_errors import LARGE
 from .subject import Subject
 from .worker import trained
 
-__all__ = ["RECIPE", "Curves", "Plan", "plan", "reference"]
-
 RECIPE = PAPER.replace(smoothing=0.0, warmup=100)
-RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 FEW = 2  # orders of a large model, each step of which takes the reference many seconds
 ROWS = 4  # rows of a batch of random tokens
 CLASSES = 2  # of a fresh classifier
@@ -61,7 +59,7 @@ def _units(value: float, expected: Expectation) -> float:
 def plan(subject: Subject, steps: int, seed: int) -> Plan:
     """Returns the plan to train the model: on its text, the same batch at every step, or on random tokens, others at every step."""
     config, values, notes = _learner(subject, seed)
-    config = config.replace(**dict.fromkeys(RATES, 0.0))
+    config = config.replace(**dict.fromkeys(DROPOUT_RATES, 0.0))
     rng = np.random.default_rng([seed, 1])
     notes.append("float32, without dropout and label smoothing; Adam with the paper's schedule, warm-up of 100 steps")
     ids = {side: array for side, array in subject.inputs.items() if side in ("source", "target")}

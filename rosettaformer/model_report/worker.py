@@ -25,8 +25,6 @@ from ..conformance.reference import components
 from ..processes import serve_methods
 from ..training import backends
 
-__all__ = ["MODES", "Server", "gradient_norm"]
-
 # how a training step runs in use: a framework whose eager step is not for use has none
 MODES = {"numpy": ("eager",), "torch": ("eager", "compiled"), "tf": ("compiled",), "jax": ("compiled",)}
 MIB = 1024

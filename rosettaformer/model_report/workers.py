@@ -9,8 +9,6 @@ from ..conformance import runner
 from ..conformance.ports.process import Worker
 from ..processes import Answer, Child, cores
 
-__all__ = ["IMPLEMENTATIONS", "NAMES", "Ask", "opened", "together", "trainees"]
-
 Ask = Callable[..., Answer]
 
 # name -> what the judge loads as a port

@@ -17,8 +17,6 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-__all__ = ["BACKENDS", "DEVICES", "face", "framework_of"]
-
 BACKENDS = {"torch": "torch", "keras": "tf", "nnx": "jax", "linen": "jax"}  # framework -> the backend that it needs
 DEVICES = ("cpu", "cuda", "cuda-tf32")
 

@@ -4,8 +4,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["bound", "names", "training_flag"]
-
 # an argument that says whether a call trains -> its value if it does
 _TRAINS = {
     "train": True, "training": True, "is_training": True, "istraining": True, "is_train": True, "deterministic": False,

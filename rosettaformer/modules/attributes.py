@@ -5,8 +5,6 @@ from typing import Any
 
 from . import framework_of
 
-__all__ = ["at", "parts", "variables"]
-
 
 def at(root: Any, path: str) -> Any:
     """Returns what stands at a dotted path of attributes, keys and indices; None if it leads nowhere."""

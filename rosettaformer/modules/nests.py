@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["exchanged", "leaves", "mapped"]
-
 
 def leaves(value: Any) -> Iterator[Any]:
     """Yields what a nest holds, in order."""

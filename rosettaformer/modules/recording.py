@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-__all__ = ["Enter", "Leave", "ModuleCall", "Recording", "patched"]
-
 
 @dataclass(eq=False)
 class ModuleCall:
@@ -99,6 +97,3 @@ def patched(rows: Iterable[tuple[str, Any]], enter: Enter, leave: Leave, functio
             if hasattr(kind, "__call__"):  # noqa: B004
                 stack.enter_context(mock.patch.object(kind, "__call__", reported(kind.__call__)))
         yield
-
-
-__all__ += ["of_rows"]

@@ -1,7 +1,5 @@
 """The words by which the parts of attention and embeddings are called in people's code."""
 
-__all__ = ["ATTENDS", "EMBEDS", "IN_PROJECTION", "PROJECTED"]
-
 IN_PROJECTION = ("query", "key", "value")  # the order of the parts of one fused tensor, such as torch's `in_proj_weight`
 PROJECTED = {
     "query": {"q", "query", "queries", "wq", "qs", "xq", "bq", "toquery", "toqueries"},

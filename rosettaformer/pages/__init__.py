@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["environment"]
-
 
 def environment(package: str, *others: str) -> Any:
     """The Jinja environment of the templates in the folder `page` of a package; they extend `base.html.jinja`, and give it `data`.

@@ -11,8 +11,6 @@ from . import wire
 from .program import Program, limited_threads
 from .text import printable
 
-__all__ = ["Answer", "Child"]
-
 Answer = tuple[str, Any]
 GRACE = 1.0  # seconds an idle process has to end by itself
 

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from .text import printable
 
-__all__ = ["Program", "Stopped", "cores", "limited_threads"]
-
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 TICK = 0.05  # seconds between two checks whether it still runs
 TAIL = 4000  # bytes of standard error that are kept

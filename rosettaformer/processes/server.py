@@ -13,8 +13,6 @@ from typing import Any, BinaryIO
 from . import wire
 from .text import words
 
-__all__ = ["serve", "serve_methods"]
-
 ALONE = 3.0  # seconds after which a process ends when its asker is gone, whatever it does
 
 Reply = Callable[..., tuple[str, Any]]

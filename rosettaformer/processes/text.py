@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["innermost", "message", "plain", "printable", "words"]
-
 MOST = 4000  # characters of a text that are shown
 MESSAGE = 3500  # characters of an error's message; leaves room for the text around it
 

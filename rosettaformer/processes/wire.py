@@ -21,8 +21,6 @@ import numpy as np
 
 from .text import plain
 
-__all__ = ["DTYPES", "Malformed", "answer_limit", "base", "is_array", "named", "pack", "receive"]
-
 DTYPES = {
     name: np.dtype(getattr(ml_dtypes, name, name))
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",

@@ -10,13 +10,10 @@ from reference_numpy.suggestions import known
 from .component_inputs import INPUTS
 from .draft import Choice, Draft
 from .drafting import drafted
-from .failures import TooLong, failure
-from .quiet import quiet
+from .failures import TooLong, failure, quiet
 from .source import loaded
 from .trying import decide, said
 from .writing import UNPAIRED, written
-
-__all__ = ["Proposal", "propose"]
 
 
 @dataclass(frozen=True)

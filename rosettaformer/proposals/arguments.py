@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["CONFIGURATIONS", "expression", "is_wanted", "meaning_of"]
-
 # meaning -> possible names of its argument, without underscores, the likeliest first
 _FIELDS = {
     "model_width": """

@@ -10,8 +10,6 @@ from .component_inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_model
 from .masks import candidates, lengths, side
 from .vocabulary import SEGMENTS, SOURCE, TARGET, role_of, tokens
 
-__all__ = ["Call", "called"]
-
 _CONSTANTS = {"decode": "False", "need_weights": "False"}
 _OPTIONS = {
     "causal": "causal", "is_causal": "causal", "use_causal_mask": "causal", "return_weights": "return_weights",

@@ -3,8 +3,6 @@
 from ..conformance.reference.components import model_of
 from .vocabulary import CROSS
 
-__all__ = ["INPUTS", "OF_ITSELF", "OF_MEMORY", "OTHER_DIVISION", "has_norms", "is_fed_forward", "is_model"]
-
 # component -> its inputs, and its masks, in the usual order of arguments
 INPUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "layer_norm": (("x_btd",), ()),

@@ -11,8 +11,6 @@ from .parameter_leaves import Leaf
 from .parameter_matching import Match, matched
 from .subject import letters
 
-__all__ = ["component_of", "crosses"]
-
 _SMALL = (
     "decoder_layer", "encoder_layer", "cross_attention_sublayer", "feed_forward_sublayer", "multi_head_attention", "feed_forward",
     "layer_norm", "logits",

@@ -16,8 +16,6 @@ from reference_numpy import TransformerConfig, preset
 from .arguments import CONFIGURATIONS, expression, is_wanted, meaning_of
 from .failures import FAILURES, failure, limited
 
-__all__ = ["Construction", "plan"]
-
 
 @dataclass(frozen=True)
 class Construction:

@@ -16,8 +16,6 @@ from .parameter_matching import Match
 from .parts import Part, Row
 from .source import Source
 
-__all__ = ["Choice", "Draft", "canonical", "chosen", "named_rows"]
-
 Settings = Mapping[str, int]
 
 
@@ -29,11 +27,6 @@ class Choice:
     values: tuple[Any, ...]
     shows_in: str  # one of `trying.GROUPS`
     read: bool = False  # whether the first value was read from the module, so that no other is likely if no case tells them apart
-
-    @property
-    def of_config(self) -> bool:
-        """Whether it is a field of the config."""
-        return self.name in _FIELDS
 
     @property
     def is_open(self) -> bool:

@@ -1,20 +1,26 @@
-"""Gathers what is known about a user's class: how it is built, what its parameters are, and what is open."""
+"""Gathers what is known about a user's class: how it is built, what its parameters are, where an embedding ends, and what is open."""
 
-from collections.abc import Mapping
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+
+from ..modules import face
+from ..modules.attributes import at
 from . import construction, fields, parameter_leaves
 from .calling import called
 from .component_inputs import OF_ITSELF, is_model
 from .components import component_of, crosses
 from .draft import Choice, Draft, canonical, named_rows
-from .orders import choices_of
-from .outer import outer_embeddings
+from .failures import FAILURES, limited
 from .parameter_matching import Match, matched
+from .parts import Part, Row
 from .running import is_causal, start
 from .source import Source
 from .subject import Subject, letters
-
-__all__ = ["drafted"]
+from .vocabulary import within
 
 
 def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str]) -> Draft:
@@ -73,11 +79,11 @@ def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: b
     draft = Draft(source, component, subject.framework, plan, sizes, found, call, decoder_only, found.shown.get("rows", 0))
     draft.fixed = fields.fixed(draft, found.shown)
     draft.shown = fields.GUESSED
-    draft.choices = [*fields.choices(draft, subject.epsilon), *choices_of(draft)]
+    draft.choices = [*fields.choices(draft, subject.epsilon), *_choices_of(draft)]
     draft.choices += [Choice(f"argument {name}", tuple(texts), call.sides[name]) for name, texts in call.masks.items()]
     draft.undecided = {choice.name: "" for choice in draft.choices if choice.is_open}
     draft.filled = subject.masked and bool(call.filled)
-    outer_embeddings(found.root, subject)
+    _outer_embeddings(found.root, subject)
     _require_names(draft)
     if not draft.missing and not found.rest:  # an argument without a counterpart is given None
         start(draft)
@@ -104,3 +110,74 @@ def _require_names(draft: Draft) -> None:
             + f" and {len(draft.missing) - 4} more" * (len(draft.missing) > 4)
             + ", as far as its parameters show; name its layers, or a class that contains it"
         )
+
+
+def _choices_of(draft: Draft) -> list[Choice]:
+    """Returns what is open about names and axes: layouts, and what only the order of declaration told apart."""
+    found: dict[str, Choice] = {}
+    for part in _parts(draft.match.root):
+        shows = {"multi_head_attention": "attention", "feed_forward": "feed_forward"}.get(part.component, "norms")
+        layouts = tuple(range(max((len(row.axes) for row in part.rows), default=1)))
+        roles = [name.partition(".")[0] for name in part.ordered if name.endswith("kernel")]
+        fused = [row.name.partition(".")[0] for row in part.rows if "/3" in row.axes[0] and row.name.endswith("kernel")]
+        slots = [name for name in part.ordered if name.endswith("_norm")]
+        for what, values, shown_in in (
+            ("axes", layouts, shows), ("order", _orders(roles or fused), shows), ("order of norms", _orders(slots), "norms"),
+        ):  # fmt: skip
+            if len(values) > 1:
+                name = f"{what} of {part.component}"
+                found.setdefault(name, Choice(name, values, shown_in))
+    return list(found.values())
+
+
+def _orders(names: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Returns every order of the names, each name with the one in its place."""
+    return tuple(tuple(zip(names, order, strict=True)) for order in itertools.permutations(names))
+
+
+def _parts(part: Part) -> Iterator[Part]:
+    yield part
+    for child in part.parts:
+        yield from _parts(child)
+
+
+def _outer_embeddings(part: Part, subject: Subject) -> None:
+    """Binds each embedding to the innermost module around its table that returns the rows times a constant other than 1, if any."""
+    if subject.framework == "torch":
+        subject.module.eval()
+    for child in part.parts:
+        if child.component != "embedding" or not child.native:
+            continue
+        (row,) = child.rows
+        whole = f"{child.native}.{row.native}" if row.native else child.native
+        for native in _around(child.native):
+            if _multiplies(whole, native, subject):
+                child.native, child.rows = native, [Row(row.name, within(whole, native), row.axes)]
+                break
+
+
+def _around(native: str) -> Iterator[str]:
+    while "." in native:
+        native = native.rpartition(".")[0]
+        yield native
+
+
+def _multiplies(table: str, outer: str, subject: Subject) -> bool:
+    """Whether the outer module returns the rows of the table times a constant that is not 1."""
+    with contextlib.suppress(*FAILURES), limited(f"a call of {outer}"):
+        if subject.framework == "linen":  # its parts have no parameters of their own
+            given, gave = subject.started.calls[outer]
+            values = subject.started.variables[table]
+        else:
+            given = np.array([[1, 2, 3], [4, 3, 2]])
+            gave, values = at(subject.module, outer)(face(subject.framework).tensor(given)), at(subject.module, table)
+        rows, found = _array(values, subject.framework)[np.asarray(given)], _array(gave, subject.framework)
+        constant = float((found * rows).sum() / (rows * rows).sum())
+        return np.allclose(found, constant * rows, rtol=1e-4, atol=1e-6) and abs(constant - 1) > 1e-3
+    return False
+
+
+def _array(value: Any, framework: str) -> np.ndarray:
+    if framework == "torch":
+        return value.detach().cpu().numpy()
+    return np.asarray(value.get_value() if hasattr(value, "get_value") else value)

@@ -9,8 +9,6 @@ from ..conformance.reference.components import model_of
 from .component_inputs import has_norms, is_fed_forward, is_model
 from .draft import Choice, Draft
 
-__all__ = ["GUESSED", "choices", "fixed"]
-
 _OFFSETS = (0, 2, 1)  # of learned positions
 GUESSED = ("positions", "final_norm", "embedding_norm", "share_embeddings", "tie_logits")  # by which tensors exist, and by their names
 _EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7, 1e-9, 1e-4)

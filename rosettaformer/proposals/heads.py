@@ -6,8 +6,6 @@ from .layer_parts import LayerMatching, common
 from .parameter_leaves import Leaf
 from .parts import Part
 
-__all__ = ["HeadMatching"]
-
 
 class HeadMatching(LayerMatching):
     """Matches heads, too."""

@@ -2,8 +2,6 @@
 
 from .component_inputs import INPUTS
 
-__all__ = ["helpers"]
-
 _EARLIER = {
     "torch": "torch.ones(targets, sources, dtype=torch.bool).tril(sources - targets)",
     "tf": "tf.range(sources)[None] <= tf.range(targets)[:, None] + sources - targets",

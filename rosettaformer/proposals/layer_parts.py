@@ -4,11 +4,10 @@ import itertools
 import re
 from collections.abc import Iterable
 
+from ..modules.words import ATTENDS
 from .parameter_leaves import Leaf
 from .parts import Part, PartMatching
-from .vocabulary import ATTENDS, CROSS, FEEDS, SELF, tokens, within
-
-__all__ = ["LayerMatching", "common", "natural"]
+from .vocabulary import CROSS, FEEDS, SELF, tokens, within
 
 
 class LayerMatching(PartMatching):

@@ -6,8 +6,6 @@ from ..conformance.ports.adapters.derived import stands_for
 from .component_inputs import INPUTS, OF_MEMORY, is_model
 from .vocabulary import TARGET, tokens
 
-__all__ = ["candidates", "lengths", "side"]
-
 _CAST = {"torch": "({}).to({})", "tf": "tf.cast({}, {})", "jax": "({}).astype({})"}
 _FLOATS = {"torch": "torch.float32", "tf": "tf.float32", "jax": "jnp.float32"}  # of masks of a model, whose inputs are ids
 _INTEGERS = {"torch": "torch.long", "tf": "tf.int32", "jax": "jnp.int32"}

@@ -1,12 +1,11 @@
 """Matches whole models: their stacks, the tables of tokens, positions and segments, and the norms around the layers."""
 
+from ..modules.words import EMBEDS
 from .heads import HeadMatching
 from .layer_parts import natural
 from .parameter_leaves import Leaf
 from .parts import Part
-from .vocabulary import EMBEDS, POSITIONS, SEGMENTS, SOURCE, TARGET, tokens
-
-__all__ = ["ModelMatching"]
+from .vocabulary import POSITIONS, SEGMENTS, SOURCE, TARGET, tokens
 
 
 class ModelMatching(HeadMatching):

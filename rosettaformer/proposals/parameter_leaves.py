@@ -10,8 +10,6 @@ from ..modules import attributes, face, framework_of
 from ..modules.recording import ModuleCall
 from .failures import FAILURES
 
-__all__ = ["Leaf", "Started", "epsilon", "leaves", "signature", "started"]
-
 
 @dataclass(frozen=True)
 class Leaf:

@@ -9,8 +9,6 @@ from .model_parts import ModelMatching
 from .parameter_leaves import Leaf
 from .parts import Part
 
-__all__ = ["Match", "matched"]
-
 
 @dataclass
 class Match:

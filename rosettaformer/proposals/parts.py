@@ -9,9 +9,6 @@ from .parameter_leaves import Leaf
 from .shapes import layouts
 from .vocabulary import ATTENTION, FUSED, OFFSETS, role_of, tokens, within
 
-__all__ = ["Part", "PartMatching", "Row"]
-
-
 # a kernel that all heads share: its axes, and which of them are outputs
 _OF_ALL_HEADS = {"query": ("i k", "k"), "key": ("i k", "k"), "value": ("i e", "e")}
 

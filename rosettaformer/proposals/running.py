@@ -23,8 +23,6 @@ from .failures import FAILURES, failure, limited
 from .trials import FIRST, trial_cases
 from .writing import written
 
-__all__ = ["SAME", "TRIED", "Trials", "combinations", "is_causal", "start", "with_values"]
-
 DTYPES = ("float64", "float32")
 _SHAPE = "its output has the shape"
 _RESHAPED = {

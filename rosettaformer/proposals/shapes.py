@@ -4,8 +4,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["layouts"]
-
 
 def layouts(
     axes: str, outputs: str, shape: Sequence[int], sizes: Mapping[str, int], first: str = "", part: tuple[int, int] = (0, 1)

@@ -17,8 +17,6 @@ from reference_numpy.suggestions import known
 from ..reading import read_bytes
 from .failures import FAILURES, failure, limited
 
-__all__ = ["Source", "loaded"]
-
 
 @dataclass(frozen=True)
 class Source:

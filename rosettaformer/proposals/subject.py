@@ -18,8 +18,6 @@ from .source import Source
 from .trials import example
 from .vocabulary import role_of
 
-__all__ = ["Subject", "letters"]
-
 WIDTH, HEADS, SIZE = 12, 3, 4
 SIZES: dict[str, Any] = {
     "source_vocabulary": 11, "target_vocabulary": 17, "model_width": WIDTH, "heads": HEADS, "key_value_heads": HEADS, "key_size": SIZE,

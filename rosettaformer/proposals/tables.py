@@ -6,8 +6,6 @@ from typing import Any
 from .parts import Part
 from .vocabulary import within
 
-__all__ = ["row_text", "tables_of"]
-
 
 def row_text(row: Sequence[str]) -> str:
     return "(" + ", ".join(f'"{text}"' for text in row) + ")"

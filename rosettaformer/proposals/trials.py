@@ -15,8 +15,6 @@ from ..conformance.cases.transformer import ids
 from .component_inputs import is_model
 from .draft import Draft, Settings
 
-__all__ = ["FIRST", "example", "trial_cases"]
-
 QUIET, FIRST = 0.01, 3  # the size to which a row is reduced, and the first id that is neither padding nor special
 
 

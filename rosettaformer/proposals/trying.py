@@ -10,8 +10,6 @@ from .component_inputs import is_model
 from .draft import Choice, Draft
 from .running import SAME, TRIED, Trials, combinations, with_values
 
-__all__ = ["decide", "said"]
-
 WIDE, NARROW = 1e-9, 2e-6  # between them lie the errors in float64 of constants and tables in float32
 APART = 10  # every other value's error is at least this many times the best one's, if a case tells them apart
 FAR = 5  # the same if the best is not right, but by far the nearest

@@ -2,12 +2,7 @@
 
 import re
 
-from ..modules.words import ATTENDS, EMBEDS, IN_PROJECTION, PROJECTED
-
-__all__ = [
-    "ATTENDS", "ATTENTION", "CROSS", "EMBEDS", "FEEDS", "FUSED", "OFFSETS", "POSITIONS", "SEGMENTS", "SELF", "SOURCE", "TARGET",
-    "role_of", "tokens", "within",
-]  # fmt: skip
+from ..modules.words import IN_PROJECTION, PROJECTED
 
 # the projections of an attention: canonical axes, and which of them are outputs
 ATTENTION = {"query": ("d h k", "h k"), "key": ("d g k", "g k"), "value": ("d g e", "g e"), "output": ("h e d", "d")}

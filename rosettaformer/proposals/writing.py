@@ -8,8 +8,6 @@ from .draft import Draft, Settings
 from .helpers import helpers
 from .tables import row_text, tables_of
 
-__all__ = ["TODO", "UNPAIRED", "written"]
-
 _OF_IDS = {f'"{name}"': f'lambda inputs: ids(inputs["{name}"])' for name in ("source", "target", "token")}  # ids, or soft rows
 TODO = "TODO: decide:"
 UNPAIRED = "left out: the other projections have no bias, and the reference has four or none"

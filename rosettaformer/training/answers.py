@@ -13,8 +13,6 @@ from .corpus import Buckets, Example, pad, padded_length, rows
 from .tasks import Pair, Task
 from .tokens import END, PADDING, START, Tokens
 
-__all__ = ["Decoding", "Hypothesis", "answer", "loss_per_token", "scores"]
-
 
 @dataclass(frozen=True)
 class Hypothesis:

@@ -9,9 +9,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.strategy import Strategy
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS, MissingBackend, imported
-
-__all__ = ["Int8Searches", "MissingBackend", "Searches", "Trainer", "parameters_of", "trainer"]
+from ..backends import BACKENDS, imported, transformer
 
 
 class Searches(Protocol):
@@ -50,9 +48,8 @@ class Int8Searches:
     def __init__(self, backend: str, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str = "cpu") -> None:
         if backend == "numpy" or device != "cpu":
             raise ValueError(f"dtype int8 needs backend torch, tf or jax, and device cpu; got backend {backend}, device {device}")
-        port, decoding, self._weights = (imported(backend, f"{BACKENDS[backend]}.{name}") for name in ("port", "decoding", "weights"))
-        model = port.components["transformer"](config, np.dtype(np.float32))
-        self._weights.load(model, {name: array.astype(np.float32) for name, array in parameters.items()}, config)
+        decoding, self._weights = (imported(backend, f"{BACKENDS[backend]}.{name}") for name in ("decoding", "weights"))
+        model = transformer(backend, config, {name: array.astype(np.float32) for name, array in parameters.items()})
         self._searcher = decoding.Searcher(model, "int8")
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:

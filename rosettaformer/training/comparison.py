@@ -17,8 +17,6 @@ from ..processes import cores
 from .envelope import LOSS, Envelope
 from .remote import Remote
 
-__all__ = ["RECIPE", "Experiment", "Gap", "Run", "Step", "compare"]
-
 ROWS, SOURCE, TARGET = 7, 11, 13
 START_LIMIT, TAKEN = 180.0, 600.0  # seconds for a framework to load, and for a backend to read a question
 # uses every choice of a recipe, and moves parameters visibly within a few steps

@@ -16,8 +16,6 @@ from .. import pictures
 from ..conformance.report.summary import jsonable
 from .comparison import Experiment, Gap, Run
 
-__all__ = ["chart", "draw", "render", "to_dict", "verdict"]
-
 VERSION = 2  # version of the JSON
 REFERENCE = "reference"
 SEVERAL = "*"

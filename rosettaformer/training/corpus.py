@@ -8,8 +8,6 @@ import numpy as np
 from .tasks import Data, Pair
 from .tokens import PADDING, Tokens
 
-__all__ = ["Batch", "Buckets", "Corpus", "Example", "Group", "Position", "Shape", "answer_limits", "pad", "padded_length", "rows"]
-
 Example = tuple[list[int], list[int]]  # ids of the source; ids of the target from START to END
 Batch = tuple[np.ndarray, np.ndarray]  # source `b s`, target `b t`
 

@@ -15,8 +15,6 @@ from ..conformance.reference import tolerance
 from ..conformance.reference.tolerance import Expectation
 from .backends import parameters_of
 
-__all__ = ["LOSS", "RELATIVE", "Envelope", "is_unseen"]
-
 LOSS = "loss"
 RELATIVE = 1e-9  # relative to a tensor's largest value: the bound of a float64 run
 

@@ -8,15 +8,13 @@ from typing import Any
 from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
-from ..atomic import replacing
+from ..atomic import write_text
 from ..reading import read_text
 from ..versions import config_of
 from . import schema, settings
 from .corpus import padded_length
 from .tasks import TASKS
 from .tokens import Tokens
-
-__all__ = ["Manifest", "check", "read_tokens"]
 
 FORMAT, FIRST, VERSION = "rosettaformer-run", 2, 3  # the first version lacks the config fields of `versions.PAPER`
 FILES = ("run.json", "tokens.json", "log.jsonl", "lock", "loss.png", "loss.svg", "best.safetensors", "average.safetensors")
@@ -55,8 +53,7 @@ class Manifest:
         """
         manifest = schema.dump({"format": FORMAT, "version": VERSION} | asdict(self))
         for name, text in ((_TOKENS, str(tokens)), (_FILE, manifest)):
-            with replacing(folder / name) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            write_text(folder / name, text)
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":

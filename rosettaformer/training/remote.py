@@ -16,10 +16,9 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
+from ..backends import MissingBackend
 from ..processes import Answer, Child, message, serve_methods, words
 from . import backends
-
-__all__ = ["Remote"]
 
 
 class Remote(Child):
@@ -73,7 +72,7 @@ class _Server:
 def _reply(action: Callable[[], Answer | None]) -> Answer:
     try:
         return action() or ("ready", None)
-    except backends.MissingBackend as error:
+    except MissingBackend as error:
         return "missing", message(error)
     except BaseException as error:  # also SystemExit and other exceptions that foreign code derives
         return "error", words(error)

@@ -19,8 +19,6 @@ from ..atomic import replacing
 from ..reading import parse_json
 from . import schema
 
-__all__ = ["Log", "Report", "draw_curves", "read_log"]
-
 LONGEST = 10_000  # bytes of an entry
 SMOOTHED = 50  # most points of the curve of the training loss, each the mean of a part
 RECENT = 0.95  # weight of the past in running means

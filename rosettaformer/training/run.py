@@ -12,8 +12,6 @@ from .manifest import Manifest, check, read_tokens
 from .tasks import Data, Task
 from .tokens import Tokens
 
-__all__ = ["Run", "begin", "resume"]
-
 Options = Mapping[str, Any]  # what the user gave, by name; options that were not given are absent
 
 

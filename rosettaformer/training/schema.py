@@ -11,11 +11,6 @@ from reference_numpy.suggestions import LONGEST_NAME
 
 from ..reading import read_json
 
-__all__ = [
-    "BOOLEAN", "FINGERPRINT", "LARGEST", "OBJECT", "Check", "Table", "choice", "digest", "dump", "fingerprint", "integer", "load",
-    "number", "optional", "problems", "refuse", "several", "text",
-]  # fmt: skip
-
 LARGEST = Fields.LARGEST
 Check = tuple[Callable[[Any], bool], str]  # the condition of a value, and its description in messages
 Table = Mapping[str, Check]

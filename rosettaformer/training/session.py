@@ -26,8 +26,6 @@ from .store import Progress, Store, average
 from .tasks import Pair
 from .tokens import PADDING
 
-__all__ = ["train"]
-
 LOG, CURVES = "log.jsonl", ("loss.png", "loss.svg")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -10,8 +10,6 @@ from ..backends import BACKENDS
 from ..reading import parse_settings
 from .schema import Check, choice, integer, number, optional, several, text
 
-__all__ = ["FIXED", "FIXED_FIELDS", "FREE", "FREE_FIELDS", "LONGEST", "config", "recipe"]
-
 LONGEST = 2**15  # tokens of one side of a pair
 
 # Options that a run keeps for life: the default if neither the user nor the task sets one, and the condition of values. None: the preset's

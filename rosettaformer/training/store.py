@@ -25,8 +25,6 @@ from . import schema
 from .backends import parameters_of
 from .corpus import Position
 
-__all__ = ["Progress", "Store", "average", "digest"]
-
 _STEP = re.compile(r"step-\d{8,}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _MODEL, _OPTIMIZER, _PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"

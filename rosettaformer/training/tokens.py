@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from .schema import digest
 from .tasks import Pair
 
-__all__ = ["END", "PADDING", "START", "Tokens"]
-
 PADDING, START, END = range(3)
 _SPECIAL = 3  # the special ids; a tokenizer's id is shifted by their number, so that no text can spell a special token
 

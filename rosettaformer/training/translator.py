@@ -18,8 +18,6 @@ from .manifest import Manifest
 from .store import Store
 from .tokens import Tokens
 
-__all__ = ["Translation", "attention_table", "attention_weights", "draw_attention", "load_model", "translate"]
-
 SHADES = " .:-=+*#%@"
 
 

@@ -17,9 +17,8 @@ from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.reference.components import COMPONENTS
 from rosettaformer.guide.components.decisions import governing
 from rosettaformer.guide.translation import DIRECTIONS, classes, direction, example, measurement, snippets
-from rosettaformer.guide.translation.distributions import fitted
 from rosettaformer.guide.translation.measurement import Measured
-from rosettaformer.guide.translation.snippets import IMPORTS
+from rosettaformer.guide.translation.snippets import IMPORTS, fitted
 from rosettaformer.guide.translation.table import FRAMEWORKS, SECTIONS, Cell, Row, rows
 
 HOUSE = Path(__file__).resolve().parents[2]

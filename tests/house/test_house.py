@@ -44,6 +44,7 @@ SEARCHES = ("greedy_search", "sample", "beam_search")
 INSIDE = ("arithmetic", "arrays", "int8")  # the reference's own
 OF_METHODS = {"decoding": ["Searcher"], "encoder_only": ["EncoderHeads"]}  # twins whose functions are methods of a class
 PACKAGES = ("reference_numpy", *PORTS)
+DOORS_OF_USERS = {f"rosettaformer/{name}.py" for name in ("ports", "checkpoints/__init__", "pytest_plugin")}
 UNPADDING = re.compile(r"[Pp]acking|[Uu]npad|PaddedMask|in_rows|\bTokens\b(?!,? [a-z])")  # no sentence that begins with "Tokens"
 # the order of the parameters of a model's calls in the four packages; Keras has `training` behind them
 ORDERS = {
@@ -303,6 +304,18 @@ def test_every_file_has_a_surface(package: str) -> None:
     """Ruff refuses a name in `__all__` that is not defined."""
     without = {path.stem for path in files(package) if public(path) is None}
     assert without <= {"port", "__main__"}
+
+
+def test_rosettaformer_lists_names_where_users_import_them_or_a_module_passes_them_on_and_underscores_are_private() -> None:
+    for path in files("rosettaformer"):
+        if "snippets" in path.parts:  # code of readers
+            continue
+        imported = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        names = {alias.name for node in imported for alias in node.names}
+        listed, door = public(path), path.relative_to(HOUSE).as_posix() in DOORS_OF_USERS
+        assert (listed is not None) == (door or bool(names & {*(listed or [])})), path.relative_to(HOUSE)
+        own = {alias.name for node in imported if node.level for alias in node.names}
+        assert not [name for name in own if name.startswith("_")], path.relative_to(HOUSE)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,6 @@ from ..rows import Call, Row
 from ..workloads import END, PADDING, START
 from . import huggingface, huggingface_single
 
-__all__ = ["describe", "rows"]
-
-Tokens = list[list[str]]
-
 
 def describe(device: str) -> str:
     """Adds nothing to torch's description of the device."""

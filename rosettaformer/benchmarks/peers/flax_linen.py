@@ -16,8 +16,6 @@ from ..problem import Problem, renamed
 from ..workloads import PADDING
 from .flax_stock import answer
 
-__all__ = ["greedy"]
-
 Array = jax.Array
 # parts of our names -> Linen's; axes are the same
 NAMES = {

@@ -15,8 +15,6 @@ from ..problem import Problem
 from ..workloads import PADDING
 from .flax_stock import answer
 
-__all__ = ["Bert", "Gpt2", "build", "greedy"]
-
 Array = jax.Array
 TABLE = (
     *layout.renamed(table="embedding", output="out", offset="bias"),

@@ -20,8 +20,6 @@ from ..problem import Problem
 from ..rows import Step
 from ..workloads import PADDING, START
 
-__all__ = ["Stock", "answer", "build", "greedy", "split_by_hand", "split_training", "walked_training"]
-
 TABLE = layout.renamed(table="embedding", output="out", offset="bias")
 Array = jax.Array
 

@@ -17,8 +17,6 @@ from ..rows import Call, Row
 from ..workloads import END, PADDING, START
 from .torch_stock import read, waiting
 
-__all__ = ["marian", "rows"]
-
 # parts of our names in torch's layout -> Marian's
 MARIAN = {
     "self_attention": "self_attn",

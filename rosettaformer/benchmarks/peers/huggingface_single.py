@@ -16,8 +16,6 @@ from ..rows import Call, Row
 from ..workloads import PADDING
 from .torch_stock import read, waiting
 
-__all__ = ["bert", "gpt2", "rows"]
-
 
 def rows(problem: Problem, device: str) -> list[Row]:
     """Returns rows for BERT's hidden states and GPT-2's greedy search with its cache, eager and compiled."""

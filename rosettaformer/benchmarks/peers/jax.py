@@ -9,18 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from impl_jax import weights
 from impl_jax.framework import device as place
 from impl_jax.framework import settings
 from impl_jax.programs.compiled import compiled
 from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 
+from ...backends import transformer
 from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
 from . import flax_linen, flax_single, flax_stock
-
-__all__ = ["describe", "rows"]
 
 Function = Callable[..., Any]
 
@@ -130,8 +128,7 @@ def _placed(device: str, build: Callable[[], Call]) -> Call:
 
 def _ours(problem: Problem, precision: str = "float32") -> Transformer:
     dtype = _dtype(precision)
-    model = Transformer(problem.config, param_dtype=dtype, rngs=nnx.Rngs(0))
-    weights.load(model, {name: tensor.astype(dtype) for name, tensor in problem.tensors.items()}, problem.config)
+    model = transformer("jax", problem.config, {name: tensor.astype(dtype) for name, tensor in problem.tensors.items()})
     model.eval()
     return model
 

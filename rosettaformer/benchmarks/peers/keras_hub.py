@@ -12,8 +12,6 @@ from ..problem import Problem, renamed
 from ..rows import Call, Row
 from ..workloads import PADDING, START
 
-__all__ = ["rows"]
-
 HEADS = {"query": "h k", "key": "g k", "value": "g e"}
 # the variables of its layers, by the suffixes of our names
 TABLE: layout.Table = (

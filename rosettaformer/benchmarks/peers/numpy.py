@@ -8,8 +8,6 @@ from ..answers import forward
 from ..problem import Problem
 from ..rows import Row
 
-__all__ = ["describe", "rows"]
-
 
 def describe(device: str) -> str:
     """Raises ValueError on a device other than the CPU."""

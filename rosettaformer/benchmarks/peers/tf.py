@@ -9,16 +9,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-from impl_tf import weights
 from impl_tf.programs.compiled import compiled
 from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
 
+from ...backends import transformer
 from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
 from . import keras_hub, tf_stock
-
-__all__ = ["describe", "memory", "rows"]
 
 CPU = "/CPU:0"
 
@@ -118,10 +116,8 @@ def _on_cpu(call: Call) -> Call:
 
 
 def _ours(problem: Problem, precision: str = "float32") -> Transformer:
-    model = Transformer(problem.config, dtype=precision)
     kind = tf.as_dtype(precision).as_numpy_dtype
-    weights.load(model, {name: tensor.astype(kind) for name, tensor in problem.tensors.items()}, problem.config)
-    return model
+    return transformer("tf", problem.config, {name: tensor.astype(kind) for name, tensor in problem.tensors.items()})
 
 
 def _trainer(problem: Problem) -> Step:

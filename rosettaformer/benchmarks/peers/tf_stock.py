@@ -15,8 +15,6 @@ from ..problem import Problem
 from ..rows import Step
 from ..workloads import PADDING
 
-__all__ = ["build", "ids", "training"]
-
 TABLE: layout.Table = (
     *layout.renamed(
         table="embeddings",

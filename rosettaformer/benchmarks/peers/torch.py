@@ -17,12 +17,11 @@ from impl_torch.programs.unpadding import unpadded
 from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 
+from ...backends import transformer
 from ...modules import torch as modules
 from ..problem import Problem, products
 from ..rows import Call, Row, Step, training_row
 from . import huggingface, huggingface_single, torch_stock, xtransformers
-
-__all__ = ["describe", "rows"]
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 WAYS = (("eager", False), ("compiled", True))
@@ -114,9 +113,7 @@ def _training_rows(problem: Problem, device: str, precision: str) -> list[Row]:
 
 
 def _ours(problem: Problem) -> Transformer:
-    model = Transformer(problem.config)
-    weights.load(model, problem.tensors, problem.config)
-    return model
+    return transformer("torch", problem.config, problem.tensors)
 
 
 def _trainer(problem: Problem, device: str, compiles: bool) -> Step:

@@ -18,8 +18,6 @@ from ..problem import Problem
 from ..rows import Call, Step, named
 from ..workloads import PADDING
 
-__all__ = ["Stock", "build", "placed", "read", "training", "waiting"]
-
 
 class Stock(nn.Module):
     """`nn.Transformer` with embeddings, positions and masks before it and an output layer after it.

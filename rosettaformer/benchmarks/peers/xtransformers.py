@@ -13,8 +13,6 @@ from ..rows import Call, Row
 from ..workloads import PADDING, START
 from .torch_stock import read, waiting
 
-__all__ = ["rows"]
-
 
 def rows(problem: Problem, device: str) -> list[Row]:
     """Returns a row for its greedy search, with its cache, or its forward pass, compiled."""

@@ -4,8 +4,6 @@ from .. import tables
 from ..tables import Part, Row, Table
 from .family import GELU, HARMLESS, ONLY, Entry, Family, Head
 
-__all__ = ["FAMILY"]
-
 _LAYER: Table = (
     *tables.dense("attention.self.query", "self_attention.query", "(h k) d", "(h k)"),
     *tables.dense("attention.self.key", "self_attention.key", "(g k) d", "(g k)"),

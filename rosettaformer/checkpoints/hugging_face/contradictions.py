@@ -11,8 +11,6 @@ from reference_numpy import TransformerConfig
 from ..tables import Native
 from .family import Family
 
-__all__ = ["contradictions", "layered"]
-
 _FIELDS = {"d": "model_width", "f": "feed_forward_width", "p": "max_positions", "a": "segments"}
 
 

@@ -11,8 +11,6 @@ from reference_numpy.suggestions import nearest
 
 from .family import Entry, Family
 
-__all__ = ["config_of", "entries_of", "labels"]
-
 _LABELS = 2  # the library's defaults
 
 

@@ -9,8 +9,6 @@ from reference_numpy import TransformerConfig
 
 from ..tables import Table
 
-__all__ = ["GELU", "HARMLESS", "ONLY", "Entry", "Family", "Head"]
-
 
 @dataclass(frozen=True)
 class Entry:

@@ -7,8 +7,6 @@ from .. import tables
 from ..tables import Part, Row, Table
 from .family import GELU, HARMLESS, ONLY, Entry, Family, Head
 
-__all__ = ["FAMILY"]
-
 _QUERY_KEY_VALUE = (
     Part("self_attention.query.kernel", "d (h k)"),
     Part("self_attention.key.kernel", "d (g k)"),

@@ -10,8 +10,6 @@ from reference_numpy.suggestions import nearest
 from .entries import labels
 from .family import Family, Head
 
-__all__ = ["Heads", "advice", "belonging", "select"]
-
 
 class Heads:
     """chosen: the heads that are read. left: those that are left out. alien: those that no config supports; their tensors, and those of

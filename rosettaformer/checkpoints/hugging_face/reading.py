@@ -17,10 +17,9 @@ from .. import Checkpoint, CheckpointError, pickled, recognise, strict, tables
 from ..tables import Native
 from . import entries
 from .contradictions import contradictions, layered
+from .families import FAMILIES
 from .family import Family
 from .heads import Heads, advice, belonging, select
-
-__all__ = ["CONFIG", "GENERATION", "Examination", "examine", "family_of"]
 
 CONFIG, GENERATION = recognise.CONFIG, "generation_config.json"
 ROWS = 1024  # elements of a table that are compared at once
@@ -53,28 +52,37 @@ class Examination:
         return Checkpoint(self.config, {name: found[name] for name in parameters.axes(self.config)}, self.foreign)
 
 
-def examine(
-    path: Path,
-    families: Mapping[str, Family],
-    ignore: Sequence[str] = (),
-    leave_out: Sequence[str] = (),
-    spare: Sequence[str] = (),
-) -> Examination:
-    """Examines a folder, or the folder of a file. families: the supported ones, by model_type. Options: see `view`.
+def view(path: str | Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = (), spare: Sequence[str] = ()) -> Checkpoint:
+    """Returns the checkpoint in a folder, or in a file or an index within it, with parameters that are views of its files.
 
-    Raises ValueError if there is no config.json of one of the families, or no tensors; the result holds every other problem. If files are
+    ignore: tensors, and entries of config.json and generation_config.json, that are treated as absent. leave_out: heads that are not read,
+    whether present or not: pooler, masked_language_head, classifier, and unsupported ones such as next_sentence_head. spare: heads that are
+    optional.
+    Raises ValueError listing every problem: shards; unsupported entries; missing, unexpected and misshapen tensors; those of other heads,
+    with how to leave them out; ties that contradict config.json; dtypes; values that are not finite.
+    """
+    return examine(path, ignore=ignore, leave_out=leave_out, spare=spare).checkpoint()
+
+
+def examine(
+    path: str | Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = (), spare: Sequence[str] = ()
+) -> Examination:  # fmt: skip
+    """Like `view`, but returns the problems, and the state of every tensor.
+
+    Raises ValueError if there is no config.json of a supported family, or no tensors; the result holds every other problem. If files are
     damaged or missing, it holds only that.
     """
+    path = Path(path)
     folder = path if path.is_dir() else path.parent
     files = {CONFIG: recognise.hugging_face_config(path)}
     if os.path.lexists(folder / GENERATION):
         files[GENERATION] = read_object(folder / GENERATION)
     source = pickled.read(path)
     foreign = {file: {name: value for name, value in entries.items() if name not in ignore} for file, entries in files.items()}
-    family = family_of(families, foreign[CONFIG], source.tensors)
+    family = _family(foreign[CONFIG], source.tensors)
     if family is None:
         kind = foreign[CONFIG].get("model_type")
-        raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(families)}; got {kind!r:.100}")
+        raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(FAMILIES)}; got {kind!r:.100}")
     said = foreign[CONFIG] = {**foreign[CONFIG], "model_type": family.model_type}
     empty = [] if source.tensors else ["holds no tensors"]
     found = Examination(path, family, foreign, dict(source.tensors), problems=list(source.problems or empty))
@@ -99,13 +107,22 @@ def examine(
     return found
 
 
-def family_of(families: Mapping[str, Family], said: Mapping[str, Any], names: Iterable[str]) -> Family | None:
-    """See `hugging_face.family_of`; decides by config.json."""
+def family_of(path: Path, names: Iterable[str]) -> Family | None:
+    """Returns the family of a folder, or of the folder of a file, whose tensors have these names: by config.json's model_type, or by its
+    class or the tensors if it has none. None if the family is not supported.
+    """
+    try:
+        return _family(recognise.hugging_face_config(path), names)
+    except (OSError, ValueError):
+        return None
+
+
+def _family(said: Mapping[str, Any], names: Iterable[str]) -> Family | None:
     kind = said.get("model_type")
     if kind is not None:
-        return families.get(kind) if isinstance(kind, str) else None
+        return FAMILIES.get(kind) if isinstance(kind, str) else None
     names = list(names)
-    fitting = [family for family in families.values() if family.owns(said, names)]
+    fitting = [family for family in FAMILIES.values() if family.owns(said, names)]
     return fitting[0] if len(fitting) == 1 else None
 
 

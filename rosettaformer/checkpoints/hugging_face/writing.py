@@ -15,10 +15,9 @@ from ...atomic import replacing
 from .. import CheckpointError, container, strict, tables
 from ..container import Written
 from . import entries
+from .families import FAMILIES
 from .family import Family
 from .reading import CONFIG, GENERATION
-
-__all__ = ["COMPANIONS", "companions", "save"]
 
 # the files of a tokenizer
 COMPANIONS = (
@@ -28,18 +27,23 @@ COMPANIONS = (
 
 
 def save(
-    path: Path,
-    families: Mapping[str, Family],
+    path: str | Path,
     config: TransformerConfig,
     parameters: Mapping[str, np.ndarray],
-    foreign: Mapping[str, Any],
-    dtype: str | None,
-    written: Written,
-    max_shard_bytes: int | None,
-    tokenizer: Path | None,
+    *,
+    foreign: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    written: Written = lambda count: None,
+    max_shard_bytes: int | None = None,
+    tokenizer: str | Path | None = None,
 ) -> None:
-    """Writes the folder, whole or not at all; arguments: see `hugging_face.save`."""
-    family, said = _family(families, config, foreign.get(CONFIG, {}))
+    """Writes a new folder, whole or not at all. foreign, dtype, written: see `checkpoints.save`; tokenizer: a folder whose tokenizer files
+    are copied.
+
+    Raises ValueError if no family can express the config, if parameters do not fit it, and if the path exists.
+    """
+    path, foreign = Path(path), foreign or {}
+    family, said = _family(config, foreign.get(CONFIG, {}))
     arrays = {name: np.asarray(array) for name, array in parameters.items()}
     if problems := strict.problems(arrays, declaration.shapes(config), dtype):
         raise CheckpointError(path, problems)
@@ -57,7 +61,7 @@ def save(
         for name, value in {**foreign, CONFIG: said}.items():
             if name in (CONFIG, GENERATION):
                 (temporary / name).write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        for file in companions(tokenizer):
+        for file in companions(Path(tokenizer) if tokenizer else None):
             shutil.copyfile(file, temporary / file.name)
 
 
@@ -66,11 +70,11 @@ def companions(folder: Path | None) -> list[Path]:
     return [folder / name for name in COMPANIONS if (folder / name).is_file()] if folder and folder.is_dir() else []
 
 
-def _family(families: Mapping[str, Family], config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
+def _family(config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     """Returns the family of the config, and its config.json: the earlier one's family if given, otherwise the first that can express it."""
     problems = ["no family of Hugging Face that is written has both an encoder and a decoder"]
     own = config.to_dict()
-    for kind, family in sorted(families.items(), key=lambda item: item[0] != said.get("model_type")):
+    for kind, family in sorted(FAMILIES.items(), key=lambda item: item[0] != said.get("model_type")):
         if all(family.fixed.get(stack, own[stack]) == own[stack] for stack in ("encoder_layers", "decoder_layers")):
             result, problems = entries.entries_of(family, config, said if kind == said.get("model_type") else {})
             if not problems:

@@ -11,8 +11,6 @@ from reference_numpy.suggestions import nearest
 from ...modules.words import ATTENDS, EMBEDS, PROJECTED
 from .rename_table import Rename
 
-__all__ = ["Network", "layers", "normal"]
-
 ALIKE = {"dense_io": "dense", "depthwise_convolution": "convolution"}
 SYNONYMS = {word: meant for meant, several in PROJECTED.items() for word in several}
 SYNONYMS |= dict.fromkeys(ATTENDS, "attention") | dict.fromkeys(EMBEDS, "embedding")
@@ -251,6 +249,3 @@ def _containers(left: Network, right: Network, pairs: dict[str, tuple[str, str]]
             groups.setdefault(frozenset(pairs[one][0] for one in inside), []).append(path)
     for inside, paths in groups.items():
         pairs |= {one: (other, "contents") for one, other in zip(paths, held.get(inside, []), strict=False)}
-
-
-__all__ += ["compatible"]

@@ -13,8 +13,6 @@ from typing import Any
 
 from ...reading import read_toml
 
-__all__ = ["Rename", "Row", "read", "written"]
-
 FORM = '"left.name" = "right.name", or "left.name" = {name = "right.name", left = "o i", right = "i o"}'
 
 

@@ -9,8 +9,6 @@ from . import weight_layout
 from .layer_matching import Network, normal
 from .rename_table import Rename
 
-__all__ = ["Pair", "pairs"]
-
 Pair = dict[str, Any]  # left, right, left_axes, right_axes, sizes, how, layer; right is empty if the other side has none
 OPTIONAL = ("bias", "offset", "scale")  # a layer can be without: a difference between the layers, and no reason to stop
 CHANNELS = "c"

@@ -8,8 +8,6 @@ import numpy as np
 
 from reference_numpy import layout
 
-__all__ = ["carried", "plain_axes", "solved"]
-
 _GROUP = re.compile(r"\([^)]*\)|-?\w")
 
 

@@ -9,11 +9,6 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, layout
 
-__all__ = [
-    "BETAS", "DECAY", "DTYPES", "EPSILON", "LEARNING_RATE", "Arrays", "Layer", "LayerCall", "Model", "Rounding", "Variable",
-    "guarded", "is_floating", "rounded",
-]  # fmt: skip
-
 DTYPES = ("float32", "float64")
 # Exact in float32: frameworks round such constants in more than one place, in float64 too.
 LEARNING_RATE, DECAY, BETAS, EPSILON = 2.0**-7, 2.0**-7, (0.875, 1 - 2.0**-10), 2.0**-27

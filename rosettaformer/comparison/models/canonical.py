@@ -16,8 +16,6 @@ from ...conformance.reference.components import model_of
 from .base import Arrays, Layer, LayerCall, Model, Variable
 from .reference_model import canonical_variables
 
-__all__ = ["Component", "named"]
-
 DIGITS = 1 << 12  # the base in which elements are counted, whose digits float32 holds
 
 

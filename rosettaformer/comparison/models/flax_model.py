@@ -17,8 +17,6 @@ from ...modules import jax as face
 from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, rounded
 from .layer_calls import tensors
 
-__all__ = ["CPU", "FlaxModel"]
-
 CPU = "cpu"  # the device of every comparison
 Values = Mapping[str, jax.Array]
 

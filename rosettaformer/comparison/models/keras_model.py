@@ -23,8 +23,6 @@ from .. import kinds
 from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Layer, LayerCall, Model, Variable, rounded
 from .layer_calls import Record, described, layers, own_variables, tensors
 
-__all__ = ["KerasModel"]
-
 
 class KerasModel(Model):
     """A Keras model or layer, built once in each dtype."""

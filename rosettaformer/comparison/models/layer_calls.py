@@ -11,8 +11,6 @@ from ...modules.recording import ModuleCall
 from .. import kinds
 from .base import Layer, LayerCall, Variable, guarded
 
-__all__ = ["Record", "described", "layers", "own_variables", "tensors"]
-
 Tag = Callable[[Any], Any]
 
 

@@ -20,8 +20,6 @@ from .base import Arrays, Layer, LayerCall, Variable
 from .flax_model import CPU, FlaxModel, Values
 from .layer_calls import Record, described, own_variables
 
-__all__ = ["LinenModel"]
-
 PARAMETERS = "params"
 
 

@@ -17,8 +17,6 @@ from .base import Arrays, Layer, LayerCall, Variable
 from .flax_model import CPU, FlaxModel, Values
 from .layer_calls import Record, described, layers, own_variables
 
-__all__ = ["NnxModel"]
-
 
 class NnxModel(FlaxModel):
     """An `nnx.Module`; its variables are set anew in every call, on a copy."""

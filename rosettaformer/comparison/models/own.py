@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import TransformerConfig
-
 from ... import checkpoints
 from ...backends import BACKENDS, imported, transformer
 from ...conformance.case import Case
@@ -16,33 +14,20 @@ from ...conformance.cases import all_cases
 from ...conformance.ports.adapters.call_mapping import FOR, RETURN, CallMapping
 from ...conformance.ports.names import Names
 from ...conformance.ports.port import NotCovered, Port
-from ...conformance.reference.components import forward_of, signature_of
+from ...conformance.reference.components import DROPOUT_RATES, forward_of, signature_of, whole_model
 from .base import Model, Translation
 from .canonical import Component, named
 from .reference_model import ReferenceModel, inputs_of
 from .wrapping import wrapped
-
-__all__ = ["of_checkpoint", "of_component"]
-
-RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
-
-
-def component_of(config: TransformerConfig) -> str:
-    """Returns the component that a model of this config is: the outermost that its heads allow."""
-    if config.decoder_layers:
-        return "transformer"
-    if config.classes:
-        return "classify"
-    return "masked_language_logits" if config.masked_language_head else "pool" if config.pooler else "encode"
 
 
 def of_checkpoint(path: Path, backend: str) -> Model:
     """Returns the model of a canonical file, a Hugging Face folder or a run's folder, with its weights in float32."""
     checkpoint = checkpoints.load(path)
     # Nothing is dropped in evaluation, and what drops at random cannot be compared.
-    config = checkpoint.config.replace(**dict.fromkeys(RATES, 0.0))
+    config = checkpoint.config.replace(**dict.fromkeys(DROPOUT_RATES, 0.0))
     values = {name: array.astype(np.float32) for name, array in checkpoint.parameters.items()}
-    call = component_of(config)
+    call = whole_model(config)
     if backend == "numpy":
         return ReferenceModel(config, values, call)
     imported(backend, BACKENDS[backend])
@@ -71,7 +56,7 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
         has = ", ".join(name for name in port.components if not forward_of(name))
         raise ValueError(f"{file} does not define {component}; it has {has}")
     case = _chosen_case(component, fixed)
-    config, build = case.config.replace(**dict.fromkeys(RATES, 0.0)), port.module.components[component]
+    config, build = case.config.replace(**dict.fromkeys(DROPOUT_RATES, 0.0)), port.module.components[component]
 
     def make() -> Any:
         return build(config, _dtype(port.module.framework))

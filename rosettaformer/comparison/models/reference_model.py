@@ -12,8 +12,6 @@ from ...conformance.case import Case
 from ...conformance.reference import components, trace
 from .base import Arrays, Layer, LayerCall, Model, Variable, guarded, is_floating, rounded
 
-__all__ = ["ReferenceModel", "canonical_variables", "inputs_of"]
-
 TOKENS = 16  # of random inputs, if the model has room for them
 
 

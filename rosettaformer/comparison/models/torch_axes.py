@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Followed"]
-
 PROBED = ("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "mean", "sum", "amax", "amin", "__getitem__", "unsqueeze",
           "squeeze", "t", "select", "narrow")  # fmt: skip
 RESHAPED = ("flatten", "reshape", "view", "unflatten")

@@ -20,8 +20,6 @@ from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Layer, LayerCall
 from .layer_calls import Record, described, layers, tensors
 from .torch_axes import Followed
 
-__all__ = ["TorchModel"]
-
 
 class TorchModel(Model):
     """A `torch.nn.Module`. axes: the declared axes of each input on this side.

@@ -8,8 +8,6 @@ from ...backends import imported
 from ...modules import BACKENDS, framework_of
 from .base import Model
 
-__all__ = ["wrapped"]
-
 
 def wrapped(built: Any, make: Callable[[], Any], text: str, call: str = "") -> Model:
     """Returns the model that was built as one of its framework. call: the method that is called, empty for the model itself.

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["ACTIVATIONS"]
-
 
 def _softmax(x: np.ndarray) -> np.ndarray:
     powers = np.exp(x - x.max(-1, keepdims=True))

@@ -11,8 +11,6 @@ from rich.table import Table
 from ...conformance.compare import HIGHEST
 from .training_rows import CONVENTION
 
-__all__ = ["render", "sentences", "units", "verdict"]
-
 COLOURS = {"equal": "green", "rounding": "yellow", "differs": "red", "not comparable": "dim", CONVENTION: "yellow"}
 SHOWN = 12  # rows of gradients and of a step that differ
 Report = Mapping[str, Any]

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["first"]
-
 Between = Callable[[Any, Any], list[list[str]]]
 
 

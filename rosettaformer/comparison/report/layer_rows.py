@@ -14,8 +14,6 @@ from .activations import ACTIVATIONS
 from .first_divergence import first
 from .noise import Difference, difference
 
-__all__ = ["LayerRow", "Rows", "worst"]
-
 NOTHING = Difference("not comparable")
 ORDER = ("equal", "not comparable", "rounding", "differs")
 

@@ -11,8 +11,6 @@ from ..matching.variable_matching import Pair
 from ..running.side_process import Failed, Process, both
 from .noise import Difference, difference
 
-__all__ = ["OPTIMIZERS", "gradients", "steps"]
-
 OPTIMIZERS = ("sgd", "adamw")
 CLOSE = 1e-6  # relative: how well a convention must explain a running variance
 CONVENTION = "convention"
@@ -97,6 +95,3 @@ def _explained(pair: Pair, after: Sequence[np.ndarray], before: np.ndarray, rows
             if said:
                 return {"note": said} | ({} if momentum else {"verdict": CONVENTION})
     return {}
-
-
-__all__ += ["CONVENTION"]

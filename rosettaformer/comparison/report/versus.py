@@ -7,8 +7,6 @@ from typing import Any
 from ...conformance.compare import HIGHEST
 from ...reading import read_json
 
-__all__ = ["VERSION", "WORSE", "read", "versus"]
-
 VERSION = 1  # of the JSON of a report
 WORSE = 4.0  # a row got worse if its error grew by more noise units than this and by more than this factor, or if its verdict did
 ORDER = ("equal", "not comparable", "convention", "rounding", "differs")

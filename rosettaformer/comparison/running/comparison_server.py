@@ -19,8 +19,6 @@ from ..models.base import DTYPES, Model, Rounding, rounded
 from .opening import opened, port_of
 from .sides import Side
 
-__all__ = ["Server", "reply"]
-
 SHORT = 0.02  # seconds that the calls of one round take together at least
 MOST = 100  # calls of one round
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from reference_numpy.suggestions import nearest
 
-__all__ = ["Input", "axes_of", "declaration", "make", "read"]
-
 DTYPES = ("float64", "float32", "float16", "int64", "int32", "bool")
 FORM = "NAME: AXIS=SIZE ... DTYPE, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'"
 LARGEST = 1 << 28  # elements
@@ -133,6 +131,3 @@ def _random(declared: Input, rng: np.random.Generator) -> np.ndarray:
     if declared.dtype.startswith("int"):
         return rng.integers(0, declared.below, declared.sizes).astype(declared.dtype)
     return rng.standard_normal(declared.sizes).astype(np.float32).astype(declared.dtype)
-
-
-__all__ += ["checked"]

@@ -14,8 +14,6 @@ from ..matching.variable_matching import Pair
 from . import declared_inputs
 from .side_process import Process
 
-__all__ = ["Given", "carry"]
-
 
 class Given:
     """The inputs of both sides: arrays by name with their axes, () if none are declared.

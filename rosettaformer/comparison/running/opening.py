@@ -16,8 +16,6 @@ from ..models.own import of_checkpoint, of_component
 from ..models.wrapping import wrapped
 from .sides import Side
 
-__all__ = ["opened", "port_of"]
-
 FREE: Mapping[str, Any] = {}
 
 

@@ -8,9 +8,6 @@ from ...backends import MissingBackend
 from ...processes import Child
 from .sides import Side
 
-__all__ = ["Failed", "Process", "answers", "both"]
-
-
 DOING = {
     "start": "cannot be loaded",
     "open": "cannot be built",

@@ -11,16 +11,16 @@ from reference_numpy.suggestions import known
 from ...backends import BACKENDS
 from ...conformance.ports.port import PORTS
 
-__all__ = ["FORMS", "Side", "parse", "setting"]
-
 FORMS = "FILE.py:NAME, CHECKPOINT@BACKEND, a port (FILE.py, torch, tf or jax) with --component, or the JSON of an earlier comparison"
 BACKEND = "torch"  # of a checkpoint that names none
-KINDS = ("built", "checkpoint", "component", "report")
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side, as it was named. kind: of `KINDS`. name: the class or function of a file, or the backend of a checkpoint."""
+    """One side, as it was named. kind: built, checkpoint, component or report.
+
+    name: the class or function of a file, or the backend of a checkpoint.
+    """
 
     text: str
     kind: str

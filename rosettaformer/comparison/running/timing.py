@@ -6,8 +6,6 @@ from typing import Any
 
 from .side_process import Failed, Process
 
-__all__ = ["MODES", "timed"]
-
 MODES = ("eager", "compiled")
 
 

@@ -14,8 +14,6 @@ from ..reference.components import COMPONENTS, answer, forward_of, takes_config
 from .build import Builder
 from .gradients import gradients
 
-__all__ = ["all_cases", "fitted", "of_components"]
-
 NAMED = 3  # config fields that a reason names if there are many
 
 

@@ -10,8 +10,6 @@ from reference_numpy import TransformerConfig
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
 
-__all__ = ["cases"]
-
 GROUPED: dict[str, Any] = {"heads": 6, "key_value_heads": 2}
 
 

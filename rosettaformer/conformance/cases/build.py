@@ -14,8 +14,6 @@ from ...memory import physical_memory
 from ..case import DTYPES, Case
 from ..reference.components import model_of
 
-__all__ = ["B", "Builder", "S", "T", "inside_padding", "left_padding", "parameters_of", "ragged", "rng", "shrinking_padding"]
-
 B, T, S = 3, 5, 7
 SIZES = {
     "source_vocabulary": 29, "target_vocabulary": 23, "model_width": 13, "key_size": 5, "value_size": 11, "feed_forward_width": 19,

@@ -20,8 +20,6 @@ from ...reading import read_bytes, read_json
 from ..case import SUITE_VERSION, Case
 from ..status import Kind
 
-__all__ = ["MANIFEST", "answer_path", "arrays_of", "manifest", "read_answer", "row_of", "write_cases", "write_json"]
-
 MANIFEST = "manifest.json"
 LARGEST = 1 << 30  # bytes of an answer whose size is not bounded otherwise
 HEADER = 1 << 20  # bytes of an answer's header

@@ -13,8 +13,6 @@ from ...checkpoints import load, recognised
 from ..case import DTYPES, Case
 from .build import ragged, rng
 
-__all__ = ["checkpoint_cases"]
-
 B, S, T = 4, 19, 17
 LONG = 128  # tokens in a typical text
 TOKENS = 8  # tokens that a search makes

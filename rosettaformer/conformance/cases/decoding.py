@@ -12,8 +12,6 @@ from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
 from .transformer import ONE_LAYER, ids
 
-__all__ = ["cases"]
-
 DTYPES = ("float64", "float32")  # in which a token is chosen, whatever the model's dtype
 V = 11
 

@@ -7,8 +7,6 @@ import numpy as np
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
 
-__all__ = ["cases"]
-
 
 def cases(build: Builder) -> Iterator[Case]:
     """Yields cases from tokens and positions to vectors, and from vectors to tokens."""

@@ -9,8 +9,6 @@ from reference_numpy.suggestions import nearest
 
 from ..case import Case
 
-__all__ = ["choose", "compiled", "matching"]
-
 Thing = TypeVar("Thing")
 
 PRECEDENCE = {"or": 1, "and": 2, "not": 3}

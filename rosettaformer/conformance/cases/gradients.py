@@ -10,8 +10,6 @@ from ..case import Case
 from ..reference import components
 from .build import rng
 
-__all__ = ["gradient", "gradients", "with_cotangent"]
-
 # with the gradient cases: the defects that a gradient reveals and no output does
 CATCHES = {
     "ATT14": """

@@ -10,8 +10,6 @@ from reference_numpy.config import ACTIVATIONS
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
 
-__all__ = ["cases"]
-
 
 def cases(build: Builder) -> Iterator[Case]:
     """Yields cases of a layer, and of its parts beside attention."""

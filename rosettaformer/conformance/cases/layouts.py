@@ -11,8 +11,6 @@ from .build import B, Builder, S, T, left_padding, ragged, rng
 from .single_stack import alone
 from .transformer import ONE_LAYER, ids
 
-__all__ = ["cases"]
-
 ATTENTION = "ATT1 ATT2 MHA1 MHA2 MHA4 PRC1"
 SQUARE: dict[str, Any] = {"model_width": 12, "key_size": 4, "value_size": 4}
 

@@ -11,8 +11,6 @@ from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
 from .transformer import ONE_LAYER, tokens
 
-__all__ = ["cases"]
-
 V = 5  # few enough tokens that each one's share shows what smoothing does to it
 SMOOTHED, PADDED, PART = "LOS1 LOS8 LOS9 LOS10", "LOS1 LOS2 LOS7 LOS8 LOS9 LOS10", "LOS1 LOS2 LOS3 LOS8 LOS9 LOS10"
 

@@ -9,8 +9,6 @@ import numpy as np
 from ..case import Case
 from .build import Builder, rng
 
-__all__ = ["cases"]
-
 # tensors of every kind that weight decay treats differently
 SHAPES = {
     "embedding.table": (11, 6), "hidden.kernel": (6, 7), "hidden.bias": (7,), "norm.scale": (6,), "norm.offset": (6,),

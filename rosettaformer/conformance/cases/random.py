@@ -6,8 +6,6 @@ from typing import Any
 from ..case import Case
 from .build import Builder, rng
 
-__all__ = ["cases"]
-
 # So large that the statistics of every kernel tell one formula for its fans from another, and small enough that many draws are quick.
 SIZES = {"model_width": 48, "key_size": 16, "value_size": 24, "feed_forward_width": 64, "encoder_layers": 1, "decoder_layers": 1}
 DTYPES = ("float64", "float32")

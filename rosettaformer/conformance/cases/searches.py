@@ -12,8 +12,6 @@ from ..case import Case
 from .build import B, Builder, S, left_padding, parameters_of, ragged, rng
 from .transformer import ONE_LAYER, ids
 
-__all__ = ["cases"]
-
 # Nearly all have one model's sizes and lengths, so that a port that compiles a search does so once.
 SIZES: dict[str, Any] = {"model_width": 12, "target_vocabulary": 17, **ONE_LAYER}
 TOKENS = 8

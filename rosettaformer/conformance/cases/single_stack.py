@@ -13,8 +13,6 @@ from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
 from .transformer import ONE_LAYER, ids
 
-__all__ = ["alone", "cases"]
-
 POSITIONS = 11  # few enough that a table of positions differs in size from everything else
 SINGLE = ("float64", "float32")  # dtypes of the longer ones
 RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4, "classifier_dropout_rate": 0.5}

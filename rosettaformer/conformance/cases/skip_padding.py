@@ -11,8 +11,6 @@ from ..case import Case
 from .build import B, Builder, S, T, inside_padding, left_padding, ragged, rng, shrinking_padding
 from .transformer import ONE_LAYER, tokens
 
-__all__ = ["cases"]
-
 SINCE = 7
 RATES: dict[str, Any] = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4}
 # what shows if the target is padded on the right; if padding stands before a real token; if a mask is given

@@ -12,8 +12,6 @@ from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
 from .transformer import ONE_LAYER, tokens
 
-__all__ = ["cases"]
-
 RATES: dict[str, Any] = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4}
 CATCHES = "DRP3 DRP4"
 

@@ -11,8 +11,6 @@ from reference_numpy import TransformerConfig
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
 
-__all__ = ["ONE_LAYER", "cases", "ids", "tokens"]
-
 # The stacks have two layers in their own cases and in two of the whole model's; one layer is enough for the others.
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
 # What shows in a whole model on any input, given sizes that differ and biases; with a tied head; with padding.

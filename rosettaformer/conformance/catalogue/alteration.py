@@ -12,8 +12,6 @@ from ..reference.patching import Replaces, patched
 from ..reference.paths import Paths
 from .place import Place, limited
 
-__all__ = ["CONFIGURED", "FRAMEWORKS", "LOADED", "Alteration", "Altered", "Replaces", "Variants", "injected", "setting"]
-
 Altered = Mapping[str, Replaces]  # what a defect replaces, by its id
 Variants = Mapping[str, Mapping[str, Replaces]]  # what its variants do, by its id and their titles
 FRAMEWORKS = ("torch", "tf", "jax")

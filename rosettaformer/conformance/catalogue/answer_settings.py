@@ -10,8 +10,6 @@ from reference_numpy.strategy import Strategy
 from .alteration import Alteration, setting
 from .combinators import bound
 
-__all__ = ["answers", "looped"]
-
 Array = np.ndarray
 ONE_BY_ONE = ("decoding.greedy_search", "decoding.sample")
 

@@ -13,8 +13,6 @@ from .combinators import on_arguments, on_call
 from .dropout import drawn
 from .softmax import inverted
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 ATTENTION = "attention.scaled_dot_product_attention"
 

@@ -11,8 +11,6 @@ from reference_numpy.beams import Beam
 from ..reference.patching import patched
 from .alteration import Alteration, setting
 
-__all__ = ["beam_settings", "ends_among", "penalised_by"]
-
 Array = np.ndarray
 ADVANCE = "beams.Row.advance"
 

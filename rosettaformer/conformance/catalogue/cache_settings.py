@@ -8,8 +8,6 @@ import numpy as np
 from .alteration import Alteration, setting
 from .combinators import on_arguments, on_result
 
-__all__ = ["STEP", "caches", "numbered", "seeing", "with_mask"]
-
 Array = np.ndarray
 STEP = "cache.decoder_layer_step"
 Chosen = Callable[[int], Array]  # the number of cached tokens -> the indices that are read

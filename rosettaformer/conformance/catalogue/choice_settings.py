@@ -10,8 +10,6 @@ from reference_numpy import softmax
 from .alteration import Alteration, setting
 from .combinators import bound, on_arguments, on_call, on_result
 
-__all__ = ["choices", "cut"]
-
 Array = np.ndarray
 
 
@@ -108,12 +106,6 @@ def cut(kept: Callable[..., Array]) -> Callable:
         return np.where(kept_bv, x_bv, x_bv.dtype.type(-np.inf))
 
     return altered
-
-
-def _before(x_bv: Array) -> Array:
-    """The probability of all likelier tokens."""
-    p_bv = softmax.softmax(x_bv)
-    return np.cumsum(p_bv, axis=1) - p_bv
 
 
 def _and_one_more(x_bv: Array, top_p: float) -> Array:

@@ -4,8 +4,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["bound", "on_arguments", "on_call", "on_result"]
-
 
 def bound(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
     """The arguments of a call by name, including defaults."""

@@ -12,8 +12,6 @@ from .alteration import Altered, Replaces, Variants
 from .combinators import on_call
 from .mask import top_left
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 
 

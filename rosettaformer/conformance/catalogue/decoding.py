@@ -13,8 +13,6 @@ from .cache_settings import numbered, with_mask
 from .choice_settings import cut
 from .combinators import on_arguments, on_call
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 
 def _always_divided(
     original: Callable, scores_bv: np.ndarray, token_bn: np.ndarray, repetition_penalty: float = 1.0, no_repeat_ngram: int = 0,

@@ -9,8 +9,6 @@ from reference_numpy import arithmetic
 
 from .alteration import Altered, Variants
 
-__all__ = ["ALTERED", "VARIANTS", "normalised", "variance"]
-
 Array = np.ndarray
 
 

@@ -11,8 +11,6 @@ from ..reference.patching import patched
 from .alteration import Altered, Variants
 from .combinators import bound, on_arguments, on_call
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 
 def drawn(shape: tuple[int, ...], rate: float) -> np.ndarray:
     """A fresh random keep mask, another one at every call."""

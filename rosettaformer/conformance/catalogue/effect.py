@@ -11,8 +11,6 @@ from ..reference import components
 from ..reference.tolerance import Expectation
 from . import Defect, injected
 
-__all__ = ["Effect", "effect"]
-
 
 @dataclass(frozen=True)
 class Effect:

@@ -12,8 +12,6 @@ from .alteration import Altered, Variants
 from .combinators import on_arguments, on_call
 from .kernels import without_bias
 
-__all__ = ["ALTERED", "VARIANTS", "without_padding_row"]
-
 
 def _rounded_scale(original: Callable, parameters: Any, token: np.ndarray, scale: bool) -> np.ndarray:
     x_btd, factor = original(parameters, token, scale), parameters["table"].shape[1] ** 0.5

@@ -11,8 +11,6 @@ from ..reference.patching import patched
 from .alteration import Altered, Variants
 from .combinators import bound, on_arguments, on_result
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 
 def _other_gelu(name: str) -> str:
     return {"gelu_erf": "gelu_tanh", "gelu_tanh": "gelu_erf", "gelu_sigmoid": "gelu_tanh"}.get(name, name)

@@ -11,8 +11,6 @@ from reference_numpy import mask as masks
 from .alteration import Altered, Variants
 from .combinators import on_call
 
-__all__ = ["ALTERED", "VARIANTS", "filled", "uniform_when_empty"]
-
 
 def _masked_after(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
     weights = original(logits)

@@ -12,8 +12,6 @@ from .alteration import Altered
 from .combinators import on_result
 from .embedding import without_padding_row
 
-__all__ = ["ALTERED"]
-
 Tree = dict[str, Any]
 
 

@@ -11,8 +11,6 @@ from reference_numpy import arithmetic, embedding, feed_forward, mask, normaliza
 from .alteration import Altered, Replaces, Variants
 from .combinators import on_arguments
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 
 

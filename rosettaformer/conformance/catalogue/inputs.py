@@ -12,8 +12,6 @@ from .alteration import Altered, Variants
 from .combinators import on_arguments
 from .transformer import fresh_norm
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 _POSITIONS = ("positional_encoding.positional_encoding", "positional_encoding.position_embedding")
 _SEGMENTS = "embedding.segment_embedding"

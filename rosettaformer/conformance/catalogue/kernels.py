@@ -9,11 +9,6 @@ import numpy as np
 from .alteration import Altered
 from .combinators import on_arguments
 
-__all__ = [
-    "ALTERED", "FUSED", "OUTPUT", "PROJECTIONS", "exchanged", "interleaved", "of_bias", "of_projection", "spread", "transposed",
-    "without_bias",
-]  # fmt: skip
-
 Array = np.ndarray
 Tree = Mapping[str, Any]
 OUTPUT = "bthe,hed->btd"

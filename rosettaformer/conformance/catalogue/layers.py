@@ -12,8 +12,6 @@ from .alteration import Altered, Variants
 from .combinators import on_arguments, on_call
 from .residual import from_input
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 
 def _other_placement(config: Any) -> Any:
     return config.replace(norm_placement="post" if config.norm_placement == "pre" else "pre")

@@ -11,8 +11,6 @@ from .alteration import Altered, Variants
 from .combinators import on_arguments, on_call, on_result
 from .loss_settings import BOTH, KL, scored, spread_over_fewer
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 
 

@@ -11,8 +11,6 @@ from reference_numpy import arithmetic, loss
 from .alteration import Alteration, setting
 from .combinators import on_call
 
-__all__ = ["BOTH", "KL", "losses", "lost_mass", "scored", "spread_over_fewer"]
-
 Array = np.ndarray
 Target = Callable[[Array, float, int], Array]
 Weight = Callable[[Array, int], Array]

@@ -9,10 +9,6 @@ from .alteration import Altered, Variants
 from .combinators import on_result
 from .fills import uniform_when_empty
 
-__all__ = ["ALTERED", "FUTURE", "VARIANTS", "top_left"]
-
-FUTURE = "queries see the keys after them"
-
 
 def _diagonal(offset: int) -> Callable:
     """Moves the diagonal of the causal mask this many keys to the right: `j <= i + (s - t) + offset`."""

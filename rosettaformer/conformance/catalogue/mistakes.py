@@ -15,8 +15,6 @@ from typing import Any
 from .alteration import FRAMEWORKS
 from .records import SAID, families
 
-__all__ = ["FRAMEWORKS", "NOTHING", "SAID", "Edit", "Mistake", "all_mistakes", "all_sayings", "edited"]
-
 NOTHING = "all that was asked conforms"  # what is said of a mistake that no case of its component shows
 
 

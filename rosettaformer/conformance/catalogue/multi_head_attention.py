@@ -10,8 +10,6 @@ from .alteration import Altered, Variants
 from .combinators import on_arguments, on_call, on_result
 from .kernels import FUSED, OUTPUT, PROJECTIONS, of_projection
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 ATTENTION = "attention.scaled_dot_product_attention"
 PARTS = ("query", "key", "value", "key and value", "query and key")

@@ -11,8 +11,6 @@ from .alteration import Altered, Replaces, Variants
 from .combinators import on_call
 from .residual import LAYERS, SUBLAYERS, from_input
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 IN, OUT = "layers.residual_in", "layers.residual_out"
 

@@ -11,8 +11,6 @@ from .alteration import Altered, Variants
 from .combinators import on_arguments
 from .deviation import normalised, variance
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 
 

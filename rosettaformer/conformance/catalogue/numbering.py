@@ -8,8 +8,6 @@ from .alteration import Altered, Replaces, Variants
 from .combinators import on_arguments, on_result
 from .positional_encoding import ENCODING
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 
 

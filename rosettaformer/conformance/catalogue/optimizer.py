@@ -13,8 +13,6 @@ from .combinators import on_arguments, on_call, on_result
 from .schedule_settings import Rate, other_rate
 from .update_settings import divide, root, stepped
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Tree = Mapping[str, Any]
 FOREVER = 10**9  # a step at which both corrections of the bias are 1 in every dtype
 

@@ -9,8 +9,6 @@ from ..reference.patching import within
 from .alteration import LOADED, Alteration, setting
 from .combinators import on_arguments, on_result
 
-__all__ = ["orders"]
-
 Array = np.ndarray
 # the number of heads -> which one stands at each place
 HEADS: dict[str, Callable[[int], Array]] = {

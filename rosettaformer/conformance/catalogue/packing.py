@@ -11,8 +11,6 @@ from ..reference.patching import patched
 from .alteration import Altered, Replaces, Variants
 from .combinators import bound
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 Change = Callable[[Array, Array, Any], Array]  # logits whose rows of padding are zeros, the mask, the parameters -> other logits
 MODEL, REAL = "transformer.transformer", "transformer.real_rows"

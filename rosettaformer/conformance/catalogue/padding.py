@@ -11,8 +11,6 @@ from ..reference.patching import patched
 from .alteration import Altered, Replaces, Variants
 from .combinators import bound, on_arguments
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 DECODE = "transformer.decode"
 SIDES = ("source", "target")

@@ -11,8 +11,6 @@ from ..reference import components
 from ..reference.patching import patched
 from ..reference.paths import Paths
 
-__all__ = ["Place", "Site", "limited", "places", "sites"]
-
 LAST = "last"
 
 

@@ -11,8 +11,6 @@ from ..reference.patching import patched
 from .alteration import Altered, Variants
 from .combinators import on_result
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 LEARNED, ENCODING = "positional_encoding.position_embedding", "positional_encoding.positional_encoding"
 

@@ -10,8 +10,6 @@ from reference_numpy import arithmetic
 
 from .alteration import Altered, Replaces, Variants
 
-__all__ = ["ALTERED", "ENCODING", "VARIANTS", "of_base"]
-
 ENCODING = "positional_encoding.positional_encoding"
 Exponent = Callable[[np.ndarray, int], np.ndarray]  # of base 10000, a formula of the pairs 0 .. n-1 and of d
 

@@ -7,11 +7,9 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from ..reference.tolerance import to_tf32
+from ..reference.orders import to_tf32
 from .alteration import Altered, Variants
 from .combinators import on_result
-
-__all__ = ["ALTERED", "VARIANTS"]
 
 Array = np.ndarray
 

@@ -13,8 +13,6 @@ from ..reference.patching import within
 from .alteration import Alteration, setting
 from .combinators import on_arguments, on_result
 
-__all__ = ["precisions"]
-
 Tree = Mapping[str, Any]
 # what reads parameters: contractions, norms, and lookups in tables
 READERS = (

@@ -9,8 +9,6 @@ from .alteration import Altered, Replaces, Variants
 from .combinators import bound, on_arguments
 from .kernels import PROJECTIONS
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 PROJECTION, ATTENTION = "attention._projection", "attention.scaled_dot_product_attention"
 

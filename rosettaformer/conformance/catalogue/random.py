@@ -8,8 +8,6 @@ import numpy as np
 
 from .alteration import Altered
 
-__all__ = ["ALTERED"]
-
 PROJECTIONS = ("d h k", "d g k", "d g e")
 
 

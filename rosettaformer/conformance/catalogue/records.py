@@ -12,8 +12,6 @@ from typing import Any
 
 from .alteration import CONFIGURED, FRAMEWORKS, LOADED
 
-__all__ = ["SAID", "families", "properties"]
-
 SAID = "said.toml"  # what diagnosis says of the mistakes in PyTorch; `python tools/mistakes.py --said` adds what is missing
 REQUIRED = ("title", "component", "what", "shows", "evidence")
 OPTIONAL = ("elsewhere", "dtypes", "rounding", "random", "undetermined", "family", "unobservable")

@@ -12,8 +12,6 @@ from .alteration import Altered, Replaces, Variants
 from .combinators import on_call
 from .deviation import variance
 
-__all__ = ["ALTERED", "LAYERS", "SUBLAYERS", "VARIANTS", "from_input"]
-
 Array = np.ndarray
 SUBLAYERS = {"self_attention": "the self-attention", "cross_attention": "the cross-attention", "feed_forward": "the feed-forward"}
 LAYERS = ("layers.encoder_layer", "layers.decoder_layer")

@@ -10,8 +10,6 @@ from reference_numpy import arithmetic, inputs
 from .alteration import Altered, Replaces, Variants
 from .combinators import on_arguments, on_call
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 SUM, HEAD = "inputs._summed", "transformer.head"
 

@@ -10,8 +10,6 @@ from reference_numpy import arithmetic
 from .alteration import Altered, Replaces, Variants
 from .combinators import on_arguments, on_call
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 ATTENTION, QUERIES = "attention.scaled_dot_product_attention", "attention.queries"
 

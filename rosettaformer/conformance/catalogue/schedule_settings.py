@@ -8,8 +8,6 @@ import numpy as np
 from .alteration import Alteration, setting
 from .combinators import on_call
 
-__all__ = ["other_rate", "schedules"]
-
 Rate = Callable[[np.ndarray, float, float], np.ndarray]
 
 

@@ -12,8 +12,6 @@ from .alteration import Alteration, setting
 from .answer_settings import answers, looped
 from .combinators import bound, on_arguments
 
-__all__ = ["searches"]
-
 Array = np.ndarray
 PLACES = tuple(f"decoding.{search}" for search in SEARCHES)
 

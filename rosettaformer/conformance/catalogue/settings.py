@@ -27,8 +27,6 @@ from .search_settings import searches
 from .transformer import other_final_norm
 from .update_settings import updates
 
-__all__ = ["all_settings"]
-
 Tree = Mapping[str, Any]
 
 EPSILONS = (1e-4, 1e-6, 1e-7, 1e-8, 1e-9, 1e-12)

@@ -10,8 +10,6 @@ from reference_numpy import mask
 from .alteration import Altered, Replaces, Variants
 from .combinators import on_call, on_result
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 First = Callable[[Array, Any], Array]  # of a target and the config: the token `b 1` that comes in at its end
 DECODE = "transformer.decode"

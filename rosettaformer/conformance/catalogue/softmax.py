@@ -11,8 +11,6 @@ from ..reference.patching import patched
 from .alteration import Altered, Variants
 from .combinators import on_arguments
 
-__all__ = ["ALTERED", "VARIANTS", "inverted"]
-
 
 def _over(*axes: int) -> Callable:
     """Takes the softmax over these axes together, if the logits have them."""

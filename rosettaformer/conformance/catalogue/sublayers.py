@@ -13,8 +13,6 @@ from .combinators import bound, on_call
 from .residual import SUBLAYERS
 from .transformer import STACKS
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 SELF, CROSS, FEED_FORWARD = SUBLAYERS
 

@@ -12,8 +12,6 @@ from .alteration import Altered, Replaces, Variants
 from .combinators import on_call, on_result
 from .weights import sigmoid
 
-__all__ = ["ALTERED", "VARIANTS"]
-
 Array = np.ndarray
 SUM = "inputs._summed"
 POSITIONS = ("positional_encoding.positional_encoding", "positional_encoding.position_embedding")

@@ -12,9 +12,6 @@ from .alteration import Altered, Variants
 from .combinators import bound, on_arguments
 from .residual import SUBLAYERS
 
-__all__ = ["ALTERED", "STACKS", "VARIANTS", "fresh_norm", "other_final_norm"]
-
-
 STACKS = ("stacks.encoder", "stacks.decoder")
 MODEL = "transformer.transformer"
 

@@ -13,8 +13,6 @@ from reference_numpy.parameters import flatten, nest
 from .alteration import Alteration, setting
 from .combinators import on_arguments, on_result
 
-__all__ = ["stepped", "updates"]
-
 Tree = Mapping[str, Any]
 Part = Callable[[Any], np.ndarray]
 divide, root = arithmetic.divide, np.sqrt

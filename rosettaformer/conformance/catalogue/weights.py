@@ -12,8 +12,6 @@ from .alteration import Altered, Replaces, Variants
 from .combinators import on_call
 from .fills import uniform_when_empty
 
-__all__ = ["ALTERED", "VARIANTS", "sigmoid"]
-
 Array = np.ndarray
 SOFTMAX, ATTENTION = "softmax.softmax", "attention.scaled_dot_product_attention"
 

@@ -12,11 +12,6 @@ from ..catalogue import Alteration, injected
 from ..compare import compare
 from ..reference import components, near_ties, tolerance
 
-__all__ = [
-    "Combination", "Outputs", "Settle", "answer", "as_it_is", "differ", "draws", "equal", "expected", "rounds", "separates", "settled",
-    "supports",
-]  # fmt: skip
-
 # what some alterations raise, since one may not expect what another leaves
 FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 NUDGE, AMPLIFIED = 1e-9, 1e6  # a relative change of the inputs; an output that is only rounding changes by so many times more

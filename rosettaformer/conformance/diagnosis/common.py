@@ -16,8 +16,6 @@ from .altered import Outputs
 from .conditions import condition
 from .symptoms import Symptom
 
-__all__ = ["common"]
-
 SAYS = 55  # the specificity of such a sentence: it says where, and not what
 NAMED = 3  # outputs that are listed by name
 WORDS = {"token_bn": "ids", "token_bwn": "ids", "log_p_bn": "log-probabilities", "score_bw": "scores", "parameters": "parameters",

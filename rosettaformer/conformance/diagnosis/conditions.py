@@ -13,8 +13,6 @@ from reference_numpy.strategy import Strategy
 from ..case import Case
 from ..reference.components import forward_of, model_of, settings, signature_of
 
-__all__ = ["condition"]
-
 AXES = {"b": "batch", "t": "target length", "s": "source length", "n": "number of tokens", "d": "model_width", "h": "heads",
         "g": "key_value_heads", "k": "key_size", "e": "value_size", "f": "feed_forward_width", "v": "vocabulary",
         "r": "model_width", "p": "rows of positions", "a": "segments", "c": "classes"}  # fmt: skip

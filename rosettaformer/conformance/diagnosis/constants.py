@@ -24,8 +24,6 @@ from .hypotheses import Hypotheses
 from .model_constants import MODEL
 from .symptoms.change import named
 
-__all__ = ["constants"]
-
 Altered = Callable[[float], Mapping[str, Callable]]
 
 

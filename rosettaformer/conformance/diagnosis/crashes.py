@@ -14,8 +14,6 @@ from .altered import Combination
 from .conditions import condition
 from .search import Search
 
-__all__ = ["Failed", "alike", "sentence"]
-
 SHOWN = 3  # different errors that are listed
 
 Failed = Sequence[tuple[Case, str]]  # the cases that have no answer, and the error of each

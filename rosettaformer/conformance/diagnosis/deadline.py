@@ -2,9 +2,6 @@
 
 import time
 
-__all__ = ["Deadline", "TimeIsUp"]
-
-
 LEAST = 0.1  # seconds, for one more answer
 
 

@@ -12,8 +12,6 @@ from .altered import Combination
 from .conditions import condition
 from .search import Search
 
-__all__ = ["ROUNDING", "Nearly", "nearly", "rest"]
-
 DIGITS = 1e-5  # of the largest value: so much float32 may leave everywhere
 MOST = 1e-2  # of the error: in far positions float32 leaves more
 USUAL = 1e-4  # of the error: at least half of the cases whose errors are larger than digits leave less

@@ -23,8 +23,6 @@ from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 
-__all__ = ["SUPPORT", "Answers", "Evidence", "complaint", "narrowed"]
-
 # The float64 answer by itself rules out an alteration that lies further away than this many errors of plain arithmetic, by the dtype's
 # bytes; an alteration may have a larger error than the reference.
 FAR = {8: 1e5, 4: 1000.0, 2: 30.0}

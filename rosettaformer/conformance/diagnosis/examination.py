@@ -24,8 +24,6 @@ from .search import Search
 from .subject import Subject
 from .tracing import TRACEABLE, Progress
 
-__all__ = ["diagnose"]
-
 
 def diagnose(
     port: str,

@@ -10,11 +10,6 @@ from .digits import ROUNDING, Nearly
 from .findings import Verdict
 from .search import Search
 
-__all__ = [
-    "alternatives", "conditional", "crashed", "described", "digits", "explained", "first", "fix", "follows",
-    "follows_own", "imprecise", "nearly", "only_in_float32", "partly", "stopped", "unexplained", "unstable", "where", "wide",
-]  # fmt: skip
-
 SHOWN = 4
 NEAR = 0.05  # of the error: what leaves more is not near
 

@@ -5,8 +5,6 @@ from enum import StrEnum
 
 from .divergence import Backward, Divergence
 
-__all__ = ["Diagnosis", "Finding", "Verdict"]
-
 
 class Verdict(StrEnum):
     """What is known of a component that does not conform."""

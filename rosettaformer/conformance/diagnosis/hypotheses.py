@@ -16,8 +16,6 @@ from .altered import Combination
 from .deadline import Deadline
 from .wiring import wirings
 
-__all__ = ["Hypotheses", "candidates"]
-
 
 def candidates(probes: Iterable[Case], alterations: Iterable[Alteration]) -> list[Alteration]:
     """The alterations that can explain failures of these probes.

@@ -19,8 +19,6 @@ from .search import Search
 from .subject import Subject
 from .tracing import Progress
 
-__all__ = ["Inquiry"]
-
 TWICE = 3  # the number of cases of a component that are evaluated two times at first
 
 

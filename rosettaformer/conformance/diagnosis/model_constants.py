@@ -12,8 +12,6 @@ from ..catalogue.combinators import on_arguments, on_call, on_result
 from ..catalogue.fills import filled
 from ..catalogue.positional_encoding import of_base
 
-__all__ = ["MODEL"]
-
 
 def _curve(change: Callable[[np.ndarray, float], np.ndarray], meant: str, value: float) -> Mapping[str, Callable]:
     def curve(original: Callable, x: np.ndarray, name: str) -> np.ndarray:

@@ -29,8 +29,6 @@ from .subject import Subject
 from .symptoms import Symptom, describe
 from .tracing import Progress, Tracing
 
-__all__ = ["Parts"]
-
 TRIED = 3  # cases that fail
 
 

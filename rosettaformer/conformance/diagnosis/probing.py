@@ -17,8 +17,6 @@ from . import altered
 from .altered import Combination, separates
 from .search import Search
 
-__all__ = ["told_apart"]
-
 BASES = 3  # cases that fail, and as many that do not, from which further ones are made
 LARGE, SCALES = 1e5, (1e3, 1e-3)
 LOGITS = ("query.kernel", "query.bias", "query_bthk", "logits")  # what the logits of an attention are proportional to

@@ -14,8 +14,6 @@ from .search import Search
 from .subject import Subject
 from .symptoms import Symptom, only_at
 
-__all__ = ["About", "Record"]
-
 SHOWN = 3  # places of a finding that are listed
 SAYING = 50  # the specificity from which a symptom says what the output is, not only something about it
 

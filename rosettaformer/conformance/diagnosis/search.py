@@ -18,8 +18,6 @@ from .constants import constants
 from .evidence import Answers, Evidence
 from .hypotheses import Hypotheses
 
-__all__ = ["Search", "ordered_pairs"]
-
 LOSS = 10  # a loss of digits that makes more than this many times the port's error is another one
 NEAR = 25  # nearest alterations whose pairs are tried first
 HALF = 0.5  # an alteration that leaves more of the error is not the larger mistake of a pair

@@ -17,8 +17,6 @@ from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
 from .search import Search
 
-__all__ = ["DRAWS", "RANDOM", "broken_invariances", "dropping", "made_random", "random_defects", "random_part", "remembered", "twice"]
-
 RANDOM = "two evaluations of the same input differ"  # how a worker begins to say so
 MODELS = ("transformer", "pool", "classify", "masked_language_logits")
 OF_ROWS = ("output", "score_bw", "log_p_bn")  # outputs whose rows do not depend on each other

@@ -17,8 +17,6 @@ from . import stability
 from .altered import Outputs
 from .deadline import Deadline
 
-__all__ = ["Reply", "Subject"]
-
 Reply = tuple[Case, str, Any]  # a case, the kind of the port's answer to it, and the answer
 
 

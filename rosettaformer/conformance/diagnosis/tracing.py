@@ -7,8 +7,6 @@ from .divergence import Backward, Divergence, Failure, backward, divergence
 from .search import Search
 from .subject import Subject
 
-__all__ = ["TRACEABLE", "Progress", "Tracing"]
-
 Progress = Callable[[str, float], None]
 TRACEABLE = [component for component in FORWARD if component in DIFFERENTIABLE]  # what has one output, which its parts lead to
 

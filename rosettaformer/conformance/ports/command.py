@@ -24,8 +24,6 @@ from ..status import Kind
 from .process import RESTARTS, Worker
 from .server import UNEQUAL, equal
 
-__all__ = ["PREFIX", "Command", "batches"]
-
 PREFIX = "command:"  # prefix of the names of such ports
 BATCH_BYTES = 1 << 28  # the cases of one call of the command take about this much disk at most
 MOST_SAID = 1 << 20  # bytes of what a command says about itself

@@ -16,8 +16,6 @@ from ..case import DTYPES, Case
 from ..reference.components import COMPONENTS
 from ..status import Kind
 
-__all__ = ["START", "Force", "asked", "plain", "problem"]
-
 START = "start"  # the method that the greeting answers
 OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.UNSUPPORTED)  # the kinds that any method may answer with a text as the reason
 REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS)}

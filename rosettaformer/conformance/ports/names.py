@@ -14,8 +14,6 @@ from reference_numpy.suggestions import known
 
 from ..reference.components import FORWARD, is_layout, model_of
 
-__all__ = ["Names", "Rename"]
-
 Rename = tuple[str, str]  # canonical part, own part
 LETTERS = "dhgkefvparci"  # the axes of `reference_numpy.parameters`, and a head's slice of the width
 # a step of a canonical path -> its component, if that is not the component's own name

@@ -5,8 +5,6 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["HOME", "OLD", "old_paths"]
-
 HOME = "rosettaformer.ports"
 # the modules in which port files have found these names; a module that moves again is added here, and the name stays importable from it
 OLD = {

@@ -22,8 +22,6 @@ from ..case import DTYPES, Case
 from ..reference.components import COMPONENTS, forward_of
 from .old_paths import old_paths
 
-__all__ = ["ENTRY_POINTS", "PORTS", "MissingBackend", "NotCovered", "Port", "Unsupported", "load_file", "unavailable", "undefined"]
-
 # name -> (module that the judge calls, framework module that it needs, how to install it)
 PORTS = {
     "torch": ("impl_torch.port", "torch", install("torch")),

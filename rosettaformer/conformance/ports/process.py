@@ -15,8 +15,6 @@ from ..status import Kind
 from . import messages
 from .port import PORTS
 
-__all__ = ["RESTARTS", "Process", "Worker"]
-
 RESTARTS = 3
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 # XLA rewrites and fuses a program as usual, but LLVM does not optimise its machine code: small programs compile in a fifth of the time.

@@ -25,8 +25,6 @@ from .port import MissingBackend, NotCovered, Port, Unsupported
 from .side_effects import SideEffects
 from .signature import hint
 
-__all__ = ["UNEQUAL", "equal", "reply"]
-
 FEW = 6  # at most this many parts of a tuple are described
 UNEQUAL = "two evaluations of the same input differ: something random is active in evaluation mode"
 

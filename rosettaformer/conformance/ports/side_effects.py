@@ -12,8 +12,6 @@ import numpy as np
 
 from ..case import Case
 
-__all__ = ["SideEffects"]
-
 Remembered = tuple[str, np.ndarray, np.ndarray]  # its description, the array, a copy of it
 State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # description -> how the state is read, how it is restored
 

@@ -10,8 +10,6 @@ from ...processes.text import message
 from ..case import Case
 from ..reference.components import forward_of
 
-__all__ = ["hint"]
-
 _NO_FIT = re.compile(
     r"unexpected keyword argument|missing (\d+|a) required|takes .*positional argument|too many positional|multiple values for argument"
 )

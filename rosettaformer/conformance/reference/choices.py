@@ -16,11 +16,8 @@ from reference_numpy.strategy import Strategy
 
 from .patching import Replaces, patched
 
-__all__ = ["Chooser", "Key", "Replay", "chosen_by"]
-
 Key = tuple[str, int, int]  # what is chosen (token, live, kept or stop), row, step
 Choose = Callable[[np.ndarray, int], np.ndarray]  # (scores `b v`, step) -> tokens `b`
-Tokens = tuple[int, ...]
 
 
 class Chooser:

@@ -14,13 +14,9 @@ from reference_numpy import TransformerConfig, arithmetic, parameters
 from ..case import Case, numpy_dtype
 from . import layouts, statistics
 
-__all__ = [
-    "COMPONENTS", "DECODING", "DIFFERENTIABLE", "FORWARD", "LAYOUTS", "OWN", "SEARCHES", "TRAINING", "VJP", "WHOLE", "answer", "forward_of",
-    "function_of", "is_layout", "model_of", "module_of", "named_outputs", "settings", "signature_of", "takes_config",
-    "without_other_layouts",
-]  # fmt: skip
-
 Rows = dict[str, tuple[str, dict[str, str]]]
+
+DROPOUT_RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")  # of the config
 
 # component -> (module of reference_numpy, the arguments of its function that are fields of the config, or the dtype)
 FORWARD: Rows = {
@@ -111,6 +107,15 @@ def forward_of(component: str) -> str:
 def model_of(component: str) -> str:
     """Returns the component whose parameters this one takes: the model, if it runs a whole model, a loss or a search."""
     return "transformer" if component in WHOLE else "multi_head_attention" if component == "self_attention" else component
+
+
+def whole_model(config: TransformerConfig) -> str:
+    """Returns the component that a model of this config is: the outermost that its heads allow."""
+    if config.decoder_layers:
+        return "transformer"
+    if config.classes:
+        return "classify"
+    return "masked_language_logits" if config.masked_language_head else "pool" if config.pooler else "encode"
 
 
 def is_layout(component: str) -> bool:

@@ -11,8 +11,6 @@ from ..case import Case
 from . import components
 from .orders import order
 
-__all__ = ["answer", "beside_float"]
-
 
 def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
     """Returns `components.answer` with the projections of `reference_numpy.int8`. With it `tolerance.expect` shows how far int8 computed in

@@ -10,12 +10,6 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, attention, feed_forward, layers, transformer
 
-__all__ = [
-    "cross_attention_sublayer", "cross_attention_sublayer_vjp", "feed_forward_sublayer", "feed_forward_sublayer_vjp", "self_attention",
-    "self_attention_sublayer", "self_attention_sublayer_vjp", "self_attention_vjp", "token_decoder", "token_decoder_vjp", "token_encoder",
-    "token_encoder_vjp",
-]  # fmt: skip
-
 Tree = Mapping[str, Any]
 Pair = tuple[Callable[..., Any], Callable[..., dict[str, Any]]]  # a sub-layer and its vjp
 

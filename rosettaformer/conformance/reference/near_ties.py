@@ -18,8 +18,6 @@ from .choices import Key
 from .replay import ANY, BeamReplay, Bounds, Hypothesis, TokenReplay
 from .tolerance import Answer, Expectation, chosen, expectation, searched
 
-__all__ = ["followed"]
-
 ROUNDS = 12  # runs at most, until a run's choices are those that its own noise allows
 
 

@@ -13,8 +13,6 @@ from reference_numpy import arithmetic, attention
 
 from .patching import patched
 
-__all__ = ["GRADIENT_ORDERS", "ORDERS", "TF32_ORDERS", "order", "shuffled", "to_tf32"]
-
 
 def order(replacements: Mapping[str, Callable]) -> contextlib.AbstractContextManager[None]:
     """Puts these functions in place of some of the reference's arithmetic, or of others by `module.function`."""

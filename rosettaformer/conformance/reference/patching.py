@@ -13,8 +13,6 @@ from typing import Any
 
 from . import components
 
-__all__ = ["Replaces", "patched", "within"]
-
 Replaces = Mapping[str, Callable]  # `module.function` of reference_numpy, or `module.Class.method` -> the altered function
 
 

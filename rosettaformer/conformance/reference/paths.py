@@ -13,8 +13,6 @@ from typing import Any
 from . import components
 from .patching import patched
 
-__all__ = ["SCOPES", "Paths", "joined", "watched"]
-
 SCOPES = {"encode": ("source_embedding", "encoder"), "decode": ("target_embedding", "decoder")}  # not components, but parts of a path
 _SUBLAYERS = ("multi_head_attention", "feed_forward")
 

@@ -13,8 +13,6 @@ from reference_numpy.beams import Beam
 from ..case import Case
 from .choices import Chooser, Key
 
-__all__ = ["ANY", "BeamReplay", "Bounds", "Hypothesis", "TokenReplay", "could_choose"]
-
 Bounds = Callable[[str, int], float]  # (what is chosen, step) -> the largest error of its scores
 Hypothesis = tuple[int, tuple[int, ...]]  # row, tokens
 ANY = 1e6  # an error that explains any choice of a token with a finite score

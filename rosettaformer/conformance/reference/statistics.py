@@ -11,8 +11,6 @@ import numpy as np
 
 from reference_numpy import dropout
 
-__all__ = ["RANDOM", "keep_mask", "measured", "random_dropout"]
-
 Arrays = Mapping[str, Any]
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from ..case import Case
 from . import tolerance
 
-__all__ = ["Store", "digest"]
-
 
 class Store:
     """The results of `tolerance.expect`, by what they depend on. Several threads may use it; one computes at a time.

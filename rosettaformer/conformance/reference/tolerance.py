@@ -20,10 +20,7 @@ import numpy as np
 from ..case import Case, numpy_dtype
 from . import components, statistics
 from .choices import Chooser, Key, Replay, chosen_by
-from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled, to_tf32
-
-__all__ = ["MAX_FACTOR", "ORDERS", "TF32_ORDERS", "Expectation", "chosen", "expect", "expectation", "in_orders", "order", "searched",
-           "to_tf32", "ulp"]  # fmt: skip
+from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled
 
 Answer = Callable[..., dict[str, np.ndarray]]  # of a case; of a search also of what is entered while it runs
 

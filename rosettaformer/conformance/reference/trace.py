@@ -13,8 +13,6 @@ from ..case import Case
 from . import components
 from .paths import SCOPES, Paths, joined, watched
 
-__all__ = ["TracedCall", "arrays", "record"]
-
 
 @dataclass(frozen=True)
 class TracedCall:

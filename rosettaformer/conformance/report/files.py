@@ -11,8 +11,6 @@ from ..runner import describe_ports
 from . import junit
 from .summary import Summary
 
-__all__ = ["require", "write", "write_json"]
-
 STDOUT = "-"  # instead of a JSON file
 
 
@@ -31,13 +29,13 @@ def write(
     if json_file:
         write_json(json_file, summary.to_dict())
     if junit_file:
-        _replace(junit_file, junit.render(summary))
+        atomic.write_text(junit_file, junit.render(summary))
     if html_file:
         from . import html
 
         findings = {port: diagnosis.findings for port, diagnosis in diagnoses.items()}
         divergences = [divergence for diagnosis in diagnoses.values() for divergence in diagnosis.divergences]
-        _replace(html_file, html.render(summary, describe_ports(ports), findings, divergences))
+        atomic.write_text(html_file, html.render(summary, describe_ports(ports), findings, divergences))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -46,9 +44,4 @@ def write_json(path: Path, value: Any) -> None:
     if str(path) == STDOUT:
         print(text)
     else:
-        _replace(path, text + "\n")
-
-
-def _replace(path: Path, text: str) -> None:
-    with atomic.replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        atomic.write_text(path, text + "\n")

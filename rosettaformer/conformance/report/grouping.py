@@ -9,8 +9,6 @@ from ..result import Result
 from ..status import Status
 from .summary import Summary
 
-__all__ = ["SHORT", "Reason", "alike", "reasons", "shown_rows", "uncovered", "where"]
-
 SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 

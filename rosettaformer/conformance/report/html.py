@@ -20,8 +20,6 @@ from . import grouping
 from .grouping import SHORT
 from .summary import Summary, jsonable
 
-__all__ = ["context", "render", "significant"]
-
 SHOWN = ("case", "component", "port", "dtype", "device", "mode", "status", "message", "ratio", "error", "noise", "ulps", "allowed", "worst",
          "output", "heat", "since", "seconds")  # fmt: skip
 

@@ -16,8 +16,6 @@ from ..status import Status
 from . import grouping
 from .summary import Summary
 
-__all__ = ["render"]
-
 KINDS = {Status.PASS: "", Status.DIFFERS: "failure", Status.STALE: "failure", Status.ERROR: "error", Status.CRASH: "error",
          Status.HANG: "error", Status.NOT_STARTED: "error"}  # fmt: skip  # else skipped
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what XML 1.0 cannot hold, escaped or not

@@ -18,8 +18,6 @@ from . import grouping
 from .grouping import SHORT
 from .summary import Cell, Summary
 
-__all__ = ["duration", "render"]
-
 SHOWN, NAMED = 20, 3  # at most this many messages are printed, and of a message that many cases share at most this many cases
 LEGEND = (
     "noise: plain NumPy's largest error in the dtype, against float64; a port's largest error stands in units of it.\n"

@@ -12,8 +12,6 @@ from ..case import SUITE_VERSION
 from ..result import Result
 from ..status import FAILURES, Status
 
-__all__ = ["Cell", "Summary"]
-
 ACCEPTED = (Status.DEVIATION, Status.NEW)
 WORDS = {Status.DEVIATION: "declared"}  # otherwise the status itself
 SHOWING_NOTHING = (Status.NOT_COMPARABLE, Status.EMPTY)  # although the port answered

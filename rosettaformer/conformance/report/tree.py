@@ -10,8 +10,6 @@ from rich.table import Column, Table
 from ..compare import Comparison
 from ..diagnosis.divergence import Backward, Divergence, Row
 
-__all__ = ["render_backward", "render_tree"]
-
 
 def render_tree(console: Console, divergence: Divergence) -> None:
     """Prints the tree, the components of which the port shows nothing, and the sentence."""

@@ -28,8 +28,6 @@ from ..status import Kind
 from . import seal
 from .regenerate import generate
 
-__all__ = ["Finding", "export", "judge_results", "verify"]
-
 DATA = ("component", "dtype", "config", "inputs", "since", "file")  # what a row says about the case itself
 NUMBERS = ("noise", "noise_rmse", "unit")  # of an output; its bounds follow from these fields
 

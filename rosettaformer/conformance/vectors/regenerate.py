@@ -22,8 +22,6 @@ from ..cases.case_files import MANIFEST, arrays_of, manifest, row_of, write_json
 from ..reference import tolerance
 from .seal import digest, sealed
 
-__all__ = ["environment", "generate", "made_with"]
-
 # OpenBLAS has another kernel, with another order of addition, for every generation of processors; these run on all of them.
 PLAIN_CORES = {"x86_64": "Prescott", "AMD64": "Prescott", "aarch64": "ARMV8"}
 

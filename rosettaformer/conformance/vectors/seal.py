@@ -10,8 +10,6 @@ from typing import Any
 from ...reading import read_json
 from ..cases.case_files import MANIFEST
 
-__all__ = ["SEAL", "digest", "problems", "read", "sealed"]
-
 SEAL = "sha256"  # the field that holds the digest of all other fields
 
 

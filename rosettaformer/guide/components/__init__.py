@@ -23,8 +23,6 @@ from .sources import Source, source
 if TYPE_CHECKING:
     from ..build import Run
 
-__all__ = ["GROUPS", "ORDER", "pages"]
-
 COLUMNS = dict(zip(PACKAGES, ("NumPy reference", "PyTorch", "TensorFlow, Keras", "JAX, Flax"), strict=True))
 FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 # (component, framework) -> what a library on top of the framework has, if the framework itself has nothing

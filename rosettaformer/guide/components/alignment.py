@@ -17,8 +17,6 @@ import numpy as np
 from .modules import pascal, read
 from .sources import Block, Piece, Source
 
-__all__ = ["Row", "aligned", "orders"]
-
 Row = tuple[Piece | None, ...]  # a statement of each column, None if it has none
 LEAST = 0.2  # the least likeness of two statements in the same row
 MAIN = "main"

@@ -15,8 +15,6 @@ from ...conformance.reference.components import OWN, VJP, function_of
 from .modules import PACKAGES, Symbol, main_of, read
 from .prose import WORDS, axes_in_words
 
-__all__ = ["Argument", "Cases", "arguments", "cases_of", "errors", "letters_of", "reached"]
-
 Texts = Mapping[str, Mapping[str, str]]
 
 

@@ -9,8 +9,6 @@ from ..code import Code, lines
 from .modules import read
 from .sources import Block, Piece
 
-__all__ = ["Cell", "cell_of", "code_of"]
-
 
 @dataclass(frozen=True)
 class Cell:

@@ -8,8 +8,6 @@ from importlib import resources
 from .modules import PACKAGES, read
 from .sources import source
 
-__all__ = ["decisions", "governing"]
-
 
 @functools.cache
 def decisions() -> Mapping[str, str]:

@@ -16,8 +16,6 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["kind", "mathml"]
-
 GREEK = {"alpha": "α", "beta": "β", "epsilon": "ε", "pi": "π", "Phi": "Φ", "phi": "φ", "inf": "∞"}
 SIGNS = {"-": "−", "+": "+", "+-": "±"}
 RELATIONS = {"=": "=", "|": "|", "!=": "≠", "<=": "≤", ">=": "≥", "<": "&lt;", ">": "&gt;"}

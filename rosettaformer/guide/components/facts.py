@@ -18,8 +18,6 @@ from .modules import read
 from .names import Stock, stock
 from .prose import axes_in_words
 
-__all__ = ["Figure", "Native", "Parameter", "defects_of", "figures", "number", "parameters_of", "table"]
-
 PORTS = ("torch", "tf", "jax")
 # one layer of each kind, with all parameters that a layer can have
 CONFIG = preset("tiny", encoder_layers=1, decoder_layers=1, attention_bias=True, output_bias=True)

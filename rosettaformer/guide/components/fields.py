@@ -15,8 +15,6 @@ from .arguments import reached
 from .facts import CONFIG, HEADS
 from .modules import read
 
-__all__ = ["Field", "fields", "fields_of"]
-
 CLASS = TransformerConfig.__name__
 BASES = (CONFIG, CONFIG.replace(share_embeddings=False, tie_logits=False), HEADS, HEADS.replace(classes=0))
 

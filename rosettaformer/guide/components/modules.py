@@ -11,8 +11,6 @@ from typing import NamedTuple
 from ...backends import BACKENDS
 from ...conformance.reference.components import OWN, VJP
 
-__all__ = ["PACKAGES", "Definition", "File", "Symbol", "components_by_symbol", "main_of", "pascal", "read"]
-
 PACKAGES = tuple(sorted(BACKENDS.values(), key=lambda name: name != BACKENDS["numpy"]))  # the reference first
 JUDGE = "rosettaformer.conformance.reference"
 Definition = ast.FunctionDef | ast.ClassDef

@@ -11,8 +11,6 @@ from importlib import resources
 from .modules import read
 from .sources import Piece, Source
 
-__all__ = ["ALIASES", "Stock", "full_name", "stock", "used"]
-
 # the abbreviations used here for packages
 ALIASES = {"nn": "torch.nn", "F": "torch.nn.functional", "tf": "tensorflow", "jnp": "jax.numpy", "nnx": "flax.nnx"}
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "flax", "optax")

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from .equations import kind, mathml
 
-__all__ = ["axes_in_words", "paragraphs", "sentence"]
-
 WORDS = {
     "b": "batch", "t": "target position", "s": "source position", "d": "model width", "h": "query head", "g": "key head", "k": "key size",
     "e": "value size", "f": "feed-forward width", "v": "vocabulary", "p": "position row", "a": "segment", "r": "head width", "c": "class",

@@ -8,18 +8,15 @@ import numpy as np
 
 from reference_numpy import sites
 
-from ...conformance.reference.components import OWN, VJP, signature_of, takes_config
+from ...conformance.reference.components import DROPOUT_RATES, OWN, VJP, signature_of, takes_config
 from ..site import Page
 from .arguments import letters_of
 from .facts import CONFIG, HEADS
 from .fields import fields
 from .prose import axes_in_words
 
-__all__ = ["Site", "all_sites", "page", "takers"]
-
 LENGTHS = {"b": 2, "s": 3, "t": 5}
 SIZES = {"model_width": 7, "heads": 11, "key_value_heads": 11, "feed_forward_width": 13}  # the sizes tell the axes of a shape
-RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,8 @@ class Site:
 
 def page() -> Page:
     """Returns the page with the table of the sites."""
-    values = {"sites": all_sites(), "takers": takers(), "rates": [fields()[name] for name in RATES], "in_words": axes_in_words}
-    names = ("keep", "keep mask", "dropout site", *RATES, *(site.path for site in all_sites()))
+    values = {"sites": all_sites(), "takers": takers(), "rates": [fields()[name] for name in DROPOUT_RATES], "in_words": axes_in_words}
+    names = ("keep", "keep mask", "dropout site", *DROPOUT_RATES, *(site.path for site in all_sites()))
     summary = "Every place that dropout acts on: its key path in keep, its axes, and its rate in the config."
     return Page("components/keep.html", "Dropout sites", "keep.html.jinja", values, summary, names)
 
@@ -52,7 +49,7 @@ def page() -> Page:
 @functools.cache
 def all_sites() -> tuple[Site, ...]:
     """Returns every site that a config may have, in the order of the forward pass."""
-    rates = {field: (number + 1) / 8 for number, field in enumerate(RATES)}
+    rates = {field: (number + 1) / 8 for number, field in enumerate(DROPOUT_RATES)}
     found: dict[str, Site] = {}
     for base in (CONFIG, HEADS):
         config = base.replace(**SIZES, **rates)

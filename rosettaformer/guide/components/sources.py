@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from ...conformance.reference.components import OWN, VJP
 from .modules import Definition, Symbol, components_by_symbol, main_of, read
 
-__all__ = ["Block", "Piece", "Source", "source"]
-
 WITHIN = ("inputs", "beams")  # files without components of their own: their definitions are shown where they are used
 LONG = 4  # a statement of at least this many lines is shown part by part
 _Lines = tuple[int, int]  # the first and the last line, counted from 1

@@ -1,19 +1,21 @@
 """Makes a page for each published model: its choices, the tensors of its checkpoints, and one forward pass through all layers."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import resources
+from math import prod
 from typing import TYPE_CHECKING
 
+from reference_numpy import parameters
+
+from ...checkpoints import tables
 from ..code import Code
 from ..site import Page
 from .following import Pass, followed
 from .published import MODELS, Model
-from .tensors import rows, total
 
 if TYPE_CHECKING:
     from ..build import Run
-
-__all__ = ["pages"]
 
 
 def pages(run: "Run") -> Iterator[Page]:
@@ -26,16 +28,69 @@ def pages(run: "Run") -> Iterator[Page]:
 
 
 def _page(model: Model, followed: Pass) -> Page:
-    tensors = rows(model)
+    tensors = _rows(model)
     origin = f"rosettaformer/guide/snippets/models/{model.name}.py"
     snippet = (resources.files("rosettaformer.guide") / "snippets" / "models" / f"{model.name}.py").read_text(encoding="utf-8")
     values = {
         "model": model,
         "choices": model.choices(),
         "tensors": tensors,
-        "parameters": total(model),
+        "parameters": _total(model),
         "followed": followed,
         "snippet": Code(snippet, origin, caption=f"{model.name}.py"),
     }
     names: tuple[str | tuple[str, str], ...] = (model.name, *model.classes, *((row.name, "#tensors") for row in tensors))
     return Page(f"models/{model.name}.html", model.title, "model.html.jinja", values, model.summary, names)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A canonical tensor within a stored one: its name, axes and shape, and its axes in the stored one."""
+
+    name: str
+    axes: str
+    shape: tuple[int, ...]
+    stored: str
+    change: str
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A stored tensor, with the layers merged: its name, its shape, how many there are, and what it holds. tied: the canonical tensor it
+    repeats.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    count: int
+    parts: tuple[Part, ...]
+    tied: str = ""
+
+
+def _rows(model: Model) -> list[Tensor]:
+    """Returns every tensor of the model's table that its config has, in the table's order."""
+    natives = {native.name: native for native in tables.natives(model.table, model.config)}
+    ties = parameters.ties(model.config)
+    found = []
+    for row in model.table:
+        name = row.name.replace("*", "0")
+        if name not in natives:
+            continue
+        native = natives[name]
+        count = sum(1 for index in range(1000) if row.name.replace("*", str(index)) in natives) if "*" in row.name else 1
+        parts = tuple(_part(native, index, part.name) for index, part in enumerate(row.parts))
+        found.append(Tensor(row.name, native.shape, count, parts, ties.get(native.parts[0][0].name, "")))
+    return found
+
+
+def _total(model: Model) -> int:
+    """Returns how many numbers the model's parameters have, tied ones counted once."""
+    return sum(prod(shape) for shape in parameters.shapes(model.config).values())
+
+
+def _part(native: tables.Native, index: int, name: str) -> Part:
+    part, axes, sizes = native.parts[index]
+    steps = [f"part {index + 1} of {len(native.parts)}"] if len(native.parts) > 1 else []
+    steps += ["split heads"] if "(" in part.axes else []
+    steps += ["transpose"] if part.axes.replace("(", "").replace(")", "").split() != axes.split() else []
+    return Part(name, axes, tuple(sizes[letter] for letter in axes.split()), part.axes, ", ".join(steps) or "as it is")

@@ -14,8 +14,6 @@ from ...conformance.diagnosis.divergence.teacher import Teacher
 from ...conformance.ports.port import PORTS
 from ...conformance.runner import open_worker
 
-__all__ = ["Pass", "Step", "followed"]
-
 DTYPE = "float32"
 
 

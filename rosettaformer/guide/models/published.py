@@ -8,8 +8,6 @@ from ...checkpoints import torch_layout
 from ...checkpoints.hugging_face import FAMILIES
 from ...checkpoints.tables import Table
 
-__all__ = ["MODELS", "Choice", "Model"]
-
 
 @dataclass(frozen=True)
 class Choice:

@@ -14,8 +14,6 @@ from .table import FRAMEWORKS, rows
 if TYPE_CHECKING:
     from ..build import Run
 
-__all__ = ["DIRECTIONS", "pages"]
-
 DIRECTIONS = tuple((one, other) for one in FRAMEWORKS for other in FRAMEWORKS if one != other and other != "numpy")
 
 

@@ -8,8 +8,6 @@ from .measurement import Values
 from .snippets import alike
 from .table import FRAMEWORKS, Row
 
-__all__ = ["CLASSES", "check", "groups", "relation"]
-
 # class -> its title and its explanation, the gravest last
 CLASSES = {
     "same": ("Same", "the same name, and the same behaviour"),

@@ -17,8 +17,6 @@ from .measurement import Measured
 from .snippets import IMPORTS
 from .table import FRAMEWORKS, SECTIONS, Row, rows
 
-__all__ = ["page", "show"]
-
 COMPONENTS = ("embedding", "position_embedding", "layer_norm", "multi_head_attention", "feed_forward", "logits", "pooler", "classifier")
 SHOWN_STEPS = (1, 2, 5, 10, 20)  # whose losses are shown
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from ..code import Code
 
-__all__ = ["PARTS", "file", "parts", "task"]
-
 # region of the files -> its subject
 PARTS = {
     "module": "The module",

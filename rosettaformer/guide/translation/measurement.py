@@ -9,8 +9,6 @@ from ...conformance.ports.process import QUICK_XLA
 from ...processes import Child
 from .table import FRAMEWORKS
 
-__all__ = ["Measured", "Values", "ask", "measure"]
-
 LIMIT = 300.0  # seconds for all snippets of a framework
 # Only the processor: then the measurements are the same on every machine.
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}

@@ -1,7 +1,7 @@
 """The process of one framework: it executes the snippets of its column, one after another, and returns their values."""
 
+import contextlib
 import importlib
-import os
 import runpy
 import sys
 import tempfile
@@ -35,22 +35,14 @@ class Server:
 
     def values(self, only: list[str]) -> dict[str, dict[str, Value]]:
         """Returns the values of the rows with these ids; of all rows if none is named."""
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)  # snippets write their files here
-            try:
-                chosen = [row for row in rows() if not only or row.id in only]
-                return {row.id: {part: self._value(row, part) for part in ("code", "measure") if self._text(row, part)} for row in chosen}
-            finally:
-                os.chdir(os.sep)
+        chosen = [row for row in rows() if not only or row.id in only]
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # snippets write their files here
+            return {row.id: {part: self._value(row, part) for part in ("code", "measure") if self._text(row, part)} for row in chosen}
 
     def example(self) -> dict[str, Any]:
         """Returns the result of this framework's worked example."""
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
-            try:
-                return snippets.plain(runpy.run_path(str(example.file(self._framework)))["results"](*example.task()))
-            finally:
-                os.chdir(os.sep)
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            return snippets.plain(runpy.run_path(str(example.file(self._framework)))["results"](*example.task()))
 
     def layout(self) -> list[list[str]]:
         """Returns the weight table of our port: end of the canonical name, native name, native axes."""

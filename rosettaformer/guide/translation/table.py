@@ -9,8 +9,6 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
-__all__ = ["FRAMEWORKS", "SECTIONS", "Cell", "Row", "rows"]
-
 # column -> title, in the order of the columns
 FRAMEWORKS = {"numpy": "NumPy", "pytorch": "PyTorch", "keras": "Keras", "flax": "Flax"}
 # file of snippets/translation -> title of the section, in the order of the pages

@@ -12,8 +12,6 @@ from .session import Session
 if TYPE_CHECKING:
     from ..build import Run
 
-__all__ = ["pages"]
-
 # words for the search, each by itself or with the fragment of the section about it
 Names = tuple[str | tuple[str, str], ...]
 NUMBERS = "From an empty file to the numbers of transformers, with"

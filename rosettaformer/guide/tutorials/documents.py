@@ -9,8 +9,6 @@ from typing import Any
 from ..code import Code, highlighted
 from ..site import slug
 
-__all__ = ["Document"]
-
 PACKAGE = __package__.rpartition(".")[0]
 
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from ..code import Code
 
-__all__ = ["FOLDER", "Session", "Step", "regions"]
-
 PACKAGE = __package__.rpartition(".")[0]
 FOLDER = "snippets/tutorials"  # of that package
 LANGUAGES = {"py": "python", "toml": "toml"}

@@ -14,8 +14,6 @@ from reference_numpy.suggestions import known
 
 from .. import schema
 
-__all__ = ["TASKS", "Data", "Pair", "Task", "bleu", "create", "exact_match", "kind", "options", "split"]
-
 # name -> (module, class), imported on demand
 TASKS = {
     "number-words": ("generated", "NumberWords"),

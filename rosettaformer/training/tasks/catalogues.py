@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 from ...reading import read_bytes
 from . import Data, Pair, Task, split
 
-__all__ = ["Catalogues", "clean", "key", "usable"]
-
 LONGEST = 200  # characters
 LETTERS = 0.6  # counted without spaces
 RATIO = 2.0  # the largest ratio of two lengths, each with SLACK added, since short words differ more

@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 from ...reading import damage, decode, read_lines
 from . import Data, Pair, Task, split
 
-__all__ = ["Files"]
-
 SHOWN = 10  # problems that the message lists; the rest are counted
 Row = tuple[list[str], list[str]]  # texts and their problems: file, line counted from 1, problem
 

@@ -11,8 +11,6 @@ from reference_numpy.suggestions import known
 
 from . import Data, Pair, Task, exact_match, split
 
-__all__ = ["Copy", "NumberWords", "Reverse"]
-
 MOST_NUMBERS = 1_000_000  # what num2words spells in minutes
 MOST_LETTERS = 20_000_000  # most pairs of an epoch, which are drawn at once
 

@@ -13,8 +13,6 @@ from ...ports.adapters.submodules import transposed
 from ...status import Kind
 from .teacher import Teacher
 
-__all__ = ["Activations", "Divergence", "Failure", "Findings", "Row", "size"]
-
 Activations = Mapping[str, Mapping[str, Any]]  # of the port, by canonical path: inputs, output, error, refused
 
 

@@ -16,8 +16,6 @@ from ...status import Kind
 from .findings import Activations, Divergence, Findings
 from .teacher import Teacher
 
-__all__ = ["chunks", "divergence", "run_forced"]
-
 CHUNK = 8  # forced runs in one question to the port, which builds and loads the model once for it
 
 

@@ -26,8 +26,6 @@ from ...status import Kind
 from .findings import Divergence, size
 from .forward import chunks, run_forced
 
-__all__ = ["Backward", "BackwardRow", "backward"]
-
 
 def within(path: str, around: str) -> bool:
     """Whether a component is a part of another one, by their paths."""

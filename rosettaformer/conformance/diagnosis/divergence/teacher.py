@@ -10,8 +10,6 @@ from ...compare import compare
 from ...ports.adapters.submodules import assign, transposed
 from ...reference import tolerance, trace
 
-__all__ = ["Teacher"]
-
 Run = Mapping[str, Mapping[str, Any]]  # of a port, by canonical path: inputs, output
 HALF = 0.5  # of what is wrong with an output: less than that is left where what follows undoes it
 SURE = 5  # times the standard error of that share

@@ -13,8 +13,6 @@ from ...reference.trace import TracedCall, record
 from .steps import Step, last_steps
 from .values import Value, values
 
-__all__ = ["Answered", "Run"]
-
 ULPS = {8: 4096, 4: 32, 2: 2}  # ulps of the largest value within which two values are equal, by the dtype's bytes
 APART = 10  # times that distance, from which an element is wrong
 

@@ -11,8 +11,6 @@ from .answered import Answered
 from .change import Change, own
 from .steps import Step
 
-__all__ = ["WORDS", "letters", "orders", "words"]
-
 WORDS = {"b": "batch", "t": "positions", "s": "keys", "h": "heads", "d": "features", "e": "features", "k": "features", "f": "features",
          "r": "features", "v": "vocabulary", "c": "classes", "l": "layers"}  # fmt: skip
 OUTPUTS = {

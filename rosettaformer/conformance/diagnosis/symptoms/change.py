@@ -14,8 +14,6 @@ from .answered import Answered
 from .steps import Step
 from .values import Value
 
-__all__ = ["Alter", "Change", "factor_words", "named", "number", "of_equality", "of_sum", "own", "slack"]
-
 PLAIN = {"-1": -1.0, "2": 2.0, "1/2": 0.5, "-2": -2.0, "3": 3.0, "4": 4.0, "sqrt(2)": 2**0.5, "1/sqrt(2)": 0.5**0.5}
 
 

@@ -16,13 +16,10 @@ from .axes import orders
 from .change import Change
 from .other_inputs import other_inputs
 from .partial import missing, partial, restricted
-from .properties import normalised, spanned
-from .rounding import rounded
+from .properties import normalised, rounded, spanned
 from .steps import Step
 from .sums import differences, equalities, factors, replaced
 from .symptom import Predicted, Prediction, Symptom
-
-__all__ = ["describe", "only_at"]
 
 Clean = Sequence[Mapping[str, tolerance.Expectation]]
 FAILURES = (ValueError, IndexError, KeyError)  # what some changes raise

@@ -13,8 +13,6 @@ from ...reference import components
 from .answered import Answered
 from .symptom import Predicted, Prediction
 
-__all__ = ["other_inputs"]
-
 Change = Callable[[Case], Case | None]  # None of a case that cannot be changed so
 FAILURES = (ValueError, IndexError, KeyError)
 

@@ -9,8 +9,6 @@ from .answered import Answered
 from .axes import letters
 from .symptom import Symptom
 
-__all__ = ["missing", "partial", "restricted"]
-
 LARGEST = 0.95  # of the output: a part that is larger says little
 LARGEST_EXACT = 0.5  # of masks and ids, which agree by chance in many places
 

@@ -13,8 +13,6 @@ from ...reference import components
 from ...reference.trace import TracedCall
 from .values import last_layer, residuals
 
-__all__ = ["Step", "last_steps"]
-
 DEEPEST = 5
 
 Function = Callable[[np.ndarray], np.ndarray]

@@ -11,8 +11,6 @@ from .change import Alter, Change, factor_words, named, number, of_equality, of_
 from .steps import Step
 from .values import Value
 
-__all__ = ["differences", "equalities", "factors", "replaced"]
-
 
 def differences(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
     """Proposes them. target: what the changed value must be, if that is known."""

@@ -7,8 +7,6 @@ import numpy as np
 
 from .answered import Answered
 
-__all__ = ["Predicted", "Prediction", "Symptom"]
-
 STRONG = 80  # the specificity from which a symptom says what the whole output is
 Predicted = np.ndarray | tuple[np.ndarray, np.ndarray] | None  # the output, or the output and a mask of the elements that are meant
 

@@ -11,8 +11,6 @@ from reference_numpy import arithmetic, attention, softmax
 from ...case import Case
 from ...reference.trace import TracedCall
 
-__all__ = ["Value", "last_layer", "residuals", "values"]
-
 
 @dataclass(frozen=True)
 class Value:

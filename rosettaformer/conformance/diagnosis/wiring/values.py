@@ -14,8 +14,6 @@ from ...reference import components
 from ...reference.patching import patched
 from ...reference.paths import Paths, watched
 
-__all__ = ["Values", "alike", "arrays_of", "defaults", "first_of", "general", "observed", "passed_on", "relative", "summing"]
-
 
 @functools.cache
 def defaults(component: str) -> Mapping[str, Any]:

@@ -12,8 +12,6 @@ from ...catalogue.place import Site
 from ...reference.paths import Paths, joined
 from .values import Values, arrays_of, first_of, general, observed, passed_on, relative, summing
 
-__all__ = ["AGAIN", "CHANGES", "NORMED", "NOTHING", "OUTPUT", "RESIDUAL", "TREE", "Wiring"]
-
 OUTPUT, RESIDUAL, TREE = "output", "residual", "parameters"
 AGAIN, NOTHING, NORMED = "applied twice", "nothing", "normed by "
 CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of what a component gives

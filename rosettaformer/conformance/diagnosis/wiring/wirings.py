@@ -22,8 +22,6 @@ from ...reference.paths import Paths, joined
 from .values import Values, alike, arrays_of, defaults, first_of, general, observed, passed_on, relative, summing
 from .wiring import AGAIN, CHANGES, NORMED, NOTHING, OUTPUT, RESIDUAL, TREE, Wiring
 
-__all__ = ["wirings"]
-
 
 @dataclass(frozen=True)
 class _Call:

@@ -24,8 +24,6 @@ from . import submodules
 from .call_mapping import CallMapping, CallTable
 from .recorder import Pull, Recorder
 
-__all__ = ["Base", "Named"]
-
 Named = dict[str, dict[Any, np.ndarray]]  # gradients: `inputs` by name or index, `parameters` by canonical name
 
 

@@ -18,8 +18,6 @@ from ..port import NotCovered
 from . import derived
 from .derived import ZEROS, inputs_of
 
-__all__ = ["FOR", "RETURN", "ZEROS", "CallMapping", "CallTable", "Row"]
-
 Row = Mapping[str, str | Callable[..., Any]]
 # Words that name no argument: which cases the module answers; the axis for each index of which it is called; what is made of its output.
 IF, FOR, RETURN = KEYWORDS = ("if", "for", "return")

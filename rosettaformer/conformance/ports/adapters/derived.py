@@ -11,8 +11,6 @@ from ...case import Case, numpy_dtype
 from ...reference import components
 from ..port import NotCovered
 
-__all__ = ["ZEROS", "derived", "inputs_of", "stands_for"]
-
 ZEROS = "zeros_btd"  # what a module is given that adds the positions to it
 _TOKENS = {"source_mask_bs": "source", "target_mask_bt": "target"}  # masks that follow from the ids if a case has none
 

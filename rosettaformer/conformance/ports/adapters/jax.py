@@ -27,8 +27,6 @@ from .base import Base, Named
 from .call_mapping import CallMapping
 from .recorder import Force, Pull, Recorder
 
-__all__ = ["Adapter"]
-
 
 class Adapter(Base):
     """Runs cases compiled or eagerly: float64 ones under jax_enable_x64, all others without it, which is JAX's default."""

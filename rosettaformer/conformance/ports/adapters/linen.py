@@ -17,8 +17,6 @@ from reference_numpy.suggestions import nearest
 from ....modules import linen as face
 from ....modules.recording import Enter, Leave, ModuleCall
 
-__all__ = ["Applied", "called_with", "calls", "uniform"]
-
 _NUMBERED = re.compile(r"_(\d+)(?=\.|$)")
 
 

@@ -14,8 +14,6 @@ from ..messages import Force
 from ..port import NotCovered, Unsupported
 from . import submodules
 
-__all__ = ["Force", "Pull", "Recorder"]
-
 _ANY = inspect.signature(lambda *args, **kwargs: None)
 
 

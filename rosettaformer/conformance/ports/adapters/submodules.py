@@ -16,8 +16,6 @@ from ..names import Names
 from ..port import SKIP, NotCovered
 from .call_mapping import CallMapping
 
-__all__ = ["assign", "compiles_itself", "found", "is_less", "of_other", "owner", "refuse_rare", "submodules", "transposed"]
-
 RARE = {"bias_bhts": "bias", SKIP: "option"}  # what few models take beside keep masks, and its name in messages
 
 

@@ -27,8 +27,6 @@ from .base import Base, Named
 from .call_mapping import CallMapping
 from .recorder import Force, Pull
 
-__all__ = ["Adapter"]
-
 Tree = dict[str, dict[Any, Any]]
 
 

@@ -20,8 +20,6 @@ from . import submodules
 from .base import Base, Named
 from .recorder import Force, Pull
 
-__all__ = ["Adapter"]
-
 
 class Adapter(Base):
     """Runs cases eagerly or compiled by `torch.compile`; without gradients in inference mode."""
