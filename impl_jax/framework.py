@@ -14,11 +14,11 @@ __all__ = [
     "beside",
     "bucket",
     "device",
+    "device_context",
     "einsum",
     "has_explicit_axes",
     "id_bounds",
     "is_traced",
-    "settings",
     "take_last",
     "take_rows",
 ]
@@ -43,7 +43,7 @@ def device(name: str) -> jax.Device:
 
 
 @contextlib.contextmanager
-def settings(name: str, dtype: str) -> Iterator[None]:
+def device_context(name: str, dtype: str) -> Iterator[None]:
     """Sets the device of new arrays, the precision of products, and 64-bit types for float64."""
     with (
         jax.default_device(device(name)),

@@ -51,7 +51,7 @@ class Trainer:
         self._dtype = np.dtype(canonical.training_dtype(parameters))
         self._device, self._name, self._compiled = framework.device(device), device, compiled
         self._searcher: Searcher | None = None  # of the present parameters
-        with self._settings():
+        with self._context():
             model: Transformer = step.blank(config, self._dtype, seed)
             self._shapes = nnx.eval_shape(lambda: model)
             weights.load(model, parameters, config)
@@ -75,7 +75,7 @@ class Trainer:
         if rows % parts:
             raise ValueError(f"the batch must divide into {parts} microbatches; got {rows} rows")
         self._searcher = None
-        with self._settings():
+        with self._context():
             batch = source, target, keep, self.flat(source, target, parts)
             self._parameters, self._moments, loss = self._step(
                 self._parameters, self._moments, np.uint32(self.steps), *batch
@@ -86,7 +86,7 @@ class Trainer:
     def loss(self, source: Any, target: Any) -> tuple[float, int]:
         """The sum of -log p over the real labels, and their number; in evaluation, not smoothed."""
         self._check(source, target)
-        with self._settings():
+        with self._context():
             flat = self.flat(source, target)
             loss = self._evaluate(self._parameters, source, target, flat)
             return float(loss), int(step.count(self.config, target))
@@ -107,7 +107,7 @@ class Trainer:
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies, by canonical name below `parameters`, `first_moment` and `second_moment`."""
-        with self._settings():
+        with self._context():
             trees = {"parameters": self._parameters} | moments(self._moments)
             exported = {
                 kind: weights.export(self._module(tree), self.config)
@@ -129,7 +129,7 @@ class Trainer:
             for name, shape in canonical.shapes(self.config).items()
         }
         canonical.match(state, shapes, str(self._dtype))
-        with self._settings():
+        with self._context():
             self._parameters, first, second = (self._loaded(state, kind) for kind in kinds)
             self._moments = jax.device_put(
                 with_moments(self._moments, steps, first, second), self._device
@@ -148,7 +148,7 @@ class Trainer:
 
     def _found(self, search: str, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
         """By a searcher of the present parameters, which are copied once after each change."""
-        with self._settings():
+        with self._context():
             if self._searcher is None:
                 self._searcher = Searcher(self._module(self._parameters), compiled=self._compiled)
             return {
@@ -169,9 +169,9 @@ class Trainer:
         return nnx.merge(self._graph, parameters, *self._random, copy=True)
 
     @contextlib.contextmanager
-    def _settings(self) -> Iterator[None]:
+    def _context(self) -> Iterator[None]:
         with (
-            framework.settings(self._name, self._dtype.name),
+            framework.device_context(self._name, self._dtype.name),
             contextlib.nullcontext() if self._compiled else jax.disable_jit(),
         ):
             yield

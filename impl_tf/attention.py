@@ -184,8 +184,8 @@ class MultiHeadAttention(Configured):
             batch, target, heads, _ = keras.ops.shape(query_bthk)
             shape = batch, heads, target, keras.ops.shape(key_bsgk)[1]
             keep_bhts = self.weights_dropout.draw(shape, training)
-        settings = mask_bhts, bias_bhts, causal, return_weights, keep_bhts
+        arguments = mask_bhts, bias_bhts, causal, return_weights, keep_bhts
         attended = scaled_dot_product_attention(
-            query_bthk, key_bsgk, value_bsge, *settings, self.weights_dropout.rate
+            query_bthk, key_bsgk, value_bsge, *arguments, self.weights_dropout.rate
         )
         return attended if return_weights else (attended, None)

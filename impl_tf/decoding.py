@@ -221,8 +221,8 @@ def _seen(state: State) -> State:
 def _penalised(plan: Plan, request: Request, state: State, scores_bv: tf.Tensor) -> tf.Tensor:
     """The scores by which the next token is chosen."""
     if seen := _seen(state):
-        settings = request.repetition_penalty, plan.no_repeat_ngram, seen["seen_mask_bn"]
-        scores_bv = sampling.penalise(scores_bv, seen["seen_bn"], *settings)
+        penalties = request.repetition_penalty, plan.no_repeat_ngram, seen["seen_mask_bn"]
+        scores_bv = sampling.penalise(scores_bv, seen["seen_bn"], *penalties)
     is_end_v = tf.range(scores_bv.shape[1]) == request.end_id
     too_early_v = is_end_v & (state["step"] < request.min_new_tokens)
     return tf.where(too_early_v, tf.constant(float("-inf"), scores_bv.dtype), scores_bv)

@@ -15,8 +15,8 @@ def noam(step: Any, width: int, warmup: int, dtype: tf.DType = tf.float64) -> tf
 
     Computed in float64 and then cast to dtype; in a graph the step has no values to check.
     """
-    settings: dict[str, Any] = {"step": step, "width": width, "warmup": warmup}
-    for name, value in settings.items():
+    arguments: dict[str, Any] = {"step": step, "width": width, "warmup": warmup}
+    for name, value in arguments.items():
         array = (
             np.ones((), value.dtype.as_numpy_dtype)
             if tf.is_symbolic_tensor(value)

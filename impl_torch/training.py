@@ -345,17 +345,17 @@ def _deterministic() -> Iterator[None]:
     """Fixes the order of every sum, such as in the gradients of embeddings and attention; one step
     at a time.
     """
-    settings: Any = torch.utils.deterministic
+    flags: Any = torch.utils.deterministic
     with _PROCESS:
         before = (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
         )
-        fill = settings.fill_uninitialized_memory
-        settings.fill_uninitialized_memory = False  # nothing here reads such memory
+        fill = flags.fill_uninitialized_memory
+        flags.fill_uninitialized_memory = False  # nothing here reads such memory
         torch.use_deterministic_algorithms(True)
         try:
             yield
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            settings.fill_uninitialized_memory = fill
+            flags.fill_uninitialized_memory = fill

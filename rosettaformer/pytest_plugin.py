@@ -25,7 +25,7 @@ from .conformance.status import Status
 if TYPE_CHECKING:
     from .conformance.case import Case
     from .conformance.deviations import Deviation
-    from .conformance.reference.store import Store
+    from .conformance.reference.expectation_store import Store
     from .conformance.result import Result
     from .conformance.single import Single
 
@@ -45,7 +45,7 @@ class _Ports:
 
     def started(self, port: str) -> Single:
         """The port, whose process is started when it is asked for first."""
-        from .conformance.reference.store import Store
+        from .conformance.reference.expectation_store import Store
         from .conformance.single import Single
 
         self._store = self._store or Store()

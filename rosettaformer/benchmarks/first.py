@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import compile_cache
-from .peer_process import PeerProcess, Settings, failure, modules
-from .report import table_lines
-from .rows import Result
+from .benchmark_report import table_lines
+from .peer_process import Options, PeerProcess, failure, modules
+from .timed_rows import Result
 from .workloads import Task
 
 TASKS = ("W1", "W2", "W3", "W5")  # a forward pass, a training step, a search; and a small model
@@ -44,28 +44,28 @@ def one_share(tasks: Sequence[Task]) -> list[Task]:
     return [task for task in tasks if task.padding == Task.padding] or [*tasks]
 
 
-def run(task: Task, settings: Settings) -> Iterator[First]:
+def run(task: Task, options: Options) -> Iterator[First]:
     """Returns the first answers of every row of the task that compiles."""
-    for framework in settings.frameworks:
+    for framework in options.frameworks:
         for module in modules(framework, task):
-            with contextlib.closing(PeerProcess(framework, module, settings)) as peer:
-                rows, failed = _rows(peer, task, settings)
+            with contextlib.closing(PeerProcess(framework, module, options)) as peer:
+                rows, failed = _rows(peer, task, options)
             if failed:
                 yield First(task.name, framework, failed.name, message=failed.message)
             for index, row in enumerate(rows):
-                wanted = not settings.only or any(text in row["name"] for text in settings.only)
+                wanted = not options.only or any(text in row["name"] for text in options.only)
                 if wanted and row["compiles"] and not row["ceiling"]:
-                    settings.progress(f"{task.name}: {row['name']}")
-                    yield _measured(First(task.name, framework, row["name"], row["peer"]), module, index, task, settings)
+                    options.progress(f"{task.name}: {row['name']}")
+                    yield _measured(First(task.name, framework, row["name"], row["peer"]), module, index, task, options)
 
 
-def _measured(found: First, module: str, index: int, task: Task, settings: Settings) -> First:
+def _measured(found: First, module: str, index: int, task: Task, options: Options) -> First:
     with tempfile.TemporaryDirectory() as folder:
         environment = compile_cache.variables(Path(folder)) | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"}
         for _ in ("cold", "warm"):
             began = time.monotonic()
-            with contextlib.closing(PeerProcess(found.framework, module, settings, environment)) as peer:
-                _rows(peer, task, settings)
+            with contextlib.closing(PeerProcess(found.framework, module, options, environment)) as peer:
+                _rows(peer, task, options)
                 kind, answer = peer.ask("first", index)
             if kind != "answer":
                 return dataclasses.replace(found, message=failure(Result(found.framework, found.name), kind, answer).message)
@@ -74,10 +74,10 @@ def _measured(found: First, module: str, index: int, task: Task, settings: Setti
     return found
 
 
-def _rows(peer: PeerProcess, task: Task, settings: Settings) -> tuple[Sequence[Mapping[str, Any]], Result | None]:
+def _rows(peer: PeerProcess, task: Task, options: Options) -> tuple[Sequence[Mapping[str, Any]], Result | None]:
     if peer.failed:
         return [], peer.failed
-    kind, answer = peer.ask("rows", dataclasses.asdict(task), settings.device)
+    kind, answer = peer.ask("rows", dataclasses.asdict(task), options.device)
     return (answer, None) if kind == "answer" else ([], failure(Result(peer.framework), kind, answer))
 
 

@@ -10,34 +10,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from .answers import Reference, bound_of
-from .peer_process import PeerProcess, Settings, failure, modules, started
-from .rows import Result
+from .peer_process import Options, PeerProcess, failure, modules, started
+from .timed_rows import Result
 from .workloads import Task
 
 PAUSE = 0.05  # seconds for the threads of the previous row to stop spinning
 
 
-def run(task: Task, reference: Reference, settings: Settings) -> tuple[list[Result], dict[str, str]]:
+def run(task: Task, reference: Reference, options: Options) -> tuple[list[Result], dict[str, str]]:
     """Returns a result for each row of the task, and what each framework says about its threads or device. reference: of the task's
     problem.
 
     Raises ValueError if a framework does not have the device.
     """
-    with started(settings, [(name, module) for name in settings.frameworks for module in modules(name, task)]) as processes:
-        rows = [row for process in processes for row in _rows(process, task, settings)]
+    with started(options, [(name, module) for name in options.frameworks for module in modules(name, task)]) as processes:
+        rows = [row for process in processes for row in _rows(process, task, options)]
         for row in rows:
             if row.result.status == "timed":
-                settings.progress(f"{task.name}: checking {row.result.name}")
+                options.progress(f"{task.name}: checking {row.result.name}")
                 _check(row, reference)
         good = [row for row in rows if row.result.status == "timed"]
-        _time(task, good, settings)
+        _time(task, good, options)
         if task.memory == "beside":
             for row in good:
                 row.result.memory_mib = row.process.answer("memory", row.index)
     if task.memory == "alone":
         for row in good:
-            settings.progress(f"{task.name}: memory of {row.result.name}")
-            row.result.memory_mib = _memory(row, task, settings)
+            options.progress(f"{task.name}: memory of {row.result.name}")
+            row.result.memory_mib = _memory(row, task, options)
     results = [row.result for row in rows]
     compare(results)
     return results, {process.framework: process.described for process in processes if process.described and not process.second}
@@ -60,11 +60,11 @@ class _Row:
         return None
 
 
-def _rows(process: PeerProcess, task: Task, settings: Settings) -> list[_Row]:
+def _rows(process: PeerProcess, task: Task, options: Options) -> list[_Row]:
     """Yields the requested rows of the process."""
     if process.failed:
         return [] if process.failed.status == "missing" and process.second else [_Row(process, process.failed)]
-    kind, answer = process.ask("rows", dataclasses.asdict(task), settings.device)
+    kind, answer = process.ask("rows", dataclasses.asdict(task), options.device)
     if kind == "refused":
         raise ValueError(answer)
     if kind != "answer":
@@ -72,7 +72,7 @@ def _rows(process: PeerProcess, task: Task, settings: Settings) -> list[_Row]:
     return [
         _Row(process, Result(task=task.name, **about), index)
         for index, about in enumerate(answer)
-        if not settings.only or any(part in about["name"] for part in settings.only)
+        if not options.only or any(part in about["name"] for part in options.only)
     ]
 
 
@@ -103,13 +103,13 @@ def _unit(task: Task) -> str:
     return {"training": "loss", "encoder": "output", "beam": "log p"}.get(task.kind, "logit")
 
 
-def _time(task: Task, rows: Sequence[_Row], settings: Settings) -> None:
+def _time(task: Task, rows: Sequence[_Row], options: Options) -> None:
     """Times every row once in each round."""
     for row in rows:
-        settings.progress(f"{task.name}: warming up {row.result.name}")
+        options.progress(f"{task.name}: warming up {row.result.name}")
         row.result.calls = row.ask("calls") or 1
-    for number in range(settings.rounds):
-        settings.progress(f"{task.name}: round {number + 1} of {settings.rounds}")
+    for number in range(options.rounds):
+        options.progress(f"{task.name}: round {number + 1} of {options.rounds}")
         for row in rows:
             if row.result.status == "timed":
                 time.sleep(PAUSE)
@@ -129,10 +129,10 @@ def _summarise(result: Result) -> None:
     result.compile_s = max(0.0, result.compile_s - result.median_ms / 1e3) if compiles else None  # type: ignore[operator]
 
 
-def _memory(row: _Row, task: Task, settings: Settings) -> float | None:
+def _memory(row: _Row, task: Task, options: Options) -> float | None:
     """Measures memory in a process that builds only this row."""
-    with started(settings, [(row.process.framework, row.process.module)]) as [alone]:
-        if alone.failed or alone.ask("rows", dataclasses.asdict(task), settings.device)[0] != "answer":
+    with started(options, [(row.process.framework, row.process.module)]) as [alone]:
+        if alone.failed or alone.ask("rows", dataclasses.asdict(task), options.device)[0] != "answer":
             return None
         return alone.answer("memory", row.index)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..processes import Child
-from .rows import Result
+from .timed_rows import Result
 from .workloads import Task
 
 # framework -> the processes of its rows, each a module of `peers`
@@ -15,7 +15,7 @@ LIMIT = 3600.0  # seconds for an answer
 
 
 @dataclass(frozen=True)
-class Settings:
+class Options:
     """How rows are run. only: if not empty, the rows whose name contains one of these."""
 
     frameworks: tuple[str, ...]
@@ -29,14 +29,14 @@ class Settings:
 class PeerProcess:
     """The process of one module of `peers`. environment: additional variables."""
 
-    def __init__(self, framework: str, module: str, settings: Settings, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, framework: str, module: str, options: Options, environment: Mapping[str, str] | None = None) -> None:
         self.framework, self.module = framework, module
-        self._child = Child(f"{__package__}.worker", module, settings.threads, f"the {module} rows'", environment=environment)
+        self._child = Child(f"{__package__}.worker", module, options.threads, f"the {module} rows'", environment=environment)
         kind, answer = self._child.answer(LIMIT)
         self.failed = None if kind == "answer" else failure(Result(framework), kind, answer)
         self.described = ""
         if not self.failed:
-            kind, self.described = self.ask("describe", settings.device)
+            kind, self.described = self.ask("describe", options.device)
             if kind != "answer":
                 self.close()
                 raise ValueError(self.described)
@@ -77,10 +77,10 @@ def failure(result: Result, kind: str, answer: Any) -> Result:
 
 
 @contextlib.contextmanager
-def started(settings: Settings, which: Sequence[tuple[str, str]]) -> Iterator[list[PeerProcess]]:
+def started(options: Options, which: Sequence[tuple[str, str]]) -> Iterator[list[PeerProcess]]:
     with contextlib.ExitStack() as stack:
         processes = []
         for framework, module in which:
-            settings.progress(f"starting {module}")
-            processes.append(stack.enter_context(contextlib.closing(PeerProcess(framework, module, settings))))
+            options.progress(f"starting {module}")
+            processes.append(stack.enter_context(contextlib.closing(PeerProcess(framework, module, options))))
         yield processes

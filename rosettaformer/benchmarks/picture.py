@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import pictures
-from .report import Report, label
-from .rows import Result
+from .benchmark_report import Report, label
+from .timed_rows import Result
 from .workloads import Series, Task
 
 COLOURS = {"ours": "C0", "peer": "0.65", "ceiling": "0.85"}

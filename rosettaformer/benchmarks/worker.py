@@ -22,7 +22,7 @@ from ..conformance.ports.port import PORTS, unavailable
 from ..extras import install
 from ..processes import Answer, message, serve_methods, words
 from . import problem
-from .rows import About, Call, Row
+from .timed_rows import About, Call, Row
 from .workloads import Task
 
 INSTALLS = {"keras_hub": "pip install --no-deps keras-hub regex"}  # KerasHub declares a TensorFlow other than the installed one

@@ -13,10 +13,10 @@ from reference_numpy.suggestions import known
 
 from .. import compile_cache
 from ..atomic import write_text
-from ..benchmarks import data, first, measure, peer_process, picture, report
+from ..benchmarks import benchmark_report, data, first, measure, peer_process, picture
 from ..benchmarks.answers import Reference
 from ..benchmarks.problem import make
-from ..benchmarks.rows import Result
+from ..benchmarks.timed_rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
 from ..conformance.report import files
 from ..processes import cores
@@ -61,29 +61,29 @@ def bench(
     errors, printed = Console(stderr=True), str(json_file) == "-"
     with errors.status("starting") as status, compile_cache.unused():
         progress = status.update if errors.is_terminal else lambda text: None
-        settings = peer_process.Settings(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, progress)
+        options = peer_process.Options(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, progress)
         if firsts:
-            _first(workloads or first.TASKS, size == "tiny", settings, json_file, markdown_file, data_folder)
+            _first(workloads or first.TASKS, size == "tiny", options, json_file, markdown_file, data_folder)
             return
-        for found in _measure(workloads or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", settings):
+        for found in _measure(workloads or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", options):
             _write(found, None if printed else json_file, markdown_file, data_folder, plot_file)
     if printed:
         _write(found, json_file, None, None, None)
     else:
-        report.render(wide_console(WIDTH), found)
+        benchmark_report.render(wide_console(WIDTH), found)
     # a peer that is not installed is not a failure
     statuses = [result.status for result in found.results if result.status != "missing" or not result.peer]
     sys.exit(exit_code(statuses, "timed", bool(frameworks)))
 
 
 def _first(
-    workloads: Sequence[str], small: bool, settings: peer_process.Settings, json_file: Path | None, markdown_file: Path | None,
+    workloads: Sequence[str], small: bool, options: peer_process.Options, json_file: Path | None, markdown_file: Path | None,
     data_folder: Path | None,
 ) -> None:  # fmt: skip
     """Exits with 1 if a row fails."""
-    command, stamp = shlex.join(["rosettaformer", *sys.argv[1:]]), report.environment(settings.threads, {})
+    command, stamp = shlex.join(["rosettaformer", *sys.argv[1:]]), benchmark_report.environment(options.threads, {})
     tasks = [tiny(task) if small else task for name in workloads for task in first.one_share(WORKLOADS[name])]
-    tables = [(task, list(first.run(task, settings))) for task in tasks]
+    tables = [(task, list(first.run(task, options))) for task in tasks]
     if json_file:
         files.write_json(json_file, [dataclasses.asdict(row) for _, rows in tables for row in rows])
     _merge(first.markdown(tables, command, stamp), markdown_file, data_folder)
@@ -92,20 +92,20 @@ def _first(
     sys.exit(any(row.message and not row.peer for _, rows in tables for row in rows))
 
 
-def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: peer_process.Settings) -> Iterator[report.Report]:
+def _measure(workloads: Sequence[str], scaling: bool, small: bool, options: peer_process.Options) -> Iterator[benchmark_report.Report]:
     """Yields the results so far after each task, so that an interrupted run has them on the disk."""
     described: dict[str, str] = {}
     tables: list[tuple[Task, list[Result]]] = []
     series: list[tuple[Series, list[tuple[int, list[Result]]]]] = []
 
     def run(task: Task) -> list[Result]:
-        results, said = measure.run(task, Reference(make(task)), settings)
+        results, said = measure.run(task, Reference(make(task)), options)
         described.update(said)
         return results
 
-    def found() -> report.Report:
+    def found() -> benchmark_report.Report:
         command = shlex.join(["rosettaformer", *sys.argv[1:]])
-        return report.Report(command, settings.rounds, report.environment(settings.threads, described), tables, series)
+        return benchmark_report.Report(command, options.rounds, benchmark_report.environment(options.threads, described), tables, series)
 
     sized = tiny if small else lambda task: task
     for task in (sized(task) for name in workloads for task in WORKLOADS[name]):
@@ -119,12 +119,12 @@ def _measure(workloads: Sequence[str], scaling: bool, small: bool, settings: pee
 
 
 def _write(
-    found: report.Report, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None, plot_file: Path | None
+    found: benchmark_report.Report, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None, plot_file: Path | None
 ) -> None:
     """Writes each file, whole or not at all."""
     if json_file:
-        files.write_json(json_file, report.to_dict(found))
-    _merge(report.markdown(found), markdown_file, data_folder)
+        files.write_json(json_file, benchmark_report.to_dict(found))
+    _merge(benchmark_report.markdown(found), markdown_file, data_folder)
     if plot_file and any(result.median_ms for result in found.results):
         picture.draw(plot_file, found)
 
@@ -135,7 +135,7 @@ def _merge(sections: Sequence[str], page: Path | None, folder: Path | None) -> N
         data.write(folder, sections)
     if page:
         text = page.read_text(encoding="utf-8") if page.is_file() else ""
-        write_text(page, report.merged(text, sections))
+        write_text(page, benchmark_report.merged(text, sections))
 
 
 def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, size: str, paths: list[Path]) -> None:

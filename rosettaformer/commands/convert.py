@@ -12,10 +12,10 @@ from reference_numpy import parameters
 
 from .. import checkpoints
 from ..atomic import require
-from ..checkpoints import CheckpointError, hugging_face, report
+from ..checkpoints import CheckpointError, hugging_face, tensor_report
 from ..checkpoints.pickled import SUFFIXES
-from ..checkpoints.report import Line, counts
 from ..checkpoints.strict import DTYPES, numpy_dtype
+from ..checkpoints.tensor_report import Line, counts
 from ..reading import parse_settings
 from .options import Choice, ignore_option, leave_out_option, wide_console
 from .progress import Writing
@@ -84,10 +84,10 @@ def _format_of(destination: Path) -> str:
 def _report(source: Path, from_format: str, options: Mapping[str, Any], as_json: bool) -> None:
     """Prints the load report, then raises CheckpointError if there are problems."""
     if from_format != "hugging-face":
-        print_report(report.of_checkpoint(checkpoints.view(source, from_format, **options)), [], as_json)
+        print_report(tensor_report.of_checkpoint(checkpoints.view(source, from_format, **options)), [], as_json)
         return
     found = hugging_face.examine(source, **options)
-    print_report(report.of_examination(found), found.problems, as_json)
+    print_report(tensor_report.of_examination(found), found.problems, as_json)
     if found.problems:
         raise CheckpointError(source, found.problems)
 

@@ -20,7 +20,7 @@ from ..model_report import figures as drawing
 from ..model_report.data import to_dict
 from ..model_report.page import render, verdict
 from ..model_report.report_making import SECTIONS, Options, Report, make
-from ..model_report.subject import open_subject
+from ..model_report.reported_model import open_subject
 from ..model_report.workers import IMPLEMENTATIONS
 from .options import OUT, Choice, Grouped, Missing, ignore_option, leave_out_option, listed, section
 from .ports import importable

@@ -10,7 +10,7 @@ import click
 from ..backends import BACKENDS, require
 from ..training import tasks
 from ..training.backends import trainer
-from ..training.settings import FIXED, FREE
+from ..training.options import FIXED, FREE
 from .options import Choice, Grouped, section
 
 FILE = click.Path(resolve_path=True)
@@ -119,7 +119,7 @@ def train(out: Path, resumed: bool, task: str | None, **options: Any) -> None:
     task_options = {name: given.pop(name) for name in TASK_OPTIONS if name in given}
     require("training", "train", "tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
     from ..training import run, session
-    from ..training.report import Report
+    from ..training.run_log import Report
 
     if not resumed and task is None:
         raise ValueError("a new run needs a --task (or --resume to continue one)")

@@ -110,7 +110,7 @@ def _attention(framework: str) -> Rows:
     return rows | {f"{out}.kernel": ("output.kernel", "h k d"), f"{out}.bias": ("output.bias", "d")}
 
 
-def settings(framework: str, kind: str, module: Any) -> dict[str, Any]:
+def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
     """Returns the layer's hyperparameters, as far as its framework shows them.
 
     momentum is the share of the running statistics that a step keeps. padding is (low, high) of each axis, SAME or VALID.

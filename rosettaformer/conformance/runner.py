@@ -21,7 +21,7 @@ from .ports.port import undefined
 from .ports.process import Process, Worker
 from .reference import near_ties
 from .reference.components import SEARCHES, without_other_layouts
-from .reference.store import Store
+from .reference.expectation_store import Store
 from .result import Expected, Result, judge
 from .status import Kind, Status
 

@@ -6,7 +6,7 @@ from ..processes import cores
 from .cases import all_cases
 from .hidden import Hidden
 from .reference.components import is_layout
-from .reference.store import Store
+from .reference.expectation_store import Store
 from .result import Result, judge
 from .runner import Question, open_worker, unable
 from .status import Kind, Status

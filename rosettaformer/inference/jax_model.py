@@ -25,28 +25,28 @@ class BackendModel(Model):
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
         self.config = config
-        self._settings = partial(framework.settings, device, str(next(iter(parameters.values())).dtype))
-        with self._settings():
+        self._context = partial(framework.device_context, device, str(next(iter(parameters.values())).dtype))
+        with self._context():
             self._model = transformer("jax", config, parameters)
             self._model.eval()
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         self._methods = {name: compiled(getattr(self._model, name)) for name in METHODS}
 
     def start(self, rows: int, length: int) -> Any:
-        with self._settings():
+        with self._context():
             return _start(self._decoding, None, batch=rows, length=length)
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
-        with self._settings():
+        with self._context():
             logits_bv, cache_ = _step(self._decoding, weights.from_numpy(token_bt), cache_, weights.from_numpy(mask_bt))
             return weights.to_numpy(logits_bv), cache_
 
     def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
-        with self._settings():
+        with self._context():
             return _reorder(cache_, weights.from_numpy(row_b))
 
     def run(self, method: str, **inputs: np.ndarray | None) -> Any:
-        with self._settings():
+        with self._context():
             found = self._methods[method](**{name: weights.from_numpy(array) for name, array in inputs.items() if array is not None})
             return jax.tree.map(weights.to_numpy, found)
 

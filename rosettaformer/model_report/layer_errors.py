@@ -15,7 +15,7 @@ from ..conformance.ports.adapters.submodules import transposed
 from ..conformance.ports.process import Worker
 from ..conformance.reference import components, trace
 from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, in_orders
-from .subject import Subject
+from .reported_model import Subject
 from .workers import together
 
 Arrays = Mapping[str, np.ndarray]

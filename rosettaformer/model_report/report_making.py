@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ..benchmarks.report import environment
+from ..benchmarks.benchmark_report import environment
 from ..conformance import runner
 from ..conformance.cases.checkpoint import checkpoint_cases
 from ..conformance.report.summary import Summary
@@ -15,9 +15,9 @@ from ..conformance.result import Result
 from ..processes import cores
 from . import training
 from .layer_errors import LARGE, Layers, evaluate
+from .reported_model import Subject
 from .speed import Speed, measure
-from .subject import Subject
-from .worker import MODES
+from .training_worker import MODES
 from .workers import IMPLEMENTATIONS, NAMES, opened, trainees
 
 SECTIONS = {

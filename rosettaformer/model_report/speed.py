@@ -13,7 +13,7 @@ from ..benchmarks.answers import BOUNDS, LOSS_BOUNDS
 from ..benchmarks.measure import PAUSE
 from ..processes import Answer
 from .layer_errors import whole_case
-from .subject import Subject
+from .reported_model import Subject
 from .training import Plan
 
 Ask = Callable[..., Answer]

@@ -14,8 +14,8 @@ from ..conformance.reference.components import DROPOUT_RATES
 from ..conformance.reference.orders import shuffled
 from ..conformance.reference.tolerance import ORDERS, SHUFFLES, Expectation, expectation, order
 from .layer_errors import LARGE
-from .subject import Subject
-from .worker import trained
+from .reported_model import Subject
+from .training_worker import trained
 
 RECIPE = PAPER.replace(smoothing=0.0, warmup=100)
 FEW = 2  # orders of a large model, each step of which takes the reference many seconds

@@ -44,7 +44,7 @@ def trainees(names: Sequence[str], threads: int, limit: float) -> Iterator[dict[
     with contextlib.ExitStack() as stack:
         started = {}
         for name in names:
-            child = Child(f"{__package__}.worker", name, threads, "the implementation")
+            child = Child(f"{__package__}.training_worker", name, threads, "the implementation")
             stack.callback(child.close)
             started[name] = child
         greetings = {name: child.answer(limit) for name, child in started.items()}

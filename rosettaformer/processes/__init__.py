@@ -6,7 +6,7 @@
 
 from .child import Answer, Child
 from .program import Program, cores, limited_threads
-from .server import serve, serve_methods
+from .serving import serve, serve_methods
 from .text import innermost, message, printable, words
 
 __all__ = ["Answer", "Child", "Program", "cores", "innermost", "limited_threads", "message", "printable", "serve", "serve_methods", "words"]

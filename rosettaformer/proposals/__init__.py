@@ -11,9 +11,9 @@ from .component_inputs import INPUTS
 from .draft import Choice, Draft
 from .drafting import drafted
 from .failures import TooLong, failure, quiet
+from .port_text import UNPAIRED, written
 from .source import loaded
 from .trying import decide, said
-from .writing import UNPAIRED, written
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
             if not draft.failure and not draft.missing and not draft.match.rest:
                 decide(draft)
             problems = _open(draft)
-            text = written(draft, draft.settings, file, problems)
+            text = written(draft, draft.selection, file, problems)
     except (ValueError, KeyboardInterrupt):
         raise
     except TooLong as error:
@@ -67,7 +67,7 @@ def _open(draft: Draft) -> dict[str, str]:
     """Returns what is missing or undecided, by name: in words, with the candidates."""
     found = {"failure": f"the module does not run: {draft.failure}"} if draft.failure else {}
     found |= {f"missing {name}": f"the module has no {name}" for name in draft.missing}
-    doubted = [one for one in draft.choices if one.name in draft.undecided and not (one.read and draft.settings.get(one.name, 0) == 0)]
+    doubted = [one for one in draft.choices if one.name in draft.undecided and not (one.read and draft.selection.get(one.name, 0) == 0)]
     found |= {choice.name: _candidates(draft, choice) for choice in doubted}
     if not draft.verified:
         found |= {name: f"{name}: {' or '.join(map(str, _either(draft.fixed[name])))}" for name in draft.shown if name in draft.fixed}

@@ -9,7 +9,7 @@ from .component_inputs import INPUTS, OTHER_DIVISION
 from .draft import named_rows
 from .parameter_leaves import Leaf
 from .parameter_matching import Match, matched
-from .subject import letters
+from .user_module import letters
 
 _SMALL = (
     "decoder_layer", "encoder_layer", "cross_attention_sublayer", "feed_forward_sublayer", "multi_head_attention", "feed_forward",

@@ -13,7 +13,7 @@ from typing import Any
 
 from reference_numpy import TransformerConfig, preset
 
-from .arguments import CONFIGURATIONS, expression, is_wanted, meaning_of
+from .constructor_arguments import CONFIGURATIONS, expression, is_wanted, meaning_of
 from .failures import FAILURES, failure, limited
 
 

@@ -16,7 +16,7 @@ from .parameter_matching import Match
 from .parts import Part, Row
 from .source import Source
 
-Settings = Mapping[str, int]
+Selection = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Draft:
 
     sizes: at which it was built. decoder_only: a decoder without an encoder. rows: of its tables of positions; 0 if it has none. fixed: the
     config fields that it fixes; shown: the fields that are guessed from its tensors. missing: the canonical parameters without a tensor,
-    with their axes. output: the expression for its output, such as `output[0]`. choices: what is open; `settings` the index of each one's
+    with their axes. output: the expression for its output, such as `output[0]`. choices: what is open; `selection` the index of each one's
     value, `tried` those decided by trying, in words, `nearest` those with values that are only the nearest, `undecided` the others, each
     with a remark. form: the form in which it returns the logits. deviation: of the module's norms from the reference's, if it is a known
     one. verified: whether the norms and tables around the layers give the reference's numbers. filled: whether it needs a mask even if a
@@ -61,7 +61,7 @@ class Draft:
     missing: list[str] = field(default_factory=list)
     output: str = "output"
     choices: list[Choice] = field(default_factory=list)
-    settings: dict[str, int] = field(default_factory=dict)
+    selection: dict[str, int] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
     nearest: list[str] = field(default_factory=list)
     undecided: dict[str, str] = field(default_factory=dict)
@@ -79,12 +79,12 @@ class Draft:
         """The framework as a port names it."""
         return BACKENDS[self.framework]
 
-    def value(self, choice: Choice, settings: Settings | None = None) -> Any:
-        return choice.values[(self.settings if settings is None else settings).get(choice.name, 0)]
+    def value(self, choice: Choice, selection: Selection | None = None) -> Any:
+        return choice.values[(self.selection if selection is None else selection).get(choice.name, 0)]
 
-    def config(self, settings: Settings) -> dict[str, Any]:
-        """Returns the config fields that the port fixes, by these settings."""
-        found = self.fixed | {choice.name: self.value(choice, settings) for choice in self.choices if choice.name in _FIELDS}
+    def config(self, selection: Selection) -> dict[str, Any]:
+        """Returns the config fields that the port fixes, by this selection."""
+        found = self.fixed | {choice.name: self.value(choice, selection) for choice in self.choices if choice.name in _FIELDS}
         if self.places_norms:
             found["embedding_norm"] = not found["final_norm"]
         if self.rows:
@@ -111,11 +111,11 @@ class Draft:
         """How many more rows a table of positions has than the constructor is asked for."""
         return self.rows - self.sizes["max_positions"] if self.sized else 0
 
-    def built(self, settings: Settings) -> str:
-        """Returns the expression that builds the module, by these settings."""
+    def built(self, selection: Selection) -> str:
+        """Returns the expression that builds the module, by this selection."""
         text = str(self.sizes["max_positions"])  # the length of a buffer, if no table has that length
         if self.sized:
-            more = self.config(settings)["position_offset"] - self.spare_rows
+            more = self.config(selection)["position_offset"] - self.spare_rows
             text = f"config.max_positions {'+' if more > 0 else '-'} {abs(more)}" if more else "config.max_positions"
         return self.construction.replaced(max_positions=text).text
 
@@ -123,10 +123,10 @@ class Draft:
         """Returns the sizes that a case need not have, and that the constructor takes."""
         return {name: self.sizes[name] for name in ("segments", "classes") if name in self.construction.fields and name in self.sizes}
 
-    def root(self, settings: Settings) -> Part:
-        """Returns the parts, their names and axes by these settings."""
-        root = chosen(self.match.root, {choice.name: self.value(choice, settings) for choice in self.choices})
-        return _placed(root, self.config(settings)["final_norm"]) if self.places_norms else root
+    def root(self, selection: Selection) -> Part:
+        """Returns the parts, their names and axes by this selection."""
+        root = chosen(self.match.root, {choice.name: self.value(choice, selection) for choice in self.choices})
+        return _placed(root, self.config(selection)["final_norm"]) if self.places_norms else root
 
 
 _FIELDS = TransformerConfig.__dataclass_fields__
@@ -199,7 +199,7 @@ def _rows(part: Part, prefix: str = "") -> Iterator[tuple[str, Row]]:
 
 def canonical(draft: Draft) -> dict[str, str]:
     """Returns the axes of the component's parameters, by canonical name; empty if it has none."""
-    config = preset("semillero", **{**draft.sizes, **draft.config(draft.settings)})
+    config = preset("semillero", **{**draft.sizes, **draft.config(draft.selection)})
     try:
         return dict(parameters.axes(config, model_of(draft.component)))
     except ValueError:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..modules import face
 from ..modules.attributes import at
-from . import construction, fields, parameter_leaves
+from . import construction, parameter_leaves, port_fields
 from .calling import called
 from .component_inputs import OF_ITSELF, is_model
 from .components import component_of, crosses
@@ -19,7 +19,7 @@ from .parameter_matching import Match, matched
 from .parts import Part, Row
 from .running import is_causal, start
 from .source import Source
-from .subject import Subject, letters
+from .user_module import Subject, letters
 from .vocabulary import within
 
 
@@ -77,9 +77,9 @@ def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: b
     if decoder_only or component in ("decoder", "token_decoder"):
         plan = plan.replaced(encoder_layers="config.decoder_layers", source_vocabulary="config.target_vocabulary")
     draft = Draft(source, component, subject.framework, plan, sizes, found, call, decoder_only, found.shown.get("rows", 0))
-    draft.fixed = fields.fixed(draft, found.shown)
-    draft.shown = fields.GUESSED
-    draft.choices = [*fields.choices(draft, subject.epsilon), *_choices_of(draft)]
+    draft.fixed = port_fields.fixed(draft, found.shown)
+    draft.shown = port_fields.GUESSED
+    draft.choices = [*port_fields.choices(draft, subject.epsilon), *_choices_of(draft)]
     draft.choices += [Choice(f"argument {name}", tuple(texts), call.sides[name]) for name, texts in call.masks.items()]
     draft.undecided = {choice.name: "" for choice in draft.choices if choice.is_open}
     draft.filled = subject.masked and bool(call.filled)

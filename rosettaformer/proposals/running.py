@@ -18,10 +18,10 @@ from ..conformance.catalogue import Alteration
 from ..conformance.diagnosis import altered
 from ..conformance.reference.components import answer
 from .component_inputs import is_model
-from .draft import Choice, Draft, Settings
+from .draft import Choice, Draft, Selection
 from .failures import FAILURES, failure, limited
+from .port_text import written
 from .trials import FIRST, trial_cases
-from .writing import written
 
 DTYPES = ("float64", "float32")
 _SHAPE = "its output has the shape"
@@ -46,8 +46,8 @@ def combinations(choices: Sequence[Choice]) -> Iterator[tuple[int, ...]]:
     yield from sorted(itertools.islice(found, 20_000), key=lambda indices: (sum(map(bool, indices)), sum(indices)))
 
 
-def with_values(settings: Settings, choices: Sequence[Choice], indices: Sequence[int]) -> dict[str, int]:
-    return {**settings, **dict(zip((choice.name for choice in choices), indices, strict=True))}
+def with_values(selection: Selection, choices: Sequence[Choice], indices: Sequence[int]) -> dict[str, int]:
+    return {**selection, **dict(zip((choice.name for choice in choices), indices, strict=True))}
 
 
 def start(draft: Draft) -> None:
@@ -55,18 +55,18 @@ def start(draft: Draft) -> None:
     tried, and the expression for that output, if the module returns several things; or why there are none.
     """
     masks = [choice for choice in draft.choices if choice.name.startswith("argument")]
-    case = trial_cases(draft, draft.settings, "all")[0]
+    case = trial_cases(draft, draft.selection, "all")[0]
     problems: dict[str, None] = {}
     if draft.component == "positional_encoding":  # what it is given shows when it runs
         draft.undecided = {}
     for filled in dict.fromkeys((draft.filled, bool(draft.call.filled))):
         draft.filled = filled
         for indices in itertools.islice(combinations(masks), TRIED):
-            settings = with_values(draft.settings, masks, indices)
-            found = {dtype: _attempt(draft, settings, case, dtype) for dtype in DTYPES}
+            selection = with_values(draft.selection, masks, indices)
+            found = {dtype: _attempt(draft, selection, case, dtype) for dtype in DTYPES}
             works = {dtype: place for dtype, (place, _) in found.items() if place is not None}
             if works:
-                draft.settings, draft.dtypes, draft.refused = settings, tuple(works), found["float64"][1]
+                draft.selection, draft.dtypes, draft.refused = selection, tuple(works), found["float64"][1]
                 draft.output = next(iter(works.values()))
                 return
             problems |= {problem: None for _, problem in found.values()}
@@ -77,12 +77,12 @@ def start(draft: Draft) -> None:
         draft.gives_vectors = f"{_SHAPE} {vectors}," in " ".join(problems)
 
 
-def _attempt(draft: Draft, settings: Settings, case: Case, dtype: str) -> tuple[str | None, str]:
+def _attempt(draft: Draft, selection: Selection, case: Case, dtype: str) -> tuple[str | None, str]:
     """Returns the expression for the output, applied to what the module returns, and no problem; or None, and why there is none."""
     shape = answer(case)["output"].shape
     try:
-        found = _run(_adapter(draft, settings), case, dtype)
-        if '"position_bt"' in draft.call.text(_masks(settings)).values() and _ignores_positions(draft, settings, case, found):
+        found = _run(_adapter(draft, selection), case, dtype)
+        if '"position_bt"' in draft.call.text(_masks(selection)).values() and _ignores_positions(draft, selection, case, found):
             return None, "its output does not depend on the positions that it is given"
     except FAILURES as error:
         return None, failure(error)
@@ -113,14 +113,14 @@ def _reshaped(draft: Draft, case: Case, text: str, own: Any, shape: tuple[int, .
     return _REPEATED[draft.adapter].format(text, name) if own == shape[1:] and name == "zeros_btd" else ""
 
 
-def _ignores_positions(draft: Draft, settings: Settings, case: Case, found: Any) -> bool:
+def _ignores_positions(draft: Draft, selection: Selection, case: Case, found: Any) -> bool:
     later = dataclasses.replace(case, inputs={"position_bt": case.inputs["position_bt"] + 1})
-    return np.array_equal(found, _run(_adapter(draft, settings), later, draft.dtypes[0]))
+    return np.array_equal(found, _run(_adapter(draft, selection), later, draft.dtypes[0]))
 
 
-def _masks(settings: Settings) -> dict[str, int]:
+def _masks(selection: Selection) -> dict[str, int]:
     """Returns the index of each argument's candidate."""
-    return {name.removeprefix("argument "): index for name, index in settings.items()}
+    return {name.removeprefix("argument "): index for name, index in selection.items()}
 
 
 class Trials:
@@ -132,11 +132,11 @@ class Trials:
         self._errors: dict[Any, float] = {}
         self._runs: dict[tuple[str, str], Any] = {}
 
-    def error(self, settings: Settings, group: str, deviation: Alteration | None) -> float:
+    def error(self, selection: Selection, group: str, deviation: Alteration | None) -> float:
         """Returns the largest error on the cases of a group, given a deviation of the norms; infinite if the module cannot be run."""
-        key = group, *sorted(settings.items())
+        key = group, *sorted(selection.items())
         if key not in self._found:
-            self._found[key] = self._outputs(settings, group)
+            self._found[key] = self._outputs(selection, group)
         named = (*key, deviation and deviation.title)
         if named not in self._errors:
             self._errors[named] = max((_error(case, output, deviation) for case, output in self._found[key]), default=np.inf)
@@ -145,21 +145,21 @@ class Trials:
     def form(self) -> str:
         """Returns the form in which the model gives its logits, if they are then the reference's."""
         draft, found = self.draft, dict[str, float]()
-        for case, output in self._outputs(draft.settings, "all"):
+        for case, output in self._outputs(draft.selection, "all"):
             found |= {form: max(error, found.get(form, 0.0)) for form, error in _errors(case, output, draft.deviation).items()}
         best = min(found, key=lambda form: found[form], default="")
         return best if best and found[best] < min(SAME, found[""]) else ""
 
-    def _outputs(self, settings: Settings, group: str) -> list[tuple[Case, Any]]:
+    def _outputs(self, selection: Selection, group: str) -> list[tuple[Case, Any]]:
         """Returns the cases with the module's outputs; empty if it fails. What only the judge reads of the config does not change them."""
-        text, found = written(self.draft, settings), []
+        text, found = written(self.draft, selection), []
         module = _CONFIG.sub("", text)
         try:
-            for case in trial_cases(self.draft, settings, group):
+            for case in trial_cases(self.draft, selection, group):
                 key = module, _digest(case, module)
                 if key not in self._runs:
                     self._runs[key] = None  # if it fails
-                    self._runs[key] = _run(_adapter(self.draft, settings, text), case, self.draft.dtypes[0])
+                    self._runs[key] = _run(_adapter(self.draft, selection, text), case, self.draft.dtypes[0])
                 found.append((case, self._runs[key]))
         except FAILURES:
             return []
@@ -176,10 +176,10 @@ def _digest(case: Case, module: str) -> str:
     return found.hexdigest()
 
 
-def _adapter(draft: Draft, settings: Settings, text: str = "") -> Any:
+def _adapter(draft: Draft, selection: Selection, text: str = "") -> Any:
     """Returns the judge's adapter of the port as it would be written. text: of its file, if it is known."""
     port = ModuleType("proposed_port")
-    exec(compile(text or written(draft, settings), "proposed_port.py", "exec"), port.__dict__)
+    exec(compile(text or written(draft, selection), "proposed_port.py", "exec"), port.__dict__)
     port.modes = ("eager",)  # type: ignore[attr-defined]
     name = f"rosettaformer.conformance.ports.adapters.{draft.adapter}"
     return importlib.import_module(name).Adapter(port)
@@ -218,7 +218,7 @@ def _forms(case: Case, wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 def is_causal(draft: Draft) -> bool:
     """Whether the first position of a stack or layer keeps its output if the last one's input changes: later tokens are hidden."""
     with contextlib.suppress(*FAILURES):
-        adapter, case = _adapter(draft, draft.settings), trial_cases(draft, draft.settings, "all")[0]
+        adapter, case = _adapter(draft, draft.selection), trial_cases(draft, draft.selection, "all")[0]
         name, x = next((name, value) for name, value in case.inputs.items() if value is not None)
         other = x.copy()
         other[:, -1] = np.where(x[:, -1] == FIRST, FIRST + 1, FIRST)  # for ids: two that are not padding

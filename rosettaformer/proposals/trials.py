@@ -13,7 +13,7 @@ from ..conformance.case import Case
 from ..conformance.cases.build import B, Builder, S, T, ragged
 from ..conformance.cases.transformer import ids
 from .component_inputs import is_model
-from .draft import Draft, Settings
+from .draft import Draft, Selection
 
 QUIET, FIRST = 0.01, 3  # the size to which a row is reduced, and the first id that is neither padding nor special
 
@@ -27,9 +27,9 @@ def example(component: str, sizes: dict[str, Any]) -> dict[str, Any]:
     return found | ({"segment_bs": np.zeros((B, S), np.int64)} if segmented else {})
 
 
-def trial_cases(draft: Draft, settings: Settings, group: str) -> list[Case]:
+def trial_cases(draft: Draft, selection: Selection, group: str) -> list[Case]:
     """Returns small cases in which everything that does not show the group is silent: the outputs of the other sub-layers are zero."""
-    fixed = draft.free() | draft.config(settings)
+    fixed = draft.free() | draft.config(selection)
     build = Builder(fixed, draft.shared)
     config = build.config("semillero", **fixed)
     given = list(_inputs(draft.component, config, group))

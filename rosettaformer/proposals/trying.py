@@ -48,7 +48,7 @@ def _limit_dtypes(trials: Trials) -> None:
     """Drops float64 if a module whose norms are right, also in rows of small variance, has errors as large as float32 numbers cause."""
     draft = trials.draft
     small, ordinary = (
-        [trials.error(draft.settings, group, draft.deviation) for group in groups] for groups in (GROUPS[:2], (*GROUPS[2:], "all"))
+        [trials.error(draft.selection, group, draft.deviation) for group in groups] for groups in (GROUPS[:2], (*GROUPS[2:], "all"))
     )
     coarse = [error for error in ordinary if WIDE < error < NARROW]
     if draft.dtypes == ("float64", "float32") and max(small) < SAME and coarse:
@@ -57,17 +57,17 @@ def _limit_dtypes(trials: Trials) -> None:
 
 def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -> bool:
     """Decides the choices that the group shows; returns whether the numbers are the reference's. near: the nearest ones suffice."""
-    draft, before = trials.draft, dict(trials.draft.settings)
+    draft, before = trials.draft, dict(trials.draft.selection)
     likely = [dataclasses.replace(choice, values=choice.values[:1]) if choice.read else choice for choice in choices]
     tried = [with_values(before, likely, indices) for indices in itertools.islice(combinations(likely), TRIED + 1)]
     limited, tried = len(tried) > TRIED, tried[:TRIED]
     exact = _exact(trials, tried, group) or (_climbed(trials, tried, choices, group) if limited else None)
     if exact:
-        draft.settings, draft.deviation = exact
+        draft.selection, draft.deviation = exact
     else:
-        nearest = min(tried, key=lambda settings: trials.error(settings, group, draft.deviation))
+        nearest = min(tried, key=lambda selection: trials.error(selection, group, draft.deviation))
         if FAR * trials.error(nearest, group, draft.deviation) < trials.error(before, group, draft.deviation):
-            draft.settings = nearest
+            draft.selection = nearest
     for choice in choices:
         if (exact or near) and _is_decided(trials, choice, group, bool(exact)):
             del draft.undecided[choice.name]
@@ -79,26 +79,26 @@ def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -
 
 
 def _exact(trials: Trials, tried: Sequence[dict[str, int]], group: str) -> tuple[dict[str, int], Alteration | None] | None:
-    """Returns the first settings that give the reference's numbers, and with which deviation of the norms; None if none do."""
+    """Returns the first selection that gives the reference's numbers, and with which deviation of the norms; None if none do."""
     known = trials.draft.deviation
     possible: tuple[Alteration | None, ...] = (known,) if known else (None,) if group == "all" else (None, *NORMS)
     for deviation in possible:
-        for settings in tried:
-            if trials.error(settings, group, deviation) < SAME:
-                return settings, deviation
+        for selection in tried:
+            if trials.error(selection, group, deviation) < SAME:
+                return selection, deviation
     return None
 
 
 def _climbed(
     trials: Trials, tried: Sequence[dict[str, int]], choices: Sequence[Choice], group: str
 ) -> tuple[dict[str, int], Alteration | None] | None:
-    """Returns the settings that give the reference's numbers, from the nearest by the best value of each choice in turn; or None."""
+    """Returns the selection that gives the reference's numbers, from the nearest by the best value of each choice in turn; or None."""
     deviation = trials.draft.deviation
-    settings = min(tried, key=lambda one: trials.error(one, group, deviation))
+    selection = min(tried, key=lambda one: trials.error(one, group, deviation))
     for choice in choices:
-        others = [{**settings, choice.name: index} for index in range(len(choice.values))]
-        settings = min(others, key=lambda one: trials.error(one, group, deviation))
-    return (settings, deviation) if trials.error(settings, group, deviation) < SAME else None
+        others = [{**selection, choice.name: index} for index in range(len(choice.values))]
+        selection = min(others, key=lambda one: trials.error(one, group, deviation))
+    return (selection, deviation) if trials.error(selection, group, deviation) < SAME else None
 
 
 def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool:
@@ -109,16 +109,16 @@ def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool
     draft = trials.draft
     if exact and (choice.name.startswith("argument") or choice.name == "padding_id"):
         return True
-    errors = [trials.error({**draft.settings, choice.name: index}, group, draft.deviation) for index in range(len(choice.values))]
+    errors = [trials.error({**draft.selection, choice.name: index}, group, draft.deviation) for index in range(len(choice.values))]
     best, *others = sorted(errors)
-    if exact and choice.read and not draft.settings.get(choice.name, 0):
+    if exact and choice.read and not draft.selection.get(choice.name, 0):
         decided = errors[0] < SAME < max(others)  # as read from the module, and the cases show it
     elif exact:
         decided = all(error > max(APART * best, SAME) for error in others)
     else:
         decided = not choice.name.startswith("argument") and best < NEAR and FAR * best < others[0]
     if decided:
-        draft.settings = {**draft.settings, choice.name: errors.index(best)}
+        draft.selection = {**draft.selection, choice.name: errors.index(best)}
     return decided
 
 

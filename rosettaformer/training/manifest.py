@@ -11,7 +11,7 @@ from reference_numpy.recipe import Recipe
 from ..atomic import write_text
 from ..reading import read_text
 from ..versions import config_of
-from . import schema, settings
+from . import options, schema
 from .corpus import padded_length
 from .tasks import TASKS
 from .tokens import Tokens
@@ -28,7 +28,7 @@ _FIELDS: schema.Table = {
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """task: its name and options. fixed, free: settings. tokens, data: fingerprints. limits: most answer tokens, by padded source length.
+    """task: its name and options. fixed, free: options. tokens, data: fingerprints. limits: most answer tokens, by padded source length.
 
     longest: the most tokens of a source in training.
     """
@@ -72,7 +72,7 @@ class Manifest:
         del fields["format"]
         first = fields.pop("version") == FIRST
         fixed, limits = fields["fixed"], fields["limits"]
-        problems = schema.problems(fixed, settings.FIXED_FIELDS, "fixed") + schema.problems(fields["free"], settings.FREE_FIELDS, "free")
+        problems = schema.problems(fixed, options.FIXED_FIELDS, "fixed") + schema.problems(fields["free"], options.FREE_FIELDS, "free")
         problems += schema.problems({"name": fields["task"].get("name")}, {"name": schema.choice(*TASKS)}, "task")
         schema.refuse(problems or [*_limit_problems(limits, fields["longest"], fixed["max_length"])])
         config, recipe = config_of(fields["config"], first), Recipe.from_dict(fields["recipe"])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..reading import parse_settings
-from . import schema, settings, tasks
+from . import options, schema, tasks
 from .corpus import Corpus, answer_limits
 from .manifest import Manifest, check, read_tokens
 from .tasks import Data, Task
@@ -35,17 +35,17 @@ def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run
     check(folder)
     if Manifest.exists(folder) or (folder / "checkpoints").exists():
         raise ValueError(f"{folder} holds a run: continue it with --resume, or begin another elsewhere")
-    chosen = settings.FIXED | settings.FREE | dict(tasks.kind(name).defaults) | dict(given)
-    fixed, free = ({key: chosen[key] for key in part} for part in (settings.FIXED, settings.FREE))
-    schema.refuse(schema.problems(fixed, settings.FIXED_FIELDS))
-    recipe = settings.recipe(fixed)
-    settings.config(fixed, 1)
+    chosen = options.FIXED | options.FREE | dict(tasks.kind(name).defaults) | dict(given)
+    fixed, free = ({key: chosen[key] for key in part} for part in (options.FIXED, options.FREE))
+    schema.refuse(schema.problems(fixed, options.FIXED_FIELDS))
+    recipe = options.recipe(fixed)
+    options.config(fixed, 1)
     task = tasks.create(name, {**task_options, "seed": fixed["seed"]})
     data = task.data()
     tokens = Tokens.train(data.epoch(0), fixed["vocabulary"])
     corpus = _corpus(data, tokens, fixed)
     manifest = Manifest(
-        task=task.to_dict(), fixed=fixed, free=free, config=settings.config(fixed, tokens.vocabulary), recipe=recipe,
+        task=task.to_dict(), fixed=fixed, free=free, config=options.config(fixed, tokens.vocabulary), recipe=recipe,
         tokens=tokens.digest, data=data.digest(), limits=answer_limits(corpus.first_epoch), longest=corpus.longest.source,
     )  # fmt: skip
     _check(manifest)
@@ -60,7 +60,7 @@ def resume(folder: Path, name: str | None, task_options: Options, given: Options
     manifest = Manifest.read(folder)
     if differences := [*_differences(manifest, name, task_options, given)]:
         raise ValueError(f"the run in {folder} differs from what is asked for:\n  " + "\n  ".join(differences))
-    manifest = replace(manifest, free=manifest.free | {key: value for key, value in given.items() if key in settings.FREE})
+    manifest = replace(manifest, free=manifest.free | {key: value for key, value in given.items() if key in options.FREE})
     _check(manifest)
     tokens = read_tokens(folder, manifest)
     options = {key: value for key, value in manifest.task.items() if key != "name"}
@@ -82,7 +82,7 @@ def _corpus(data: Data, tokens: Tokens, fixed: Options) -> Corpus:
 
 def _check(manifest: Manifest) -> None:
     free = manifest.free
-    schema.refuse(schema.problems(free, settings.FREE_FIELDS))
+    schema.refuse(schema.problems(free, options.FREE_FIELDS))
     if free["average"] > free["keep"]:
         raise ValueError(f"--average must be at most --keep, which are kept; got {free['average']} and {free['keep']}")
 
@@ -96,7 +96,7 @@ def _differences(manifest: Manifest, name: str | None, task_options: Options, gi
         yield f"{', '.join(idle)} means nothing to the task {manifest.task['name']}"
     config, fields = manifest.config.to_dict(), parse_settings(given.get("settings", ()))
     compared = [(f"task {key}", manifest.task[key], value) for key, value in task_options.items() if key not in idle]
-    compared += [(key, manifest.fixed[key], value) for key, value in given.items() if key in settings.FIXED and key != "settings"]
+    compared += [(key, manifest.fixed[key], value) for key, value in given.items() if key in options.FIXED and key != "settings"]
     compared += [(key, config[key], value) for key, value in fields.items()]
     for key, had, value in compared:
         if had != (list(value) if isinstance(value, tuple) else value):

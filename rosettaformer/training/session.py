@@ -20,9 +20,9 @@ from ..checkpoints import canonical
 from . import answers
 from .answers import Decoding
 from .backends import Trainer, parameters_of
-from .report import Log, Report, draw_curves, read_log
+from .checkpoint_store import Progress, Store, average
 from .run import Run
-from .store import Progress, Store, average
+from .run_log import Log, Report, draw_curves, read_log
 from .tasks import Pair
 from .tokens import PADDING
 

@@ -14,8 +14,8 @@ from ..conformance.case import Case
 from ..conformance.reference import trace
 from .answers import Decoding, Hypothesis, answer
 from .backends import Searches
+from .checkpoint_store import Store
 from .manifest import Manifest
-from .store import Store
 from .tokens import Tokens
 
 SHADES = " .:-=+*#%@"

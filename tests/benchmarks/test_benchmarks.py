@@ -21,7 +21,7 @@ from tiers import later
 from reference_numpy import decoding, parameters
 from reference_numpy.training import Trainer
 from reference_numpy.transformer import training_loss
-from rosettaformer.benchmarks import answers, data, measure, peer_process, problem, report, rows, worker
+from rosettaformer.benchmarks import answers, benchmark_report, data, measure, peer_process, problem, timed_rows, worker
 from rosettaformer.benchmarks.workloads import SCALING, WORKLOADS, Task, tiny
 from rosettaformer.commands import bench as command
 
@@ -49,11 +49,11 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> Peers:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[rows.Result]]]:
-    built: list[rows.Row] = []
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[timed_rows.Result]]]:
+    built: list[timed_rows.Row] = []
 
     class Here(peer_process.PeerProcess):
-        def __init__(self, framework: str, module: str, settings: peer_process.Settings) -> None:
+        def __init__(self, framework: str, module: str, options: peer_process.Options) -> None:
             self.framework, self.module, self.failed, self.described = framework, module, None, "here"
             self.server = worker.Server(SimpleNamespace(describe=str, rows=lambda problem, device: list(built)))  # type: ignore[arg-type]
 
@@ -62,18 +62,18 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[row
 
         def close(self) -> None: ...
 
-    def run(task: Task, *given: rows.Row, reference: answers.Reference | None = None, **settings: Any) -> list[rows.Result]:
+    def run(task: Task, *given: timed_rows.Row, reference: answers.Reference | None = None, **options: Any) -> list[timed_rows.Result]:
         built[:] = given
         reference = reference or answers.Reference(problem.make(task))
-        return measure.run(task, reference, peer_process.Settings(("jax",), **settings))[0]
+        return measure.run(task, reference, peer_process.Options(("jax",), **options))[0]
 
     monkeypatch.setattr(peer_process, "PeerProcess", Here)
     monkeypatch.setattr(worker, "LONG", 0.0)
     yield run
 
 
-def _row(output: Any, name: str = "a row", **about: Any) -> rows.Row:
-    return rows.Row("jax", name, start=lambda: lambda: output, **about)
+def _row(output: Any, name: str = "a row", **about: Any) -> timed_rows.Row:
+    return timed_rows.Row("jax", name, start=lambda: lambda: output, **about)
 
 
 def _searched(task: Task) -> tuple[answers.Reference, dict[str, np.ndarray]]:
@@ -122,7 +122,7 @@ def test_a_wrong_row_is_not_timed(measured: Any) -> None:
     logits = reference.expected
     near = logits + 0.5 * answers.BOUNDS["float32"] * np.abs(logits).max()
     away = logits + 2 * answers.BOUNDS["float32"] * np.abs(logits).max()
-    failing = rows.Row("jax", "failing", start=lambda: fail)
+    failing = timed_rows.Row("jax", "failing", start=lambda: fail)
     given = [_row(near, "right"), _row(away, "wrong"), _row(logits * np.nan, "nan"), _row(logits[1:], "short"), failing]
     right, wrong, nan, short, failed = measured(FORWARD, *given, reference=reference, rounds=3)
     assert (right.status, len(right.samples_ms)) == ("timed", 3)
@@ -137,8 +137,8 @@ def test_a_wrong_row_is_not_timed(measured: Any) -> None:
 
 
 def test_ratios_are_to_the_best_peer_and_shares_to_the_products(measured: Any) -> None:
-    def result(name: str, median: float, framework: str = "jax", **about: Any) -> rows.Result:
-        return rows.Result(framework, name, median_ms=median, **about)
+    def result(name: str, median: float, framework: str = "jax", **about: Any) -> timed_rows.Result:
+        return timed_rows.Result(framework, name, median_ms=median, **about)
 
     ours, stock, better, other = result("o", 3), result("s", 2, peer=True), result("b", 1.5, peer=True), result("t", 1, "torch", peer=True)
     quick = result("q", 0.5, peer=True, comparable=False)
@@ -254,7 +254,7 @@ def test_a_training_step_is_compared_without_dropout_and_timed_with_it(measured:
     reference = answers.Reference(problem.make(TRAINING))
     losses = reference.expected
 
-    def row(losses: np.ndarray, name: str) -> rows.Row:
+    def row(losses: np.ndarray, name: str) -> timed_rows.Row:
         return _row(9.5, name, check=lambda: losses)
 
     given = [row(losses * 1.000001, "ours"), row(losses + np.array([0, 0.001]), "no update"), row(losses[:1], "one")]
@@ -280,13 +280,13 @@ def test_the_training_problem_is_the_forward_one_with_labels() -> None:
 def test_the_references_own_trainer_is_timed_and_another_schedule_is_refused(measured: Any, warmup: int, status: str) -> None:
     made, built = problem.make(TRAINING), []
 
-    def start(given: problem.Problem) -> rows.Step:
+    def start(given: problem.Problem) -> timed_rows.Step:
         built.append(given.config.dropout_rate)
         recipe = given.recipe.replace(warmup=warmup) if given is not made else given.recipe
         trainer = Trainer(given.config, recipe, given.tensors)
         return lambda: trainer.train_step(given.source, given.sequence)
 
-    [result] = measured(TRAINING, rows.training_row("jax", "reference_numpy", start, made), rounds=1)
+    [result] = measured(TRAINING, timed_rows.training_row("jax", "reference_numpy", start, made), rounds=1)
     assert result.status == status
     assert built == [0.1, 0.0]
 
@@ -294,12 +294,12 @@ def test_the_references_own_trainer_is_timed_and_another_schedule_is_refused(mea
 def test_rows_are_built_when_they_are_run_and_only_those_named(measured: Any) -> None:
     built = []
 
-    def start() -> rows.Call:
+    def start() -> timed_rows.Call:
         built.append("other")
         return lambda: None
 
     reference = answers.Reference(problem.make(FORWARD))
-    given = [_row(reference.expected, "impl_jax"), rows.Row("jax", "other", start=start)]
+    given = [_row(reference.expected, "impl_jax"), timed_rows.Row("jax", "other", start=start)]
     [result] = measured(FORWARD, *given, reference=reference, rounds=1, only=("impl",))
     assert (result.name, result.status, built) == ("impl_jax", "timed", [])
 
@@ -371,7 +371,7 @@ def test_our_rows_and_the_stock_layers_give_the_references_answers(peers: Peers,
         assert [(result.name, result.status, result.message) for result in results] == [(row.name, "timed", "") for row in given]
 
 
-def _quick(row: rows.Row, task: Task) -> bool:
+def _quick(row: timed_rows.Row, task: Task) -> bool:
     """Compiling by torch takes most of a minute, and other ways to run the same model add nothing; optional peers have their own test."""
     if (row.framework == "torch" and row.compiles) or row.name.endswith(("nnx.jit", "impl_tf eager", "compiled, no XLA")):
         return False
@@ -447,10 +447,10 @@ def test_processes_measure_and_everything_is_written(monkeypatch: pytest.MonkeyP
 def test_scaling_is_measured_and_drawn(measured: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
 
-    def run(task: Task, reference: answers.Reference, settings: peer_process.Settings) -> tuple[list[rows.Result], dict[str, str]]:
+    def run(task: Task, reference: answers.Reference, options: peer_process.Options) -> tuple[list[timed_rows.Result], dict[str, str]]:
         size = task.length * task.batch + task.new_tokens
-        ours = rows.Result("jax", "ours", median_ms=size, memory_mib=size / 2, quartiles_ms=(size, size), min_ms=size)
-        return [ours, rows.Result("jax", "peer", status="error", message="no kernel", peer=True)], {"jax": "here"}
+        ours = timed_rows.Result("jax", "ours", median_ms=size, memory_mib=size / 2, quartiles_ms=(size, size), min_ms=size)
+        return [ours, timed_rows.Result("jax", "peer", status="error", message="no kernel", peer=True)], {"jax": "here"}
 
     monkeypatch.setattr(measure, "run", run)
     monkeypatch.setattr(command, "make", lambda task: None)
@@ -467,10 +467,10 @@ def test_scaling_is_measured_and_drawn(measured: Any, monkeypatch: pytest.Monkey
 
 
 def test_an_interrupted_run_keeps_the_tasks_that_it_finished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def run(task: Task, reference: answers.Reference, settings: peer_process.Settings) -> tuple[list[rows.Result], dict[str, str]]:
+    def run(task: Task, reference: answers.Reference, options: peer_process.Options) -> tuple[list[timed_rows.Result], dict[str, str]]:
         if task.kind == "beam":
             raise KeyboardInterrupt
-        return [rows.Result("jax", "ours", median_ms=1.0, quartiles_ms=(1.0, 1.0), min_ms=1.0)], {}
+        return [timed_rows.Result("jax", "ours", median_ms=1.0, quartiles_ms=(1.0, 1.0), min_ms=1.0)], {}
 
     monkeypatch.setattr(measure, "run", run)
     files = [tmp_path / name for name in ("a.json", "a.md")]
@@ -482,13 +482,13 @@ def test_an_interrupted_run_keeps_the_tasks_that_it_finished(monkeypatch: pytest
 
 def test_a_page_keeps_what_is_not_measured_anew() -> None:
     def section(task: Task, median: float) -> list[str]:
-        results = [rows.Result("torch", "ours", median_ms=median, min_ms=1.0, quartiles_ms=(1.0, 2.0))]
-        return report.markdown(report.Report("rosettaformer bench", 9, {"CPU": "x"}, [(task, results)]))
+        results = [timed_rows.Result("torch", "ours", median_ms=median, min_ms=1.0, quartiles_ms=(1.0, 2.0))]
+        return benchmark_report.markdown(benchmark_report.Report("rosettaformer bench", 9, {"CPU": "x"}, [(task, results)]))
 
-    page = report.merged("# Performance\n\nBy hand.\n\n## Read me\n\ntext\n", section(GREEDY, 2.0))
-    both = report.merged(page, section(FORWARD, 3.0))
-    assert both == report.merged(both, []) == report.merged(both, section(FORWARD, 3.0))
-    again = report.merged(both, section(dataclasses.replace(GREEDY, batch=2), 5.0))
+    page = benchmark_report.merged("# Performance\n\nBy hand.\n\n## Read me\n\ntext\n", section(GREEDY, 2.0))
+    both = benchmark_report.merged(page, section(FORWARD, 3.0))
+    assert both == benchmark_report.merged(both, []) == benchmark_report.merged(both, section(FORWARD, 3.0))
+    again = benchmark_report.merged(both, section(dataclasses.replace(GREEDY, batch=2), 5.0))
     headings = [line.partition(":")[0] for line in again.splitlines() if line.startswith("#")]
     assert headings == ["# Performance", "## Read me", "## W3", "## W1 20 %"]
     assert again.count("| ours |") == 2
@@ -499,10 +499,10 @@ def test_a_page_keeps_what_is_not_measured_anew() -> None:
 
 
 def test_tables_are_written_as_data_and_the_others_stay(tmp_path: Path) -> None:
-    results = [rows.Result("torch", "ours", median_ms=2.0, min_ms=1.0, quartiles_ms=(1.0, 3.0))]
-    found = report.Report("rosettaformer bench", 9, {"CPU": "x", "cores": "2"}, [(FORWARD, results)])
+    results = [timed_rows.Result("torch", "ours", median_ms=2.0, min_ms=1.0, quartiles_ms=(1.0, 3.0))]
+    found = benchmark_report.Report("rosettaformer bench", 9, {"CPU": "x", "cores": "2"}, [(FORWARD, results)])
     (tmp_path / "w9.json").write_text("{}")
-    data.write(tmp_path, report.markdown(found))
+    data.write(tmp_path, benchmark_report.markdown(found))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w1-20.json", "w9.json"]
     table = json.loads((tmp_path / "w1-20.json").read_text())
     assert table["rows"] == [["ours", "2.00", "1.00 - 3.00", "1.00"]]
@@ -515,7 +515,10 @@ def test_tables_are_written_as_data_and_the_others_stay(tmp_path: Path) -> None:
     ("status", "peer", "code"), [("timed", False, 0), ("wrong", False, 1), ("error", True, 1), ("missing", False, 3), ("missing", True, 0)]
 )
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch, status: str, peer: bool, code: int) -> None:
-    results = [rows.Result("torch", "one", status=status, message="why", peer=peer), rows.Result("torch", "two", median_ms=1.0, min_ms=1.0)]
+    results = [
+        timed_rows.Result("torch", "one", status=status, message="why", peer=peer),
+        timed_rows.Result("torch", "two", median_ms=1.0, min_ms=1.0),
+    ]
     monkeypatch.setattr(measure, "run", lambda *_: (results, {}))
     monkeypatch.setattr(command, "make", lambda task: None)
     result = CliRunner().invoke(command.bench, ["--framework", "torch", "--workload", "W1"])
@@ -531,17 +534,17 @@ def test_a_missing_framework_and_a_missing_peer_are_reported() -> None:
         return start
 
     found = worker.reply(fail("jax"))
-    result = peer_process.failure(rows.Result("jax"), *found)
+    result = peer_process.failure(timed_rows.Result("jax"), *found)
     assert (result.status, result.message) == ("missing", "pip install -e '.[jax]'")
-    result = peer_process.failure(rows.Result("torch", "transformers Marian"), *worker.reply(fail("transformers")))
+    result = peer_process.failure(timed_rows.Result("torch", "transformers Marian"), *worker.reply(fail("transformers")))
     assert (result.status, result.message) == ("missing", "needs transformers: pip install -e '.[bench]'")
-    result = peer_process.failure(rows.Result("jax", "ours"), *worker.reply(fail("impl_jax.decoding")))
+    result = peer_process.failure(timed_rows.Result("jax", "ours"), *worker.reply(fail("impl_jax.decoding")))
     assert result.status == "error"
 
 
 def test_a_process_that_dies_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(peer_process.PROCESSES, "numpy", ("nothing",))
-    results, _ = measure.run(FORWARD, answers.Reference(problem.make(FORWARD)), peer_process.Settings(("numpy",), rounds=1))
+    results, _ = measure.run(FORWARD, answers.Reference(problem.make(FORWARD)), peer_process.Options(("numpy",), rounds=1))
     assert [(result.status, result.message) for result in results] == [
         ("error", "ModuleNotFoundError: No module named 'rosettaformer.benchmarks.peers.nothing'")
     ]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rosettaformer.benchmarks import first, peer_process, report
+from rosettaformer.benchmarks import benchmark_report, first, peer_process
 from rosettaformer.benchmarks.workloads import WORKLOADS, tiny
 from rosettaformer.commands.bench import bench
 
@@ -43,7 +43,7 @@ class FakeProcess:
 def folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
-    def process(framework: str, module: str, settings: Any, environment: Mapping[str, str] | None = None) -> FakeProcess:
+    def process(framework: str, module: str, options: Any, environment: Mapping[str, str] | None = None) -> FakeProcess:
         return FakeProcess(found, environment or {})
 
     monkeypatch.setattr(first, "PeerProcess", process)
@@ -52,14 +52,14 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_rows_that_compile_are_asked_twice_with_one_folder(folders: list[str]) -> None:
     task = tiny(WORKLOADS["W1"][0])
-    ours, peer = first.run(task, peer_process.Settings(("torch",)))
+    ours, peer = first.run(task, peer_process.Options(("torch",)))
     assert (ours.name, ours.seconds, ours.message) == ("impl compiled", (8.0, 2.0), "")
     assert (peer.name, peer.peer, peer.message) == ("peer compiled", True, "no such peer")
     assert len(folders) == 2
     assert len(set(folders)) == 1
     (section,) = first.markdown([(task, [ours, peer])], "rosettaformer bench --first", {"cores": "2"})
     assert "| impl compiled | 8.0 | 2.0 | 0.25 | " in section
-    assert section in report.merged("# Performance\n\n## W1: Forward pass\n\nAs it was\n", [section])
+    assert section in benchmark_report.merged("# Performance\n\n## W1: Forward pass\n\nAs it was\n", [section])
 
 
 @pytest.mark.usefixtures("folders")

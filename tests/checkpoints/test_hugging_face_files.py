@@ -18,7 +18,7 @@ from test_hugging_face_folders import CONFIGS, altered, folder_of, problems_of
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import container
 from rosettaformer.conformance.cases.checkpoint import checkpoint_cases
-from rosettaformer.model_report.subject import open_subject
+from rosettaformer.model_report.reported_model import open_subject
 
 torch = pytest.importorskip("torch")
 

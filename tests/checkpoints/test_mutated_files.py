@@ -24,7 +24,7 @@ from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
 from rosettaformer.conformance.cases import all_cases, case_files
 from rosettaformer.conformance.reference import components
-from rosettaformer.training.store import Store
+from rosettaformer.training.checkpoint_store import Store
 
 LAST, SHARD = "checkpoints/step-00000004", "model/model-00001-of-00002.safetensors"
 SETTINGS = [word for name, value in CHOICES.items() for word in ("--set", f"{name}={value}")]

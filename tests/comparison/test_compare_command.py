@@ -411,7 +411,7 @@ def test_kernels_and_flattened_images_and_layers_are_matched() -> None:
 
 def _network(*rows: tuple[str, tuple[int, ...]]) -> layer_matching.Network:
     about = {
-        "layers": [{"path": path, "kind": "dense", "type": "Dense", "settings": {}} for path, _ in rows],
+        "layers": [{"path": path, "kind": "dense", "type": "Dense", "hyperparameters": {}} for path, _ in rows],
         "variables": [
             {"name": f"{path}.w", "layer": path, "role": "kernel", "axes": "i o", "shape": shape, "required": True} for path, shape in rows
         ],

@@ -238,7 +238,7 @@ def test_ticks_of_a_linear_axis_have_different_labels(values: list[float]) -> No
 
 
 def test_a_long_text_is_cut_and_that_is_said(tmp_path: Path) -> None:
-    from rosettaformer.model_report.subject import open_subject
+    from rosettaformer.model_report.reported_model import open_subject
 
     gpt2(tmp_path, n_positions=512)
     subject = open_subject(tmp_path, "the lazy dog " * 60)

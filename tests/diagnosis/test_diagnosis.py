@@ -17,11 +17,11 @@ from tiers import every, exhaustive, later
 
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.diagnosis import diagnose, examination, parts, subject
+from rosettaformer.conformance.diagnosis import diagnose, examination, examined_port, parts
 from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp
-from rosettaformer.conformance.diagnosis.subject import Subject
+from rosettaformer.conformance.diagnosis.examined_port import Subject
 from rosettaformer.conformance.reference import components, orders, tolerance
-from rosettaformer.conformance.reference.store import Store
+from rosettaformer.conformance.reference.expectation_store import Store
 
 TESTS = Path(__file__).parents[1]
 IMPORTS = "import numpy as np\nfrom reference_numpy import attention, layers, normalization, parameters, softmax as s\n"
@@ -43,7 +43,7 @@ def written(tmp_path: Path) -> Write:
 @pytest.fixture
 def port(written: Write, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Writes the file of a port, which is run in this process."""
-    monkeypatch.setattr(subject, "open_worker", InProcess)
+    monkeypatch.setattr(examined_port, "open_worker", InProcess)
     return written
 
 
@@ -385,14 +385,14 @@ def layer_norm(case):
 
 def test_a_search_is_asked_first_in_the_dtype_of_its_cases_and_waited_for_within_the_limit(port: Write) -> None:
     every = [case for case in all_cases() if case.component == "greedy_search" and not case.excluded]
-    with contextlib.closing(Subject(port(SEARCH), "", 60.0, (), Deadline())) as subject:
-        assert subject.dtypes_of("greedy_search")[:2] == ["float32", "float64"]
-        assert subject.dtypes_of("layer_norm")[:2] == ["float64", "float32"]
-        assert [case.id for case in subject.cases("greedy_search", "float32")] == [case.id for case in every]
-        assert (subject.beyond("greedy_search"), subject.beyond("layer_norm")) == (0, 0)
-        subject.dtypes = ["float64"]
-        assert len(subject.cases("greedy_search", "float64")) == 1
-        assert subject.beyond("greedy_search") == len(every) - 1
+    with contextlib.closing(Subject(port(SEARCH), "", 60.0, (), Deadline())) as examined_port:
+        assert examined_port.dtypes_of("greedy_search")[:2] == ["float32", "float64"]
+        assert examined_port.dtypes_of("layer_norm")[:2] == ["float64", "float32"]
+        assert [case.id for case in examined_port.cases("greedy_search", "float32")] == [case.id for case in every]
+        assert (examined_port.beyond("greedy_search"), examined_port.beyond("layer_norm")) == (0, 0)
+        examined_port.dtypes = ["float64"]
+        assert len(examined_port.cases("greedy_search", "float64")) == 1
+        assert examined_port.beyond("greedy_search") == len(every) - 1
     assert Deadline().within(60.0) == 60.0
     assert 0.0 < Deadline(5.0).within(60.0) <= 5.0
     assert Deadline(5.0).within(1.0) == 1.0

@@ -7,7 +7,7 @@ import pytest
 from in_process import InProcess
 from tiers import every
 
-from rosettaformer.conformance.diagnosis import Diagnosis, diagnose, subject
+from rosettaformer.conformance.diagnosis import Diagnosis, diagnose, examined_port
 
 PORTS = Path(__file__).parents[1] / "ports"
 pytest.importorskip("transformers")
@@ -196,7 +196,7 @@ REST = [pytest.param(name, marks=pytest.mark.exhaustive) for name in MISTAKES if
 
 @pytest.mark.parametrize("name", [*every(2, SAMPLE), *REST])
 def test_a_mistake_in_a_model_of_transformers_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(subject, "open_worker", InProcess)
+    monkeypatch.setattr(examined_port, "open_worker", InProcess)
     family, component, names, place, mistake = MISTAKES[name]
     diagnosis = _diagnosis(tmp_path, family, component, mistake)
     whole = diagnosis.findings[-1]

@@ -22,9 +22,9 @@ from rosettaformer.conformance.reference.components import OWN, VJP, function_of
 from rosettaformer.guide import components
 from rosettaformer.guide.components import equations, facts, prose, sites
 from rosettaformer.guide.components.alignment import aligned, orders
-from rosettaformer.guide.components.arguments import arguments, cases_of, errors, letters_of
+from rosettaformer.guide.components.component_arguments import arguments, cases_of, errors, letters_of
+from rosettaformer.guide.components.config_fields import fields, fields_of
 from rosettaformer.guide.components.decisions import decisions, governing
-from rosettaformer.guide.components.fields import fields, fields_of
 from rosettaformer.guide.components.modules import PACKAGES, read
 from rosettaformer.guide.components.names import Stock, full_name, stock
 from rosettaformer.guide.components.sources import Block, source

@@ -15,7 +15,7 @@ from tiers import later
 
 from rosettaformer.inference.attention import inputs_of
 from rosettaformer.inference.folder import open_folder
-from rosettaformer.model_report.subject import open_subject
+from rosettaformer.model_report.reported_model import open_subject
 
 LINES = [
     "the quick brown fox", "Zoë!", "", "don't stop " * 20, "the lazy dog\tjumps over", "北京\t" + "words " * 40, "the fox\t", "\tthe fox",

@@ -16,7 +16,7 @@ from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases, of_components
 from rosettaformer.conformance.ports import process
 from rosettaformer.conformance.reference.components import is_layout
-from rosettaformer.conformance.reference.store import Store, digest
+from rosettaformer.conformance.reference.expectation_store import Store, digest
 
 CORE = [case for case in all_cases() if case.core and not is_layout(case.component)]
 NUMPY = "from reference_numpy import softmax as s\n\ndef softmax(case):\n    return s.softmax(**case.inputs)\n"

@@ -11,7 +11,7 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.ports import signature
 from rosettaformer.conformance.ports.messages import plain
 from rosettaformer.conformance.ports.port import Port
-from rosettaformer.conformance.ports.server import reply
+from rosettaformer.conformance.ports.port_server import reply
 from rosettaformer.conformance.ports.side_effects import SideEffects
 
 FUNCTION = (

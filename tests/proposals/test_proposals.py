@@ -9,7 +9,7 @@ import pytest
 from invoke import invoke, refused
 
 from rosettaformer.proposals import Proposal, failures, propose, trying
-from rosettaformer.proposals.arguments import meaning_of
+from rosettaformer.proposals.constructor_arguments import meaning_of
 from rosettaformer.proposals.failures import failure
 
 MODELS = Path(__file__).parents[1] / "proposed"

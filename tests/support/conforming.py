@@ -10,7 +10,7 @@ from backends import Backend
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.ports import messages, server
+from rosettaformer.conformance.ports import messages, port_server
 from rosettaformer.conformance.ports.port import Port
 from rosettaformer.conformance.ports.side_effects import SideEffects
 from rosettaformer.conformance.status import Kind
@@ -29,7 +29,7 @@ class Here(runner.Worker):
         return (self.ask(case, limit) for case in cases)
 
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Any:
-        return server.reply(self._port, self._effects, method, *messages.plain(arguments))
+        return port_server.reply(self._port, self._effects, method, *messages.plain(arguments))
 
     def close(self) -> None:
         pass

@@ -17,7 +17,7 @@ import numpy as np
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.reference import tolerance
-from rosettaformer.conformance.reference.store import Store, digest
+from rosettaformer.conformance.reference.expectation_store import Store, digest
 from rosettaformer.conformance.reference.tolerance import Expectation
 
 __all__ = ["FOLDER", "all_by_id", "expect", "store"]

@@ -15,8 +15,8 @@ from training_runs import TINY, edit, log, train, tree
 
 from rosettaformer import reading
 from rosettaformer.checkpoints import canonical, container
+from rosettaformer.training.checkpoint_store import Store, digest
 from rosettaformer.training.manifest import Manifest
-from rosettaformer.training.store import Store, digest
 
 LAST = "checkpoints/step-00000004"
 

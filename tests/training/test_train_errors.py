@@ -18,10 +18,10 @@ from training_runs import MODEL, TINY, log, train
 
 from reference_numpy.training import Trainer
 from rosettaformer.backends import BACKENDS
-from rosettaformer.training import settings
+from rosettaformer.training import options
+from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.manifest import Manifest
-from rosettaformer.training.report import Log
-from rosettaformer.training.store import Store
+from rosettaformer.training.run_log import Log
 
 
 def newest(folder: Path) -> int:
@@ -204,15 +204,15 @@ def test_bad_choices(tmp_path: Path, arguments: tuple[str, ...], message: str) -
 
 def test_a_model_without_a_decoder_is_refused() -> None:
     with pytest.raises(ValueError, match="training needs a decoder: decoder_layers must be at least 1; got 0"):
-        settings.config(settings.FIXED | {"preset": "ict1022"}, 300)
+        options.config(options.FIXED | {"preset": "ict1022"}, 300)
 
 
 def test_heads_follow_from_width_and_number_unless_they_are_set() -> None:
-    told = settings.config(settings.FIXED | {"settings": ("model_width=96", "heads=6")}, 300)
+    told = options.config(options.FIXED | {"settings": ("model_width=96", "heads=6")}, 300)
     assert (told.key_size, told.value_size, told.key_value_heads) == (16, 16, 6)
-    told = settings.config(settings.FIXED | {"settings": ("heads=8", "key_value_heads=2", "key_size=5")}, 300)
+    told = options.config(options.FIXED | {"settings": ("heads=8", "key_value_heads=2", "key_size=5")}, 300)
     assert (told.key_size, told.value_size, told.key_value_heads) == (5, 16, 2)
-    big = settings.config(settings.FIXED | {"preset": "paper_big"}, 300)
+    big = options.config(options.FIXED | {"preset": "paper_big"}, 300)
     assert (big.model_width, big.key_size, big.dropout_rate, big.source_vocabulary) == (1024, 64, 0.3, 300)
 
 

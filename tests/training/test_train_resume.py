@@ -23,11 +23,11 @@ from training_runs import TINY, log, process, train
 
 from reference_numpy.training import Trainer
 from rosettaformer.checkpoints import canonical
+from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.corpus import Position
 from rosettaformer.training.manifest import Manifest
-from rosettaformer.training.report import read_log
 from rosettaformer.training.run import resume
-from rosettaformer.training.store import Store
+from rosettaformer.training.run_log import read_log
 from rosettaformer.training.tokens import PADDING
 
 KILLS = 10  # of the reference's run in the exhaustive tier; of a framework's, as many as --kills says

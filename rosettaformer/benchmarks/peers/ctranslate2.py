@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..problem import Problem
-from ..rows import Call, Row
+from ..timed_rows import Call, Row
 from ..workloads import END, PADDING, START
 from . import huggingface, huggingface_single
 

@@ -13,7 +13,7 @@ from reference_numpy import layout
 from reference_numpy.positional_encoding import positional_encoding
 
 from ..problem import Problem, renamed
-from ..rows import Call, Row
+from ..timed_rows import Call, Row
 from ..workloads import END, PADDING, START
 from .torch_stock import read, waiting
 

@@ -12,7 +12,7 @@ from impl_torch import weights
 
 from ... import checkpoints
 from ..problem import Problem
-from ..rows import Call, Row
+from ..timed_rows import Call, Row
 from ..workloads import PADDING
 from .torch_stock import read, waiting
 

@@ -10,14 +10,14 @@ import numpy as np
 from flax import nnx
 
 from impl_jax.framework import device as place
-from impl_jax.framework import settings
+from impl_jax.framework import device_context
 from impl_jax.programs.compiled import compiled
 from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 
 from ...backends import transformer
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, training_row
+from ..timed_rows import Call, Row, Step, training_row
 from . import flax_linen, flax_single, flax_stock
 
 Function = Callable[..., Any]
@@ -116,11 +116,11 @@ def _row(device: str, precision: str, name: str, build: Callable[[], Function], 
 
 def _placed(device: str, build: Callable[[], Call]) -> Call:
     """The call that is built, and then run, with the settings of the device."""
-    with settings(device, "float32"):
+    with device_context(device, "float32"):
         built = build()
 
     def call() -> Any:
-        with settings(device, "float32"):
+        with device_context(device, "float32"):
             return built()
 
     return call

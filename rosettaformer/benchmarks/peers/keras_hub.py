@@ -9,7 +9,7 @@ from impl_tf import weights
 from reference_numpy import layout
 
 from ..problem import Problem, renamed
-from ..rows import Call, Row
+from ..timed_rows import Call, Row
 from ..workloads import PADDING, START
 
 HEADS = {"query": "h k", "key": "g k", "value": "g e"}

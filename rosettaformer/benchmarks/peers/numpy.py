@@ -6,7 +6,7 @@ from reference_numpy import parameters
 
 from ..answers import forward
 from ..problem import Problem
-from ..rows import Row
+from ..timed_rows import Row
 
 
 def describe(device: str) -> str:

@@ -15,7 +15,7 @@ from impl_tf.transformer import Transformer
 
 from ...backends import transformer
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, training_row
+from ..timed_rows import Call, Row, Step, training_row
 from . import keras_hub, tf_stock
 
 CPU = "/CPU:0"

@@ -12,7 +12,7 @@ from reference_numpy import TransformerConfig, layout
 from reference_numpy.positional_encoding import positional_encoding
 
 from ..problem import Problem
-from ..rows import Step
+from ..timed_rows import Step
 from ..workloads import PADDING
 
 TABLE: layout.Table = (

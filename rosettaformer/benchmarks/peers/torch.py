@@ -20,7 +20,7 @@ from impl_torch.transformer import Transformer
 from ...backends import transformer
 from ...modules import torch as modules
 from ..problem import Problem, products
-from ..rows import Call, Row, Step, training_row
+from ..timed_rows import Call, Row, Step, training_row
 from . import huggingface, huggingface_single, torch_stock, xtransformers
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}

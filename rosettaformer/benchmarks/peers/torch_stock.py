@@ -15,7 +15,7 @@ from reference_numpy.positional_encoding import positional_encoding
 
 from ...checkpoints.torch_transformer import export_state_dict
 from ..problem import Problem
-from ..rows import Call, Step, named
+from ..timed_rows import Call, Step, named
 from ..workloads import PADDING
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from impl_torch import weights
 
 from ..problem import Problem
-from ..rows import Call, Row
+from ..timed_rows import Call, Row
 from ..workloads import PADDING, START
 from .torch_stock import read, waiting
 

@@ -18,12 +18,12 @@ Translation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclasses.dataclass
 class Layer:
-    """A layer by its path. settings: its hyperparameters, as `kinds.settings` names them. parent: the path of the layer around it."""
+    """A layer by its path. hyperparameters: its own, as `kinds.hyperparameters` names them. parent: the path of the layer around it."""
 
     path: str
     kind: str
     type: str
-    settings: dict[str, Any]
+    hyperparameters: dict[str, Any]
 
 
 @dataclasses.dataclass

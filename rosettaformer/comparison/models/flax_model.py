@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from impl_jax.framework import settings
+from impl_jax.framework import device_context
 
 from ...modules import arguments
 from ...modules import jax as face
@@ -68,7 +68,7 @@ class FlaxModel(Model):
         return sum(((one * tensor).sum() for one, tensor in pairs), jnp.zeros(()))
 
     def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
-        with settings(CPU, dtype):
+        with device_context(CPU, dtype):
             given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
             floating = {name: value for name, value in given.items() if face.is_floating(value)}
             parameters = {name: values[name] for name in self._trainable}
@@ -103,7 +103,7 @@ class FlaxModel(Model):
         return step, values, lambda values: transformation.init({name: values[name] for name in self._trainable})
 
     def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
-        with settings(CPU, dtype):
+        with device_context(CPU, dtype):
             given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
             first, _, second = self._apply(values, given, dtype, True, twice=True)
             pairs = zip(tensors(face, first), tensors(face, second), strict=True)

@@ -33,7 +33,7 @@ def tensors(face: ModuleType, value: Any) -> list[Any]:
 
 def described(framework: str, rows: Iterable[tuple[str, Any, str]]) -> list[Layer]:
     """Returns the layers at these paths, of these kinds."""
-    return [Layer(path, kind, type(part).__name__, kinds.settings(framework, kind, part)) for path, part, kind in rows]
+    return [Layer(path, kind, type(part).__name__, kinds.hyperparameters(framework, kind, part)) for path, part, kind in rows]
 
 
 def own_variables(framework: str, path: str, kind: str, module: Any, owned: Mapping[str, tuple[Any, bool]]) -> list[Variable]:

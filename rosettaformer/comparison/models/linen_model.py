@@ -10,7 +10,7 @@ from flax import linen as nn
 from flax import traverse_util
 from flax.core import meta
 
-from impl_jax.framework import settings
+from impl_jax.framework import device_context
 from reference_numpy import TransformerConfig, layout
 
 from ...modules import linen as face
@@ -35,7 +35,7 @@ class LinenModel(FlaxModel):
         self._layers: dict[str, tuple[Layer, Any]] = {}
 
     def build(self, inputs: Arrays) -> None:
-        with settings(CPU, "float32"):
+        with device_context(CPU, "float32"):
             given = self._tensors(inputs, "float32")
             keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
             made = meta.unbox(self._call(lambda **given: self._module.init(keys, method=self._name, **given), given, False))
@@ -96,7 +96,7 @@ class LinenModel(FlaxModel):
 
     def _recorded(self, inputs: Arrays, dtype: str, leave: Callable[[Record, ModuleCall, Any], None]) -> list[LayerCall]:
         record = Record(face)
-        with settings(CPU, dtype), face.eager(), face.calls(self._path, record.enter, lambda *ended: leave(record, *ended)):
+        with device_context(CPU, dtype), face.eager(), face.calls(self._path, record.enter, lambda *ended: leave(record, *ended)):
             given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
             output = self._apply(values, given, dtype, False)[0]
         record.whole(given, output)

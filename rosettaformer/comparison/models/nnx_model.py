@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from impl_jax import weights
-from impl_jax.framework import settings
+from impl_jax.framework import device_context
 from reference_numpy import TransformerConfig, layout
 
 from ...modules import nnx as face
@@ -79,7 +79,7 @@ class NnxModel(FlaxModel):
 
     def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
         record = self._records[dtype] = Record(face)
-        with settings(CPU, dtype), face.eager():
+        with device_context(CPU, dtype), face.eager():
             given = self._tensors(inputs, dtype)
             module = self._copy(self._tensors(self._values, dtype), dtype, False)
             rows = [(path, part) for path, part, _ in layers("flax", face.paths(module))]
@@ -89,7 +89,7 @@ class NnxModel(FlaxModel):
         return record.calls
 
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
-        with settings(CPU, dtype), face.eager():
+        with device_context(CPU, dtype), face.eager():
             return [self._records[dtype].forced(*item) for item in wanted]
 
 

@@ -87,7 +87,7 @@ class Rows:
         return self._common(call, "inputs")[0] if call and call["inputs"] else None
 
     def setting(self, which: int, path: str, name: str) -> Any:
-        return self._networks[which].layers.get(path, {}).get("settings", {}).get(name)
+        return self._networks[which].layers.get(path, {}).get("hyperparameters", {}).get(name)
 
     def cotangents(self, seed: int) -> list[list[np.ndarray]]:
         """Returns random cotangents of the floating outputs, the same for both sides. Raises ValueError if outputs do not fit."""
@@ -151,7 +151,7 @@ class Rows:
 
     def _settings(self, left: str, right: str) -> list[str]:
         """Says which of the layers' hyperparameters differ."""
-        own = [network.layers.get(path, {}).get("settings", {}) for network, path in zip(self._networks, (left, right), strict=True)]
+        own = [network.layers.get(path, {}).get("hyperparameters", {}) for network, path in zip(self._networks, (left, right), strict=True)]
         given = [self.input_of(which, path) for which, path in enumerate((left, right))]
         kind = self._networks[0].kind(left)
         numbers = [

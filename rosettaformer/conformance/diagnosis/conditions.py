@@ -11,7 +11,7 @@ from reference_numpy import parameters
 from reference_numpy.strategy import Strategy
 
 from ..case import Case
-from ..reference.components import forward_of, model_of, settings, signature_of
+from ..reference.components import config_arguments, forward_of, model_of, signature_of
 
 AXES = {"b": "batch", "t": "target length", "s": "source length", "n": "number of tokens", "d": "model_width", "h": "heads",
         "g": "key_value_heads", "k": "key_size", "e": "value_size", "f": "feed_forward_width", "v": "vocabulary",
@@ -117,7 +117,7 @@ def _sizes(case: Case) -> dict[str, int]:
             sizes |= {AXES[letter]: size for letter, size in zip(letters, value.shape, strict=True)}
         else:
             sizes |= {f"axis {axis} of {name}": size for axis, size in enumerate(value.shape)}
-    taken = settings(case.component, case.config, case.dtype)  # by the component's function from the config
+    taken = config_arguments(case.component, case.config, case.dtype)  # by the component's function from the config
     return sizes | {name: value for name, value in taken.items() if type(value) is int} | _config_sizes(case)
 
 

@@ -16,8 +16,8 @@ from ..catalogue import Alteration
 from ..compare import compare
 from ..reference import tolerance
 from ..reference.components import SEARCHES
+from ..reference.expectation_store import Store
 from ..reference.near_ties import followed
-from ..reference.store import Store
 from ..status import Kind
 from . import altered
 from .altered import Combination, Outputs

@@ -16,12 +16,12 @@ from . import crashes, explanation, stability
 from .altered import Combination
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
+from .examined_port import Subject
 from .findings import Diagnosis, Verdict
 from .hypotheses import candidates
 from .inquiry import Inquiry
 from .record import About
 from .search import Search
-from .subject import Subject
 from .tracing import TRACEABLE, Progress
 
 

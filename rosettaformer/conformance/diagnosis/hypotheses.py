@@ -10,7 +10,7 @@ from ..case import Case
 from ..catalogue import Alteration
 from ..catalogue.place import Site, places, sites
 from ..reference.components import DECODING, FORWARD, TRAINING, forward_of
-from ..reference.store import Store
+from ..reference.expectation_store import Store
 from . import altered
 from .altered import Combination
 from .deadline import Deadline

@@ -12,11 +12,11 @@ from .altered import Combination
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
 from .digits import Nearly, nearly, rest
+from .examined_port import Subject
 from .findings import Verdict
 from .parts import Parts
 from .record import About
 from .search import Search
-from .subject import Subject
 from .tracing import Progress
 
 TWICE = 3  # the number of cases of a component that are evaluated two times at first

@@ -14,18 +14,18 @@ from ..ports.adapters.recorder import Force
 from ..ports.adapters.submodules import transposed
 from ..reference import tolerance, trace
 from ..reference.components import FORWARD
-from ..reference.store import Store
+from ..reference.expectation_store import Store
 from ..status import Kind
 from . import altered, explanation
 from .altered import FAILURES, Combination, Outputs
 from .common import common
 from .deadline import Deadline
 from .divergence import Failure
+from .examined_port import Subject
 from .findings import Verdict
 from .hypotheses import Hypotheses, candidates
 from .record import About, Record
 from .search import Search
-from .subject import Subject
 from .symptoms import Symptom, describe
 from .tracing import Progress, Tracing
 

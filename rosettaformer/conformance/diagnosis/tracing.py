@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..reference.components import DIFFERENTIABLE, FORWARD
 from .divergence import Backward, Divergence, Failure, backward, divergence
+from .examined_port import Subject
 from .search import Search
-from .subject import Subject
 
 Progress = Callable[[str, float], None]
 TRACEABLE = [component for component in FORWARD if component in DIFFERENTIABLE]  # what has one output, which its parts lead to

@@ -21,8 +21,8 @@ from ..cases.case_files import answer_path, read_answer, write_cases
 from ..reference import statistics
 from ..reference.components import COMPONENTS, OWN
 from ..status import Kind
+from .port_server import UNEQUAL, equal
 from .process import RESTARTS, Worker
-from .server import UNEQUAL, equal
 
 PREFIX = "command:"  # prefix of the names of such ports
 BATCH_BYTES = 1 << 28  # the cases of one call of the command take about this much disk at most

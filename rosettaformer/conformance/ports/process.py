@@ -77,7 +77,9 @@ class Process(Worker):
             _say(printable(notice))
 
     def _start(self) -> Answer:
-        self._child = Child(f"{__package__}.server", self.port, self._threads, "the port", self._stopped, self._environment | self._quick)
+        self._child = Child(
+            f"{__package__}.port_server", self.port, self._threads, "the port", self._stopped, self._environment | self._quick
+        )
         kind, answer = self._answer(messages.START, (), self._start_limit)
         if kind == Kind.CRASH and self._quick:  # XLA ends a process with flags that it does not know
             self._quick = {}

@@ -129,7 +129,7 @@ def without_other_layouts(cases: Sequence[Case], covered: Collection[str]) -> li
     return left or list(cases)
 
 
-def settings(component: str, config: TransformerConfig, dtype: str) -> dict[str, Any]:
+def config_arguments(component: str, config: TransformerConfig, dtype: str) -> dict[str, Any]:
     """Returns the arguments of the component's function that come from a case's config and dtype."""
     fields = COMPONENTS[component][1].items()
     return {argument: numpy_dtype(dtype) if field == "dtype" else getattr(config, field) for argument, field in fields}
@@ -156,7 +156,7 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
     around: a context manager that is entered while the reference computes.
     """
     function = function_of(case.component)
-    arguments = parameters.nest(case.inputs) | settings(case.component, case.config, case.dtype)
+    arguments = parameters.nest(case.inputs) | config_arguments(case.component, case.config, case.dtype)
     accepted = inspect.signature(function).parameters
     if "parameters" in accepted:
         arguments.setdefault("parameters", parameters.nest(case.parameters))

@@ -83,7 +83,7 @@ class _Recorder:
 
     def _call(self, path: str, component: str, parent: str | None, bound: inspect.BoundArguments, result: Any) -> TracedCall:
         config = self._case.config
-        settings = components.settings(component, config, self._case.dtype)
+        from_config = components.config_arguments(component, config, self._case.dtype)
         flat = parameters.flatten(bound.arguments.get("parameters", {}))
         if component == "embedding" and flat["table"].shape[0] != config.source_vocabulary:
             config = config.replace(source_vocabulary=flat["table"].shape[0])
@@ -93,7 +93,7 @@ class _Recorder:
             path=path,
             component=component,
             parent=parent,
-            inputs={name: _own(value) for name, value in parameters.flatten(_inputs(bound, settings)).items()},
+            inputs={name: _own(value) for name, value in parameters.flatten(_inputs(bound, from_config)).items()},
             parameters={name: _own(value) for name, value in flat.items()},
             config=config,
             output=_own(result[0] if isinstance(result, tuple) else result),
@@ -101,9 +101,9 @@ class _Recorder:
         )
 
 
-def _inputs(bound: inspect.BoundArguments, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _inputs(bound: inspect.BoundArguments, from_config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments that have a value and that a case does not take from its config."""
-    no_inputs = {"parameters", "config", "return_weights", *settings}
+    no_inputs = {"parameters", "config", "return_weights", *from_config}
     given = {name: value for name, value in bound.arguments.items() if name not in no_inputs}
     if not any(name.startswith("keep") and value is not None for name, value in given.items()):
         given.pop("dropout_rate", None)

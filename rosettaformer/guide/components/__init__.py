@@ -10,11 +10,11 @@ from ..code import Code
 from ..site import Page
 from . import sites
 from .alignment import aligned
-from .arguments import Argument, arguments, cases_of, errors
 from .cells import cell_of, code_of
+from .component_arguments import Argument, arguments, cases_of, errors
+from .config_fields import fields, fields_of
 from .decisions import decisions, governing
 from .facts import defects_of, figures, number, parameters_of
-from .fields import fields, fields_of
 from .modules import PACKAGES, Symbol, read
 from .names import full_name, stock, used
 from .prose import paragraphs, sentence

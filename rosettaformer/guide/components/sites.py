@@ -10,9 +10,9 @@ from reference_numpy import sites
 
 from ...conformance.reference.components import DROPOUT_RATES, OWN, VJP, signature_of, takes_config
 from ..site import Page
-from .arguments import letters_of
+from .component_arguments import letters_of
+from .config_fields import fields
 from .facts import CONFIG, HEADS
-from .fields import fields
 from .prose import axes_in_words
 
 LENGTHS = {"b": 2, "s": 3, "t": 5}

@@ -52,7 +52,7 @@ def ask(framework: str, only: Sequence[str] = ()) -> dict[str, Any]:
     "layout".
     """
     environment = ENVIRONMENT | ({"XLA_FLAGS": QUICK_XLA} if framework == "flax" else {})
-    child = Child(f"{__package__}.server", framework, 2, f"the {framework} snippets'", environment=environment)
+    child = Child(f"{__package__}.snippet_process", framework, 2, f"the {framework} snippets'", environment=environment)
     try:
         _answered(framework, child.answer)
         answers = {}

@@ -11,7 +11,7 @@ from reference_numpy import arithmetic, attention, dropout, feed_forward, normal
 from ...case import Case
 from ...reference import components
 from ...reference.trace import TracedCall
-from .values import last_layer, residuals
+from .run_values import last_layer, residuals
 
 DEEPEST = 5
 

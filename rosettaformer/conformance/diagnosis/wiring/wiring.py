@@ -10,7 +10,7 @@ import numpy as np
 from ...catalogue import Alteration
 from ...catalogue.place import Site
 from ...reference.paths import Paths, joined
-from .values import Values, arrays_of, first_of, general, observed, passed_on, relative, summing
+from .observed_values import Values, arrays_of, first_of, general, observed, passed_on, relative, summing
 
 OUTPUT, RESIDUAL, TREE = "output", "residual", "parameters"
 AGAIN, NOTHING, NORMED = "applied twice", "nothing", "normed by "

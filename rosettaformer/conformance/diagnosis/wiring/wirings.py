@@ -19,7 +19,7 @@ from ...catalogue.alteration import FRAMEWORKS
 from ...catalogue.place import Site
 from ...reference import components
 from ...reference.paths import Paths, joined
-from .values import Values, alike, arrays_of, defaults, first_of, general, observed, passed_on, relative, summing
+from .observed_values import Values, alike, arrays_of, defaults, first_of, general, observed, passed_on, relative, summing
 from .wiring import AGAIN, CHANGES, NORMED, NOTHING, OUTPUT, RESIDUAL, TREE, Wiring
 
 

@@ -60,7 +60,7 @@ class Base(abc.ABC):
         if mode not in self.modes:
             raise ValueError(f"mode must be one of {', '.join(self.modes)}; got {mode!r}")
         case = dataclasses.replace(case, mode=mode)
-        with self._settings(case), self._unsupported():
+        with self._context(case), self._unsupported():
             if forward := forward_of(case.component):
                 found = self._gradients(dataclasses.replace(case, component=forward))
                 return found["inputs"] | {f"parameters.{name}": array for name, array in found["parameters"].items()}
@@ -69,12 +69,12 @@ class Base(abc.ABC):
     def prepared(self, case: Case) -> Callable[[], Any]:
         """Returns a function that runs the case on one model and waits for its outputs, as NumPy. Errors as `run`."""
         case = dataclasses.replace(case, mode=case.mode or self.modes[0])
-        with self._settings(case), self._unsupported():
+        with self._context(case), self._unsupported():
             function, inputs = self._built(case)
             called = self._in_mode(function, case)
 
         def call() -> Any:
-            with self._settings(case), self._unsupported():
+            with self._context(case), self._unsupported():
                 return self._to_numpy(called(**inputs))
 
         return call
@@ -86,7 +86,7 @@ class Base(abc.ABC):
         """
         if self.calls.repeats(case.component):
             raise NotCovered("the module is called for each row, and only one that takes the batch can be traced")
-        with self._settings(case), self._unsupported(), self.face.eager():
+        with self._context(case), self._unsupported(), self.face.eager():
             function, inputs = self._built(case)
             module = submodules.owner(function)
             calls = trace.record(case.at("float64"))
@@ -200,7 +200,7 @@ class Base(abc.ABC):
         """The framework's dtype of that name."""
 
     @abc.abstractmethod
-    def _settings(self, case: Case) -> contextlib.AbstractContextManager[Any]:
+    def _context(self, case: Case) -> contextlib.AbstractContextManager[Any]:
         """The case's device, and its precision of float32 products. Raises ValueError if there is no such device."""
 
     @abc.abstractmethod

@@ -17,8 +17,8 @@ _TOKENS = {"source_mask_bs": "source", "target_mask_bt": "target"}  # masks that
 
 def inputs_of(component: str) -> list[str]:
     """The names of the reference's inputs of a component, in their order."""
-    settings = {"parameters", "config", *components.settings(component, preset("tiny"), "float64")}
-    return [name for name in components.signature_of(component).parameters if name not in settings]
+    given = {"parameters", "config", *components.config_arguments(component, preset("tiny"), "float64")}
+    return [name for name in components.signature_of(component).parameters if name not in given]
 
 
 def stands_for(component: str) -> dict[str, str]:

@@ -39,8 +39,8 @@ class Adapter(Base):
     def _dtype(self, name: str) -> np.dtype:
         return jnp.dtype(name)
 
-    def _settings(self, case: Case) -> contextlib.AbstractContextManager[None]:
-        return framework.settings(case.device, case.dtype)
+    def _context(self, case: Case) -> contextlib.AbstractContextManager[None]:
+        return framework.device_context(case.device, case.dtype)
 
     def _module(self, built: Any) -> Any:
         return linen.Applied(built) if isinstance(built, nn.Module) else built

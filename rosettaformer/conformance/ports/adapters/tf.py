@@ -50,7 +50,7 @@ class Adapter(Base):
         return tf.as_dtype(name)
 
     @contextlib.contextmanager
-    def _settings(self, case: Case) -> Iterator[None]:
+    def _context(self, case: Case) -> Iterator[None]:
         before = tf.config.experimental.tensor_float_32_execution_enabled()
         with tf.device(face.device(case.device)):
             tf.config.experimental.enable_tensor_float_32_execution(case.device == "cuda-tf32")

@@ -34,7 +34,7 @@ class Adapter(Base):
         return getattr(torch, name)
 
     @contextlib.contextmanager
-    def _settings(self, case: Case) -> Iterator[None]:
+    def _context(self, case: Case) -> Iterator[None]:
         face.device(case.device)
         previous = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if case.device == "cuda-tf32" else "highest")

@@ -1,4 +1,4 @@
-"""The process of one implementation that trains and is timed: `python -m rosettaformer.model_report.worker NAME`.
+"""The process of one implementation that trains and is timed: `python -m rosettaformer.model_report.training_worker NAME`.
 
 It takes (method, *arguments) and returns pairs (kind, answer), as the process of the benchmark's rows does; the methods are those of
 `Server`.
@@ -18,7 +18,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
 from ..benchmarks import worker
-from ..benchmarks.rows import About, Row, named
+from ..benchmarks.timed_rows import About, Row, named
 from ..conformance.case import Case
 from ..conformance.ports.port import Port
 from ..conformance.reference import components

@@ -11,7 +11,7 @@ from reference_numpy import parameters
 from reference_numpy.config import TransformerConfig
 
 from ...conformance.reference.components import OWN, VJP, model_of
-from .arguments import reached
+from .component_arguments import reached
 from .facts import CONFIG, HEADS
 from .modules import read
 

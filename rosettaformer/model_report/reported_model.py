@@ -14,9 +14,9 @@ from reference_numpy.strategy import Strategy
 from .. import checkpoints
 from ..backends import require
 from ..checkpoints.hugging_face.reading import CONFIG
+from ..training.checkpoint_store import Store, digest
 from ..training.manifest import Manifest, read_tokens
-from ..training.report import read_log
-from ..training.store import Store, digest
+from ..training.run_log import read_log
 from ..training.translator import load_model
 
 LONGEST = 64  # at most this many tokens of a text are read

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..processes import printable
-from .draft import Draft, Settings
+from .draft import Draft, Selection
 from .helpers import helpers
-from .tables import row_text, tables_of
+from .weight_tables import row_text, tables_of
 
 _OF_IDS = {f'"{name}"': f'lambda inputs: ids(inputs["{name}"])' for name in ("source", "target", "token")}  # ids, or soft rows
 TODO = "TODO: decide:"
@@ -30,14 +30,14 @@ def policy(name):
 '''
 
 
-def written(draft: Draft, settings: Settings, file: str = "my_port.py", open_: Mapping[str, str] | None = None) -> str:
-    """Returns the port of a draft with these settings. file: its name. open_: what is still to be decided, by its name."""
+def written(draft: Draft, selection: Selection, file: str = "my_port.py", open_: Mapping[str, str] | None = None) -> str:
+    """Returns the port of a draft with this selection. file: its name. open_: what is still to be decided, by its name."""
     open_ = open_ or {}
-    call = _call(draft, settings, open_)
-    config = _config(draft, settings, open_)
-    weights = _weights(draft, settings, open_)
-    padding = draft.config(settings).get("padding_id")
-    build = _build(draft, settings)
+    call = _call(draft, selection, open_)
+    config = _config(draft, selection, open_)
+    weights = _weights(draft, selection, open_)
+    padding = draft.config(selection).get("padding_id")
+    build = _build(draft, selection)
     functions = helpers(call, draft.component, draft.adapter, padding, draft.call.by_row)
     blocks = [_head(draft, file, functions, functions + build + call), functions, build, weights, call, config, _foot(draft)]
     return "\n".join(_spaced([block for block in blocks if block])) + "\n"
@@ -82,8 +82,8 @@ def _decided(draft: Draft) -> Iterator[str]:
             yield "\n    ".join([f"\n{title}", *found])
 
 
-def _build(draft: Draft, settings: Settings) -> str:
-    made, parent, own = draft.built(settings), "", []
+def _build(draft: Draft, selection: Selection) -> str:
+    made, parent, own = draft.built(selection), "", []
     head = f'framework = "{draft.adapter}"'
     own += [f"{_attribute(leaf.path)} = None  # {UNPAIRED}" for leaf in draft.match.unpaired]
     if draft.framework == "nnx":
@@ -101,8 +101,8 @@ def _attribute(path: str) -> str:
     return "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in ["module", *path.split(".")])[1:]
 
 
-def _call(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
-    masks = {choice.name.removeprefix("argument "): settings.get(choice.name, 0) for choice in draft.choices}
+def _call(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
+    masks = {choice.name.removeprefix("argument "): selection.get(choice.name, 0) for choice in draft.choices}
     lines = [
         f'        "{name}": {_OF_IDS.get(text, text)},{_todo(open_, f"argument {name}")}'
         for name, text in draft.call.text(masks, draft.filled).items()
@@ -115,16 +115,16 @@ def _call(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
     return f'# argument of the module: input of the component\ncall = {{\n    "{draft.component}": {{\n{body}\n    }},\n}}'
 
 
-def _config(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
-    fields = draft.config(settings)
+def _config(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
+    fields = draft.config(selection)
     if not fields:
         return ""
     body = "\n".join(f'    "{name}": {_literal(value)},{_todo(open_, name)}' for name, value in fields.items())
     return f"# config fields that the module fixes: the cases are made with these values\nconfig = {{\n{body}\n}}"
 
 
-def _weights(draft: Draft, settings: Settings, open_: Mapping[str, str]) -> str:
-    root = draft.root(settings)
+def _weights(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
+    root = draft.root(selection)
     tables = tables_of(root)
     notes = [f"{TODO} which parameter is {leaf.path} of shape {leaf.shape}?" for leaf in draft.match.rest]
     notes += [text for name, text in open_.items() if name.startswith("missing ")]

@@ -15,7 +15,7 @@ from rich.table import Table
 from ..processes import cores
 from .answers import BOUNDS, CHECKED, LOSS_BOUNDS, SCORE_BOUND
 from .data import key
-from .rows import Result
+from .timed_rows import Result
 from .workloads import Series, Task
 
 PACKAGES = (

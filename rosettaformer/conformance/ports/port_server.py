@@ -1,4 +1,4 @@
-"""The process of one port: `python -m rosettaformer.conformance.ports.server PORT`, asked by `process.Process`.
+"""The process of one port: `python -m rosettaformer.conformance.ports.port_server PORT`, asked by `process.Process`.
 
 A question is the name of a method of `Port` and its arguments, and the answer a pair of its kind (outputs, differs, error, not covered,
 unsupported) and its content (`messages`).
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...processes import Answer, serve, wire
-from ...processes.server import Reply
+from ...processes.serving import Reply
 from ...processes.text import innermost, message, plain, words
 from ..case import Case
 from ..reference import statistics
