@@ -63,8 +63,7 @@ def resume(folder: Path, name: str | None, task_options: Options, given: Options
     manifest = replace(manifest, free=manifest.free | {key: value for key, value in given.items() if key in options.FREE})
     _check(manifest)
     tokens = read_tokens(folder, manifest)
-    options = {key: value for key, value in manifest.task.items() if key != "name"}
-    task = tasks.create(manifest.task["name"], options)
+    task = tasks.create(manifest.task["name"], {key: value for key, value in manifest.task.items() if key != "name"})
     data = task.data()
     if (digest := data.digest()) != manifest.data:
         raise ValueError(
