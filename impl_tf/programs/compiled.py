@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..framework import Configured
 from .unpadding import Unpadded
 
 __all__ = ["compiled"]
@@ -24,8 +25,11 @@ def compiled(
     """
     function = Unpadded(module, least)
     graph = tf.function(function.run, jit_compile=jit_compile, autograph=False)
+    owner = getattr(module, "__self__", module)  # of a method
 
     def call(*arguments: Any, **keywords: Any) -> Any:
+        if isinstance(owner, Configured) and not owner.built:
+            owner.build()  # variables of a trace that fails would be in no later one
         if hasattr(module, "check_ids"):
             module.check_ids(*arguments, **keywords)
         eager = tf.config.functions_run_eagerly()
