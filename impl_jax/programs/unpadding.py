@@ -33,7 +33,7 @@ __all__ = [
 
 LEAST = 16384  # saved positions times the model's width: with less, unpadding takes what it saves
 STEPS = 16  # lengths of a flat row, at most, for one shape of rows: each has its own program
-SHARE = 16  # unpadding saves at least one in so many positions
+SHARE = 16  # unpadding saves at least one in SHARE positions
 
 
 class Flat(NamedTuple):

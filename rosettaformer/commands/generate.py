@@ -49,7 +49,7 @@ _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_pe
 @section(
     "Penalties",
     click.option("--repetition-penalty", type=float, help="Makes a token that the text holds less likely. [default: 1]"),
-    click.option("--no-repeat-ngram-size", type=_NATURAL, help="No run of so many tokens appears twice; 0: any may. [default: 0]"),
+    click.option("--no-repeat-ngram-size", type=_NATURAL, help="No run of this many tokens appears twice; 0: any may. [default: 0]"),
 )
 @model_options
 def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batch_size: int, as_json: bool, **options: Any) -> None:

@@ -84,7 +84,7 @@ def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Ca
     "Data",
     _option("--vocabulary", type=click.IntRange(min=0), help="The most tokens; 0: bytes alone."),
     _option("--max-length", type=COUNT, help="Leave out pairs with more tokens on a side."),
-    _option("--batch-tokens", type=COUNT, help="About so many tokens of the longer side a batch."),
+    _option("--batch-tokens", type=COUNT, help="Approximate number of tokens in a batch, on the longer side."),
     _option("--buckets", type=COUNT, help="Shapes of batches at most; each is compiled."),
     _option("--microbatches", type=COUNT, help="Parts of a batch whose gradients are added up."),
 )
@@ -97,8 +97,8 @@ def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Ca
 )
 @section(
     "End of the run",
-    _option("--steps", type=COUNT, help="Stop after so many, counted from the run's beginning."),
-    _option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after so many, counted from this call."),
+    _option("--steps", type=COUNT, help="Stop after this many steps, counted from the run's beginning."),
+    _option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after this many minutes, counted from this call."),
     _option("--patience", type=COUNT, metavar="N", help="Stop when N validations bring no lower loss."),
 )
 @section(

@@ -72,7 +72,7 @@ def pages(run: "Run") -> Iterator[Page]:
 
 
 def measured(identities: Sequence[str], cpus: int) -> Iterator[list[Effect]]:
-    """Yields what `effects` returns for each defect, from so many processes."""
+    """Yields what `effects` returns for each defect; cpus: how many processes compute it."""
     with ProcessPoolExecutor(cpus, multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(effects, identities, chunksize=8)
 
