@@ -8,7 +8,7 @@ from reference_numpy import TransformerConfig, checks
 
 from . import mask
 from .dropout import Dropout
-from .framework import Configured, attached_mask, keras, register
+from .framework import Configured, attached_mask, register, sizes
 from .kernels.attention import (
     in_chunks,
     mask_logits,
@@ -69,7 +69,7 @@ def _attention(
 
     A query that may attend to nothing gets finite logits, which avoid NaN; its output is zeroed.
     """
-    (_, target, _, head_size), source = keras.ops.shape(query_bthk), keras.ops.shape(key_bsgk)[1]
+    (_, target, _, head_size), source = sizes(query_bthk), sizes(key_bsgk)[1]
     logits_bhts = query_key(upcast_half(query_bthk) * head_size**-0.5, key_bsgk)
     if bias_bhts is not None:
         logits_bhts += upcast_half(bias_bhts)
@@ -181,8 +181,8 @@ class MultiHeadAttention(Configured):
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """The output, and the weights or None; in training without a keep mask one is drawn."""
         if keep_bhts is None:
-            batch, target, heads, _ = keras.ops.shape(query_bthk)
-            shape = batch, heads, target, keras.ops.shape(key_bsgk)[1]
+            batch, target, heads, _ = sizes(query_bthk)
+            shape = batch, heads, target, sizes(key_bsgk)[1]
             keep_bhts = self.weights_dropout.draw(shape, training)
         arguments = mask_bhts, bias_bhts, causal, return_weights, keep_bhts
         attended = scaled_dot_product_attention(

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .framework import Recomputed, keras, register
+from .framework import Recomputed, keras, register, sizes
 from .precision import upcast_half
 
 __all__ = ["Dropout"]
@@ -25,7 +25,7 @@ class Dropout(Recomputed, keras.layers.Dropout):
     def call(
         self, x: tf.Tensor, keep: tf.Tensor | None = None, training: bool | None = None
     ) -> tf.Tensor:
-        keep = self.draw(keras.ops.shape(x), training) if keep is None else keep
+        keep = self.draw(sizes(x), training) if keep is None else keep
         return self.drop(x, keep, self.rate)
 
     def draw(self, shape: Sequence[Any], training: bool | None) -> tf.Tensor | None:

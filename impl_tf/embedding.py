@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from .framework import id_bounds, ids, keras, register
+from .framework import id_bounds, ids, keras, register, sizes
 from .precision import upcast_half
 from .projection import Adapted, add_bias, xavier_uniform
 
@@ -129,7 +129,7 @@ class Logits(Adapted):
 
     def call(self, x_btd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.width)
-        batch, target, width = keras.ops.shape(x_btd)
+        batch, target, width = sizes(x_btd)
         # One matrix product of all positions is faster than a batched one, and a tied table is not
         # copied to transpose it.
         x_nd = tf.reshape(x_btd, [batch * target, width])

@@ -29,6 +29,7 @@ __all__ = [
     "keras",
     "other_layers",
     "register",
+    "sizes",
 ]
 
 if keras.backend.backend() != "tensorflow":
@@ -159,6 +160,15 @@ class Configured(Traced):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         return cls(**{**config, "config": TransformerConfig.from_dict(config["config"])})
+
+
+def sizes(x: Any) -> tuple[Any, ...]:
+    """The sizes of a tensor's axes: numbers, and scalar tensors where the graph knows none.
+
+    `keras.ops.shape` does the same, but runs an operation even if every size is known.
+    """
+    shape = tuple(x.shape)
+    return keras.ops.shape(x) if None in shape else shape
 
 
 def id_bounds(ids: Any) -> tuple[int, ...]:

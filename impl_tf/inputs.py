@@ -5,7 +5,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks
 
 from . import mask
-from .framework import Model, attached_mask, keras
+from .framework import Model, attached_mask, sizes
 from .positional_encoding import positional_encoding, token_positions
 
 __all__ = ["embed", "masked_positions", "table"]
@@ -42,7 +42,7 @@ def embed(
 
     segment_bt: by default 0. position_pd: the vectors of all positions, if they are known already.
     """
-    config, length = model.config, keras.ops.shape(token)[1]
+    config, length = model.config, sizes(token)[1]
     x_btd = model.token_embedding(side)(token)
     if position_pd is None and config.positions == "learned":
         x_btd += getattr(model, f"{side}_position_embedding")(position_bt)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .framework import Traced, keras, register
+from .framework import Traced, keras, register, sizes
 from .precision import upcast_half
 
 __all__ = ["Adapted", "Projection", "add_bias", "xavier_uniform"]
@@ -155,7 +155,7 @@ class Projection(Adapted):
             y = add_bias(
                 y, tf.reshape(self.bias, [outputs])
             )  # next to the product, so that a graph fuses the two
-        return tf.reshape(y, [*keras.ops.shape(x)[: -len(self.inputs)], *self.outputs])
+        return tf.reshape(y, [*sizes(x)[: -len(self.inputs)], *self.outputs])
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (*input_shape[: -len(self.inputs)], *self.outputs)

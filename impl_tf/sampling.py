@@ -8,7 +8,7 @@ import tensorflow as tf
 from reference_numpy import checks
 
 from . import softmax
-from .framework import id_bounds, keras
+from .framework import id_bounds, keras, sizes
 from .precision import upcast_half
 
 __all__ = ["draw", "penalise", "truncate"]
@@ -58,7 +58,7 @@ def _repeats(token_bn: tf.Tensor, mask_bn: tf.Tensor, size: int) -> tf.Tensor:
 
 def _named(token_bn: tf.Tensor, mask_bn: tf.Tensor, vocabulary: int | tf.Tensor) -> tf.Tensor:
     """Which ids occur in each row, boolean `b v`."""
-    batch, length = keras.ops.shape(token_bn)
+    batch, length = sizes(token_bn)
     row_bn = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], [batch, length])
     counts_bv = tf.scatter_nd(
         tf.stack([row_bn, token_bn], axis=-1), tf.cast(mask_bn, tf.int32), [batch, vocabulary]

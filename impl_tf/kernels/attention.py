@@ -9,7 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from .. import mask
-from ..framework import keras
+from ..framework import sizes
 from ..precision import upcast_half
 
 __all__ = [
@@ -33,8 +33,8 @@ def query_key(query_bthk: tf.Tensor, key_bsgk: tf.Tensor) -> tf.Tensor:
     one product, and no key is repeated. Half precision is multiplied in float32: on a CPU a batched
     product would also be summed in half precision.
     """
-    batch, target, heads, size = keras.ops.shape(query_bthk)
-    _, source, groups, _ = keras.ops.shape(key_bsgk)
+    batch, target, heads, size = sizes(query_bthk)
+    _, source, groups, _ = sizes(key_bsgk)
     query_bhtk = tf.transpose(upcast_half(query_bthk), [0, 2, 1, 3])
     query_bgnk = tf.reshape(query_bhtk, [batch, groups, heads // groups * target, size])
     key_bgks = upcast_half(tf.transpose(key_bsgk, [0, 2, 3, 1]))
@@ -43,8 +43,8 @@ def query_key(query_bthk: tf.Tensor, key_bsgk: tf.Tensor) -> tf.Tensor:
 
 def weights_value(weights_bhts: tf.Tensor, value_bsge: tf.Tensor) -> tf.Tensor:
     """`einsum("bhts,bshe->bthe")`, where the query heads h share the value heads g: `query_key`."""
-    batch, heads, target, source = keras.ops.shape(weights_bhts)
-    _, _, groups, size = keras.ops.shape(value_bsge)
+    batch, heads, target, source = sizes(weights_bhts)
+    _, _, groups, size = sizes(value_bsge)
     weights_bgns = tf.reshape(
         upcast_half(weights_bhts), [batch, groups, heads // groups * target, source]
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..framework import keras
+from ..framework import sizes
 from ..projection import add_bias
 from .projection import FusedProjection
 
@@ -50,7 +50,7 @@ class Int8Projection(FusedProjection):
         y_nf = tf.cast(y_nf, tf.float32) * (scale_n1 * self.scale)
         if self.bias is not None:
             y_nf = add_bias(y_nf, tf.reshape(self.bias, [-1]))
-        return tf.reshape(y_nf, [*keras.ops.shape(x)[: -len(self.inputs)], *self.outputs])
+        return tf.reshape(y_nf, [*sizes(x)[: -len(self.inputs)], *self.outputs])
 
     def copy_kernels(self, kernels: Sequence[tf.Tensor]) -> None:
         kernel8_df, scale_1f = quantised(

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..framework import keras
+from ..framework import sizes
 from ..projection import Projection
 
 __all__ = ["FusedProjection"]
@@ -25,8 +25,7 @@ class FusedProjection(Projection):
         """The result of each projection, in their order."""
         ys = tf.split(self(x), [math.prod(part) for part in self.parts], axis=-1)
         return [
-            tf.reshape(y, [*keras.ops.shape(y)[:-1], *part])
-            for y, part in zip(ys, self.parts, strict=True)
+            tf.reshape(y, [*sizes(y)[:-1], *part]) for y, part in zip(ys, self.parts, strict=True)
         ]
 
     def copy(self, kernels: Sequence[Any], biases: Sequence[Any]) -> None:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from ..framework import keras
+from ..framework import sizes
 
 __all__ = ["PaddedMask", "Tokens", "counted", "in_rows", "pad", "unpad"]
 
@@ -57,11 +57,11 @@ def unpad(x_btd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
     Its gradient is `pad`, a gather: every token occurs once, and nothing reads the filler.
     """
     if tokens.index_n is None:
-        return tf.reshape(x_btd, [1, -1, *keras.ops.shape(x_btd)[2:]])
+        return tf.reshape(x_btd, [1, -1, *sizes(x_btd)[2:]])
 
     @tf.custom_gradient
     def unpadded(x_btd: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        x_pd = tf.reshape(x_btd, [-1, *keras.ops.shape(x_btd)[2:]])
+        x_pd = tf.reshape(x_btd, [-1, *sizes(x_btd)[2:]])
         return tf.gather(x_pd, tokens.index_n)[tf.newaxis], lambda g_1nd: pad(g_1nd, tokens)
 
     return unpadded(x_btd)
@@ -73,7 +73,7 @@ def pad(x_1nd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
     Its gradient is `unpad`, with zeros for the filler.
     """
     if tokens.index_n is None:
-        shape = *keras.ops.shape(tokens.mask_bt), *keras.ops.shape(x_1nd)[2:]
+        shape = *sizes(tokens.mask_bt), *sizes(x_1nd)[2:]
         return tf.reshape(x_1nd, shape)
 
     @tf.custom_gradient

@@ -11,7 +11,7 @@ from reference_numpy import checks
 
 from .. import loss, mask
 from ..dropout import Keep, part
-from ..framework import attached_mask, by_name, keras, other_layers
+from ..framework import attached_mask, by_name, other_layers, sizes
 from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
 from ..transformer import Transformer
 
@@ -221,7 +221,7 @@ def _flat_mask(keep: tf.Tensor, tokens: Tokens) -> tf.Tensor:
 
 def _all(token: tf.Tensor) -> Tokens:
     """All positions of these ids."""
-    return Tokens(None, None, tf.ones(keras.ops.shape(token)[:2], tf.bool))
+    return Tokens(None, None, tf.ones(sizes(token)[:2], tf.bool))
 
 
 def _real(model: Transformer, least: int, token: Any, mask_bt: Any = None) -> np.ndarray | None:
