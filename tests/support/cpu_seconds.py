@@ -10,23 +10,23 @@ import pytest
 
 # What a folder may take in `make test`, in CPU seconds of a quiet core, on a clean clone.
 SHARES = {
-    "reference": 40,
+    "reference": 45,
     "impl_torch": 20,
-    "impl_tf": 45,
-    "impl_jax": 40,
-    "backends": 210,
-    "judge": 140,
-    "diagnosis": 120,
+    "impl_tf": 35,
+    "impl_jax": 35,
+    "backends": 180,
+    "judge": 150,
+    "diagnosis": 95,
     "comparison": 15,
-    "proposals": 20,
-    "checkpoints": 50,
-    "training": 40,
+    "proposals": 30,
+    "checkpoints": 60,
+    "training": 45,
     "inference": 40,
-    "commands": 25,
-    "benchmarks": 15,
-    "guide": 100,
-    "house": 20,
-    "start and collection": 60,
+    "commands": 35,
+    "benchmarks": 30,
+    "guide": 90,
+    "house": 30,
+    "start and collection": 65,
 }
 
 
