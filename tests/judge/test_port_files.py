@@ -428,7 +428,7 @@ def test_linen_modules_are_traced(tmp_path: Path, right: str, wrong: str, first:
     assert (None if gradients.first is None else gradients.first.path) == last, gradients.sentence
     assert gradients.sentence.endswith("; the gradients of its parts are right, so it is what lies between them") == bool(last)
     assert found.untraced == ()
-    assert len(found.rows) == 10
+    assert len(found.rows) == 12  # the encoder, each of two layers with its four parts, and the last norm
     assert all(row.gradients for row in gradients.rows)
 
 
