@@ -15,6 +15,7 @@ _OPTIONS = {
     "causal": "causal", "is_causal": "causal", "use_causal_mask": "causal", "return_weights": "return_weights",
     "return_attention": "return_weights",
 }  # fmt: skip
+_CACHES = {"past", "cache"}  # words of an argument that takes the keys and values of earlier tokens
 _LENGTHS = {"lens", "lengths", "length", "len"}  # words of an argument that takes the number of real keys of a row
 
 
@@ -77,7 +78,7 @@ def called(
             call.masks[name] = []
         elif is_model(component) and component != "transformer" and set(tokens(name)) & SEGMENTS:
             call.given[name] = "lambda inputs: segments(inputs)" if needed else '"segment_bs"'
-        else:
+        elif needed or not set(tokens(name)) & _CACHES:
             open_.append((name, needed))
     _give(call, component, data, open_)
     own_causality = any(text == '"causal"' for text in call.given.values())

@@ -21,8 +21,8 @@ LAYERS = {"layer_norm": (16, 0), "encoder_layer": (16, 0), "decoder_layer": (18,
 CONFORMING = {
     "numpy_function": ("numpy", {"layer_norm": (16, 0)}),
     "handwritten_torch_correct": ("torch", {"transformer": (20, 0)}),
-    "torch_nn_transformer": ("torch", LAYERS | {"multi_head_attention": (20, 2), "transformer": (22, 6)}),
-    "keras_multi_head_attention": ("tensorflow", {"layer_norm": (16, 0), "multi_head_attention": (11, 11)}),
+    "torch_nn_transformer": ("torch", LAYERS | {"multi_head_attention": (20, 2), "transformer": (22, 8)}),
+    "keras_multi_head_attention": ("tensorflow", {"layer_norm": (16, 0), "multi_head_attention": (11, 12)}),
     "keras_hub_layers": ("keras_hub", {"encoder_layer": (16, 0), "decoder_layer": (21, 3)}),
     "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
 }

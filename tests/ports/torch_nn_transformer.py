@@ -124,6 +124,8 @@ class Model(nn.Transformer):
     def __init__(self, config):
         if config.positions != "sinusoidal":
             raise NotCovered("the model has sinusoidal positions")
+        if config.segments:
+            raise NotCovered("the model has no segments")
         super().__init__(
             num_encoder_layers=config.encoder_layers, num_decoder_layers=config.decoder_layers, **decoder_layer_options(config)
         )
