@@ -85,6 +85,7 @@ def _probes(defect: Defect, dtype: str, count: int) -> list[Case]:
 def _short(case: Case) -> Case:
     """A search for at most three tokens: each of its many orders costs a decoder step a token."""
     limit = {name: min(value, 3) for name, value in case.inputs.items() if name == "strategy.max_new_tokens"}
+    limit |= {name: value[:, :3] for name, value in case.inputs.items() if name == "uniform_bn" and limit}
     return dataclasses.replace(case, inputs=case.inputs | limit)
 
 

@@ -28,7 +28,7 @@ class Copied(Transformer):
 
         def forward(x_btd):
             bias = None if head.bias is None else head.bias
-            return torch.nn.functional.linear(x_btd, self.target_embedding.table.detach(), bias)
+            return torch.nn.functional.linear(x_btd, self.target_embedding.weight.detach(), bias)
 
         head.forward = forward
 

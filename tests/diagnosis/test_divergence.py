@@ -357,7 +357,8 @@ def test_a_gradient_that_is_stopped_is_found_where_it_stops(written: Write, kind
     assert found.first is not None, found.sentence
     assert found.first.path == path, found.sentence
     assert found.sentence.startswith(f"{path}: in backward order the first component whose gradient is wrong, that of ")
-    assert found.sentence.endswith("x allowed)")
+    end = "x allowed)" if kind == "handwritten" else "so it is what lies between them"  # our own ports trace a dropout within
+    assert found.sentence.endswith(end)
     console = Console(file=io.StringIO(), width=200)
     render_backward(console, found)
     assert found.sentence in console.file.getvalue()

@@ -22,6 +22,8 @@ config = {
     "share_embeddings": False,
     "tie_logits": False,
     "attention_bias": True,
+    "segments": 0,
+    "embedding_norm": False,
 }
 
 ACTIVATIONS = {"relu": F.relu, "gelu_erf": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
@@ -124,8 +126,6 @@ class Model(nn.Transformer):
     def __init__(self, config):
         if config.positions != "sinusoidal":
             raise NotCovered("the model has sinusoidal positions")
-        if config.segments:
-            raise NotCovered("the model has no segments")
         super().__init__(
             num_encoder_layers=config.encoder_layers, num_decoder_layers=config.decoder_layers, **decoder_layer_options(config)
         )

@@ -183,7 +183,7 @@ config = {
     "model_width": 12, "heads": 4, "key_value_heads": 4, "key_size": 5, "value_size": 5,
     "norm_placement": "pre", "final_norm": True, "activation": "gelu_tanh",
     "attention_bias": False, "output_bias": False, "tie_logits": True, "share_embeddings": True,
-    "positions": "sinusoidal", "position_start": "row",
+    "positions": "sinusoidal", "position_start": "row", "segments": 0, "embedding_norm": False,
 }
 
 

@@ -232,6 +232,7 @@ config = {
     "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
     "norm_placement": "post", "final_norm": False, "activation": "relu", "attention_bias": True,
     "share_embeddings": False, "tie_logits": False, "positions": "sinusoidal", "position_start": "first_token",
+    "segments": 0, "embedding_norm": False,
 }
 
 
