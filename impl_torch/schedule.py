@@ -16,7 +16,7 @@ def noam(step: int | Tensor, width: int, warmup: int, dtype: torch.dtype = torch
     """
     n = torch.as_tensor(step)
     for name, value in (("width", width), ("warmup", warmup)):
-        if value < 1:
+        if isinstance(value, float) or value < 1:
             raise ValueError(f"{name} must be an integer of at least 1; got {value}")
     if n.is_floating_point() or (framework.has_values(n) and (n < 1).any()):
         raise ValueError(f"step must be an integer of at least 1; got {n.tolist()}")

@@ -360,6 +360,6 @@ def test_a_norm_within_the_limit_keeps_every_bit_and_a_schedule_begins_at_step_1
     short = backend.arrays(clip(given, 0.25))
     assert abs(np.sqrt(sum((x.astype(float) ** 2).sum() for x in short.values())) - 0.25) < 1e-7
     noam = backend.part("schedule").noam
-    for name, arguments, came in (("step", (0, 512, 4), "0"), ("warmup", (1, 512, 0), "0")):
+    for name, arguments, came in (("step", (0, 512, 4), "0"), ("warmup", (1, 512, 0), "0"), ("warmup", (1, 512, 2.5), "2.5")):
         with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1; got {came}"):
             noam(*arguments)

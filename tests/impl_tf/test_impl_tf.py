@@ -154,6 +154,12 @@ def test_the_loss_of_a_mixed_policy_is_float32(policy):
     assert Transformer(CONFIG, dtype="bfloat16").training_loss(*tokens()).dtype == tf.bfloat16
 
 
+def test_a_loss_of_classes_drops_in_training_only():
+    model, label_b = loaded(BERT.replace(classes=4, classifier_dropout_rate=0.5)), np.array([3, 0, 1])
+    for training, count in ((True, 2), (False, 1)):
+        assert len({float(model.classification_loss(tokens()[0], label_b, training=training)) for _ in range(2)}) == count
+
+
 def test_compiled_traces_the_same_shapes_once():
     traces = []
 
