@@ -229,7 +229,7 @@ class Here(remote._Server):
 
 @pytest.mark.parametrize(("ports", "compiled", "choices"), [*RUNS, *LONG])
 def test_ports_stay_together(ports: tuple[str, ...], compiled: bool, choices: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the whole model, of a classifier and of a decoder alone."""
+    """Runs of the whole model, a classifier and a decoder-only model stay together."""
     for port in ports:
         pytest.importorskip(FOUR_NEEDS[port])
     if (which := experiment(**choices)).steps < 20:
