@@ -11,6 +11,7 @@ their names. keep: dropout masks by site, nested by module name; None: no dropou
 Words in capitals in brackets, such as (RESIDUAL), are decisions of docs/decisions.md.
 """
 
-from .config import TransformerConfig, preset
+from .config import TransformerConfig
+from .presets import preset
 
 __all__ = ["TransformerConfig", "preset"]

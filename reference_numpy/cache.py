@@ -8,7 +8,6 @@ import numpy as np
 from . import (
     attention,
     checks,
-    embedding,
     inputs,
     layers,
     mask,
@@ -55,7 +54,7 @@ def start_cache(
         caches.append({"self_attention": nothing})
         if memory_bsd is not None:
             layer = parameters["decoder"]["layers"][str(index)]["cross_attention"]
-            caches[-1]["cross_attention"] = attention.keys_and_values(layer, memory_bsd)
+            caches[-1]["cross_attention"] = attention.keys_and_values(layer, memory_bsd, config)
     read_bt = np.zeros((rows, 0), bool)
     return {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": caches}
 
@@ -65,8 +64,10 @@ def decode_step(
 ) -> tuple[Array, Cache]:
     """Logits `b t v` for the next t tokens of the target, and the cache after them.
 
-    They equal those rows of `decode` on the whole target: position and causality count from its
-    beginning (CAUSAL). target and target_mask_bt: as in `decode`, for these tokens only; t may
+    They equal those rows of `decode` on what has been read: position and causality count from its
+    beginning (CAUSAL). Keys rotate as they are read, where frequencies depend on the length
+    (ROTARY) by those of what has been read then. A layer with a window keeps no more keys than its
+    window. target and target_mask_bt: as in `decode`, for these tokens only; t may
     differ from step to step. Nothing is dropped.
     Raises ValueError on ids, masks and shapes that do not fit.
     """
@@ -79,19 +80,18 @@ def decode_step(
         "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
     )
     read_bt = np.concatenate([past_bt, target_mask_bt], axis=1)
-    position_bt = _positions(config, read_bt, target.shape[1])
+    position_bt = positional_encoding.token_positions(read_bt, config.position_start)
+    position_bt = position_bt[:, -target.shape[1] :]
     x_btd = inputs.embed(parameters, config, "target", target, position_bt)
-    self_mask_bhts = mask.padding_mask(read_bt)
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     caches = []
     for index, layer_cache in enumerate(cache["layers"]):
         layer = parameters["decoder"]["layers"][str(index)]
-        x_btd, layer_cache = decoder_layer_step(
-            layer, config, x_btd, layer_cache, self_mask_bhts, cross_mask_bhts
-        )
+        given = layer_cache, read_bt, position_bt, cross_mask_bhts, index
+        x_btd, layer_cache = decoder_layer_step(layer, config, x_btd, *given)
         caches.append(layer_cache)
     x_btd = stacks.final_norm(parameters["decoder"], config, x_btd)
-    logits_btv = embedding.logits(transformer.head(parameters, config), x_btd)
+    logits_btv = transformer.logits(parameters, config, x_btd)
     return logits_btv, {**cache, "target_mask_bt": read_bt, "layers": caches}
 
 
@@ -100,28 +100,35 @@ def decoder_layer_step(
     config: Config,
     x_btd: Array,
     cache: Cache,
-    self_mask_bhts: Mask = None,
+    read_bs: Array,
+    position_bt: Array,
     cross_mask_bhts: Mask = None,
+    index: int = 0,
 ) -> tuple[Array, dict[str, Any]]:
     """`layers.decoder_layer` on the next tokens of a target, and the layer's cache after them.
 
     cache: self_attention, keys and values of the tokens before, to which those of x are appended;
-    cross_attention, keys and values of the memory, if there is one.
+    cross_attention, keys and values of the memory, if there is one. read_bs: which tokens that were
+    read are real, those of x among them. position_bt: of those of x.
     """
-    after = dict(cache)
+    after, window = dict(cache), config.layer_kind(index).window
 
     def attend(y_btd: Array) -> Array:
         own = parameters["self_attention"]
-        query_bthk, *new = attention.project(own, y_btd)
+        query_bthk, *new = attention.project(own, y_btd, config, index, position_bt)
         pairs = zip(cache["self_attention"], new, strict=True)
         key_bsgk, value_bsge = (np.concatenate(pair, axis=1) for pair in pairs)
-        after["self_attention"] = key_bsgk, value_bsge
-        return attention.attend(own, query_bthk, key_bsgk, value_bsge, self_mask_bhts, causal=True)
+        unseen = max(0, key_bsgk.shape[1] - window) if window else 0
+        after["self_attention"] = key_bsgk[:, unseen:], value_bsge[:, unseen:]
+        mask_bhts = mask.padding_mask(read_bs[:, -key_bsgk.shape[1] :])
+        given = query_bthk, key_bsgk, value_bsge, mask_bhts
+        return attention.attend(own, *given, causal=True, config=config, layer=index)
 
     def attend_to_memory(y_btd: Array) -> Array:
         own, (key_bsgk, value_bsge) = parameters["cross_attention"], cache["cross_attention"]
-        query_bthk = attention.queries(own, y_btd)
-        return attention.attend(own, query_bthk, key_bsgk, value_bsge, cross_mask_bhts)
+        query_bthk = attention.queries(own, y_btd, config)
+        given = query_bthk, key_bsgk, value_bsge, cross_mask_bhts
+        return attention.attend(own, *given, config=config, layer=None)
 
     crossing = attend_to_memory if "cross_attention" in cache else None
     return layers.run(parameters, config, x_btd, attend, crossing), after
@@ -136,7 +143,8 @@ def decode_in_steps(
     source_mask_bs: Mask = None,
     target_mask_bt: Mask = None,
 ) -> Array:
-    """`decode`, in steps of these lengths: the same logits `b t v`, however the target is split.
+    """`decode`, in steps of these lengths: the same logits `b t v`, however the target is split,
+    unless frequencies depend on the length (ROTARY).
 
     Raises ValueError as `decode`, and unless splits are lengths of at least 1 that add up to t.
     """
@@ -168,8 +176,3 @@ def reorder(cache: Cache, row_b: Array) -> Cache:
         "target_mask_bt": cache["target_mask_bt"][row_b],
         "layers": caches,
     }
-
-
-def _positions(config: Config, read_bt: Array, length: int) -> Array:
-    """The positions of the last tokens that have been read."""
-    return positional_encoding.token_positions(read_bt, config.position_start)[:, -length:]

@@ -28,8 +28,10 @@ __all__ = [
     "check_pooled",
     "check_prefix",
     "check_prefix_given",
+    "check_rotated",
     "check_rows",
     "check_same_batch",
+    "check_same_length",
     "check_sampling",
     "check_segments",
     "check_source",
@@ -200,6 +202,15 @@ def check_same_batch(**shapes: Shape) -> None:
         )
 
 
+def check_same_length(query: Shape, memory: Shape) -> None:
+    """What rotates by position attends to itself."""
+    if query[1] != memory[1] and None not in (query[1], memory[1]):
+        raise ValueError(
+            "rotary positions are of self-attention, whose memory is as long as its queries; "
+            f"got lengths {query[1]} and {memory[1]}"
+        )
+
+
 def check_attention(query: Shape, key: Shape, value: Shape) -> None:
     """query `b t h k`, key `b s g k`, value `b s g e`, where g divides h."""
     for name, shape in (("query", query), ("key", key), ("value", value)):
@@ -224,6 +235,19 @@ def check_attention(query: Shape, key: Shape, value: Shape) -> None:
         )
     if query[2] % key[2]:  # type: ignore[operator]
         raise ValueError(f"key heads must divide query heads; got h={query[2]}, g={key[2]}")
+
+
+def check_rotated(shape: Shape, positions: Shape, dtype: str, head_size: int) -> None:
+    """Queries or keys are `b t h k`, and their positions integers `b t`, or one row `1 t`."""
+    if len(shape) != 4 or shape[3] not in (head_size, None):
+        raise ValueError(
+            f"what rotates must have axes b t h k with k={head_size}; got shape {_show(shape)}"
+        )
+    if not dtype.startswith(("int", "uint")) or len(positions) != 2:
+        raise ValueError(
+            f"positions must be integers of axes b t; got {dtype} of shape {_show(positions)}"
+        )
+    _check_broadcast("positions", positions, shape[:2], "b t")
 
 
 def check_mask(shape: Shape, dtype: str, scores: Shape, axes: str = "b h t s") -> None:

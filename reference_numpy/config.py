@@ -1,37 +1,70 @@
 """The configuration of a Transformer: a field for every choice on which published models differ."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from . import fields
-from .suggestions import known
+from .rotary_scaling import RotaryScaling
 
 __all__ = [
     "ACTIVATIONS",
+    "LAYER_KINDS",
+    "NORMS",
     "NORM_PLACEMENTS",
     "POSITIONS",
     "POSITION_STARTS",
-    "PRESETS",
+    "QUERY_KEY_NORMS",
+    "ROTARY_LAYOUTS",
+    "SINUSOID_LAYOUTS",
+    "LayerKind",
     "TransformerConfig",
-    "preset",
 ]
 
-ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid")
-NORM_PLACEMENTS = ("post", "pre")
-POSITIONS = ("sinusoidal", "learned")
+ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu")
+NORMS = ("layer", "rms")
+NORM_PLACEMENTS = ("post", "pre", "sandwich", "after")
+POSITIONS = ("none", "sinusoidal", "learned", "rotary")
 POSITION_STARTS = ("first_token", "row")
+SINUSOID_LAYOUTS = ("interleaved", "halves")
+ROTARY_LAYOUTS = ("halves", "interleaved")
+QUERY_KEY_NORMS = ("none", "head", "width")
+LAYER_KINDS = ("global", "local")
 
 _Size = Annotated[int, fields.INTEGER, fields.at_least(1)]
 _Count = Annotated[int, fields.INTEGER, fields.at_least(0)]
 _Flag = Annotated[bool, fields.BOOLEAN]
 _Rate = Annotated[float, fields.NUMBER, fields.SHARE]
 _Positive = Annotated[float, fields.NUMBER, fields.POSITIVE]
+_PositiveOrNone = Annotated[float | None, fields.NUMBER_OR_NONE, fields.POSITIVE_OR_NONE]
+_Fraction = Annotated[float, fields.NUMBER, fields.FRACTION]
 _Id = Annotated[int | None, fields.INTEGER_OR_NONE]
 _Positions = Annotated[str, fields.NAME, fields.one_of(POSITIONS)]
 _Start = Annotated[str, fields.NAME, fields.one_of(POSITION_STARTS)]
+_SinusoidLayout = Annotated[str, fields.NAME, fields.one_of(SINUSOID_LAYOUTS)]
+_RotaryLayout = Annotated[str, fields.NAME, fields.one_of(ROTARY_LAYOUTS)]
 _Activation = Annotated[str, fields.NAME, fields.one_of(ACTIVATIONS)]
+_Norm = Annotated[str, fields.NAME, fields.one_of(NORMS)]
 _Placement = Annotated[str, fields.NAME, fields.one_of(NORM_PLACEMENTS)]
+_QueryKeyNorm = Annotated[str, fields.NAME, fields.one_of(QUERY_KEY_NORMS)]
+_Scaling = Annotated[
+    RotaryScaling, fields.Rule(lambda value: isinstance(value, RotaryScaling), "a RotaryScaling")
+]
+_Kinds = Annotated[tuple[str, ...], fields.sequence_of(fields.one_of(LAYER_KINDS))]
+_Flags = Annotated[tuple[bool, ...], fields.sequence_of(fields.BOOLEAN)]
+
+
+class LayerKind(NamedTuple):
+    """What the self-attention of one layer does that others of its stack may not.
+
+    window: how many keys a query may attend to, itself included; 0: all. rotary: whether it rotates
+    queries and keys, with this base and scaling.
+    """
+
+    window: int
+    rotary: bool
+    base: float
+    scaling: RotaryScaling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +72,20 @@ class TransformerConfig(fields.Fields):
     """Sizes and choices of a Transformer.
 
     Encoder and decoder: Vaswani et al. 2017, "Attention Is All You Need"; encoder-only: Devlin et
-    al. 2019, BERT; decoder-only: Radford et al. 2019, GPT-2. No field has a default: a value that a
-    framework would choose silently is always written down. Named sets of values are in `PRESETS`;
-    `preset(name, **changes)` starts from one of them.
+    al. 2019, BERT; decoder-only: Radford et al. 2019, GPT-2; Touvron et al. 2023, Llama. No field
+    has a default: a value that a framework would choose silently is always written down. Named sets
+    of values are in `presets.PRESETS`; `preset(name, **changes)` starts from one of them.
 
-    Raises ValueError naming every field that is out of range, with what is required and what came.
+    Fields do not imply one another: one without effect, such as rotary_base where positions are
+    learned, is not read. `attention_bias` stands for query_key_value_bias and attention_output_bias
+    where they are equal. Raises ValueError naming every field that is out of range, with what is
+    required and what came.
     """
 
     KIND: ClassVar[str] = "config"
+    TOGETHER: ClassVar[dict[str, tuple[str, ...]]] = {
+        "attention_bias": ("query_key_value_bias", "attention_output_bias")
+    }
 
     source_vocabulary: _Size  # v of the encoder's embedding and of the masked-language logits
     target_vocabulary: _Size  # v of the decoder's embedding and of its logits
@@ -58,21 +97,44 @@ class TransformerConfig(fields.Fields):
     feed_forward_width: _Size  # f, of the hidden layer
     encoder_layers: _Count  # 0: decoder-only, without source embedding and cross-attention
     decoder_layers: _Count  # 0: encoder-only, without target embedding and its logits
-    positions: _Positions  # added to the embedding; learned: rows of a table
-    max_positions: _Count  # the length that a learned table serves; 0: sinusoidal, without a limit
+    positions: _Positions  # sinusoidal, learned: added to the embedding; rotary: queries and keys
+    sinusoid_layout: _SinusoidLayout  # sines and cosines in turn, or sines, then cosines
+    max_positions: _Count  # the length that a learned table serves; 0: others, without a limit
     position_offset: _Count  # the row of a learned table for position 0; those before it are unused
     position_start: _Start  # what has position 0: the first real token, or the first of the row
+    rotary_layout: _RotaryLayout  # pairs (i, i + n/2) of the n features that rotate, or (2i, 2i+1)
+    rotary_fraction: _Fraction  # the share of a head that rotates, its first features
+    rotary_base: _Positive  # the angle per position falls from 1 to nearly 1 / base
+    rotary_scaling: _Scaling  # of the frequencies, for long texts
+    local_rotary_base: _Positive  # of local layers
+    local_rotary_scaling: _Scaling  # of local layers
+    rotary_pattern: _Flags  # which layers rotate, in turn
+    layer_pattern: _Kinds  # which layers attend to all keys, and which to a window, in turn
+    window: _Count  # keys of a local layer's query, itself included; 0: there are no local layers
     segments: _Count  # rows of the table of segments, added to the source's tokens; 0: no table
     embedding_norm: _Flag  # a norm after the sum of embedding, position and segment
     activation: _Activation  # of the feed-forward and the masked-language head
-    norm_placement: _Placement  # post: norm(x + f(x)); pre: x + f(norm(x))
+    gated_feed_forward: _Flag  # the hidden layer is multiplied by activation(x W_g)
+    norm: _Norm  # divides by the standard deviation (layer) or the root mean square (rms)
+    norm_offset: _Flag  # norms add an offset after their scale
+    norm_one_plus_scale: _Flag  # norms multiply by 1 + scale
+    norm_cast_before_scale: _Flag  # half precision rounds what is normalised before it is scaled
+    norm_placement: _Placement  # of x + f(x): pre norm(x), post norm(x + f(x)), after norm(f(x))
     final_norm: _Flag  # another norm after the last layer of the encoder and of the decoder
-    epsilon: _Positive  # added to the variance inside the root
+    epsilon: _Positive  # added to the variance or mean square inside the root
+    query_key_norm: _QueryKeyNorm  # of queries and keys, over a head or all; before they rotate
+    score_scale: _PositiveOrNone  # multiplies the attention logits; None: k ** -0.5
+    score_cap: _PositiveOrNone  # attention logits become cap tanh(logits / cap)
     scale_embedding: _Flag  # multiply embeddings by sqrt(d)
+    round_embedding_scale: _Flag  # sqrt(d) is rounded to the embedding's dtype before
     share_embeddings: _Flag  # one table for source and target
     tie_logits: _Flag  # the logits kernel is the transposed target table
-    attention_bias: _Flag  # biases on query, key, value and output projections
+    query_key_value_bias: _Flag  # biases on query, key and value projections
+    attention_output_bias: _Flag  # bias on the output projection of attention
+    feed_forward_bias: _Flag  # biases on the projections of the feed-forward
     output_bias: _Flag  # bias on the logits
+    logit_scale: _Positive  # multiplies the logits
+    logit_cap: _PositiveOrNone  # logits become cap tanh(logits / cap)
     pooler: _Flag  # of an encoder-only model: tanh(x W + b) of the first token
     classes: _Count  # c, the logits of a classification head on the pooled token; 0: no head
     masked_language_head: _Flag  # of an encoder-only model: dense, activation, norm and logits
@@ -81,6 +143,22 @@ class TransformerConfig(fields.Fields):
     attention_dropout_rate: _Rate  # on the attention weights
     hidden_dropout_rate: _Rate  # on the feed-forward's hidden layer
     classifier_dropout_rate: _Rate  # on the pooled token, before the classification head
+
+    def __post_init__(self) -> None:
+        for name in ("rotary_scaling", "local_rotary_scaling"):
+            if isinstance(value := getattr(self, name), Mapping):
+                object.__setattr__(self, name, RotaryScaling.from_dict(value))
+        for name in ("layer_pattern", "rotary_pattern"):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
+        super().__post_init__()
+
+    def to_dict(self) -> dict[str, Any]:
+        scalings = {
+            name: getattr(self, name).to_dict()
+            for name in ("rotary_scaling", "local_rotary_scaling")
+        }
+        return super().to_dict() | scalings
 
     def _conflicts(self) -> Iterator[str]:
         source, target = self.source_vocabulary, self.target_vocabulary
@@ -109,11 +187,56 @@ class TransformerConfig(fields.Fields):
             )
         if self.classes and not self.pooler:
             yield f"a classification head needs a pooler; got classes={self.classes}, pooler=False"
+        if "local" in self.layer_pattern and not self.window:
+            yield "local layers need a window; got window=0"
+        if self.positions == "rotary":
+            yield from self._rotary_conflicts()
+
+    def _rotary_conflicts(self) -> Iterator[str]:
+        size, got = self.rotary_size, f"{self.rotary_fraction} of key_size={self.key_size}"
+        if size < 2 or size % 2:
+            yield f"the features that rotate must be an even number; got {size}, {got}"
+            return
+        for name in ("rotary_scaling", "local_rotary_scaling"):
+            scaling = getattr(self, name)
+            factors = scaling.short_factors
+            if factors is not None and 2 * len(factors) != size:
+                yield f"{name} needs a factor for each of {size // 2} pairs; got {len(factors)}"
+            if scaling.kind == "dynamic" and size == 2:
+                yield f"{name} that is dynamic needs more than one pair; got {got}"
 
     @property
     def cross_attention(self) -> bool:
         """Whether the decoder's layers attend to an encoder."""
         return self.encoder_layers > 0 and self.decoder_layers > 0
+
+    @property
+    def attention_bias(self) -> bool:
+        """Whether all projections of attention have biases.
+
+        Raises ValueError if the output projection differs from the others.
+        """
+        if self.query_key_value_bias != self.attention_output_bias:
+            raise ValueError(
+                "attention_bias is two fields, query_key_value_bias and attention_output_bias; "
+                f"got {self.query_key_value_bias} and {self.attention_output_bias}"
+            )
+        return self.query_key_value_bias
+
+    @property
+    def rotary_size(self) -> int:
+        """How many features of a query or key rotate."""
+        return int(self.key_size * self.rotary_fraction)
+
+    def layer_kind(self, layer: int) -> LayerKind:
+        """What the self-attention of the layer of that index does; the patterns go on in turn."""
+        local = self.layer_pattern[layer % len(self.layer_pattern)] == "local"
+        rotary = (
+            self.positions == "rotary" and self.rotary_pattern[layer % len(self.rotary_pattern)]
+        )
+        if local:
+            return LayerKind(self.window, rotary, self.local_rotary_base, self.local_rotary_scaling)
+        return LayerKind(0, rotary, self.rotary_base, self.rotary_scaling)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -164,139 +287,3 @@ class TransformerConfig(fields.Fields):
                 "training an encoder-only model needs classes and no masked-language head; "
                 f"got classes={self.classes}, masked_language_head={self.masked_language_head}"
             )
-
-
-def preset(name: str, **changes: Any) -> TransformerConfig:
-    """The configuration of that name in `PRESETS`, with some fields changed.
-
-    Raises ValueError on an unknown name or field, and on values out of range.
-    """
-    known("preset", [name], PRESETS)
-    return PRESETS[name].replace(**changes)
-
-
-_PAPER_BASE = TransformerConfig(
-    source_vocabulary=37000,
-    target_vocabulary=37000,
-    model_width=512,
-    heads=8,
-    key_value_heads=8,
-    key_size=64,
-    value_size=64,
-    feed_forward_width=2048,
-    encoder_layers=6,
-    decoder_layers=6,
-    positions="sinusoidal",
-    max_positions=0,
-    position_offset=0,
-    position_start="first_token",
-    segments=0,
-    embedding_norm=False,
-    activation="relu",
-    norm_placement="post",
-    final_norm=False,
-    epsilon=1e-6,
-    scale_embedding=True,
-    share_embeddings=True,
-    tie_logits=True,
-    attention_bias=False,
-    output_bias=False,
-    pooler=False,
-    classes=0,
-    masked_language_head=False,
-    padding_id=0,
-    dropout_rate=0.1,
-    attention_dropout_rate=0.0,
-    hidden_dropout_rate=0.0,
-    classifier_dropout_rate=0.0,
-)
-
-PRESETS: dict[str, TransformerConfig] = {
-    # Vaswani et al. 2017, Table 3, rows "base" and "big"; epsilon is that of tensor2tensor.
-    "paper_base": _PAPER_BASE,
-    "paper_big": _PAPER_BASE.replace(
-        model_width=1024, heads=16, key_value_heads=16, feed_forward_width=4096, dropout_rate=0.3
-    ),
-    # Small enough to read, to train on a laptop and to compile in seconds.
-    "tiny": _PAPER_BASE.replace(
-        source_vocabulary=101,
-        target_vocabulary=101,
-        model_width=32,
-        heads=4,
-        key_value_heads=4,
-        key_size=8,
-        value_size=8,
-        feed_forward_width=64,
-        encoder_layers=2,
-        decoder_layers=2,
-    ),
-    # The choices of five tutorials, at the paper's sizes.
-    "semillero": _PAPER_BASE.replace(
-        share_embeddings=False,
-        tie_logits=False,
-        attention_bias=True,
-        output_bias=True,
-        final_norm=True,
-        epsilon=1e-5,
-    ),
-    "guide": _PAPER_BASE.replace(
-        share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True
-    ),
-    "keras_lab": _PAPER_BASE.replace(scale_embedding=False),
-    "sapiens": _PAPER_BASE.replace(attention_bias=True, epsilon=1e-5, hidden_dropout_rate=0.1),
-    "ict1022": _PAPER_BASE.replace(
-        encoder_layers=1,
-        decoder_layers=0,
-        attention_bias=True,
-        epsilon=1e-5,
-        padding_id=None,
-        dropout_rate=0.0,
-    ),
-    # Devlin et al. 2019, BERT base uncased, without the head of next-sentence prediction.
-    "bert_base": _PAPER_BASE.replace(
-        source_vocabulary=30522,
-        target_vocabulary=30522,
-        model_width=768,
-        heads=12,
-        key_value_heads=12,
-        feed_forward_width=3072,
-        encoder_layers=12,
-        decoder_layers=0,
-        positions="learned",
-        max_positions=512,
-        position_start="row",
-        segments=2,
-        embedding_norm=True,
-        activation="gelu_erf",
-        epsilon=1e-12,
-        scale_embedding=False,
-        attention_bias=True,
-        output_bias=True,
-        pooler=True,
-        masked_language_head=True,
-        attention_dropout_rate=0.1,
-        classifier_dropout_rate=0.1,
-    ),
-    # Radford et al. 2019, the smallest GPT-2.
-    "gpt2_small": _PAPER_BASE.replace(
-        source_vocabulary=50257,
-        target_vocabulary=50257,
-        model_width=768,
-        heads=12,
-        key_value_heads=12,
-        feed_forward_width=3072,
-        encoder_layers=0,
-        decoder_layers=12,
-        positions="learned",
-        max_positions=1024,
-        activation="gelu_tanh",
-        norm_placement="pre",
-        final_norm=True,
-        epsilon=1e-5,
-        scale_embedding=False,
-        share_embeddings=False,
-        attention_bias=True,
-        padding_id=None,
-        attention_dropout_rate=0.1,
-    ),
-}

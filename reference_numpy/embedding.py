@@ -1,6 +1,8 @@
 """Token and segment embedding (EMBED), and the logits, which invert the first."""
 
-from . import arithmetic, checks
+import numpy as np
+
+from . import arithmetic, checks, softmax
 from .arrays import Array, Gradients, Tree
 
 __all__ = [
@@ -13,12 +15,13 @@ __all__ = [
 ]
 
 
-def embedding(parameters: Tree, token: Array, scale: bool) -> Array:
+def embedding(parameters: Tree, token: Array, scale: bool, round_scale: bool = False) -> Array:
     """`x = sqrt(d)^scale * table[token]`, `b t d`: rows of the table, by id or as a mixture.
 
     token: integer ids `b t`, or soft one-hot rows `b t v`, whose embedding is the weighted sum of
     the table's rows. parameters: table `v d`. Half-precision dtypes multiply by sqrt(d) in float32
-    and round once. The padding id has an ordinary row: it is masked in attention, not zeroed here.
+    and round once; round_scale rounds sqrt(d) to the table's dtype before (Gemma Team 2024, its
+    published code). The padding id has an ordinary row: it is masked in attention, not zeroed here.
 
     Raises ValueError on ids outside 0 .. v-1, other dtypes and other axes. Source: Vaswani et al.
     2017, section 3.4.
@@ -29,16 +32,18 @@ def embedding(parameters: Tree, token: Array, scale: bool) -> Array:
     else:
         token_btv = token.astype(table_vd.dtype, copy=False)
         x_btd = arithmetic.einsum("btv,vd->btd", token_btv, table_vd)
-    return _scaled(x_btd) if scale else x_btd
+    return _scaled(x_btd, round_scale) if scale else x_btd
 
 
-def embedding_vjp(parameters: Tree, token: Array, scale: bool, *, cotangent: Array) -> Gradients:
+def embedding_vjp(
+    parameters: Tree, token: Array, scale: bool, round_scale: bool = False, *, cotangent: Array
+) -> Gradients:
     """`dtable[v] = sqrt(d)^scale sum_(token = v) g`: the sum over the places of v.
 
     Soft rows: `dtable = token^T g`, and the token has a gradient too, `g table^T`.
     """
     table_vd = parameters["table"]
-    g_btd = _scaled(cotangent) if scale else cotangent
+    g_btd = _scaled(cotangent, round_scale) if scale else cotangent
     if _are_ids(token, table_vd.shape[0]):
         return {"parameters": {"table": arithmetic.scatter_add(g_btd, token, table_vd.shape[0])}}
     token_btv, gradient_vd = arithmetic.einsum_vjp(
@@ -58,9 +63,10 @@ def _are_ids(token: Array, vocabulary: int) -> bool:
     return ids
 
 
-def _scaled(x_btd: Array) -> Array:
-    wide_btd = arithmetic.upcast_half(x_btd)
-    return (wide_btd * wide_btd.dtype.type(x_btd.shape[2] ** 0.5)).astype(x_btd.dtype, copy=False)
+def _scaled(x_btd: Array, round_scale: bool) -> Array:
+    wide_btd, root = arithmetic.upcast_half(x_btd), np.float64(x_btd.shape[2] ** 0.5)
+    root = root.astype(x_btd.dtype) if round_scale else root
+    return (wide_btd * root.astype(wide_btd.dtype)).astype(x_btd.dtype, copy=False)
 
 
 def segment_embedding(parameters: Tree, segment_bs: Array) -> Array:
@@ -85,17 +91,38 @@ def segment_embedding_vjp(parameters: Tree, segment_bs: Array, *, cotangent: Arr
     }
 
 
-def logits(parameters: Tree, x_btd: Array) -> Array:
-    """`logits = x W + b`, `b t v`: scores of the next token before softmax, with b by config.
+def logits(parameters: Tree, x_btd: Array, scale: float = 1.0, cap: float | None = None) -> Array:
+    """`logits = scale (x W + b)`, `b t v`: scores of the next token before softmax, b by config.
 
-    parameters: kernel `d v` (tied: the transposed table), bias `v`. Raises ValueError where x is
-    not `b t d`. Source: Vaswani et al. 2017, section 3.4.
+    cap: `cap tanh(logits / cap)` in their place; scale and cap compute half-precision dtypes in
+    float32 and round once (CAP). parameters: kernel `d v` (tied: the transposed table), bias `v`.
+    Raises ValueError where x is not `b t d`. Source: Vaswani et al. 2017, section 3.4; the scale:
+    Cohere 2024, Command R, and its published code; the cap: Gemma Team 2024, Gemma 2, section 2.
     """
     checks.check_features("x", x_btd.shape, parameters["kernel"].shape[0])
-    return arithmetic.affine("btd,dv->btv", x_btd, parameters)
+    logits_btv = arithmetic.affine("btd,dv->btv", x_btd, parameters)
+    if scale == 1 and cap is None:
+        return logits_btv
+    wide_btv = arithmetic.upcast_half(logits_btv)
+    scaled_btv = wide_btv * wide_btv.dtype.type(scale)
+    capped_btv = scaled_btv if cap is None else softmax.soft_cap(scaled_btv, cap)
+    return capped_btv.astype(x_btd.dtype, copy=False)
 
 
-def logits_vjp(parameters: Tree, x_btd: Array, *, cotangent: Array) -> Gradients:
-    """`dW = sum_bt x g`, `db = sum_bt g`, `dx = g W^T`."""
+def logits_vjp(
+    parameters: Tree,
+    x_btd: Array,
+    scale: float = 1.0,
+    cap: float | None = None,
+    *,
+    cotangent: Array,
+) -> Gradients:
+    """`dW = sum_bt x g`, `db = sum_bt g`, `dx = g W^T`, g taken backwards through cap and scale."""
+    if scale != 1 or cap is not None:
+        wide_btv = arithmetic.upcast_half(arithmetic.affine("btd,dv->btv", x_btd, parameters))
+        number, g_btv = wide_btv.dtype.type, arithmetic.upcast_half(cotangent)
+        if cap is not None:
+            g_btv = softmax.soft_cap_vjp(wide_btv * number(scale), cap, cotangent=g_btv)["x"]
+        cotangent = (g_btv * number(scale)).astype(x_btd.dtype, copy=False)
     gradient_btd, gradients = arithmetic.affine_vjp("btd,dv->btv", x_btd, parameters, cotangent)
     return {"parameters": gradients, "x_btd": gradient_btd}

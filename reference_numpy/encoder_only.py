@@ -149,7 +149,7 @@ def masked_language_logits(
     config.need("masked_language_head")
     x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
     head = _head(parameters, config)
-    return heads.masked_language_head(head, x_bsd, config.activation, config.epsilon)
+    return heads.masked_language_head(head, x_bsd, config)
 
 
 def masked_language_logits_vjp(
@@ -168,9 +168,7 @@ def masked_language_logits_vjp(
     """
     inputs = parameters, config, source, source_mask_bs, keep, segment_bs
     given = _head(parameters, config), transformer.encode(*inputs)
-    last = heads.masked_language_head_vjp(
-        *given, config.activation, config.epsilon, cotangent=cotangent
-    )
+    last = heads.masked_language_head_vjp(*given, config, cotangent=cotangent)
     first, head = transformer.encode_vjp(*inputs, cotangent=last["x_bsd"]), last["parameters"]
     if config.tie_logits:
         table = {"table": head["logits"].pop("kernel").T}

@@ -16,8 +16,8 @@ def activation(x: Array, name: str) -> Array:
 
     relu: `y = max(x, 0)`. gelu_erf: `y = x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016), and
     its approximations there, gelu_tanh: `y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, and
-    gelu_sigmoid: `y = x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`. Raises ValueError on another
-    name.
+    gelu_sigmoid: `y = x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`. silu: `y = x sigmoid(x) = x/2
+    (1 + tanh(x/2))`, there too. Raises ValueError on another name.
     """
     if name == "relu":
         return np.maximum(x, x.dtype.type(0))
@@ -29,6 +29,8 @@ def activation(x: Array, name: str) -> Array:
         gate = arithmetic.tanh(number((2 / math.pi) ** 0.5) * (wide + number(0.044715) * wide**3))
     elif name == "gelu_sigmoid":
         gate = arithmetic.tanh(number(0.851) * wide)
+    elif name == "silu":
+        gate = arithmetic.tanh(number(0.5) * wide)
     else:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return (number(0.5) * wide * (number(1) + gate)).astype(x.dtype, copy=False)
@@ -39,7 +41,7 @@ def activation_vjp(x: Array, name: str, *, cotangent: Array) -> Gradients:
 
     relu: 1 where x > 0, otherwise 0, at 0 too. gelu_erf: `Phi(x) + x phi(x)`, phi the normal
     density. gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with `u = sqrt(2/pi) (x + 0.044715
-    x^3)`; gelu_sigmoid: with `u = 0.851 x`.
+    x^3)`; gelu_sigmoid: with `u = 0.851 x`; silu: with `u = x/2`.
     """
     wide, g = arithmetic.upcast_half(x), arithmetic.upcast_half(cotangent)
     number = wide.dtype.type
@@ -54,9 +56,10 @@ def activation_vjp(x: Array, name: str, *, cotangent: Array) -> Gradients:
         gate = arithmetic.tanh(root * (wide + number(0.044715) * wide**3))
         inner = root * (number(1) + number(3 * 0.044715) * wide * wide)
         slope = half * (number(1) + gate) + half * wide * (number(1) - gate * gate) * inner
-    elif name == "gelu_sigmoid":
-        gate = arithmetic.tanh(number(0.851) * wide)
-        slope = half * (number(1) + gate) + half * wide * (number(1) - gate * gate) * number(0.851)
+    elif name in ("gelu_sigmoid", "silu"):
+        inner = number(0.851 if name == "gelu_sigmoid" else 0.5)
+        gate = arithmetic.tanh(inner * wide)
+        slope = half * (number(1) + gate) + half * wide * (number(1) - gate * gate) * inner
     else:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return {"x": (g * slope).astype(x.dtype, copy=False)}
@@ -69,17 +72,18 @@ def feed_forward(
     keep_btf: Mask = None,
     dropout_rate: float = 0.0,
 ) -> Array:
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position.
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position; gated:
+    `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
 
-    parameters: hidden.kernel `d f`, hidden.bias `f`, output.kernel `f d`, output.bias `d`.
-    keep_btf: dropout mask of the hidden layer, True = keep. Raises ValueError where x is not `b t
-    d`. Source: Vaswani et al. 2017, eq. 2.
+    parameters: hidden.kernel `d f`, output.kernel `f d`, and by config gate.kernel `d f`; biases
+    `f`, `d`, `f` where present. keep_btf: dropout mask of the hidden layer, which gated is the
+    product, True = keep. Raises ValueError where x is not `b t d`. Source: Vaswani et al. 2017, eq.
+    2; gated: Shazeer 2020, eq. 6.
     """
-    hidden, output = parameters["hidden"], parameters["output"]
-    checks.check_features("x", x_btd.shape, hidden["kernel"].shape[0])
-    hidden_btf = arithmetic.affine("btd,df->btf", x_btd, hidden)
-    active_btf = dropout.dropout(activation(hidden_btf, activation_name), keep_btf, dropout_rate)
-    return arithmetic.affine("btf,fd->btd", active_btf, output)
+    checks.check_features("x", x_btd.shape, parameters["hidden"]["kernel"].shape[0])
+    hidden_btf, _ = _hidden(parameters, x_btd, activation_name)
+    dropped_btf = dropout.dropout(hidden_btf, keep_btf, dropout_rate)
+    return arithmetic.affine("btf,fd->btd", dropped_btf, parameters["output"])
 
 
 def feed_forward_vjp(
@@ -91,16 +95,39 @@ def feed_forward_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through `output`, dropout, the activation and `hidden`; parameters and x_btd."""
-    hidden, output = parameters["hidden"], parameters["output"]
-    hidden_btf = arithmetic.affine("btd,df->btf", x_btd, hidden)
-    active_btf = activation(hidden_btf, activation_name)
-    dropped_btf = dropout.dropout(active_btf, keep_btf, dropout_rate)
-    g_btf, output_gradients = arithmetic.affine_vjp("btf,fd->btd", dropped_btf, output, cotangent)
-    g_btf = dropout.dropout_vjp(active_btf, keep_btf, dropout_rate, cotangent=g_btf)["x"]
-    g_btf = activation_vjp(hidden_btf, activation_name, cotangent=g_btf)["x"]
-    gradient_btd, hidden_gradients = arithmetic.affine_vjp("btd,df->btf", x_btd, hidden, g_btf)
-    return {
-        "parameters": {"hidden": hidden_gradients, "output": output_gradients},
-        "x_btd": gradient_btd,
-    }
+    """Backwards through `output`, dropout, the activation and `hidden`, and `gate` where there is
+    one; parameters and x_btd.
+    """
+    hidden_btf, (linear_btf, gate_btf) = _hidden(parameters, x_btd, activation_name)
+    dropped = keep_btf, dropout_rate
+    g_btf, output = arithmetic.affine_vjp(
+        "btf,fd->btd", dropout.dropout(hidden_btf, *dropped), parameters["output"], cotangent
+    )
+    g_btf = dropout.dropout_vjp(hidden_btf, *dropped, cotangent=g_btf)["x"]
+    into = {"hidden": g_btf}
+    if gate_btf is not None:
+        into = {
+            "gate": g_btf * linear_btf,
+            "hidden": g_btf * activation(gate_btf, activation_name),
+        }
+    active, x = ("hidden", linear_btf) if gate_btf is None else ("gate", gate_btf)
+    into[active] = activation_vjp(x, activation_name, cotangent=into[active])["x"]
+    gradients: Gradients = {"output": output}
+    gradient_btd = np.zeros((), x_btd.dtype)
+    for name, g_btf in into.items():
+        part_btd, gradients[name] = arithmetic.affine_vjp(
+            "btd,df->btf", x_btd, parameters[name], g_btf
+        )
+        gradient_btd = gradient_btd + part_btd
+    return {"parameters": gradients, "x_btd": gradient_btd}
+
+
+def _hidden(
+    parameters: Tree, x_btd: Array, activation_name: str
+) -> tuple[Array, tuple[Array, Array | None]]:
+    """The hidden layer, and what it is made of before the activation: `hidden`, and `gate`."""
+    linear_btf = arithmetic.affine("btd,df->btf", x_btd, parameters["hidden"])
+    if "gate" not in parameters:
+        return activation(linear_btf, activation_name), (linear_btf, None)
+    gate_btf = arithmetic.affine("btd,df->btf", x_btd, parameters["gate"])
+    return activation(gate_btf, activation_name) * linear_btf, (linear_btf, gate_btf)

@@ -4,7 +4,7 @@ messages.
 
 import dataclasses
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, get_args
 
@@ -12,11 +12,14 @@ from .suggestions import LONGEST_NAME, unknown
 
 __all__ = [
     "BOOLEAN",
+    "FRACTION",
     "INTEGER",
     "INTEGER_OR_NONE",
     "NAME",
     "NUMBER",
+    "NUMBER_OR_NONE",
     "POSITIVE",
+    "POSITIVE_OR_NONE",
     "SHARE",
     "Fields",
     "Rule",
@@ -26,6 +29,7 @@ __all__ = [
     "is_integer",
     "is_number",
     "one_of",
+    "sequence_of",
 ]
 
 
@@ -53,9 +57,12 @@ def is_number(value: Any) -> bool:
 INTEGER = Rule(is_integer, "an integer")
 NUMBER = Rule(is_number, "a finite number")
 INTEGER_OR_NONE = Rule(lambda value: value is None or is_integer(value), "an integer or None")
+NUMBER_OR_NONE = Rule(lambda value: value is None or is_number(value), "a finite number or None")
 BOOLEAN = Rule(lambda value: isinstance(value, bool), "True or False")
 NAME = Rule(lambda value: isinstance(value, str), "a name")
 POSITIVE = Rule(lambda value: is_number(value) and value > 0, "greater than 0")
+POSITIVE_OR_NONE = Rule(lambda value: value is None or value > 0, "greater than 0, or None")
+FRACTION = Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")
 SHARE = Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1")
 
 
@@ -77,6 +84,14 @@ def one_of(names: Collection[str]) -> Rule:
     return Rule(lambda value: value in names, f"one of {', '.join(names)}")
 
 
+def sequence_of(rule: Rule) -> Rule:
+    """A tuple of at least one value, each of which fits the rule."""
+    return Rule(
+        lambda value: isinstance(value, tuple) and len(value) > 0 and all(map(rule.good, value)),
+        f"a sequence of at least one value, each {rule.wanted}",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fields:
     """The base of a frozen dataclass whose fields are `Annotated` with their rules, the type's
@@ -87,6 +102,9 @@ class Fields:
     """
 
     KIND: ClassVar[str]  # what messages call it, such as "config"
+    TOGETHER: ClassVar[
+        Mapping[str, Sequence[str]]
+    ] = {}  # a name -> the fields that it sets to one value
     LARGEST: ClassVar[int] = 2**53  # size of an integer; float64 holds all up to it
 
     def __post_init__(self) -> None:
@@ -114,11 +132,20 @@ class Fields:
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed; raises ValueError on unknown fields and bad values."""
+        changes = self.apart(changes)
         if problems := unknown(
             f"{self.KIND} field", changes, [field.name for field in dataclasses.fields(self)]
         ):
             raise ValueError("; ".join(problems))
         return dataclasses.replace(self, **changes)
+
+    @classmethod
+    def apart(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The values by field, where one name stands for several fields (`TOGETHER`)."""
+        named = {name: value for name, value in given.items() if name not in cls.TOGETHER}
+        for name in [name for name in given if name in cls.TOGETHER]:
+            named |= {field: given[name] for field in cls.TOGETHER[name] if field not in named}
+        return named
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, as JSON can hold them."""
@@ -127,6 +154,7 @@ class Fields:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; raises ValueError naming every missing and unknown field."""
+        fields = cls.apart(fields)
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
         needed = [name for name, default in defaults.items() if default is dataclasses.MISSING]
         problems, missing = (

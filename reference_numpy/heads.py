@@ -4,6 +4,7 @@ import numpy as np
 
 from . import arithmetic, checks, dropout, embedding, feed_forward, normalization
 from .arrays import Array, Gradients, Mask, Tree
+from .config import TransformerConfig as Config
 
 __all__ = [
     "classifier",
@@ -68,36 +69,35 @@ def classifier_vjp(
     }
 
 
-def masked_language_head(
-    parameters: Tree, x_bsd: Array, activation_name: str, epsilon: float
-) -> Array:
+def masked_language_head(parameters: Tree, x_bsd: Array, config: Config) -> Array:
     """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of the token at every
     position.
 
     parameters: hidden.kernel `d r`, hidden.bias `r`; norm; logits.kernel `d v` (tied: the
-    transposed table of the source), logits.bias `v` by config. Raises ValueError where x is not `b
-    s d`. Source: Devlin et al. 2019, appendix A.2, and its published code.
+    transposed table of the source), logits.bias `v` by config. config: activation, norm, and scale
+    and cap of the logits. Raises ValueError where x is not `b s d`. Source: Devlin et al. 2019,
+    appendix A.2, and its published code.
     """
     checks.check_features("x", x_bsd.shape, parameters["hidden"]["kernel"].shape[0])
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
-    active_bsr = feed_forward.activation(hidden_bsr, activation_name)
-    return embedding.logits(
-        parameters["logits"], normalization.layer_norm(parameters["norm"], active_bsr, epsilon)
-    )
+    active_bsr = feed_forward.activation(hidden_bsr, config.activation)
+    normed_bsr = normalization.norm(parameters["norm"], config, active_bsr)
+    return embedding.logits(parameters["logits"], normed_bsr, config.logit_scale, config.logit_cap)
 
 
 def masked_language_head_vjp(
-    parameters: Tree, x_bsd: Array, activation_name: str, epsilon: float, *, cotangent: Array
+    parameters: Tree, x_bsd: Array, config: Config, *, cotangent: Array
 ) -> Gradients:
     """Backwards through logits, norm, activation and dense layer; parameters and x_bsd."""
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
-    active_bsr = feed_forward.activation(hidden_bsr, activation_name)
-    normed_bsr = normalization.layer_norm(parameters["norm"], active_bsr, epsilon)
-    last = embedding.logits_vjp(parameters["logits"], normed_bsr, cotangent=cotangent)
-    normed = normalization.layer_norm_vjp(
-        parameters["norm"], active_bsr, epsilon, cotangent=last["x_btd"]
-    )
-    g_bsr = feed_forward.activation_vjp(hidden_bsr, activation_name, cotangent=normed["x_btd"])["x"]
+    active_bsr = feed_forward.activation(hidden_bsr, config.activation)
+    normed_bsr = normalization.norm(parameters["norm"], config, active_bsr)
+    of_logits = parameters["logits"], normed_bsr, config.logit_scale, config.logit_cap
+    last = embedding.logits_vjp(*of_logits, cotangent=cotangent)
+    normed = normalization.norm_vjp(parameters["norm"], config, active_bsr, cotangent=last["x_btd"])
+    g_bsr = feed_forward.activation_vjp(hidden_bsr, config.activation, cotangent=normed["x_btd"])[
+        "x"
+    ]
     gradient_bsd, hidden = arithmetic.affine_vjp("bsd,dr->bsr", x_bsd, parameters["hidden"], g_bsr)
     return {
         "parameters": {

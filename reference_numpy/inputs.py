@@ -1,4 +1,7 @@
-"""The input of a stack's first layer: embedding, position and segment, added and normalised."""
+"""The input of a stack's first layer: embedding, position and segment, added and normalised.
+
+Rotary positions are not added here: attention rotates its queries and keys by them.
+"""
 
 import numpy as np
 
@@ -35,14 +38,15 @@ def embed(
     position_bt: Array,
     segment_bt: Array | None = None,
 ) -> Array:
-    """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config.
+    """`norm(embedding(token) + position + segment)`, `b t d`, with norm, positions and segments by
+    config.
 
     The input of the first layer of the encoder (side: "source") or the decoder ("target"), before
     dropout. segment_bt: without it, 0.
     """
     x_btd = _summed(parameters, config, side, token, position_bt, segment_bt)
     return (
-        normalization.layer_norm(parameters[f"{side}_embedding_norm"], x_btd, config.epsilon)
+        normalization.norm(parameters[f"{side}_embedding_norm"], config, x_btd)
         if config.embedding_norm
         else x_btd
     )
@@ -62,14 +66,13 @@ def embed_vjp(
     g_btd, gradients = cotangent, {}
     if config.embedding_norm:
         x_btd = _summed(parameters, config, side, token, position_bt, segment_bt)
-        normed = normalization.layer_norm_vjp(
-            parameters[f"{side}_embedding_norm"], x_btd, config.epsilon, cotangent=g_btd
+        normed = normalization.norm_vjp(
+            parameters[f"{side}_embedding_norm"], config, x_btd, cotangent=g_btd
         )
         gradients[f"{side}_embedding_norm"], g_btd = normed["parameters"], normed["x_btd"]
     name = table(config, side)
-    embedded = embedding.embedding_vjp(
-        parameters[name], token, config.scale_embedding, cotangent=g_btd
-    )
+    scale = config.scale_embedding, config.round_embedding_scale
+    embedded = embedding.embedding_vjp(parameters[name], token, *scale, cotangent=g_btd)
     gradients[name] = embedded["parameters"]
     if config.positions == "learned":
         name = f"{side}_position_embedding"
@@ -96,15 +99,16 @@ def _summed(
     """`embedding(token) + position + segment`."""
     if segment_bt is not None and not config.segments:
         checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
-    x_btd = embedding.embedding(parameters[table(config, side)], token, config.scale_embedding)
+    scale = config.scale_embedding, config.round_embedding_scale
+    x_btd = embedding.embedding(parameters[table(config, side)], token, *scale)
     if config.positions == "learned":
         table_pd = parameters[f"{side}_position_embedding"]
         x_btd = x_btd + positional_encoding.position_embedding(
             table_pd, position_bt, config.position_offset
         )
-    else:
+    elif config.positions == "sinusoidal":
         x_btd = x_btd + positional_encoding.positional_encoding(
-            position_bt, config.model_width, x_btd.dtype
+            position_bt, config.model_width, x_btd.dtype, config.sinusoid_layout
         )
     if config.segments and side == "source":
         x_btd = x_btd + embedding.segment_embedding(

@@ -14,19 +14,30 @@ Pair = tuple[Sublayer, Callable[..., Gradients]]  # a sub-layer and its vjp
 
 
 def encoder_layer(
-    parameters: Tree, config: Config, x_btd: Array, mask_bhts: Mask = None, keep: Keep = None
+    parameters: Tree,
+    config: Config,
+    x_btd: Array,
+    mask_bhts: Mask = None,
+    keep: Keep = None,
+    position_bt: Array | None = None,
+    layer: int = 0,
 ) -> Array:
     """Self-attention, then feed-forward, each as a residual sub-layer: `b t d`.
 
-    post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`.
-    parameters: self_attention, self_attention_norm, feed_forward, feed_forward_norm. keep: masks of
-    self_attention_dropout, self_attention.weights_dropout, feed_forward_dropout and
-    feed_forward.hidden_dropout; None evaluates. Raises ValueError on shapes that do not fit.
-    Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020.
+    post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`; after:
+    `x = x + dropout(norm(sublayer(x)))`; sandwich: `x = x + dropout(norm(sublayer(norm(x))))`.
+    parameters: self_attention, self_attention_norm, feed_forward, feed_forward_norm; sandwich also
+    self_attention_output_norm and feed_forward_output_norm. keep: masks of self_attention_dropout,
+    self_attention.weights_dropout, feed_forward_dropout and feed_forward.hidden_dropout; None
+    evaluates. position_bt, layer: as `attention.multi_head_attention`. Raises ValueError on shapes
+    that do not fit. Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020; sandwich:
+    Ding et al. 2021, Gemma Team 2024; after: Liu et al. 2022, OLMo Team 2024.
     """
+    place = {"layer": layer, "position_bt": position_bt}
 
     def attend(y_btd: Array) -> Array:
-        return _attend(parameters, config, "self_attention", y_btd, y_btd, mask_bhts, False, keep)
+        settings = _attention_settings(config, "self_attention", False, keep, place)
+        return _attend(parameters, "self_attention", y_btd, y_btd, mask_bhts, settings)
 
     return run(parameters, config, x_btd, attend, keep=keep)
 
@@ -37,13 +48,16 @@ def encoder_layer_vjp(
     x_btd: Array,
     mask_bhts: Mask = None,
     keep: Keep = None,
+    position_bt: Array | None = None,
+    layer: int = 0,
     *,
     cotangent: Array,
 ) -> Gradients:
     """Backwards through the sub-layers; parameters and x_btd."""
-    attend = _attention_pair(parameters, config, "self_attention", None, mask_bhts, False, keep)
+    place = {"layer": layer, "position_bt": position_bt}
+    settings = _attention_settings(config, "self_attention", False, keep, place)
     sublayers = {
-        "self_attention": attend,
+        "self_attention": _attention_pair(parameters, "self_attention", None, mask_bhts, settings),
         "feed_forward": _feed_forward_pair(parameters, config, keep),
     }
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
@@ -57,13 +71,15 @@ def decoder_layer(
     self_mask_bhts: Mask = None,
     cross_mask_bhts: Mask = None,
     keep: Keep = None,
+    position_bt: Array | None = None,
+    layer: int = 0,
 ) -> Array:
     """Causal self-attention, cross-attention to the memory, then feed-forward: `b t d`.
 
     Each is a residual sub-layer, as in `encoder_layer`; the memory is not normalised here. A
     decoder-only model has neither cross-attention nor memory. parameters and keep: also those of
-    cross_attention. Raises ValueError on shapes that do not fit.
-    Source: Vaswani et al. 2017, section 3.1.
+    cross_attention. position_bt, layer: of the self-attention. Raises ValueError on shapes that do
+    not fit. Source: Vaswani et al. 2017, section 3.1.
     """
     memory: Any = memory_bsd
     shape = None if memory is None else memory.shape
@@ -71,15 +87,15 @@ def decoder_layer(
     if memory is not None:
         checks.check_same_batch(x=x_btd.shape, memory=memory.shape)
 
+    place = {"layer": layer, "position_bt": position_bt}
+
     def attend(y_btd: Array) -> Array:
-        return _attend(
-            parameters, config, "self_attention", y_btd, y_btd, self_mask_bhts, True, keep
-        )
+        settings = _attention_settings(config, "self_attention", True, keep, place)
+        return _attend(parameters, "self_attention", y_btd, y_btd, self_mask_bhts, settings)
 
     def attend_to_memory(y_btd: Array) -> Array:
-        return _attend(
-            parameters, config, "cross_attention", y_btd, memory, cross_mask_bhts, False, keep
-        )
+        settings = _attention_settings(config, "cross_attention", False, keep)
+        return _attend(parameters, "cross_attention", y_btd, memory, cross_mask_bhts, settings)
 
     crossing = None if memory is None else attend_to_memory
     return run(parameters, config, x_btd, attend, crossing, keep)
@@ -93,20 +109,26 @@ def decoder_layer_vjp(
     self_mask_bhts: Mask = None,
     cross_mask_bhts: Mask = None,
     keep: Keep = None,
+    position_bt: Array | None = None,
+    layer: int = 0,
     *,
     cotangent: Array,
 ) -> Gradients:
     """Backwards through the sub-layers; parameters, x_btd, and memory_bsd if there is a memory."""
-    of = parameters, config
+    place = {"layer": layer, "position_bt": position_bt}
+    settings = _attention_settings(config, "self_attention", True, keep, place)
     sublayers = {
-        "self_attention": _attention_pair(*of, "self_attention", None, self_mask_bhts, True, keep)
+        "self_attention": _attention_pair(
+            parameters, "self_attention", None, self_mask_bhts, settings
+        )
     }
     if memory_bsd is not None:
+        settings = _attention_settings(config, "cross_attention", False, keep)
         sublayers["cross_attention"] = _attention_pair(
-            *of, "cross_attention", memory_bsd, cross_mask_bhts, False, keep
+            parameters, "cross_attention", memory_bsd, cross_mask_bhts, settings
         )
-    sublayers["feed_forward"] = _feed_forward_pair(*of, keep)
-    return run_vjp(*of, x_btd, sublayers, keep, cotangent=cotangent)
+    sublayers["feed_forward"] = _feed_forward_pair(parameters, config, keep)
+    return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
 
 def run(
@@ -134,7 +156,7 @@ def run(
 def residual(
     parameters: Tree, config: Config, name: str, x_btd: Array, sublayer: Sublayer, keep: Keep
 ) -> Array:
-    """pre: `x + dropout(sublayer(norm(x)))`; post: `norm(x + dropout(sublayer(x)))`."""
+    """The sub-layer of that name with its norms, dropout and residual connection."""
     y_btd = sublayer(residual_in(parameters, config, name, x_btd))
     return residual_out(parameters, config, name, x_btd, y_btd, keep)
 
@@ -165,38 +187,42 @@ def run_vjp(
         after = residual_out_vjp(*of, out_btd, keep, cotangent=cotangent)
         inner = sublayers[name][1](in_btd, cotangent=after["y_btd"])
         before = residual_in_vjp(*of, cotangent=inner.pop("x_btd"))
-        norm = after["norm"] or before["norm"]
-        gradients = {name: inner.pop("parameters"), f"{name}_norm": norm, **gradients}
+        norms = before["norms"] | after["norms"]
+        gradients = {name: inner.pop("parameters"), **norms, **gradients}
         others |= inner
         cotangent = after["x_btd"] + before["x_btd"]
     return {"parameters": gradients, "x_btd": cotangent, **others}
 
 
 def residual_in(parameters: Tree, config: Config, name: str, x_btd: Array) -> Array:
-    """The input of the sub-layer of that name: `norm(x)` (pre), or x itself (post)."""
-    if config.norm_placement != "pre":
+    """The input of the sub-layer of that name: `norm(x)` (pre, sandwich), or x itself."""
+    if config.norm_placement not in ("pre", "sandwich"):
         return x_btd
-    return normalization.layer_norm(parameters[f"{name}_norm"], x_btd, config.epsilon)
+    return normalization.norm(parameters[f"{name}_norm"], config, x_btd)
 
 
 def residual_in_vjp(
     parameters: Tree, config: Config, name: str, x_btd: Array, *, cotangent: Array
 ) -> Gradients:
-    """norm, the gradients of the norm if it stands here (pre), and x_btd."""
-    if config.norm_placement != "pre":
-        return {"norm": {}, "x_btd": cotangent}
-    return _norm_vjp(parameters, config, name, x_btd, cotangent)
+    """norms, the gradients of the norm that stands here, by its name, and x_btd."""
+    if config.norm_placement not in ("pre", "sandwich"):
+        return {"norms": {}, "x_btd": cotangent}
+    return _norm_vjp(parameters, config, f"{name}_norm", x_btd, cotangent)
 
 
 def residual_out(
     parameters: Tree, config: Config, name: str, x_btd: Array, y_btd: Array, keep: Keep
 ) -> Array:
-    """The result for the sub-layer's output y: `x + dropout(y)` (pre), or the norm of it (post)."""
+    """The result for the sub-layer's output y: `x + dropout(y)` (pre), the norm of that (post), or
+    `x + dropout(norm(y))` (sandwich, after).
+    """
     keep_btd = dropout.part(keep, f"{name}_dropout")
+    if of_output := _norm_of_output(config, name):
+        y_btd = normalization.norm(parameters[of_output], config, y_btd)
     sum_btd = x_btd + dropout.dropout(y_btd, keep_btd, config.dropout_rate)
     if config.norm_placement != "post":
         return sum_btd
-    return normalization.layer_norm(parameters[f"{name}_norm"], sum_btd, config.epsilon)
+    return normalization.norm(parameters[f"{name}_norm"], config, sum_btd)
 
 
 def residual_out_vjp(
@@ -209,65 +235,76 @@ def residual_out_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """norm, the gradients of the norm if it stands here (post), x_btd and y_btd."""
+    """norms, the gradients of the norm that stands here, by its name, x_btd and y_btd."""
     dropped = dropout.part(keep, f"{name}_dropout"), config.dropout_rate
-    result: Gradients = {"norm": {}, "x_btd": cotangent}
+    raw_btd, of_output = y_btd, _norm_of_output(config, name)
+    if of_output:
+        y_btd = normalization.norm(parameters[of_output], config, y_btd)
+    result: Gradients = {"norms": {}, "x_btd": cotangent}
     if config.norm_placement == "post":
         sum_btd = x_btd + dropout.dropout(y_btd, *dropped)
-        result = _norm_vjp(parameters, config, name, sum_btd, cotangent)
-    inner = dropout.dropout_vjp(y_btd, *dropped, cotangent=result["x_btd"])
-    return result | {"y_btd": inner["x"]}
+        result = _norm_vjp(parameters, config, f"{name}_norm", sum_btd, cotangent)
+    g_btd = dropout.dropout_vjp(y_btd, *dropped, cotangent=result["x_btd"])["x"]
+    if not of_output:
+        return result | {"y_btd": g_btd}
+    inner = _norm_vjp(parameters, config, of_output, raw_btd, g_btd)
+    return result | {"norms": inner["norms"], "y_btd": inner["x_btd"]}
+
+
+def _norm_of_output(config: Config, name: str) -> str:
+    """The name of the norm of a sub-layer's output; empty without one."""
+    return {"sandwich": f"{name}_output_norm", "after": f"{name}_norm"}.get(
+        config.norm_placement, ""
+    )
 
 
 def _norm_vjp(
     parameters: Tree, config: Config, name: str, x_btd: Array, cotangent: Array
 ) -> Gradients:
-    inner = normalization.layer_norm_vjp(
-        parameters[f"{name}_norm"], x_btd, config.epsilon, cotangent=cotangent
-    )
-    return {"norm": inner["parameters"], "x_btd": inner["x_btd"]}
+    inner = normalization.norm_vjp(parameters[name], config, x_btd, cotangent=cotangent)
+    return {"norms": {name: inner["parameters"]}, "x_btd": inner["x_btd"]}
 
 
 def _attend(
     parameters: Tree,
-    config: Config,
     name: str,
     query_btd: Array,
     memory_bsd: Array,
     mask_bhts: Mask,
-    causal: bool,
-    keep: Keep,
+    settings: Mapping[str, Any],
 ) -> Array:
-    """The attention of that name, with its dropout mask."""
-    settings = _attention_settings(config, name, causal, keep)
+    """The attention of that name."""
     return attention.multi_head_attention(
         parameters[name], query_btd, memory_bsd, mask_bhts, **settings
     )
 
 
-def _attention_settings(config: Config, name: str, causal: bool, keep: Keep) -> dict[str, Any]:
+def _attention_settings(
+    config: Config, name: str, causal: bool, keep: Keep, place: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What an attention is given beside parameters and mask. place: layer and position_bt of a
+    self-attention.
+    """
     keep_bhts, rate = dropout.part(keep, name, "weights_dropout"), config.attention_dropout_rate
-    return {"causal": causal, "keep_bhts": keep_bhts, "dropout_rate": rate}
+    dropped = {"keep_bhts": keep_bhts, "dropout_rate": rate}
+    return {"causal": causal, "config": config, **dropped, **(place or {"layer": None})}
 
 
 def _attention_pair(
     parameters: Tree,
-    config: Config,
     name: str,
     memory_bsd: Array | None,
     mask_bhts: Mask,
-    causal: bool,
-    keep: Keep,
+    settings: Mapping[str, Any],
 ) -> Pair:
     """`_attend` as a sub-layer, and its vjp; without a memory its argument attends to itself."""
 
     def sublayer(y_btd: Array) -> Array:
         memory = y_btd if memory_bsd is None else memory_bsd
-        return _attend(parameters, config, name, y_btd, memory, mask_bhts, causal, keep)
+        return _attend(parameters, name, y_btd, memory, mask_bhts, settings)
 
     def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
         memory = y_btd if memory_bsd is None else memory_bsd
-        settings = _attention_settings(config, name, causal, keep)
         inner = attention.multi_head_attention_vjp(
             parameters[name], y_btd, memory, mask_bhts, **settings, cotangent=cotangent
         )

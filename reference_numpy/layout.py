@@ -17,7 +17,7 @@ import numpy as np
 from . import parameters
 from .arrays import Array, Tree
 from .config import TransformerConfig as Config
-from .config import preset
+from .presets import preset
 
 __all__ = [
     "CANONICAL",
@@ -36,7 +36,7 @@ __all__ = [
 Row = tuple[str, str, str]
 Table = tuple[Row, ...]
 _PART = re.compile(r"(\d)/(\d)")  # in native axes: which part of how many
-# the table of modules with canonical names and axes, with every bias that a config may have
+# modules with canonical names and axes, with every bias and norm that a config may have
 CANONICAL: Table = tuple(
     (name, name, letters)
     for component in (
@@ -51,9 +51,20 @@ CANONICAL: Table = tuple(
         "classifier",
         "masked_language_head",
     )
-    for name, letters in parameters.axes(
-        preset("tiny", attention_bias=True, output_bias=True), component
-    ).items()
+    for name, letters in dict.fromkeys(
+        row
+        for query_key_norm in ("head", "width")
+        for row in parameters.axes(
+            preset(
+                "tiny",
+                attention_bias=True,
+                output_bias=True,
+                gated_feed_forward=True,
+                query_key_norm=query_key_norm,
+            ),
+            component,
+        ).items()
+    )
 )
 
 

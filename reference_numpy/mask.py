@@ -5,7 +5,7 @@ import numpy as np
 from . import checks
 from .arrays import Array, Mask
 
-__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask", "window_mask"]
 
 
 def token_mask(token: Array, padding_id: int | None) -> Array:
@@ -32,6 +32,18 @@ def causal_mask(target_length: int, source_length: int) -> Array:
     """
     offset = source_length - target_length
     return (np.arange(source_length) <= np.arange(target_length)[:, None] + offset)[None, None]
+
+
+def window_mask(target_length: int, source_length: int, window: int) -> Array:
+    """`1 1 t s`: query i may attend to key j where `|i + (s - t) - j| < window` (WINDOW).
+
+    With causality a query sees itself and the `window - 1` keys before it. Raises ValueError on a
+    window less than 1. Source: Beltagy et al. 2020, section 3.1.
+    """
+    if window < 1:
+        raise ValueError(f"window must be at least 1; got {window}")
+    query_t1 = np.arange(target_length)[:, None] + source_length - target_length
+    return (np.abs(query_t1 - np.arange(source_length)) < window)[None, None]
 
 
 def combine_masks(mask_bhts: Mask, other_bhts: Array | None) -> Array | None:

@@ -1,30 +1,42 @@
-"""Layer normalisation."""
+"""Layer normalisation and root-mean-square normalisation."""
 
 import numpy as np
 
 from . import arithmetic, checks
 from .arrays import Array, Gradients, Tree
+from .config import TransformerConfig as Config
 
-__all__ = ["layer_norm", "layer_norm_vjp"]
+__all__ = ["layer_norm", "layer_norm_vjp", "norm", "norm_vjp", "rms_norm", "rms_norm_vjp"]
 
 
-def layer_norm(parameters: Tree, x_btd: Array, epsilon: float) -> Array:
+def layer_norm(
+    parameters: Tree,
+    x_btd: Array,
+    epsilon: float,
+    one_plus_scale: bool = False,
+    cast_before_scale: bool = False,
+) -> Array:
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d, `b t d` (NORM).
 
     The variance is biased (divided by d) and taken in a second pass over the centred values, so
     that a large mean costs no accuracy. Half-precision dtypes compute in float32 up to and with the
-    offset. parameters: scale `d`, offset `d`. Raises ValueError where x is not `b t d`. Source: Ba
-    et al. 2016, eq. 4.
+    offset; cast_before_scale: up to the scale, before which they round. one_plus_scale: `1 + scale`
+    in place of the scale. parameters: scale `d`, and offset `d` where there is one. Raises
+    ValueError where x is not `b t d`. Source: Ba et al. 2016, eq. 4.
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].shape[0])
     normalised_btd, _ = _normalise(x_btd, epsilon)
-    y_btd = normalised_btd * arithmetic.upcast_half(parameters["scale"])
-    y_btd += arithmetic.upcast_half(parameters["offset"])
-    return y_btd.astype(x_btd.dtype, copy=False)
+    return _scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
 
 def layer_norm_vjp(
-    parameters: Tree, x_btd: Array, epsilon: float, *, cotangent: Array
+    parameters: Tree,
+    x_btd: Array,
+    epsilon: float,
+    one_plus_scale: bool = False,
+    cast_before_scale: bool = False,
+    *,
+    cotangent: Array,
 ) -> Gradients:
     """`dx = (h - mean(h) - n mean(h n)) / sqrt(variance + epsilon)` with `n = (x - mean) /
     sqrt(variance + epsilon)`, `h = scale g`.
@@ -33,25 +45,117 @@ def layer_norm_vjp(
     finite gradient.
     """
     normalised_btd, deviation_bt1 = _normalise(x_btd, epsilon)
-    g_btd = arithmetic.upcast_half(cotangent)
-    h_btd = g_btd * arithmetic.upcast_half(parameters["scale"])
+    h_btd, gradients = _scaled_vjp(
+        parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale, cotangent
+    )
     slope_bt1 = arithmetic.mean(h_btd * normalised_btd, axis=-1)
     gradient_btd = arithmetic.divide(
         h_btd - arithmetic.mean(h_btd, axis=-1) - normalised_btd * slope_bt1, deviation_bt1
     )
-    shape, dtype = parameters["scale"].shape, parameters["scale"].dtype
-    scale_d = arithmetic.unbroadcast(g_btd * normalised_btd, shape).astype(dtype, copy=False)
-    offset_d = arithmetic.unbroadcast(g_btd, shape).astype(dtype, copy=False)
-    return {
-        "parameters": {"scale": scale_d, "offset": offset_d},
-        "x_btd": gradient_btd.astype(x_btd.dtype, copy=False),
-    }
+    return {"parameters": gradients, "x_btd": gradient_btd.astype(x_btd.dtype, copy=False)}
+
+
+def rms_norm(
+    parameters: Tree,
+    x_btd: Array,
+    epsilon: float,
+    one_plus_scale: bool = False,
+    cast_before_scale: bool = False,
+) -> Array:
+    """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d, `b t d` (NORM).
+
+    No mean is subtracted. Arguments, dtypes and errors as `layer_norm`; published models have no
+    offset. Source: Zhang & Sennrich 2019, eq. 4; cast_before_scale: Touvron et al. 2023, Llama, and
+    its published code; one_plus_scale: Gemma Team 2024, Gemma, and its published code.
+    """
+    checks.check_features("x", x_btd.shape, parameters["scale"].shape[0])
+    normalised_btd, _ = _divide_by_rms(x_btd, epsilon)
+    return _scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
+
+
+def rms_norm_vjp(
+    parameters: Tree,
+    x_btd: Array,
+    epsilon: float,
+    one_plus_scale: bool = False,
+    cast_before_scale: bool = False,
+    *,
+    cotangent: Array,
+) -> Gradients:
+    """`dx = (h - n mean(h n)) / r` with `r = sqrt(mean(x^2) + epsilon)`, `n = x / r`, `h = scale
+    g`; `dscale = sum_bt g n`, `doffset = sum_bt g`.
+    """
+    normalised_btd, root_bt1 = _divide_by_rms(x_btd, epsilon)
+    h_btd, gradients = _scaled_vjp(
+        parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale, cotangent
+    )
+    slope_bt1 = arithmetic.mean(h_btd * normalised_btd, axis=-1)
+    gradient_btd = arithmetic.divide(h_btd - normalised_btd * slope_bt1, root_bt1)
+    return {"parameters": gradients, "x_btd": gradient_btd.astype(x_btd.dtype, copy=False)}
+
+
+def norm(parameters: Tree, config: Config, x_btd: Array) -> Array:
+    """The norm of the config, `rms_norm` or `layer_norm`."""
+    function = rms_norm if config.norm == "rms" else layer_norm
+    return function(parameters, x_btd, config.epsilon, *_flags(config))
+
+
+def norm_vjp(parameters: Tree, config: Config, x_btd: Array, *, cotangent: Array) -> Gradients:
+    """Backwards through the norm of the config; parameters and x_btd."""
+    function = rms_norm_vjp if config.norm == "rms" else layer_norm_vjp
+    return function(parameters, x_btd, config.epsilon, *_flags(config), cotangent=cotangent)
+
+
+def _flags(config: Config) -> tuple[bool, bool]:
+    return config.norm_one_plus_scale, config.norm_cast_before_scale
 
 
 def _normalise(x_btd: Array, epsilon: float) -> tuple[Array, Array]:
     """`(x - mean) / deviation` and `deviation = sqrt(variance + epsilon)`, at least in float32."""
     wide_btd = arithmetic.upcast_half(x_btd)
-    centred_btd = wide_btd - arithmetic.mean(wide_btd, axis=-1)
-    variance_bt1 = arithmetic.mean(centred_btd * centred_btd, axis=-1)
-    deviation_bt1 = np.sqrt(variance_bt1 + wide_btd.dtype.type(epsilon))
-    return arithmetic.divide(centred_btd, deviation_bt1), deviation_bt1
+    return _divide_by_rms(wide_btd - arithmetic.mean(wide_btd, axis=-1), epsilon)
+
+
+def _divide_by_rms(x_btd: Array, epsilon: float) -> tuple[Array, Array]:
+    """`x / root` and `root = sqrt(mean(x^2) + epsilon)`, at least in float32."""
+    wide_btd = arithmetic.upcast_half(x_btd)
+    root_bt1 = np.sqrt(arithmetic.mean(wide_btd * wide_btd, axis=-1) + wide_btd.dtype.type(epsilon))
+    return arithmetic.divide(wide_btd, root_bt1), root_bt1
+
+
+def _scaled(
+    parameters: Tree, normalised_btd: Array, dtype: np.dtype, one_plus: bool, cast: bool
+) -> Array:
+    """`scale n + offset` in the dtype of n, or with cast in the dtype of the result."""
+    wide = dtype if cast else normalised_btd.dtype
+    y_btd = normalised_btd.astype(wide, copy=False) * _scale(parameters, wide, one_plus)
+    if "offset" in parameters:
+        y_btd += parameters["offset"].astype(wide, copy=False)
+    return y_btd.astype(dtype, copy=False)
+
+
+def _scaled_vjp(
+    parameters: Tree,
+    normalised_btd: Array,
+    dtype: np.dtype,
+    one_plus: bool,
+    cast: bool,
+    cotangent: Array,
+) -> tuple[Array, Gradients]:
+    """`h = scale g`, and the gradients of scale and offset, of which half precision adds up in
+    float32.
+    """
+    g_btd, scale_d = arithmetic.upcast_half(cotangent), parameters["scale"]
+    h_btd = g_btd * _scale(parameters, g_btd.dtype, one_plus)
+    seen_btd = normalised_btd.astype(dtype).astype(g_btd.dtype) if cast else normalised_btd
+    by_name = {"scale": g_btd * seen_btd} | ({"offset": g_btd} if "offset" in parameters else {})
+    gradients = {
+        name: arithmetic.unbroadcast(each_btd, scale_d.shape).astype(scale_d.dtype, copy=False)
+        for name, each_btd in by_name.items()
+    }
+    return h_btd, gradients
+
+
+def _scale(parameters: Tree, dtype: np.dtype, one_plus: bool) -> Array:
+    scale_d = parameters["scale"].astype(dtype, copy=False)
+    return dtype.type(1) + scale_d if one_plus else scale_d

@@ -77,19 +77,25 @@ def initialise(config: Config, seed: int, dtype: Any = np.float64) -> dict[str, 
 
     Kernels: Xavier uniform, U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010,
     eq. 16), with the fans of the unfused projection. Tables: normal with standard deviation d^-1/2.
-    Biases and offsets 0, scales 1.
+    Biases and offsets 0, scales 1, or 0 where norms multiply by 1 + scale.
     """
     rng, letters = np.random.default_rng(seed), axes(config)
+    scale = float(not config.norm_one_plus_scale)
     return {
         name: _initial_value(
-            rng, name.rpartition(".")[2], letters[name].split(), shape, config.model_width
+            rng, name.rpartition(".")[2], letters[name].split(), shape, config.model_width, scale
         ).astype(dtype)
         for name, shape in shapes(config).items()
     }
 
 
 def _initial_value(
-    rng: np.random.Generator, kind: str, letters: list[str], shape: tuple[int, ...], width: int
+    rng: np.random.Generator,
+    kind: str,
+    letters: list[str],
+    shape: tuple[int, ...],
+    width: int,
+    scale: float,
 ) -> Array:
     if kind == "kernel":
         # The input axes: `h e` of the attention output `h e d`, otherwise the first.
@@ -98,7 +104,7 @@ def _initial_value(
         return rng.uniform(-limit, limit, shape)
     if kind == "table":
         return rng.normal(0, width**-0.5, shape)
-    return np.ones(shape) if kind == "scale" else np.zeros(shape)
+    return np.full(shape, scale if kind == "scale" else 0.0)
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,13 +186,43 @@ def _biased(bias: bool, names: Names) -> Names:
     return {name: letters for name, letters in names.items() if bias or not name.endswith("bias")}
 
 
+def _norm(config: Config) -> Names:
+    return {"scale": "d"} | ({"offset": "d"} if config.norm_offset else {})
+
+
+def _multi_head_attention(config: Config) -> Names:
+    output = ("output.kernel", "output.bias")
+    names = _biased(
+        config.query_key_value_bias,
+        {name: letters for name, letters in _PROJECTIONS.items() if name not in output},
+    )
+    if config.query_key_norm != "none":
+        for name, heads in (("query_norm", "h"), ("key_norm", "g")):
+            letters = "k" if config.query_key_norm == "head" else f"{heads} k"
+            names |= _within(name, dict.fromkeys(_norm(config), letters))
+    own = {name: _PROJECTIONS[name] for name in output}
+    return names | _biased(config.attention_output_bias, own)
+
+
+def _feed_forward(config: Config) -> Names:
+    names = {"gate.kernel": "d f", "gate.bias": "f"} if config.gated_feed_forward else {}
+    names |= {
+        "hidden.kernel": "d f",
+        "hidden.bias": "f",
+        "output.kernel": "f d",
+        "output.bias": "d",
+    }
+    return _biased(config.feed_forward_bias, names)
+
+
 def _sublayers(config: Config, *parts: str) -> Names:
     names: Names = {}
     for part in parts:
         component = "feed_forward" if part == "feed_forward" else "multi_head_attention"
-        names |= _within(part, axes(config, component)) | _within(
-            f"{part}_norm", axes(config, "layer_norm")
-        )
+        names |= _within(part, axes(config, component))
+        norms = [f"{part}_norm"] + [f"{part}_output_norm"] * (config.norm_placement == "sandwich")
+        for norm in norms:
+            names |= _within(norm, axes(config, "layer_norm"))
     return names
 
 
@@ -266,14 +302,10 @@ _COMPONENTS: dict[str, Callable[[Config], Names]] = {
     "position_embedding": lambda config: {"table": "p d"},
     "segment_embedding": lambda config: {"table": "a d"},
     "logits": lambda config: _biased(config.output_bias, {"kernel": "d v", "bias": "v"}),
-    "multi_head_attention": lambda config: _biased(config.attention_bias, _PROJECTIONS),
-    "feed_forward": lambda config: {
-        "hidden.kernel": "d f",
-        "hidden.bias": "f",
-        "output.kernel": "f d",
-        "output.bias": "d",
-    },
-    "layer_norm": lambda config: {"scale": "d", "offset": "d"},
+    "multi_head_attention": _multi_head_attention,
+    "feed_forward": _feed_forward,
+    "layer_norm": _norm,
+    "rms_norm": _norm,
     "self_attention_sublayer": lambda config: _sublayers(config, "self_attention"),
     "cross_attention_sublayer": lambda config: _sublayers(config, "cross_attention"),
     "feed_forward_sublayer": lambda config: _sublayers(config, "feed_forward"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from . import arithmetic, checks
 from .arrays import Array, Gradients, Tree
-from .config import POSITION_STARTS
+from .config import POSITION_STARTS, SINUSOID_LAYOUTS
 from .suggestions import known
 
 __all__ = ["position_embedding", "position_embedding_vjp", "positional_encoding", "token_positions"]
@@ -28,22 +28,29 @@ def token_positions(mask_bt: Array, start: str = "first_token") -> Array:
     return np.maximum(np.arange(mask_bt.shape[1]) - first_b1, 0)
 
 
-def positional_encoding(position_bt: Array, width: int, dtype: Any = np.float64) -> Array:
+def positional_encoding(
+    position_bt: Array, width: int, dtype: Any = np.float64, layout: str = "interleaved"
+) -> Array:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 
-    An odd width ends in a sine. position_bt: integers, of any size. Computed in float64 and then
-    cast to dtype. Raises ValueError on a width less than 1. Source: Vaswani et al. 2017, section
-    3.5.
+    layout: "halves" has all sines first, then all cosines. An odd width has one sine more than
+    cosines. position_bt: integers, of any size. Computed in float64 and then cast to dtype. Raises
+    ValueError on a width less than 1 and on another layout. Source: Vaswani et al. 2017, section
+    3.5; halves: its published code, tensor2tensor.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
+    known("sinusoid layout", [layout], SINUSOID_LAYOUTS)
     frequency_d = arithmetic.power(10000.0, -2.0 * (np.arange(width) // 2) / width)
     angle_btd = position_bt[..., None] * frequency_d
-    encoding_btd = np.empty(angle_btd.shape, dtype)
-    encoding_btd[..., 0::2], encoding_btd[..., 1::2] = (
-        np.sin(angle_btd[..., 0::2]),
-        np.cos(angle_btd[..., 1::2]),
+    encoding_btd, half = np.empty(angle_btd.shape, dtype), (width + 1) // 2
+    sines, cosines = (
+        (slice(0, None, 2), slice(1, None, 2))
+        if layout == "interleaved"
+        else (slice(half), slice(half, None))
     )
+    encoding_btd[..., sines] = np.sin(angle_btd[..., 0::2])
+    encoding_btd[..., cosines] = np.cos(angle_btd[..., 1::2])
     return encoding_btd
 
 

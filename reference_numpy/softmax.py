@@ -1,11 +1,11 @@
-"""Softmax over the last axis, with masked entries."""
+"""Softmax over the last axis, with masked entries, and the soft cap of what it is given."""
 
 import numpy as np
 
 from . import arithmetic, checks
 from .arrays import Array, Gradients, Mask
 
-__all__ = ["softmax", "softmax_vjp"]
+__all__ = ["soft_cap", "soft_cap_vjp", "softmax", "softmax_vjp"]
 
 
 def softmax(logits: Array, mask: Mask = None) -> Array:
@@ -33,3 +33,23 @@ def softmax_vjp(logits: Array, mask: Mask = None, *, cotangent: Array) -> Gradie
     """`dx_j = p_j (g_j - sum_i p_i g_i)`: zero for masked entries and rows without one (EMPTY)."""
     p, g = softmax(arithmetic.upcast_half(logits), mask), arithmetic.upcast_half(cotangent)
     return {"logits": (p * (g - arithmetic.sum(p * g, axis=-1))).astype(logits.dtype, copy=False)}
+
+
+def soft_cap(x: Array, cap: float) -> Array:
+    """`y = cap tanh(x / cap)`, elementwise: nearly x far below the cap, never beyond it (CAP).
+
+    Half-precision dtypes compute in float32. Raises ValueError on a cap that is not above 0.
+    Source: Bello et al. 2016, section 4.1 (logit clipping); Gemma Team 2024, Gemma 2, section 2.
+    """
+    if not cap > 0:
+        raise ValueError(f"cap must be greater than 0; got {cap}")
+    wide = arithmetic.upcast_half(x)
+    bent = arithmetic.tanh(arithmetic.divide(wide, wide.dtype.type(cap)))
+    return (bent * wide.dtype.type(cap)).astype(x.dtype, copy=False)
+
+
+def soft_cap_vjp(x: Array, cap: float, *, cotangent: Array) -> Gradients:
+    """`dx = g (1 - tanh^2(x / cap))`."""
+    wide, g = arithmetic.upcast_half(x), arithmetic.upcast_half(cotangent)
+    bent = arithmetic.tanh(arithmetic.divide(wide, wide.dtype.type(cap)))
+    return {"x": (g * (wide.dtype.type(1) - bent * bent)).astype(x.dtype, copy=False)}

@@ -34,25 +34,29 @@ def states(
     result: dict[str, Any] = {}
     memory_bsd, cross_mask_bhts = None, None
     if source is not None:
-        x_bsd, self_mask_bhts = _inputs(
+        x_bsd, self_mask_bhts, position_bs = _inputs(
             parameters, config, "source", source, source_mask_bs, segment_bs
         )
-        result["encoder"] = _stack(parameters["encoder"], config, x_bsd, self_mask_bhts, False)
+        given = self_mask_bhts, position_bs, False
+        result["encoder"] = _stack(parameters["encoder"], config, x_bsd, *given)
         memory_bsd, cross_mask_bhts = result["encoder"]["hidden_lbtd"][-1], self_mask_bhts
     if target is not None:
-        x_btd, self_mask_bhts = _inputs(parameters, config, "target", target, target_mask_bt, None)
-        given = self_mask_bhts, True, memory_bsd, cross_mask_bhts
-        result["decoder"] = _stack(parameters["decoder"], config, x_btd, *given)
+        x_btd, self_mask_bhts, position_bt = _inputs(
+            parameters, config, "target", target, target_mask_bt, None
+        )
+        of_memory = memory_bsd, cross_mask_bhts
+        given = self_mask_bhts, position_bt, True
+        result["decoder"] = _stack(parameters["decoder"], config, x_btd, *given, *of_memory)
     return result
 
 
 def _inputs(
     parameters: Tree, config: Config, side: str, token: Array, mask_bt: Mask, segment_bt: Any
-) -> tuple[Array, Array]:
-    """The input of the first layer, and the mask of its self-attention."""
+) -> tuple[Array, Array, Array]:
+    """The input of the first layer, the mask of its self-attention, and the positions."""
     mask_bt, position_bt = inputs.masked_positions(config, side, token, mask_bt)
     x_btd = inputs.embed(parameters, config, side, token, position_bt, segment_bt)
-    return x_btd, mask.padding_mask(mask_bt)
+    return x_btd, mask.padding_mask(mask_bt), position_bt
 
 
 def _stack(parameters: Tree, config: Config, x_btd: Array, *given: Any) -> dict[str, Array]:
@@ -60,7 +64,7 @@ def _stack(parameters: Tree, config: Config, x_btd: Array, *given: Any) -> dict[
     hidden, weights = [x_btd], list[dict[str, Array]]()
     for index in range(len(parameters["layers"])):
         layer = parameters["layers"][str(index)]
-        x_btd, layer_weights = _layer(layer, config, x_btd, *given)
+        x_btd, layer_weights = _layer(layer, config, index, x_btd, *given)
         hidden.append(x_btd)
         weights.append(layer_weights)
     hidden[-1] = stacks.final_norm(parameters, config, x_btd)
@@ -71,8 +75,10 @@ def _stack(parameters: Tree, config: Config, x_btd: Array, *given: Any) -> dict[
 def _layer(
     parameters: Tree,
     config: Config,
+    index: int,
     x_btd: Array,
     self_mask_bhts: Array,
+    position_bt: Array,
     causal: bool,
     memory_bsd: Any = None,
     cross_mask_bhts: Mask = None,
@@ -82,13 +88,28 @@ def _layer(
 
     def attend(y_btd: Array) -> Array:
         y_btd, weights["self_attention"] = attention.multi_head_attention(
-            parameters["self_attention"], y_btd, y_btd, self_mask_bhts, None, causal, True
+            parameters["self_attention"],
+            y_btd,
+            y_btd,
+            self_mask_bhts,
+            None,
+            causal,
+            True,
+            config=config,
+            layer=index,
+            position_bt=position_bt,
         )
         return y_btd
 
     def attend_to_memory(y_btd: Array) -> Array:
         y_btd, weights["cross_attention"] = attention.multi_head_attention(
-            parameters["cross_attention"], y_btd, memory_bsd, cross_mask_bhts, return_weights=True
+            parameters["cross_attention"],
+            y_btd,
+            memory_bsd,
+            cross_mask_bhts,
+            return_weights=True,
+            config=config,
+            layer=None,
         )
         return y_btd
 

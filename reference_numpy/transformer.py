@@ -40,8 +40,10 @@ def encode(
     """
     config.need_encoder()
     keep = dropout.part(keep, "encoder")
-    x_bsd, mask_bs = _embed(parameters, config, "source", source, source_mask_bs, keep, segment_bs)
-    return stacks.encoder(parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep)
+    given = source, source_mask_bs, keep, segment_bs
+    x_bsd, mask_bs, position_bs = _embed(parameters, config, "source", *given)
+    rest = mask.padding_mask(mask_bs), keep, position_bs
+    return stacks.encoder(parameters["encoder"], config, x_bsd, *rest)
 
 
 def encode_vjp(
@@ -57,10 +59,10 @@ def encode_vjp(
     """Backwards through the encoder and the embedding; parameters, and source where it is soft."""
     config.need_encoder()
     keep = dropout.part(keep, "encoder")
-    x_bsd, mask_bs = _embed(parameters, config, "source", source, source_mask_bs, keep, segment_bs)
-    inner = stacks.encoder_vjp(
-        parameters["encoder"], config, x_bsd, mask.padding_mask(mask_bs), keep, cotangent=cotangent
-    )
+    given = source, source_mask_bs, keep, segment_bs
+    x_bsd, mask_bs, position_bs = _embed(parameters, config, "source", *given)
+    rest = mask.padding_mask(mask_bs), keep, position_bs
+    inner = stacks.encoder_vjp(parameters["encoder"], config, x_bsd, *rest, cotangent=cotangent)
     embedded = _embed_vjp(
         parameters, config, "source", source, mask_bs, keep, segment_bs, cotangent=inner["x_bsd"]
     )
@@ -85,11 +87,11 @@ def decode(
     None evaluates. Raises ValueError on ids, masks and shapes that do not fit, and if the config
     has no decoder.
     """
-    x_btd, _, masks, keep = _decoder_inputs(
+    x_btd, _, rest = _decoder_inputs(
         parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep
     )
-    x_btd = stacks.decoder(parameters["decoder"], config, x_btd, memory_bsd, *masks, keep)
-    return embedding.logits(head(parameters, config), x_btd)
+    x_btd = stacks.decoder(parameters["decoder"], config, x_btd, memory_bsd, *rest)
+    return logits(parameters, config, x_btd)
 
 
 def decode_vjp(
@@ -108,25 +110,31 @@ def decode_vjp(
     Returns parameters, memory_bsd if there is a memory, and target where it is soft. The gradient
     of a table that is also the logits' kernel is the sum of both uses.
     """
-    x_btd, mask_bt, masks, keep = _decoder_inputs(
+    x_btd, mask_bt, rest = _decoder_inputs(
         parameters, config, target, memory_bsd, source_mask_bs, target_mask_bt, keep
     )
-    stack = parameters["decoder"], config, x_btd, memory_bsd, *masks, keep
-    y_btd = stacks.decoder(*stack)
-    last = embedding.logits_vjp(head(parameters, config), y_btd, cotangent=cotangent)
+    stack = parameters["decoder"], config, x_btd, memory_bsd, *rest
+    y_btd, of_logits = stacks.decoder(*stack), (config.logit_scale, config.logit_cap)
+    last = embedding.logits_vjp(head(parameters, config), y_btd, *of_logits, cotangent=cotangent)
     inner = stacks.decoder_vjp(*stack, cotangent=last["x_btd"])
     embedded = _embed_vjp(
-        parameters, config, "target", target, mask_bt, keep, cotangent=inner["x_btd"]
+        parameters,
+        config,
+        "target",
+        target,
+        mask_bt,
+        dropout.part(keep, "decoder"),
+        cotangent=inner["x_btd"],
     )
-    gradients, logits = (
+    gradients, own = (
         {**embedded["parameters"], "decoder": inner["parameters"]},
         last["parameters"],
     )
     if config.tie_logits:
-        table = {"table": logits.pop("kernel").T}
+        table = {"table": own.pop("kernel").T}
         gradients = add(gradients, {inputs.table(config, "target"): table})
-    if logits:  # tied ones have only a bias, by config
-        gradients["logits"] = logits
+    if own:  # tied ones have only a bias, by config
+        gradients["logits"] = own
     others = {
         name: x for name, x in {**inner, **embedded}.items() if name in ("memory_bsd", "target")
     }
@@ -283,12 +291,12 @@ def _embed(
     mask_bt: Mask,
     keep: Keep,
     segment_bt: Array | None = None,
-) -> tuple[Array, Array]:
-    """The input of the first layer, and the mask of the tokens."""
+) -> tuple[Array, Array, Array]:
+    """The input of the first layer, and mask and positions of the tokens."""
     mask_bt, position_bt = inputs.masked_positions(config, side, token, mask_bt)
     x_btd = inputs.embed(parameters, config, side, token, position_bt, segment_bt)
     keep_btd = dropout.part(keep, "embedding_dropout")
-    return dropout.dropout(x_btd, keep_btd, config.dropout_rate), mask_bt
+    return dropout.dropout(x_btd, keep_btd, config.dropout_rate), mask_bt, position_bt
 
 
 def _embed_vjp(
@@ -317,21 +325,24 @@ def _decoder_inputs(
     source_mask_bs: Mask,
     target_mask_bt: Mask,
     keep: Keep,
-) -> tuple[Array, Array, tuple[Mask, Mask], Keep]:
-    """The embedded target, its token mask, the masks of both attentions, the decoder's keep."""
+) -> tuple[Array, Array, tuple[Mask, Mask, Keep, Array]]:
+    """The embedded target, its token mask, and what the decoder is given beside it and the memory:
+    the masks of both attentions, its keep masks and the positions.
+    """
     config.need_decoder()
     memory = None if memory_bsd is None else memory_bsd.shape
     checks.check_memory(config.cross_attention, config.model_width, memory, source_mask_bs)
     if memory is not None:
         checks.check_same_batch(source=memory, target=target.shape)
     keep = dropout.part(keep, "decoder")
-    x_btd, mask_bt = _embed(parameters, config, "target", target, target_mask_bt, keep)
+    given = target, target_mask_bt, keep
+    x_btd, mask_bt, position_bt = _embed(parameters, config, "target", *given)
     if source_mask_bs is not None and memory is not None:
         checks.check_token_mask(
             "source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory[:2]
         )
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-    return x_btd, mask_bt, (mask.padding_mask(mask_bt), cross_mask_bhts), keep
+    return x_btd, mask_bt, (mask.padding_mask(mask_bt), cross_mask_bhts, keep, position_bt)
 
 
 def real_rows(x_btv: Array, config: Config, target: Array, target_mask_bt: Mask = None) -> Array:
@@ -339,6 +350,14 @@ def real_rows(x_btv: Array, config: Config, target: Array, target_mask_bt: Mask 
     if target_mask_bt is None:
         target_mask_bt = mask.token_mask(target, config.padding_id)
     return np.where(target_mask_bt[..., None], x_btv, x_btv.dtype.type(0))
+
+
+def logits(parameters: Tree, config: Config, x_btd: Array) -> Array:
+    """The logits of the decoder's output, with the scale and cap of the config."""
+    given = head(parameters, config), x_btd
+    if config.logit_scale == 1 and config.logit_cap is None:
+        return embedding.logits(*given)
+    return embedding.logits(*given, config.logit_scale, config.logit_cap)
 
 
 def head(parameters: Tree, config: Config) -> Tree:

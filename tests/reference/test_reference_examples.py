@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from strategies import DTYPES, configs, draw_parameters
 
 from reference_numpy import TransformerConfig, attention, feed_forward, layout, parameters, preset
-from reference_numpy.config import PRESETS
+from reference_numpy.presets import PRESETS
 
 seeded = settings(max_examples=30, deadline=None, derandomize=True)
 HAND_WORKED: dict[str, Any] = {"atol": 5e-5, "rtol": 0}  # four decimals

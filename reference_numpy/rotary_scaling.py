@@ -1,0 +1,112 @@
+"""How the frequencies of rotary positions change for texts longer than those of the training."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from typing import Annotated, Any, ClassVar
+
+from . import fields
+
+__all__ = ["SCALINGS", "RotaryScaling"]
+
+# the parameters of each kind, all of which it needs
+SCALINGS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "linear": ("factor",),
+    "dynamic": ("factor", "original_length"),
+    "llama3": ("factor", "original_length", "low_frequency_factor", "high_frequency_factor"),
+    "yarn": (
+        "factor",
+        "original_length",
+        "beta_fast",
+        "beta_slow",
+        "truncate",
+        "attention_factor",
+    ),
+    "longrope": ("original_length", "short_factors", "long_factors", "attention_factor"),
+}
+
+_POSITIVE = fields.Rule(
+    lambda value: value is None or (fields.is_number(value) and value > 0),
+    "a number greater than 0, or None",
+)
+_Number = Annotated[float | None, _POSITIVE]
+_Length = Annotated[
+    int | None,
+    fields.Rule(
+        lambda value: value is None or (fields.is_integer(value) and value >= 2),
+        "an integer of at least 2, or None",
+    ),
+]
+_Flag = Annotated[
+    bool | None,
+    fields.Rule(lambda value: value is None or isinstance(value, bool), "True, False or None"),
+]
+_Factors = Annotated[
+    tuple[float, ...] | None,
+    fields.Rule(
+        lambda value: (
+            value is None
+            or (
+                isinstance(value, tuple)
+                and len(value) > 0
+                and all(fields.is_number(factor) and factor > 0 for factor in value)
+            )
+        ),
+        "numbers greater than 0, or None",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryScaling(fields.Fields):
+    """A kind of scaling and its parameters; `SCALINGS` lists those that each kind needs.
+
+    Raises ValueError naming every parameter that is out of range, missing, or of another kind.
+    """
+
+    KIND: ClassVar[str] = "rotary scaling"
+
+    kind: Annotated[str, fields.NAME, fields.one_of(SCALINGS)] = "none"
+    factor: _Number = None  # how many times longer texts are than those of the training
+    original_length: _Length = None  # of the texts of the training
+    low_frequency_factor: _Number = None  # llama3: longer waves than length / this are scaled
+    high_frequency_factor: _Number = None  # llama3: shorter waves than length / this are kept
+    beta_fast: _Number = None  # yarn: pairs that turn more often than this within length are kept
+    beta_slow: _Number = None  # yarn: pairs that turn less often than this are scaled
+    truncate: _Flag = None  # yarn: the bounds between the two are rounded to whole pairs
+    attention_factor: _Number = None  # yarn, longrope: multiplies cosine and sine
+    short_factors: _Factors = None  # longrope: divide the frequencies up to the original length
+    long_factors: _Factors = None  # longrope: divide the frequencies beyond it
+
+    def __post_init__(self) -> None:
+        for name in ("short_factors", "long_factors"):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
+        super().__post_init__()
+
+    def _conflicts(self) -> Iterator[str]:
+        needed = SCALINGS.get(self.kind, ())
+        for field in fields_of(self)[1:]:
+            value: Any = getattr(self, field.name)
+            if field.name in needed and value is None:
+                yield f"{self.kind} scaling needs {field.name}; got None"
+            if field.name not in needed and value is not None:
+                yield f"{self.kind} scaling has no {field.name}; got {value!r:.50}"
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        if low is not None and high is not None and not low < high:
+            wanted = "low_frequency_factor must be less than high_frequency_factor"
+            yield f"{wanted}; got {low} and {high}"
+        if self.kind == "longrope" and self.short_factors and self.long_factors:
+            short, long = len(self.short_factors), len(self.long_factors)
+            if short != long:
+                yield f"short_factors and long_factors must be equally many; got {short}, {long}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind and the parameters that it needs, as JSON can hold them."""
+        return {"kind": self.kind} | {name: getattr(self, name) for name in SCALINGS[self.kind]}
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the frequencies change with the length of the text that is read."""
+        return self.kind in ("dynamic", "longrope")
