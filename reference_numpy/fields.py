@@ -61,7 +61,9 @@ NUMBER_OR_NONE = Rule(lambda value: value is None or is_number(value), "a finite
 BOOLEAN = Rule(lambda value: isinstance(value, bool), "True or False")
 NAME = Rule(lambda value: isinstance(value, str), "a name")
 POSITIVE = Rule(lambda value: is_number(value) and value > 0, "greater than 0")
-POSITIVE_OR_NONE = Rule(lambda value: value is None or value > 0, "greater than 0, or None")
+POSITIVE_OR_NONE = Rule(
+    lambda value: value is None or (is_number(value) and value > 0), "greater than 0, or None"
+)
 FRACTION = Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")
 SHARE = Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1")
 
