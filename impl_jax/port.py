@@ -91,6 +91,7 @@ def _initialise(config: TransformerConfig, dtype: Dtype, seed: int) -> dict[str,
 
 
 framework = "jax"
+suite = 9
 modes = ("compiled", "eager")
 weights = TABLE
 components: dict[str, Builder] = {

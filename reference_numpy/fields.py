@@ -143,15 +143,28 @@ class Fields:
 
     @classmethod
     def apart(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values by field, where one name stands for several fields (`TOGETHER`)."""
-        named = {name: value for name, value in given.items() if name not in cls.TOGETHER}
+        """The values by field, where one name stands for several fields (`TOGETHER`), as `to_dict`
+        gives them.
+        """
+        named = {
+            name: value.to_dict()
+            if isinstance(value, Fields)
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+            for name, value in given.items()
+            if name not in cls.TOGETHER
+        }
         for name in [name for name in given if name in cls.TOGETHER]:
             named |= {field: given[name] for field in cls.TOGETHER[name] if field not in named}
         return named
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, as JSON can hold them."""
-        return dataclasses.asdict(self)
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

@@ -25,9 +25,7 @@ def numbered(number: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
 def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
     """Gives steps another mask of the target, a function of the right one `b 1 1 s` and of the number of tokens before."""
 
-    def altered(
-        original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, *rest: Any
-    ) -> Any:
+    def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, *rest: Any) -> Any:
         mask_bhts = None if self_mask_bhts is None else change(self_mask_bhts, self_mask_bhts.shape[-1] - x_btd.shape[1])
         return original(parameters, config, x_btd, cache, mask_bhts, *rest)
 
@@ -37,9 +35,7 @@ def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
 def seeing(keys: Chosen, values: Chosen | None = None) -> Callable:
     """Attends to these cached tokens and to the step's own."""
 
-    def altered(
-        original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, *rest: Any
-    ) -> Any:
+    def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, *rest: Any) -> Any:
         old, own = cache["self_attention"], np.arange(x_btd.shape[1])
         count = old[0].shape[1]
         chosen = keys(count), (values or keys)(count)

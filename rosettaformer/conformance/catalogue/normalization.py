@@ -17,13 +17,15 @@ Array = np.ndarray
 def _over(*axes: int) -> Callable:
     """Normalises over these axes together."""
 
-    def altered(original: Callable, parameters: Any, x_btd: Array, epsilon: float, *flags: bool) -> Array:
+    def altered(
+        original: Callable, parameters: Any, x_btd: Array, epsilon: float, one_plus_scale: bool = False, cast_before_scale: bool = False
+    ) -> Array:
         wide, size = arithmetic.upcast_half(x_btd), np.prod([x_btd.shape[axis] for axis in axes])
         if not size:
-            return original(parameters, x_btd, epsilon, *flags)
+            return original(parameters, x_btd, epsilon, one_plus_scale, cast_before_scale)
         centred = wide - np.sum(wide, axis=axes, keepdims=True) / wide.dtype.type(size)
         deviation = np.sqrt(np.sum(centred * centred, axis=axes, keepdims=True) / wide.dtype.type(size) + wide.dtype.type(epsilon))
-        return normalization._scaled(parameters, centred / deviation, x_btd.dtype, *(flags or (False, False)))
+        return normalization._scaled(parameters, centred / deviation, x_btd.dtype, one_plus_scale, cast_before_scale)
 
     return altered
 
@@ -47,8 +49,12 @@ def _one_pass(x: Array) -> Array:
     return np.maximum(arithmetic.mean(x * x, -1) - mean * mean, 0)
 
 
-def _without_offset(original: Callable, parameters: Any, x_btd: Array, epsilon: float, *flags: bool) -> Array:
-    return normalised(_root_mean_square, mean=False)(original, {"scale": parameters["scale"]}, x_btd, epsilon, *flags)
+def _without_offset(
+    original: Callable, parameters: Any, x_btd: Array, epsilon: float, one_plus_scale: bool = False, cast_before_scale: bool = False
+) -> Array:
+    return normalised(_root_mean_square, mean=False)(
+        original, {"scale": parameters["scale"]}, x_btd, epsilon, one_plus_scale, cast_before_scale
+    )
 
 
 ALTERED: Altered = {

@@ -87,9 +87,9 @@ TRAINING: Rows = {
 VJP = "_vjp"  # the suffix that names the gradient of a component
 DIFFERENTIABLE = (
     "embedding", "segment_embedding", "position_embedding", "rotary_embedding", "soft_cap", "softmax", "scaled_dot_product_attention",
-    "multi_head_attention", "activation", "feed_forward", "layer_norm", "rms_norm", "dropout", "encoder_layer", "decoder_layer", "encoder", "decoder", "logits", "pooler",
-    "classifier", "masked_language_head", "transformer", "pool", "classify", "masked_language_logits", "cross_entropy", "training_loss",
-    "classification_loss", *LAYOUTS,
+    "multi_head_attention", "activation", "feed_forward", "layer_norm", "rms_norm", "dropout", "encoder_layer", "decoder_layer", "encoder",
+    "decoder", "logits", "pooler", "classifier", "masked_language_head", "transformer", "pool", "classify", "masked_language_logits",
+    "cross_entropy", "training_loss", "classification_loss", *LAYOUTS,
 )  # fmt: skip
 # every component in the order of the report's rows, each gradient after its forward component
 COMPONENTS: Rows = {
