@@ -48,12 +48,13 @@ def all_in_float64() -> Iterator[None]:
     import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         with mock.patch.dict(ROPE_INIT_FUNCTIONS, in_float64("modeling_rope_utils").ROPE_INIT_FUNCTIONS):
             yield
     finally:
-        torch.set_default_dtype(torch.float32)
+        torch.set_default_dtype(before)
 
 
 def loaded(folder: Path, kind: str) -> Any:
@@ -142,5 +143,5 @@ def drawn(family: str, seed: int, kind: str = "ForCausalLM") -> Drawn:
         share = [1.0, 0.5][seed % 2]
         settings["rope_parameters"] = rope(ropes[seed // 2 % 2], rng, int(size * share)) | {"partial_rotary_factor": share}
         settings |= {"head_dim": size, "hidden_size": heads * size, "original_max_position_embeddings": 5 + 4 * (seed % 3 == 2)}
-    name = BASES[family] if kind == "Model" else KINDS[family] + kind
-    return Drawn(name, settings)
+    dtype = ("float64", "bfloat16", "float32", "float16")[seed % 4]
+    return Drawn(KINDS[family] + kind, settings, dtype, {"max_shard_size": "2KB"} if seed % 4 == 1 else {})
