@@ -227,7 +227,11 @@ def test_a_billion_parameters_open_without_a_second_copy(tmp_path: Path) -> None
     for native in tables.natives(FAMILIES["llama"].table, config):
         if native.parts[0][0].name in parameters.axes(config):
             size = 2 * int(np.prod(native.shape))
-            entries[FAMILIES["llama"].stored(native.name, True)] = {"dtype": "BF16", "shape": native.shape, "data_offsets": [end, end + size]}
+            entries[FAMILIES["llama"].stored(native.name, True)] = {
+                "dtype": "BF16",
+                "shape": native.shape,
+                "data_offsets": [end, end + size],
+            }
             end += size
     head = json.dumps(entries).encode()
     with (large / "model.safetensors").open("wb") as file:

@@ -114,7 +114,9 @@ def drawn(family: str, seed: int, kind: str = "ForCausalLM") -> Drawn:
         "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     act = "hidden_activation" if family in ("gemma2", "gemma3_text") else "hidden_act"
-    settings[act] = (["gelu_pytorch_tanh", "gelu"] if family in GEMMAS else ["silu", "relu", "gelu"])[seed % 4 % (2 if family in GEMMAS else 3)]
+    settings[act] = (["gelu_pytorch_tanh", "gelu"] if family in GEMMAS else ["silu", "relu", "gelu"])[
+        seed % 4 % (2 if family in GEMMAS else 3)
+    ]
     ropes = ("default", "longrope") if family == "phi3" else ("default", "llama3", "yarn", "dynamic", "linear", "longrope")
     start = list(KINDS).index(family)
     settings["rope_parameters"] = rope(ropes[(seed + start) % len(ropes)], rng, size)

@@ -122,7 +122,7 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
         yield build.make("window_mask", name, build.config(), target_length=target, source_length=source, window=window)
 
     def dot_product(name: str, t: int = S, s: int = S, **inputs: Any) -> Case:
-        shapes = {"query_bthk": f"b {t} h k", "key_bsgk": f"b {s} g k", "value_bsge": f"b {s} g e"}
+        shapes: dict[str, Any] = {"query_bthk": f"b {t} h k", "key_bsgk": f"b {s} g k", "value_bsge": f"b {s} g e"}
         return build.make("scaled_dot_product_attention", name, build.config(**HEADS), **(shapes | inputs))
 
     masked: dict[str, Any] = {"mask_bhts": left_padding(B, S)[:, None, None]}
@@ -260,6 +260,6 @@ def _decoding_cases(build: Builder) -> Iterator[Case]:
     for name, config in (("llama", _llama(build, **small)), ("gemma", _gemma(build, **small))):
         for component, own in options.items():
             strategy = {"start_id": None, "end_id": 1, "max_new_tokens": TOKENS} | own
-            inputs = {"source": None, "prefix": prefix, "prefix_mask_bp": mask[:, :4]}
+            inputs: dict[str, Any] = {"source": None, "prefix": prefix, "prefix_mask_bp": mask[:, :4]}
             inputs |= {f"strategy.{field}": value for field, value in strategy.items()}
             yield dataclasses.replace(build.make(component, name, config, **inputs), dtypes=("float32",))
