@@ -63,7 +63,7 @@ def test_ROTARY_scores_depend_on_distances_alone_and_values_do_not_rotate() -> N
     assert_allclose(one, attention.multi_head_attention(part, x[:, :1], x[:, :1]), rtol=1e-12)
     crossed = attention.multi_head_attention(part, x, x[:, :3], config=LLAMA, layer=None)
     assert_array_equal(crossed, attention.multi_head_attention(part, x, x[:, :3]))
-    with pytest.raises(ValueError, match="rotary positions are of self-attention, .* got lengths 5 and 3"):
+    with pytest.raises(ValueError, match=r"rotary positions are of self-attention, .* got lengths 5 and 3"):
         attention.multi_head_attention(part, x, x[:, :3], config=LLAMA)
 
 
@@ -120,17 +120,17 @@ def test_ROTARY_base_and_scaling_are_of_the_kind_of_layer_and_some_layers_do_not
 def test_ROTARY_a_search_reads_its_target_anew_where_it_grows_beyond_the_original_length() -> None:
     config, strategy = (
         LLAMA.replace(rotary_scaling=LONG, decoder_layers=2),
-        {"start_id": None, "end_id": 8, "max_new_tokens": 6, "min_new_tokens": 6},
+        {"start_id": None, "end_id": 8, "max_new_tokens": 7, "min_new_tokens": 6},
     )
     part, prefix = tree(config, 5), np.array([[1, 2, 3, 4]])
     found = decoding.greedy_search(part, config, None, strategy, prefix)["token_bn"]
     target = prefix
-    for token in found[0]:
+    for token in found[0, :6]:
         logits = transformer.decode(part, config, target)[0, -1]
         assert token == logits[:8].argmax()
         target = np.append(target, [[token]], axis=1)
     beams = decoding.beam_search(part, config, None, strategy | {"beam_size": 2, "alpha": 0.0, "end_id": 8}, prefix)
-    assert beams["token_bwn"].shape == (1, 1, 6)
+    assert beams["token_bwn"].shape == (1, 1, 7)
 
 
 def test_WINDOW_counts_the_query_itself_and_lies_on_both_sides_without_causality() -> None:
