@@ -120,6 +120,7 @@ def _placed(kind: type[nnx.Module]) -> type[nnx.Module]:
 
 
 framework = "jax"
+suite = 9
 modes = ("compiled", "eager")
 weights = TABLE
 components: dict[str, Builder] = {

@@ -1,5 +1,6 @@
 """Scaled dot-product attention and multi-head attention."""
 
+from functools import partial
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -17,8 +18,11 @@ from .kernels.attention import (
     zero_empty_rows,
 )
 from .kernels.unpadding import in_rows
+from .normalization import LayerNorm, RMSNorm, norm
 from .precision import upcast_half
 from .projection import Projection
+from .rotary import Rotation, rotated, rotation
+from .softmax import soft_cap
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
 
@@ -35,10 +39,15 @@ def scaled_dot_product_attention(
     return_weights: bool = False,
     keep_bhts: tf.Tensor | None = None,
     dropout_rate: float = 0.0,
+    window: int = 0,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
-    TensorFlow has no fused kernel for attention.
+    window: also hides keys that are as far away as that (WINDOW); 0: none. scale: in place of
+    `1 / sqrt(k)`. cap: of the scaled logits, before bias and mask (CAP). TensorFlow has no fused
+    kernel for attention.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, _ = query_bthk.shape
@@ -47,10 +56,11 @@ def scaled_dot_product_attention(
         checks.check_mask(mask_bhts.shape, mask_bhts.dtype.name, scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, bias_bhts.dtype.name, scores)
-    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal
+    attention = partial(_attention, scale=scale, cap=cap)
+    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, window
     if not return_weights and keep_bhts is None:
-        return in_chunks(_attention, *given)
-    output_bthe, weights_bhts = _attention(*given, return_weights, keep_bhts, dropout_rate)
+        return in_chunks(attention, *given)
+    output_bthe, weights_bhts = attention(*given, return_weights, keep_bhts, dropout_rate)
     return (output_bthe, weights_bhts) if return_weights else output_bthe
 
 
@@ -61,22 +71,30 @@ def _attention(
     mask_bhts: tf.Tensor | None = None,
     bias_bhts: tf.Tensor | None = None,
     causal: bool = False,
+    window: int = 0,
     return_weights: bool = False,
     keep_bhts: tf.Tensor | None = None,
     dropout_rate: float = 0.0,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
     """The output, of all queries together, and the weights or None.
 
     A query that may attend to nothing gets finite logits, which avoid NaN; its output is zeroed.
     """
     (_, target, _, head_size), source = sizes(query_bthk), sizes(key_bsgk)[1]
-    logits_bhts = query_key(upcast_half(query_bthk) * head_size**-0.5, key_bsgk)
+    scale = head_size**-0.5 if scale is None else scale
+    logits_bhts = query_key(upcast_half(query_bthk) * scale, key_bsgk)
+    if cap is not None:
+        logits_bhts = soft_cap(logits_bhts, cap)
     if bias_bhts is not None:
         logits_bhts += upcast_half(bias_bhts)
         allowed_bhts = bias_bhts > tf.constant(float("-inf"), bias_bhts.dtype)
         mask_bhts = mask.combine_masks(mask_bhts, allowed_bhts)
     if causal:
         mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source))
+    if window:
+        mask_bhts = mask.combine_masks(mask_bhts, mask.window_mask(target, source, window))
     logits_bhts, present_bht1 = mask_logits(logits_bhts, mask_bhts)
     weights_bhts = tf.cast(tf.nn.softmax(logits_bhts), query_bthk.dtype)
     dropped_bhts = Dropout.drop(weights_bhts, keep_bhts, dropout_rate)
@@ -91,27 +109,37 @@ class MultiHeadAttention(Configured):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
     `output = sum_i head_i W_i^O + b^O`.
 
+    By config queries and keys are normalised (QKNORM), then rotated. layer: the index of the layer
+    whose self-attention it is, which decides rotation and window; None, cross-attention, has
+    neither. rotation: by default that of the positions 0 .. t-1.
+
     W^O and b^O are those of `output_projection`, since Keras layers have a property `output`. Keys
     that Keras masked (Masking, mask_zero) are not attended to.
     """
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, layer: int | None = 0, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        width, bias, dtype = (config.model_width,), config.attention_bias, self.dtype_policy
+        self.layer, self.kind = layer, None if layer is None else config.layer_kind(layer)
+        width, dtype = (config.model_width,), self.dtype_policy
+        bias, groups = config.query_key_value_bias, config.key_value_heads
         self.query = Projection(
             width, (config.heads, config.key_size), bias, dtype=dtype, name="query"
         )
-        self.key = Projection(
-            width, (config.key_value_heads, config.key_size), bias, dtype=dtype, name="key"
-        )
-        self.value = Projection(
-            width, (config.key_value_heads, config.value_size), bias, dtype=dtype, name="value"
-        )
+        self.key = Projection(width, (groups, config.key_size), bias, dtype=dtype, name="key")
+        self.value = Projection(width, (groups, config.value_size), bias, dtype=dtype, name="value")
+        if config.query_key_norm != "none":
+            for name, heads in (("query_norm", config.heads), ("key_norm", groups)):
+                size = config.key_size * (heads if config.query_key_norm == "width" else 1)
+                setattr(self, name, norm(config, size, dtype=dtype, name=name))
         self.weights_dropout = Dropout(
             config.attention_dropout_rate, dtype=dtype, name="weights_dropout"
         )
         self.output_projection = Projection(
-            (config.heads, config.value_size), width, bias, dtype=dtype, name="output_projection"
+            (config.heads, config.value_size),
+            width,
+            config.attention_output_bias,
+            dtype=dtype,
+            name="output_projection",
         )
 
     def call(
@@ -124,6 +152,7 @@ class MultiHeadAttention(Configured):
         return_weights: bool = False,
         keep_bhts: tf.Tensor | None = None,
         training: bool | None = None,
+        rotation: Rotation | None = None,
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.config.model_width)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
@@ -131,20 +160,47 @@ class MultiHeadAttention(Configured):
             mask_bhts = mask.combine_masks(mask_bhts, mask.padding_mask(mask_bs))
         query_bthk = self.queries(query_btd)
         key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
-        rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training
+        query_bthk, key_bsgk = self.rotate(query_bthk, key_bsgk, rotation)
+        window = 0 if self.kind is None else self.kind.window
+        rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training, window
         return self.attend(query_bthk, key_bsgk, value_bsge, *rest)
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
-        """`x W^Q + b^Q`, `b t h k`."""
-        return self.query(query_btd)
+        """`x W^Q + b^Q`, normalised by config, `b t h k`."""
+        return self.normalised("query", self.query(query_btd))
 
     def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The part that no query changes: `m W^K + b^K`, `b s g k`; `m W^V + b^V`, `b s g e`."""
-        return self.key(memory_bsd), self.value(memory_bsd)
+        """The part that no query changes: `m W^K + b^K`, normalised by config, `b s g k`;
+        `m W^V + b^V`, `b s g e`."""
+        return self.normalised("key", self.key(memory_bsd)), self.value(memory_bsd)
 
-    def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Queries, keys and values of self-attention."""
-        return self.queries(x_btd), *self.keys_and_values(x_btd)
+    def normalised(self, name: str, x_bthk: tf.Tensor) -> tf.Tensor:
+        """Queries or keys, normalised by config over the features of a head, or of all heads."""
+        if self.config.query_key_norm == "none":
+            return x_bthk
+        own: LayerNorm | RMSNorm = getattr(self, f"{name}_norm")
+        shape = sizes(x_bthk)
+        return tf.reshape(own(tf.reshape(x_bthk, [shape[0], -1, own.width])), shape)
+
+    def rotate(
+        self, query_bthk: tf.Tensor, key_bsgk: tf.Tensor, turned: Rotation | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Queries and keys by position, if the layer rotates them."""
+        if self.kind is None or not self.kind.rotary:
+            return query_bthk, key_bsgk
+        checks.check_same_length(query=query_bthk.shape, memory=key_bsgk.shape)
+        if turned is None:
+            position_1t = tf.range(sizes(query_bthk)[1])[tf.newaxis]
+            turned = rotation(self.config, self.kind, position_1t, query_bthk.dtype)
+        layout = self.config.rotary_layout
+        return rotated(query_bthk, turned, layout), rotated(key_bsgk, turned, layout)
+
+    def project(
+        self, x_btd: tf.Tensor, rotation: Rotation | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Queries, keys and values of self-attention, rotated by config."""
+        query_bthk, (key_btgk, value_btge) = self.queries(x_btd), self.keys_and_values(x_btd)
+        return *self.rotate(query_bthk, key_btgk, rotation), value_btge
 
     def attend(
         self,
@@ -157,9 +213,13 @@ class MultiHeadAttention(Configured):
         return_weights: bool = False,
         keep_bhts: tf.Tensor | None = None,
         training: bool | None = None,
+        window: int = 0,
     ) -> Output:
-        """The attention of these queries to these keys and values, and the output's projection."""
-        rest = bias_bhts, causal, return_weights, keep_bhts, training
+        """The attention of these queries to these keys and values, and the output's projection.
+
+        window: of the layer, if neighbours among the keys are neighbours in the text.
+        """
+        rest = bias_bhts, causal, return_weights, keep_bhts, training, window
         # In a run without padding the input is flat: only the attention itself sees rows.
         output_bthe, weights_bhts = in_rows(
             self._attend, query_bthk, key_bsgk, value_bsge, mask_bhts, *rest
@@ -178,6 +238,7 @@ class MultiHeadAttention(Configured):
         return_weights: bool,
         keep_bhts: tf.Tensor | None,
         training: bool | None,
+        window: int,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """The output, and the weights or None; in training without a keep mask one is drawn."""
         if keep_bhts is None:
@@ -186,6 +247,16 @@ class MultiHeadAttention(Configured):
             keep_bhts = self.weights_dropout.draw(shape, training)
         arguments = mask_bhts, bias_bhts, causal, return_weights, keep_bhts
         attended = scaled_dot_product_attention(
-            query_bthk, key_bsgk, value_bsge, *arguments, self.weights_dropout.rate
+            query_bthk,
+            key_bsgk,
+            value_bsge,
+            *arguments,
+            self.weights_dropout.rate,
+            window,
+            self.config.score_scale,
+            self.config.score_cap,
         )
         return attended if return_weights else (attended, None)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "layer": self.layer}

@@ -5,7 +5,12 @@ A cache has one length, and a step writes into it in place. source_mask_bs (not 
 model), target_mask_bt and layers (of each the keys `b g k s` and values `b g s e` of self_attention
 and cross_attention, as they are multiplied) are the reference's. Beside them: read, the number of
 tokens that each row has read; start, how many of these only fill up its length, which positions
-that are numbered from the row's first token do not count; position_td, the vectors of positions.
+that are numbered from the row's first token do not count; position_td, the vectors of positions,
+without a column where none are added to the embedding.
+
+Keys are held as they were rotated when they were read. A layer whose window is shorter than the
+cache has room for the keys and values of its window: a token takes the place of the one that the
+window leaves behind.
 
 The rows n of the target are the w beams of the first row b, then those of the next. The beams of a
 row share their keys: those of all beams' first tokens, of the second, ...; target_mask_bt,
@@ -14,7 +19,7 @@ row share their keys: those of all beams' first tokens, of the second, ...; targ
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -23,7 +28,7 @@ from reference_numpy import TransformerConfig, checks
 from . import inputs, mask
 from .framework import keras
 from .layers import DecoderLayer
-from .positional_encoding import positional_encoding
+from .rotary import Rotation
 from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
@@ -58,9 +63,10 @@ def start_cache(
         )
     rows: Any = batch if memory_shape is None else memory_shape[0]
     layers = []
-    for layer in model.decoder.layers:
-        key_bgks = tf.zeros([rows, config.key_value_heads, config.key_size, length], dtype)
-        value_bgse = tf.zeros([rows, config.key_value_heads, length, config.value_size], dtype)
+    for index, layer in enumerate(model.decoder.layers):
+        room = min(length, config.layer_kind(index).window or length)
+        key_bgks = tf.zeros([rows, config.key_value_heads, config.key_size, room], dtype)
+        value_bgse = tf.zeros([rows, config.key_value_heads, room, config.value_size], dtype)
         layers.append({"self_attention": (key_bgks, value_bgse)})
         if memory_bsd is not None:
             keys_and_values = layer.cross_attention.keys_and_values(memory_bsd)
@@ -104,58 +110,119 @@ def decode_step(
 
 
 def forward_step(
-    model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor
+    model: Transformer,
+    target: tf.Tensor,
+    cache: Cache,
+    target_mask_bt: tf.Tensor,
+    ahead: int = 0,
 ) -> tuple[tf.Tensor, Cache]:
-    """`decode_step` on arguments that are checked."""
-    read, source_mask_bs, width = cache["read"], cache.get("source_mask_bs"), beam_count(cache)
+    """`decode_step` on arguments that are checked.
+
+    ahead: how many tokens more, read in steps that follow, count for the length of the text by
+    which keys rotate.
+    """
+    source_mask_bs, width = cache.get("source_mask_bs"), beam_count(cache)
     (rows, count), vocabulary = target.shape[:2], model.config.target_vocabulary
+    step = _Step(cache["read"], count, width, cache["position_td"].shape[0])
     batch, queries = rows // width, count * width
     mask_bt = _with_tokens(cache, target_mask_bt, width)
     token_s = tf.range(mask_bt.shape[1]) // width  # the token that each key is of
     position_bt = _positions(model.config, mask_bt, token_s, cache, count)
     x_btd = inputs.embed(model, "target", target, position_bt, position_pd=cache["position_td"])
     x_btd = tf.reshape(_by_token(x_btd, width), [batch, queries, x_btd.shape[2]])
-    not_after_ts = token_s <= read + tf.range(count)[:, tf.newaxis]
-    self_mask_bhts = tf.reshape(
-        _by_token(mask_bt[:, tf.newaxis] & not_after_ts, width),
-        [batch, 1, queries, mask_bt.shape[1]],
-    )
-    masks = self_mask_bhts, None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
+    rotations: Sequence[Rotation | None] = [None] * len(cache["layers"])
+    if model.config.positions == "rotary":
+        longest = tf.reduce_max(position_bt) + 1 + ahead
+        position_bt = tf.reshape(_by_token(position_bt, width), [batch, queries])
+        rotations = model.decoder.rotations(position_bt, longest)
+    cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
+    self_masks: dict[int, tf.Tensor] = {}
     layers = []
-    for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
-        x_btd, layer_cache = _decoder_layer_step(layer, x_btd, layer_cache, read * width, *masks)
-        layers.append(layer_cache)
+    for index, layer in enumerate(model.decoder.layers):
+        held = cache["layers"][index]
+        room = held["self_attention"][0].shape[3] // width
+        if room not in self_masks:
+            self_masks[room] = step.self_mask(mask_bt, room)
+        given = step, rotations[index], self_masks[room], cross_mask_bhts
+        x_btd, held = _decoder_layer_step(layer, x_btd, held, *given)
+        layers.append(held)
     logits_btwv = tf.reshape(
         model.head(model.decoder.normalise(x_btd)), [batch, count, width, vocabulary]
     )
     logits_btv = tf.reshape(tf.transpose(logits_btwv, [0, 2, 1, 3]), [rows, count, vocabulary])
-    read_too = {"target_mask_bt": mask_bt, "layers": layers, "read": read + count}
+    read_too = {"target_mask_bt": mask_bt, "layers": layers, "read": step.read + count}
     return logits_btv, {**cache, **read_too}
+
+
+class _Step(NamedTuple):
+    """The next tokens: how many were read before, how many they are, in each of how many beams that
+    share keys, and how many tokens the cache can hold."""
+
+    read: tf.Tensor
+    count: int
+    width: int
+    length: int
+
+    def extended(self, held: tf.Tensor, new: tf.Tensor, axis: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """The keys or values that the next tokens attend to, and those that a layer then holds."""
+        room = held.shape[axis] // self.width
+        if room == self.length or self.count == 1:
+            place = [0] * 4
+            place[axis] = self.read % room * self.width
+            # In place within a graph if nothing else reads the old ones.
+            held = keras.ops.slice_update(held, tf.stack(place), new)
+            return held, held
+        both, place_r = tf.concat([held, new], axis=axis), tf.range(room)
+        token_r = _held(self.read + self.count, room)
+        kept_r = tf.where(token_r < self.read, place_r, room + token_r - self.read)
+        kept_s = tf.reshape(kept_r[:, tf.newaxis] * self.width + tf.range(self.width), [-1])
+        return both, tf.gather(both, kept_s, axis=axis)
+
+    def self_mask(self, mask_bt: tf.Tensor, room: int) -> tf.Tensor:
+        """Which keys the next tokens may attend to, of a layer that holds so many tokens: `b 1 t
+        s`. mask_bt: of the target, the next tokens among them."""
+        read, count, width = self.read, self.count, self.width
+        token_s = tf.range(mask_bt.shape[1]) // width
+        if room < self.length:
+            token_k = _held(read + 1, room)
+            if count > 1:
+                token_k = tf.concat([_held(read, room), read + tf.range(count)], axis=0)
+            token_s = tf.repeat(token_k, width)
+            place_s = tf.maximum(token_s, 0) * width + tf.range(len(token_s)) % width
+            mask_bt = tf.gather(mask_bt, place_s, axis=1) & (token_s >= 0)
+        not_after_ts = token_s <= read + tf.range(count)[:, tf.newaxis]
+        if room < self.length:
+            not_after_ts &= token_s > read - room + tf.range(count)[:, tf.newaxis]
+        return tf.reshape(
+            _by_token(mask_bt[:, tf.newaxis] & not_after_ts, width),
+            [mask_bt.shape[0] // width, 1, count * width, mask_bt.shape[1]],
+        )
+
+
+def _held(read: tf.Tensor, room: int) -> tf.Tensor:
+    """The token in each place of a layer that holds the last tokens; negative: none."""
+    return read - 1 - (read - 1 - tf.range(room)) % room
 
 
 def _decoder_layer_step(
     layer: DecoderLayer,
     x_btd: tf.Tensor,
     cache: Mapping[str, Any],
-    place: tf.Tensor,
+    step: _Step,
+    rotation: Rotation | None,
     self_mask_bhts: tf.Tensor,
     cross_mask_bhts: tf.Tensor | None,
 ) -> tuple[tf.Tensor, dict[str, Any]]:
-    """`DecoderLayer` on the next tokens, in evaluation, and its cache with their keys and values,
-    which are written from that place on."""
+    """`DecoderLayer` on the next tokens, in evaluation, and its cache with their keys and
+    values."""
     new_cache = dict(cache)
 
     def attend(y_btd: tf.Tensor) -> tf.Tensor:
-        query_bthk, *new = layer.self_attention.project(y_btd)
-        key_bgks, value_bgse = cache["self_attention"]
-        new_key_bgks, new_value_bgse = _by_head(*new)
-        # In place within a graph if nothing else reads the old ones.
-        key_bgks = keras.ops.slice_update(key_bgks, tf.stack([0, 0, 0, place]), new_key_bgks)
-        value_bgse = keras.ops.slice_update(value_bgse, tf.stack([0, 0, place, 0]), new_value_bgse)
-        new_cache["self_attention"] = key_bgks, value_bgse
-        return layer.self_attention.attend(
-            query_bthk, *_by_position(key_bgks, value_bgse), self_mask_bhts
-        )
+        query_bthk, *new = layer.self_attention.project(y_btd, rotation)
+        pairs = zip(cache["self_attention"], _by_head(*new), (3, 2), strict=True)
+        seen, kept = zip(*(step.extended(*pair) for pair in pairs), strict=True)
+        new_cache["self_attention"] = kept
+        return layer.self_attention.attend(query_bthk, *_by_position(*seen), self_mask_bhts)
 
     def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
         keys_and_values = _by_position(*cache["cross_attention"])
@@ -236,11 +303,12 @@ def branch(cache: Cache, count: int) -> Cache:
 
 def _position_vectors(model: Transformer, length: int) -> tf.Tensor:
     """The vectors of the first positions; a learned table that is shorter serves fewer."""
-    position_t = tf.range(length)
     if model.config.positions == "learned":
-        position_t = tf.minimum(position_t, model.config.max_positions - 1)
+        position_t = tf.minimum(tf.range(length), model.config.max_positions - 1)
         return model.target_position_embedding(position_t[tf.newaxis])[0]
-    return positional_encoding(position_t, model.config.model_width, model.compute_dtype)
+    if model.config.positions != "sinusoidal":
+        return tf.zeros([length, 0], model.compute_dtype)
+    return inputs.sinusoids(model.config, length, model.compute_dtype)
 
 
 def _by_head(key_bsgk: tf.Tensor, value_bsge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -277,6 +345,7 @@ def _positions(
 
 
 def _by_token(x_btd: tf.Tensor, width: int) -> tf.Tensor:
-    """`b t w d`: the first tokens of all beams of a row, then the second ones, like their keys."""
+    """`b t w d`, with any axes for d: the first tokens of all beams of a row, then the second ones,
+    like their keys."""
     x_bwtd = tf.reshape(x_btd, [x_btd.shape[0] // width, width, *x_btd.shape[1:]])
-    return tf.transpose(x_bwtd, [0, 2, 1, 3])
+    return tf.transpose(x_bwtd, [0, 2, 1, *range(3, len(x_bwtd.shape))])

@@ -182,7 +182,8 @@ def _start(model: Transformer, plan: Plan, request: Request) -> State:
     held = cache.start_cache(model, memory_bsd, request.source_mask_bs, batch, length=length)
     held = {**held, "start": request.start}
     if before:
-        _, held = cache.forward_step(model, request.before, held, request.before_mask_bt)
+        given = request.before, held, request.before_mask_bt
+        _, held = cache.forward_step(model, *given, ahead=1)
     state: State = {"step": tf.constant(0), "finite": tf.constant(True), "cache": held}
     state |= {"done_b": tf.zeros([batch], tf.bool), "token_b1": request.last_b1}
     if plan.repetition or plan.no_repeat_ngram:

@@ -10,6 +10,7 @@ from reference_numpy import checks
 from .framework import id_bounds, ids, keras, register, sizes
 from .precision import upcast_half
 from .projection import Adapted, add_bias, xavier_uniform
+from .softmax import soft_cap
 
 __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
@@ -55,12 +56,15 @@ class Embedding(Table):
     """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give the weighted sum of the
     table's rows.
 
-    Ids outside the table raise ValueError if their values are known: outside a `tf.function`.
+    round_scale: sqrt(d) is rounded to the dtype of x before. Ids outside the table raise ValueError
+    if their values are known: outside a `tf.function`.
     """
 
-    def __init__(self, vocabulary: int, width: int, scale: bool, **kwargs: Any) -> None:
+    def __init__(
+        self, vocabulary: int, width: int, scale: bool, round_scale: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(vocabulary, width, **kwargs)
-        self.vocabulary, self.scale = vocabulary, scale
+        self.vocabulary, self.scale, self.round_scale = vocabulary, scale, round_scale
 
     def check_ids(self, token: Any, **_: Any) -> None:
         """Raises ValueError on ids outside the table, other dtypes and other axes."""
@@ -76,11 +80,18 @@ class Embedding(Table):
             if token.dtype.is_integer
             else tf.tensordot(token, self.adapted(), axes=1)
         )
+        if self.scale and self.round_scale:
+            return x_btd * tf.constant(self.width**0.5, x_btd.dtype)
         return tf.cast(upcast_half(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
 
     def get_config(self) -> dict[str, Any]:
-        sizes = {"vocabulary": self.vocabulary, "width": self.width, "scale": self.scale}
-        return {**keras.layers.Layer.get_config(self), **sizes}
+        own = {
+            "vocabulary": self.vocabulary,
+            "width": self.width,
+            "scale": self.scale,
+            "round_scale": self.round_scale,
+        }
+        return {**keras.layers.Layer.get_config(self), **own}
 
 
 @register
@@ -103,17 +114,25 @@ class SegmentEmbedding(Table):
 
 @register
 class Logits(Adapted):
-    """`logits = x W + b`, with b by config.
+    """`logits = scale (x W + b)`, with b by config; with a cap `cap tanh(logits / cap)` (CAP).
 
     tied: the layer makes no kernel, and `summary` counts none; it is called with the embedding's
     table `v d`, the transpose of W.
     """
 
     def __init__(
-        self, width: int, vocabulary: int, bias: bool, tied: bool = False, **kwargs: Any
+        self,
+        width: int,
+        vocabulary: int,
+        bias: bool,
+        tied: bool = False,
+        scale: float = 1.0,
+        cap: float | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.width, self.vocabulary, self.use_bias, self.tied = width, vocabulary, bias, tied
+        self.scale, self.cap = scale, cap
 
     def build(self, input_shape: Any = None) -> None:
         if not self.tied:
@@ -139,6 +158,7 @@ class Logits(Adapted):
             else tf.matmul(x_nd, self.adapted())
         )
         logits_nv = logits_nv if self.bias is None else add_bias(logits_nv, self.bias)
+        logits_nv = capped(logits_nv, self.scale, self.cap)
         return tf.reshape(logits_nv, [batch, target, self.vocabulary])
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -150,5 +170,15 @@ class Logits(Adapted):
             "vocabulary": self.vocabulary,
             "bias": self.use_bias,
             "tied": self.tied,
+            "scale": self.scale,
+            "cap": self.cap,
         }
         return {**super().get_config(), **sizes}
+
+
+def capped(logits: tf.Tensor, scale: float, cap: float | None) -> tf.Tensor:
+    """The logits times the scale, then under the cap; half precision is rounded once."""
+    if scale == 1 and cap is None:
+        return logits
+    wide = upcast_half(logits) * scale
+    return tf.cast(wide if cap is None else soft_cap(wide, cap), logits.dtype)

@@ -19,7 +19,7 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the refer
 def activation(x: tf.Tensor, name: str) -> tf.Tensor:
     """relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`.
     gelu_tanh: `x/2 (1 + tanh u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`.
-    gelu_sigmoid: `x sigmoid(1.702 x)`.
+    gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`.
 
     tf.nn.gelu rounds its constants to float32 for float64 too. The tanh form is computed as
     `x sigmoid(2u)`, which is the same: TensorFlow's tanh of float64 is off by 8 ulp, its sigmoid is
@@ -34,6 +34,8 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
         y = wide * tf.sigmoid(2 * (2 / math.pi) ** 0.5 * (wide + 0.044715 * wide**3))
     elif name == "gelu_sigmoid":
         y = wide * tf.sigmoid(1.702 * wide)
+    elif name == "silu":
+        y = wide * tf.sigmoid(wide)
     else:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return tf.cast(y, x.dtype)
@@ -41,24 +43,36 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
 
 @register
 class FeedForward(Configured):
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position.
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position; gated:
+    `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
 
-    W_1 and b_1 are those of `hidden`, W_2 and b_2 those of `output_projection`, since Keras layers
-    have a property `output`.
+    W_1 and b_1 are those of `hidden`, W_g and b_g those of `gate`, W_2 and b_2 those of
+    `output_projection`, since Keras layers have a property `output`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         width, hidden = (config.model_width,), (config.feed_forward_width,)
-        self.hidden = Projection(width, hidden, True, dtype=self.dtype_policy, name="hidden")
+        bias = config.feed_forward_bias
+        if config.gated_feed_forward:
+            self.gate = Projection(width, hidden, bias, dtype=self.dtype_policy, name="gate")
+        self.hidden = Projection(width, hidden, bias, dtype=self.dtype_policy, name="hidden")
         self.hidden_dropout = Dropout(
             config.hidden_dropout_rate, dtype=self.dtype_policy, name="hidden_dropout"
         )
         self.output_projection = Projection(
-            hidden, width, True, dtype=self.dtype_policy, name="output_projection"
+            hidden, width, bias, dtype=self.dtype_policy, name="output_projection"
         )
 
     def call(self, x_btd: tf.Tensor, keep_btf: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.config.model_width)
-        active_btf = activation(self.hidden(x_btd), self.config.activation)
+        if self.config.gated_feed_forward:
+            gate_btf, hidden_btf = self.gate_and_hidden(x_btd)
+            active_btf = activation(gate_btf, self.config.activation) * hidden_btf
+        else:
+            active_btf = activation(self.hidden(x_btd), self.config.activation)
         return self.output_projection(self.hidden_dropout(active_btf, keep_btf))
+
+    def gate_and_hidden(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """`x W_g + b_g` and `x W_1 + b_1`."""
+        return self.gate(x_btd), self.hidden(x_btd)

@@ -59,7 +59,7 @@ class Model(Protocol):
         token: tf.Tensor,
         mask_bt: tf.Tensor | None = None,
         segment_bt: tf.Tensor | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | None]: ...
+    ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]: ...
 
 
 class Recomputed:

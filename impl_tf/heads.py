@@ -11,7 +11,7 @@ from .dropout import Dropout
 from .embedding import Logits
 from .feed_forward import activation
 from .framework import Configured, keras, register
-from .normalization import LayerNorm
+from .normalization import norm
 from .precision import upcast_half
 from .projection import Projection
 
@@ -73,9 +73,16 @@ class MaskedLanguageHead(Configured):
         super().__init__(config, **kwargs)
         self.tied, width, dtype = tied, config.model_width, self.dtype_policy
         self.hidden = Projection((width,), (width,), True, dtype=dtype, name="hidden")
-        self.norm = LayerNorm(width, config.epsilon, dtype=dtype, name="norm")
+        self.norm = norm(config, dtype=dtype, name="norm")
         self.logits = Logits(
-            width, config.source_vocabulary, config.output_bias, tied, dtype=dtype, name="logits"
+            width,
+            config.source_vocabulary,
+            config.output_bias,
+            tied,
+            config.logit_scale,
+            config.logit_cap,
+            dtype=dtype,
+            name="logits",
         )
 
     def call(self, x_bsd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:

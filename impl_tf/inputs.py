@@ -1,4 +1,7 @@
-"""The input of a stack: the sum of token embedding, position and segment, and its norm."""
+"""The input of a stack: the sum of token embedding, position and segment, and its norm.
+
+Rotary positions are not added here: attention rotates its queries and keys by them.
+"""
 
 import tensorflow as tf
 
@@ -46,16 +49,21 @@ def embed(
     x_btd = model.token_embedding(side)(token)
     if position_pd is None and config.positions == "learned":
         x_btd += getattr(model, f"{side}_position_embedding")(position_bt)
-    else:
+    elif config.positions in ("learned", "sinusoidal"):
         if position_pd is None:
             # No position reaches the length, so the sines of one row serve the whole batch.
-            position_pd = positional_encoding(tf.range(length), config.model_width, x_btd.dtype)
+            position_pd = sinusoids(config, length, x_btd.dtype)
         x_btd += tf.gather(position_pd, position_bt)
     if config.segments and side == "source":
         if segment_bt is None:
             segment_bt = tf.zeros(tf.shape(token)[:2], tf.int32)
         x_btd += getattr(model, f"{side}_segment_embedding")(segment_bt)
     return getattr(model, f"{side}_embedding_norm")(x_btd) if config.embedding_norm else x_btd
+
+
+def sinusoids(config: TransformerConfig, length: int | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """The vectors of the first positions, `p d`."""
+    return positional_encoding(tf.range(length), config.model_width, dtype, config.sinusoid_layout)
 
 
 def table(config: TransformerConfig, side: str) -> str:

@@ -12,7 +12,8 @@ from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
 from .feed_forward import FeedForward
 from .framework import Configured, register
-from .normalization import LayerNorm
+from .normalization import norm
+from .rotary import Rotation
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
 
@@ -20,24 +21,29 @@ SubLayer: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 
 class _Layer(Configured):
-    """The sub-layers that both layers have. Keras hands `training` down to every Dropout inside."""
+    """The sub-layers that both layers have. Keras hands `training` down to every Dropout inside.
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    layer: its index in the stack, which decides rotation and window of its self-attention.
+    rotation: by default that of the positions 0 .. t-1.
+    """
+
+    def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        dtype = self.dtype_policy
-        self.self_attention = MultiHeadAttention(config, dtype=dtype, name="self_attention")
-        self.self_attention_dropout, self.self_attention_norm = self._dropout_and_norm(
-            "self_attention"
-        )
+        self.layer, dtype = layer, self.dtype_policy
+        self.self_attention = MultiHeadAttention(config, layer, dtype=dtype, name="self_attention")
+        self._add_dropout_and_norms("self_attention")
         self.feed_forward = FeedForward(config, dtype=dtype, name="feed_forward")
-        self.feed_forward_dropout, self.feed_forward_norm = self._dropout_and_norm("feed_forward")
+        self._add_dropout_and_norms("feed_forward")
 
-    def _dropout_and_norm(self, name: str) -> tuple[Dropout, LayerNorm]:
+    def _add_dropout_and_norms(self, sublayer: str) -> None:
         dtype, config = self.dtype_policy, self.config
-        dropout = Dropout(config.dropout_rate, dtype=dtype, name=f"{name}_dropout")
-        return dropout, LayerNorm(
-            config.model_width, config.epsilon, dtype=dtype, name=f"{name}_norm"
-        )
+        dropout = Dropout(config.dropout_rate, dtype=dtype, name=f"{sublayer}_dropout")
+        setattr(self, f"{sublayer}_dropout", dropout)
+        names = [f"{sublayer}_norm"]
+        if config.norm_placement == "sandwich":
+            names.append(f"{sublayer}_output_norm")
+        for name in names:
+            setattr(self, name, norm(config, dtype=dtype, name=name))
 
     def run(
         self,
@@ -58,12 +64,18 @@ class _Layer(Configured):
     def residual(
         self, name: str, x_btd: tf.Tensor, sublayer: SubLayer, keep: Keep | None = None
     ) -> tf.Tensor:
-        """pre: `x + dropout(sublayer(norm(x)))`; post: `norm(x + dropout(sublayer(x)))`."""
-        norm, dropout = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout")
-        pre, keep_btd = self.config.norm_placement == "pre", part(keep, f"{name}_dropout")
-        y_btd = sublayer(norm(x_btd) if pre else x_btd)
-        sum_btd = x_btd + dropout(y_btd, keep_btd)
-        return sum_btd if pre else norm(sum_btd)
+        """pre: `x + dropout(f(norm(x)))`, post: `norm(x + dropout(f(x)))`, after:
+        `x + dropout(norm(f(x)))`, sandwich: `x + dropout(norm(f(norm(x))))`, f the sub-layer."""
+        placement, norm = self.config.norm_placement, getattr(self, f"{name}_norm")
+        keep_btd = part(keep, f"{name}_dropout")
+        y_btd = sublayer(norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
+        if placement in ("after", "sandwich"):
+            y_btd = (norm if placement == "after" else getattr(self, f"{name}_output_norm"))(y_btd)
+        sum_btd = x_btd + getattr(self, f"{name}_dropout")(y_btd, keep_btd)
+        return norm(sum_btd) if placement == "post" else sum_btd
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "layer": self.layer}
 
 
 @register
@@ -74,12 +86,18 @@ class EncoderLayer(_Layer):
     """
 
     def call(
-        self, x_btd: tf.Tensor, mask_bhts: tf.Tensor | None = None, keep: Keep | None = None
+        self,
+        x_btd: tf.Tensor,
+        mask_bhts: tf.Tensor | None = None,
+        keep: Keep | None = None,
+        rotation: Rotation | None = None,
     ) -> tf.Tensor:
         keep_bhts = part(keep, "self_attention", "weights_dropout")
 
         def attend(y_btd: tf.Tensor) -> tf.Tensor:
-            return self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts)
+            return self.self_attention(
+                y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, rotation=rotation
+            )
 
         return self.run(x_btd, attend, keep=keep)
 
@@ -94,15 +112,13 @@ class DecoderLayer(_Layer):
     nor memory.
     """
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
-        super().__init__(config, **kwargs)
+    def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: Any) -> None:
+        super().__init__(config, layer, **kwargs)
         if config.cross_attention:
             self.cross_attention = MultiHeadAttention(
-                config, dtype=self.dtype_policy, name="cross_attention"
+                config, None, dtype=self.dtype_policy, name="cross_attention"
             )
-            self.cross_attention_dropout, self.cross_attention_norm = self._dropout_and_norm(
-                "cross_attention"
-            )
+            self._add_dropout_and_norms("cross_attention")
 
     def call(
         self,
@@ -111,6 +127,7 @@ class DecoderLayer(_Layer):
         self_mask_bhts: tf.Tensor | None = None,
         cross_mask_bhts: tf.Tensor | None = None,
         keep: Keep | None = None,
+        rotation: Rotation | None = None,
     ) -> tf.Tensor:
         config, memory_shape = self.config, None if memory_bsd is None else memory_bsd.shape
         checks.check_memory(
@@ -122,7 +139,7 @@ class DecoderLayer(_Layer):
         def attend(y_btd: tf.Tensor) -> tf.Tensor:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
             return self.self_attention(
-                y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts
+                y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, rotation=rotation
             )
 
         def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask", "window_mask"]
 
 
 def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:
@@ -32,6 +32,19 @@ def causal_mask(target_length: int | tf.Tensor, source_length: int | tf.Tensor) 
     return (tf.range(source_length) <= tf.range(target_length)[:, tf.newaxis] + offset)[
         tf.newaxis, tf.newaxis
     ]
+
+
+def window_mask(
+    target_length: int | tf.Tensor, source_length: int | tf.Tensor, window: int
+) -> tf.Tensor:
+    """Query i may attend to key j if `|i + (s - t) - j| < window` (WINDOW): `1 1 t s`.
+
+    The lengths may be scalar tensors. Raises ValueError on a window less than 1.
+    """
+    if window < 1:
+        raise ValueError(f"window must be at least 1; got {window}")
+    query_t1 = (tf.range(target_length) + source_length - target_length)[:, tf.newaxis]
+    return (tf.abs(query_t1 - tf.range(source_length)) < window)[tf.newaxis, tf.newaxis]
 
 
 def combine_masks(mask_bhts: tf.Tensor | None, other_bhts: tf.Tensor | None) -> tf.Tensor | None:

@@ -1,40 +1,110 @@
-"""Layer normalisation."""
+"""Layer normalisation and root-mean-square normalisation."""
 
 from typing import Any
 
 import tensorflow as tf
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
 from .framework import Traced, register
 from .precision import upcast_half
 
-__all__ = ["LayerNorm"]
+__all__ = ["LayerNorm", "RMSNorm", "norm"]
+
+
+class _Norm(Traced):
+    """Parameters: scale `d`, which starts at 0 with one_plus_scale, and offset `d` by choice; Keras
+    calls them gamma and beta.
+
+    Half precision is computed in float32 up to and with the offset; with cast_before_scale it is
+    rounded before the scale.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        epsilon: float,
+        offset: bool = True,
+        one_plus_scale: bool = False,
+        cast_before_scale: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.width, self.epsilon, self.use_offset = width, epsilon, offset
+        self.one_plus_scale, self.cast_before_scale = one_plus_scale, cast_before_scale
+
+    def build(self, input_shape: Any = None) -> None:
+        first = "zeros" if self.one_plus_scale else "ones"
+        self.scale = self.add_weight(shape=(self.width,), initializer=first, name="scale")
+        self.offset = (
+            self.add_weight(shape=(self.width,), initializer="zeros", name="offset")
+            if self.use_offset
+            else None
+        )
+
+    def scaled(self, x_btd: tf.Tensor, factor_bt1: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """`scale x factor + offset` in that dtype."""
+        wide = dtype if self.cast_before_scale else x_btd.dtype
+        scale_d = tf.cast(self.scale, wide)
+        if self.one_plus_scale:
+            scale_d += 1
+        y_btd = tf.cast(x_btd * factor_bt1, wide) * scale_d
+        if self.offset is not None:
+            y_btd += tf.cast(self.offset, wide)
+        return tf.cast(y_btd, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "width": self.width,
+            "epsilon": self.epsilon,
+            "offset": self.use_offset,
+            "one_plus_scale": self.one_plus_scale,
+            "cast_before_scale": self.cast_before_scale,
+        }
 
 
 @register
-class LayerNorm(Traced):
+class LayerNorm(_Norm):
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
 
-    The variance is biased and computed in a second pass; half precision is computed in float32 up
-    to and with the offset. Parameters: scale `d`, offset `d`, which Keras calls gamma and beta.
+    The variance is biased and computed in a second pass. With one_plus_scale `1 + scale` is in
+    place of the scale.
     """
-
-    def __init__(self, width: int, epsilon: float, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.width, self.epsilon = width, epsilon
-
-    def build(self, input_shape: Any = None) -> None:
-        self.scale = self.add_weight(shape=(self.width,), initializer="ones", name="scale")
-        self.offset = self.add_weight(shape=(self.width,), initializer="zeros", name="offset")
 
     def call(self, x_btd: tf.Tensor) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.width)
         wide_btd = upcast_half(x_btd)
         centred_btd = wide_btd - tf.reduce_mean(wide_btd, axis=-1, keepdims=True)
         variance_bt1 = tf.reduce_mean(tf.square(centred_btd), axis=-1, keepdims=True)
-        factor_btd = tf.math.rsqrt(variance_bt1 + self.epsilon) * upcast_half(self.scale)
-        return tf.cast(centred_btd * factor_btd + upcast_half(self.offset), x_btd.dtype)
+        factor_bt1 = tf.math.rsqrt(variance_bt1 + self.epsilon)
+        return self.scaled(centred_btd, factor_bt1, x_btd.dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "width": self.width, "epsilon": self.epsilon}
+
+@register
+class RMSNorm(_Norm):
+    """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d (NORM).
+
+    keras.layers.RMSNormalization has neither an offset nor `1 + scale`, and never rounds before the
+    scale.
+    """
+
+    def call(self, x_btd: tf.Tensor) -> tf.Tensor:
+        checks.check_features("x", x_btd.shape, self.width)
+        wide_btd = upcast_half(x_btd)
+        square_bt1 = tf.reduce_mean(tf.square(wide_btd), axis=-1, keepdims=True)
+        factor_bt1 = tf.math.rsqrt(square_bt1 + self.epsilon)
+        return self.scaled(wide_btd, factor_bt1, x_btd.dtype)
+
+
+def norm(config: TransformerConfig, width: int | None = None, **kwargs: Any) -> LayerNorm | RMSNorm:
+    """The norm of the config over that width, by default the model's."""
+    kind = RMSNorm if config.norm == "rms" else LayerNorm
+    return kind(
+        config.model_width if width is None else width,
+        config.epsilon,
+        config.norm_offset,
+        config.norm_one_plus_scale,
+        config.norm_cast_before_scale,
+        **kwargs,
+    )

@@ -20,6 +20,7 @@ from . import (
     mask,
     optimizer,
     positional_encoding,
+    rotary,
     schedule,
     softmax,
     stacks,
@@ -28,7 +29,7 @@ from .decoding import Searcher
 from .dropout import Dropout
 from .framework import keras
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .normalization import LayerNorm
+from .normalization import LayerNorm, RMSNorm
 from .programs.compiled import compiled as graph
 from .programs.fused import fused
 from .sampling import draw, penalise, truncate
@@ -41,12 +42,17 @@ Tree: TypeAlias = Mapping[str, Any]  # tensors, nested by the parts of the canon
 
 framework = "tf"
 compiled = partial(graph, least=0)  # leaves out padding even if that saves little
+suite = 9
 modes = ("eager", "compiled")
 weights = TABLE
 
 components: dict[str, Callable[..., Callable[..., Any]]] = {
     "embedding": lambda config, dtype: embedding.Embedding(
-        config.source_vocabulary, config.model_width, config.scale_embedding, dtype=dtype.name
+        config.source_vocabulary,
+        config.model_width,
+        config.scale_embedding,
+        config.round_embedding_scale,
+        dtype=dtype.name,
     ),
     "segment_embedding": lambda config, dtype: embedding.SegmentEmbedding(
         config.segments, config.model_width, dtype=dtype.name
@@ -58,29 +64,43 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         config.sizes["p"], config.model_width, config.position_offset, dtype=dtype.name
     ),
     "positional_encoding": lambda config, dtype: partial(
-        positional_encoding.positional_encoding, width=config.model_width, dtype=dtype
+        positional_encoding.positional_encoding,
+        width=config.model_width,
+        dtype=dtype,
+        layout=config.sinusoid_layout,
     ),
+    "rotary_embedding": lambda config, dtype: partial(rotary.rotary_embedding, config=config),
     "token_mask": lambda config, dtype: partial(mask.token_mask, padding_id=config.padding_id),
     "padding_mask": lambda config, dtype: mask.padding_mask,
     "causal_mask": lambda config, dtype: mask.causal_mask,
+    "window_mask": lambda config, dtype: mask.window_mask,
     "combine_masks": lambda config, dtype: mask.combine_masks,
     "softmax": lambda config, dtype: softmax.softmax,
+    "soft_cap": lambda config, dtype: softmax.soft_cap,
     "scaled_dot_product_attention": lambda config, dtype: attention.scaled_dot_product_attention,
-    "multi_head_attention": lambda config, dtype: attention.MultiHeadAttention(
-        config, dtype=dtype.name
+    "multi_head_attention": lambda config, dtype: partial(
+        _placed, attention.MultiHeadAttention(config, dtype=dtype.name)
     ),
     "activation": lambda config, dtype: partial(feed_forward.activation, name=config.activation),
     "feed_forward": lambda config, dtype: feed_forward.FeedForward(config, dtype=dtype.name),
-    "layer_norm": lambda config, dtype: LayerNorm(
-        config.model_width, config.epsilon, dtype=dtype.name
-    ),
+    "layer_norm": lambda config, dtype: _norm(LayerNorm, config, dtype),
+    "rms_norm": lambda config, dtype: _norm(RMSNorm, config, dtype),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate, dtype=dtype.name),
-    "encoder_layer": lambda config, dtype: layers.EncoderLayer(config, dtype=dtype.name),
-    "decoder_layer": lambda config, dtype: layers.DecoderLayer(config, dtype=dtype.name),
+    "encoder_layer": lambda config, dtype: partial(
+        _placed, layers.EncoderLayer(config, dtype=dtype.name)
+    ),
+    "decoder_layer": lambda config, dtype: partial(
+        _placed, layers.DecoderLayer(config, dtype=dtype.name)
+    ),
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
     "logits": lambda config, dtype: embedding.Logits(
-        config.model_width, config.target_vocabulary, config.output_bias, dtype=dtype.name
+        config.model_width,
+        config.target_vocabulary,
+        config.output_bias,
+        scale=config.logit_scale,
+        cap=config.logit_cap,
+        dtype=dtype.name,
     ),
     "pooler": lambda config, dtype: Pooler(config.model_width, dtype=dtype.name),
     "classifier": lambda config, dtype: Classifier(
@@ -122,6 +142,22 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True)
     ),
 }
+
+
+def _norm(
+    kind: type[LayerNorm] | type[RMSNorm], config: TransformerConfig, dtype: tf.DType
+) -> LayerNorm | RMSNorm:
+    flags = config.norm_offset, config.norm_one_plus_scale, config.norm_cast_before_scale
+    return kind(config.model_width, config.epsilon, *flags, dtype=dtype.name)
+
+
+def _placed(layer: Any, **inputs: Any) -> Any:
+    """The first layer of a stack on tokens at the positions position_bt or position_bs."""
+    given = [inputs.pop(name) for name in ("position_bt", "position_bs") if name in inputs]
+    config, kind = layer.config, layer.config.layer_kind(0)
+    if given and kind.rotary:
+        inputs["rotation"] = rotary.rotation(config, kind, *given, layer.compute_dtype)
+    return layer(**inputs)
 
 
 def _in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> tf.Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from reference_numpy import checks
-from reference_numpy.config import POSITION_STARTS
+from reference_numpy.config import POSITION_STARTS, SINUSOID_LAYOUTS
 from reference_numpy.suggestions import known
 
 from .embedding import Table
@@ -32,21 +32,28 @@ def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor
 
 
 def positional_encoding(
-    position_bt: tf.Tensor, width: int, dtype: tf.DType = tf.float64
+    position_bt: tf.Tensor,
+    width: int,
+    dtype: tf.DType = tf.float64,
+    layout: str = "interleaved",
 ) -> tf.Tensor:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`.
 
-    An odd width ends in a sine. Sine and cosine are taken once for each pair of columns and
-    interleaved by a reshape. Computed in float64 and then cast to dtype.
+    layout: "halves" has all sines first, then all cosines. An odd width has one sine more. Sine and
+    cosine are taken once for each pair of columns and interleaved by a reshape. Computed in float64
+    and then cast to dtype. Raises ValueError on a width less than 1 and on another layout.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
+    known("sinusoid layout", [layout], SINUSOID_LAYOUTS)
     frequency = 10000.0 ** (-2.0 * np.arange((width + 1) // 2) / width)
     angle = tf.cast(position_bt, tf.float64)[..., tf.newaxis] * frequency
     pairs = tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1)
     table_btd = tf.reshape(pairs, tf.concat([tf.shape(position_bt), [2 * len(frequency)]], axis=0))[
         ..., :width
     ]
+    if layout == "halves":
+        table_btd = tf.concat([table_btd[..., 0::2], table_btd[..., 1::2]], axis=-1)
     return tf.cast(table_btd, dtype)
 
 

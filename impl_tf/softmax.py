@@ -1,4 +1,4 @@
-"""Softmax over the last axis, with masked entries."""
+"""Softmax over the last axis, with masked entries, and the soft cap of what it is given."""
 
 import tensorflow as tf
 
@@ -7,7 +7,7 @@ from reference_numpy import checks
 from .kernels.attention import mask_logits, zero_empty_rows
 from .precision import upcast_half
 
-__all__ = ["softmax"]
+__all__ = ["soft_cap", "softmax"]
 
 
 def softmax(logits: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
@@ -20,3 +20,13 @@ def softmax(logits: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_mask(mask.shape, mask.dtype.name, logits.shape, axes="the logits")
     x, present = mask_logits(upcast_half(logits), mask)
     return tf.cast(zero_empty_rows(tf.nn.softmax(x), present), logits.dtype)
+
+
+def soft_cap(x: tf.Tensor, cap: float) -> tf.Tensor:
+    """`y = cap tanh(x / cap)`: nearly x far below the cap, never beyond it (CAP).
+
+    Half precision is computed in float32. Raises ValueError on a cap that is not above 0.
+    """
+    if not cap > 0:
+        raise ValueError(f"cap must be greater than 0; got {cap}")
+    return tf.cast(tf.tanh(upcast_half(x) / cap) * cap, x.dtype)

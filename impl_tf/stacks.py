@@ -7,9 +7,10 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig
 
 from .dropout import Dropout, Keep, part
-from .framework import Configured, register
+from .framework import Configured, register, sizes
 from .layers import DecoderLayer, EncoderLayer
-from .normalization import LayerNorm
+from .normalization import norm
+from .rotary import Rotation, rotation
 
 __all__ = ["Decoder", "Encoder"]
 
@@ -19,8 +20,8 @@ class _Stack(Configured):
     list of Keras.
 
     Another layer is put in a place by its attribute, `encoder.layers_0 = layer`, before the stack
-    is built. It takes x and the mask, in a decoder x, the memory and both masks; and keep, if keep
-    masks are given.
+    is built. It takes x and the mask, in a decoder x, the memory and both masks; keep, if keep
+    masks are given; and rotation, in the place of a layer that rotates.
     """
 
     def __init__(
@@ -35,12 +36,10 @@ class _Stack(Configured):
             config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout"
         )
         self.count = count
-        for name in self._names:
-            setattr(self, name, layer(config, dtype=self.dtype_policy, name=name))
+        for index, name in enumerate(self._names):
+            setattr(self, name, layer(config, index, dtype=self.dtype_policy, name=name))
         if config.final_norm:
-            self.final_norm = LayerNorm(
-                config.model_width, config.epsilon, dtype=self.dtype_policy, name="final_norm"
-            )
+            self.final_norm = norm(config, dtype=self.dtype_policy, name="final_norm")
 
     @property
     def layers(self) -> tuple[Any, ...]:
@@ -55,12 +54,45 @@ class _Stack(Configured):
         """The final norm, where the config has one."""
         return self.final_norm(x_btd) if self.config.final_norm else x_btd
 
+    def given(
+        self, x_btd: tf.Tensor, keep: Keep | None, position_bt: tf.Tensor | None
+    ) -> list[dict[str, Any]]:
+        """What every layer is given by name, if there is any: layers of other classes need take
+        neither keep nor rotation."""
+        rotations: list[Rotation | None] = [None] * self.count
+        if self.config.positions == "rotary":
+            if position_bt is None:
+                position_bt = tf.range(sizes(x_btd)[1])[tf.newaxis]
+            rotations = self.rotations(position_bt)
+        result = []
+        for index, turned in enumerate(rotations):
+            named = {"keep": part(keep, "layers", str(index)), "rotation": turned}
+            result.append({name: value for name, value in named.items() if value is not None})
+        return result
+
+    def rotations(
+        self, position_bt: tf.Tensor, length: tf.Tensor | None = None
+    ) -> list[Rotation | None]:
+        """The rotation of every layer, one for all layers of a kind; None if it has none.
+
+        length: as `rotary.rotation`.
+        """
+        config = self.config
+        kinds = [config.layer_kind(index) for index in range(self.count)]
+        by_kind = {
+            kind: rotation(config, kind, position_bt, self.compute_dtype, length)
+            for kind in dict.fromkeys(kinds)
+            if kind.rotary
+        }
+        return [by_kind.get(kind) for kind in kinds]
+
 
 @register
 class Encoder(_Stack):
     """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors `b s d` to
     vectors.
 
+    position_bs: of the tokens, for layers that rotate; without it, token s has position s.
     `embedding_dropout` is applied by `Transformer.encode`.
     """
 
@@ -72,9 +104,11 @@ class Encoder(_Stack):
         x_bsd: tf.Tensor,
         mask_bhts: tf.Tensor | None = None,
         keep: Keep | None = None,
+        position_bs: tf.Tensor | None = None,
     ) -> tf.Tensor:
+        given = self.given(x_bsd, keep, position_bs)
         for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, **_keep(keep, index))
+            x_bsd = layer(x_bsd, mask_bhts, **given[index])
         return self.normalise(x_bsd)
 
 
@@ -83,7 +117,8 @@ class Decoder(_Stack):
     """`x = norm(layer_n(... layer_1(x, memory), memory))`, with the final norm by config: vectors
     `b t d` to vectors.
 
-    memory: None in a decoder-only model. `embedding_dropout` is applied by `Transformer.decode`.
+    memory: None in a decoder-only model. position_bt: of the tokens, for layers that rotate;
+    without it, token t has position t. `embedding_dropout` is applied by `Transformer.decode`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
@@ -96,14 +131,10 @@ class Decoder(_Stack):
         self_mask_bhts: tf.Tensor | None = None,
         cross_mask_bhts: tf.Tensor | None = None,
         keep: Keep | None = None,
+        position_bt: tf.Tensor | None = None,
     ) -> tf.Tensor:
+        given = self.given(x_btd, keep, position_bt)
         for index, layer in enumerate(self.layers):
             masks = self_mask_bhts, cross_mask_bhts
-            x_btd = layer(x_btd, memory_bsd, *masks, **_keep(keep, index))
+            x_btd = layer(x_btd, memory_bsd, *masks, **given[index])
         return self.normalise(x_btd)
-
-
-def _keep(keep: Keep | None, index: int) -> dict[str, Keep]:
-    """The argument `keep` of a layer, if there is any: layers of other classes need not take it."""
-    of_layer = part(keep, "layers", str(index))
-    return {} if of_layer is None else {"keep": of_layer}

@@ -35,14 +35,16 @@ def states(
     result: dict[str, Any] = {}
     memory_bsd = source_mask_bhts = None
     if source is not None:
-        x_bsd, source_mask_bhts = model.embed("source", source, source_mask_bs, segment_bs)
-        result["encoder"] = _stack(model.encoder, x_bsd, None, source_mask_bhts, None, causal=False)
+        x_bsd, source_mask_bhts, position_bs = model.embed(
+            "source", source, source_mask_bs, segment_bs
+        )
+        given = None, source_mask_bhts, None, position_bs
+        result["encoder"] = _stack(model.encoder, x_bsd, *given, causal=False)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
-        x_btd, self_mask_bhts = model.embed("target", target, target_mask_bt)
-        result["decoder"] = _stack(
-            model.decoder, x_btd, memory_bsd, self_mask_bhts, source_mask_bhts, causal=True
-        )
+        x_btd, self_mask_bhts, position_bt = model.embed("target", target, target_mask_bt)
+        given = memory_bsd, self_mask_bhts, source_mask_bhts, position_bt
+        result["decoder"] = _stack(model.decoder, x_btd, *given, causal=True)
     return result
 
 
@@ -52,27 +54,30 @@ def _stack(
     memory_bsd: tf.Tensor | None,
     self_mask_bhts: tf.Tensor | None,
     cross_mask_bhts: tf.Tensor | None,
+    position_bt: tf.Tensor | None,
     causal: bool,
 ) -> dict[str, tf.Tensor]:
     """Runs the stack; its vectors and attention weights."""
     hidden, weights = [x_btd], dict[str, list[tf.Tensor]]()
 
-    def run(layer: Any, x_btd: tf.Tensor) -> tf.Tensor:
-        def recorded(name: str, *inputs: Any, causal: bool = False) -> tf.Tensor:
-            y_btd, weights_bhts = getattr(layer, name)(*inputs, causal=causal, return_weights=True)
+    def run(layer: Any, x_btd: tf.Tensor, given: dict[str, Any]) -> tf.Tensor:
+        def recorded(name: str, *inputs: Any, **named: Any) -> tf.Tensor:
+            y_btd, weights_bhts = getattr(layer, name)(*inputs, **named, return_weights=True)
             weights.setdefault(f"{name}_lbhts", []).append(weights_bhts)
             return y_btd
 
         def attend(y_btd: tf.Tensor) -> tf.Tensor:
-            return recorded("self_attention", y_btd, y_btd, self_mask_bhts, causal=causal)
+            of_itself = y_btd, y_btd, self_mask_bhts
+            return recorded("self_attention", *of_itself, causal=causal, **given)
 
         def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
             return recorded("cross_attention", y_btd, memory_bsd, cross_mask_bhts)
 
         return layer.run(x_btd, attend, None if memory_bsd is None else attend_to_memory)
 
-    for layer in stack.layers:
-        x_btd = run(layer, x_btd)
+    given = stack.given(x_btd, None, position_bt)
+    for layer, own in zip(stack.layers, given, strict=True):
+        x_btd = run(layer, x_btd, own)
         hidden.append(x_btd)
     hidden[-1] = stack.normalise(x_btd)
     return {"hidden_lbtd": tf.stack(hidden)} | {

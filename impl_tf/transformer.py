@@ -12,7 +12,7 @@ from .embedding import Embedding, Logits, SegmentEmbedding
 from .encoder_only import EncoderHeads
 from .framework import INPUTS, attached_mask, by_name, check_dense, keras, register
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .normalization import LayerNorm
+from .normalization import norm
 from .positional_encoding import PositionEmbedding
 from .stacks import Decoder, Encoder
 
@@ -46,6 +46,8 @@ class Transformer(EncoderHeads, keras.Model):
                 config.target_vocabulary,
                 config.output_bias,
                 config.tie_logits,
+                config.logit_scale,
+                config.logit_cap,
                 dtype=dtype,
                 name="logits",
             )
@@ -69,8 +71,9 @@ class Transformer(EncoderHeads, keras.Model):
         config, width, dtype = self.config, self.config.model_width, self.dtype_policy
         parts: dict[str, Any] = {}
         if inputs.table(config, side) == f"{side}_embedding":
+            scale = config.scale_embedding, config.round_embedding_scale
             parts["embedding"] = Embedding(
-                vocabulary, width, config.scale_embedding, dtype=dtype, name=f"{side}_embedding"
+                vocabulary, width, *scale, dtype=dtype, name=f"{side}_embedding"
             )
         if config.positions == "learned":
             sizes = config.sizes["p"], width, config.position_offset
@@ -82,9 +85,8 @@ class Transformer(EncoderHeads, keras.Model):
                 config.segments, width, dtype=dtype, name="source_segment_embedding"
             )
         if config.embedding_norm:
-            parts["embedding_norm"] = LayerNorm(
-                width, config.epsilon, dtype=dtype, name=f"{side}_embedding_norm"
-            )
+            name = f"{side}_embedding_norm"
+            parts["embedding_norm"] = norm(config, dtype=dtype, name=name)
         for name, layer in parts.items():
             setattr(self, f"{side}_{name}", layer)
 
@@ -166,10 +168,11 @@ class Transformer(EncoderHeads, keras.Model):
         Raises ValueError on ids, masks and shapes that do not fit, and without an encoder.
         """
         self.config.need_encoder()
-        x_bsd, mask_bhts = self.embed("source", source, source_mask_bs, segment_bs)
+        x_bsd, mask_bhts, position_bs = self.embed("source", source, source_mask_bs, segment_bs)
         keep_bsd = part(keep, "encoder", "embedding_dropout")
         x_bsd = self.encoder.embedding_dropout(x_bsd, keep_bsd, training=training)
-        return self.encoder(x_bsd, mask_bhts, part(keep, "encoder"), training=training)
+        rest = part(keep, "encoder"), position_bs
+        return self.encoder(x_bsd, mask_bhts, *rest, training=training)
 
     def decode(
         self,
@@ -192,7 +195,7 @@ class Transformer(EncoderHeads, keras.Model):
         )
         if memory_bsd is not None:
             checks.check_same_batch(source=memory_bsd.shape, target=target.shape)
-        x_btd, self_mask_bhts = self.embed("target", target, target_mask_bt)
+        x_btd, self_mask_bhts, position_bt = self.embed("target", target, target_mask_bt)
         keep_btd = part(keep, "decoder", "embedding_dropout")
         x_btd = self.decoder.embedding_dropout(x_btd, keep_btd, training=training)
         cross_mask_bhts = None
@@ -201,8 +204,8 @@ class Transformer(EncoderHeads, keras.Model):
                 "source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2]
             )
             cross_mask_bhts = mask.padding_mask(source_mask_bs)
-        masks = self_mask_bhts, cross_mask_bhts
-        x_btd = self.decoder(x_btd, memory_bsd, *masks, part(keep, "decoder"), training=training)
+        rest = self_mask_bhts, cross_mask_bhts, part(keep, "decoder"), position_bt
+        x_btd = self.decoder(x_btd, memory_bsd, *rest, training=training)
         return self.head(x_btd)
 
     def head(self, x_btd: tf.Tensor) -> tf.Tensor:
@@ -322,9 +325,10 @@ class Transformer(EncoderHeads, keras.Model):
         token: tf.Tensor,
         mask_bt: tf.Tensor | None = None,
         segment_bt: tf.Tensor | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """The input of the first layer of a side, "source" or "target", before dropout, and the
-        mask of its keys, `b 1 1 s`."""
+    ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
+        """The input of the first layer of a side, "source" or "target", before dropout, the mask of
+        its keys, `b 1 1 s`, and the positions; None: every token is real, and token t has position
+        t."""
         check_dense(token, mask_bt, segment_bt)
         mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
         if segment_bt is not None:
@@ -332,4 +336,6 @@ class Transformer(EncoderHeads, keras.Model):
                 self.config.segments, segment_bt.shape, segment_bt.dtype.name, token.shape
             )
         x_btd = inputs.embed(self, side, token, position_bt, segment_bt)
-        return x_btd, None if mask_bt is None else mask.padding_mask(mask_bt)
+        if mask_bt is None:
+            return x_btd, None, None
+        return x_btd, mask.padding_mask(mask_bt), position_bt

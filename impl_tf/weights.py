@@ -15,7 +15,15 @@ from .projection import Adapted
 
 __all__ = ["TABLE", "at", "export", "from_numpy", "load", "to_numpy", "values", "variables"]
 
-TABLE = layout.renamed(output="output_projection")  # a Keras layer has a property `output`
+# Queries and keys are normalised in one axis. A Keras layer has a property `output`.
+TABLE: layout.Table = (
+    *(
+        (f"{name}.{kind}", f"{name}.{kind}", f"({heads} k)")
+        for name, heads in (("query_norm", "h"), ("key_norm", "g"))
+        for kind in ("scale", "offset")
+    ),
+    *layout.renamed(output="output_projection"),
+)
 
 
 def load(

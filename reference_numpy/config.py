@@ -147,7 +147,11 @@ class TransformerConfig(fields.Fields):
     def __post_init__(self) -> None:
         for name in ("rotary_scaling", "local_rotary_scaling"):
             if isinstance(value := getattr(self, name), Mapping):
-                object.__setattr__(self, name, RotaryScaling.from_dict(value))
+                try:
+                    scaling = RotaryScaling.from_dict(value)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+                object.__setattr__(self, name, scaling)
         for name in ("layer_pattern", "rotary_pattern"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))

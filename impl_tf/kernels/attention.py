@@ -79,9 +79,10 @@ def in_chunks(
     mask_bhts: tf.Tensor | None = None,
     bias_bhts: tf.Tensor | None = None,
     causal: bool = False,
+    window: int = 0,
 ) -> tf.Tensor:
     """The output of `attention`, with many queries in chunks: memory grows with s, not with t s."""
-    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal
+    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, window
     length = chunk_length(query_bthk, key_bsgk.shape[1])
     return attention(*given)[0] if length is None else _by_chunks(attention, length, *given)
 
@@ -111,25 +112,36 @@ def _by_chunks(
     mask_bhts: tf.Tensor | None,
     bias_bhts: tf.Tensor | None,
     causal: bool,
+    window: int,
 ) -> tf.Tensor:
-    """`attention` on one chunk c after another; the backward pass computes its weights again."""
+    """`attention` on one chunk c after another; the backward pass computes its weights again. With
+    a window a chunk meets the keys n that its queries may attend to, and no others."""
     target, source = query_bthk.shape[1], key_bsgk.shape[1]
 
     def chunk(start: tf.Tensor | int, count: int) -> tf.Tensor:
-        mask_bhcs = _part(mask_bhts, 2, start, count)
+        first, keys = tf.constant(0), source
+        if window:
+            keys = min(source, count + window - 1 if causal else count + 2 * (window - 1))
+            first = tf.clip_by_value(start + source - target - window + 1, 0, source - keys)
+        mask_bhcn = _part(_part(mask_bhts, 2, start, count), 3, first, keys)
+        place_c1 = (start + tf.range(count) + source - target)[:, tf.newaxis]
+        place_n = first + tf.range(keys)
         if causal:
-            last_c1 = (start + tf.range(count) + source - target)[:, tf.newaxis]
-            causal_11cs = (tf.range(source) <= last_c1)[tf.newaxis, tf.newaxis]
-            mask_bhcs = mask.combine_masks(mask_bhcs, causal_11cs)
+            mask_bhcn = mask.combine_masks(mask_bhcn, (place_n <= place_c1)[tf.newaxis, tf.newaxis])
+        if window:
+            near_cn = tf.abs(place_c1 - place_n) < window
+            mask_bhcn = mask.combine_masks(mask_bhcn, near_cn[tf.newaxis, tf.newaxis])
 
         @tf.recompute_grad
         def attended(
-            query_bchk: tf.Tensor, key_bsgk: tf.Tensor, value_bsge: tf.Tensor, *bias_bhcs: tf.Tensor
+            query_bchk: tf.Tensor, key_bngk: tf.Tensor, value_bnge: tf.Tensor, *bias_bhcn: tf.Tensor
         ) -> tf.Tensor:
-            return attention(query_bchk, key_bsgk, value_bsge, mask_bhcs, *bias_bhcs)[0]
+            return attention(query_bchk, key_bngk, value_bnge, mask_bhcn, *bias_bhcn)[0]
 
-        bias_bhcs = () if bias_bhts is None else (_part(bias_bhts, 2, start, count),)
-        return attended(_part(query_bthk, 1, start, count), key_bsgk, value_bsge, *bias_bhcs)
+        near = (_part(x, 1, first, keys) for x in (key_bsgk, value_bsge))
+        bias_bhcn = _part(_part(bias_bhts, 2, start, count), 3, first, keys)
+        rest = () if bias_bhcn is None else (bias_bhcn,)
+        return attended(_part(query_bthk, 1, start, count), *near, *rest)
 
     whole = target - target % length
     output_nbche = tf.map_fn(
@@ -146,7 +158,7 @@ def _by_chunks(
 
 def _part(x: tf.Tensor | None, axis: int, start: tf.Tensor | int, count: int) -> tf.Tensor | None:
     """count entries of the axis from start; XLA takes no Python slice from a tensor."""
-    if x is None or x.shape[axis] == 1:
+    if x is None or x.shape[axis] in (1, count):
         return x
     begin = [start if at == axis else 0 for at in range(4)]
     return tf.slice(x, begin, [*x.shape[:axis], count, *x.shape[axis + 1 :]])

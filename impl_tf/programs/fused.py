@@ -9,18 +9,22 @@ from reference_numpy import TransformerConfig
 
 from .. import weights
 from ..attention import MultiHeadAttention
+from ..embedding import capped
+from ..feed_forward import FeedForward
 from ..framework import other_layers
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import FusedProjection
 from ..projection import Projection
+from ..rotary import Rotation
 from ..transformer import Transformer
 
-__all__ = ["FusedAttention", "fused", "refresh"]
+__all__ = ["FusedAttention", "FusedFeedForward", "fused", "refresh"]
 
 # The fused projections that a layer may have, and the projections that each is made of.
 FUSED: dict[str, tuple[str, ...]] = {
     "query_key_value": ("query", "key", "value"),
     "key_value": ("key", "value"),
+    "gate_hidden": ("gate", "hidden"),
 }
 FUSED |= {name: (name,) for name in ("query", "output_projection", "hidden")}
 
@@ -33,9 +37,14 @@ class FusedAttention(MultiHeadAttention):
     """
 
     def __init__(
-        self, config: TransformerConfig, of_itself: bool, int8: bool = False, **kwargs: Any
+        self,
+        config: TransformerConfig,
+        layer: int | None,
+        of_itself: bool,
+        int8: bool = False,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(config, **kwargs)
+        super().__init__(config, layer, **kwargs)
         self.of_itself, kind = of_itself, Int8Projection if int8 else FusedProjection
         if of_itself:
             self.query_key_value = kind(self.query, self.key, self.value, name="query_key_value")
@@ -47,17 +56,55 @@ class FusedAttention(MultiHeadAttention):
             _to_int8(self, "query", "output_projection")
 
     def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
-        return self.project(query_btd)[0] if self.of_itself else self.query(query_btd)
+        if not self.of_itself:
+            return self.normalised("query", self.query(query_btd))
+        return self._separate(query_btd)[0]
 
     def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        key_bsgk, value_bsge = (
-            self.project(memory_bsd)[1:] if self.of_itself else self.key_value.separate(memory_bsd)
-        )
+        if self.of_itself:
+            key_bsgk, value_bsge = self._separate(memory_bsd)[1:]
+        else:
+            key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
+            key_bsgk = self.normalised("key", key_bsgk)
         return key_bsgk, value_bsge
 
-    def project(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def project(
+        self, x_btd: tf.Tensor, rotation: Rotation | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        query_bthk, key_btgk, value_btge = self._separate(x_btd)
+        return *self.rotate(query_bthk, key_btgk, rotation), value_btge
+
+    def _separate(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
-        return query_bthk, key_btgk, value_btge
+        normed = self.normalised("query", query_bthk), self.normalised("key", key_btgk)
+        return *normed, value_btge
+
+
+class FusedFeedForward(FeedForward):
+    """A gated feed-forward whose gate and hidden layer are one product; `fused` makes it."""
+
+    def __init__(self, config: TransformerConfig, int8: bool = False, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        kind = Int8Projection if int8 else FusedProjection
+        self.gate_hidden = kind(self.gate, self.hidden, name="gate_hidden")
+        del self.gate, self.hidden
+
+    def gate_and_hidden(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        gate_btf, hidden_btf = self.gate_hidden.separate(x_btd)
+        return gate_btf, hidden_btf
+
+
+class Int8Logits(Int8Projection):
+    """Logits in int8, scaled and capped by config."""
+
+    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+        width, vocabulary = (config.model_width,), (config.target_vocabulary,)
+        super().__init__(Projection(width, vocabulary, config.output_bias, **kwargs), name="logits")
+        self.config = config
+
+    def call(self, x_btd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
+        logits_btv = super().call(x_btd, table_vd)
+        return capped(logits_btv, self.config.logit_scale, self.config.logit_cap)
 
 
 def fused(model: Transformer, dtype: str | None = None) -> Transformer:
@@ -80,22 +127,24 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
         raise ValueError(f"dtype must be a floating one or int8; got {tf.as_dtype(dtype).name}")
     config, copy = model.config, Transformer(model.config, dtype=dtype or model.compute_dtype)
     options = {"int8": int8, "dtype": copy.dtype_policy}
-    for layer in copy.decoder.layers:
-        layer.self_attention = FusedAttention(config, True, **options, name="self_attention")
+    for index, layer in enumerate(copy.decoder.layers):
+        layer.self_attention = FusedAttention(config, index, True, **options, name="self_attention")
         if config.cross_attention:
-            layer.cross_attention = FusedAttention(config, False, **options, name="cross_attention")
+            layer.cross_attention = FusedAttention(
+                config, None, False, **options, name="cross_attention"
+            )
+        if config.gated_feed_forward:
+            layer.feed_forward = FusedFeedForward(config, **options, name="feed_forward")
     if int8:
-        for layer in copy.encoder.layers if config.encoder_layers else ():
-            layer.self_attention = FusedAttention(config, False, **options, name="self_attention")
+        for index, layer in enumerate(copy.encoder.layers if config.encoder_layers else ()):
+            layer.self_attention = FusedAttention(
+                config, index, False, **options, name="self_attention"
+            )
+            if config.gated_feed_forward:
+                layer.feed_forward = FusedFeedForward(config, **options, name="feed_forward")
         for layer in _layers(copy):
             _to_int8(layer.feed_forward, "hidden", "output_projection")
-        logits = Projection(
-            (config.model_width,),
-            (config.target_vocabulary,),
-            config.output_bias,
-            dtype=copy.dtype_policy,
-        )
-        copy.logits = Int8Projection(logits, name="logits")
+        copy.logits = Int8Logits(config, dtype=copy.dtype_policy)
     copy.build()
     refresh(copy, model)
     return copy

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
 from .. import loss, mask
 from ..dropout import Keep, part
@@ -59,7 +59,7 @@ class Unpadded:
 
     def tokens(self, *arguments: Any, **keywords: Any) -> Sides | None:
         """The tokens that a call with these arguments needs; None: all of them."""
-        if self._model is None:
+        if self._model is None or _by_length(self._model.config):
             return None
         least = LEAST if self._least is None else self._least
         sides = self._find(self._model, least, *arguments, **keywords)
@@ -182,13 +182,16 @@ def _logits(
         model.build()
 
     def flat(side: str, name: str, tokens: Tokens, *inputs: Any) -> tuple[Any, ...]:
-        """The input of a stack, the mask of its self-attention, and its keep masks."""
-        x_btd, mask_bhts = model.embed(side, *inputs)
+        """The input of a stack, the mask of its self-attention, keep masks and positions."""
+        x_btd, mask_bhts, position_bt = model.embed(side, *inputs)
         keep_btd = part(keep, name, "embedding_dropout")
         x_btd = getattr(model, name).embedding_dropout(x_btd, keep_btd, training=training)
         layers = part(keep, name, "layers")
         kept = None if layers is None else {"layers": _kept(layers, tokens)}
-        return unpad(x_btd, tokens), PaddedMask(mask_bhts, tokens, tokens), kept
+        if position_bt is None:
+            position_bt = tf.broadcast_to(tf.range(sizes(x_btd)[1]), sizes(x_btd)[:2])
+        flat_mask, position_1n = PaddedMask(mask_bhts, tokens, tokens), unpad(position_bt, tokens)
+        return unpad(x_btd, tokens), flat_mask, kept, position_1n
 
     tokens, memory_1md, cross_mask = sides.target or _all(target), None, None
     if source is not None:
@@ -196,9 +199,9 @@ def _logits(
         inputs = flat("source", "encoder", of_source, source, source_mask_bs, segment_bs)
         memory_1md = model.encoder(*inputs, training=training)
         cross_mask = PaddedMask(inputs[1].mask_bhts, tokens, of_source)
-    x_1nd, self_mask, kept = flat("target", "decoder", tokens, target, target_mask_bt)
+    x_1nd, self_mask, *rest = flat("target", "decoder", tokens, target, target_mask_bt)
     masks = self_mask, cross_mask
-    return model.head(model.decoder(x_1nd, memory_1md, *masks, kept, training=training)), tokens
+    return model.head(model.decoder(x_1nd, memory_1md, *masks, *rest, training=training)), tokens
 
 
 def _kept(keep: Mapping[str, Any], tokens: Tokens) -> Mapping[str, Any]:
@@ -217,6 +220,13 @@ def _flat_mask(keep: tf.Tensor, tokens: Tokens) -> tf.Tensor:
     rows = (*tokens.mask_bt.shape, *(keep.shape[-1:] or (1,)))
     checks.check_keep(keep.shape, tf.as_dtype(keep.dtype).name, rows, 0.0)
     return unpad(tf.broadcast_to(keep, rows), tokens)
+
+
+def _by_length(config: TransformerConfig) -> bool:
+    """Whether what is padded changes the frequencies by which keys rotate."""
+    return config.positions == "rotary" and (
+        config.rotary_scaling.by_length or config.local_rotary_scaling.by_length
+    )
 
 
 def _all(token: tf.Tensor) -> Tokens:

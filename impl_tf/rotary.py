@@ -1,0 +1,143 @@
+"""Rotary positions: queries and keys are rotated by angles that grow with the position (ROTARY)."""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig, checks
+from reference_numpy.config import LayerKind
+from reference_numpy.rotary_scaling import RotaryScaling
+
+from .framework import sizes
+from .precision import upcast_half
+
+__all__ = ["rotary_embedding", "rotary_frequencies"]
+
+
+class Rotation(tf.experimental.ExtensionType):
+    """What every pair of features is multiplied by, at every position.
+
+    One value to Keras, which would round a tuple of tensors to the compute dtype of the layer that
+    is called with it.
+    """
+
+    cosine_btj: tf.Tensor
+    sine_btj: tf.Tensor
+
+
+def rotary_embedding(
+    x_bthk: tf.Tensor, position_bt: tf.Tensor, config: TransformerConfig, layer: int = 0
+) -> tf.Tensor:
+    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`: every pair
+    (i, l) of the features that rotate, halves `(j, j + n/2)` or interleaved `(2j, 2j + 1)`.
+
+    w: see `rotary_frequencies`. position_bt: integers, `b t` or `1 t`. layer: its index in the
+    stack, which decides base and scaling. Half precision is rotated in float32 and rounded once.
+    Raises ValueError on other axes.
+    """
+    checks.check_rotated(x_bthk.shape, position_bt.shape, position_bt.dtype.name, config.key_size)
+    turned = rotation(config, config.layer_kind(layer), position_bt, x_bthk.dtype)
+    return rotated(x_bthk, turned, config.rotary_layout)
+
+
+def rotary_frequencies(
+    size: int,
+    base: float,
+    scaling: RotaryScaling,
+    length: int | tf.Tensor,
+    dtype: tf.DType = tf.float64,
+) -> tf.Tensor:
+    """`w_j = base^(-2j/n)` of the n/2 pairs j, n = size, and their scaling (ROTARY).
+
+    Where they do not change with the length of the text, a constant. length: the largest position
+    and 1, which may be a scalar tensor. Computed in float64 and then cast to dtype.
+    """
+    if scaling.kind == "longrope":
+        long, frequency_j = length > scaling.original_length, _frequencies(size, base)
+        factors = scaling.long_factors, scaling.short_factors
+        return tf.where(long, *(tf.constant(frequency_j / each, dtype) for each in factors))
+    if scaling.kind == "dynamic":
+        original, factor = scaling.original_length, scaling.factor
+        longest = tf.cast(tf.maximum(length, original), tf.float64)
+        growth = factor * longest / original - (factor - 1)
+        exponent_j = np.arange(0, size, 2) / size
+        return tf.cast((base * growth ** (size / (size - 2))) ** -exponent_j, dtype)
+    return tf.constant(_scaled(size, base, scaling), dtype)
+
+
+def _frequencies(size: int, base: float) -> np.ndarray:
+    return base ** (-np.arange(0, size, 2) / size)
+
+
+def _scaled(size: int, base: float, scaling: RotaryScaling) -> np.ndarray:
+    """The frequencies of a scaling that does not depend on the length."""
+    frequency_j = _frequencies(size, base)
+    if scaling.kind == "linear":
+        return frequency_j / scaling.factor
+    if scaling.kind == "none":
+        return frequency_j
+    kept_j = _kept(size, base, scaling, frequency_j)
+    return frequency_j / scaling.factor * (1 - kept_j) + frequency_j * kept_j
+
+
+def _kept(size: int, base: float, scaling: RotaryScaling, frequency_j: np.ndarray) -> np.ndarray:
+    """How much of each frequency is kept, from 0, all divided by the factor, to 1.
+
+    llama3: by how often a pair turns within the original length. yarn: by its place between the
+    pairs that turn beta_fast and beta_slow times.
+    """
+    length = scaling.original_length
+    if scaling.kind == "llama3":
+        low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+        turns_j = frequency_j * length / (2 * math.pi)
+        return np.clip((turns_j - low) / (high - low), 0, 1)
+
+    def pair(turns: float) -> float:
+        return size * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    first, last = pair(scaling.beta_fast), pair(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, size - 1)
+    last += 0.001 * (first == last)
+    return 1 - np.clip((np.arange(size // 2) - first) / (last - first), 0, 1)
+
+
+def rotation(
+    config: TransformerConfig,
+    kind: LayerKind,
+    position_bt: tf.Tensor,
+    dtype: tf.DType,
+    length: tf.Tensor | None = None,
+) -> Rotation:
+    """The cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32.
+
+    length: of the text, by default the largest position and 1.
+    """
+    wide = tf.float32 if tf.as_dtype(dtype).size == 2 else dtype
+    if length is None and kind.scaling.by_length:
+        length = tf.reduce_max(position_bt) + 1
+    frequency_j = rotary_frequencies(config.rotary_size, kind.base, kind.scaling, length, wide)
+    angle_btj = tf.cast(position_bt, wide)[..., tf.newaxis] * frequency_j
+    factor = kind.scaling.attention_factor or 1
+    return Rotation(tf.cos(angle_btj) * factor, tf.sin(angle_btj) * factor)
+
+
+def rotated(x_bthk: tf.Tensor, turned: Rotation, layout: str) -> tf.Tensor:
+    """The first features of every head rotated in their pairs, the others as they are.
+
+    A pair is an axis of size 2, along which its features change places: on a CPU faster than to
+    split and join them, many times so where they are neighbours.
+    """
+    size, axis = 2 * turned.cosine_btj.shape[-1], 3 if layout == "halves" else 4
+    x_bthn, rest_bthm = x_bthk[..., :size], x_bthk[..., size:]
+    shape = *sizes(x_bthn)[:3], size // 2
+    pairs = upcast_half(tf.reshape(x_bthn, [*shape[:axis], 2, *shape[axis:]]))
+    cosine_bt1j, sine_bt1j = (
+        part_btj[:, :, tf.newaxis] for part_btj in (turned.cosine_btj, turned.sine_btj)
+    )
+    kept = pairs * tf.expand_dims(cosine_bt1j, axis)
+    crossed = tf.reverse(pairs, [axis]) * tf.stack([-sine_bt1j, sine_bt1j], axis)
+    y_bthn = tf.cast(tf.reshape(kept + crossed, sizes(x_bthn)), x_bthk.dtype)
+    return tf.concat([y_bthn, rest_bthm], axis=-1) if rest_bthm.shape[-1] else y_bthn
