@@ -160,8 +160,9 @@ class MultiHeadAttention(nnx.Module):
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
         given = self.queries(query_btd), *self.keys_and_values(memory_bsd)
-        rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts, rotation
-        return self.attend(*given, *rest)
+        return self.attend(
+            *given, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, rotation
+        )
 
     def queries(self, query_btd: jax.Array) -> jax.Array:
         """`x W^Q + b^Q`, normed by config, `b t h k`."""
@@ -182,10 +183,9 @@ class MultiHeadAttention(nnx.Module):
         if not self.rotary:
             return query_bthk, key_bsgk
         checks.check_same_length(query=query_bthk.shape, memory=key_bsgk.shape)
-        if turned is None:
-            turned = rotations(self.config, [self.layer or 0], query_bthk)[0]
+        placed: Any = turned or rotations(self.config, [self.layer or 0], query_bthk)[0]
         layout = self.config.rotary_layout
-        return rotated(query_bthk, turned, layout), rotated(key_bsgk, turned, layout)
+        return rotated(query_bthk, placed, layout), rotated(key_bsgk, placed, layout)
 
     def attend(
         self,

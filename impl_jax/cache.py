@@ -27,8 +27,8 @@ __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 # source_mask_bs: the memory's token mask. target_mask_bt: the token mask of what was read, False
 # behind it. read: the number of filled positions. layers: for each layer the keys and values of
 # self_attention and, with a memory, cross_attention: keys `b g s k` and values `b g s e`, whose
-# heads come first, as `attend_by_head` needs them. Keys are rotated. A layer with a window holds the
-# last positions only, each at `_slot` of it: new ones take the places of those that no token sees.
+# heads come first, as `attend_by_head` needs them. Keys are rotated. A layer with a window holds
+# the last positions only: new ones take the places of those that no token sees any more.
 Cache = Mapping[str, Any]
 Pair = tuple[jax.Array, jax.Array]
 BYPASSED: dict[type, tuple[str, ...]] = {  # methods that a step does not call

@@ -23,7 +23,8 @@ def activation(x: jax.Array, name: str) -> jax.Array:
 
     relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x sigmoid(2 u)`, `u =
     sqrt(2/pi) (x + 0.044715 x^3)`, which equals `x/2 (1 + tanh(u))` without the cancellation at
-    negative x. gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`. Raises ValueError on another name.
+    negative x. gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`. Raises ValueError on
+    another name.
     """
     if name == "relu":
         return jax.nn.relu(x)

@@ -61,6 +61,16 @@ def _blank(build: Callable[..., nnx.Module], config: TransformerConfig, dtype: D
     return nnx.merge(graph, jax.tree.map(filled, state))
 
 
+def _embedding(config: TransformerConfig, **own: Any) -> Embedding:
+    scale = config.scale_embedding, config.round_embedding_scale
+    return Embedding(config.source_vocabulary, config.model_width, *scale, **own)
+
+
+def _logits(config: TransformerConfig, **own: Any) -> Logits:
+    end = config.output_bias, config.logit_scale, config.logit_cap
+    return Logits(config.model_width, config.target_vocabulary, *end, **own)
+
+
 def _norm(kind: type[Norm], config: TransformerConfig, dtype: Dtype) -> Norm:
     flags = config.norm_offset, config.norm_one_plus_scale, config.norm_cast_before_scale
     return kind(config.model_width, config.epsilon, *flags, param_dtype=dtype)
@@ -101,7 +111,7 @@ def _placed(kind: type[nnx.Module]) -> type[nnx.Module]:
 
     class Placed(kind):  # type: ignore[misc, valid-type]
         def __call__(self, *args: Any, position_bt: jax.Array | None = None, **inputs: Any) -> Any:
-            attention = getattr(self, "self_attention", self)
+            attention: Any = getattr(self, "self_attention", self)
             x_btd = [*args, *inputs.values()][0]
             turned = rotations(attention.config, [0], x_btd, position_bt)[0]
             return super().__call__(*args, **inputs, rotation=turned)
@@ -114,16 +124,7 @@ suite = 9
 modes = ("compiled", "eager")
 weights = TABLE
 components: dict[str, Builder] = {
-    "embedding": partial(
-        _blank,
-        lambda config, **own: Embedding(
-            config.source_vocabulary,
-            config.model_width,
-            config.scale_embedding,
-            config.round_embedding_scale,
-            **own,
-        ),  # fmt: skip
-    ),
+    "embedding": partial(_blank, _embedding),
     "segment_embedding": partial(
         _blank, lambda config, **own: SegmentEmbedding(config.segments, config.model_width, **own)
     ),
@@ -156,17 +157,7 @@ components: dict[str, Builder] = {
     "decoder_layer": partial(_blank, _placed(DecoderLayer)),
     "encoder": partial(_blank, Encoder),
     "decoder": partial(_blank, Decoder),
-    "logits": partial(
-        _blank,
-        lambda config, **own: Logits(
-            config.model_width,
-            config.target_vocabulary,
-            config.output_bias,
-            config.logit_scale,
-            config.logit_cap,
-            **own,
-        ),  # fmt: skip
-    ),
+    "logits": partial(_blank, _logits),
     "pooler": partial(_blank, Pooler),
     "classifier": partial(_blank, Classifier),
     "masked_language_head": partial(_blank, MaskedLanguageHead),

@@ -42,9 +42,10 @@ def positional_encoding(
 ) -> jax.Array:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`.
 
-    layout: "halves" has all sines first, then all cosines. An odd width has one sine more. The angles are float64 whatever jax_enable_x64 says, so every
-    integer position is exact to the last digit of dtype. NumPy computes concrete positions, once,
-    when a program is traced; a program computes traced ones, and then holds float64 operations.
+    layout: "halves" has all sines first, then all cosines. An odd width has one sine more. The
+    angles are float64 whatever jax_enable_x64 says, so every integer position is exact to the last
+    digit of dtype. NumPy computes concrete positions, once, when a program is traced; a program
+    computes traced ones, and then holds float64 operations.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")

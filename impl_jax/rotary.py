@@ -51,26 +51,29 @@ def rotary_frequencies(
     they are few, and of the other kinds constants of the program.
     """
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    exponent_j = np.arange(0, size, 2) / size
     with jax.enable_x64(True):
-        if scaling.kind == "dynamic":
-            original: Any = scaling.original_length
-            factor: Any = scaling.factor
-            growth = factor * jnp.maximum(length, original) / original - (factor - 1)
-            frequency_j = (base * growth ** (size / (size - 2))) ** -exponent_j
-            return jnp.asarray(frequency_j, dtype)
-        frequency_j = base**-exponent_j
-        if scaling.kind == "linear":
-            frequency_j = frequency_j / scaling.factor
-        if scaling.kind == "longrope":
-            factors = np.array([scaling.short_factors, scaling.long_factors])
-            frequency_j = jnp.where(
-                length > scaling.original_length, *(frequency_j / factors)[::-1]
-            )
-        if scaling.kind in ("llama3", "yarn"):
-            kept_j = _kept(size, base, scaling, frequency_j)
-            frequency_j = frequency_j / scaling.factor * (1 - kept_j) + frequency_j * kept_j
-        return jnp.asarray(frequency_j, dtype)
+        return jnp.asarray(_frequencies(size, base, scaling, length), dtype)
+
+
+def _frequencies(size: int, base: float, scaling: Any, length: Any) -> Any:
+    """`rotary_frequencies` in float64."""
+    exponent_j = np.arange(0, size, 2) / size
+    factor, original = scaling.factor, scaling.original_length
+    if scaling.kind == "dynamic":
+        growth = factor * jnp.maximum(length, original) / original - (factor - 1)
+        return (base * growth ** (size / (size - 2))) ** -exponent_j
+    frequency_j = base**-exponent_j
+    if scaling.kind == "linear":
+        return frequency_j / factor
+    if scaling.kind == "longrope":
+        short_j, long_j = (
+            frequency_j / np.asarray(x) for x in (scaling.short_factors, scaling.long_factors)
+        )
+        return jnp.where(length > original, long_j, short_j)
+    if scaling.kind in ("llama3", "yarn"):
+        kept_j = _kept(size, base, scaling, frequency_j)
+        return frequency_j / factor * (1 - kept_j) + frequency_j * kept_j
+    return frequency_j
 
 
 def _kept(size: int, base: float, scaling: Any, frequency_j: np.ndarray) -> np.ndarray:

@@ -51,11 +51,12 @@ def states(
     model, result = nnx.view(model, deterministic=True), {}
     memory_bsd, cross_mask_bhts = None, None
     if source is not None:
-        of_source = source, source_mask_bs
-        x_bsd, mask_bs, position_bs = model.embed("source", *of_source, segment_bt=segment_bs)
+        x_bsd, mask_bs, position_bs = model.embed(
+            "source", source, source_mask_bs, segment_bt=segment_bs
+        )
         cross_mask_bhts = padding_mask(mask_bs)
-        masks = cross_mask_bhts, None
-        result["encoder"] = _stack(model.encoder, x_bsd, position_bs, None, *masks, False)
+        rest = position_bs, None, cross_mask_bhts, None, False
+        result["encoder"] = _stack(model.encoder, x_bsd, *rest)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
         x_btd, mask_bt, position_bt = model.embed("target", target, target_mask_bt)
