@@ -49,18 +49,19 @@ def cases(build: Builder) -> Iterator[Case]:
 
 def _llama(build: Builder, **changes: Any) -> TransformerConfig:
     """Returns Llama's choices, with one layer: rotary positions, RMS norms that round before their scale, SwiGLU, no biases."""
-    return _alone(build, "llama2_7b", {"epsilon": 1e-3}, changes)
+    return _alone(build, "llama2_7b", {"epsilon": 1e-3, "rotary_base": 500.0}, changes)
 
 
 def _gemma(build: Builder, **changes: Any) -> TransformerConfig:
     """Returns Gemma 2's choices, with a local and a global layer: 1 + scale, sandwich norms, caps, a tied head and scaled embeddings."""
-    own = {"epsilon": 1e-3, "score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3, "decoder_layers": 2}
-    return _alone(build, "gemma2_2b", own, changes)
+    own = {"epsilon": 1e-3, "score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3}
+    return _alone(build, "gemma2_2b", own, {"decoder_layers": 2} | changes)
 
 
 def _alone(build: Builder, dialect: str, own: dict[str, Any], changes: dict[str, Any]) -> TransformerConfig:
+    """Returns a decoder-only config; a port that fixes a field of its dialect has its own value there, unless the case is about it."""
     layers = {"encoder_layers": 0, "decoder_layers": 1}
-    return build.config(dialect, {"padding_id": None}, **HEADS | layers | own | {"padding_id": None} | changes)
+    return build.config(dialect, HEADS | own | {"padding_id": None}, **layers | changes)
 
 
 def _positions(length: int = T, far: int = 600) -> np.ndarray:
@@ -109,9 +110,22 @@ def _norm_cases(build: Builder) -> Iterator[Case]:
     yield build.make("rms_norm", "offset", _llama(build, norm_offset=True), x_btd="b t d")
     yield build.make("rms_norm", "zeros", _llama(build), x_btd=np.zeros((1, 2, build.config().model_width)))
     yield build.make("rms_norm", "one_position", _llama(build), x_btd="1 1 d")
+    for cast_before_scale in (True, False):
+        yield _cancelling_offset(build, cast_before_scale)
     yield build.make("layer_norm", "no_offset", build.config(norm_offset=False), x_btd="b t d")
     yield build.make("layer_norm", "one_plus_scale", build.config(norm_one_plus_scale=True), x_btd="b t d")
     yield build.make("layer_norm", "cast_before_scale", build.config(norm_cast_before_scale=True), x_btd="b t d")
+
+
+def _cancelling_offset(build: Builder, cast_before_scale: bool) -> Case:
+    """Returns a case of rows that the offset nearly cancels, so that it shows whether they are rounded before the scale."""
+    generator = rng("decoders cancelling")
+    config = _llama(build, norm_offset=True, norm_cast_before_scale=cast_before_scale)
+    pattern = generator.standard_normal(config.model_width)
+    near = pattern + 0.01 * generator.standard_normal((B, T, config.model_width))
+    fixed = {"scale": np.full(config.model_width, 48.0), "offset": -48.0 * pattern / np.sqrt((pattern * pattern).mean())}
+    name = "cancelling_offset" if cast_before_scale else "cancelling_offset_unrounded"
+    return build.make("rms_norm", name, config, fixed=fixed, x_btd=near)
 
 
 def _attention_cases(build: Builder) -> Iterator[Case]:
@@ -208,6 +222,9 @@ def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
     yield "phi3", _llama(build, rotary_scaling=SCALINGS["longrope"])
     yield "olmo2", _llama(build, norm_placement="after", query_key_norm="width", norm_cast_before_scale=False)
     yield "smollm3", _llama(build, decoder_layers=2, rotary_pattern=(True, False))
+    yield "yarn", _llama(build, rotary_scaling=SCALINGS["yarn"])
+    yield "cohere", _llama(build, rotary_layout="interleaved", norm="layer", logit_scale=0.3, tie_logits=True)
+    yield "glm4", _llama(build, rotary_layout="interleaved", rotary_fraction=0.4, norm_placement="sandwich", query_key_value_bias=True)
     yield "no_positions", _llama(build, positions="none", norm="layer", norm_offset=True)
 
 
