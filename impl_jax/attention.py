@@ -13,10 +13,12 @@ from .dropout import Dropout
 from .framework import beside, einsum, has_explicit_axes
 from .kernels.attention import in_chunks
 from .kernels.unpadding import in_rows
-from .mask import causal_mask, combine_masks
+from .mask import causal_mask, combine_masks, window_mask
+from .normalization import Norm, norm
 from .precision import upcast_dtype
 from .projection import Projection
-from .softmax import softmax
+from .rotary import Rotation, rotated, rotations
+from .softmax import soft_cap, softmax
 
 __all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
 
@@ -33,8 +35,14 @@ def scaled_dot_product_attention(
     return_weights: bool = False,
     keep_bhts: jax.Array | None = None,
     dropout_rate: float = 0.0,
+    window: int = 0,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> Output:
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
+
+    window: hides keys as far away as that (WINDOW); 0: none. scale: in place of `1 / sqrt(k)`
+    (SCALE). cap: `soft_cap` of the scaled logits, before bias and mask (CAP).
 
     `jax.nn.dot_product_attention` is no substitute: it gives the mean of the values if a query may
     attend to nothing, aligns causality to the first key, and needs values as wide as keys.
@@ -46,7 +54,7 @@ def scaled_dot_product_attention(
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
-    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal
+    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, window, scale, cap
     if not return_weights and keep_bhts is None:
         return in_chunks(_attention, *given)
     output_bthe, weights_bhts = _attention(*given, keep_bhts, dropout_rate)
@@ -60,6 +68,9 @@ def _attention(
     mask_bhts: jax.Array | None = None,
     bias_bhts: jax.Array | None = None,
     causal: bool = False,
+    window: int = 0,
+    scale: float | None = None,
+    cap: float | None = None,
     keep_bhts: jax.Array | None = None,
     dropout_rate: float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
@@ -67,10 +78,11 @@ def _attention(
     _, target, heads, head_size = query_bthk.shape
     key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
     dtype = upcast_dtype(query_bthk.dtype)
-    logits_bhts = (
-        einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype)
-        * head_size**-0.5
+    logits_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * (
+        head_size**-0.5 if scale is None else scale
     )
+    if cap is not None:
+        logits_bhts = soft_cap(logits_bhts, cap)
     if mask_bhts is not None:
         mask_bhts = beside(mask_bhts, logits_bhts)
     if bias_bhts is not None:
@@ -78,6 +90,8 @@ def _attention(
         mask_bhts = combine_masks(mask_bhts, bias_bhts > -jnp.inf)
     if causal:
         mask_bhts = combine_masks(mask_bhts, causal_mask(target, key_bsgk.shape[1]))
+    if window:
+        mask_bhts = combine_masks(mask_bhts, window_mask(target, key_bsgk.shape[1], window))
     weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
     dropped_bhts = (
         weights_bhts if keep_bhts is None else Dropout(dropout_rate)(weights_bhts, keep_bhts)
@@ -96,18 +110,21 @@ class MultiHeadAttention(nnx.Module):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
     `output = sum_i head_i W_i^O + b^O`.
 
-    The kernels keep their head axes: `d h k`, `d g k`, `d g e` and `h e d`.
+    The kernels keep their head axes: `d h k`, `d g k`, `d g e` and `h e d`. By config queries and
+    keys are normed (QKNORM), then rotated (ROTARY). layer: the index of the layer whose
+    self-attention this is; None, cross-attention, neither rotates nor has a window.
     """
 
     def __init__(
         self,
         config: TransformerConfig,
+        layer: int | None = 0,
         *,
         dtype: Dtype | None = None,
         param_dtype: Dtype = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        sizes, bias = config.sizes, config.attention_bias
+        sizes, bias = config.sizes, config.query_key_value_bias
         self.query = Projection(
             "btd,dhk->bthk", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
@@ -117,11 +134,16 @@ class MultiHeadAttention(nnx.Module):
         self.value = Projection(
             "bsd,dge->bsge", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
+        bias = config.attention_output_bias
         self.output = Projection(
             "bthe,hed->btd", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
+        self.query_norm = query_key_norm(config, "h", param_dtype=param_dtype)
+        self.key_norm = query_key_norm(config, "g", param_dtype=param_dtype)
         self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=rngs)
-        self.width = config.model_width
+        kind = None if layer is None else config.layer_kind(layer)
+        self.window, self.rotary = (kind.window, kind.rotary) if kind else (0, False)
+        self.config, self.layer, self.width = config, layer, config.model_width
 
     def __call__(
         self,
@@ -132,23 +154,38 @@ class MultiHeadAttention(nnx.Module):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: jax.Array | None = None,
+        rotation: Rotation | None = None,
     ) -> Output:
+        """rotation: of queries and keys; without it, token t of a layer that rotates is at t."""
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
         given = self.queries(query_btd), *self.keys_and_values(memory_bsd)
-        return self.attend(*given, mask_bhts, bias_bhts, causal, return_weights, keep_bhts)
+        return self.attend(
+            *given, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, rotation
+        )
 
     def queries(self, query_btd: jax.Array) -> jax.Array:
-        """`x W^Q + b^Q`, `b t h k`."""
-        return self.query(query_btd)
+        """`x W^Q + b^Q`, normed by config, `b t h k`."""
+        return normed(self.query_norm, self.query(query_btd))
 
     def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`: no query changes them."""
-        return self.key(memory_bsd), self.value(memory_bsd)
+        """`m W^K + b^K`, normed by config, `b s g k`, and `m W^V + b^V`, `b s g e`."""
+        return normed(self.key_norm, self.key(memory_bsd)), self.value(memory_bsd)
 
     def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries, keys and values of self-attention."""
+        """Queries, keys and values of self-attention, before they rotate."""
         return self.queries(x_btd), *self.keys_and_values(x_btd)
+
+    def rotated(
+        self, query_bthk: jax.Array, key_bsgk: jax.Array, turned: Rotation | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Queries and keys in their places, if the layer rotates them."""
+        if not self.rotary:
+            return query_bthk, key_bsgk
+        checks.check_same_length(query=query_bthk.shape, memory=key_bsgk.shape)
+        placed: Any = turned or rotations(self.config, [self.layer or 0], query_bthk)[0]
+        layout = self.config.rotary_layout
+        return rotated(query_bthk, placed, layout), rotated(key_bsgk, placed, layout)
 
     def attend(
         self,
@@ -160,9 +197,10 @@ class MultiHeadAttention(nnx.Module):
         causal: bool = False,
         return_weights: bool = False,
         keep_bhts: jax.Array | None = None,
+        rotation: Rotation | None = None,
     ) -> Output:
         """`sum_i attention(query_i, key_i, value_i) W_i^O + b^O`, and the weights."""
-        rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts
+        rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts, rotation
         # In a run without padding the input is flat: only the attention itself sees rows.
         output_bthe, weights_bhts = in_rows(self._attend, query_bthk, key_bsgk, value_bsge, *rest)
         output_btd = self.output(output_bthe)
@@ -178,8 +216,10 @@ class MultiHeadAttention(nnx.Module):
         causal: bool,
         return_weights: bool,
         keep_bhts: jax.Array | None,
+        turned: Rotation | None,
     ) -> tuple[jax.Array, Any]:
         """The attention, with random dropout of its weights; these are None unless asked for."""
+        query_bthk, key_bsgk = self.rotated(query_bthk, key_bsgk, turned)
         if keep_bhts is None:
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))
@@ -193,5 +233,20 @@ class MultiHeadAttention(nnx.Module):
             return_weights,
             keep_bhts,
             self.weights_dropout.rate,
+            self.window,
+            self.config.score_scale,
+            self.config.score_cap,
         )
         return attended if return_weights else (attended, None)
+
+
+def query_key_norm(config: TransformerConfig, heads: str, **own: Any) -> Norm | None:
+    """The norm of queries (heads: "h") or keys ("g") over a head, or over all; None by config."""
+    sizes, axes = config.sizes, {"none": "", "head": "k", "width": f"{heads}k"}
+    shape = tuple(sizes[letter] for letter in axes[config.query_key_norm])
+    return norm(config, shape, **own) if shape else None
+
+
+def normed(norm: Norm | None, x_bthk: jax.Array) -> jax.Array:
+    """The queries or keys, normed if there is a norm of them."""
+    return x_bthk if norm is None else norm(x_bthk)

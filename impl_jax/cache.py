@@ -18,6 +18,7 @@ from .kernels.attention import attend_by_head
 from .layers import DecoderLayer
 from .mask import padding_mask, token_mask
 from .positional_encoding import token_positions
+from .rotary import Rotation, rotations
 from .stacks import Decoder
 from .transformer import Transformer
 
@@ -26,7 +27,8 @@ __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 # source_mask_bs: the memory's token mask. target_mask_bt: the token mask of what was read, False
 # behind it. read: the number of filled positions. layers: for each layer the keys and values of
 # self_attention and, with a memory, cross_attention: keys `b g s k` and values `b g s e`, whose
-# heads come first, as `attend_by_head` needs them.
+# heads come first, as `attend_by_head` needs them. Keys are rotated. A layer with a window holds
+# the last positions only: new ones take the places of those that no token sees any more.
 Cache = Mapping[str, Any]
 Pair = tuple[jax.Array, jax.Array]
 BYPASSED: dict[type, tuple[str, ...]] = {  # methods that a step does not call
@@ -44,11 +46,13 @@ def start_cache(
     batch: int | None = None,
     *,
     length: int,
+    copies: int = 1,
 ) -> Cache:
     """The cache before the first token: keys and values of the memory, and none of the target.
 
     batch: the number of rows of a decoder-only model, which has no memory. length: the positions of
-    the target that there is room for, since the arrays of a program have fixed shapes.
+    the target that there is room for, since the arrays of a program have fixed shapes. copies: of a
+    row, whose tokens of one step lie side by side: the beams of a search.
     Raises ValueError on shapes that do not fit, and as `check_steps`.
     """
     check_steps(model)
@@ -61,8 +65,12 @@ def start_cache(
     rows: Any = batch if shape is None else shape[0]
     sizes, embedding = config.sizes, model.token_embedding("target")
     dtype = embedding.dtype or embedding.table.dtype
-    nothing = [jnp.zeros((rows, sizes["g"], length, sizes[size]), dtype) for size in "ke"]
-    layers: list[dict[str, Any]] = [{"self_attention": (*nothing,)} for _ in model.decoder.layers]
+    layers: list[dict[str, Any]] = []
+    for layer in model.decoder.layers:
+        window = layer.self_attention.window
+        room = min(length, window * copies) if window else length
+        nothing = (jnp.zeros((rows, sizes["g"], room, sizes[size]), dtype) for size in "ke")
+        layers.append({"self_attention": (*nothing,)})
     if memory_bsd is not None:
         for layer, layer_cache in zip(model.decoder.layers, layers, strict=True):
             of_memory = layer.cross_attention.keys_and_values(memory_bsd)
@@ -140,8 +148,8 @@ def reorder(cache: Cache, row_b: jax.Array) -> Cache:
 
 def next_tokens(
     config: TransformerConfig, cache: Cache, target_mask_bt: jax.Array
-) -> tuple[Cache, jax.Array, jax.Array]:
-    """What `read` takes for the next tokens: the cache with their mask, positions, and a mask."""
+) -> tuple[Cache, jax.Array, jax.Array, jax.Array]:
+    """What `read` takes for the next tokens: the cache with their mask, positions, and masks."""
     place, length, room = cache["read"], target_mask_bt.shape[1], cache["target_mask_bt"].shape[1]
     read_bt = jax.lax.dynamic_update_slice_in_dim(
         cache["target_mask_bt"], jnp.asarray(target_mask_bt), place, axis=1
@@ -150,7 +158,9 @@ def next_tokens(
     position_bt = jax.lax.dynamic_slice_in_dim(all_bt, place, length, axis=1)
     causal_mask_bhts = (jnp.arange(room) <= place + jnp.arange(length)[:, None])[None, None]
     mask_bhts = padding_mask(read_bt) & causal_mask_bhts
-    return {**cache, "target_mask_bt": read_bt}, position_bt, mask_bhts
+    query_t1 = place + jnp.arange(length)[:, None]
+    local_mask_bhts = mask_bhts & (query_t1 - jnp.arange(room) < config.window)
+    return {**cache, "target_mask_bt": read_bt}, position_bt, mask_bhts, local_mask_bhts
 
 
 def read(
@@ -159,11 +169,13 @@ def read(
     cache: Cache,
     position_bt: jax.Array,
     self_mask_bhts: jax.Array,
+    local_mask_bhts: jax.Array,
 ) -> tuple[jax.Array, Cache]:
     """Logits `b t v` of more tokens, and the cache after them. model: in evaluation.
 
-    The tokens have any positions and attend to what the mask allows: they are the next ones of a
-    target, see `next_tokens`, or those of many beams.
+    The tokens have any positions and attend to what the mask allows, in layers with a window to
+    what the local one allows: they are the next ones of a target, see `next_tokens`, or those of
+    many beams.
     """
     place, room = cache["read"], cache["target_mask_bt"].shape[1]
     if not is_traced(place) and (needed := int(place) + target.shape[1]) > room:
@@ -171,9 +183,12 @@ def read(
     x_btd = inputs.embed(model, "target", target, position_bt, length=room)
     source_mask_bs, layers = cache["source_mask_bs"], []
     cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
-    masks = self_mask_bhts, cross_mask_bhts
-    for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
-        x_btd, layer_cache = decoder_layer_step(layer, x_btd, layer_cache, place, *masks)
+    turned = rotations(model.config, range(len(model.decoder.layers)), x_btd, position_bt)
+    for index, layer in enumerate(model.decoder.layers):
+        local = layer.self_attention.window > 0
+        masks = local_mask_bhts if local else self_mask_bhts, cross_mask_bhts
+        given = cache["layers"][index], place, *masks, turned[index]
+        x_btd, layer_cache = decoder_layer_step(layer, x_btd, *given)
         layers.append(layer_cache)
     x_btd = model.decoder.final_norm(x_btd) if model.decoder.final_norm else x_btd
     return model.head(x_btd), {**cache, "read": place + target.shape[1], "layers": layers}
@@ -186,6 +201,7 @@ def decoder_layer_step(
     place: jax.Array,
     self_mask_bhts: jax.Array,
     cross_mask_bhts: jax.Array | None,
+    rotation: Rotation | None,
 ) -> tuple[jax.Array, dict[str, Pair]]:
     """The layer on more tokens, and its cache with their keys and values from `place` on.
 
@@ -194,29 +210,79 @@ def decoder_layer_step(
     written = {**cache}
 
     def attend(y_btd: jax.Array) -> jax.Array:
-        query_bthk, *new = layer.self_attention.project(y_btd)
-        key_bgsk, value_bgse = written["self_attention"] = _written(
-            cache["self_attention"], _by_head(new), place
-        )
-        output_bthe = attend_by_head(query_bthk, key_bgsk, value_bgse, self_mask_bhts)
+        query_bthk, key_btgk, value_btge = layer.self_attention.project(y_btd)
+        query_bthk, key_btgk = layer.self_attention.rotated(query_bthk, key_btgk, rotation)
+        held, new = cache["self_attention"], _by_head((key_btgk, value_btge))
+        given = held, new, place, self_mask_bhts
+        if held[0].shape[2] == self_mask_bhts.shape[3]:
+            read, written["self_attention"], mask_bhts = _written(*given)
+        else:
+            window = layer.self_attention.window
+            read, written["self_attention"], mask_bhts = _written_in_turn(*given, window)
+        output_bthe = attend_by_head(query_bthk, *read, mask_bhts, *scores)
         return layer.self_attention.output(output_bthe)
 
     def attend_to_memory(y_btd: jax.Array) -> jax.Array:
-        query_bthk = layer.cross_attention.queries(y_btd)
-        memory = cache["cross_attention"]
-        return layer.cross_attention.output(attend_by_head(query_bthk, *memory, cross_mask_bhts))
+        query_bthk, memory = layer.cross_attention.queries(y_btd), cache["cross_attention"]
+        output_bthe = attend_by_head(query_bthk, *memory, cross_mask_bhts, *scores)
+        return layer.cross_attention.output(output_bthe)
+
+    scores = layer.self_attention.config.score_scale, layer.self_attention.config.score_cap
 
     crosses = "cross_attention" in cache
     return layer.run(x_btd, attend, attend_to_memory if crosses else None), written
 
 
-def _written(held: Pair, new: Pair, place: jax.Array) -> Pair:
-    """Keys and values with new ones at the positions from `place` on."""
+def _written(
+    held: Pair, new: Pair, place: jax.Array, mask_bhts: jax.Array
+) -> tuple[Pair, Pair, jax.Array]:
+    """What the new tokens attend to, what is held after them, and the mask of the former.
+
+    Both are keys and values with the new ones at the positions from `place` on.
+    """
     key_bgsk, value_bgse = (
         jax.lax.dynamic_update_slice_in_dim(old, part.astype(old.dtype), place, axis=2)
         for old, part in zip(held, new, strict=True)
     )
-    return key_bgsk, value_bgse
+    return (key_bgsk, value_bgse), (key_bgsk, value_bgse), mask_bhts
+
+
+def _written_in_turn(
+    held: Pair, new: Pair, place: jax.Array, mask_bhts: jax.Array, window: int
+) -> tuple[Pair, Pair, jax.Array]:
+    """`_written` of a layer with a window, which holds the last positions only.
+
+    A step of one token, or of one for each beam, takes the places of those that it no longer sees.
+    More tokens at once attend to what was held before them, and to themselves.
+    """
+    size, count, room = held[0].shape[2], new[0].shape[2], mask_bhts.shape[3]
+
+    def held_at(last: jax.Array) -> jax.Array:
+        """The position that each place holds once `last` is read; negative: it is empty still."""
+        return last - (last - room - jnp.arange(size)) % size
+
+    def seen(place_r: jax.Array) -> jax.Array:
+        mask_bhtr = jnp.take(mask_bhts, jnp.maximum(place_r, 0), axis=3)
+        return mask_bhtr & (place_r >= 0)
+
+    new = new[0].astype(held[0].dtype), new[1].astype(held[1].dtype)
+    if count == size // window:
+        first = (place - room) % size
+        key_bgrk, value_bgre = (
+            jax.lax.dynamic_update_slice_in_dim(old, part, first, axis=2)
+            for old, part in zip(held, new, strict=True)
+        )
+        written = key_bgrk, value_bgre
+        return written, written, seen(held_at(place + count - 1))
+    read_key, read_value = (jnp.concatenate(pair, axis=2) for pair in zip(held, new, strict=True))
+    own_bhtt = jax.lax.dynamic_slice_in_dim(mask_bhts, place, count, axis=3)
+    mask_bhtr = jnp.concatenate([seen(held_at(place - 1)), own_bhtt], axis=3)
+    index_r = held_at(place + count - 1) - place
+    written_key, written_value = (
+        jnp.where((index_r >= 0)[:, None], jnp.take(part, index_r, axis=2, mode="clip"), old)
+        for old, part in zip(held, new, strict=True)
+    )
+    return (read_key, read_value), (written_key, written_value), mask_bhtr
 
 
 def _by_head(pair: Any) -> Pair:

@@ -196,6 +196,12 @@ def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, j
     prefix_mask_bwp = prefix_mask_bp[:, :-1].reshape(batch, size, prefix_mask_bp.shape[1] - 1)
     last_bw = token_positions(request.prefix_mask_bp, model.config.position_start)[:, -1:]
 
+    def near(step: jax.Array) -> jax.Array:
+        """Which positions of the cache lie in the window of the tokens of this step."""
+        before = prefix_mask_bwp.shape[2]
+        index_t = jnp.append(jnp.arange(before), before + jnp.repeat(jnp.arange(room), size))
+        return before + step - index_t < model.config.window
+
     def step(state: tuple[Beams, Cache, jax.Array]) -> tuple[Beams, Cache, jax.Array]:
         beams, cache, valid = state
         read_n1 = (jnp.arange(room) <= beams.length)[:, None]
@@ -203,7 +209,8 @@ def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, j
         own_bwt = own_bwnw.reshape(batch, size, room * size)
         mask_bwt = jnp.concatenate([prefix_mask_bwp, own_bwt], axis=2)
         position_bw = jnp.broadcast_to(last_bw + beams.length, (batch, size))
-        logits_bwv, cache = read(model, beams.token_bw, cache, position_bw, mask_bwt[:, None])
+        masks = mask_bwt[:, None], (mask_bwt & near(beams.length))[:, None]
+        logits_bwv, cache = read(model, beams.token_bw, cache, position_bw, *masks)
         _, log_p_bwv, finite = _checked(request, logits_bwv)
         token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (beams.live_bwn, log_p_bwv))
         target = prefix_bp, prefix_mask_bp, token_bn
@@ -217,22 +224,25 @@ def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, j
     def goes_on(state: tuple[Beams, Cache, jax.Array]) -> jax.Array:
         return (state[0].length < request.max_new_tokens) & ~state[0].done_b.all()
 
-    cache, dtype = _after_prefix(model, request, room * size)
+    cache, dtype = _after_prefix(model, request, room * size, size)
     first = Beams.start(prefix_bp[:, -1].reshape(batch, size), room, request.pad_id, dtype)
     beams, _, valid = jax.lax.while_loop(goes_on, step, (first, cache, jnp.ones((), bool)))
     return {"token_bwn": beams.kept_bwn, "score_bw": beams.kept_bw, "valid": valid}
 
 
-def _after_prefix(model: Transformer, request: Request, room: int) -> tuple[Cache, jnp.dtype]:
+def _after_prefix(
+    model: Transformer, request: Request, room: int, copies: int = 1
+) -> tuple[Cache, jnp.dtype]:
     """The cache after all of the prefix but its last token, and the dtype of scores.
 
-    room: for the tokens that follow.
+    room: for the tokens that follow; copies: of a row.
     """
     source, source_mask_bs, memory_bsd = request.source, request.source_mask_bs, None
     if source is not None:
         memory_bsd = model.encode(source, source_mask_bs)
     batch, before = len(request.prefix_bp), request.prefix_bp.shape[1] - 1
-    cache = start_cache(model, memory_bsd, source_mask_bs, batch, length=before + room)
+    given = memory_bsd, source_mask_bs, batch
+    cache = start_cache(model, *given, length=before + room, copies=copies)
     if before:
         prefix = next_tokens(model.config, cache, request.prefix_mask_bp[:, :-1])
         _, cache = read(model, request.prefix_bp[:, :-1], *prefix)

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from flax.typing import Dtype
 
@@ -10,6 +11,7 @@ from reference_numpy import checks
 from .framework import einsum, id_bounds, take_rows
 from .precision import upcast_half
 from .projection import add_bias
+from .softmax import soft_cap
 
 __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
@@ -18,19 +20,20 @@ class Embedding(nnx.Module):
     """Rows of the table `v d`, by id or as a mixture: `x = sqrt(d)^scale * table[token]`.
 
     dtype: of the result, and so of the computation that follows; by default param_dtype.
+    round_scale: sqrt(d) is rounded to that dtype before it multiplies.
     Half-precision dtypes take the rows from a float32 copy, which XLA never makes: the gradient of
     a frequent token adds up there. Concrete ids out of range raise ValueError; a traced program
     cannot raise and gives NaN rows.
     """
 
     def __init__(
-        self, vocabulary: int, width: int, scale: bool, *,
+        self, vocabulary: int, width: int, scale: bool, round_scale: bool = False, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
         self.table = nnx.Param(
             nnx.initializers.normal(width**-0.5)(rngs.params(), (vocabulary, width), param_dtype)
         )
-        self.scale = scale
+        self.scale, self.round_scale = scale, round_scale
         self.dtype = dtype
 
     def __call__(self, token: jax.Array) -> jax.Array:
@@ -40,7 +43,10 @@ class Embedding(nnx.Module):
             x_btd = take_rows(upcast_half(table_vd), token)
         else:
             x_btd = upcast_half(einsum("btv,vd->btd", token.astype(table_vd.dtype), table_vd))
-        return (x_btd * table_vd.shape[1] ** 0.5 if self.scale else x_btd).astype(table_vd.dtype)
+        root = table_vd.shape[1] ** 0.5
+        if self.round_scale:
+            root = float(np.asarray(root, table_vd.dtype))
+        return (x_btd * root if self.scale else x_btd).astype(table_vd.dtype)
 
     def check_ids(self, token: jax.Array) -> None:
         """Raises ValueError on what is no token, and on concrete ids out of range."""
@@ -79,26 +85,38 @@ class SegmentEmbedding(nnx.Module):
 
 
 class Logits(nnx.Module):
-    """Scores of the next token before softmax: `logits = x W + b`, with b by config.
+    """Scores of the next token before softmax: `logits = scale (x W + b)`, with b by config.
 
-    tied: the module has no kernel of its own; the call passes the transposed table.
+    cap: `cap tanh(logits / cap)` in their place (CAP); half-precision dtypes scale and cap in
+    float32. tied: the module has no kernel of its own; the call passes the transposed table.
     """
 
     def __init__(
-        self, width: int, vocabulary: int, bias: bool, *,
+        self, width: int, vocabulary: int, bias: bool,
+        scale: float = 1.0, cap: float | None = None, *,
         tied: bool = False, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
         xavier = nnx.initializers.xavier_uniform()
         if not tied:
             self.kernel = nnx.Param(xavier(rngs.params(), (width, vocabulary), param_dtype))
         self.bias = nnx.Param(jnp.zeros(vocabulary, param_dtype)) if bias else None
+        self.scale, self.cap = scale, cap
 
     def __call__(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
         kernel_dv = self.kernel[...] if kernel_dv is None else kernel_dv
         checks.check_features("x", x_btd.shape, kernel_dv.shape[0])
         logits_btv = einsum("btd,dv->btv", x_btd, kernel_dv.astype(x_btd.dtype))
-        return (
+        logits_btv = (
             logits_btv
             if self.bias is None
             else add_bias(logits_btv, self.bias[...].astype(x_btd.dtype))
         )
+        return scaled(logits_btv, self.scale, self.cap)
+
+
+def scaled(logits_btv: jax.Array, scale: float, cap: float | None) -> jax.Array:
+    """`scale logits`, then their soft cap if there is one."""
+    if scale == 1 and cap is None:
+        return logits_btv
+    wide_btv = upcast_half(logits_btv) * scale
+    return (wide_btv if cap is None else soft_cap(wide_btv, cap)).astype(logits_btv.dtype)

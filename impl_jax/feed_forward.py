@@ -1,6 +1,7 @@
 """The position-wise feed-forward network and its activations."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,8 @@ def activation(x: jax.Array, name: str) -> jax.Array:
 
     relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x sigmoid(2 u)`, `u =
     sqrt(2/pi) (x + 0.044715 x^3)`, which equals `x/2 (1 + tanh(u))` without the cancellation at
-    negative x. gelu_sigmoid: `x sigmoid(1.702 x)`. Raises ValueError on another name.
+    negative x. gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`. Raises ValueError on
+    another name.
     """
     if name == "relu":
         return jax.nn.relu(x)
@@ -35,11 +37,14 @@ def activation(x: jax.Array, name: str) -> jax.Array:
         )
     if name == "gelu_sigmoid":
         return (wide * jax.nn.sigmoid(1.702 * wide)).astype(x.dtype)
+    if name == "silu":
+        return jax.nn.silu(wide).astype(x.dtype)
     raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
 
 
 class FeedForward(nnx.Module):
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position.
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position; gated:
+    `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
 
     dtype: of the computation, by default that of x and the parameters; param_dtype: of these.
     """
@@ -52,16 +57,22 @@ class FeedForward(nnx.Module):
         param_dtype: Dtype = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        self.hidden = Projection(
-            "btd,df->btf", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs
-        )
-        self.output = Projection(
-            "btf,fd->btd", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs
-        )
+        own: Any = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        affine = config.sizes, config.feed_forward_bias
+        gated = config.gated_feed_forward
+        self.gate = Projection("btd,df->btf", *affine, **own) if gated else None
+        self.hidden = Projection("btd,df->btf", *affine, **own)
+        self.output = Projection("btf,fd->btd", *affine, **own)
         self.hidden_dropout = Dropout(config.hidden_dropout_rate, rngs=rngs)
         self.activation_name, self.width = config.activation, config.model_width
 
     def __call__(self, x_btd: jax.Array, keep_btf: jax.Array | None = None) -> jax.Array:
         checks.check_features("x", x_btd.shape, self.width)
-        active_btf = activation(self.hidden(x_btd), self.activation_name)
+        active_btf = self.active(x_btd)
         return self.output(self.hidden_dropout(active_btf, keep_btf))
+
+    def active(self, x_btd: jax.Array) -> jax.Array:
+        """The hidden layer, `b t f`: `activation(x W_1 + b_1)`, or the gated product."""
+        if self.gate is None:
+            return activation(self.hidden(x_btd), self.activation_name)
+        return activation(self.gate(x_btd), self.activation_name) * self.hidden(x_btd)

@@ -10,7 +10,7 @@ from reference_numpy import TransformerConfig, checks
 from .dropout import Dropout
 from .embedding import Logits
 from .feed_forward import activation
-from .normalization import LayerNorm
+from .normalization import norm
 from .precision import upcast_half
 from .projection import Projection
 
@@ -73,11 +73,13 @@ class MaskedLanguageHead(nnx.Module):
         self.hidden = Projection(
             "bsd,dr->bsr", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
-        self.norm = LayerNorm(config.model_width, config.epsilon, param_dtype=param_dtype)
+        self.norm = norm(config, param_dtype=param_dtype)
         self.logits = Logits(
             config.model_width,
             config.source_vocabulary,
             config.output_bias,
+            config.logit_scale,
+            config.logit_cap,
             tied=tied,
             param_dtype=param_dtype,
             rngs=rngs,

@@ -1,4 +1,7 @@
-"""What the first layer of a stack is given: token embedding, position and segment, normalised."""
+"""What the first layer of a stack is given: token embedding, position and segment, normalised.
+
+Rotary positions are not added here: attention rotates its queries and keys by them.
+"""
 
 from typing import Any, Protocol
 
@@ -61,9 +64,10 @@ def embed(
     x_btd = model.token_embedding(side)(token)
     if config.positions == "learned":
         x_btd = x_btd + getattr(model, f"{side}_position_embedding")(position_bt)
-    else:
+    elif config.positions == "sinusoidal":
         position_t = np.arange(length) if isinstance(length, int) else jnp.arange(length)
-        table_td = positional_encoding(position_t, config.model_width, x_btd.dtype)
+        layout = config.sinusoid_layout
+        table_td = positional_encoding(position_t, config.model_width, x_btd.dtype, layout)
         x_btd = x_btd + take_rows(table_td, position_bt, mode="clip")
     if config.segments and side == "source":
         segment_bt = _segments(config, token, segment_bt)

@@ -13,7 +13,8 @@ from reference_numpy import TransformerConfig, checks
 from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
 from .feed_forward import FeedForward
-from .normalization import LayerNorm
+from .normalization import norm
+from .rotary import Rotation
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
 
@@ -21,8 +22,9 @@ __all__ = ["DecoderLayer", "EncoderLayer"]
 class Layer(nnx.Module):
     """The sub-layers that both layers have, and the residual connection around each.
 
+    layer: its index in the stack, whose kind decides rotation and window of the self-attention.
     keep: dropout masks by site. Without them, `train()` and `eval()` of NNX decide whether random
-    ones are drawn.
+    ones are drawn. rotation: see `MultiHeadAttention`.
     """
 
     cross_attention: MultiHeadAttention  # of a decoder layer that attends to a memory
@@ -30,20 +32,28 @@ class Layer(nnx.Module):
     def __init__(
         self,
         config: TransformerConfig,
+        layer: int = 0,
         *,
         dtype: Dtype | None = None,
         param_dtype: Dtype = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        self.norm_placement, width = config.norm_placement, config.model_width
+        self.norm_placement = config.norm_placement
         self.self_attention = MultiHeadAttention(
-            config, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+            config, layer, dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
-        self.self_attention_norm = LayerNorm(width, config.epsilon, param_dtype=param_dtype)
-        self.self_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)
+        self._add_residual("self_attention", config, param_dtype=param_dtype, rngs=rngs)
         self.feed_forward = FeedForward(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.feed_forward_norm = LayerNorm(width, config.epsilon, param_dtype=param_dtype)
-        self.feed_forward_dropout = Dropout(config.dropout_rate, rngs=rngs)
+        self._add_residual("feed_forward", config, param_dtype=param_dtype, rngs=rngs)
+
+    def _add_residual(
+        self, name: str, config: TransformerConfig, *, param_dtype: Dtype, rngs: nnx.Rngs
+    ) -> None:
+        """Adds the norms and the dropout of a sub-layer."""
+        norms = [f"{name}_norm"] + [f"{name}_output_norm"] * (config.norm_placement == "sandwich")
+        for one in norms:
+            setattr(self, one, norm(config, param_dtype=param_dtype))
+        setattr(self, f"{name}_dropout", Dropout(config.dropout_rate, rngs=rngs))
 
     def run(
         self,
@@ -65,22 +75,34 @@ class Layer(nnx.Module):
     def residual(
         self, name: str, x_btd: jax.Array, sublayer: Callable[[jax.Array], Any], keep: Keep | None
     ) -> jax.Array:
-        """pre: `x + dropout(sublayer(norm(x)))`; post: `norm(x + dropout(sublayer(x)))`."""
+        """post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
+        `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(norm(sublayer(norm(x))))`.
+        """
         norm, dropout = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout")
-        y_btd = sublayer(norm(x_btd) if self.norm_placement == "pre" else x_btd)
+        placement = self.norm_placement
+        y_btd = sublayer(norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
+        if placement in ("sandwich", "after"):
+            output_norm = norm if placement == "after" else getattr(self, f"{name}_output_norm")
+            y_btd = output_norm(y_btd)
         x_btd = x_btd + dropout(y_btd, part(keep, f"{name}_dropout"))
-        return x_btd if self.norm_placement == "pre" else norm(x_btd)
+        return norm(x_btd) if placement == "post" else x_btd
 
 
 class EncoderLayer(Layer):
     """Self-attention, then feed-forward, each as a residual sub-layer."""
 
     def __call__(
-        self, x_btd: jax.Array, mask_bhts: jax.Array | None = None, keep: Keep | None = None
+        self,
+        x_btd: jax.Array,
+        mask_bhts: jax.Array | None = None,
+        keep: Keep | None = None,
+        rotation: Rotation | None = None,
     ) -> jax.Array:
         def attend(y_btd: jax.Array) -> Any:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
-            return self.self_attention(y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts)
+            return self.self_attention(
+                y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, rotation=rotation
+            )
 
         return self.run(x_btd, attend, keep=keep)
 
@@ -95,19 +117,19 @@ class DecoderLayer(Layer):
     def __init__(
         self,
         config: TransformerConfig,
+        layer: int = 0,
         *,
         dtype: Dtype | None = None,
         param_dtype: Dtype = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        width, self.width = config.model_width, config.model_width
+        super().__init__(config, layer, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.width = config.model_width
         if config.cross_attention:
             self.cross_attention = MultiHeadAttention(
-                config, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+                config, None, dtype=dtype, param_dtype=param_dtype, rngs=rngs
             )
-            self.cross_attention_norm = LayerNorm(width, config.epsilon, param_dtype=param_dtype)
-            self.cross_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)
+            self._add_residual("cross_attention", config, param_dtype=param_dtype, rngs=rngs)
 
     def __call__(
         self,
@@ -116,6 +138,7 @@ class DecoderLayer(Layer):
         self_mask_bhts: jax.Array | None = None,
         cross_mask_bhts: jax.Array | None = None,
         keep: Keep | None = None,
+        rotation: Rotation | None = None,
     ) -> jax.Array:
         memory_shape = None if memory_bsd is None else memory_bsd.shape
         cross_attention = hasattr(self, "cross_attention")
@@ -124,7 +147,7 @@ class DecoderLayer(Layer):
         def attend(y_btd: jax.Array) -> Any:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
             return self.self_attention(
-                y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts
+                y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, rotation=rotation
             )
 
         if memory_bsd is None:

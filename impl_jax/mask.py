@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from reference_numpy import checks
 
-__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask", "window_mask"]
 
 
 def token_mask(token: jax.Array, padding_id: int | None) -> jax.Array:
@@ -29,6 +29,18 @@ def causal_mask(target_length: int, source_length: int) -> jax.Array:
     return jnp.tri(target_length, source_length, source_length - target_length, dtype=bool)[
         None, None
     ]
+
+
+def window_mask(target_length: int, source_length: int, window: int) -> jax.Array:
+    """Query i may attend to key j if `|i + (s - t) - j| < window` (WINDOW): `1 1 t s`.
+
+    With causality a query sees itself and the `window - 1` keys before it. Raises ValueError on a
+    window less than 1.
+    """
+    if window < 1:
+        raise ValueError(f"window must be at least 1; got {window}")
+    query_t1 = jnp.arange(target_length)[:, None] + source_length - target_length
+    return (jnp.abs(query_t1 - jnp.arange(source_length)) < window)[None, None]
 
 
 def combine_masks(mask_bhts: jax.Array | None, other_bhts: jax.Array | None) -> jax.Array | None:

@@ -1,34 +1,94 @@
-"""Layer normalisation."""
+"""Layer normalisation and root-mean-square normalisation."""
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
 from .framework import beside
 from .precision import upcast_half
+from .projection import add_bias
 
-__all__ = ["LayerNorm"]
+__all__ = ["LayerNorm", "RMSNorm", "norm"]
 
 
-class LayerNorm(nnx.Module):
-    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
+class Norm(nnx.Module):
+    """What both norms have: division by the root, scale and offset.
 
-    Half-precision dtypes compute in float32. The variance is the mean of the centred squares;
-    `nnx.LayerNorm` takes `E[x^2] - E[x]^2` by default.
+    width: of the last axis of `b t d`; a tuple is the last axes of queries or keys, `b t h k`.
+    one_plus_scale: `1 + scale` in place of the scale, which then starts at 0. Half-precision dtypes
+    compute in float32 up to and with the offset; cast_before_scale: up to the scale, before which
+    they round, as Llama's code does.
     """
 
-    def __init__(self, width: int, epsilon: float, *, param_dtype: Dtype = jnp.float32) -> None:
-        self.scale = nnx.Param(jnp.ones(width, param_dtype))
-        self.offset = nnx.Param(jnp.zeros(width, param_dtype))
-        self.epsilon = epsilon
+    def __init__(
+        self, width: int | tuple[int, ...], epsilon: float, offset: bool = True,
+        one_plus_scale: bool = False, cast_before_scale: bool = False,
+        *, param_dtype: Dtype = jnp.float32,
+    ) -> None:  # fmt: skip
+        first = jnp.zeros if one_plus_scale else jnp.ones
+        self.scale = nnx.Param(first(width, param_dtype))
+        self.offset = nnx.Param(jnp.zeros(width, param_dtype)) if offset else None
+        self.axes = tuple(range(-self.scale.ndim, 0))
+        self.width, self.epsilon = width, epsilon
+        self.one_plus_scale, self.cast_before_scale = one_plus_scale, cast_before_scale
+
+    def check(self, x_btd: jax.Array) -> None:
+        """Raises ValueError where x is not `b t d`."""
+        if isinstance(self.width, int):
+            checks.check_features("x", x_btd.shape, self.width)
+
+    def divided(self, wide_btd: jax.Array, dtype: Dtype) -> jax.Array:
+        """`scale x / sqrt(mean(x^2) + epsilon) + offset`, given x at least in float32."""
+        variance_bt1 = jnp.square(wide_btd).mean(axis=self.axes, keepdims=True)
+        normalised_btd = wide_btd * jax.lax.rsqrt(variance_bt1 + self.epsilon)
+        if self.cast_before_scale:
+            normalised_btd = normalised_btd.astype(dtype)
+        scale_d = beside(self.scale[...].astype(normalised_btd.dtype), wide_btd)
+        # In float32, as in `add_bias`: there the gradient of the scale adds up.
+        factor_d = upcast_half(1 + scale_d if self.one_plus_scale else scale_d)
+        y_btd = (upcast_half(normalised_btd) * factor_d).astype(normalised_btd.dtype)
+        if self.offset is not None:
+            y_btd = add_bias(y_btd, self.offset[...].astype(y_btd.dtype))
+        return y_btd.astype(dtype)
+
+
+class LayerNorm(Norm):
+    """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
+
+    The variance is the mean of the centred squares; `nnx.LayerNorm` takes `E[x^2] - E[x]^2` by
+    default.
+    """
 
     def __call__(self, x_btd: jax.Array) -> jax.Array:
-        checks.check_features("x", x_btd.shape, self.scale.shape[0])
+        self.check(x_btd)
         wide_btd = upcast_half(x_btd)
-        centred_btd = wide_btd - wide_btd.mean(axis=-1, keepdims=True)
-        variance_bt1 = jnp.square(centred_btd).mean(axis=-1, keepdims=True)
-        factor_btd = jax.lax.rsqrt(variance_bt1 + self.epsilon) * beside(self.scale[...], x_btd)
-        return (centred_btd * factor_btd + beside(self.offset[...], x_btd)).astype(x_btd.dtype)
+        centred_btd = wide_btd - wide_btd.mean(axis=self.axes, keepdims=True)
+        return self.divided(centred_btd, x_btd.dtype)
+
+
+class RMSNorm(Norm):
+    """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d: no mean is subtracted (NORM)."""
+
+    def __call__(self, x_btd: jax.Array) -> jax.Array:
+        self.check(x_btd)
+        return self.divided(upcast_half(x_btd), x_btd.dtype)
+
+
+def norm(
+    config: TransformerConfig,
+    width: int | tuple[int, ...] | None = None,
+    *,
+    param_dtype: Dtype = jnp.float32,
+) -> Norm:
+    """The norm of the config. width: by default the model's; see `Norm`."""
+    return (RMSNorm if config.norm == "rms" else LayerNorm)(
+        config.model_width if width is None else width,
+        config.epsilon,
+        config.norm_offset,
+        config.norm_one_plus_scale,
+        config.norm_cast_before_scale,
+        param_dtype=param_dtype,
+    )

@@ -23,14 +23,15 @@ from .feed_forward import FeedForward, activation
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy
-from .mask import causal_mask, combine_masks, padding_mask, token_mask
-from .normalization import LayerNorm
+from .mask import causal_mask, combine_masks, padding_mask, token_mask, window_mask
+from .normalization import LayerNorm, Norm, RMSNorm
 from .optimizer import adam, clip_global_norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 from .programs import compiled as program
+from .rotary import rotary_embedding, rotations
 from .sampling import draw, penalise, truncate
 from .schedule import noam
-from .softmax import softmax
+from .softmax import soft_cap, softmax
 from .stacks import Decoder, Encoder
 from .training import moments, with_moments
 from .transformer import Transformer
@@ -58,6 +59,21 @@ def _blank(build: Callable[..., nnx.Module], config: TransformerConfig, dtype: D
         )
 
     return nnx.merge(graph, jax.tree.map(filled, state))
+
+
+def _embedding(config: TransformerConfig, **own: Any) -> Embedding:
+    scale = config.scale_embedding, config.round_embedding_scale
+    return Embedding(config.source_vocabulary, config.model_width, *scale, **own)
+
+
+def _logits(config: TransformerConfig, **own: Any) -> Logits:
+    end = config.output_bias, config.logit_scale, config.logit_cap
+    return Logits(config.model_width, config.target_vocabulary, *end, **own)
+
+
+def _norm(kind: type[Norm], config: TransformerConfig, dtype: Dtype) -> Norm:
+    flags = config.norm_offset, config.norm_one_plus_scale, config.norm_cast_before_scale
+    return kind(config.model_width, config.epsilon, *flags, param_dtype=dtype)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,16 +106,25 @@ def _initialise(config: TransformerConfig, dtype: Dtype, seed: int) -> dict[str,
     }
 
 
+def _placed(kind: type[nnx.Module]) -> type[nnx.Module]:
+    """The class, whose call takes the positions of the tokens in place of their rotation."""
+
+    class Placed(kind):  # type: ignore[misc, valid-type]
+        def __call__(self, *args: Any, position_bt: jax.Array | None = None, **inputs: Any) -> Any:
+            attention: Any = getattr(self, "self_attention", self)
+            x_btd = [*args, *inputs.values()][0]
+            turned = rotations(attention.config, [0], x_btd, position_bt)[0]
+            return super().__call__(*args, **inputs, rotation=turned)
+
+    return Placed
+
+
 framework = "jax"
+suite = 9
 modes = ("compiled", "eager")
 weights = TABLE
 components: dict[str, Builder] = {
-    "embedding": partial(
-        _blank,
-        lambda config, **own: Embedding(
-            config.source_vocabulary, config.model_width, config.scale_embedding, **own
-        ),
-    ),
+    "embedding": partial(_blank, _embedding),
     "segment_embedding": partial(
         _blank, lambda config, **own: SegmentEmbedding(config.segments, config.model_width, **own)
     ),
@@ -111,31 +136,28 @@ components: dict[str, Builder] = {
         ),
     ),
     "positional_encoding": lambda config, dtype: partial(
-        positional_encoding, width=config.model_width, dtype=dtype
+        positional_encoding, width=config.model_width, dtype=dtype, layout=config.sinusoid_layout
     ),
+    "rotary_embedding": lambda config, dtype: partial(rotary_embedding, config=config),
     "token_mask": lambda config, dtype: partial(token_mask, padding_id=config.padding_id),
     "padding_mask": lambda config, dtype: padding_mask,
     "causal_mask": lambda config, dtype: causal_mask,
     "combine_masks": lambda config, dtype: combine_masks,
+    "window_mask": lambda config, dtype: window_mask,
     "softmax": lambda config, dtype: softmax,
+    "soft_cap": lambda config, dtype: soft_cap,
     "scaled_dot_product_attention": lambda config, dtype: scaled_dot_product_attention,
-    "multi_head_attention": partial(_blank, MultiHeadAttention),
+    "multi_head_attention": partial(_blank, _placed(MultiHeadAttention)),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": partial(_blank, FeedForward),
-    "layer_norm": lambda config, dtype: LayerNorm(
-        config.model_width, config.epsilon, param_dtype=dtype
-    ),
+    "layer_norm": partial(_norm, LayerNorm),
+    "rms_norm": partial(_norm, RMSNorm),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),
-    "encoder_layer": partial(_blank, EncoderLayer),
-    "decoder_layer": partial(_blank, DecoderLayer),
+    "encoder_layer": partial(_blank, _placed(EncoderLayer)),
+    "decoder_layer": partial(_blank, _placed(DecoderLayer)),
     "encoder": partial(_blank, Encoder),
     "decoder": partial(_blank, Decoder),
-    "logits": partial(
-        _blank,
-        lambda config, **own: Logits(
-            config.model_width, config.target_vocabulary, config.output_bias, **own
-        ),
-    ),
+    "logits": partial(_blank, _logits),
     "pooler": partial(_blank, Pooler),
     "classifier": partial(_blank, Classifier),
     "masked_language_head": partial(_blank, MaskedLanguageHead),

@@ -7,7 +7,7 @@ from flax import nnx
 from flax.typing import Dtype
 
 from reference_numpy import checks
-from reference_numpy.config import POSITION_STARTS
+from reference_numpy.config import POSITION_STARTS, SINUSOID_LAYOUTS
 from reference_numpy.suggestions import known
 
 from .framework import id_bounds, is_traced, take_rows
@@ -35,16 +35,21 @@ def token_positions(mask_bt: jax.Array, start: str = "first_token") -> jax.Array
 
 
 def positional_encoding(
-    position_bt: jax.Array | np.ndarray, width: int, dtype: Dtype = jnp.float32
+    position_bt: jax.Array | np.ndarray,
+    width: int,
+    dtype: Dtype = jnp.float32,
+    layout: str = "interleaved",
 ) -> jax.Array:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`.
 
-    An odd width ends in a sine. The angles are float64 whatever jax_enable_x64 says, so every
-    integer position is exact to the last digit of dtype. NumPy computes concrete positions, once,
-    when a program is traced; a program computes traced ones, and then holds float64 operations.
+    layout: "halves" has all sines first, then all cosines. An odd width has one sine more. The
+    angles are float64 whatever jax_enable_x64 says, so every integer position is exact to the last
+    digit of dtype. NumPy computes concrete positions, once, when a program is traced; a program
+    computes traced ones, and then holds float64 operations.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
+    known("sinusoid layout", [layout], SINUSOID_LAYOUTS)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     traced = is_traced(position_bt)
     xp = jnp if traced else np
@@ -52,6 +57,8 @@ def positional_encoding(
     with jax.enable_x64(True):
         angle_btd = (position_bt if traced else np.asarray(position_bt))[..., None] * frequency_d
         encoding_btd = xp.where(np.arange(width) % 2 == 0, xp.sin(angle_btd), xp.cos(angle_btd))
+        if layout == "halves":
+            encoding_btd = xp.concatenate([encoding_btd[..., ::2], encoding_btd[..., 1::2]], -1)
         return jnp.asarray(encoding_btd.astype(dtype))
 
 

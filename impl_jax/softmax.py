@@ -1,4 +1,4 @@
-"""Softmax over the last axis, with masked entries."""
+"""Softmax over the last axis, with masked entries, and the soft cap of what it is given."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from reference_numpy import checks
 
 from .precision import upcast_half
 
-__all__ = ["softmax"]
+__all__ = ["soft_cap", "softmax"]
 
 
 def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -46,3 +46,13 @@ def _softmax_jvp(
     """
     p, dx = _softmax(*primals), tangents[0]
     return p, p * (dx - jnp.sum(p * dx, axis=-1, keepdims=True))
+
+
+def soft_cap(x: jax.Array, cap: float) -> jax.Array:
+    """`y = cap tanh(x / cap)`, elementwise (CAP); half-precision dtypes compute in float32.
+
+    Raises ValueError on a cap that is not above 0.
+    """
+    if not cap > 0:
+        raise ValueError(f"cap must be greater than 0; got {cap}")
+    return (jnp.tanh(upcast_half(x) / cap) * cap).astype(x.dtype)

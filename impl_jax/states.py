@@ -10,6 +10,7 @@ from flax import nnx
 from reference_numpy import TransformerConfig, checks
 
 from .mask import padding_mask
+from .rotary import Rotation, rotations
 from .stacks import Decoder, Encoder
 
 __all__ = ["states"]
@@ -26,7 +27,7 @@ class Model(Protocol):
 
     def embed(
         self, side: str, token: jax.Array, mask_bt: Any, /, *, segment_bt: Any = None
-    ) -> tuple[jax.Array, jax.Array]: ...
+    ) -> tuple[jax.Array, jax.Array, jax.Array]: ...
 
 
 def states(
@@ -50,20 +51,24 @@ def states(
     model, result = nnx.view(model, deterministic=True), {}
     memory_bsd, cross_mask_bhts = None, None
     if source is not None:
-        x_bsd, mask_bs = model.embed("source", source, source_mask_bs, segment_bt=segment_bs)
+        x_bsd, mask_bs, position_bs = model.embed(
+            "source", source, source_mask_bs, segment_bt=segment_bs
+        )
         cross_mask_bhts = padding_mask(mask_bs)
-        result["encoder"] = _stack(model.encoder, x_bsd, None, cross_mask_bhts, None, False)
+        rest = position_bs, None, cross_mask_bhts, None, False
+        result["encoder"] = _stack(model.encoder, x_bsd, *rest)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
-        x_btd, mask_bt = model.embed("target", target, target_mask_bt)
+        x_btd, mask_bt, position_bt = model.embed("target", target, target_mask_bt)
         masks = padding_mask(mask_bt), cross_mask_bhts
-        result["decoder"] = _stack(model.decoder, x_btd, memory_bsd, *masks, True)
+        result["decoder"] = _stack(model.decoder, x_btd, position_bt, memory_bsd, *masks, True)
     return result
 
 
 def _stack(
     stack: Encoder | Decoder,
     x_btd: jax.Array,
+    position_bt: jax.Array,
     memory_bsd: jax.Array | None,
     self_mask_bhts: jax.Array,
     cross_mask_bhts: jax.Array | None,
@@ -71,8 +76,9 @@ def _stack(
 ) -> dict[str, jax.Array]:
     """The call of an `Encoder` or `Decoder`, and what it computes on the way."""
     hidden, own, cross = [x_btd], list[jax.Array](), list[jax.Array]()
-    for layer in stack.layers:
-        attend = _recorded(layer.self_attention, None, self_mask_bhts, causal, own)
+    turned = rotations(stack.config, range(len(stack.layers)), x_btd, position_bt)
+    for layer, rotation in zip(stack.layers, turned, strict=True):
+        attend = _recorded(layer.self_attention, None, self_mask_bhts, causal, own, rotation)
         attend_to_memory = None
         if memory_bsd is not None:
             attention = layer.cross_attention
@@ -90,13 +96,15 @@ def _recorded(
     mask_bhts: Any,
     causal: bool,
     weights: list[jax.Array],
+    rotation: Rotation | None = None,
 ) -> Callable[[jax.Array], jax.Array]:
     """The attention of vectors to a memory or themselves, which adds its weights to a list."""
 
     def attend(y_btd: jax.Array) -> jax.Array:
         read_bsd = y_btd if memory_bsd is None else memory_bsd
+        given = {} if rotation is None else {"rotation": rotation}
         y_btd, weights_bhts = attention(
-            y_btd, read_bsd, mask_bhts, causal=causal, return_weights=True
+            y_btd, read_bsd, mask_bhts, causal=causal, return_weights=True, **given
         )
         weights.append(weights_bhts)
         return y_btd

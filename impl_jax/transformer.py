@@ -17,7 +17,7 @@ from .framework import id_bounds
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .loss import cross_entropy, teacher_forcing
 from .mask import padding_mask, token_mask
-from .normalization import LayerNorm
+from .normalization import norm
 from .positional_encoding import PositionEmbedding
 from .stacks import Decoder, Encoder
 from .states import States, states
@@ -51,6 +51,7 @@ class Transformer(EncoderHeads):
             self.decoder = Decoder(config, **own)
             self.logits = Logits(
                 config.model_width, config.target_vocabulary, config.output_bias,
+                config.logit_scale, config.logit_cap,
                 tied=config.tie_logits, param_dtype=param_dtype, rngs=rngs,
             )  # fmt: skip
         if config.pooler:
@@ -64,7 +65,8 @@ class Transformer(EncoderHeads):
         """Adds the embeddings of a side, and their norm, under the canonical names."""
         config, width = self.config, self.config.model_width
         if inputs.table(config, side) == f"{side}_embedding":
-            embedding = Embedding(vocabulary, width, config.scale_embedding, **own)
+            scale = config.scale_embedding, config.round_embedding_scale
+            embedding = Embedding(vocabulary, width, *scale, **own)
             setattr(self, f"{side}_embedding", embedding)
         if config.positions == "learned":
             position = PositionEmbedding(config.sizes["p"], width, config.position_offset, **own)
@@ -72,8 +74,8 @@ class Transformer(EncoderHeads):
         if config.segments and side == "source":
             self.source_segment_embedding = SegmentEmbedding(config.segments, width, **own)
         if config.embedding_norm:
-            norm = LayerNorm(width, config.epsilon, param_dtype=own["param_dtype"])
-            setattr(self, f"{side}_embedding_norm", norm)
+            embedding_norm = norm(config, param_dtype=own["param_dtype"])
+            setattr(self, f"{side}_embedding_norm", embedding_norm)
 
     def __call__(
         self,
@@ -113,8 +115,9 @@ class Transformer(EncoderHeads):
     ) -> jax.Array:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`."""
         self.config.need_encoder()
-        x_bsd, mask_bs = self.embed("source", source, source_mask_bs, keep, segment_bs)
-        return self.encoder(x_bsd, padding_mask(mask_bs), part(keep, "encoder"))
+        given = source, source_mask_bs, keep, segment_bs
+        x_bsd, mask_bs, position_bs = self.embed("source", *given)
+        return self.encoder(x_bsd, padding_mask(mask_bs), part(keep, "encoder"), position_bs)
 
     def decode(
         self,
@@ -138,12 +141,13 @@ class Transformer(EncoderHeads):
             if source_mask_bs is not None:
                 kind = str(source_mask_bs.dtype)
                 checks.check_token_mask("source mask", source_mask_bs.shape, kind, shape[:2])
-        x_btd, mask_bt = self.embed("target", target, target_mask_bt, keep)
+        x_btd, mask_bt, position_bt = self.embed("target", target, target_mask_bt, keep)
         masks = (
             padding_mask(mask_bt),
             None if source_mask_bs is None else padding_mask(source_mask_bs),
         )
-        return self.head(self.decoder(x_btd, memory_bsd, *masks, part(keep, "decoder")))
+        rest = *masks, part(keep, "decoder"), position_bt
+        return self.head(self.decoder(x_btd, memory_bsd, *rest))
 
     def training_loss(
         self,
@@ -181,15 +185,18 @@ class Transformer(EncoderHeads):
         mask_bt: jax.Array | None = None,
         keep: Keep | None = None,
         segment_bt: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
-        """What the first layer of a side, "source" or "target", is given, and the token mask."""
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What the first layer of a side, "source" or "target", is given, and the tokens' mask and
+        positions.
+        """
         if segment_bt is not None and not self.config.segments:
             checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
         mask_bt, position_bt = inputs.masked_positions(self.config, side, token, mask_bt)
         x_btd = inputs.embed(self, side, token, position_bt, segment_bt, length=token.shape[1])
         stack = "encoder" if side == "source" else "decoder"
         dropout = getattr(self, stack).embedding_dropout
-        return dropout(x_btd, part(keep, stack, "embedding_dropout")), mask_bt
+        x_btd = dropout(x_btd, part(keep, stack, "embedding_dropout"))
+        return x_btd, mask_bt, position_bt
 
     def head(self, x_btd: jax.Array) -> jax.Array:
         """`logits = x W + b`, `b t v`; tied, W is the target's transposed table."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from reference_numpy import checks
 
-from . import framework, precision
+from . import framework, precision, softmax
 from .projection import Projection
 
 __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
@@ -38,13 +38,17 @@ class Table(nn.Embedding):
 class Embedding(Table):
     """`x = sqrt(d)^scale * table[token]`, or `token @ table` of soft one-hot rows: `b t d`.
 
-    Half-precision dtypes multiply by sqrt(d) in float32, as torch does with any Python number.
+    Half-precision dtypes multiply by sqrt(d) in float32, as torch does with any Python number;
+    round_scale: by sqrt(d) in their dtype.
     """
 
-    def __init__(self, vocabulary: int, width: int, scale: bool) -> None:
+    def __init__(
+        self, vocabulary: int, width: int, scale: bool, round_scale: bool = False
+    ) -> None:
         super().__init__(vocabulary, width)
         # the name that `transformers` and `peft` know
         self.embed_scale = width**0.5 if scale else None
+        self.round_scale = round_scale
 
     def check_ids(self, token: Tensor) -> None:
         """Raises ValueError on tokens that `forward` rejects."""
@@ -62,6 +66,8 @@ class Embedding(Table):
             x_btd = token.to(self.weight.dtype) @ self.weight
         else:
             x_btd = super().look_up(token)
+        if self.round_scale and self.embed_scale is not None:
+            return x_btd * torch.full((), self.embed_scale, dtype=x_btd.dtype, device=x_btd.device)
         return x_btd if self.embed_scale is None else x_btd * self.embed_scale
 
     def extra_repr(self) -> str:
@@ -86,16 +92,32 @@ class SegmentEmbedding(Table):
 
 
 class Logits(Projection):
-    """`logits = x W + b`, as a linear layer `d -> v`: `b t v`. If they are tied, the weight is an
-    embedding's.
+    """`logits = scale (x W + b)`, as a linear layer `d -> v`: `b t v`; cap: `cap tanh(logits /
+    cap)` in their place (CAP). If they are tied, the weight is an embedding's.
     """
 
-    def __init__(self, width: int, vocabulary: int, bias: bool) -> None:
+    def __init__(
+        self,
+        width: int,
+        vocabulary: int,
+        bias: bool,
+        scale: float = 1.0,
+        cap: float | None = None,
+    ) -> None:
         super().__init__(width, vocabulary, bias)
+        self.scale, self.cap = scale, cap
 
     def forward(self, x_btd: Tensor) -> Tensor:
         checks.check_features("x", x_btd.shape, self.in_features)
-        return super().forward(x_btd)
+        return scaled_and_capped(super().forward(x_btd), self.scale, self.cap)
+
+
+def scaled_and_capped(logits_btv: Tensor, scale: float, cap: float | None) -> Tensor:
+    """Returns the logits with their scale and cap, rounded once."""
+    if scale == 1 and cap is None:
+        return logits_btv
+    wide_btv = precision.upcast_half(logits_btv) * scale
+    return (wide_btv if cap is None else softmax.soft_cap(wide_btv, cap)).to(logits_btv.dtype)
 
 
 def check_ids(*tokens: tuple[Tensor, int]) -> None:

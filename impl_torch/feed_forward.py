@@ -16,7 +16,8 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the twins
 
 def activation(x: Tensor, name: str) -> Tensor:
     """relu: `max(x, 0)`; gelu_erf: `x/2 (1 + erf(x / sqrt 2))`; gelu_tanh:
-    `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`; gelu_sigmoid: `x sigmoid(1.702 x)`.
+    `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`; gelu_sigmoid: `x sigmoid(1.702 x)`; silu:
+    `x sigmoid(x)`.
 
     torch's own kernels compute half-precision dtypes in float32; it has none for gelu_sigmoid.
     Raises ValueError on another name.
@@ -30,22 +31,29 @@ def activation(x: Tensor, name: str) -> Tensor:
     if name == "gelu_sigmoid":
         wide = precision.upcast_half(x)
         return (wide * torch.sigmoid(1.702 * wide)).to(x.dtype)
+    if name == "silu":
+        return F.silu(x)
     raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
 
 
 class FeedForward(nn.Module):
     """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, as two linear layers, the same at every
-    position: `b t d`.
+    position: `b t d`; gated, three: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.activation_name, self.width = config.activation, config.model_width
-        self.hidden = linear(config.model_width, config.feed_forward_width)
-        self.output = linear(config.feed_forward_width, config.model_width)
+        width, hidden, bias = config.model_width, config.feed_forward_width, config.feed_forward_bias
+        self.gate = linear(width, hidden, bias) if config.gated_feed_forward else None
+        self.hidden = linear(width, hidden, bias)
+        self.output = linear(hidden, width, bias)
         self.hidden_dropout = Dropout(config.hidden_dropout_rate)
 
     def forward(self, x_btd: Tensor, keep_btf: Tensor | None = None) -> Tensor:
         checks.check_features("x", x_btd.shape, self.width)
-        active_btf = activation(self.hidden(x_btd), self.activation_name)
+        if self.gate is None:
+            active_btf = activation(self.hidden(x_btd), self.activation_name)
+        else:
+            active_btf = activation(self.gate(x_btd), self.activation_name) * self.hidden(x_btd)
         return self.output(self.hidden_dropout(active_btf, keep_btf))

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-__all__ = ["Sharing", "bounds", "exporting", "has_values", "is_changed", "same_size", "scaled"]
+__all__ = ["Sharing", "bounds", "exporting", "fits", "has_values", "is_changed", "same_size", "scaled"]
 
 OLDER = (
     ("embedding.table", "embedding.weight"),
@@ -56,6 +56,14 @@ def same_size(one: int, other: int) -> bool:
     return (
         bool(same) if isinstance(same, Tensor) else statically_known_true(same)
     )  # sizes are tensors in `jit.trace`
+
+
+def fits(size: int, most: int) -> bool:
+    """Whether a size is at most this in every run of the graph; a symbol that may be larger does
+    not fit.
+    """
+    small = size <= most
+    return bool(small) if isinstance(small, Tensor) else statically_known_true(small)
 
 
 def is_changed(module: nn.Module) -> bool:

@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig, checks
 from .dropout import Dropout
 from .embedding import Embedding, Logits
 from .feed_forward import activation
-from .normalization import LayerNorm
+from .normalization import norm
 from .projection import Projection, linear
 
 __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
@@ -49,8 +49,14 @@ class MaskedLanguageHead(nn.Module):
         super().__init__()
         self.activation_name, self.width = config.activation, config.model_width
         self.hidden = linear(config.model_width, config.model_width)
-        self.norm = LayerNorm(config.model_width, config.epsilon)
-        self.logits = Logits(config.model_width, config.source_vocabulary, config.output_bias)
+        self.norm = norm(config)
+        self.logits = Logits(
+            config.model_width,
+            config.source_vocabulary,
+            config.output_bias,
+            config.logit_scale,
+            config.logit_cap,
+        )
         if table is not None:
             self.logits.weight = table.weight
 

@@ -1,5 +1,5 @@
 """The input of the first layer of a stack: the sum of token embedding, position and segment, and
-its norm.
+its norm. Rotary positions are not added here: attention rotates its queries and keys by them.
 """
 
 from typing import Any, Protocol
@@ -70,12 +70,12 @@ def embed(
         x_btd = x_btd + rows(
             getattr(model, f"{side}_position_embedding"), position_bt, config.position_offset > 0
         )
-    else:
+    elif config.positions == "sinusoidal":
         if encoding_pd is None:
             # Every position is less than the length: one table serves the whole batch.
             place_t = torch.arange(token.shape[1], device=token.device)
             encoding_pd = positional_encoding.positional_encoding(
-                place_t, x_btd.shape[2], x_btd.dtype
+                place_t, x_btd.shape[2], x_btd.dtype, config.sinusoid_layout
             )
         x_btd = x_btd + (
             encoding_pd if position_bt is None else F.embedding(position_bt, encoding_pd)

@@ -7,7 +7,7 @@ from reference_numpy import checks
 
 from . import precision
 
-__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask"]
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask", "window_mask"]
 
 
 def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
@@ -35,6 +35,17 @@ def causal_mask(
     """
     allowed = torch.ones(1, 1, target_length, source_length, dtype=torch.bool, device=device)
     return allowed.tril(source_length - target_length)
+
+
+def window_mask(
+    target_length: int, source_length: int, window: int, device: torch.device | None = None
+) -> Tensor:
+    """`|i + (s - t) - j| < window` for query i and key j (WINDOW), `1 1 t s`."""
+    if window < 1:
+        raise ValueError(f"window must be at least 1; got {window}")
+    allowed = torch.ones(1, 1, target_length, source_length, dtype=torch.bool, device=device)
+    offset = source_length - target_length
+    return allowed.tril(offset + window - 1).triu(offset - window + 1)
 
 
 def combine_masks(mask_bhts: Tensor | None, other_bhts: Tensor | None) -> Tensor | None:

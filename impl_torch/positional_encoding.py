@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from reference_numpy import checks
-from reference_numpy.config import POSITION_STARTS
+from reference_numpy.config import POSITION_STARTS, SINUSOID_LAYOUTS
 from reference_numpy.suggestions import known
 
 from . import framework, precision
@@ -28,16 +28,23 @@ def token_positions(mask_bt: Tensor, start: str = "first_token") -> Tensor:
 
 
 def positional_encoding(
-    position_bt: Tensor, width: int, dtype: torch.dtype = torch.float64
+    position_bt: Tensor,
+    width: int,
+    dtype: torch.dtype = torch.float64,
+    layout: str = "interleaved",
 ) -> Tensor:
-    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`: `b t d`.
+    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`: `b t d`; layout
+    "halves": all sines, then all cosines.
 
     Computed in float64 on the positions' device, then cast.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
+    known("sinusoid layout", [layout], SINUSOID_LAYOUTS)
     even = torch.arange(0, width, 2, dtype=torch.float64, device=position_bt.device)
     angle = position_bt[..., None] * torch.pow(10000.0, -even / width)
+    if layout == "halves":
+        return torch.cat((angle.sin(), angle.cos()), dim=-1)[..., :width].to(dtype)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width].to(dtype)
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["autocasts", "dtype_name", "upcast_half"]
+__all__ = ["autocasts", "dtype_name", "is_half", "upcast_half"]
 
 
 def autocasts(x: Tensor) -> bool:
@@ -17,6 +17,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def is_half(x: Tensor) -> bool:
+    """Whether the tensor's dtype is a 16-bit one, float16 or bfloat16."""
+    return x.dtype.itemsize == 2
+
+
 def upcast_half(x: Tensor) -> Tensor:
     """Returns a half-precision tensor in float32, any other tensor itself."""
-    return x.float() if x.dtype.itemsize == 2 else x
+    return x.float() if is_half(x) else x

@@ -33,5 +33,5 @@ def initialise(module: nn.Module) -> None:
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-    elif isinstance(module, nn.Embedding | nn.LayerNorm):
+    elif isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm):
         module.reset_parameters()

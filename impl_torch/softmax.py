@@ -1,4 +1,4 @@
-"""Softmax over the last axis, with masked entries."""
+"""Softmax over the last axis, with masked entries, and the soft cap of what it is given."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from reference_numpy import checks
 
 from . import precision
 
-__all__ = ["softmax"]
+__all__ = ["soft_cap", "softmax"]
 
 
 def softmax(logits: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -24,3 +24,10 @@ def softmax(logits: Tensor, mask: Tensor | None = None) -> Tensor:
     # backward, until it is zeroed.
     probability = x.masked_fill(~mask, torch.finfo(x.dtype).min).softmax(dim=-1)
     return probability.masked_fill(~mask, 0).to(logits.dtype)
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """`y = cap tanh(x / cap)`, elementwise (CAP); in float32 for half-precision dtypes."""
+    if not cap > 0:
+        raise ValueError(f"cap must be greater than 0; got {cap}")
+    return (cap * (precision.upcast_half(x) / cap).tanh()).to(x.dtype)

@@ -8,7 +8,8 @@ from reference_numpy import TransformerConfig
 
 from .dropout import Dropout, Keep, part
 from .layers import DecoderLayer, EncoderLayer
-from .normalization import LayerNorm
+from .normalization import norm
+from .rotary import Rotation, rotations
 
 __all__ = ["Decoder", "Encoder"]
 
@@ -18,22 +19,29 @@ class Encoder(nn.Module):
     vectors out: `b s d`.
 
     It owns `embedding_dropout`, a site of the encoder, which `Transformer.encode` applies. A layer
-    of another class takes x and the mask; it takes keep masks only if it is given some.
+    of another class takes x and the mask; it takes keep masks only if it is given some, and a
+    rotation only if it is in the place of one that rotates. position_bs: without it, token s has
+    position s.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        width, epsilon = config.model_width, config.epsilon
+        self.config, layers = config, range(config.encoder_layers)
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers: Any = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.final_norm = LayerNorm(width, epsilon) if config.final_norm else nn.Identity()
+        self.layers: Any = nn.ModuleList(EncoderLayer(config, layer) for layer in layers)
+        self.final_norm = norm(config) if config.final_norm else nn.Identity()
 
     def forward(
-        self, x_bsd: Tensor, mask_bhts: Tensor | None = None, keep: Keep | None = None
+        self,
+        x_bsd: Tensor,
+        mask_bhts: Tensor | None = None,
+        keep: Keep | None = None,
+        position_bs: Tensor | None = None,
     ) -> Tensor:
+        turned = rotations(self.config, len(self.layers), x_bsd, position_bs)
         for index, layer in enumerate(self.layers):
             masks = part(keep, "layers", str(index))
-            x_bsd = layer(x_bsd, mask_bhts, *_given(masks))
+            x_bsd = layer(x_bsd, mask_bhts, *_given(masks, turned[index]))
         return self.final_norm(x_bsd)
 
 
@@ -43,15 +51,16 @@ class Decoder(nn.Module):
 
     It owns `embedding_dropout`, a site of the decoder, which `Transformer.decode` applies. A layer
     of another class takes x, the memory and both masks; it takes keep masks only if it is given
-    some.
+    some, and a rotation only if it is in the place of one that rotates. position_bt: without it,
+    token t has position t.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        width, epsilon = config.model_width, config.epsilon
+        self.config, layers = config, range(config.decoder_layers)
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers: Any = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.final_norm = LayerNorm(width, epsilon) if config.final_norm else nn.Identity()
+        self.layers: Any = nn.ModuleList(DecoderLayer(config, layer) for layer in layers)
+        self.final_norm = norm(config) if config.final_norm else nn.Identity()
 
     def forward(
         self,
@@ -60,15 +69,19 @@ class Decoder(nn.Module):
         self_mask_bhts: Tensor | None = None,
         cross_mask_bhts: Tensor | None = None,
         keep: Keep | None = None,
+        position_bt: Tensor | None = None,
     ) -> Tensor:
+        turned = rotations(self.config, len(self.layers), x_btd, position_bt)
         for index, layer in enumerate(self.layers):
             masks = part(keep, "layers", str(index))
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, *_given(masks))
+            given = _given(masks, turned[index])
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, *given)
         return self.final_norm(x_btd)
 
 
-def _given(keep: Keep | None) -> tuple[Keep, ...]:
-    """Returns keep masks as arguments, none if there are none: a layer of another class need not
-    take them.
+def _given(keep: Keep | None, rotation: Rotation | None) -> tuple[Any, ...]:
+    """Returns keep masks and rotation as arguments, none if there are none: a layer of another
+    class need not take them.
     """
-    return () if keep is None else (keep,)
+    given = keep, rotation
+    return given if rotation is not None else () if keep is None else (keep,)

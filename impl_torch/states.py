@@ -9,6 +9,7 @@ from reference_numpy import TransformerConfig, checks
 
 from . import mask
 from .inputs import embed, masked_positions
+from .rotary import Rotation, rotations
 from .stacks import Decoder, Encoder
 
 __all__ = ["states"]
@@ -50,33 +51,36 @@ def states(
     model.check_ids(source, target, segment_bs)
     result, memory_bsd, cross_mask_bhts = {}, None, None
     if source is not None:
-        x_bsd, cross_mask_bhts = _inputs(model, "source", source, source_mask_bs, segment_bs)
-        result["encoder"] = _stack(model.encoder, x_bsd, None, cross_mask_bhts, None, False)
+        x_bsd, cross_mask_bhts, position_bs = _inputs(
+            model, "source", source, source_mask_bs, segment_bs
+        )
+        given = cross_mask_bhts, position_bs, None, None
+        result["encoder"] = _stack(model.encoder, x_bsd, False, *given)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
-        x_btd, self_mask_bhts = _inputs(model, "target", target, target_mask_bt, None)
-        result["decoder"] = _stack(
-            model.decoder, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, True
-        )
+        x_btd, self_mask_bhts, position_bt = _inputs(model, "target", target, target_mask_bt, None)
+        given = self_mask_bhts, position_bt, memory_bsd, cross_mask_bhts
+        result["decoder"] = _stack(model.decoder, x_btd, True, *given)
     return result
 
 
 def _inputs(
     model: Model, side: str, token: Tensor, mask_bt: Tensor | None, segment_bt: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Computes the input of the first layer, and the mask of its self-attention."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Computes the input of the first layer, the mask of its self-attention, and the positions."""
     mask_bt, position_bt = masked_positions(model.config, side, token, mask_bt)
     x_btd = embed(model, side, token, position_bt, segment_bt)
-    return x_btd, None if mask_bt is None else mask.padding_mask(mask_bt)
+    return x_btd, None if mask_bt is None else mask.padding_mask(mask_bt), position_bt
 
 
 def _stack(
     stack: Encoder | Decoder,
     x_btd: Tensor,
-    memory_bsd: Tensor | None,
-    self_mask_bhts: Tensor | None,
-    cross_mask_bhts: Tensor | None,
     causal: bool,
+    self_mask_bhts: Tensor | None,
+    position_bt: Tensor | None,
+    memory_bsd: Tensor | None,
+    cross_mask_bhts: Tensor | None,
 ) -> dict[str, Tensor]:
     """Runs a stack and records the vectors and attention weights of its layers."""
     hidden = [x_btd]
@@ -87,10 +91,10 @@ def _stack(
         weights[name].append(weights_bhts)
         return output_btd
 
-    def run(layer: Any, x_btd: Tensor) -> Tensor:
+    def run(layer: Any, x_btd: Tensor, rotation: Rotation | None) -> Tensor:
         def attend(y_btd: Tensor) -> Tensor:
             attended = layer.self_attention(
-                y_btd, y_btd, self_mask_bhts, causal=causal, return_weights=True
+                y_btd, y_btd, self_mask_bhts, None, causal, True, rotation=rotation
             )
             return recorded("self_attention", attended)
 
@@ -102,8 +106,9 @@ def _stack(
 
         return layer.run(x_btd, attend, None if memory_bsd is None else attend_to_memory)
 
-    for layer in stack.layers:
-        hidden.append(run(layer, hidden[-1]))
+    turned = rotations(stack.config, len(stack.layers), x_btd, position_bt)
+    for layer, rotation in zip(stack.layers, turned, strict=True):
+        hidden.append(run(layer, hidden[-1], rotation))
     hidden[-1] = stack.final_norm(hidden[-1])
     return {"hidden_lbtd": torch.stack(hidden)} | {
         f"{name}_lbhts": torch.stack(maps) for name, maps in weights.items() if maps

@@ -13,7 +13,7 @@ from .embedding import Embedding, Logits, SegmentEmbedding, check_values, of_voc
 from .encoder_only import EncoderHeads
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .inputs import embed, masked_positions
-from .normalization import LayerNorm
+from .normalization import norm
 from .positional_encoding import PositionEmbedding
 from .stacks import Decoder, Encoder
 
@@ -55,7 +55,13 @@ class Transformer(EncoderHeads):
             if config.cross_attention and config.share_embeddings:
                 self.target_embedding.weight = self.source_embedding.weight
             self.decoder = Decoder(config)
-            self.logits = Logits(config.model_width, config.target_vocabulary, config.output_bias)
+            self.logits = Logits(
+                config.model_width,
+                config.target_vocabulary,
+                config.output_bias,
+                config.logit_scale,
+                config.logit_cap,
+            )
             if config.tie_logits:
                 self.logits.weight = self.target_embedding.weight
         if config.pooler:
@@ -216,14 +222,15 @@ class Transformer(EncoderHeads):
         decoder (target).
         """
         config, width = self.config, self.config.model_width
-        setattr(self, f"{side}_embedding", Embedding(vocabulary, width, config.scale_embedding))
+        scale = config.scale_embedding, config.round_embedding_scale
+        setattr(self, f"{side}_embedding", Embedding(vocabulary, width, *scale))
         if config.positions == "learned":
             positions = PositionEmbedding(config.max_positions, config.position_offset, width)
             setattr(self, f"{side}_position_embedding", positions)
         if config.segments and side == "source":
             self.source_segment_embedding = SegmentEmbedding(config.segments, width)
         if config.embedding_norm:
-            setattr(self, f"{side}_embedding_norm", LayerNorm(width, config.epsilon))
+            setattr(self, f"{side}_embedding_norm", norm(config))
 
     def _encode(
         self, source: Tensor, mask_bs: Tensor | None, keep: Keep | None, segment_bs: Tensor | None
@@ -234,7 +241,7 @@ class Transformer(EncoderHeads):
         x_bsd = embed(self, "source", source, position_bs, segment_bs)
         x_bsd = self.encoder.embedding_dropout(x_bsd, part(keep, "embedding_dropout"))
         mask_bhts = None if mask_bs is None else mask.padding_mask(mask_bs)
-        return self.encoder(x_bsd, mask_bhts, keep), mask_bs
+        return self.encoder(x_bsd, mask_bhts, keep, position_bs), mask_bs
 
     def _decode(
         self,
@@ -253,7 +260,8 @@ class Transformer(EncoderHeads):
         x_btd = self.decoder.embedding_dropout(x_btd, part(keep, "embedding_dropout"))
         self_mask_bhts = None if mask_bt is None else mask.padding_mask(mask_bt)
         cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-        x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep)
+        masks = self_mask_bhts, cross_mask_bhts
+        x_btd = self.decoder(x_btd, memory_bsd, *masks, keep, position_bt)
         return self.logits(x_btd), mask_bt
 
 

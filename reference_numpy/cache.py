@@ -80,14 +80,14 @@ def decode_step(
         "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
     )
     read_bt = np.concatenate([past_bt, target_mask_bt], axis=1)
-    position_bt = positional_encoding.token_positions(read_bt, config.position_start)
-    position_bt = position_bt[:, -target.shape[1] :]
+    position_bt = _positions(config, read_bt, target.shape[1])
     x_btd = inputs.embed(parameters, config, "target", target, position_bt)
+    self_mask_bhts = mask.padding_mask(read_bt)
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     caches = []
     for index, layer_cache in enumerate(cache["layers"]):
         layer = parameters["decoder"]["layers"][str(index)]
-        given = layer_cache, read_bt, position_bt, cross_mask_bhts, index
+        given = layer_cache, self_mask_bhts, cross_mask_bhts, position_bt, index
         x_btd, layer_cache = decoder_layer_step(layer, config, x_btd, *given)
         caches.append(layer_cache)
     x_btd = stacks.final_norm(parameters["decoder"], config, x_btd)
@@ -100,29 +100,29 @@ def decoder_layer_step(
     config: Config,
     x_btd: Array,
     cache: Cache,
-    read_bs: Array,
-    position_bt: Array,
+    self_mask_bhts: Mask = None,
     cross_mask_bhts: Mask = None,
-    index: int = 0,
+    position_bt: Array | None = None,
+    layer: int = 0,
 ) -> tuple[Array, dict[str, Any]]:
     """`layers.decoder_layer` on the next tokens of a target, and the layer's cache after them.
 
     cache: self_attention, keys and values of the tokens before, to which those of x are appended;
-    cross_attention, keys and values of the memory, if there is one. read_bs: which tokens that were
-    read are real, those of x among them. position_bt: of those of x.
+    cross_attention, keys and values of the memory, if there is one. self_mask_bhts: over all tokens
+    that were read, those of x among them. position_bt, layer: as `layers.decoder_layer`.
     """
-    after, window = dict(cache), config.layer_kind(index).window
+    after, window = dict(cache), config.layer_kind(layer).window
 
     def attend(y_btd: Array) -> Array:
         own = parameters["self_attention"]
-        query_bthk, *new = attention.project(own, y_btd, config, index, position_bt)
+        query_bthk, *new = attention.project(own, y_btd, config, layer, position_bt)
         pairs = zip(cache["self_attention"], new, strict=True)
         key_bsgk, value_bsge = (np.concatenate(pair, axis=1) for pair in pairs)
         unseen = max(0, key_bsgk.shape[1] - window) if window else 0
         after["self_attention"] = key_bsgk[:, unseen:], value_bsge[:, unseen:]
-        mask_bhts = mask.padding_mask(read_bs[:, -key_bsgk.shape[1] :])
+        mask_bhts = None if self_mask_bhts is None else self_mask_bhts[..., -key_bsgk.shape[1] :]
         given = query_bthk, key_bsgk, value_bsge, mask_bhts
-        return attention.attend(own, *given, causal=True, config=config, layer=index)
+        return attention.attend(own, *given, causal=True, config=config, layer=layer)
 
     def attend_to_memory(y_btd: Array) -> Array:
         own, (key_bsgk, value_bsge) = parameters["cross_attention"], cache["cross_attention"]
@@ -176,3 +176,15 @@ def reorder(cache: Cache, row_b: Array) -> Cache:
         "target_mask_bt": cache["target_mask_bt"][row_b],
         "layers": caches,
     }
+
+
+def _positions(config: Config, read_bt: Array, length: int) -> Array:
+    """The positions of the last tokens that have been read."""
+    return positional_encoding.token_positions(read_bt, config.position_start)[:, -length:]
+
+
+def length(config: Config, read_bt: Array) -> int:
+    """The largest position of what has been read and 1; 0 before the first token."""
+    if not read_bt.shape[1]:
+        return 0
+    return int(_positions(config, read_bt, 1).max(initial=0)) + 1

@@ -147,7 +147,11 @@ class TransformerConfig(fields.Fields):
     def __post_init__(self) -> None:
         for name in ("rotary_scaling", "local_rotary_scaling"):
             if isinstance(value := getattr(self, name), Mapping):
-                object.__setattr__(self, name, RotaryScaling.from_dict(value))
+                try:
+                    scaling = RotaryScaling.from_dict(value)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+                object.__setattr__(self, name, scaling)
         for name in ("layer_pattern", "rotary_pattern"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
@@ -237,6 +241,17 @@ class TransformerConfig(fields.Fields):
         if local:
             return LayerKind(self.window, rotary, self.local_rotary_base, self.local_rotary_scaling)
         return LayerKind(0, rotary, self.rotary_base, self.rotary_scaling)
+
+    @property
+    def rotary_switches(self) -> set[int]:
+        """The lengths beyond which layers that rotate take other factors (longrope)."""
+        layers = range(max(self.encoder_layers, self.decoder_layers))
+        scalings = {kind.scaling for kind in map(self.layer_kind, layers) if kind.rotary}
+        return {
+            scaling.original_length
+            for scaling in scalings
+            if scaling.kind == "longrope" and scaling.original_length is not None
+        }
 
     @property
     def sizes(self) -> dict[str, int]:

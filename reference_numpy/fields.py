@@ -61,7 +61,9 @@ NUMBER_OR_NONE = Rule(lambda value: value is None or is_number(value), "a finite
 BOOLEAN = Rule(lambda value: isinstance(value, bool), "True or False")
 NAME = Rule(lambda value: isinstance(value, str), "a name")
 POSITIVE = Rule(lambda value: is_number(value) and value > 0, "greater than 0")
-POSITIVE_OR_NONE = Rule(lambda value: value is None or value > 0, "greater than 0, or None")
+POSITIVE_OR_NONE = Rule(
+    lambda value: value is None or (is_number(value) and value > 0), "greater than 0, or None"
+)
 FRACTION = Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")
 SHARE = Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1")
 
@@ -141,15 +143,28 @@ class Fields:
 
     @classmethod
     def apart(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values by field, where one name stands for several fields (`TOGETHER`)."""
-        named = {name: value for name, value in given.items() if name not in cls.TOGETHER}
+        """The values by field, where one name stands for several fields (`TOGETHER`), as `to_dict`
+        gives them.
+        """
+        named = {
+            name: value.to_dict()
+            if isinstance(value, Fields)
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+            for name, value in given.items()
+            if name not in cls.TOGETHER
+        }
         for name in [name for name in given if name in cls.TOGETHER]:
             named |= {field: given[name] for field in cls.TOGETHER[name] if field not in named}
         return named
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, as JSON can hold them."""
-        return dataclasses.asdict(self)
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

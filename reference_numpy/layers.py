@@ -37,7 +37,7 @@ def encoder_layer(
 
     def attend(y_btd: Array) -> Array:
         settings = _attention_settings(config, "self_attention", False, keep, place)
-        return _attend(parameters, "self_attention", y_btd, y_btd, mask_bhts, settings)
+        return _attend(parameters, config, "self_attention", y_btd, y_btd, mask_bhts, settings)
 
     return run(parameters, config, x_btd, attend, keep=keep)
 
@@ -57,7 +57,9 @@ def encoder_layer_vjp(
     place = {"layer": layer, "position_bt": position_bt}
     settings = _attention_settings(config, "self_attention", False, keep, place)
     sublayers = {
-        "self_attention": _attention_pair(parameters, "self_attention", None, mask_bhts, settings),
+        "self_attention": _attention_pair(
+            parameters, config, "self_attention", None, mask_bhts, settings
+        ),
         "feed_forward": _feed_forward_pair(parameters, config, keep),
     }
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
@@ -91,11 +93,13 @@ def decoder_layer(
 
     def attend(y_btd: Array) -> Array:
         settings = _attention_settings(config, "self_attention", True, keep, place)
-        return _attend(parameters, "self_attention", y_btd, y_btd, self_mask_bhts, settings)
+        return _attend(parameters, config, "self_attention", y_btd, y_btd, self_mask_bhts, settings)
 
     def attend_to_memory(y_btd: Array) -> Array:
         settings = _attention_settings(config, "cross_attention", False, keep)
-        return _attend(parameters, "cross_attention", y_btd, memory, cross_mask_bhts, settings)
+        return _attend(
+            parameters, config, "cross_attention", y_btd, memory, cross_mask_bhts, settings
+        )
 
     crossing = None if memory is None else attend_to_memory
     return run(parameters, config, x_btd, attend, crossing, keep)
@@ -119,13 +123,13 @@ def decoder_layer_vjp(
     settings = _attention_settings(config, "self_attention", True, keep, place)
     sublayers = {
         "self_attention": _attention_pair(
-            parameters, "self_attention", None, self_mask_bhts, settings
+            parameters, config, "self_attention", None, self_mask_bhts, settings
         )
     }
     if memory_bsd is not None:
         settings = _attention_settings(config, "cross_attention", False, keep)
         sublayers["cross_attention"] = _attention_pair(
-            parameters, "cross_attention", memory_bsd, cross_mask_bhts, settings
+            parameters, config, "cross_attention", memory_bsd, cross_mask_bhts, settings
         )
     sublayers["feed_forward"] = _feed_forward_pair(parameters, config, keep)
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
@@ -267,6 +271,7 @@ def _norm_vjp(
 
 def _attend(
     parameters: Tree,
+    config: Config,
     name: str,
     query_btd: Array,
     memory_bsd: Array,
@@ -292,6 +297,7 @@ def _attention_settings(
 
 def _attention_pair(
     parameters: Tree,
+    config: Config,
     name: str,
     memory_bsd: Array | None,
     mask_bhts: Mask,
@@ -301,7 +307,7 @@ def _attention_pair(
 
     def sublayer(y_btd: Array) -> Array:
         memory = y_btd if memory_bsd is None else memory_bsd
-        return _attend(parameters, name, y_btd, memory, mask_bhts, settings)
+        return _attend(parameters, config, name, y_btd, memory, mask_bhts, settings)
 
     def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
         memory = y_btd if memory_bsd is None else memory_bsd

@@ -104,7 +104,8 @@ class RotaryScaling(fields.Fields):
 
     def to_dict(self) -> dict[str, Any]:
         """The kind and the parameters that it needs, as JSON can hold them."""
-        return {"kind": self.kind} | {name: getattr(self, name) for name in SCALINGS[self.kind]}
+        values = super().to_dict()
+        return {name: values[name] for name in ("kind", *SCALINGS[self.kind])}
 
     @property
     def by_length(self) -> bool:

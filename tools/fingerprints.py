@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy import TransformerConfig
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.case_files import arrays_of, row_of
+from rosettaformer.versions import PAPER
 
 __all__ = ["FINGERPRINTS", "changes", "fingerprint"]
 
@@ -28,10 +30,12 @@ def fingerprint(case: Case) -> dict[str, Any]:
 
 
 def changes(frozen: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """The ids whose data differ from what was frozen; a config may have fields that it had not then."""
-    known = {case_id: found[case_id] | {"config": {name: found[case_id]["config"].get(name) for name in frozen[case_id]["config"]}}
-             for case_id in frozen.keys() & found.keys()}  # fmt: skip
-    return sorted(case_id for case_id in frozen if known.get(case_id) != frozen[case_id])
+    """The ids whose data differ from what was frozen; a config that lacks fields has the values of the models before these."""
+
+    def complete(row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"config": TransformerConfig.from_dict(PAPER | TransformerConfig.apart(row["config"])).to_dict()}
+
+    return sorted(case_id for case_id, row in frozen.items() if case_id not in found or complete(row) != complete(found[case_id]))
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ..mask import combine_masks
 from ..precision import upcast_dtype
-from ..softmax import softmax
+from ..softmax import soft_cap, softmax
 
 __all__ = ["attend_by_head", "chunk_lengths", "in_chunks"]
 
@@ -35,9 +35,12 @@ def in_chunks(
     mask_bhts: jax.Array | None = None,
     bias_bhts: jax.Array | None = None,
     causal: bool = False,
+    window: int = 0,
+    scale: float | None = None,
+    cap: float | None = None,
     lengths: tuple[int, ...] | None = None,
 ) -> jax.Array:
-    """The output of `attention(query, key, value, mask, bias, causal)`, which gives weights too.
+    """The output of `attention` with these arguments, which gives the weights too.
 
     lengths: the queries that are computed together on each platform, by default `chunk_lengths`;
     the platform is the arrays', or the one that the program is lowered for.
@@ -47,16 +50,23 @@ def in_chunks(
         batch, target, heads, _ = query_bthk.shape
         lengths = chunk_lengths(batch, heads, target, key_bsgk.shape[1])
     if not lengths:
-        return attention(*given, causal)[0]
-    return _on_platform(attention, causal, lengths, *given)
+        return attention(*given, causal, window, scale, cap)[0]
+    return _on_platform(attention, causal, window, scale, cap, lengths, *given)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5), inline=True)
 def _on_platform(
-    attention: Callable[..., Any], causal: bool, lengths: tuple[int, ...], *given: jax.Array | None
+    attention: Callable[..., Any],
+    causal: bool,
+    window: int,
+    scale: float | None,
+    cap: float | None,
+    lengths: tuple[int, ...],
+    *given: jax.Array | None,
 ) -> jax.Array:
+    attention = functools.partial(attention, scale=scale, cap=cap)
     branches = {
-        name: functools.partial(_in_chunks, attention, causal, length)
+        name: functools.partial(_in_chunks, attention, causal, window, length)
         for name, length in zip(MOST, lengths, strict=True)
     }
     return jax.lax.platform_dependent(*given, **branches)
@@ -65,6 +75,7 @@ def _on_platform(
 def _in_chunks(
     attention: Callable[..., Any],
     causal: bool,
+    window: int,
     length: int,
     query_bthk: jax.Array,
     key_bsgk: jax.Array,
@@ -72,25 +83,34 @@ def _in_chunks(
     mask_bhts: jax.Array | None,
     bias_bhts: jax.Array | None,
 ) -> jax.Array:
-    """The output, computed for `length` queries at a time; the backward pass computes it again."""
+    """The output, computed for `length` queries at a time; the backward pass computes it again.
+
+    With a window a chunk reads only the keys that one of its queries may attend to.
+    """
     target, source = query_bthk.shape[1], key_bsgk.shape[1]
     if length == target:
-        return attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal)[0]
-
-    def rows(x_bhts: jax.Array | None, start: Any, count: int) -> jax.Array | None:
-        if x_bhts is None or x_bhts.shape[2] == 1:
-            return x_bhts
-        return jax.lax.dynamic_slice_in_dim(x_bhts, start, count, axis=2)
+        given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts
+        return attention(*given, causal=causal, window=window)[0]
 
     @functools.partial(jax.checkpoint, static_argnums=1)
     def attend(start: Any, count: int) -> Any:
-        mask_bhcs = rows(mask_bhts, start, count)
-        if causal:
-            last_c1 = start + jnp.arange(count)[:, None] + source - target
-            mask_bhcs = combine_masks(mask_bhcs, (jnp.arange(source) <= last_c1)[None, None])
+        last, seen = start + source - target, keys_seen(source, count, causal, window)
+        first = jnp.clip(last - window + 1, 0, source - seen)
         query_bchk = jax.lax.dynamic_slice_in_dim(query_bthk, start, count, axis=1)
-        bias_bhcs = rows(bias_bhts, start, count)
-        return attention(query_bchk, key_bsgk, value_bsge, mask_bhcs, bias_bhcs)[0]
+        key_brgk, value_brge = (
+            x if seen == source else jax.lax.dynamic_slice_in_dim(x, first, seen, axis=1)
+            for x in (key_bsgk, value_bsge)
+        )
+        mask_bhcr, bias_bhcr = (
+            _sliced(_sliced(x, 2, start, count), 3, first, seen) for x in (mask_bhts, bias_bhts)
+        )
+        last_c1 = last + jnp.arange(count)[:, None]
+        key_r = jnp.arange(seen) + (first if seen < source else 0)
+        if causal:
+            mask_bhcr = combine_masks(mask_bhcr, (key_r <= last_c1)[None, None])
+        if window:
+            mask_bhcr = combine_masks(mask_bhcr, (jnp.abs(key_r - last_c1) < window)[None, None])
+        return attention(query_bchk, key_brgk, value_brge, mask_bhcr, bias_bhcr)[0]
 
     whole = target - target % length
     output_nbche = jax.lax.map(lambda start: attend(start, length), jnp.arange(0, whole, length))
@@ -100,11 +120,25 @@ def _in_chunks(
     return jnp.concatenate([output_bthe, attend(whole, target - whole)], axis=1)
 
 
+def keys_seen(source: int, count: int, causal: bool, window: int) -> int:
+    """How many keys `count` queries side by side may attend to together."""
+    return min(source, count + (window - 1) * (1 if causal else 2)) if window else source
+
+
+def _sliced(x_bhts: jax.Array | None, axis: int, start: Any, count: int) -> jax.Array | None:
+    """These rows or columns of a mask or bias, which may be the same for all."""
+    if x_bhts is None or x_bhts.shape[axis] in (1, count):
+        return x_bhts
+    return jax.lax.dynamic_slice_in_dim(x_bhts, start, count, axis=axis)
+
+
 def attend_by_head(
     query_bthk: jax.Array,
     key_bgsk: jax.Array,
     value_bgse: jax.Array,
     mask_bhts: jax.Array | None = None,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> jax.Array:
     """`scaled_dot_product_attention`, `b t h e`, of few queries to keys that lie by head.
 
@@ -115,7 +149,10 @@ def attend_by_head(
     query_bgrk = query_bthk.swapaxes(1, 2).reshape(batch, groups, heads // groups * target, size)
     dtype = upcast_dtype(query_bthk.dtype)
     logits_bgrs = jnp.einsum("bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=dtype)
-    logits_bhts = (logits_bgrs * size**-0.5).reshape(batch, heads, target, source)
+    logits_bgrs *= size**-0.5 if scale is None else scale
+    if cap is not None:
+        logits_bgrs = soft_cap(logits_bgrs, cap)
+    logits_bhts = logits_bgrs.reshape(batch, heads, target, source)
     weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
     output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bhts.reshape(logits_bgrs.shape), value_bgse)
     return output_bgre.reshape(batch, heads, target, value_bgse.shape[3]).swapaxes(1, 2)

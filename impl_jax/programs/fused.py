@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
-from ..attention import MultiHeadAttention
+from ..attention import MultiHeadAttention, normed
 from ..cache import check_steps
-from ..embedding import Logits
-from ..feed_forward import FeedForward
+from ..embedding import Logits, scaled
+from ..feed_forward import FeedForward, activation
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import SMALL, FusedProjection
 from ..projection import Projection
@@ -29,6 +29,16 @@ class FusedAttention(MultiHeadAttention):
 
     query: Any
     output: Any
+    KEPT = (
+        "query_norm",
+        "key_norm",
+        "weights_dropout",
+        "config",
+        "layer",
+        "width",
+        "window",
+        "rotary",
+    )
 
     def __init__(
         self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection
@@ -38,18 +48,48 @@ class FusedAttention(MultiHeadAttention):
         else:
             self.query, self.key_value = kind(attention.query), kind(attention.key, attention.value)
         self.output = kind(attention.output, inputs=2)
-        self.weights_dropout, self.width = attention.weights_dropout, attention.width
+        for name in self.KEPT:
+            setattr(self, name, getattr(attention, name))
 
     def queries(self, query_btd: jax.Array) -> jax.Array:
-        return self.query.separate(query_btd)[0]
+        return normed(self.query_norm, self.query.separate(query_btd)[0])
 
     def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
         key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-        return key_bsgk, value_bsge
+        return normed(self.key_norm, key_bsgk), value_bsge
 
     def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
-        return query_bthk, key_btgk, value_btge
+        return normed(self.query_norm, query_bthk), normed(self.key_norm, key_btgk), value_btge
+
+
+class FusedFeedForward(FeedForward):
+    """A gated feed-forward network whose gate and hidden layer are one product."""
+
+    def __init__(self, feed_forward: FeedForward, kind: Kind = FusedProjection) -> None:
+        self.gate_hidden = kind(feed_forward.gate, feed_forward.hidden)
+        self.output: Any = kind(feed_forward.output)
+        self.hidden_dropout = feed_forward.hidden_dropout
+        self.activation_name, self.width = feed_forward.activation_name, feed_forward.width
+
+    def active(self, x_btd: jax.Array) -> jax.Array:
+        gate_btf, hidden_btf = self.gate_hidden.separate(x_btd)
+        return activation(gate_btf, self.activation_name) * hidden_btf
+
+
+class FusedLogits(Logits):
+    """Logits whose scale and cap follow a product of a matrix that lies as a projection's."""
+
+    def __init__(self, logits: Logits, kind: Kind = FusedProjection) -> None:
+        self.projection = kind(logits)
+        self.scale, self.cap = logits.scale, logits.cap
+
+    @property
+    def kernel(self) -> Any:  # type: ignore[override]
+        return self.projection.kernel
+
+    def __call__(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
+        return scaled(self.projection(x_btd), self.scale, self.cap)
 
 
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
@@ -99,7 +139,12 @@ def _fuse_layer(layer: Any, kind: Kind, of_itself: bool) -> None:
             whole = of_itself and name == "self_attention"
             setattr(layer, name, FusedAttention(attention, whole, kind))
     feed_forward = getattr(layer, "feed_forward", None)
-    for name in ("hidden", "output") if type(feed_forward) is FeedForward else ():
+    if type(feed_forward) is not FeedForward:
+        return
+    if _are_affine(feed_forward.gate, feed_forward.hidden, feed_forward.output):
+        layer.feed_forward = FusedFeedForward(feed_forward, kind)
+        return
+    for name in ("gate", "hidden", "output"):
         if _are_affine(part := getattr(feed_forward, name)):
             setattr(feed_forward, name, kind(part))
 
@@ -110,7 +155,7 @@ def _fuse_logits(model: Any, kind: Kind) -> None:
     if model.config.tie_logits and (table_vd.nbytes <= SMALL or kind is Int8Projection):
         model.logits.kernel = nnx.Param(table_vd.T)
     if hasattr(model.logits, "kernel"):
-        model.logits = kind(model.logits)
+        model.logits = FusedLogits(model.logits, kind)
 
 
 def _are_affine(*projections: Any) -> bool:

@@ -144,17 +144,18 @@ def _logits(
     memory_1nd: jax.Array | None = None
     source_mask: Any = None
     if source is not None:
-        x_bsd, source_mask_bs = model.embed("source", source, source_mask_bs, keep, segment_bs)
+        given = source, source_mask_bs, keep, segment_bs
+        x_bsd, source_mask_bs, position_bs = model.embed("source", *given)
         read = flat.source or Tokens(None, None, source_mask_bs)
         source_mask = PaddedMask(padding_mask(source_mask_bs), read, read)
         encoder_keep = _flat(part(keep, "encoder"), read)
-        memory_1nd = model.encoder(unpad(x_bsd, read), source_mask, encoder_keep)
-    x_btd, target_mask_bt = model.embed("target", target, target_mask_bt, keep)
+        memory_1nd = model.encoder(unpad(x_bsd, read), source_mask, encoder_keep, position_bs)
+    x_btd, target_mask_bt, position_bt = model.embed("target", target, target_mask_bt, keep)
     written = flat.target or Tokens(None, None, target_mask_bt)
     self_mask: Any = PaddedMask(padding_mask(target_mask_bt), written, written)
     cross_mask = source_mask and source_mask._replace(query=written)
-    keep = _flat(part(keep, "decoder"), written)
-    x_1nd = model.decoder(unpad(x_btd, written), memory_1nd, self_mask, cross_mask, keep)
+    rest = self_mask, cross_mask, _flat(part(keep, "decoder"), written), position_bt
+    x_1nd = model.decoder(unpad(x_btd, written), memory_1nd, *rest)
     return model.head(x_1nd), written
 
 

@@ -17,12 +17,17 @@ def sdpa(
     bias_bhts: Tensor | None,
     causal: bool,
     dropout_rate: float,
+    window: int,
+    scale: float | None,
 ) -> Tensor:
     """`softmax(query key^T / sqrt(k) + bias) value` by `F.scaled_dot_product_attention`, `b t h e`.
 
     An empty row is zeroed here (EMPTY), unless every kernel that may serve is known to give 0.
     """
     target, source = query_bthk.shape[1], key_bsgk.shape[1]
+    if window and not (framework.fits(target, window) and framework.fits(source, window)):
+        window_bhts = mask.window_mask(target, source, window, query_bthk.device)
+        mask_bhts = mask.combine_masks(mask_bhts, window_bhts)
     # The kernel's own triangle is aligned top-left and takes no mask beside it. A single query, the
     # last one, sees every key.
     triangle = (
@@ -47,6 +52,7 @@ def sdpa(
         attn_mask=mask_bhts,
         dropout_p=dropout_rate,
         is_causal=triangle,
+        scale=scale,
         enable_gqa=not framework.same_size(query_bthk.shape[2], key_bsgk.shape[2]),
     )
     if present_bht1 is not None:

@@ -42,7 +42,10 @@ _AGAIN = "download or save it again"
 _UNPACK = "unpack it, and name the file within"
 _NAME = "save the module that holds it, and its embeddings, under the name encoder or decoder"
 _FOLDER = "rosettaformer convert FOLDER NEW.safetensors makes a canonical file of it and its config.json"
-_PORT = "this version converts torch.nn.Transformer, BERT and GPT-2; to check that model's code, begin a port with rosettaformer new-port"
+_PORT = (
+    "this version converts torch.nn.Transformer, BERT, GPT-2, Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, OLMo 2 and SmolLM3; "
+    "to check that model's code, begin a port with rosettaformer new-port"
+)
 
 SAFETENSORS = Kind("a safetensors file", "name it .safetensors")
 TORCH = Kind("a file of torch.save", CONVERT)
@@ -102,7 +105,10 @@ _BART_LAYER = r"(.*\.)?decoder\.layers\.\d+\.encoder_attn\.k_proj\.weight"
 _EMBEDDING_NORM = r"(.*\.)?encoder\.layernorm_embedding\.weight"
 _LAST_NORM = r"(.*\.)?encoder\.layer_norm\.weight"
 
-CONVERTED = ("bert", "gpt2")  # the supported model_type values of Hugging Face folders
+# the supported model_type values of Hugging Face folders
+CONVERTED = (
+    "bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "olmo2", "smollm3",
+)  # fmt: skip
 # name, patterns each of which must match the name of some tensor; the first match counts
 _FAMILIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a Hugging Face RoBERTa", (r"(.*\.)?roberta\.encoder\.layer\.\d+\.attention\.self\.query\.weight",)),
@@ -180,7 +186,7 @@ def describe(names: Iterable[str], path: str | Path) -> Kind | None:
     for what, patterns in _FAMILIES:
         examples = [_fitting(pattern, names) for pattern in patterns]
         if all(examples):
-            read = model_type(Path(path)) in CONVERTED if typed else re.search(r" (BERT|GPT-2)\b", what)
+            read = model_type(Path(path)) in CONVERTED if typed else re.search(r"Hugging Face (BERT|GPT-2|Llama)\b", what)
             why = flaw(Path(path)) if read else ""
             return Kind(
                 f"{typed or what} ({examples[-1]}, ...)",

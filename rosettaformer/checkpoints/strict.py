@@ -80,6 +80,12 @@ _FIELDS = {
     "f": "feed_forward_width", "c": "classes",
 }  # fmt: skip
 
+# fields that the presence of a tensor shows, by the end of its name
+_SHOWN = {
+    "query_key_value_bias": "attention.query.bias", "attention_output_bias": "attention.output.bias", "feed_forward_bias": ".hidden.bias",
+    "gated_feed_forward": ".gate.kernel", "norm_offset": "_norm.offset", "final_norm": "final_norm.scale",
+}  # fmt: skip
+
 
 def contradictions(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> tuple[TransformerConfig, list[str]]:
     """Returns the config that the tensors show, and a line for each field in which the given config differs."""
@@ -120,10 +126,7 @@ def _layers(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dic
 def _switches(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     if not _numbers(tensors, "encoder") and not _numbers(tensors, "decoder"):
         return {}
-    return {
-        "attention_bias": any(name.endswith("attention.query.bias") for name in tensors),
-        "final_norm": any(name.endswith("final_norm.scale") for name in tensors),
-    }
+    return {field: any(name.endswith(end) for name in tensors) for field, end in _SHOWN.items()}
 
 
 def _sizes(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:

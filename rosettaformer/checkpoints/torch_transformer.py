@@ -119,7 +119,12 @@ def export_state_dict(
     """
     head_size = config.model_width / config.heads
     needed = PAPER | {"key_value_heads": config.heads, "key_size": f"{head_size:g}", "value_size": f"{head_size:g}", "attention_bias": True}
-    has, free = config.to_dict(), ("position_start", "classifier_dropout_rate")  # which change nothing in these models
+    needed, has = TransformerConfig.apart(needed), config.to_dict()
+    free = (
+        "position_start",
+        "classifier_dropout_rate",
+        *(name for name in has if "rotary" in name),
+    )  # which change nothing in these models
     wrong = {name: value for name, value in needed.items() if name not in free and str(has[name]) != str(value)}
     problems = [f"torch.nn.Transformer needs {name}={value}; got {has[name]}" for name, value in wrong.items()]
     problems += strict.problems(tensors, parameters.shapes(config), dtype)
@@ -150,6 +155,9 @@ def _resolve(
     base = preset_of(preset_name).to_dict() if preset_name else {}
     if base.get("model_width") != shown["model_width"]:
         base.pop("heads", None)
+    for name, together in TransformerConfig.TOGETHER.items():  # which are one thing in nn.Transformer
+        if together[0] in base:
+            base = {name: base[together[0]], **{field: value for field, value in base.items() if field not in together}}
     claims = {name: value for name, value in base.items() if name not in (*_SIZES, *_PER_HEAD)} | told
     shown, problems = _split_heads({**PAPER, **shown}, claims)
     problems += [
@@ -157,7 +165,7 @@ def _resolve(
         for name, value in shown.items()
         if name in claims and claims[name] != value
     ]
-    fields = claims | shown
+    fields = TransformerConfig.apart(claims | shown)
     needed = [field.name for field in dataclasses.fields(TransformerConfig) if field.name not in _PER_HEAD]
     if unknown := [name for name in needed if name not in fields]:
         problems.append(f"the shapes cannot tell {', '.join(unknown)}: give --set FIELD=VALUE for each, or --preset")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..processes import cores
-from .case import Case
+from .case import UNSAID, Case
 from .cases import fitted
 from .hidden import Hidden, marked
 from .ports.command import PREFIX, Command
@@ -237,6 +237,8 @@ def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[
         return Status.NOT_COVERED, undefined(case.component)
     if case.excluded:
         return Status.NOT_COVERED, case.excluded
+    if case.since > (suite := about.get("suite", UNSAID)):
+        return Status.NOT_COVERED, f"the port answers cases up to suite version {suite}; `suite = {case.since}` in it asks this one, too"
     if dtype not in about["dtypes"]:
         return Status.NOT_COVERED, f"the port does not support {dtype}"
     kind = device.partition("-")[0]

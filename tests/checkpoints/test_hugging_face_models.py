@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from backends import FOUR, PORTS, answerer
 from checkpoint_models import assert_same_bits
+from decoder_folders import KINDS
+from decoder_folders import drawn as drawn_decoder
 from hugging_face_folders import assert_close, cases, drawn, loaded, ours, saved, theirs, tokens
 from tiers import later
 
@@ -57,11 +59,19 @@ def test_a_folder_is_judged_in_float32(tmp_path: Path, models: list[tuple[str, i
                 assert max(excess.values()) <= 1, (family, seed, side, excess)
 
 
-@EITHER
+@pytest.mark.parametrize(
+    "models",
+    [
+        pytest.param(SAMPLE, marks=pytest.mark.sample),
+        pytest.param(DRAWN, marks=pytest.mark.exhaustive),
+        *(later([(family, seed) for seed in range(10)], [(family, seed) for seed in range(2)]) for family in KINDS),
+    ],
+    ids=["some", "all", *KINDS],
+)
 def test_a_folder_that_is_written_again_loads_strictly_and_gives_the_same_bits(tmp_path: Path, models: list[tuple[str, int]]) -> None:
     """By way of a canonical file: the same names, bits and config.json, so that the library computes the same to the bit."""
     for family, seed in models:
-        model = drawn(family, seed)
+        model = (drawn_decoder if family in KINDS else drawn)(family, seed)
         folder, new, file = (tmp_path / f"{family}{seed}{end}" for end in ("", "_new", ".safetensors"))
         saved(model, folder)
         first = checkpoints.view(folder)

@@ -17,11 +17,11 @@ from impl_jax.decoding import Searcher  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
 from impl_jax.feed_forward import FeedForward  # noqa: E402
 from impl_jax.kernels.attention import in_chunks  # noqa: E402
-from impl_jax.kernels.projection import SMALL, FusedProjection  # noqa: E402
+from impl_jax.kernels.projection import SMALL  # noqa: E402
 from impl_jax.normalization import LayerNorm  # noqa: E402
 from impl_jax.positional_encoding import positional_encoding  # noqa: E402
 from impl_jax.programs.compiled import compiled  # noqa: E402
-from impl_jax.programs.fused import fused  # noqa: E402
+from impl_jax.programs.fused import FusedLogits, fused  # noqa: E402
 from impl_jax.softmax import softmax  # noqa: E402
 from impl_jax.transformer import Transformer  # noqa: E402
 from reference_numpy import TransformerConfig, decoding, parameters, preset  # noqa: E402
@@ -217,7 +217,7 @@ def test_a_search_with_matrices_that_are_not_small_gives_the_same(tied: bool) ->
     weights.load(model, arrays, config)
     copy = fused(model)
     assert copy.decoder.layers[0].feed_forward.hidden.transposed
-    assert isinstance(copy.logits, FusedProjection) is not tied
+    assert isinstance(copy.logits, FusedLogits) is not tied
     found = Searcher(model).greedy_search(SOURCE, options)
     plain, expected = (
         decoding.greedy_search(parameters.nest({name: value.astype(dtype) for name, value in arrays.items()}), config, SOURCE, options)

@@ -15,10 +15,10 @@ CASES = sorted((case for case in all_by_id().values() if not components.forward_
 
 
 def _optional(component: str) -> list[str]:
-    """The arguments that a case can leave out and that no field of the config decides."""
+    """The arguments that a case can leave out and that the config does not decide: of a single layer it decides about the first one."""
     fields = components.COMPONENTS[component][1]
     parameters = components.signature_of(component).parameters.values()
-    return [one.name for one in parameters if one.default is not inspect.Parameter.empty and one.name not in fields]
+    return [one.name for one in parameters if one.default is not inspect.Parameter.empty and one.name not in (*fields, "config", "layer")]
 
 
 OPTIONAL = [
@@ -62,5 +62,13 @@ def test_the_padding_id_0_is_asked(component: str) -> None:
 def test_every_stack_is_asked_with_grouped_heads_and_without_biases() -> None:
     for component in ("encoder", "decoder", "transformer"):
         configs = [case.config for case in CASES if case.component == component]
-        for field in ("attention_bias", "key_value_heads", "activation", "norm_placement", "final_norm", "epsilon"):
+        for field in (
+            "query_key_value_bias",
+            "attention_output_bias",
+            "key_value_heads",
+            "activation",
+            "norm_placement",
+            "final_norm",
+            "epsilon",
+        ):
             assert len({getattr(config, field) for config in configs}) > 1, (component, field)

@@ -94,4 +94,4 @@ def test_HEADS_of_masked_tokens_are_dense_activation_norm_and_logits_with_a_bias
     normed = normalization.layer_norm(head["norm"], hidden, config.epsilon)
     kernel = part["source_embedding"]["table"].T if tied else head["logits"]["kernel"]
     assert_allclose(encoder_only.masked_language_logits(part, config, IDS), normed @ kernel + head["logits"]["bias"], rtol=1e-12)
-    assert heads.masked_language_head({**head, "logits": {**head["logits"], "kernel": kernel}}, x, "gelu_erf", 1e-12).shape == (1, 5, 9)
+    assert heads.masked_language_head({**head, "logits": {**head["logits"], "kernel": kernel}}, x, config).shape == (1, 5, 9)

@@ -103,7 +103,7 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: attention.multi_head_attention(MHA, X[..., :5], X), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: attention.multi_head_attention(MHA, X[0], X), "query must have axes b t d with d=6; got shape (3, 6)"),
     (lambda: feed_forward.feed_forward(NETWORK, X[..., :5], "relu"), "x must have axes b t d with d=6; got shape (2, 3, 5)"),
-    (lambda: feed_forward.activation(X, "gelu"), "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid; got 'gelu'"),
+    (lambda: feed_forward.activation(X, "gelu"), "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid, silu; got 'gelu'"),
     (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[0]), "x must have axes b t d with d=6; got shape (3, 6)"),
     (lambda: stacks.encoder(MODEL["encoder"], CONFIG, X[..., :5]), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
     (lambda: transformer.decode(MODEL, CONFIG, IDS, X[..., :5]), "memory must have axes b t d with d=6; got shape (2, 3, 5)"),
@@ -138,7 +138,7 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: transformer.transformer_vjp(MODEL, CONFIG, IDS, 7 * IDS, cotangent=LOGITS), "token ids must lie in 0 .. 6; got 7"),
     (
         lambda: feed_forward.activation_vjp(X, "gelu", cotangent=X),
-        "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid; got 'gelu'",
+        "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid, silu; got 'gelu'",
     ),
     (lambda: attention.scaled_dot_product_attention_vjp(QUERY[:, :, :3], KEY, VALUE, cotangent=X),
      "key heads must divide query heads; got h=3, g=2"),

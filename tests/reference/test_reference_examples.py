@@ -94,7 +94,19 @@ def test_count_differs_between_rows_of_table_3_as_printed(changes: dict[str, int
 
 
 def test_presets_are_the_named_ones_and_ict1022_is_the_encoder_block_alone() -> None:
-    names = ["paper_base", "paper_big", "tiny", "semillero", "guide", "keras_lab", "sapiens", "ict1022", "bert_base", "gpt2_small"]
+    names = [
+        "paper_base",
+        "paper_big",
+        "tiny",
+        "semillero",
+        "guide",
+        "keras_lab",
+        "sapiens",
+        "ict1022",
+        "bert_base",
+        "gpt2_small",
+        *DECODERS,
+    ]
     assert list(PRESETS) == names
     assert all(preset(name) == PRESETS[name] for name in names)
     c = preset("ict1022")
@@ -104,6 +116,7 @@ def test_presets_are_the_named_ones_and_ict1022_is_the_encoder_block_alone() -> 
     assert all(field.default is field.default_factory is dataclasses.MISSING for field in dataclasses.fields(TransformerConfig))
 
 
+DECODERS = ["llama2_7b", "llama31_8b", "mistral_7b", "qwen3_600m", "gemma2_2b", "gemma3_1b"]
 # share and tie, scaled, attention bias, output bias, final norm, epsilon
 DIALECTS = {
     "paper_base": (True, True, False, False, False, 1e-6),
@@ -126,7 +139,7 @@ def test_preset_is_the_dialect(name: str) -> None:
     assert c.dropout_rate == (0.3 if name == "paper_big" else 0.1)
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name not in ("bert_base", "gpt2_small")])
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in ("bert_base", "gpt2_small", *DECODERS)])
 def test_preset_has_the_sizes_of_the_paper(name: str) -> None:
     c = preset(name)
     sizes = {"paper_big": (1024, 16, 64, 64, 4096), "tiny": (32, 4, 8, 8, 64)}.get(name, (512, 8, 64, 64, 2048))
@@ -144,14 +157,27 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("decoder_layers", -1, "decoder_layers must be at least 0; got -1"),
     ("key_value_heads", 3, "key heads must divide query heads; got h=4, g=3"),
     ("heads", 6, "key heads must divide query heads; got h=6, g=4"),
-    ("activation", "gelu", "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid; got 'gelu'"),
-    ("norm_placement", "middle", "norm_placement must be one of post, pre; got 'middle'"),
+    ("activation", "gelu", "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid, silu; got 'gelu'"),
+    ("norm_placement", "middle", "norm_placement must be one of post, pre, sandwich, after; got 'middle'"),
     ("epsilon", 0.0, "epsilon must be greater than 0; got 0.0"),
     *((name, 1.0, f"{name} must be at least 0 and less than 1; got 1.0") for name in ("dropout_rate", "attention_dropout_rate",
       "hidden_dropout_rate")),
     ("dropout_rate", -0.1, "dropout_rate must be at least 0 and less than 1; got -0.1"),
     ("source_vocabulary", 9, "shared embeddings need equal vocabularies; got source_vocabulary=9, target_vocabulary=101"),
-    ("positions", "rotary", "positions must be one of sinusoidal, learned; got 'rotary'"),
+    ("positions", "alibi", "positions must be one of none, sinusoidal, learned, rotary; got 'alibi'"),
+    ("norm", "batch", "norm must be one of layer, rms; got 'batch'"),
+    ("query_key_norm", True, "query_key_norm must be a name; got True"),
+    ("rotary_fraction", 0, "rotary_fraction must be greater than 0 and at most 1; got 0"),
+    ("score_scale", -1.0, "score_scale must be greater than 0, or None; got -1.0"),
+    ("logit_cap", "30", "logit_cap must be a finite number or None; got '30'"),
+    ("window", -1, "window must be at least 0; got -1"),
+    ("layer_pattern", (), "layer_pattern must be a sequence of at least one value, each one of global, local; got ()"),
+    ("layer_pattern", ("local",), "local layers need a window; got window=0"),
+    ("rotary_pattern", (1,), "rotary_pattern must be a sequence of at least one value, each True or False; got (1,)"),
+    ("rotary_scaling", 8.0, "rotary_scaling must be a RotaryScaling; got 8.0"),
+    ("rotary_scaling", {"kind": "ntk"}, "rotary_scaling: kind must be one of none, linear, dynamic, llama3, yarn, longrope; got 'ntk'"),
+    ("rotary_scaling", {"kind": "linear"}, "rotary_scaling: linear scaling needs factor; got None"),
+    ("local_rotary_scaling", {"factor": 2.0}, "local_rotary_scaling: none scaling has no factor; got 2.0"),
     ("positions", "learned", "learned positions alone need max_positions; got positions=learned, max_positions=0"),
     ("max_positions", 7, "learned positions alone need max_positions; got positions=sinusoidal, max_positions=7"),
     ("position_offset", 2, "position_offset is of learned positions; got 2 with positions=sinusoidal"),
@@ -197,7 +223,7 @@ def test_config_names_all_problems_at_once_and_unknown_and_missing_names() -> No
         preset("tiny", heads=0, decoder_layers=-1, activation="swish", epsilon=-1.0, hidden_dropout_rate=2, padding_id=500)
     assert str(caught.value) == (
         "heads must be at least 1; got 0; decoder_layers must be at least 0; got -1; "
-        "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid; got 'swish'; epsilon must be greater than 0; got -1.0; "
+        "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid, silu; got 'swish'; epsilon must be greater than 0; got -1.0; "
         "hidden_dropout_rate must be at least 0 and less than 1; got 2; padding_id must be a token of both vocabularies; got 500"
     )
     with pytest.raises(ValueError) as caught:
@@ -377,7 +403,8 @@ TABLE: layout.Table = (
 @seeded
 @given(configs())
 def test_native_layouts_go_there_and_back(config: TransformerConfig) -> None:
-    config = config.replace(segments=0, positions="sinusoidal", max_positions=0, position_offset=0)
+    plain = {"gated_feed_forward": False, "query_key_norm": "none", "norm_offset": True, "norm_placement": "pre", "feed_forward_bias": True}
+    config = config.replace(segments=0, positions="sinusoidal", max_positions=0, position_offset=0, **plain)
     flat = draw_parameters(config, 1)
     native = layout.to_native(flat, TABLE, config)
     assert len(native) == len(flat)

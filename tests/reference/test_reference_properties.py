@@ -41,7 +41,7 @@ def take(batch: dict[str, Any], rows: Any) -> dict[str, Any]:
 
 
 @seeded
-@given(configs(model_width=8), seeds)
+@given(configs(model_width=8, layer_pattern=("global",), window=0), seeds)
 def test_a_position_sees_itself_and_every_earlier_one(config: TransformerConfig, seed: int) -> None:
     part, rng = tree(config, seed, "decoder"), np.random.default_rng(seed)
     x, memory = rng.normal(size=(1, TARGET, 8)), rng.normal(size=(1, SOURCE, 8))
@@ -113,22 +113,23 @@ def test_stacks_are_their_own_layers_in_turn(config: TransformerConfig, seed: in
     part, real = tree(config, seed), ragged(rng, SOURCE)[:, None, None]
     x, y = rng.normal(size=(BATCH, SOURCE, config.model_width)), rng.normal(size=(BATCH, TARGET, config.model_width))
     memory, output = stacks.encoder(part["encoder"], config, x, real), y
-    for layer in ("0", "1"):
-        x = layers.encoder_layer(part["encoder"]["layers"][layer], config, x, real)
-    for layer in ("0", "1"):
-        output = layers.decoder_layer(part["decoder"]["layers"][layer], config, output, x, None, real)
+    for layer in (0, 1):
+        x = layers.encoder_layer(part["encoder"]["layers"][str(layer)], config, x, real, layer=layer)
+    for layer in (0, 1):
+        output = layers.decoder_layer(part["decoder"]["layers"][str(layer)], config, output, x, None, real, layer=layer)
     assert_array_equal(memory, x)
     assert_array_equal(stacks.decoder(part["decoder"], config, y, memory, None, real), output)
 
 
 @seeded
-@given(configs(), seeds)
-def test_order_within_an_encoder_without_positions_does_not_matter(config: TransformerConfig, seed: int) -> None:
+@given(configs(layer_pattern=("global",), window=0), seeds)
+def test_order_within_an_encoder_is_that_of_its_positions(config: TransformerConfig, seed: int) -> None:
     rng = np.random.default_rng(seed)
     part, x, real = tree(config, seed, "encoder"), rng.normal(size=(BATCH, SOURCE, config.model_width)), ragged(rng, SOURCE)
     order = rng.permutation(SOURCE)
     y = stacks.encoder(part, config, x, real[:, None, None])
-    assert_allclose(stacks.encoder(part, config, x[:, order], real[:, order][:, None, None]), y[:, order], **SAME)
+    moved = stacks.encoder(part, config, x[:, order], real[:, order][:, None, None], position_bs=order[None])
+    assert_allclose(moved, y[:, order], **SAME)
 
 
 @seeded
@@ -171,7 +172,7 @@ def test_shared_key_heads_equal_repeated_ones(config: TransformerConfig, seed: i
     assert_allclose(repeated, shared, **SAME)
     part, x = draw_parameters(config, seed, "multi_head_attention"), rng.normal(size=(BATCH, TARGET, config.model_width))
     # the heads' axis stands before the last one of a kernel and of a bias alike
-    full = {name: value[..., heads, :] if name.startswith(("key", "value")) else value for name, value in part.items()}
+    full = {name: value[..., heads, :] if name.startswith(("key.", "value.")) else value for name, value in part.items()}
     expected = attention.multi_head_attention(parameters.nest(part), x, x)
     assert_allclose(attention.multi_head_attention(parameters.nest(full), x, x), expected, **SAME)
 

@@ -64,8 +64,8 @@ def made(model: Drawn, seed: int = 0) -> Any:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    config = (transformers.BertConfig if model.kind.startswith("Bert") else transformers.GPT2Config)(**model.settings)
-    result, generator = getattr(transformers, model.kind)(config).double(), torch.Generator().manual_seed(seed)
+    kind, generator = getattr(transformers, model.kind), torch.Generator().manual_seed(seed)
+    result = kind(kind.config_class(**model.settings)).double()
     for parameter in result.parameters():
         torch.nn.init.normal_(parameter, std=0.5, generator=generator)
     return result.to(getattr(torch, model.dtype)).eval()
@@ -119,7 +119,8 @@ def cases(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray]) -> I
     inputs: dict[str, Any] = {side: tokens["ids"], f"{side}_mask_b{letter}": tokens["mask"]}
     if "segments" in tokens:
         inputs["segment_bs"] = tokens["segments"]
-    for component in ("states", *([COMPONENTS[kind]] if kind in COMPONENTS else [])):
+    head = COMPONENTS.get(kind, "transformer" if kind.endswith("ForCausalLM") else None)
+    for component in ("states", *filter(None, [head])):
         given = inputs | ({"source": None} if component == "transformer" else {})
         yield Case("folder", component, checkpoint.config, given, values)
 

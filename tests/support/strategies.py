@@ -7,8 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from reference_numpy import TransformerConfig, parameters
-from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS, POSITION_STARTS, POSITIONS
+from reference_numpy import TransformerConfig, parameters, preset
+from reference_numpy.config import (
+    ACTIVATIONS,
+    LAYER_KINDS,
+    NORM_PLACEMENTS,
+    NORMS,
+    POSITION_STARTS,
+    POSITIONS,
+    QUERY_KEY_NORMS,
+    ROTARY_LAYOUTS,
+    SINUSOID_LAYOUTS,
+)
 
 HALF = (ml_dtypes.bfloat16, np.float16)
 DTYPES = (np.float64, np.float32, *HALF)
@@ -16,6 +26,29 @@ DTYPES = (np.float64, np.float32, *HALF)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 half_precision = pytest.mark.parametrize("dtype", HALF)
 seeds = st.integers(0, 2**32 - 1)
+
+
+_SCALINGS: tuple[dict[str, Any], ...] = (
+    {"kind": "none"},
+    {"kind": "linear", "factor": 3.0},
+    {"kind": "dynamic", "factor": 2.0, "original_length": 3},
+    {"kind": "llama3", "factor": 4.0, "original_length": 40, "low_frequency_factor": 1.0, "high_frequency_factor": 4.0},
+    {"kind": "yarn", "factor": 4.0, "original_length": 40, "beta_fast": 8.0, "beta_slow": 1.0, "truncate": False, "attention_factor": 1.2},
+    {"kind": "longrope", "original_length": 3, "short_factors": (1.0, 1.3), "long_factors": (2.0, 5.0), "attention_factor": 1.1},
+)
+
+
+@st.composite
+def _rotary(draw: st.DrawFn) -> dict[str, Any]:
+    """Rotary positions of heads of size 4, or of half of heads of size 8, in layers that may not rotate."""
+    return {
+        "rotary_layout": draw(st.sampled_from(ROTARY_LAYOUTS)),
+        "rotary_base": draw(st.sampled_from((10000.0, 50.0))),
+        "rotary_scaling": draw(st.sampled_from(_SCALINGS)),
+        "local_rotary_base": draw(st.sampled_from((10000.0, 9.0))),
+        "local_rotary_scaling": draw(st.sampled_from(_SCALINGS)),
+        "rotary_pattern": tuple(draw(st.lists(st.booleans(), min_size=1, max_size=2))),
+    }
 
 
 @st.composite
@@ -53,9 +86,27 @@ def configs(draw: st.DrawFn, **fixed: Any) -> TransformerConfig:
         "hidden_dropout_rate": 0.1,
         "classifier_dropout_rate": 0.1,
     }
-    choices = ("final_norm", "scale_embedding", "tie_logits", "attention_bias", "output_bias")
+    choices = (
+        "final_norm", "scale_embedding", "tie_logits", "query_key_value_bias", "attention_output_bias", "feed_forward_bias", "output_bias",
+        "gated_feed_forward", "norm_offset", "norm_one_plus_scale", "norm_cast_before_scale", "round_embedding_scale",
+    )  # fmt: skip
     fields |= {name: draw(st.booleans()) for name in choices}
-    return TransformerConfig(**(fields | fixed))
+    if positions == "rotary":
+        size, share = draw(st.sampled_from(((4, 1.0), (8, 0.5))))
+        fields |= draw(_rotary()) | {"key_size": size, "rotary_fraction": share}
+    kinds = tuple(draw(st.lists(st.sampled_from(LAYER_KINDS), min_size=1, max_size=3)))
+    fields |= {
+        "layer_pattern": kinds,
+        "window": draw(st.integers(1, 4)) if "local" in kinds else 0,
+        "sinusoid_layout": draw(st.sampled_from(SINUSOID_LAYOUTS)),
+        "norm": draw(st.sampled_from(NORMS)),
+        "query_key_norm": draw(st.sampled_from(QUERY_KEY_NORMS)),
+        "score_scale": draw(st.sampled_from((None, 0.3))),
+        "score_cap": draw(st.sampled_from((None, 1.5))),
+        "logit_scale": draw(st.sampled_from((1.0, 0.3))),
+        "logit_cap": draw(st.sampled_from((None, 2.0))),
+    }
+    return preset("tiny").replace(**(fields | fixed))
 
 
 def draw_parameters(config: TransformerConfig, seed: int, component: str = "transformer", dtype: Any = np.float64) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """BERT (Devlin et al. 2019): BertModel, BertForMaskedLM, BertForSequenceClassification and classes with other heads on the same encoder."""
 
+from ...versions import BEFORE
 from .. import tables
 from ..tables import Part, Row, Table
-from .family import GELU, HARMLESS, ONLY, Entry, Family, Head
+from .family import GELU, HARMLESS, ONLY, Entry, Family, Head, head_sizes
 
 _LAYER: Table = (
     *tables.dense("attention.self.query", "self_attention.query", "(h k) d", "(h k)"),
@@ -19,7 +20,7 @@ FAMILY = Family(
     name="BERT",
     model_type="bert",
     fixed={
-        "decoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "row", "embedding_norm": True,
+        **BEFORE, "decoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "row", "embedding_norm": True,
         "norm_placement": "post", "final_norm": False, "scale_embedding": False, "share_embeddings": True, "attention_bias": True,
         "output_bias": True, "padding_id": None, "hidden_dropout_rate": 0.0,
     },
@@ -39,10 +40,12 @@ FAMILY = Family(
         Entry("attention_probs_dropout_prob", 0.1, ("attention_dropout_rate",)),
         Entry("classifier_dropout", None, ("classifier_dropout_rate",), otherwise=lambda entries: entries["hidden_dropout_prob"]),
     ),
+    joints=(head_sizes("hidden_size", "num_attention_heads"),),
     only={**ONLY, "is_decoder": False, "position_embedding_type": "absolute", "embedding_size": None},
     harmless=HARMLESS | {
         "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
     },
+    nameless=True,
     aliases={},
     prefix="bert.",
     outside=r"(cls|classifier|qa_outputs)\..*",

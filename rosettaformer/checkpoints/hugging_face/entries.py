@@ -9,6 +9,7 @@ from typing import Any
 from reference_numpy import TransformerConfig
 from reference_numpy.suggestions import nearest
 
+from .essential import essential
 from .family import Entry, Family
 
 _LABELS = 2  # the library's defaults
@@ -20,7 +21,8 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
     problems = [*_unsupported(family, renamed)]
     problems += [f"{name} and {other} are the same; they must not both be given" for name, other in family.aliases.items()
                  if name in entries and other in entries]  # fmt: skip
-    given = {entry.name: entry.default for entry in family.entries} | renamed
+    given = {entry.name: entry.default for entry in family.entries}
+    given |= {name: default for joint in family.joints for name, default in joint.entries.items()} | renamed
     fields: dict[str, Any] = dict(family.fixed)
     source: dict[str, str] = {}  # field -> its entry
     for entry in family.entries:
@@ -33,16 +35,19 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
             if name in source and fields[name] != value:
                 problems.append(f"{source[name]} and {entry.name} must be equal; got {given[source[name]]} and {given[entry.name]}")
             fields[name], source[name] = value, source.get(name, entry.name)
+    for joint in family.joints if not problems else ():
+        source |= joint.fields
+        try:
+            fields |= joint.read(given)
+        except ValueError as error:
+            problems.append(str(error))
     fields |= {"pooler": "pooler" in heads, "masked_language_head": "masked_language_head" in heads, "classes": 0}
     if "classifier" in heads:
         fields["classes"] = labels(entries)
     if "language_head" not in heads and any(head.name == "language_head" for head in family.heads):
         fields["tie_logits"] = True  # for a model without an output layer
-    if not problems:
-        problems += _head_problems(fields, source)
     if problems:
         return None, problems
-    fields["key_size"] = fields["value_size"] = fields["model_width"] // fields["heads"]
     try:
         return TransformerConfig.from_dict(fields), []
     except ValueError as error:
@@ -62,29 +67,28 @@ def _value(entry: Entry, given: Mapping[str, Any]) -> Any:
 
 
 def _unsupported(family: Family, entries: Mapping[str, Any]) -> Iterator[str]:
-    known = {entry.name for entry in family.entries} | family.only.keys() | family.harmless
+    known = {entry.name for entry in family.entries} | family.only.keys() | family.harmless | family.ignored.keys()
+    known = known.union(*(joint.entries for joint in family.joints))
     for name, value in entries.items():
         if name not in known and value is None:
             continue
         if name not in known:
             more = nearest(name, sorted(known))
             yield f"{name} is no known entry of a {family.name}{more}; where it changes nothing, leave it out by ignoring {name}"
-        elif name in family.only and not _same(value, family.only[name]):
-            wanted = family.only[name]
-            yield f"{name} must be {json.dumps(wanted)}, which alone is supported; got {json.dumps(value):.100}"
+        elif name in family.only and not any(_same(value, wanted) for wanted in supported(family, name)):
+            wanted = " or ".join(map(json.dumps, supported(family, name)))
+            yield f"{name} must be {wanted}, which alone is supported; got {json.dumps(value):.100}"
+
+
+def supported(family: Family, name: str) -> tuple[Any, ...]:
+    """Returns the values that an entry may have which the family supports with these alone."""
+    values = family.only[name]
+    return values if isinstance(values, tuple) else (values,)
 
 
 def _same(value: Any, wanted: Any) -> bool:
     """Whether two values are equal; nothing equals None."""
     return (value is wanted or value in ({}, [])) if wanted is None else type(value) is type(wanted) and value == wanted
-
-
-def _head_problems(fields: Mapping[str, Any], source: Mapping[str, str]) -> Iterator[str]:
-    width, heads = fields["model_width"], fields["heads"]
-    if type(width) is int and type(heads) is int and heads > 0 and width % heads:
-        yield f"{source['heads']} must divide {source['model_width']}; got {heads} and {width}"
-    elif type(width) is not int or type(heads) is not int or heads < 1:
-        yield f"{source['model_width']} and {source['heads']} must be integers of at least 1; got {width!r:.50} and {heads!r:.50}"
 
 
 def _in_entries(text: str, source: Mapping[str, str]) -> str:
@@ -114,7 +118,8 @@ def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any
         heads = own | {head.name for head in family.heads if head.flag == "" and head.name in family.classes[chosen]}
         result = {**said, "architectures": [chosen], "model_type": family.model_type}
         if _differences(family, config, result, heads):
-            result = {name: value for name, value in result.items() if name not in family.aliases} | _written(family, config, said)
+            dropped = {*family.aliases, *(name for joint in family.joints for name in joint.entries if name not in joint.kept)}
+            result = {name: value for name, value in result.items() if name not in dropped} | _written(family, config, said)
         if not said:  # otherwise the library would take ids of the published vocabulary
             result |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": config.padding_id}
         found = _differences(family, config, result, heads)
@@ -131,6 +136,8 @@ def _written(family: Family, config: TransformerConfig, said: Mapping[str, Any])
     for entry in family.entries:
         value = values[entry.fields[0]]
         result[entry.name] = next((word for word, meaning in entry.words.items() if meaning == value), value)
+    for joint in family.joints:
+        result |= joint.write(config, said)
     if config.classes and (config.classes != labels(said) or "num_labels" in said):
         names = [f"LABEL_{number}" for number in range(config.classes)]
         result["id2label"] = {str(number): name for number, name in enumerate(names)}
@@ -143,9 +150,9 @@ def _differences(family: Family, config: TransformerConfig, entries: Mapping[str
     found, problems = config_of(family, entries, heads)
     if found is None:
         return problems
-    read = found.to_dict()
+    read, own = essential(found), essential(config)
     return [
-        f"a {family.name} of Hugging Face has {name}={read[name]!r}; got {value!r}"
-        for name, value in config.to_dict().items()
-        if name not in family.unused and value != read[name]
+        f"a {family.name} of Hugging Face has {name}={read.get(name)!r}; got {own.get(name)!r}"
+        for name in dict.fromkeys([*own, *read])
+        if name not in family.unused and own.get(name) != read.get(name)
     ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reference_numpy import TransformerConfig
+from reference_numpy.fields import is_integer
 
 from ..tables import Table
 
@@ -26,6 +27,49 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Joint:
+    """Entries of config.json that decide fields of the config together.
+
+    entries: name -> the library's value if it is absent. fields: name -> the entry that messages about it name. read: computes the fields
+    from all entries; raises ValueError naming an entry. write: the inverse, given a config and an earlier config.json; entries that it does
+    not return are left out of a config.json, but for those in `kept`. note: what a reader of the table should know.
+    """
+
+    entries: Mapping[str, Any]
+    fields: Mapping[str, str]
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    write: Callable[[TransformerConfig, Mapping[str, Any]], Mapping[str, Any]]
+    note: str
+    kept: tuple[str, ...] = ()
+
+
+def head_sizes(width: str, heads: str, own: Mapping[str, Any] | None = None, divides: bool = True) -> Joint:
+    """Returns the joint of the size of a head: the width divided by the heads, given these entries, unless an entry of its own says it.
+
+    own: that entry, and its default. divides: whether the library requires that the heads divide the width.
+    """
+    own = own or {}
+    name = next(iter(own), heads)
+
+    def read(entries: Mapping[str, Any]) -> dict[str, Any]:
+        whole, parts, size = entries[width], entries[heads], entries[name] if own else None
+        if not is_integer(whole) or not is_integer(parts) or parts < 1:
+            raise ValueError(f"{width} and {heads} must be integers of at least 1; got {whole!r:.50} and {parts!r:.50}")
+        if divides and whole % parts:
+            raise ValueError(f"{heads} must divide {width}; got {parts} and {whole}")
+        groups = entries.get("num_key_value_heads")
+        if is_integer(groups) and groups > 0 and parts % groups:
+            raise ValueError(f"num_key_value_heads must divide {heads}; got {groups} and {parts}")
+        return dict.fromkeys(("key_size", "value_size"), whole // parts if size is None else size)
+
+    def write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+        return dict.fromkeys(own, config.key_size)
+
+    note = f"null: `{width}` / `{heads}`" if own else ""
+    return Joint(own, {"key_size": name, "value_size": name}, read, write, note)
+
+
+@dataclass(frozen=True)
 class Head:
     """A head on the last layer. tensors: the pattern of their names. flag: the config field that enables it, "" if every config of the
     family has it, None if no config can. shown: decides between heads with equal tensor names, given the tensors' shapes and the number of
@@ -42,11 +86,13 @@ class Head:
 class Family:
     """A family of models. Tensors are named here as in the base class, without its prefix.
 
-    fixed: config fields that are equal in all its models. unused: fields without meaning in them. only: entries with one supported value.
-    harmless: entries without effect on the result. aliases: other names of entries. prefix: of the base class's tensors in a class with a
-    head, except for `outside`. classes: the heads of each class, preferred ones first; base: the class without any. older: suffixes used by
-    earlier versions of the library. buffers: stored, but not parameters. twins: tensors equal to another one, beside those that the config
-    ties. tokenizer: the library's tokenizer class.
+    fixed: config fields that are equal in all its models. unused: fields without meaning in them. only: entries with one supported value,
+    or with any of a tuple. ignored: entries that its class does not read -> why. harmless: entries without effect on the result. aliases:
+    other names of entries. prefix: of the base class's tensors in a class with a head, except for `outside`; prefixes: others that name the
+    same. classes: the heads of each class, preferred ones first; base: the class without any. older: suffixes used by earlier versions of
+    the library. buffers: stored, but not parameters. twins: tensors equal to another one, beside those that the config ties. nameless:
+    whether tensors alone show the family, without a model_type and a class. tokenizer: the library's tokenizer class; tokenizer_named:
+    whether a folder's files may name another one.
     """
 
     name: str
@@ -54,6 +100,7 @@ class Family:
     fixed: Mapping[str, Any]
     unused: tuple[str, ...]
     entries: tuple[Entry, ...]
+    joints: tuple[Joint, ...]
     only: Mapping[str, Any]
     harmless: frozenset[str]
     aliases: Mapping[str, str]
@@ -67,16 +114,23 @@ class Family:
     buffers: str
     twins: Mapping[str, str]
     tokenizer: str
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    prefixes: tuple[str, ...] = ()
+    nameless: bool = False
+    tokenizer_named: bool = True
 
     def native(self, key: str) -> str:
         """Returns the name that a stored tensor has in the base class of this version of the library."""
-        name = key.removeprefix(self.prefix)
+        prefix = next((prefix for prefix in (self.prefix, *self.prefixes) if key.startswith(prefix)), "")
+        name = key.removeprefix(prefix)
         return next((name.removesuffix(old) + new for old, new in self.older.items() if name.endswith(old)), name)
 
     def owns(self, said: Mapping[str, Any], names: Iterable[str]) -> bool:
         """Whether a model without model_type in config.json is of this family: by its class, or by tensors under the prefix."""
         if named := said.get("architectures"):
             return isinstance(named, list) and any(name in named for name in self.classes)
+        if not self.nameless:
+            return False
         natives = {self.native(name) for name in names if name.startswith(self.prefix)}
         heads = "|".join([self.outside, *(head.tensors for head in self.heads)])
         return all(row.name.replace("*", "0") in natives for row in self.table if not re.fullmatch(heads, row.name))
@@ -84,6 +138,11 @@ class Family:
     def stored(self, native: str, prefixed: bool) -> str:
         """Returns the stored name of a tensor, the inverse of `native`."""
         return native if not prefixed or re.fullmatch(self.outside, native) else self.prefix + native
+
+    def entry_names(self) -> dict[str, str]:
+        """Returns field -> the entry that says it."""
+        names = {field: name for joint in self.joints for field, name in joint.fields.items() if name in joint.entries}
+        return names | {field: entry.name for entry in reversed(self.entries) for field in entry.fields}
 
     def heads_of(self, config: TransformerConfig) -> set[str]:
         """Returns the heads that the config enables by its fields."""

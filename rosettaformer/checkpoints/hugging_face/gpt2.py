@@ -3,9 +3,10 @@
 Its kernels are those of Conv1D: inputs before outputs, not transposed. c_attn holds query, key and value side by side.
 """
 
+from ...versions import BEFORE
 from .. import tables
 from ..tables import Part, Row, Table
-from .family import GELU, HARMLESS, ONLY, Entry, Family, Head
+from .family import GELU, HARMLESS, ONLY, Entry, Family, Head, head_sizes
 
 _QUERY_KEY_VALUE = (
     Part("self_attention.query.kernel", "d (h k)"),
@@ -31,7 +32,7 @@ FAMILY = Family(
     name="GPT-2",
     model_type="gpt2",
     fixed={
-        "encoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "first_token", "segments": 0,
+        **BEFORE, "encoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "first_token", "segments": 0,
         "embedding_norm": False, "norm_placement": "pre", "final_norm": True, "scale_embedding": False, "share_embeddings": False,
         "attention_bias": True, "output_bias": False, "padding_id": None, "hidden_dropout_rate": 0.0, "classifier_dropout_rate": 0.0,
     },
@@ -50,12 +51,14 @@ FAMILY = Family(
         Entry("embd_pdrop", 0.1, ("dropout_rate",)),
         Entry("attn_pdrop", 0.1, ("attention_dropout_rate",)),
     ),
+    joints=(head_sizes("n_embd", "n_head"),),
     only={**ONLY, "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     # n_ctx was the length of a buffer, reorder_and_upcast_attn is a precision, summary_* belong to GPT2DoubleHeadsModel
     harmless=HARMLESS | {
         "n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
         "summary_first_dropout", "predict_special_tokens",
     },
+    nameless=True,
     aliases={
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "max_position_embeddings": "n_positions",
     },

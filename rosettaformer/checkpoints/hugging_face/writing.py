@@ -72,14 +72,14 @@ def companions(folder: Path | None) -> list[Path]:
 
 def _family(config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     """Returns the family of the config, and its config.json: the earlier one's family if given, otherwise the first that can express it."""
-    problems = ["no family of Hugging Face that is written has both an encoder and a decoder"]
-    own = config.to_dict()
+    own, problems = config.to_dict(), list[str]()
     for kind, family in sorted(FAMILIES.items(), key=lambda item: item[0] != said.get("model_type")):
         if all(family.fixed.get(stack, own[stack]) == own[stack] for stack in ("encoder_layers", "decoder_layers")):
-            result, problems = entries.entries_of(family, config, said if kind == said.get("model_type") else {})
-            if not problems:
+            result, found = entries.entries_of(family, config, said if kind == said.get("model_type") else {})
+            if not found:
                 return family, result
-    raise CheckpointError("the model", problems)
+            problems = min(filter(None, (problems, found)), key=len)  # of the family that is nearest
+    raise CheckpointError("the model", problems or ["no family of Hugging Face that is written has both an encoder and a decoder"])
 
 
 class _Made(Mapping[str, np.ndarray]):

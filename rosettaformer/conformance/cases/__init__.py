@@ -9,6 +9,8 @@ import pkgutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from reference_numpy import TransformerConfig
+
 from ..case import Case
 from ..reference.components import COMPONENTS, answer, forward_of, takes_config
 from .build import Builder
@@ -73,13 +75,14 @@ def _of_checkpoint(case: Case, fixed: Mapping[str, Any], shared: Sequence[str]) 
 
 def _excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
     """Returns the case, with the reason if the fixed fields exclude it. whose: introduces the case's own values, all of them."""
-    others = {name: value for name, value in fixed.items() if getattr(case.config, name) != value}
+    own = case.config.to_dict()
+    others = {name: value for name, value in TransformerConfig.apart(fixed).items() if own[name] != value}
     fields = [f"{name}={value!r}" for name, value in others.items()]
     more = f" and {len(others) - NAMED} others" if len(others) > NAMED + 1 and not whose else ""
     split = [name for name in case.shared if case.parameters[name].shape[0] % case.parameters[name].shape[1]]
     reason = f"the port fixes {', '.join(fields[:NAMED] if more else fields)}{more}" if others else _refused(case) if fixed else ""
     if others and whose:
-        reason += f"; {whose} {', '.join(f'{name}={getattr(case.config, name)!r}' for name in others)}"
+        reason += f"; {whose} {', '.join(f'{name}={own[name]!r}' for name in others)}"
     if split and not reason:
         reason = f"all heads of the port share {split[0]}, each for its slice of the width, which the case cannot divide among them"
     return dataclasses.replace(case, excluded=reason) if reason else case

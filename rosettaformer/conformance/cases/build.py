@@ -58,9 +58,10 @@ class Builder:
     """
 
     def __init__(self, fixed: Mapping[str, Any], shared: Sequence[str] = ()) -> None:
+        fixed = TransformerConfig.apart(fixed)
         if problems := unknown("config field", fixed, preset("tiny").to_dict()):
             raise ValueError("; ".join(problems))
-        self.fixed, self.conflict, self._shared = dict(fixed), "", shared
+        self.fixed, self.conflict, self._shared = fixed, "", shared
         self._taken = 0  # bytes of the cases so far
 
     def config(self, dialect: str = "semillero", usual: Mapping[str, Any] | None = None, /, **changes: Any) -> TransformerConfig:
@@ -124,6 +125,7 @@ class Builder:
 
 def _merged(dialect: str, changes: Mapping[str, Any], fixed: Mapping[str, Any]) -> TransformerConfig:
     """Returns the dialect with these changes and the fixed fields; whether a stack has layers is a choice, how many it has is a size."""
+    changes = TransformerConfig.apart(changes)
     soft = {name: value for name, value in changes.items() if name in SIZES and value}
     hard = {name: value for name, value in changes.items() if name not in soft}
     merged = preset(dialect).to_dict() | SIZES | {"heads": 3, "padding_id": 2} | soft | dict(fixed) | hard

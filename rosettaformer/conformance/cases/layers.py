@@ -24,7 +24,7 @@ def _feed_forward_cases(build: Builder) -> Iterator[Case]:
     sweep = np.linspace(-9, 9, 361).reshape(1, 19, 19)
     for name in ACTIVATIONS:
         gelu = "FFN1 FFN2 FFN4 PRC6" if name.startswith("gelu") else "FFN4"
-        since = 4 if name == "gelu_sigmoid" else 1
+        since = {"gelu_sigmoid": 4, "silu": 9}.get(name, 1)
         yield build.make("activation", name, build.config(activation=name), gelu, since=since, x=sweep)
         yield build.make(
             "feed_forward", name, build.config(activation=name), f"{gelu} FFN3 FFN5 FFN6 FFN7 PRC1", since=since, x_btd="b t d"

@@ -86,7 +86,8 @@ def _head_cases(build: Builder) -> Iterator[Case]:
     for name in ACTIVATIONS:
         gelu = "FFN1 FFN2" if name.startswith("gelu") else ""
         untied = _encoder(build, pooler=False, masked_language_head=True, activation=name)
-        yield build.make("masked_language_head", name, untied, f"{gelu} {head}", x_bsd="b s d")
+        since = 9 if name == "silu" else 1
+        yield build.make("masked_language_head", name, untied, f"{gelu} {head}", since=since, x_bsd="b s d")
     unbiased = _encoder(build, pooler=False, masked_language_head=True, output_bias=False)
     yield build.make("masked_language_head", "no_bias", unbiased, "EMB2 HED5 HED6", x_bsd="1 1 d")
     bert = _encoder(build, pooler=False, masked_language_head=True, epsilon=1e-12)

@@ -25,11 +25,9 @@ def numbered(number: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
 def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
     """Gives steps another mask of the target, a function of the right one `b 1 1 s` and of the number of tokens before."""
 
-    def altered(
-        original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, cross_mask_bhts: Any = None
-    ) -> Any:
+    def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, *rest: Any) -> Any:
         mask_bhts = None if self_mask_bhts is None else change(self_mask_bhts, self_mask_bhts.shape[-1] - x_btd.shape[1])
-        return original(parameters, config, x_btd, cache, mask_bhts, cross_mask_bhts)
+        return original(parameters, config, x_btd, cache, mask_bhts, *rest)
 
     return {STEP: altered}
 
@@ -37,16 +35,14 @@ def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
 def seeing(keys: Chosen, values: Chosen | None = None) -> Callable:
     """Attends to these cached tokens and to the step's own."""
 
-    def altered(
-        original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, cross_mask_bhts: Any = None
-    ) -> Any:
+    def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, *rest: Any) -> Any:
         old, own = cache["self_attention"], np.arange(x_btd.shape[1])
         count = old[0].shape[1]
         chosen = keys(count), (values or keys)(count)
         if self_mask_bhts is not None:
             self_mask_bhts = self_mask_bhts[..., np.concatenate([chosen[0], count + own])]
         read = tuple(array[:, index] for array, index in zip(old, chosen, strict=True))
-        y_btd, new = original(parameters, config, x_btd, {**cache, "self_attention": read}, self_mask_bhts, cross_mask_bhts)
+        y_btd, new = original(parameters, config, x_btd, {**cache, "self_attention": read}, self_mask_bhts, *rest)
         last = (array[:, len(index) :] for array, index in zip(new["self_attention"], chosen, strict=True))
         kept = tuple(np.concatenate(pair, axis=1) for pair in zip(old, last, strict=True))
         return y_btd, {**new, "self_attention": kept}

@@ -66,8 +66,8 @@ def _one_from_decoder(index: int) -> Replaces:
         if name != "cross_attention" or query_btd.shape != memory_bsd.shape:
             return original(parameters, config, name, query_btd, memory_bsd, *rest)
 
-        def mixed(both: Callable, parameters: Any, memory_bsd: Array) -> tuple[Array, Array]:
-            own, others = both(parameters, memory_bsd), both(parameters, query_btd)
+        def mixed(both: Callable, parameters: Any, memory_bsd: Array, *config: Any) -> tuple[Array, Array]:
+            own, others = both(parameters, memory_bsd, *config), both(parameters, query_btd, *config)
             return (others[0], own[1]) if index == 0 else (own[0], others[1])
 
         with patched({"attention.keys_and_values": mixed}):

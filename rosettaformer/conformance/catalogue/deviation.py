@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import arithmetic
+from reference_numpy import arithmetic, normalization
 
 from .alteration import Altered, Variants
 
@@ -15,12 +15,13 @@ Array = np.ndarray
 def normalised(deviation: Callable[[Array, Any], Array], axis: int = -1, mean: bool = True) -> Callable:
     """Normalises over this axis by another deviation, a function of the upcast input and epsilon. mean: whether it is subtracted."""
 
-    def altered(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
+    def altered(
+        original: Callable, parameters: Any, x_btd: Array, epsilon: float, one_plus_scale: bool = False, cast_before_scale: bool = False
+    ) -> Array:
         wide = arithmetic.upcast_half(x_btd)
-        scale, offset = arithmetic.upcast_half(parameters["scale"]), arithmetic.upcast_half(parameters["offset"])
         centred_btd = wide - arithmetic.mean(wide, axis) if mean else wide
         normalised_btd = arithmetic.divide(centred_btd, deviation(wide, wide.dtype.type(epsilon)))
-        return (normalised_btd * scale + offset).astype(x_btd.dtype, copy=False)
+        return normalization._scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
     return altered
 

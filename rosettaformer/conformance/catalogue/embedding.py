@@ -13,8 +13,8 @@ from .combinators import on_arguments, on_call
 from .kernels import without_bias
 
 
-def _rounded_scale(original: Callable, parameters: Any, token: np.ndarray, scale: bool) -> np.ndarray:
-    x_btd, factor = original(parameters, token, scale), parameters["table"].shape[1] ** 0.5
+def _rounded_scale(original: Callable, parameters: Any, token: np.ndarray, scale: bool, round_scale: bool = False) -> np.ndarray:
+    x_btd, factor = original(parameters, token, scale, round_scale), parameters["table"].shape[1] ** 0.5
     return x_btd * x_btd.dtype.type(float(ml_dtypes.bfloat16(factor)) / factor) if scale else x_btd
 
 
@@ -50,8 +50,8 @@ def _zero_masked_language_head(parameters: Any, config: Any, **others: Any) -> d
     }
 
 
-def _twice(original: Callable, parameters: Any, x_btd: np.ndarray) -> np.ndarray:
-    logits_btv = original(parameters, x_btd)
+def _twice(original: Callable, parameters: Any, x_btd: np.ndarray, *rest: Any, **options: Any) -> np.ndarray:
+    logits_btv = original(parameters, x_btd, *rest, **options)
     return logits_btv + parameters["bias"] if "bias" in parameters else logits_btv
 
 

@@ -29,8 +29,8 @@ def _masked_row_poisons(original: Callable, query_bthk: np.ndarray, key_bsgk: np
     }
 
 
-def _deviation_of_a_constant_row(original: Callable, parameters: Any, x_btd: np.ndarray, epsilon: float, *, cotangent: np.ndarray) -> Tree:
-    gradients = original(parameters, x_btd, epsilon, cotangent=cotangent)
+def _deviation_of_a_constant_row(original: Callable, parameters: Any, x_btd: np.ndarray, *rest: Any, **options: Any) -> Tree:
+    gradients = original(parameters, x_btd, *rest, **options)
     constant = x_btd.max(axis=-1, keepdims=True) == x_btd.min(axis=-1, keepdims=True)
     return gradients | {"x_btd": np.where(constant, x_btd.dtype.type(np.nan), gradients["x_btd"])}
 
@@ -45,8 +45,8 @@ def _copied_head(original: Callable, parameters: Any, config: Any, *rest: Any, *
     if not config.tie_logits:
         return original(parameters, config, *rest, **options)
 
-    def of_the_copy(logits_vjp: Callable, head: Any, x_btd: np.ndarray, *, cotangent: np.ndarray) -> Tree:
-        gradients = logits_vjp(head, x_btd, cotangent=cotangent)
+    def of_the_copy(logits_vjp: Callable, head: Any, x_btd: np.ndarray, *rest: Any, cotangent: np.ndarray) -> Tree:
+        gradients = logits_vjp(head, x_btd, *rest, cotangent=cotangent)
         kernel_dv = np.zeros_like(gradients["parameters"]["kernel"])
         return gradients | {"parameters": gradients["parameters"] | {"kernel": kernel_dv}}
 

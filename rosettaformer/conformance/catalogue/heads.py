@@ -24,16 +24,16 @@ def _mean_of_tokens(
     return arithmetic.einsum("bsd,bs->bd", x_bsd, real_bs) / np.maximum(arithmetic.sum(real_bs, -1), real_bs.dtype.type(1))
 
 
-def _without_transform(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
+def _without_transform(original: Callable, parameters: Any, x_bsd: Array, config: Any) -> Array:
     return embedding.logits(parameters["logits"], x_bsd)
 
 
 def _between(steps: Callable[..., Array]) -> Replaces:
     """The masked-language head with other steps between its products, a function of the hidden vectors, the activation and the norm."""
 
-    def altered(original: Callable, parameters: Any, x_bsd: Array, activation_name: str, epsilon: float) -> Array:
-        active = functools.partial(feed_forward.activation, name=activation_name)
-        norm = functools.partial(normalization.layer_norm, parameters["norm"], epsilon=epsilon)
+    def altered(original: Callable, parameters: Any, x_bsd: Array, config: Any) -> Array:
+        active = functools.partial(feed_forward.activation, name=config.activation)
+        norm = functools.partial(normalization.norm, parameters["norm"], config)
         hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
         return embedding.logits(parameters["logits"], steps(hidden_bsr, active, norm))
 

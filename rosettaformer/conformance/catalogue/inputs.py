@@ -51,11 +51,11 @@ def _after_the_norm(*places: str) -> Callable:
     return altered
 
 
-def _norm_of_dropped(original: Callable, parameters: Any, config: Any, side: str, *rest: Any) -> tuple[Array, Array]:
+def _norm_of_dropped(original: Callable, parameters: Any, config: Any, side: str, *rest: Any) -> tuple[Array, Array, Array]:
     if not config.embedding_norm:
         return original(parameters, config, side, *rest)
-    x_btd, mask_bt = original(parameters, config.replace(embedding_norm=False), side, *rest)
-    return normalization.layer_norm(parameters[f"{side}_embedding_norm"], x_btd, config.epsilon), mask_bt
+    x_btd, *others = original(parameters, config.replace(embedding_norm=False), side, *rest)
+    return normalization.norm(parameters[f"{side}_embedding_norm"], config, x_btd), *others
 
 
 ALTERED: Altered = {

@@ -23,7 +23,7 @@ def _norm_before_residual(
     if config.norm_placement == "pre":
         return original(parameters, config, name, x_btd, y_btd, keep)
     y_btd = dropout.dropout(y_btd, dropout.part(keep, f"{name}_dropout"), config.dropout_rate)
-    return x_btd + normalization.layer_norm(parameters[f"{name}_norm"], y_btd, config.epsilon)
+    return x_btd + normalization.norm(parameters[f"{name}_norm"], config, y_btd)
 
 
 def _target_mask_for_cross(memory_bsd: Any, self_mask_bhts: Any, **others: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def _norm_of(original: Callable, parameters: Any, config: Any, name: str, *rest:
     """Normalises the result once more if it ends in a norm."""
     y_btd = original(parameters, config, name, *rest)
     ends = config.norm_placement == ("post" if len(rest) > 1 else "pre")
-    return normalization.layer_norm(parameters[f"{name}_norm"], y_btd, config.epsilon) if ends else y_btd
+    return normalization.norm(parameters[f"{name}_norm"], config, y_btd) if ends else y_btd
 
 
 def _normed_memory(original: Callable, parameters: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *rest: Any) -> Array:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import arithmetic
+from reference_numpy import arithmetic, normalization
 
 from .alteration import Altered, Variants
 from .combinators import on_arguments
@@ -17,21 +17,27 @@ Array = np.ndarray
 def _over(*axes: int) -> Callable:
     """Normalises over these axes together."""
 
-    def altered(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
+    def altered(
+        original: Callable, parameters: Any, x_btd: Array, epsilon: float, one_plus_scale: bool = False, cast_before_scale: bool = False
+    ) -> Array:
         wide, size = arithmetic.upcast_half(x_btd), np.prod([x_btd.shape[axis] for axis in axes])
         if not size:
-            return original(parameters, x_btd, epsilon)
+            return original(parameters, x_btd, epsilon, one_plus_scale, cast_before_scale)
         centred = wide - np.sum(wide, axis=axes, keepdims=True) / wide.dtype.type(size)
         deviation = np.sqrt(np.sum(centred * centred, axis=axes, keepdims=True) / wide.dtype.type(size) + wide.dtype.type(epsilon))
-        y_btd = centred / deviation * arithmetic.upcast_half(parameters["scale"]) + arithmetic.upcast_half(parameters["offset"])
-        return y_btd.astype(x_btd.dtype, copy=False)
+        return normalization._scaled(parameters, centred / deviation, x_btd.dtype, one_plus_scale, cast_before_scale)
 
     return altered
 
 
 def _with(change: Callable[[Any], dict[str, Array]]) -> dict[str, Callable]:
-    """Changes the norm's parameters."""
-    return {"normalization.layer_norm": on_arguments(parameters=change)}
+    """Changes the norm's scale and offset; of a norm without an offset, its scale by those with an offset of 0."""
+
+    def changed(parameters: Any) -> dict[str, Array]:
+        both = {"offset": np.zeros_like(parameters["scale"]), **parameters}
+        return {name: value for name, value in change(both).items() if name in parameters}
+
+    return {"normalization.layer_norm": on_arguments(parameters=changed)}
 
 
 def _root_mean_square(x: Array, epsilon: Any) -> Array:
@@ -43,22 +49,19 @@ def _one_pass(x: Array) -> Array:
     return np.maximum(arithmetic.mean(x * x, -1) - mean * mean, 0)
 
 
-def _cast_before_scale(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
-    width = x_btd.shape[-1]
-    unit = {"scale": np.ones(width, x_btd.dtype), "offset": np.zeros(width, x_btd.dtype)}
-    return original(unit, x_btd, epsilon) * parameters["scale"] + parameters["offset"]
-
-
-def _without_offset(original: Callable, parameters: Any, x_btd: Array, epsilon: float) -> Array:
-    own = {"scale": parameters["scale"], "offset": np.zeros_like(parameters["offset"])}
-    return normalised(_root_mean_square, mean=False)(original, own, x_btd, epsilon)
+def _without_offset(
+    original: Callable, parameters: Any, x_btd: Array, epsilon: float, one_plus_scale: bool = False, cast_before_scale: bool = False
+) -> Array:
+    return normalised(_root_mean_square, mean=False)(
+        original, {"scale": parameters["scale"]}, x_btd, epsilon, one_plus_scale, cast_before_scale
+    )
 
 
 ALTERED: Altered = {
     "NRM2": {"normalization.layer_norm": on_arguments(epsilon=1e-3)},
     "NRM4": {"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(_one_pass(x) + epsilon))},
     "NRM5": {"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x, 1) + epsilon), axis=1)},
-    "NRM7": {"normalization.layer_norm": _cast_before_scale},
+    "NRM7": {"normalization.layer_norm": on_arguments(cast_before_scale=True)},
     "NRM15": {"normalization.layer_norm": on_arguments(epsilon=1e-5)},
     "NRM20": {"normalization.layer_norm": normalised(_root_mean_square, mean=False)},
     "NRM21": _with(lambda p: {"scale": p["scale"] + 1, "offset": p["offset"]}),

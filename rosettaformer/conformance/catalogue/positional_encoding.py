@@ -17,7 +17,9 @@ Exponent = Callable[[np.ndarray, int], np.ndarray]  # of base 10000, a formula o
 def _frequencies(formula: Callable[[np.ndarray, int], np.ndarray], cosines_first: bool = False) -> Replaces:
     """Interleaved sines and cosines whose frequencies are a formula of the columns 0 .. d-1 and of d."""
 
-    def altered(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+    def altered(
+        original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64, layout: str = "interleaved"
+    ) -> np.ndarray:
         column = np.arange(width)
         angle_btd = position_bt[..., None] * formula(column, width)
         return np.where(column % 2 == cosines_first, np.sin(angle_btd), np.cos(angle_btd)).astype(dtype)
@@ -33,7 +35,9 @@ def of_base(base: float, cosines_first: bool = False) -> Replaces:
 def _halves(exponent: Exponent, cosines_first: bool = False) -> Replaces:
     """Sines in one half and cosines in the other, with exponents that are a formula of the pairs 0 .. n-1 and of d."""
 
-    def altered(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+    def altered(
+        original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64, layout: str = "interleaved"
+    ) -> np.ndarray:
         angle = position_bt[..., None] * arithmetic.power(10000.0, -exponent(np.arange((width + 1) // 2), width))
         halves = (np.cos(angle), np.sin(angle)) if cosines_first else (np.sin(angle), np.cos(angle))
         return np.concatenate(halves, axis=-1)[..., :width].astype(dtype)
@@ -56,17 +60,19 @@ def _interleaved(exponent: Exponent) -> Replaces:
     return _frequencies(lambda column, width: arithmetic.power(10000.0, -exponent(column // 2, width)))
 
 
-def _half_precision_angles(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
+def _half_precision_angles(
+    original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64, layout: str = "interleaved"
+) -> np.ndarray:
     if not arithmetic.is_half(np.dtype(dtype)):
-        return original(position_bt, width, dtype)
+        return original(position_bt, width, dtype, layout)
     column = np.arange(width)
     frequency = arithmetic.power(10000.0, -2.0 * (column // 2) / width).astype(dtype)
     angle = (position_bt[..., None].astype(dtype) * frequency).astype(np.float32)
     return np.where(column % 2 == 0, np.sin(angle), np.cos(angle)).astype(dtype)
 
 
-def _even_only(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64) -> np.ndarray:
-    table = original(position_bt, width, dtype)
+def _even_only(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64, layout: str = "interleaved") -> np.ndarray:
+    table = original(position_bt, width, dtype, layout)
     table[..., 1::2] += np.zeros((width + 1) // 2, table.dtype)  # as many cosines as sines
     return table
 

@@ -38,9 +38,9 @@ def _narrow(x: Any) -> Any:
     return x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype == np.float64 else x
 
 
-def _single_positions(original: Callable, position_bt: Array, width: int, dtype: Any = np.float64) -> Array:
+def _single_positions(original: Callable, position_bt: Array, width: int, dtype: Any = np.float64, layout: str = "interleaved") -> Array:
     if np.dtype(dtype) != np.float64:
-        return original(position_bt, width, dtype)
+        return original(position_bt, width, dtype, layout)
     column, base = np.arange(width), cast(float, np.float32(10000.0))
     # In functions of the arithmetic, so that other orders show how much is a matter of rounding.
     wavelength = arithmetic.power(base, (2.0 * (column // 2) / width).astype(np.float32))

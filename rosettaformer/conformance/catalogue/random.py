@@ -18,8 +18,8 @@ def _one_mask_for_all_heads(original: Callable, shape: tuple[int, ...], seed: in
 def _scaled_kernels(ratio: Callable[[tuple[int, ...], list[str]], float]) -> Callable:
     """Multiplies initial kernels by a function of their shape and axes."""
 
-    def altered(original: Callable, rng: Any, kind: str, letters: list[str], shape: tuple[int, ...], width: int) -> np.ndarray:
-        value = original(rng, kind, letters, shape, width)
+    def altered(original: Callable, rng: Any, kind: str, letters: list[str], shape: tuple[int, ...], *rest: Any) -> np.ndarray:
+        value = original(rng, kind, letters, shape, *rest)
         return value * ratio(shape, letters) if kind == "kernel" else value
 
     return altered

@@ -17,8 +17,8 @@ ATTENTION, QUERIES = "attention.scaled_dot_product_attention", "attention.querie
 def _all_queries_times(factor: Callable[[int, int, int], float]) -> Replaces:
     """Multiplies the projected queries by a function of d, h and k."""
 
-    def times(original: Callable, parameters: Any, query_btd: Array) -> Array:
-        query_bthk = original(parameters, query_btd)
+    def times(original: Callable, parameters: Any, query_btd: Array, *rest: Any) -> Array:
+        query_bthk = original(parameters, query_btd, *rest)
         return query_bthk * query_bthk.dtype.type(factor(query_btd.shape[-1], *query_bthk.shape[2:]))
 
     return {QUERIES: times}
@@ -44,8 +44,8 @@ def _scaled_by_length(length: Callable[[Array, Array], int]) -> Replaces:
     return {ATTENTION: on_call(change)}
 
 
-def _bias_after_scale(original: Callable, parameters: Any, query_btd: Array) -> Array:
-    query_bthk, bias = original(parameters, query_btd), parameters["query"].get("bias")
+def _bias_after_scale(original: Callable, parameters: Any, query_btd: Array, *rest: Any) -> Array:
+    query_bthk, bias = original(parameters, query_btd, *rest), parameters["query"].get("bias")
     return query_bthk if bias is None else query_bthk + bias * bias.dtype.type(bias.shape[-1] ** 0.5 - 1)
 
 

@@ -20,29 +20,37 @@ SELF, CROSS, FEED_FORWARD = SUBLAYERS
 def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = False) -> Replaces:
     """Runs the sub-layers in another order, a function of the right one. parallel: each on the layer's input."""
 
-    def sublayer(parameters: Any, config: Any, name: str, x_btd: Array, memory_bsd: Any, masks: Mapping[str, Any], keep: Any) -> Array:
-        y_btd = layers.residual_in(parameters, config, name, x_btd)
+    def sublayer(parameters: Any, config: Any, name: str, x_btd: Array, memory_bsd: Any, masks: Mapping[str, Any], *place: Any) -> Array:
+        y_btd, (keep, position_bt, index) = layers.residual_in(parameters, config, name, x_btd), place
         if name == FEED_FORWARD:
             return layers._feed_forward(parameters, config, y_btd, keep)
         memory_bsd = memory_bsd if name == CROSS else y_btd
-        return layers._attend(parameters, config, name, y_btd, memory_bsd, masks[name], name == SELF and "causal" in masks, keep)
+        of_self = {"layer": index, "position_bt": position_bt} if name == SELF else None
+        settings = layers._attention_settings(config, name, name == SELF and "causal" in masks, keep, of_self)
+        return layers._attend(parameters, config, name, y_btd, memory_bsd, masks[name], settings)
 
-    def layer(parameters: Any, config: Any, x_btd: Array, memory_bsd: Any, masks: Mapping[str, Any], keep: Any) -> Array:
+    def layer(
+        parameters: Any, config: Any, x_btd: Array, memory_bsd: Any, masks: Mapping[str, Any], keep: Any, position_bt: Any, index: int
+    ) -> Array:
         first_btd, keep = x_btd, keep or {}
         for name in order([name for name in SUBLAYERS if name != CROSS or memory_bsd is not None]):
-            y_btd = sublayer(parameters, config, name, first_btd if parallel else x_btd, memory_bsd, masks, keep)
+            given = memory_bsd, masks, keep, position_bt, index
+            y_btd = sublayer(parameters, config, name, first_btd if parallel else x_btd, *given)
             x_btd = layers.residual_out(parameters, config, name, x_btd, y_btd, keep)
         return x_btd
 
-    def encoder_layer(original: Callable, parameters: Any, config: Any, x_btd: Array, mask_bhts: Any = None, keep: Any = None) -> Array:
-        return layer(parameters, config, x_btd, None, {SELF: mask_bhts}, keep)
+    def encoder_layer(
+        original: Callable, parameters: Any, config: Any, x_btd: Array, mask_bhts: Any = None, keep: Any = None,
+        position_bt: Any = None, index: int = 0,
+    ) -> Array:  # fmt: skip
+        return layer(parameters, config, x_btd, None, {SELF: mask_bhts}, keep, position_bt, index)
 
     def decoder_layer(
         original: Callable, parameters: Any, config: Any, x_btd: Array, memory_bsd: Any = None, self_mask_bhts: Any = None,
-        cross_mask_bhts: Any = None, keep: Any = None,
+        cross_mask_bhts: Any = None, keep: Any = None, position_bt: Any = None, index: int = 0,
     ) -> Array:  # fmt: skip
         masks = {SELF: self_mask_bhts, CROSS: cross_mask_bhts, "causal": True}
-        return layer(parameters, config, x_btd, memory_bsd, masks, keep)
+        return layer(parameters, config, x_btd, memory_bsd, masks, keep, position_bt, index)
 
     return {"layers.encoder_layer": encoder_layer, "layers.decoder_layer": decoder_layer}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
-from ..case import DTYPES, Case
+from ..case import DTYPES, UNSAID, Case
 from ..cases import all_cases
 from ..catalogue import all_defects
 from ..ports.port import MissingBackend
@@ -43,7 +43,9 @@ class Subject:
         self.covered: Collection[str] = about["components"]
         self.framework: str = about.get("framework", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
-        self.all_cases = [case for case in all_cases(about["config"], True, about.get("shared", ())) if not case.excluded]
+        suite = about.get("suite", UNSAID)
+        own = all_cases(about["config"], True, about.get("shared", ()))
+        self.all_cases = [case for case in own if not case.excluded and case.since <= suite]
 
     @property
     def limit(self) -> float:

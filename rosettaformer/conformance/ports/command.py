@@ -16,7 +16,7 @@ from reference_numpy.suggestions import known
 from ...processes import Answer, Program, limited_threads, printable
 from ...processes.wire import answer_limit
 from ...reading import parse_json
-from ..case import DTYPES, Case
+from ..case import DTYPES, UNSAID, Case
 from ..cases.case_files import answer_path, read_answer, write_cases
 from ..reference import statistics
 from ..reference.components import COMPONENTS, OWN
@@ -120,12 +120,15 @@ class Command(Worker):
 def _about(said: Any) -> dict[str, Any]:
     """Returns what the judge goes by; a command that does not say so fixes no config and may cover every component."""
     said = said if isinstance(said, dict) else {}
+    if type(suite := said.get("suite", UNSAID)) is not int:
+        raise ValueError(f"suite of --describe must be an integer; got {suite!r}")
     for name, kind, words in (("config", dict, "an object"), ("dtypes", list, "a list"), ("components", list, "a list")):
         if not isinstance(said.get(name, kind()), kind):
             raise ValueError(f"{name} of --describe must be {words}; got {said[name]!r}")
     return {
         "modes": ("eager",),
         "config": said.get("config", {}),
+        "suite": suite,
         "dtypes": known("dtype", said.get("dtypes", DTYPES), DTYPES),
         "components": known("component", said.get("components", [*OWN]), COMPONENTS),
     }

@@ -22,7 +22,8 @@ REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS)}
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
     "modes": lambda value: _is_names(value) and bool(value),
-    "config": lambda value: _is_mapping(value, lambda item: item is None or type(item) in (bool, int, float, str)),
+    "config": lambda value: _is_mapping(value, _is_value),
+    "suite": lambda value: type(value) is int,
     "dtypes": lambda value: _is_names(value) and {*value} <= {*DTYPES},
     "components": lambda value: _is_names(value) and {*value} <= {*COMPONENTS},
     "shared": lambda value: _is_names(value),
@@ -119,6 +120,15 @@ def _is_gradients(value: Any) -> bool:
         and all(type(index) is int and _is_array(array) for index, array in value["inputs"].items())
         and _is_mapping(value["parameters"], _is_array)
     )
+
+
+def _is_value(value: Any) -> bool:
+    """Whether it is what JSON can hold of a config field: a value, or a list or mapping of values."""
+    if type(value) in (list, tuple):
+        return all(map(_is_value, value))
+    if type(value) is dict:
+        return _is_mapping(value, _is_value)
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _is_array(value: Any) -> bool:

@@ -18,7 +18,7 @@ from reference_numpy.suggestions import known
 from ...extras import install
 from ...processes import printable, words
 from ...reading import read_bytes
-from ..case import DTYPES, Case
+from ..case import DTYPES, SUITE_VERSION, UNSAID, Case
 from ..reference.components import COMPONENTS, forward_of
 from .old_paths import old_paths
 
@@ -76,8 +76,9 @@ class Port:
     The loaded module defines functions named after components, each taking a case and returning an array, or arrays by name; or it names
     its `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, one table of native names and
     axes or one per component (`names.Names`); gradients (`layer_norm_vjp`) are then the framework's own. Optional are `call` (the arguments
-    that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `dtypes` (the supported
-    ones) and `module_paths` (rows of two for any outermost component). docs/ports.md describes the file.
+    that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `suite` (the version of
+    the suite up to which it answers cases), `dtypes` (the supported ones) and `module_paths` (rows of two for any outermost component).
+    docs/ports.md describes the file.
     Raises MissingBackend if a framework is not installed or cannot be imported, and ValueError if the name is not a valid port.
     """
 
@@ -96,6 +97,9 @@ class Port:
         self.config: Mapping[str, Any] = getattr(self.module, "config", {})
         if not isinstance(self.config, Mapping) or not all(isinstance(field, str) for field in self.config):
             raise ValueError(f"config must map names of config fields to the values that the port fixes; got {self.config!r}")
+        self.suite = getattr(self.module, "suite", UNSAID)
+        if type(self.suite) is not int or self.suite < 1:
+            raise ValueError(f"suite must be a version of the suite of cases, such as {SUITE_VERSION}; got {self.suite!r}")
 
     def describe(self) -> dict[str, Any]:
         """Returns what the port covers, a notice for its author, and versions, devices and matmul precision as the adapter reports them."""
@@ -105,6 +109,7 @@ class Port:
             "modes": self.modes,
             "config": dict(self.config),
             "dtypes": self.dtypes,
+            "suite": self.suite,
             "components": self.components,
             "notice": old_paths(getattr(self.module, "__file__", None) or ""),
         }

@@ -18,24 +18,29 @@ Rows = dict[str, tuple[str, dict[str, str]]]
 
 DROPOUT_RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")  # of the config
 
+NORM = {"epsilon": "epsilon", "one_plus_scale": "norm_one_plus_scale", "cast_before_scale": "norm_cast_before_scale"}
 # component -> (module of reference_numpy, the arguments of its function that are fields of the config, or the dtype)
 FORWARD: Rows = {
-    "embedding": ("embedding", {"scale": "scale_embedding"}),
+    "embedding": ("embedding", {"scale": "scale_embedding", "round_scale": "round_embedding_scale"}),
     "segment_embedding": ("embedding", {}),
     "token_positions": ("positional_encoding", {"start": "position_start"}),
     "position_embedding": ("positional_encoding", {"offset": "position_offset"}),
-    "positional_encoding": ("positional_encoding", {"width": "model_width", "dtype": "dtype"}),
+    "positional_encoding": ("positional_encoding", {"width": "model_width", "dtype": "dtype", "layout": "sinusoid_layout"}),
+    "rotary_embedding": ("rotary", {}),
     "token_mask": ("mask", {"padding_id": "padding_id"}),
     "padding_mask": ("mask", {}),
     "causal_mask": ("mask", {}),
+    "window_mask": ("mask", {}),
     "combine_masks": ("mask", {}),
+    "soft_cap": ("softmax", {}),
     "softmax": ("softmax", {}),
     "scaled_dot_product_attention": ("attention", {}),
     "multi_head_attention": ("attention", {"dropout_rate": "attention_dropout_rate"}),
     "self_attention": (layouts.__name__, {}),
     "activation": ("feed_forward", {"name": "activation"}),
     "feed_forward": ("feed_forward", {"activation_name": "activation", "dropout_rate": "hidden_dropout_rate"}),
-    "layer_norm": ("normalization", {"epsilon": "epsilon"}),
+    "layer_norm": ("normalization", NORM),
+    "rms_norm": ("normalization", NORM),
     "dropout": ("dropout", {"rate": "dropout_rate"}),
     "self_attention_sublayer": (layouts.__name__, {}),
     "cross_attention_sublayer": (layouts.__name__, {}),
@@ -44,12 +49,12 @@ FORWARD: Rows = {
     "decoder_layer": ("layers", {}),
     "encoder": ("stacks", {}),
     "decoder": ("stacks", {}),
-    "logits": ("embedding", {}),
+    "logits": ("embedding", {"scale": "logit_scale", "cap": "logit_cap"}),
     "token_encoder": (layouts.__name__, {}),
     "token_decoder": (layouts.__name__, {}),
     "pooler": ("heads", {}),
     "classifier": ("heads", {"dropout_rate": "classifier_dropout_rate"}),
-    "masked_language_head": ("heads", {"activation_name": "activation", "epsilon": "epsilon"}),
+    "masked_language_head": ("heads", {}),
     "transformer": ("transformer", {}),
     "pool": ("encoder_only", {}),
     "classify": ("encoder_only", {}),
@@ -81,10 +86,10 @@ TRAINING: Rows = {
 }
 VJP = "_vjp"  # the suffix that names the gradient of a component
 DIFFERENTIABLE = (
-    "embedding", "segment_embedding", "position_embedding", "softmax", "scaled_dot_product_attention", "multi_head_attention",
-    "activation", "feed_forward", "layer_norm", "dropout", "encoder_layer", "decoder_layer", "encoder", "decoder", "logits", "pooler",
-    "classifier", "masked_language_head", "transformer", "pool", "classify", "masked_language_logits", "cross_entropy", "training_loss",
-    "classification_loss", *LAYOUTS,
+    "embedding", "segment_embedding", "position_embedding", "rotary_embedding", "soft_cap", "softmax", "scaled_dot_product_attention",
+    "multi_head_attention", "activation", "feed_forward", "layer_norm", "rms_norm", "dropout", "encoder_layer", "decoder_layer", "encoder",
+    "decoder", "logits", "pooler", "classifier", "masked_language_head", "transformer", "pool", "classify", "masked_language_logits",
+    "cross_entropy", "training_loss", "classification_loss", *LAYOUTS,
 )  # fmt: skip
 # every component in the order of the report's rows, each gradient after its forward component
 COMPONENTS: Rows = {

@@ -15,31 +15,51 @@ Pair = tuple[Callable[..., Any], Callable[..., dict[str, Any]]]  # a sub-layer a
 
 
 def self_attention(
-    parameters: Tree, x_btd: np.ndarray, mask_bhts: np.ndarray | None = None, causal: bool = False, return_weights: bool = False
+    parameters: Tree,
+    x_btd: np.ndarray,
+    mask_bhts: np.ndarray | None = None,
+    causal: bool = False,
+    return_weights: bool = False,
+    config: TransformerConfig | None = None,
+    position_bt: np.ndarray | None = None,
 ) -> Any:
     """`multi_head_attention` of x to itself, for modules that take one sequence.
 
-    Its parameters and results are those of `multi_head_attention`.
+    Its parameters and results are those of `multi_head_attention`; config and positions decide about the first layer, as there.
     """
-    return attention.multi_head_attention(parameters, x_btd, x_btd, mask_bhts, causal=causal, return_weights=return_weights)
+    own: dict[str, Any] = {"causal": causal, "config": config, "position_bt": position_bt}
+    return attention.multi_head_attention(parameters, x_btd, x_btd, mask_bhts, return_weights=return_weights, **own)
 
 
 def self_attention_vjp(
-    parameters: Tree, x_btd: np.ndarray, mask_bhts: np.ndarray | None = None, causal: bool = False, *, cotangent: np.ndarray
+    parameters: Tree,
+    x_btd: np.ndarray,
+    mask_bhts: np.ndarray | None = None,
+    causal: bool = False,
+    config: TransformerConfig | None = None,
+    position_bt: np.ndarray | None = None,
+    *,
+    cotangent: np.ndarray,
 ) -> dict[str, Any]:
     """The gradient of x is the sum of its two uses, as query and as memory; parameters, x_btd."""
-    inner = attention.multi_head_attention_vjp(parameters, x_btd, x_btd, mask_bhts, causal=causal, cotangent=cotangent)
+    own: dict[str, Any] = {"causal": causal, "config": config, "position_bt": position_bt}
+    inner = attention.multi_head_attention_vjp(parameters, x_btd, x_btd, mask_bhts, **own, cotangent=cotangent)
     return {"parameters": inner["parameters"], "x_btd": inner["query_btd"] + inner["memory_bsd"]}
 
 
 def self_attention_sublayer(
-    parameters: Tree, config: TransformerConfig, x_btd: np.ndarray, mask_bhts: np.ndarray | None = None, causal: bool = False
+    parameters: Tree,
+    config: TransformerConfig,
+    x_btd: np.ndarray,
+    mask_bhts: np.ndarray | None = None,
+    causal: bool = False,
+    position_bt: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Self-attention with its residual connection and norm: the first part of a layer.
+    """Self-attention with its residual connection and norms: the first part of a layer.
 
     post: `norm(x + attention(x, x))`; pre: `x + attention(norm(x), norm(x))`. parameters: self_attention, self_attention_norm.
     """
-    sublayer, _ = _self_attention(parameters, mask_bhts, causal)
+    sublayer, _ = _self_attention(parameters, config, mask_bhts, causal, position_bt)
     return layers.residual(parameters, config, "self_attention", x_btd, sublayer, None)
 
 
@@ -49,11 +69,12 @@ def self_attention_sublayer_vjp(
     x_btd: np.ndarray,
     mask_bhts: np.ndarray | None = None,
     causal: bool = False,
+    position_bt: np.ndarray | None = None,
     *,
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
     """Backwards through the sub-layer; parameters, x_btd."""
-    sublayers = {"self_attention": _self_attention(parameters, mask_bhts, causal)}
+    sublayers = {"self_attention": _self_attention(parameters, config, mask_bhts, causal, position_bt)}
     return layers.run_vjp(parameters, config, x_btd, sublayers, cotangent=cotangent)
 
 
@@ -64,7 +85,7 @@ def cross_attention_sublayer(
 
     post: `norm(x + attention(x, memory))`; pre: `x + attention(norm(x), memory)`. parameters: cross_attention, cross_attention_norm.
     """
-    sublayer, _ = _cross_attention(parameters, memory_bsd, mask_bhts)
+    sublayer, _ = _cross_attention(parameters, config, memory_bsd, mask_bhts)
     return layers.residual(parameters, config, "cross_attention", x_btd, sublayer, None)
 
 
@@ -78,7 +99,7 @@ def cross_attention_sublayer_vjp(
     cotangent: np.ndarray,
 ) -> dict[str, Any]:
     """Backwards through the sub-layer; parameters, x_btd, memory_bsd."""
-    sublayers = {"cross_attention": _cross_attention(parameters, memory_bsd, mask_bhts)}
+    sublayers = {"cross_attention": _cross_attention(parameters, config, memory_bsd, mask_bhts)}
     return layers.run_vjp(parameters, config, x_btd, sublayers, cotangent=cotangent)
 
 
@@ -97,22 +118,26 @@ def feed_forward_sublayer_vjp(parameters: Tree, config: TransformerConfig, x_btd
     return layers.run_vjp(parameters, config, x_btd, sublayers, cotangent=cotangent)
 
 
-def _self_attention(parameters: Tree, mask_bhts: np.ndarray | None, causal: bool) -> Pair:
+def _self_attention(
+    parameters: Tree, config: TransformerConfig, mask_bhts: np.ndarray | None, causal: bool, position_bt: np.ndarray | None
+) -> Pair:
     own = parameters["self_attention"]
+    place: dict[str, Any] = {"config": config, "position_bt": position_bt}
     return (
-        lambda y_btd: attention.multi_head_attention(own, y_btd, y_btd, mask_bhts, causal=causal),
-        lambda y_btd, cotangent: self_attention_vjp(own, y_btd, mask_bhts, causal, cotangent=cotangent),
+        lambda y_btd: self_attention(own, y_btd, mask_bhts, causal, **place),
+        lambda y_btd, cotangent: self_attention_vjp(own, y_btd, mask_bhts, causal, **place, cotangent=cotangent),
     )
 
 
-def _cross_attention(parameters: Tree, memory_bsd: np.ndarray, mask_bhts: np.ndarray | None) -> Pair:
+def _cross_attention(parameters: Tree, config: TransformerConfig, memory_bsd: np.ndarray, mask_bhts: np.ndarray | None) -> Pair:
     own = parameters["cross_attention"]
+    place: dict[str, Any] = {"config": config, "layer": None}
 
     def vjp(y_btd: np.ndarray, cotangent: np.ndarray) -> dict[str, Any]:
-        inner = attention.multi_head_attention_vjp(own, y_btd, memory_bsd, mask_bhts, cotangent=cotangent)
+        inner = attention.multi_head_attention_vjp(own, y_btd, memory_bsd, mask_bhts, **place, cotangent=cotangent)
         return {"x_btd": inner.pop("query_btd"), **inner}
 
-    return lambda y_btd: attention.multi_head_attention(own, y_btd, memory_bsd, mask_bhts), vjp
+    return lambda y_btd: attention.multi_head_attention(own, y_btd, memory_bsd, mask_bhts, **place), vjp
 
 
 def _feed_forward(parameters: Tree, config: TransformerConfig) -> Pair:

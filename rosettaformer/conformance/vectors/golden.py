@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy import TransformerConfig
+
 from ...atomic import replacing
 from ...checkpoints import container
 from ...versions import PAPER
@@ -123,7 +125,7 @@ def _damage(directory: Path, row: Mapping[str, Any]) -> str:
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], tensors: Tensors, again: Tensors) -> Iterator[Finding]:
     """Yields what the suite makes differently in one case, by the rows of the manifests and the tensors of the files."""
     given, made = ({name: value for name, value in each.items() if not name.startswith("expected.")} for each in (tensors, again))
-    known = {**before, "config": {**PAPER, **before["config"]}}
+    known = {**before, "config": TransformerConfig.from_dict({**PAPER, **TransformerConfig.apart(before["config"])}).to_dict()}
     if any(known[field] != now[field] for field in DATA) or not _identical(given, made):
         yield Finding(f"{now['id']}: the data of the case differ")
         return

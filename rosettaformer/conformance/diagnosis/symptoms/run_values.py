@@ -57,8 +57,8 @@ def _derived(call: TracedCall) -> Iterator[tuple[str, np.ndarray]]:
         yield from _normalised(call)
     elif call.component == "multi_head_attention":
         tree = _nested(call)
-        yield "the queries{of}", attention.queries(tree, call.inputs["query_btd"])
-        keys, values = attention.keys_and_values(tree, call.inputs["memory_bsd"])
+        yield "the queries{of}", attention.queries(tree, call.inputs["query_btd"], call.config)
+        keys, values = attention.keys_and_values(tree, call.inputs["memory_bsd"], call.config)
         yield "the keys{of}", keys
         yield "the values{of}", values
     elif call.component == "scaled_dot_product_attention":

@@ -141,7 +141,7 @@ def _of(name: str) -> str:
 def _again(call: TracedCall) -> Function:
     """The call as a function of its main input."""
     if call.component == "layer_norm":
-        return lambda x: normalization.layer_norm(call.parameters, x, call.config.epsilon)
+        return lambda x: normalization.norm(call.parameters, call.config, x)
     if call.component == "logits":
         return _affine("btd,dv->btv", call, "")
     if call.component == "activation":

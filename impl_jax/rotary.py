@@ -1,0 +1,149 @@
+"""Rotary positions: queries and keys rotate by angles that grow with the position (ROTARY)."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.typing import Dtype
+
+from reference_numpy import TransformerConfig, checks
+from reference_numpy.config import LayerKind
+from reference_numpy.rotary_scaling import RotaryScaling
+
+from .framework import beside
+from .precision import upcast_dtype, upcast_half
+
+__all__ = ["rotary_embedding", "rotary_frequencies"]
+
+
+class Rotation(NamedTuple):
+    """What every pair of features is multiplied by, at every position."""
+
+    cosine_btj: jax.Array
+    sine_btj: jax.Array
+
+
+def rotary_embedding(
+    x_bthk: jax.Array, position_bt: jax.Array, config: TransformerConfig, layer: int = 0
+) -> jax.Array:
+    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`.
+
+    Each pair (i, l) rotates by an angle in proportion to its position p. rotary_layout of the
+    config: halves, `(i, l) = (j, j + n/2)`; interleaved, `(2j, 2j + 1)`; n = rotary_fraction k
+    features rotate. Half-precision dtypes compute in float32 and round once.
+    """
+    kind = str(position_bt.dtype)
+    checks.check_rotated(x_bthk.shape, position_bt.shape, kind, config.key_size)
+    turned = rotation(config, config.layer_kind(layer), position_bt, x_bthk.dtype)
+    return rotated(x_bthk, turned, config.rotary_layout)
+
+
+def rotary_frequencies(
+    size: int, base: float, scaling: RotaryScaling, length: Any, dtype: Dtype = jnp.float32
+) -> jax.Array:
+    """`w_j = base^(-2j/n)`, n = size, and their scaling: see the reference.
+
+    length: of the text, the largest position and 1; only kinds that depend on it read it, and it
+    may be traced. Computed in float64, whatever jax_enable_x64 says, and rounded to dtype once:
+    they are few, and of the other kinds constants of the program.
+    """
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    with jax.enable_x64(True):
+        return jnp.asarray(_frequencies(size, base, scaling, length), dtype)
+
+
+def _frequencies(size: int, base: float, scaling: Any, length: Any) -> Any:
+    """`rotary_frequencies` in float64."""
+    exponent_j = np.arange(0, size, 2) / size
+    factor, original = scaling.factor, scaling.original_length
+    if scaling.kind == "dynamic":
+        growth = factor * jnp.maximum(length, original) / original - (factor - 1)
+        return (base * growth ** (size / (size - 2))) ** -exponent_j
+    frequency_j = base**-exponent_j
+    if scaling.kind == "linear":
+        return frequency_j / factor
+    if scaling.kind == "longrope":
+        short_j, long_j = (
+            frequency_j / np.asarray(x) for x in (scaling.short_factors, scaling.long_factors)
+        )
+        return jnp.where(length > original, long_j, short_j)
+    if scaling.kind in ("llama3", "yarn"):
+        kept_j = _kept(size, base, scaling, frequency_j)
+        return frequency_j / factor * (1 - kept_j) + frequency_j * kept_j
+    return frequency_j
+
+
+def _kept(size: int, base: float, scaling: Any, frequency_j: np.ndarray) -> np.ndarray:
+    """How much of each frequency is kept, from 0, all scaled, to 1."""
+    length = scaling.original_length
+    if scaling.kind == "llama3":
+        low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+        return np.clip((frequency_j * length / (2 * math.pi) - low) / (high - low), 0, 1)
+
+    def pair(turns: float) -> float:
+        """The pair that turns that often within the original length, and its place in n."""
+        return size * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    first, last = pair(scaling.beta_fast), pair(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, size - 1)
+    last += 0.001 * (first == last)
+    return 1 - np.clip((np.arange(size // 2) - first) / (last - first), 0, 1)
+
+
+def rotation(
+    config: TransformerConfig, kind: LayerKind, position_bt: Any, dtype: Dtype
+) -> Rotation:
+    """The cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32."""
+    wide = upcast_dtype(dtype)
+    length = position_bt.max(initial=0) + 1 if kind.scaling.by_length else 0
+    frequency_j = rotary_frequencies(config.rotary_size, kind.base, kind.scaling, length, wide)
+    angle_btj = position_bt[..., None].astype(wide) * frequency_j
+    factor = kind.scaling.attention_factor or 1
+    return Rotation(jnp.cos(angle_btj) * factor, jnp.sin(angle_btj) * factor)
+
+
+def rotations(
+    config: TransformerConfig,
+    layers: Iterable[int],
+    x_bt: jax.Array,
+    position_bt: jax.Array | None = None,
+) -> list[Rotation | None]:
+    """The rotation of every layer, computed once for each kind; None for layers without one.
+
+    x_bt: any array of the tokens in the dtype of the computation. position_bt: by default token t
+    has position t.
+    """
+    kinds = [config.layer_kind(layer)._replace(window=0) for layer in layers]
+    rotary = [kind for kind in dict.fromkeys(kinds) if kind.rotary]
+    if rotary and position_bt is None:
+        position_bt = jnp.arange(x_bt.shape[1])[None]
+    made = {kind: rotation(config, kind, position_bt, x_bt.dtype) for kind in rotary}
+    return [made.get(kind) for kind in kinds]
+
+
+def rotated(x_bthk: jax.Array, turned: Rotation, layout: str) -> jax.Array:
+    """The first features of every head rotated in their pairs, the others as they are.
+
+    `x cos + other sin`, other being what stands at the other place of each pair: XLA computes that
+    in one pass over x, where it would write both halves apart and join them.
+    """
+    x, size = upcast_half(x_bthk), 2 * turned.cosine_btj.shape[-1]
+    x_bthn, rest = x[..., :size], x[..., size:]
+    cosine_bt1j, sine_bt1j = (part[:, :, None] for part in turned)
+    if layout == "halves":
+        other_bthn = jnp.roll(x_bthn, size // 2, axis=-1)
+        cosine_bt1n = jnp.concatenate([cosine_bt1j, cosine_bt1j], axis=-1)
+        sine_bt1n = jnp.concatenate([-sine_bt1j, sine_bt1j], axis=-1)
+    else:
+        pairs = x_bthn.reshape(*x_bthn.shape[:-1], -1, 2)
+        other_bthn = pairs[..., ::-1].reshape(x_bthn.shape)
+        cosine_bt1n = jnp.repeat(cosine_bt1j, 2, axis=-1)
+        sine_bt1n = jnp.stack([-sine_bt1j, sine_bt1j], axis=-1).reshape(cosine_bt1n.shape)
+    y_bthn = x_bthn * beside(cosine_bt1n, x_bthn) + other_bthn * beside(sine_bt1n, x_bthn)
+    y = jnp.concatenate([y_bthn, rest], axis=-1) if rest.shape[-1] else y_bthn
+    return y.astype(x_bthk.dtype)

@@ -1,0 +1,111 @@
+"""What the decoders since Llama have in common: their fields, entries, heads and tensors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...versions import PAPER
+from .. import tables
+from ..tables import Part, Row, Table
+from .family import GELU, Entry, Head
+
+FIXED: Mapping[str, Any] = {
+    **PAPER, "encoder_layers": 0, "positions": "rotary", "gated_feed_forward": True, "norm": "rms", "norm_offset": False,
+    "norm_cast_before_scale": True, "norm_placement": "pre", "final_norm": True, "scale_embedding": False, "share_embeddings": False,
+    "query_key_value_bias": False, "attention_output_bias": False, "feed_forward_bias": False, "output_bias": False, "padding_id": None,
+    "dropout_rate": 0.0, "hidden_dropout_rate": 0.0,
+}  # fmt: skip
+# of Gemma
+GEMMA = {"norm_one_plus_scale": True, "norm_cast_before_scale": False, "scale_embedding": True, "round_embedding_scale": True}
+UNUSED = ("share_embeddings", "source_vocabulary", "padding_id", "classifier_dropout_rate")
+
+SILU = {"silu": "silu", "swish": "silu", **GELU}
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **GELU}
+ATTENTION_BIAS = Entry("attention_bias", False, ("query_key_value_bias", "attention_output_bias"))
+MLP_BIAS = Entry("mlp_bias", False, ("feed_forward_bias",))
+_FIELDS = {
+    "vocab_size": ("target_vocabulary", "source_vocabulary"),
+    "hidden_size": ("model_width",),
+    "num_hidden_layers": ("decoder_layers",),
+    "num_attention_heads": ("heads",),
+    "num_key_value_heads": ("key_value_heads",),
+    "intermediate_size": ("feed_forward_width",),
+    "rms_norm_eps": ("epsilon",),
+    "tie_word_embeddings": ("tie_logits",),
+}
+
+
+def entries(*others: Entry, act: str = "hidden_act", words: Mapping[str, str] = SILU, **defaults: Any) -> tuple[Entry, ...]:
+    """Returns the entries of a family, of those that all have with these defaults, and others. act: the one of the activation."""
+    usual = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False, "num_key_value_heads": None} | defaults
+    shared = {"num_key_value_heads": lambda given: given["num_attention_heads"]}
+    return (
+        *(Entry(name, usual[name], fields, otherwise=shared.get(name, lambda given: None)) for name, fields in _FIELDS.items()),
+        Entry(act, next(iter(words)), ("activation",), words),
+        Entry("attention_dropout", 0.0, ("attention_dropout_rate",)),
+        *others,
+    )
+
+
+# the tensors' names of the base class
+PREFIX = "model."
+OUTSIDE = r"(lm_head|score|qa_outputs)\..*"
+BUFFERS = r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
+HEADS = (
+    Head("language_head", r"lm_head\..*", ""),
+    Head("sequence_classifier", r"score\..*"),
+    Head("token_classifier", r"score\..*", shown=lambda shapes, labels: "score.bias" in shapes),
+    Head("question_answering_head", r"qa_outputs\..*"),
+)
+_CLASSES = {
+    "ForCausalLM": ("language_head",), "Model": (), "ForSequenceClassification": ("sequence_classifier",),
+    "ForTokenClassification": ("token_classifier",), "ForQuestionAnswering": ("question_answering_head",),
+}  # fmt: skip
+
+
+def classes(name: str, without: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
+    """Returns the classes of a family whose names begin so, without those that it lacks."""
+    return {name + end: heads for end, heads in _CLASSES.items() if end not in without}
+
+
+def scale(native: str, canonical: str, axes: str = "d") -> Row:
+    """Returns the row of a norm without an offset."""
+    return Row(f"{native}.weight", (Part(f"{canonical}.scale", axes),))
+
+
+ATTENTION: Table = (
+    *tables.dense("self_attn.q_proj", "self_attention.query", "(h k) d", "(h k)"),
+    *tables.dense("self_attn.k_proj", "self_attention.key", "(g k) d", "(g k)"),
+    *tables.dense("self_attn.v_proj", "self_attention.value", "(g e) d", "(g e)"),
+    *tables.dense("self_attn.o_proj", "self_attention.output", "d (h e)", "d"),
+)
+# norms of queries and keys over each head
+HEAD_NORMS: Table = (scale("self_attn.q_norm", "self_attention.query_norm", "k"), scale("self_attn.k_norm", "self_attention.key_norm", "k"))
+FEED_FORWARD: Table = (
+    *tables.dense("mlp.gate_proj", "feed_forward.gate", "f d", "f"),
+    *tables.dense("mlp.up_proj", "feed_forward.hidden", "f d", "f"),
+    *tables.dense("mlp.down_proj", "feed_forward.output", "d f", "d"),
+)
+# norms before each sub-layer
+NORMS: Table = (scale("input_layernorm", "self_attention_norm"), scale("post_attention_layernorm", "feed_forward_norm"))
+# and norms after each as well, as of Gemma
+SANDWICH: Table = (
+    scale("input_layernorm", "self_attention_norm"),
+    scale("post_attention_layernorm", "self_attention_output_norm"),
+    scale("pre_feedforward_layernorm", "feed_forward_norm"),
+    scale("post_feedforward_layernorm", "feed_forward_output_norm"),
+)
+
+
+def table(*layer: Row) -> Table:
+    """Returns the tensors of a model whose layers have these."""
+    return (
+        Row("embed_tokens.weight", (Part("target_embedding.table", "v d"),)),
+        *tables.within("layers.*", "decoder.layers.*", layer),
+        scale("norm", "decoder.final_norm"),
+        Row("lm_head.weight", (Part("logits.kernel", "v d"),)),
+    )
+
+
+COMMON: Mapping[str, Any] = {
+    "unused": UNUSED, "aliases": {}, "prefix": PREFIX, "outside": OUTSIDE, "heads": HEADS, "older": {}, "buffers": BUFFERS, "twins": {},
+}  # fmt: skip

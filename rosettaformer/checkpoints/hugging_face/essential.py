@@ -1,0 +1,40 @@
+"""The fields of a config that have an effect, in one form for all configs of the same model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from reference_numpy import TransformerConfig
+
+
+def essential(config: TransformerConfig) -> dict[str, Any]:
+    """Returns the fields of a config without those that have no effect, patterns as short as they can be, and the scale of the scores as a
+    number: equal for two configs of the same model.
+    """
+    fields = config.to_dict()
+    kinds = [config.layer_kind(layer) for layer in range(max(config.encoder_layers, config.decoder_layers))]
+    fields["layer_pattern"] = shortest(["local" if kind.window else "global" for kind in kinds])
+    fields["rotary_pattern"] = shortest([kind.rotary for kind in kinds])
+    if config.score_scale is None:
+        fields["score_scale"] = config.key_size**-0.5
+    active = {
+        "sinusoid_layout": config.positions == "sinusoidal",
+        "rotary_layout": config.positions == "rotary",
+        "rotary_fraction": config.positions == "rotary",
+        "rotary_pattern": config.positions == "rotary",
+        **dict.fromkeys(("rotary_base", "rotary_scaling"), any(kind.rotary and not kind.window for kind in kinds)),
+        **dict.fromkeys(("local_rotary_base", "local_rotary_scaling"), any(kind.rotary and kind.window for kind in kinds)),
+        "window": any(kind.window for kind in kinds),
+        "round_embedding_scale": config.scale_embedding,
+    }
+    return {name: value for name, value in fields.items() if active.get(name, True)}
+
+
+def shortest(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the shortest pattern that gives these values in turn."""
+    borders = [0] * len(values)  # of the first values: how many of them are also the last
+    for index in range(1, len(values)):
+        border = borders[index - 1]
+        while border and values[index] != values[border]:
+            border = borders[border - 1]
+        borders[index] = border + (values[index] == values[border])
+    return tuple(values[: len(values) - borders[-1]]) if values else ()

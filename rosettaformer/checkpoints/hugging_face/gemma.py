@@ -1,0 +1,28 @@
+"""Gemma (Gemma Team 2024): GemmaModel, GemmaForCausalLM and classes with other heads. Norms multiply by 1 + scale."""
+
+from . import decoder, rotary
+from .family import HARMLESS, ONLY, Family, head_sizes
+
+# as the first files have it, "gelu" is its approximation
+_ACTIVATIONS = decoder.TANH | {"gelu": "gelu_tanh"}
+
+FAMILY = Family(
+    name="Gemma",
+    model_type="gemma",
+    fixed={**decoder.FIXED, **decoder.GEMMA},
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS,
+        words=_ACTIVATIONS,
+        vocab_size=256000, hidden_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16, intermediate_size=24576,
+        tie_word_embeddings=True,
+    ),
+    joints=(head_sizes("hidden_size", "num_attention_heads", {"head_dim": 256}, divides=False), rotary.flat(10000.0, 8192)),
+    only={**ONLY, "use_bidirectional_attention": (None, False)},
+    harmless=HARMLESS,
+    ignored={"hidden_activation": "the class reads `hidden_act`"},
+    base="GemmaModel",
+    classes=decoder.classes("Gemma", without=("ForQuestionAnswering",)),
+    table=decoder.table(*decoder.NORMS, *decoder.ATTENTION, *decoder.FEED_FORWARD),
+    tokenizer="GemmaTokenizer",
+    **decoder.COMMON,
+)  # fmt: skip

@@ -1,0 +1,62 @@
+"""Gemma 2 (Gemma Team 2024): Gemma2Model, Gemma2ForCausalLM and classes with other heads. Sub-layers stand between two norms, scores and
+logits have caps, and every other layer has a window.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reference_numpy import TransformerConfig
+from reference_numpy.fields import is_integer
+
+from . import decoder, rotary, windows
+from .family import HARMLESS, ONLY, Entry, Family, Joint, head_sizes
+
+
+def _scale(entries: Mapping[str, Any]) -> dict[str, Any]:
+    scalar = entries["query_pre_attn_scalar"]
+    if not is_integer(scalar) or scalar < 1:
+        raise ValueError(f"query_pre_attn_scalar must be an integer of at least 1; got {scalar!r:.100}")
+    return {"score_scale": scalar**-0.5}
+
+
+def _scalar(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+    return {"query_pre_attn_scalar": config.key_size if config.score_scale is None else round(config.score_scale**-2)}
+
+
+SCORE_SCALE = Joint(
+    {"query_pre_attn_scalar": 256}, {"score_scale": "query_pre_attn_scalar"}, _scale, _scalar, "scores are multiplied by its power -1/2"
+)
+LOGIT_CAP = "final_logit_softcapping"
+
+FAMILY = Family(
+    name="Gemma 2",
+    model_type="gemma2",
+    fixed={**decoder.FIXED, **decoder.GEMMA, "norm_placement": "sandwich"},
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS,
+        Entry("attn_logit_softcapping", 50.0, ("score_cap",)),
+        Entry(LOGIT_CAP, 30.0, ("logit_cap",)),
+        act="hidden_activation",
+        words=decoder.TANH,
+        vocab_size=256000, hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4, intermediate_size=9216,
+        tie_word_embeddings=True,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads", {"head_dim": 256}),
+        rotary.flat(10000.0, 8192),
+        windows.by_layer(
+            {"sliding_window": 4096},
+            lambda entries, layers: ["global" if layer % 2 else "local" for layer in range(layers)],
+            "`layer_types` says which layers have the window; without it the first, third, ...",
+        ),
+        SCORE_SCALE,
+    ),
+    only={**ONLY, "use_bidirectional_attention": (None, False)},
+    harmless=HARMLESS,
+    ignored={"hidden_act": "the class reads `hidden_activation`", "cache_implementation": "how a search keeps its past"},
+    base="Gemma2Model",
+    classes=decoder.classes("Gemma2", without=("ForQuestionAnswering",)),
+    table=decoder.table(*decoder.SANDWICH, *decoder.ATTENTION, *decoder.FEED_FORWARD),
+    tokenizer="GemmaTokenizer",
+    **decoder.COMMON,
+)  # fmt: skip

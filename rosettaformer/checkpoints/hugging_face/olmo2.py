@@ -1,0 +1,33 @@
+"""OLMo 2 (OLMo Team 2024): Olmo2Model, Olmo2ForCausalLM and a class with another head. Norms stand after the sub-layers, and queries and keys
+are normed over all heads together.
+"""
+
+from . import decoder, rotary
+from .decoder import scale
+from .family import HARMLESS, ONLY, Family, head_sizes
+
+FAMILY = Family(
+    name="OLMo 2",
+    model_type="olmo2",
+    fixed={**decoder.FIXED, "norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False},
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS,
+        vocab_size=50304, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, intermediate_size=11008, rms_norm_eps=1e-5,
+    ),
+    joints=(head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False), rotary.flat(10000.0, 2048)),
+    only=ONLY,
+    harmless=HARMLESS,
+    base="Olmo2Model",
+    classes=decoder.classes("Olmo2", without=("ForTokenClassification", "ForQuestionAnswering")),
+    table=decoder.table(
+        *decoder.ATTENTION,
+        scale("self_attn.q_norm", "self_attention.query_norm", "(h k)"),
+        scale("self_attn.k_norm", "self_attention.key_norm", "(g k)"),
+        scale("post_attention_layernorm", "self_attention_norm"),
+        *decoder.FEED_FORWARD,
+        scale("post_feedforward_layernorm", "feed_forward_norm"),
+    ),
+    tokenizer="TokenizersBackend",
+    tokenizer_named=False,
+    **decoder.COMMON,
+)  # fmt: skip

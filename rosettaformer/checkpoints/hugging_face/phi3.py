@@ -1,0 +1,50 @@
+"""Phi-3 and Phi-4 (Abdin et al. 2024): Phi3Model, Phi3ForCausalLM and classes with other heads.
+
+qkv_proj holds query, key and value one below the other; gate_up_proj holds the gate and the hidden layer.
+"""
+
+from ..tables import Part, Row, Table
+from . import decoder, rotary, windows
+from .family import HARMLESS, ONLY, Family, head_sizes
+
+_QUERY_KEY_VALUE = (
+    Part("self_attention.query.kernel", "(h k) d"),
+    Part("self_attention.key.kernel", "(g k) d"),
+    Part("self_attention.value.kernel", "(g e) d"),
+)
+_LAYER: Table = (
+    *decoder.NORMS,
+    Row("self_attn.qkv_proj.weight", _QUERY_KEY_VALUE),
+    Row("self_attn.o_proj.weight", (Part("self_attention.output.kernel", "d (h e)"),)),
+    Row("mlp.gate_up_proj.weight", (Part("feed_forward.gate.kernel", "f d"), Part("feed_forward.hidden.kernel", "f d"))),
+    Row("mlp.down_proj.weight", (Part("feed_forward.output.kernel", "d f"),)),
+)
+
+FAMILY = Family(
+    name="Phi-3",
+    model_type="phi3",
+    fixed=decoder.FIXED,
+    entries=decoder.entries(
+        vocab_size=32064, hidden_size=3072, num_hidden_layers=32, num_attention_heads=32, intermediate_size=8192, rms_norm_eps=1e-5,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
+        rotary.flat(
+            10000.0, 4096, partial=True, original=4096, types=("default", "longrope"), older=dict.fromkeys(("su", "yarn"), "longrope")
+        ),
+        windows.everywhere(None),
+    ),
+    # resid_pdrop drops the sub-layers' outputs, but not the embedded tokens
+    only={name: value for name, value in ONLY.items() if name != "auto_map"} | {"resid_pdrop": 0.0, "attention_bias": False},
+    harmless=HARMLESS,
+    ignored={
+        "embd_pdrop": "the class drops no embedded tokens",
+        "auto_map": "published folders name code of their own, of the same model",
+    },
+    base="Phi3Model",
+    classes=decoder.classes("Phi3", without=("ForQuestionAnswering",)),
+    table=decoder.table(*_LAYER),
+    tokenizer="TokenizersBackend",
+    tokenizer_named=False,
+    **decoder.COMMON,
+)  # fmt: skip

@@ -1,0 +1,27 @@
+"""Qwen 2 and 2.5 (Yang et al. 2024): Qwen2Model, Qwen2ForCausalLM and classes with other heads. Queries, keys and values have biases."""
+
+from . import decoder, rotary, windows
+from .family import HARMLESS, ONLY, Family, head_sizes
+
+FAMILY = Family(
+    name="Qwen 2",
+    model_type="qwen2",
+    fixed={**decoder.FIXED, "query_key_value_bias": True},
+    entries=decoder.entries(
+        vocab_size=151936, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32, intermediate_size=22016,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
+        rotary.flat(10000.0, 32768),
+        windows.QWEN,
+    ),
+    only={**ONLY, "use_mrope": False},
+    harmless=HARMLESS,
+    prefixes=("transformer.",),  # of Qwen2ForQuestionAnswering
+    base="Qwen2Model",
+    classes=decoder.classes("Qwen2"),
+    table=decoder.table(*decoder.NORMS, *decoder.ATTENTION, *decoder.FEED_FORWARD),
+    tokenizer="Qwen2Tokenizer",
+    tokenizer_named=False,
+    **decoder.COMMON,
+)  # fmt: skip

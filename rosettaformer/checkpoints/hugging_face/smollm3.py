@@ -1,0 +1,72 @@
+"""SmolLM3 (Hugging Face 2025): SmolLM3Model, SmolLM3ForCausalLM and classes with other heads. One layer in four does not rotate."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reference_numpy import TransformerConfig
+
+from . import decoder, rotary, windows
+from .essential import shortest
+from .family import HARMLESS, ONLY, Family, Joint, head_sizes
+
+_ROTATES, _INTERVAL = "no_rope_layers", "no_rope_layer_interval"
+
+
+def _rotating(entries: Mapping[str, Any], layers: int) -> list[bool]:
+    """Returns whether each layer rotates."""
+    said = entries[_ROTATES]
+    if said is None:
+        return windows.every(entries[_INTERVAL], layers, _INTERVAL)
+    if not isinstance(said, list) or len(said) < layers or not all(one in (0, 1) for one in said):
+        raise ValueError(f"{_ROTATES} must be a list with 1 for each of {layers} layers that rotates, otherwise 0; got {said!r:.100}")
+    return [bool(one) for one in said[:layers]]
+
+
+def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
+    layers = len(windows.layer_kinds({**entries, "layer_types": None}, lambda layers: ["global"] * layers))
+    return {"rotary_pattern": shortest(_rotating(entries, layers))}
+
+
+def _write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+    return {_ROTATES: [int(config.layer_kind(layer).rotary) for layer in range(config.decoder_layers)]}
+
+
+def _still(entries: Mapping[str, Any], layers: int) -> list[str]:
+    """The layers that do not rotate have the window, if there is one."""
+    if not entries["use_sliding_window"] or entries["sliding_window"] is None:
+        return ["global"] * layers
+    return ["global" if rotates else "local" for rotates in _rotating(entries, layers)]
+
+
+FAMILY = Family(
+    name="SmolLM3",
+    model_type="smollm3",
+    fixed=decoder.FIXED,
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS, decoder.MLP_BIAS,
+        vocab_size=128256, hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=4, intermediate_size=11008,
+        tie_word_embeddings=True,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
+        rotary.flat(2000000.0, 32768),
+        Joint(
+            {_ROTATES: None, _INTERVAL: 4}, {"rotary_pattern": _ROTATES}, _read, _write,
+            f"1 for a layer that rotates, 0 for one that does not; without it the last of every `{_INTERVAL}` does not",
+        ),
+        windows.by_layer(
+            {"use_sliding_window": False, "sliding_window": None, _ROTATES: None, _INTERVAL: 4},
+            _still,
+            "`layer_types` says which layers have the window; without it those that do not rotate, if `use_sliding_window`",
+        ),
+    ),
+    only=ONLY,
+    harmless=HARMLESS,
+    ignored={"max_window_layers": "the class does not read it", "pretraining_tp": "the class does not read it"},
+    prefixes=("transformer.",),  # of SmolLM3ForQuestionAnswering
+    base="SmolLM3Model",
+    classes=decoder.classes("SmolLM3"),
+    table=decoder.table(*decoder.NORMS, *decoder.ATTENTION, *decoder.FEED_FORWARD),
+    tokenizer="TokenizersBackend",
+    **decoder.COMMON,
+)  # fmt: skip

@@ -1,0 +1,265 @@
+"""Cases of the choices of decoders since Llama: rotary positions, RMS norms, gated feed-forward, windows, caps and query-key norms.
+
+Positions lie beyond 500, beyond windows and beyond original lengths; heads, groups and head sizes have no symmetry; scores exceed caps.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+
+from ..case import Case
+from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
+from .searches import SINGLE, TOKENS
+from .transformer import ids
+
+SINCE = 9
+HEADS: dict[str, Any] = {"heads": 6, "key_value_heads": 2, "key_size": 10}
+ORIGINAL = 12  # the length of the training, for scalings
+SCALINGS: dict[str, dict[str, Any]] = {
+    "linear": {"kind": "linear", "factor": 4.0},
+    "dynamic": {"kind": "dynamic", "factor": 3.0, "original_length": ORIGINAL},
+    "llama3": {
+        "kind": "llama3", "factor": 8.0, "original_length": 100, "low_frequency_factor": 1.0, "high_frequency_factor": 4.0,
+    },
+    "yarn": {
+        "kind": "yarn", "factor": 4.0, "original_length": 100, "beta_fast": 8.0, "beta_slow": 1.0, "truncate": True,
+        "attention_factor": 1.15,
+    },
+    "yarn_untruncated": {
+        "kind": "yarn", "factor": 4.0, "original_length": 100, "beta_fast": 8.0, "beta_slow": 1.0, "truncate": False,
+        "attention_factor": 1.0,
+    },
+    "longrope": {
+        "kind": "longrope", "original_length": ORIGINAL, "short_factors": [1.0, 1.1, 1.3, 1.6, 2.0],
+        "long_factors": [1.0, 2.0, 4.0, 7.0, 11.0], "attention_factor": 1.2,
+    },
+}  # fmt: skip
+
+
+def cases(build: Builder) -> Iterator[Case]:
+    """Yields the parts, then layers and whole decoders of each kind."""
+    parts = (*_rotary_cases(build), *_norm_cases(build), *_attention_cases(build), *_feed_forward_cases(build), *_head_cases(build))
+    for case in (*parts, *_layer_cases(build), *_model_cases(build), *_decoding_cases(build)):
+        yield dataclasses.replace(case, since=SINCE)
+
+
+def _llama(build: Builder, **changes: Any) -> TransformerConfig:
+    """Returns Llama's choices, with one layer: rotary positions, RMS norms that round before their scale, SwiGLU, no biases."""
+    return _alone(build, "llama2_7b", {"epsilon": 1e-3}, changes)
+
+
+def _gemma(build: Builder, **changes: Any) -> TransformerConfig:
+    """Returns Gemma 2's choices, with a local and a global layer: 1 + scale, sandwich norms, caps, a tied head and scaled embeddings."""
+    own = {"epsilon": 1e-3, "score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3, "decoder_layers": 2}
+    return _alone(build, "gemma2_2b", own, changes)
+
+
+def _alone(build: Builder, dialect: str, own: dict[str, Any], changes: dict[str, Any]) -> TransformerConfig:
+    layers = {"encoder_layers": 0, "decoder_layers": 1}
+    return build.config(dialect, {"padding_id": None}, **HEADS | layers | own | {"padding_id": None} | changes)
+
+
+def _positions(length: int = T, far: int = 600) -> np.ndarray:
+    """Returns positions `b t`: from 0; up to a far one, with gaps, since what rotates shows distances alone; after padding on the left."""
+    place_t = np.arange(length)
+    return np.stack([place_t, far + 3 * (place_t - length + 1), np.maximum(place_t - 2, 0)])
+
+
+def _rotary_cases(build: Builder) -> Iterator[Case]:
+    """Yields each layout and scaling, a part of the head, the base of local layers; rotations far from position 0."""
+
+    def rotated(name: str, config: TransformerConfig, position_bt: np.ndarray) -> Case:
+        return build.make("rotary_embedding", name, config, x_bthk="b t h k", position_bt=position_bt)
+
+    yield rotated("halves", _llama(build), _positions())
+    yield rotated("interleaved", _llama(build, rotary_layout="interleaved"), _positions())
+    yield rotated("fraction", _llama(build, rotary_fraction=0.4), _positions())
+    yield rotated("far", _llama(build, rotary_base=500000.0), _positions(far=4095))
+    local = _llama(build, layer_pattern=("local", "global"), window=3, local_rotary_base=100.0)
+    yield rotated("local", local, _positions())
+    for name, scaling in SCALINGS.items():
+        yield rotated(name, _llama(build, rotary_scaling=scaling), _positions(far=90))
+    for name in ("dynamic", "longrope"):  # where the length is not yet beyond the original one
+        yield rotated(f"{name}_short", _llama(build, rotary_scaling=SCALINGS[name]), _positions(far=ORIGINAL - 1))
+    own = _llama(build, layer_pattern=("local",), window=3, local_rotary_scaling=SCALINGS["linear"])
+    yield rotated("local_scaling", own, _positions())
+    for layout in ("halves", "interleaved"):
+        config = build.config(sinusoid_layout=layout)
+        if layout == "halves":
+            yield build.make("positional_encoding", layout, config, position_bt=_positions())
+            yield build.make("positional_encoding", "halves_even_width", build.config(model_width=12, sinusoid_layout=layout),
+                             position_bt=_positions())  # fmt: skip
+
+
+def _norm_cases(build: Builder) -> Iterator[Case]:
+    """Yields rows of small mean square, where epsilon shows; a large mean, which an RMS norm keeps; every flag with each norm."""
+    generator = rng("decoders norm values")
+    narrow = generator.standard_normal((B, S, 4)) * np.logspace(0, -3, S)[:, None]
+    far = 100 + generator.standard_normal((B, T, build.config().model_width))
+    small = _llama(build, model_width=4, epsilon=1e-6)
+    yield build.make("rms_norm", "small", small, x_btd=narrow)
+    yield build.make("rms_norm", "plain", _llama(build), x_btd="b t d")
+    yield build.make("rms_norm", "large_mean", _llama(build), x_btd=far)
+    yield build.make("rms_norm", "one_plus_scale", _gemma(build), x_btd="b t d")
+    yield build.make("rms_norm", "scale_before_cast", _llama(build, norm_cast_before_scale=False), x_btd="b t d")
+    yield build.make("rms_norm", "offset", _llama(build, norm_offset=True), x_btd="b t d")
+    yield build.make("rms_norm", "zeros", _llama(build), x_btd=np.zeros((1, 2, build.config().model_width)))
+    yield build.make("rms_norm", "one_position", _llama(build), x_btd="1 1 d")
+    yield build.make("layer_norm", "no_offset", build.config(norm_offset=False), x_btd="b t d")
+    yield build.make("layer_norm", "one_plus_scale", build.config(norm_one_plus_scale=True), x_btd="b t d")
+    yield build.make("layer_norm", "cast_before_scale", build.config(norm_cast_before_scale=True), x_btd="b t d")
+
+
+def _attention_cases(build: Builder) -> Iterator[Case]:
+    """Yields scales, caps that scores exceed, windows of every relation to the lengths; rotations and norms of queries and keys."""
+    sweep = np.linspace(-40, 40, 81).reshape(1, 9, 9)
+    yield build.make("soft_cap", "sweep", build.config(), x=sweep, cap=5.0)
+    for name, target, source, window in (("square", S, S, 3), ("cached", T, S, 4), ("step", 1, S, 4), ("one", T, T, 1), ("wide", T, T, S)):
+        yield build.make("window_mask", name, build.config(), target_length=target, source_length=source, window=window)
+
+    def dot_product(name: str, t: int = S, s: int = S, **inputs: Any) -> Case:
+        shapes: dict[str, Any] = {"query_bthk": f"b {t} h k", "key_bsgk": f"b {s} g k", "value_bsge": f"b {s} g e"}
+        return build.make("scaled_dot_product_attention", name, build.config(**HEADS), **(shapes | inputs))
+
+    masked: dict[str, Any] = {"mask_bhts": left_padding(B, S)[:, None, None]}
+    yield dot_product("scale", scale=0.7)
+    yield dot_product("cap", scale=0.9, cap=1.5)
+    yield dot_product("cap_masked_weights", scale=0.9, cap=1.5, causal=True, return_weights=True, **masked)
+    yield dot_product("window", causal=True, window=3)
+    yield dot_product("window_weights", causal=True, window=3, return_weights=True, **masked)
+    yield dot_product("window_both_sides", window=2)
+    yield dot_product("window_cached", t=T, causal=True, window=3)
+    yield dot_product("window_step", t=1, causal=True, window=4)
+    yield dot_product("window_one", causal=True, window=1)
+    yield dot_product("window_long", t=200, s=200, causal=True, window=17)
+    yield dot_product("everything", causal=True, window=3, scale=0.9, cap=1.5, bias_bhts="1 h 7 7", **masked)
+
+    def attended(name: str, config: TransformerConfig, **inputs: Any) -> Iterator[Case]:
+        x: dict[str, Any] = {"query_btd": "b t d", "memory_bsd": "b t d", "causal": True}
+        yield build.make("multi_head_attention", name, config, **(x | inputs))
+        yield build.make("self_attention", name, config, **({"x_btd": "b t d", "causal": True} | inputs))
+
+    yield from attended("rotary", _llama(build), position_bt=_positions())
+    yield from attended("rotary_unnumbered", _llama(build, rotary_layout="interleaved", rotary_fraction=0.4))
+    yield from attended("query_key_norm_head", _llama(build, query_key_norm="head"), position_bt=_positions())
+    yield from attended("query_key_norm_width", _llama(build, query_key_norm="width"), position_bt=_positions())
+    yield from attended("query_key_value_bias", _llama(build, query_key_value_bias=True), position_bt=_positions())
+    yield from attended("output_bias", _llama(build, attention_output_bias=True), return_weights=True)
+    yield from attended("window_cap", _gemma(build), position_bt=_positions(), mask_bhts=ragged(B, T)[:, None, None])
+    layered = build.config(query_key_norm="width", **HEADS)
+    yield build.make("multi_head_attention", "cross_query_key_norm", layered, query_btd="b t d", memory_bsd="b s d")
+
+
+def _feed_forward_cases(build: Builder) -> Iterator[Case]:
+    """Yields gates of every activation, with and without biases, and dropout of the product."""
+    for name in ("silu", "gelu_tanh", "gelu_erf", "relu"):
+        yield build.make("feed_forward", f"gated_{name}", _llama(build, activation=name), x_btd="b t d")
+    yield build.make("feed_forward", "gated_bias", _llama(build, feed_forward_bias=True), x_btd="b t d")
+    yield build.make("feed_forward", "no_bias", build.config(feed_forward_bias=False), x_btd="b t d")
+    yield build.make("feed_forward", "gated_hidden_dropout", _llama(build, hidden_dropout_rate=0.2, dropout_rate=0.1), x_btd="b t d")
+
+
+def _head_cases(build: Builder) -> Iterator[Case]:
+    """Yields embeddings whose scale is rounded, and logits beyond their cap."""
+    token = rng("decoders ids").integers(0, 29, (B, T))
+    rounded = build.config(model_width=13, scale_embedding=True, round_embedding_scale=True)
+    yield build.make("embedding", "round_scale", rounded, token=token)
+    yield build.make("logits", "scale", _llama(build, logit_scale=0.3), x_btd="b t d")
+    yield build.make("logits", "cap", _llama(build, logit_cap=1.5), x_btd="b t d")
+    yield build.make("logits", "scale_and_cap", build.config(logit_scale=0.6, logit_cap=1.5), x_btd="b t d")
+
+
+def _layer_cases(build: Builder) -> Iterator[Case]:
+    """Yields every placement of norms, in a layer and in the sub-layers of other divisions, and stacks whose layers differ in kind."""
+    x: dict[str, Any] = {"x_btd": "b t d"}
+    own: dict[str, Any] = {"position_bt": _positions(), "self_mask_bhts": ragged(B, T)[:, None, None]}
+    after: dict[str, Any] = {"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False}
+    yield build.make("decoder_layer", "llama", _llama(build), **x, **own)
+    yield build.make("decoder_layer", "gemma", _gemma(build, decoder_layers=1), **x, **own)
+    yield build.make("decoder_layer", "after", _llama(build, **after), **x, **own)
+    yield build.make(
+        "encoder_layer", "llama", build.config("llama2_7b", encoder_layers=1, decoder_layers=1, **HEADS), **x, position_bt=_positions()
+    )
+    crossed = build.config("llama2_7b", encoder_layers=1, decoder_layers=1, norm_placement="sandwich", **HEADS)
+    yield build.make("decoder_layer", "sandwich_crossed", crossed, **x, memory_bsd="b s d")
+    for name, config in {"llama": _llama(build), "sandwich": _gemma(build), "after": _llama(build, **after)}.items():
+        yield build.make("self_attention_sublayer", name, config, **x, causal=True, position_bt=_positions())
+        yield build.make("feed_forward_sublayer", name, config, **x)
+    mixed = _gemma(build, decoder_layers=3, query_key_norm="head", rotary_pattern=(True, False), local_rotary_base=100.0)
+    yield build.make("decoder", "mixed", mixed, **x, **own)
+    yield build.make("encoder", "local", build.config("gemma2_2b", encoder_layers=2, decoder_layers=1, window=2, **HEADS),
+                     x_bsd="b s d", position_bs=_positions(S), mask_bhts=ragged(B, S)[:, None, None])  # fmt: skip
+
+
+def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
+    """Yields a whole decoder of each kind."""
+    yield "llama", _llama(build, rotary_scaling=SCALINGS["llama3"], decoder_layers=2)
+    yield "gemma", _gemma(build, decoder_layers=2)
+    local = {"layer_pattern": ("local",), "window": 3}
+    yield "mistral", _llama(build, **local, local_rotary_base=500.0)
+    yield "qwen2", _llama(build, query_key_value_bias=True, tie_logits=True)
+    yield "qwen3", _llama(build, query_key_norm="head", tie_logits=True)
+    pattern = {"layer_pattern": ("local", "global"), "local_rotary_base": 100.0, "rotary_scaling": SCALINGS["linear"]}
+    yield "gemma3", _gemma(build, query_key_norm="head", score_cap=None, logit_cap=None, **pattern)
+    yield "phi3", _llama(build, rotary_scaling=SCALINGS["longrope"])
+    yield "olmo2", _llama(build, norm_placement="after", query_key_norm="width", norm_cast_before_scale=False)
+    yield "smollm3", _llama(build, decoder_layers=2, rotary_pattern=(True, False))
+    yield "no_positions", _llama(build, positions="none", norm="layer", norm_offset=True)
+
+
+def _model_cases(build: Builder) -> Iterator[Case]:
+    """Yields each kind of decoder, padding on the left, a long text; and the same choices in an encoder and decoder."""
+    for name, config in _models(build):
+        yield _read(build, "transformer", name, config)
+    left = shrinking_padding(B, T)
+    for name, config in (("llama", _llama(build)), ("gemma", _gemma(build)), ("phi3", _llama(build, rotary_scaling=SCALINGS["longrope"]))):
+        yield _read(build, "transformer", f"{name}_left_padding", config, target_mask_bt=left)
+    yield _read(build, "transformer", "llama_dynamic", _llama(build, rotary_scaling=SCALINGS["dynamic"]), 2 * ORIGINAL)
+    yield _read(build, "transformer", "phi3_beyond", _llama(build, rotary_scaling=SCALINGS["longrope"]), 2 * ORIGINAL)
+    far = _llama(build, layer_pattern=("global", "local"), window=100, decoder_layers=2)
+    yield dataclasses.replace(_read(build, "transformer", "long_text", far, 600), dtypes=("float64", "float32"))
+    both = build.config("gemma2_2b", encoder_layers=1, decoder_layers=2, window=3, positions="rotary", padding_id=2, **HEADS)
+    source, target = (ids(f"decoders {side}", 23, 2, mask) for side, mask in (("source", ragged(B, S)), ("target", ragged(B, T))))
+    yield build.make("transformer", "encoder_and_decoder", both, source=source, target=target)
+    for name, config in (("llama", _llama(build)), ("gemma", _gemma(build))):
+        yield _read(build, "training_loss", name, config, smoothing=0.1)
+        read = ids(f"states {name}", 23, None, np.ones((B, T), bool))
+        yield build.make("states", name, config, target=read, target_mask_bt=left)
+
+
+def _read(build: Builder, component: str, name: str, config: TransformerConfig, length: int = T, **inputs: Any) -> Case:
+    """Returns a case in which a decoder-only model reads random ids."""
+    rows = B if length < 100 else 1
+    given: dict[str, Any] = {
+        "source": None,
+        "target": ids(f"decoders {name}", config.target_vocabulary, None, np.ones((rows, length), bool)),
+    }
+    return build.make(component, name, config, **given | inputs)
+
+
+def _decoding_cases(build: Builder) -> Iterator[Case]:
+    """Yields steps across windows and original lengths, and searches after prompts of different lengths."""
+    length, splits = 2 * T, (4, 1, 3, 2)
+    mask = np.arange(length) >= np.array([[0], [3], [1]])
+    configs = dict(_models(build))
+    for name in ("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3"):
+        target = ids(f"decoders steps {name}", 23, None, np.ones((B, length), bool))
+        case = build.make("decode_in_steps", name, configs[name], target=target, memory_bsd=None, target_mask_bt=mask)
+        yield dataclasses.replace(case, inputs=dict(case.inputs) | {"splits": splits}, dtypes=SINGLE)
+    dynamic = _llama(build, rotary_scaling=SCALINGS["dynamic"])
+    target = ids("decoders steps dynamic", 23, None, np.ones((B, 2 * ORIGINAL), bool))
+    case = build.make("decode_in_steps", "dynamic", dynamic, target=target, memory_bsd=None)
+    yield dataclasses.replace(case, inputs=dict(case.inputs) | {"splits": (ORIGINAL - 2, 1, 3, 8, 2)}, dtypes=SINGLE)
+    options: dict[str, dict[str, Any]] = {"greedy_search": {}, "beam_search": {"beam_size": 3, "n_best": 2, "alpha": 1.0}}
+    small: dict[str, Any] = {"target_vocabulary": 17, "source_vocabulary": 17}
+    prefix = ids("decoders prefix", 17, None, np.ones((B, 4), bool))
+    for name, config in (("llama", _llama(build, **small)), ("gemma", _gemma(build, **small))):
+        for component, own in options.items():
+            strategy = {"start_id": None, "end_id": 1, "max_new_tokens": TOKENS} | own
+            inputs: dict[str, Any] = {"source": None, "prefix": prefix, "prefix_mask_bp": mask[:, :4]}
+            inputs |= {f"strategy.{field}": value for field, value in strategy.items()}
+            yield dataclasses.replace(build.make(component, name, config, **inputs), dtypes=("float32",))

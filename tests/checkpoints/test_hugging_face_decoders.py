@@ -1,0 +1,248 @@
+"""The decoders since Llama, of the library transformers: its numbers in float64, whose modules compute root mean squares, rotary positions and
+softmax in float32, so that `decoder_folders.in_float64` runs their source with float64 in its place; and every way in which a folder says
+the same.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_models import assert_same_bits, random_parameters
+from decoder_folders import BASES, KINDS, all_in_float64, drawn, loaded
+from hugging_face_folders import Drawn, assert_close, made, ours, saved, theirs, tokens
+from model_folders import edit
+from tiers import later
+
+from reference_numpy import parameters, preset, transformer
+from reference_numpy.config import TransformerConfig
+from reference_numpy.rotary_scaling import RotaryScaling
+from rosettaformer import checkpoints
+from rosettaformer.checkpoints import CheckpointError, container, tables
+from rosettaformer.checkpoints.hugging_face import FAMILIES
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+torch = pytest.importorskip("torch")
+
+FIRST, ALL = range(2), range(10)
+EACH = pytest.mark.parametrize(
+    ("family", "seeds"), [one for family in KINDS for one in ((family, FIRST), later((family, ALL[len(FIRST) :])))], ids=str
+)
+
+
+@EACH
+def test_a_decoder_gives_the_librarys_own_numbers(tmp_path: Path, family: str, seeds: range) -> None:
+    """Logits, hidden states and maps of attention, of rows of one length and of rows padded on the left."""
+    for seed in seeds:
+        model = drawn(family, seed)
+        folder = saved(model, tmp_path / f"{seed}")
+        checkpoint = checkpoints.load(folder)
+        assert {str(array.dtype) for array in checkpoint.parameters.values()} == {model.dtype}
+        for side in ("none", "left"):
+            given = tokens(model.settings["vocab_size"], side)
+            with all_in_float64():
+                wanted = theirs(loaded(folder, model.kind), given)
+            assert_close(ours(checkpoint, model.kind, given), wanted, given["mask"])
+
+
+@EACH
+def test_a_decoders_loss_and_gradients_are_the_librarys(tmp_path: Path, family: str, seeds: range) -> None:
+    """Of every tensor."""
+    for seed in seeds:
+        model = drawn(family, seed)
+        folder = saved(model._replace(dtype="float64"), tmp_path / f"{seed}")
+        checkpoint, token_bt = checkpoints.load(folder), tokens(model.settings["vocab_size"], "none")["ids"]
+        with all_in_float64():
+            library = loaded(folder, model.kind)
+            logits_btv = library(input_ids=torch.from_numpy(token_bt[:, :-1])).logits
+            loss = torch.nn.functional.cross_entropy(logits_btv.flatten(0, 1), torch.from_numpy(token_bt[:, 1:]).flatten())
+            loss.backward()
+        given = parameters.nest(checkpoint.parameters), checkpoint.config, None, token_bt
+        np.testing.assert_allclose(transformer.training_loss(*given), loss.item(), rtol=1e-12)
+        found = parameters.flatten(transformer.training_loss_vjp(*given, cotangent=np.ones(()))["parameters"])
+        wanted = {name: parameter.grad.numpy() for name, parameter in library.named_parameters()}
+        scale = max(np.abs(array).max() for array in wanted.values())
+        natives = {native.name: native for native in tables.natives(FAMILIES[family].table, checkpoint.config)}
+        for name, array in wanted.items():
+            got = tables.merged(natives[FAMILIES[family].native(name)], found)
+            np.testing.assert_allclose(got, array, rtol=0, atol=1e-12 * scale, err_msg=name)
+            assert np.abs(array).max() > 0, name
+        assert sum(array.size for array in wanted.values()) == sum(array.size for array in found.values())
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_a_base_class_has_no_prefix_and_no_logits(tmp_path: Path, family: str) -> None:
+    """And is written again as it was."""
+    model = drawn(family, 3)._replace(kind=BASES[family], dtype="bfloat16")
+    folder = saved(model, tmp_path / "a")
+    checkpoint, given = checkpoints.view(folder), tokens(model.settings["vocab_size"], "left")
+    assert "layers.0.self_attn.o_proj.weight" in container.read(folder).tensors and "logits.kernel" not in checkpoint.parameters
+    with all_in_float64():
+        assert_close(ours(checkpoint, model.kind, given), theirs(loaded(folder, model.kind), given), given["mask"])
+    checkpoints.save(tmp_path / "b", checkpoint.config, checkpoint.parameters, "hugging-face", foreign=checkpoint.foreign)
+    assert_same_bits(container.read(tmp_path / "b").tensors, container.read(folder).tensors)
+    assert json.loads((tmp_path / "b" / "config.json").read_text()) == json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_a_decoder_that_came_from_no_folder_is_written_as_one(tmp_path: Path, family: str) -> None:
+    """Every field that an entry decides has another value than the library's default; another family's class gives the same numbers where
+    it can express the model.
+    """
+    for seed in (2, 5, 6):
+        model = drawn(family, seed)
+        first = checkpoints.load(saved(model._replace(dtype="float32"), tmp_path / f"a{seed}"))
+        checkpoints.save(tmp_path / f"b{seed}", first.config, first.parameters, "hugging-face")
+        said = json.loads((tmp_path / f"b{seed}" / "config.json").read_text())
+        found = checkpoints.load(tmp_path / f"b{seed}")
+        assert_same_bits(found.parameters, first.parameters)
+        given = tokens(model.settings["vocab_size"], "left")
+        with all_in_float64():
+            wanted = theirs(loaded(tmp_path / f"b{seed}", said["architectures"][0]), given)
+        assert_close(ours(first, model.kind, given), wanted, given["mask"])
+
+
+HEADS = {"ForSequenceClassification": "sequence_classifier", "ForTokenClassification": "token_classifier",
+         "ForQuestionAnswering": "question_answering_head"}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_other_heads_are_refused_by_their_names_and_can_be_left_out(tmp_path: Path, family: str) -> None:
+    for kind, heads in FAMILIES[family].classes.items():
+        if not heads or heads == ("language_head",):
+            continue
+        (head,) = heads
+        assert HEADS[kind[kind.index("For") :]] == head
+        library, folder, base = made(drawn(family, 0)._replace(kind=kind)), tmp_path / kind, tmp_path / f"{kind}_base"
+        library.save_pretrained(folder)
+        getattr(library, library.base_model_prefix).save_pretrained(base)
+        for entries in ({}, {"architectures": ...}):
+            with pytest.raises(CheckpointError, match=f"{head}.*, which is not supported: leave it out with --leave-out {head}"):
+                checkpoints.load(edit(folder, **entries))
+            assert checkpoints.load(folder, leave_out=[head]).config == checkpoints.load(base).config
+        assert_same_bits(checkpoints.load(folder, leave_out=[head]).parameters, checkpoints.load(base).parameters)
+
+
+# --- the same in other words
+
+
+def config_of(path: Path, model: Drawn, **entries: Any) -> TransformerConfig:
+    """The config of a folder of that model with these entries."""
+    path.mkdir(exist_ok=True)
+    folder = path / f"{len(list(path.iterdir()))}"
+    return checkpoints.load(edit(saved(model, folder), **entries)).config
+
+
+def plain(family: str, **settings: Any) -> Drawn:
+    found = drawn(family, 0)
+    rope = {"rope_parameters": settings.pop("rope_parameters", None)}
+    return found._replace(dtype="float32", settings=found.settings | rope | settings)
+
+
+LONG = {"short_factor": [1.5, 2.0, 3.0, 4.0], "long_factor": [2.0, 5.0, 6.0, 9.0]}
+# entries of files of earlier versions of the library, and the fields that they decide
+OLDER: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    ("llama", {"rope_theta": 500.0, "torch_dtype": "float32", "dtype": ...}, {"rotary_base": 500.0, "local_rotary_base": 500.0}),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.5}, "rope_theta": 90.0},
+     {"rotary_base": 90.0, "rotary_scaling": RotaryScaling(kind="linear", factor=2.5)}),
+    ("llama", {"rope_scaling": {"rope_type": "dynamic", "type": "linear", "factor": 2.5}, "max_position_embeddings": 11},
+     {"rotary_scaling": RotaryScaling(kind="dynamic", factor=2.5, original_length=11)}),
+    ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4.0},
+               "original_max_position_embeddings": 64},
+     {"rotary_scaling": RotaryScaling(
+         kind="llama3", factor=8.0, low_frequency_factor=1, high_frequency_factor=4.0, original_length=64)}),
+    ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}, "rope_theta": 1e6},
+     {"rotary_base": 1e6, "rotary_scaling": RotaryScaling(
+         kind="yarn", factor=4.0, original_length=32, beta_fast=32, beta_slow=1, truncate=True, attention_factor=0.1 * np.log(4) + 1)}),
+    ("phi3", {"rope_scaling": {"type": "su", **LONG}, "original_max_position_embeddings": 16, "max_position_embeddings": 64},
+     {"rotary_scaling": RotaryScaling(
+         kind="longrope", original_length=16, short_factors=tuple(LONG["short_factor"]), long_factors=tuple(LONG["long_factor"]),
+         attention_factor=(1 + np.log(4) / np.log(16)) ** 0.5)}),
+    ("phi3", {"rope_scaling": {"type": "yarn", "short_factor": [1.5, 2.0], "long_factor": [3.0, 4.0]}, "partial_rotary_factor": 0.5,
+              "original_max_position_embeddings": 16, "max_position_embeddings": 16},
+     {"rotary_fraction": 0.5, "rotary_scaling": RotaryScaling(
+         kind="longrope", original_length=16, short_factors=(1.5, 2.0), long_factors=(3.0, 4.0), attention_factor=1.0)}),
+    ("gemma3_text", {"rope_theta": 900.0, "rope_local_base_freq": 70.0, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                     "layer_types": ..., "sliding_window_pattern": 3, "query_pre_attn_scalar": 5},
+     {"rotary_base": 900.0, "local_rotary_base": 70.0, "rotary_scaling": RotaryScaling(kind="linear", factor=8.0),
+      "local_rotary_scaling": RotaryScaling(), "layer_pattern": ("local", "local", "global"), "score_scale": 5**-0.5}),
+    ("gemma", {"hidden_act": "gelu", "hidden_activation": None, "head_dim": 6}, {"activation": "gelu_tanh"}),
+    ("gemma2", {"layer_types": ..., "cache_implementation": "hybrid", "hidden_act": "gelu"}, {"layer_pattern": ("local", "global")}),
+    ("smollm3", {"no_rope_layers": [1, 0, 1], "layer_types": ..., "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 28},
+     {"rotary_pattern": (True, False), "layer_pattern": ("global", "local"), "window": 3}),
+    ("smollm3", {"no_rope_layers": ..., "no_rope_layer_interval": 3, "layer_types": ..., "use_sliding_window": False},
+     {"rotary_pattern": (True, True, False), "layer_pattern": ("global",), "window": 0}),
+    ("qwen3", {"layer_types": ..., "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 2},
+     {"layer_pattern": ("global", "global", "local"), "window": 3}),
+    ("qwen3", {"layer_types": ..., "use_sliding_window": False, "sliding_window": 3, "max_window_layers": 0}, {"window": 0}),
+    ("mistral", {"sliding_window": None}, {"layer_pattern": ("global",), "window": 0}),
+    ("mistral", {"sliding_window": ...}, {"layer_pattern": ("local",), "window": 4096}),
+    ("olmo2", {"rope_scaling": None, "rope_theta": 70}, {"rotary_base": 70}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "entries", "fields"), OLDER, ids=lambda value: value if isinstance(value, str) else None)
+def test_entries_of_earlier_versions(tmp_path: Path, family: str, entries: dict[str, Any], fields: dict[str, Any]) -> None:
+    """The fields that they decide, and the library's numbers, but for the one that its version of today cannot read."""
+    model = plain(family, **({"hidden_size": 8 * 6, "num_attention_heads": 6, "head_dim": 8} if family == "phi3" else {}))
+    folder = edit(saved(model, tmp_path / "a"), rope_parameters=..., **{"rope_scaling": None, **entries})
+    checkpoint = checkpoints.load(folder)
+    for name, value in fields.items():
+        got = getattr(checkpoint.config, name)
+        got, value = (each.to_dict() if isinstance(each, RotaryScaling) else each for each in (got, value))
+        assert got == pytest.approx(value) if isinstance(value, dict) and "kind" not in value else True
+        if isinstance(value, dict):
+            assert got.keys() == value.keys() and all(got[key] == pytest.approx(value[key]) for key in got if key != "kind")
+            assert got["kind"] == value["kind"]
+        else:
+            assert got == value, name
+    if entries.get("rope_scaling", {}) and (entries["rope_scaling"] or {}).get("type") == "su":
+        edit(folder, rope_scaling={**entries["rope_scaling"], "type": "longrope"})
+    given = tokens(model.settings["vocab_size"], "left")
+    with all_in_float64():
+        assert_close(ours(checkpoint, model.kind, given), theirs(loaded(folder, model.kind), given), given["mask"])
+
+
+# --- size
+
+
+@pytest.mark.second
+def test_a_billion_parameters_open_without_a_second_copy(tmp_path: Path) -> None:
+    """A sparse file of 2 GB in bfloat16, whose largest tensor has a quarter of it: no tensor is held after it was looked at."""
+    config = preset("llama2_7b", model_width=2048, heads=16, key_value_heads=8, feed_forward_width=8192, decoder_layers=16,
+                    source_vocabulary=128256, target_vocabulary=128256, tie_logits=True)  # fmt: skip
+    small = preset("llama2_7b", model_width=8, heads=2, key_value_heads=1, key_size=4, value_size=4, feed_forward_width=8, decoder_layers=1,
+                   source_vocabulary=9, target_vocabulary=9, tie_logits=True)  # fmt: skip
+    checkpoints.save(tmp_path / "small", small, random_parameters(small, "bfloat16"), "hugging-face")
+    large = tmp_path / "large"
+    large.mkdir()
+    said = json.loads((tmp_path / "small" / "config.json").read_text())
+    said |= {"vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 8,
+             "intermediate_size": 8192, "head_dim": 128}  # fmt: skip
+    (large / "config.json").write_text(json.dumps(said))
+    entries, end = {}, 0
+    for native in tables.natives(FAMILIES["llama"].table, config):
+        if native.parts[0][0].name in parameters.axes(config):
+            size = 2 * int(np.prod(native.shape))
+            entries[FAMILIES["llama"].stored(native.name, True)] = {
+                "dtype": "BF16",
+                "shape": native.shape,
+                "data_offsets": [end, end + size],
+            }
+            end += size
+    head = json.dumps(entries).encode()
+    with (large / "model.safetensors").open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        file.truncate(8 + len(head) + end)
+    assert end > 2e9
+    code = (
+        "import resource, sys; from rosettaformer import checkpoints; found = checkpoints.view(sys.argv[1])\n"
+        "assert str(found.parameters['target_embedding.table'].dtype) == 'bfloat16'\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    peaks = [int(subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True).stdout)
+             for path in (tmp_path / "small", large)]  # fmt: skip
+    assert (peaks[1] - peaks[0]) * 1024 < end / 3, peaks

@@ -1,0 +1,149 @@
+"""Random models of the decoders since Llama, of the library transformers: saved, and run there in float64."""
+
+import importlib
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hugging_face_folders import Drawn
+
+# model_type -> what the names of its classes begin with; of Gemma 3 the base class has another name
+KINDS = {
+    "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma", "gemma2": "Gemma2",
+    "gemma3_text": "Gemma3", "phi3": "Phi3", "olmo2": "Olmo2", "smollm3": "SmolLM3",
+}  # fmt: skip
+BASES = {family: f"{name}Model" for family, name in KINDS.items()} | {"gemma3_text": "Gemma3TextModel"}
+GEMMAS = {"gemma", "gemma2", "gemma3_text"}
+IN_32_BITS = {r"torch\.float32": "torch.float64", r"\.float\(\)": ".double()", r"dtype=torch\.float\b": "dtype=torch.float64"}
+
+
+@cache
+def in_float64(name: str) -> types.ModuleType:
+    """A module of the library whose source computes in float64 what is written to be computed in float32: root mean squares, the angles of
+    rotary positions, the softmax, the scale of embeddings.
+    """
+    original = importlib.import_module(f"transformers.{name}")
+    source = inspect.getsource(original)
+    for pattern, wide in IN_32_BITS.items():
+        source = re.sub(pattern, wide, source)
+    made = types.ModuleType(f"{original.__name__}_in_float64")
+    made.__package__, made.__file__ = original.__package__, original.__file__
+    sys.modules[made.__name__] = made
+    exec(compile(source, str(original.__file__), "exec"), made.__dict__)
+    return made
+
+
+@contextmanager
+def all_in_float64() -> Iterator[None]:
+    """The library's frequencies of rotary positions in float64, and what it makes of integers."""
+    import torch
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with mock.patch.dict(ROPE_INIT_FUNCTIONS, in_float64("modeling_rope_utils").ROPE_INIT_FUNCTIONS):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def loaded(folder: Path, kind: str) -> Any:
+    """The library's model of a folder, in float64 throughout, with maps of attention; what it lacks or does not know is an error."""
+    torch = pytest.importorskip("torch")
+    with all_in_float64():
+        result, said = class_of(kind).from_pretrained(
+            folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
+        )  # fmt: skip
+    assert not any(said.values()), said
+    return result.eval()
+
+
+def class_of(kind: str) -> Any:
+    """The class of that name, in float64."""
+    transformers = pytest.importorskip("transformers")
+    return getattr(in_float64(getattr(transformers, kind).__module__.removeprefix("transformers.")), kind)
+
+
+def rope(kind: str, rng: np.random.Generator, size: int, phi: bool = False) -> dict[str, Any]:
+    """rope_parameters of a kind, whose numbers are far from those that change nothing, at 7 positions and this size of a head."""
+    number = lambda low, high: float(rng.uniform(low, high))  # noqa: E731
+    parameters: dict[str, dict[str, Any]] = {
+        "default": {},
+        "linear": {"factor": number(1.5, 4)},
+        "dynamic": {"factor": number(1.5, 4)},
+        "llama3": {"factor": number(2, 8), "low_freq_factor": 0.5, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+        "yarn": {"factor": number(2, 6), "original_max_position_embeddings": 6, "beta_fast": 0.6, "beta_slow": 0.05},
+        "longrope": {
+            "short_factor": rng.uniform(1, 2, size // 2).tolist(), "long_factor": rng.uniform(2, 9, size // 2).tolist(),
+            "original_max_position_embeddings": int(rng.choice([5, 9])), "factor": number(2, 8),
+        },
+    }  # fmt: skip
+    found = parameters[kind]
+    if kind == "yarn":
+        found |= [{}, {"attention_factor": 1.3}, {"mscale": 0.7, "mscale_all_dim": 1.5}, {"truncate": False}][int(rng.integers(4))]
+    if kind == "longrope" and rng.integers(2):
+        found |= {"attention_factor": 1.7}
+    return {"rope_type": kind, "rope_theta": number(50, 200), **found}
+
+
+def drawn(family: str, seed: int, kind: str = "ForCausalLM") -> Drawn:
+    """Grouped heads, heads of another size than the width has for each, windows and original lengths shorter than a text, every kind of
+    rotary positions, biases, tied or not.
+    """
+    rng = np.random.default_rng([seed, *map(ord, family)])
+    groups, of_group = int(rng.integers(2, 4)), int(rng.integers(2, 4))
+    heads, layers = groups * of_group, 3 + seed % 3
+    size = int(rng.choice([6, 8] if family != "phi3" else [8, 12]))
+    width = heads * int(rng.choice([share for share in (3, 4, 5) if share != size]))
+    rates = [float(rate) for rate in rng.uniform(0, 0.5, 2)]
+    window, flag = int(rng.integers(2, 5)), lambda: bool(rng.integers(2))
+    settings: dict[str, Any] = {
+        "vocab_size": int(rng.integers(20, 60)), "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": groups, "intermediate_size": int(rng.integers(5, 30)), "head_dim": size, "rms_norm_eps": [1e-6, 1e-2][seed % 2],
+        "tie_word_embeddings": bool(seed % 2), "attention_dropout": rates[0], "max_position_embeddings": 5, "pad_token_id": None,
+        "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    act = "hidden_activation" if family in ("gemma2", "gemma3_text") else "hidden_act"
+    settings[act] = (["gelu_pytorch_tanh", "gelu"] if family in GEMMAS else ["silu", "relu", "gelu"])[
+        seed % 4 % (2 if family in GEMMAS else 3)
+    ]
+    ropes = ("default", "longrope") if family == "phi3" else ("default", "llama3", "yarn", "dynamic", "linear", "longrope")
+    start = list(KINDS).index(family)
+    settings["rope_parameters"] = rope(ropes[(seed + start) % len(ropes)], rng, size)
+    if family in ("llama", "qwen3", "olmo2", "smollm3", *GEMMAS):
+        settings["attention_bias"] = flag()
+    if family in ("llama", "smollm3"):
+        settings["mlp_bias"] = flag()
+    if family in ("mistral", "phi3"):
+        settings["sliding_window"] = window if seed % 3 != 1 else None
+    if family in ("qwen2", "qwen3"):
+        settings |= {"use_sliding_window": seed % 3 != 1, "sliding_window": window, "max_window_layers": int(rng.integers(0, layers))}
+    if family in ("gemma2", "gemma3_text"):
+        settings |= {"sliding_window": window, "query_pre_attn_scalar": int(rng.integers(2, 20))}
+    if family == "gemma2":
+        settings |= {"attn_logit_softcapping": None if seed % 5 == 3 else 1.5, "final_logit_softcapping": None if seed % 5 == 4 else 2.0}
+    if family == "gemma3_text":
+        settings |= {"final_logit_softcapping": 2.0 if flag() else None, "attn_logit_softcapping": 1.5 if flag() else None}
+        local = rope(ropes[(seed + start + 2) % len(ropes)], rng, size)
+        settings["rope_parameters"] = {"full_attention": settings["rope_parameters"], "sliding_attention": local}
+        for own in settings["rope_parameters"].values():
+            own.pop("truncate", None)
+        settings["sliding_window_pattern"] = 2 + seed % 2
+    if family == "smollm3":
+        settings |= {"no_rope_layer_interval": 2 + seed % 2, "use_sliding_window": flag(), "sliding_window": window}
+    if family == "phi3":
+        share = [1.0, 0.5][seed % 2]
+        settings["rope_parameters"] = rope(ropes[seed // 2 % 2], rng, int(size * share)) | {"partial_rotary_factor": share}
+        settings |= {"head_dim": size, "hidden_size": heads * size, "original_max_position_embeddings": 5 + 4 * (seed % 3 == 2)}
+    dtype = ("float64", "bfloat16", "float32", "float16")[seed % 4]
+    return Drawn(KINDS[family] + kind, settings, dtype, {"max_shard_size": "2KB"} if seed % 4 == 1 else {})
