@@ -78,8 +78,9 @@ def _attention(
     _, target, heads, head_size = query_bthk.shape
     key_bshk, value_bshe = repeat_kv(key_bsgk, heads), repeat_kv(value_bsge, heads)
     dtype = upcast_dtype(query_bthk.dtype)
-    logits_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * (
-        head_size**-0.5 if scale is None else scale
+    scale = head_size**-0.5 if scale is None else scale
+    logits_bhts = (
+        einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype) * scale
     )
     if cap is not None:
         logits_bhts = soft_cap(logits_bhts, cap)
@@ -165,27 +166,28 @@ class MultiHeadAttention(nnx.Module):
         )
 
     def queries(self, query_btd: jax.Array) -> jax.Array:
-        """`x W^Q + b^Q`, normed by config, `b t h k`."""
-        return normed(self.query_norm, self.query(query_btd))
+        """`x W^Q + b^Q`, `b t h k`."""
+        return self.query(query_btd)
 
     def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`m W^K + b^K`, normed by config, `b s g k`, and `m W^V + b^V`, `b s g e`."""
-        return normed(self.key_norm, self.key(memory_bsd)), self.value(memory_bsd)
+        """`m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`: no query changes them."""
+        return self.key(memory_bsd), self.value(memory_bsd)
 
     def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries, keys and values of self-attention, before they rotate."""
+        """Queries, keys and values of self-attention."""
         return self.queries(x_btd), *self.keys_and_values(x_btd)
 
-    def rotated(
-        self, query_bthk: jax.Array, key_bsgk: jax.Array, turned: Rotation | None = None
+    def placed(
+        self, query_bthk: jax.Array, key_bsgk: jax.Array, rotation: Rotation | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """Queries and keys in their places, if the layer rotates them."""
+        """Queries and keys, normed and rotated by config."""
+        query_bthk, key_bsgk = normed(self.query_norm, query_bthk), normed(self.key_norm, key_bsgk)
         if not self.rotary:
             return query_bthk, key_bsgk
         checks.check_same_length(query=query_bthk.shape, memory=key_bsgk.shape)
-        placed: Any = turned or rotations(self.config, [self.layer or 0], query_bthk)[0]
+        turned: Any = rotation or rotations(self.config, [self.layer or 0], query_bthk)[0]
         layout = self.config.rotary_layout
-        return rotated(query_bthk, placed, layout), rotated(key_bsgk, placed, layout)
+        return rotated(query_bthk, turned, layout), rotated(key_bsgk, turned, layout)
 
     def attend(
         self,
@@ -216,10 +218,10 @@ class MultiHeadAttention(nnx.Module):
         causal: bool,
         return_weights: bool,
         keep_bhts: jax.Array | None,
-        turned: Rotation | None,
+        rotation: Rotation | None,
     ) -> tuple[jax.Array, Any]:
         """The attention, with random dropout of its weights; these are None unless asked for."""
-        query_bthk, key_bsgk = self.rotated(query_bthk, key_bsgk, turned)
+        query_bthk, key_bsgk = self.placed(query_bthk, key_bsgk, rotation)
         if keep_bhts is None:
             batch, target, heads, _ = query_bthk.shape
             keep_bhts = self.weights_dropout.draw((batch, heads, target, key_bsgk.shape[1]))
@@ -240,13 +242,13 @@ class MultiHeadAttention(nnx.Module):
         return attended if return_weights else (attended, None)
 
 
-def query_key_norm(config: TransformerConfig, heads: str, **own: Any) -> Norm | None:
-    """The norm of queries (heads: "h") or keys ("g") over a head, or over all; None by config."""
+def query_key_norm(config: TransformerConfig, heads: str, param_dtype: Dtype) -> Norm | None:
+    """The norm of queries (heads: "h") or keys ("g"), over a head or over all; None by config."""
     sizes, axes = config.sizes, {"none": "", "head": "k", "width": f"{heads}k"}
     shape = tuple(sizes[letter] for letter in axes[config.query_key_norm])
-    return norm(config, shape, **own) if shape else None
+    return norm(config, shape, param_dtype=param_dtype) if shape else None
 
 
 def normed(norm: Norm | None, x_bthk: jax.Array) -> jax.Array:
-    """The queries or keys, normed if there is a norm of them."""
+    """Queries or keys, normed if there is a norm of them."""
     return x_bthk if norm is None else norm(x_bthk)

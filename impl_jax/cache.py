@@ -12,7 +12,7 @@ from flax import nnx
 from reference_numpy import TransformerConfig, checks
 
 from . import inputs
-from .attention import MultiHeadAttention
+from .attention import MultiHeadAttention, normed
 from .framework import bucket, has_explicit_axes, is_traced
 from .kernels.attention import attend_by_head
 from .layers import DecoderLayer
@@ -73,7 +73,9 @@ def start_cache(
         layers.append({"self_attention": (*nothing,)})
     if memory_bsd is not None:
         for layer, layer_cache in zip(model.decoder.layers, layers, strict=True):
-            of_memory = layer.cross_attention.keys_and_values(memory_bsd)
+            attention = layer.cross_attention
+            key_bsgk, value_bsge = attention.keys_and_values(memory_bsd)
+            of_memory = normed(attention.key_norm, key_bsgk), value_bsge
             layer_cache["cross_attention"] = _by_head(of_memory)
     return {
         "read": jnp.zeros((), jnp.int32),
@@ -211,7 +213,7 @@ def decoder_layer_step(
 
     def attend(y_btd: jax.Array) -> jax.Array:
         query_bthk, key_btgk, value_btge = layer.self_attention.project(y_btd)
-        query_bthk, key_btgk = layer.self_attention.rotated(query_bthk, key_btgk, rotation)
+        query_bthk, key_btgk = layer.self_attention.placed(query_bthk, key_btgk, rotation)
         held, new = cache["self_attention"], _by_head((key_btgk, value_btge))
         given = held, new, place, self_mask_bhts
         if held[0].shape[2] == self_mask_bhts.shape[3]:
@@ -223,9 +225,9 @@ def decoder_layer_step(
         return layer.self_attention.output(output_bthe)
 
     def attend_to_memory(y_btd: jax.Array) -> jax.Array:
-        query_bthk, memory = layer.cross_attention.queries(y_btd), cache["cross_attention"]
-        output_bthe = attend_by_head(query_bthk, *memory, cross_mask_bhts, *scores)
-        return layer.cross_attention.output(output_bthe)
+        attention, memory = layer.cross_attention, cache["cross_attention"]
+        query_bthk = normed(attention.query_norm, attention.queries(y_btd))
+        return attention.output(attend_by_head(query_bthk, *memory, cross_mask_bhts, *scores))
 
     scores = layer.self_attention.config.score_scale, layer.self_attention.config.score_cap
 

@@ -103,20 +103,21 @@ class Logits(nnx.Module):
         self.scale, self.cap = scale, cap
 
     def __call__(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
+        logits_btv = self.affine(x_btd, kernel_dv)
+        if self.scale == 1 and self.cap is None:
+            return logits_btv
+        wide_btv = upcast_half(logits_btv) * self.scale
+        if self.cap is not None:
+            wide_btv = soft_cap(wide_btv, self.cap)
+        return wide_btv.astype(logits_btv.dtype)
+
+    def affine(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
+        """`x W + b`."""
         kernel_dv = self.kernel[...] if kernel_dv is None else kernel_dv
         checks.check_features("x", x_btd.shape, kernel_dv.shape[0])
         logits_btv = einsum("btd,dv->btv", x_btd, kernel_dv.astype(x_btd.dtype))
-        logits_btv = (
+        return (
             logits_btv
             if self.bias is None
             else add_bias(logits_btv, self.bias[...].astype(x_btd.dtype))
         )
-        return scaled(logits_btv, self.scale, self.cap)
-
-
-def scaled(logits_btv: jax.Array, scale: float, cap: float | None) -> jax.Array:
-    """`scale logits`, then their soft cap if there is one."""
-    if scale == 1 and cap is None:
-        return logits_btv
-    wide_btv = upcast_half(logits_btv) * scale
-    return (wide_btv if cap is None else soft_cap(wide_btv, cap)).astype(logits_btv.dtype)

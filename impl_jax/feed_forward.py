@@ -73,6 +73,6 @@ class FeedForward(nnx.Module):
 
     def active(self, x_btd: jax.Array) -> jax.Array:
         """The hidden layer, `b t f`: `activation(x W_1 + b_1)`, or the gated product."""
-        if self.gate is None:
-            return activation(self.hidden(x_btd), self.activation_name)
-        return activation(self.gate(x_btd), self.activation_name) * self.hidden(x_btd)
+        if self.gate is not None:
+            return activation(self.gate(x_btd), self.activation_name) * self.hidden(x_btd)
+        return activation(self.hidden(x_btd), self.activation_name)

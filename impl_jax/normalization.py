@@ -40,16 +40,16 @@ class Norm(nnx.Module):
         if isinstance(self.width, int):
             checks.check_features("x", x_btd.shape, self.width)
 
-    def divided(self, wide_btd: jax.Array, dtype: Dtype) -> jax.Array:
-        """`scale x / sqrt(mean(x^2) + epsilon) + offset`, given x at least in float32."""
-        variance_bt1 = jnp.square(wide_btd).mean(axis=self.axes, keepdims=True)
-        normalised_btd = wide_btd * jax.lax.rsqrt(variance_bt1 + self.epsilon)
+    def scaled(self, normalised_btd: jax.Array, dtype: Dtype) -> jax.Array:
+        """`scale n + offset`."""
         if self.cast_before_scale:
             normalised_btd = normalised_btd.astype(dtype)
-        scale_d = beside(self.scale[...].astype(normalised_btd.dtype), wide_btd)
+        scale_d = self.scale[...].astype(normalised_btd.dtype)
+        if self.one_plus_scale:
+            scale_d = 1 + scale_d
         # In float32, as in `add_bias`: there the gradient of the scale adds up.
-        factor_d = upcast_half(1 + scale_d if self.one_plus_scale else scale_d)
-        y_btd = (upcast_half(normalised_btd) * factor_d).astype(normalised_btd.dtype)
+        wide_btd = upcast_half(normalised_btd)
+        y_btd = (wide_btd * upcast_half(beside(scale_d, wide_btd))).astype(normalised_btd.dtype)
         if self.offset is not None:
             y_btd = add_bias(y_btd, self.offset[...].astype(y_btd.dtype))
         return y_btd.astype(dtype)
@@ -66,7 +66,9 @@ class LayerNorm(Norm):
         self.check(x_btd)
         wide_btd = upcast_half(x_btd)
         centred_btd = wide_btd - wide_btd.mean(axis=self.axes, keepdims=True)
-        return self.divided(centred_btd, x_btd.dtype)
+        variance_bt1 = jnp.square(centred_btd).mean(axis=self.axes, keepdims=True)
+        normalised_btd = centred_btd * jax.lax.rsqrt(variance_bt1 + self.epsilon)
+        return self.scaled(normalised_btd, x_btd.dtype)
 
 
 class RMSNorm(Norm):
@@ -74,7 +76,10 @@ class RMSNorm(Norm):
 
     def __call__(self, x_btd: jax.Array) -> jax.Array:
         self.check(x_btd)
-        return self.divided(upcast_half(x_btd), x_btd.dtype)
+        wide_btd = upcast_half(x_btd)
+        square_bt1 = jnp.square(wide_btd).mean(axis=self.axes, keepdims=True)
+        normalised_btd = wide_btd * jax.lax.rsqrt(square_bt1 + self.epsilon)
+        return self.scaled(normalised_btd, x_btd.dtype)
 
 
 def norm(

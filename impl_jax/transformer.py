@@ -195,8 +195,7 @@ class Transformer(EncoderHeads):
         x_btd = inputs.embed(self, side, token, position_bt, segment_bt, length=token.shape[1])
         stack = "encoder" if side == "source" else "decoder"
         dropout = getattr(self, stack).embedding_dropout
-        x_btd = dropout(x_btd, part(keep, stack, "embedding_dropout"))
-        return x_btd, mask_bt, position_bt
+        return dropout(x_btd, part(keep, stack, "embedding_dropout")), mask_bt, position_bt
 
     def head(self, x_btd: jax.Array) -> jax.Array:
         """`logits = x W + b`, `b t v`; tied, W is the target's transposed table."""

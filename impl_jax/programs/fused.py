@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
-from ..attention import MultiHeadAttention, normed
+from ..attention import MultiHeadAttention
 from ..cache import check_steps
-from ..embedding import Logits, scaled
+from ..embedding import Logits
 from ..feed_forward import FeedForward, activation
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import SMALL, FusedProjection
@@ -29,16 +29,6 @@ class FusedAttention(MultiHeadAttention):
 
     query: Any
     output: Any
-    KEPT = (
-        "query_norm",
-        "key_norm",
-        "weights_dropout",
-        "config",
-        "layer",
-        "width",
-        "window",
-        "rotary",
-    )
 
     def __init__(
         self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection
@@ -48,19 +38,20 @@ class FusedAttention(MultiHeadAttention):
         else:
             self.query, self.key_value = kind(attention.query), kind(attention.key, attention.value)
         self.output = kind(attention.output, inputs=2)
-        for name in self.KEPT:
+        kept = "query_norm key_norm weights_dropout config layer width window rotary"
+        for name in kept.split():
             setattr(self, name, getattr(attention, name))
 
     def queries(self, query_btd: jax.Array) -> jax.Array:
-        return normed(self.query_norm, self.query.separate(query_btd)[0])
+        return self.query.separate(query_btd)[0]
 
     def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
         key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-        return normed(self.key_norm, key_bsgk), value_bsge
+        return key_bsgk, value_bsge
 
     def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
-        return normed(self.query_norm, query_bthk), normed(self.key_norm, key_btgk), value_btge
+        return query_bthk, key_btgk, value_btge
 
 
 class FusedFeedForward(FeedForward):
@@ -78,7 +69,7 @@ class FusedFeedForward(FeedForward):
 
 
 class FusedLogits(Logits):
-    """Logits whose scale and cap follow a product of a matrix that lies as a projection's."""
+    """Logits whose affine map is a projection."""
 
     def __init__(self, logits: Logits, kind: Kind = FusedProjection) -> None:
         self.projection = kind(logits)
@@ -88,8 +79,8 @@ class FusedLogits(Logits):
     def kernel(self) -> Any:  # type: ignore[override]
         return self.projection.kernel
 
-    def __call__(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
-        return scaled(self.projection(x_btd), self.scale, self.cap)
+    def affine(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
+        return self.projection(x_btd)
 
 
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:

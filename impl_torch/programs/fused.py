@@ -74,7 +74,7 @@ class FusedAttention(MultiHeadAttention):
 class FusedFeedForward(FeedForward):
     """A gated `FeedForward` in which gate and hidden layer are one product."""
 
-    def __init__(self, network: FeedForward, kind: Kind = FusedProjection) -> None:
+    def __init__(self, network: Any, kind: Kind = FusedProjection) -> None:
         nn.Module.__init__(self)
         self.activation_name, self.width = network.activation_name, network.width
         self.gate_hidden = kind(network.gate, network.hidden)
@@ -151,7 +151,8 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
             ):
                 setattr(layer, name, FusedAttention(attention, name == "self_attention", kind))
         _fuse_feed_forward(layer, kind)
-    if _is_affine(result.logits) and (model.config.logit_scale, model.config.logit_cap) != (1, None):
+    config = model.config
+    if _is_affine(result.logits) and (config.logit_scale, config.logit_cap) != (1, None):
         result.logits = FusedLogits(result.logits, kind)
     _fuse(result, "logits", kind)
     return result

@@ -26,7 +26,11 @@ def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mappi
     letters |= {f"({pair})": _together(entries, pair) for pair in ("h k", "h e", "g k", "g e")}
     sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for key, native in natives.items():
-        axes = re.findall(r"\(.*?\)|\w+", native.parts[0][0].axes)
+        if len(native.parts) > 1 and key in tensors and len(tensors[key].shape) == len(native.shape):
+            stacked = [letters.get(_axes(part.axes)[native.axis], "") for part, _, _ in native.parts]
+            if all(stacked) and len({*stacked}) > 1:
+                sizes[" + ".join(stacked)].add((native.shape[native.axis], tensors[key].shape[native.axis]))
+        axes = _axes(native.parts[0][0].axes)
         if len(native.parts) == 1 and key in tensors and len(tensors[key].shape) == len(axes):
             for letter, wanted, got in zip(axes, native.shape, tensors[key].shape, strict=True):
                 sizes[letters.get(letter, "")].add((wanted, got))
@@ -35,6 +39,11 @@ def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mappi
         (wanted, got), *others = pairs
         if not others and wanted != got:
             yield f"config.json says {entry} {wanted}, but the tensors have {got}"
+
+
+def _axes(letters: str) -> list[str]:
+    """Returns the axes of a tensor, each of which may be several canonical ones in brackets."""
+    return re.findall(r"\(.*?\)|\w+", letters)
 
 
 def _together(entries: Mapping[str, str], letters: str) -> str:
