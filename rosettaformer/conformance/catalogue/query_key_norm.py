@@ -35,13 +35,20 @@ def _normed(change: Callable[..., Array]) -> Replaces:
     return {NORM: altered}
 
 
-def _over_other_axes(original: Callable, parameters: Any, name: str, x_bthk: Array, config: Any) -> Array:
-    own, (heads, size) = parameters[f"{name}_norm"], x_bthk.shape[2:]
+def _over_each_head(original: Callable, parameters: Any, name: str, x_bthk: Array, config: Any) -> Array:
     if config.query_key_norm == "head":
-        alike = {f"{name}_norm": {leaf: np.tile(value, (heads, 1)) for leaf, value in own.items()}}
-        return original(alike, name, x_bthk, config.replace(query_key_norm="width"))
-    by_head = [{leaf: value.reshape(heads, size)[head] for leaf, value in own.items()} for head in range(heads)]
-    return np.stack([normalization.norm(of_head, config, x_bthk[:, :, head]) for head, of_head in enumerate(by_head)], axis=2)
+        return original(parameters, name, x_bthk, config)
+    heads, size = x_bthk.shape[2:]
+    own = {leaf: value.reshape(heads, size) for leaf, value in parameters[f"{name}_norm"].items()}
+    normed = [normalization.norm({leaf: value[head] for leaf, value in own.items()}, config, x_bthk[:, :, head]) for head in range(heads)]
+    return np.stack(normed, axis=2)
+
+
+def _over_all_heads(original: Callable, parameters: Any, name: str, x_bthk: Array, config: Any) -> Array:
+    if config.query_key_norm == "width":
+        return original(parameters, name, x_bthk, config)
+    alike = {leaf: np.tile(value, (x_bthk.shape[2], 1)) for leaf, value in parameters[f"{name}_norm"].items()}
+    return original({f"{name}_norm": alike}, name, x_bthk, config.replace(query_key_norm="width"))
 
 
 def _missing(*names: str) -> Replaces:
@@ -63,12 +70,11 @@ def _read(**others: str) -> Replaces:
 
 
 ALTERED: Altered = {
-    "QKN1": of_self_attention(
-        lambda parameters, query_btd, memory_bsd, config, rotation: _after_rotation(parameters, query_btd, memory_bsd, config, rotation)
-    ),
-    "QKN2": _normed(_over_other_axes),
+    "QKN1": of_self_attention(_after_rotation),
+    "QKN2": _normed(_over_each_head),
     "QKN3": _missing("query", "key"),
     "QKN4": _read(query="key", key="query"),
+    "QKN5": _normed(_over_all_heads),
 }
 VARIANTS: Variants = {
     "QKN3": {f"the norm of {words} is missing": _missing(name) for name, words in (("query", "queries"), ("key", "keys"))},

@@ -82,6 +82,8 @@ ALTERED: Altered = {
     "RSC5": _factor(lambda scaling: 1.0),
     "RSC6": _scaling(_replaced(truncate=lambda scaling: not scaling.truncate), "yarn"),
     "RSC7": _scaling(_replaced(long_factors=lambda scaling: scaling.short_factors), "longrope"),
+    "RSC8": _scaling(_replaced(short_factors=lambda scaling: scaling.long_factors), "longrope"),
+    "RSC9": {FREQUENCIES: on_call(_largest_base)},
 }
 VARIANTS: Variants = {
     "RSC1": {
@@ -112,15 +114,11 @@ VARIANTS: Variants = {
         )
     },
     "RSC7": {
-        "the factors are the long ones, whatever the length": _scaling(
-            _replaced(short_factors=lambda scaling: scaling.long_factors), "longrope"
-        ),
+        "the length is the number of tokens that are read, not the largest position and 1": {ROTATION: _by_tokens},
+    },
+    "RSC8": {
         "a text of exactly the original length has the long factors": {
             FREQUENCIES: on_call(lambda length, scaling, **others: {"length": length + (scaling.kind == "longrope")})
-        },
-        "the length is the number of tokens that are read, not the largest position and 1": {ROTATION: _by_tokens},
-        "the base of dynamic scaling is that of factor times the original length, whatever the length": {
-            FREQUENCIES: on_call(_largest_base)
         },
     },
 }

@@ -55,7 +55,7 @@ ALTERED: Altered = {
     "WIN1": _of_keys(lambda window: window + 1),
     "WIN2": {MASK: on_result(np.ones_like)},
     "WIN3": {SETTINGS: on_call(_everywhere)},
-    "WIN4": {KIND: _other_kind},
+    "WIN4": {KIND: _other_window},
     "WIN5": {MASK: _top_left},
 }
 VARIANTS: Variants = {
@@ -66,5 +66,5 @@ VARIANTS: Variants = {
         "in steps of decoding alone the window holds a key too few": _in_steps(lambda window: max(window - 1, 1)),
     },
     "WIN3": {"the cross-attention has the window, too": {SETTINGS: on_call(_across)}},
-    "WIN4": {"the windows of local and global layers are exchanged, not their rotations": {KIND: _other_window}},
+    "WIN4": {"local and global layers are exchanged, their rotations, too": {KIND: _other_kind}},
 }
