@@ -75,7 +75,7 @@ CATCHES = {
         multi_head_attention/cross_query_key_norm transformer/qwen3
     """,
     "QKN4": "multi_head_attention/query_key_norm_head decoder/mixed transformer/qwen3",
-    "QKN5": "multi_head_attention/query_key_norm_head decoder/mixed transformer/qwen3",
+    "QKN5": "multi_head_attention/query_key_norm_head transformer/qwen3",
     "NRM24": "rms_norm/plain rms_norm/large_mean decoder_layer/llama transformer/llama",
     "NRM25": "rms_norm/one_plus_scale layer_norm/one_plus_scale decoder/mixed transformer/gemma transformer/gemma3",
     "NRM27": "rms_norm/large",
