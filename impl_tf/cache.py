@@ -175,8 +175,7 @@ class _Step(NamedTuple):
         both, place_r = tf.concat([held, new], axis=axis), tf.range(room)
         token_r = _held(self.read + self.count, room)
         kept_r = tf.where(token_r < self.read, place_r, room + token_r - self.read)
-        kept_s = tf.reshape(kept_r[:, tf.newaxis] * self.width + tf.range(self.width), [-1])
-        return both, tf.gather(both, kept_s, axis=axis)
+        return both, tf.gather(both, _places(kept_r, self.width), axis=axis)
 
     def self_mask(self, mask_bt: tf.Tensor, room: int) -> tf.Tensor:
         """Which keys the next tokens may attend to, of a layer that holds so many tokens: `b 1 t
@@ -187,9 +186,9 @@ class _Step(NamedTuple):
             token_k = _held(read + 1, room)
             if count > 1:
                 token_k = tf.concat([_held(read, room), read + tf.range(count)], axis=0)
-            token_s = tf.repeat(token_k, width)
-            place_s = tf.maximum(token_s, 0) * width + tf.range(len(token_s)) % width
-            mask_bt = tf.gather(mask_bt, place_s, axis=1) & (token_s >= 0)
+            place_s = _places(token_k, width)
+            token_s = place_s // width
+            mask_bt = tf.gather(mask_bt, tf.maximum(place_s, 0), axis=1) & (token_s >= 0)
         not_after_ts = token_s <= read + tf.range(count)[:, tf.newaxis]
         if room < self.length:
             not_after_ts &= token_s > read - room + tf.range(count)[:, tf.newaxis]
@@ -202,6 +201,11 @@ class _Step(NamedTuple):
 def _held(read: tf.Tensor, room: int) -> tf.Tensor:
     """The token in each place of a layer that holds the last tokens; negative: none."""
     return read - 1 - (read - 1 - tf.range(room)) % room
+
+
+def _places(token_k: tf.Tensor, width: int) -> tf.Tensor:
+    """Where the keys of these tokens lie among those of all tokens and beams."""
+    return tf.reshape(token_k[:, tf.newaxis] * width + tf.range(width), [-1])
 
 
 def _decoder_layer_step(

@@ -66,12 +66,14 @@ class _Layer(Configured):
     ) -> tf.Tensor:
         """pre: `x + dropout(f(norm(x)))`, post: `norm(x + dropout(f(x)))`, after:
         `x + dropout(norm(f(x)))`, sandwich: `x + dropout(norm(f(norm(x))))`, f the sub-layer."""
-        placement, norm = self.config.norm_placement, getattr(self, f"{name}_norm")
-        keep_btd = part(keep, f"{name}_dropout")
+        norm, dropout = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout")
+        placement, keep_btd = self.config.norm_placement, part(keep, f"{name}_dropout")
         y_btd = sublayer(norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
-        if placement in ("after", "sandwich"):
-            y_btd = (norm if placement == "after" else getattr(self, f"{name}_output_norm"))(y_btd)
-        sum_btd = x_btd + getattr(self, f"{name}_dropout")(y_btd, keep_btd)
+        if placement == "after":
+            y_btd = norm(y_btd)
+        elif placement == "sandwich":
+            y_btd = getattr(self, f"{name}_output_norm")(y_btd)
+        sum_btd = x_btd + dropout(y_btd, keep_btd)
         return norm(sum_btd) if placement == "post" else sum_btd
 
     def get_config(self) -> dict[str, Any]:

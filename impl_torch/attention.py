@@ -174,8 +174,8 @@ class MultiHeadAttention(nn.Module):
         `b s g k` and value `b s g e`.
         """
         key, value = self.key(memory_bsd), self.value(memory_bsd)
-        key, value = key.unflatten(-1, (-1, self.key_size)), value.unflatten(-1, (-1, self.value_size))
-        return self.normalised("key_norm", key), value
+        key_bsgk = self.normalised("key_norm", key.unflatten(-1, (-1, self.key_size)))
+        return key_bsgk, value.unflatten(-1, (-1, self.value_size))
 
     def project(
         self, x_btd: Tensor, rotation: Rotation | None = None
@@ -201,10 +201,8 @@ class MultiHeadAttention(nn.Module):
         self, query_bthk: Tensor, key_bsgk: Tensor, rotation: Rotation
     ) -> tuple[Tensor, Tensor]:
         """Rotates queries and keys."""
-        layout = self.config.rotary_layout
-        return rotary.rotated(query_bthk, rotation, layout), rotary.rotated(
-            key_bsgk, rotation, layout
-        )
+        given = rotation, self.config.rotary_layout
+        return rotary.rotated(query_bthk, *given), rotary.rotated(key_bsgk, *given)
 
     def attend(
         self,

@@ -4,19 +4,22 @@ computes only its own tokens.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
+from reference_numpy.config import LayerKind
 
-from . import mask, positional_encoding, precision
+from . import mask, positional_encoding, precision, rotary
 from .attention import MultiHeadAttention
 from .embedding import check_ids
 from .framework import is_changed
 from .inputs import embed
 from .layers import DecoderLayer
+from .rotary import Rotation
 from .stacks import Decoder
 from .transformer import Transformer
 
@@ -26,7 +29,9 @@ __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 # target_mask_bwtw: target_mask_bt for w copies of a row: mask[b, i, t, j] says whether copy i may
 # attend to what copy j wrote at step t. read: how many tokens have been read. leading_b: padding
 # before the first real token. encoding_pd: the sinusoidal encoding of every position; None if
-# positions are learned.
+# positions are others. rotations: the rotation of every position, `p j`, by what of a kind of layer
+# it depends on, unless that is the length. windows: how many tokens each layer keeps, token t in
+# place t % window; 0: all.
 Cache = Mapping[str, Any]
 Step = Callable[..., tuple[Tensor, Cache]]
 Pair = tuple[Tensor, ...]  # keys and values
@@ -70,21 +75,29 @@ def start_cache(
         )
     kept: Any = next(model.parameters()) if memory_bsd is None else memory_bsd
     rows: Any = batch if memory_bsd is None else len(memory_bsd)
+    kinds = [config.layer_kind(index) for index in range(len(model.decoder.layers))]
+    windows = tuple(kind.window if kind.window < length else 0 for kind in kinds)
     layers = []
-    for layer in model.decoder.layers:
+    for layer, window in zip(model.decoder.layers, windows, strict=True):
+        # Zeros: a window's places are read before they are written, with weight 0.
+        empty = kept.new_zeros if window else kept.new_empty
         room = (
-            kept.new_empty(rows, length, copies, config.key_value_heads, size)
+            empty(rows, window or length, copies, config.key_value_heads, size)
             for size in (config.key_size, config.value_size)
         )
         layers.append({"self_attention": tuple(room)})
         if memory_bsd is not None:
             layers[-1]["cross_attention"] = layer.cross_attention.keys_and_values(memory_bsd)
-    encoding_pd = None
+    encoding_pd, place_p = None, torch.arange(length, device=kept.device)
     if config.positions == "sinusoidal":
-        place_p = torch.arange(length, device=kept.device)
         encoding_pd = positional_encoding.positional_encoding(
-            place_p, config.model_width, kept.dtype
+            place_p, config.model_width, kept.dtype, config.sinusoid_layout
         )
+    rotations = {
+        rotary.turning(kind): rotary.rotation(config, kind, place_p[None], kept.dtype)
+        for kind in kinds
+        if kind.rotary and not kind.scaling.by_length
+    }
     return {
         "source_mask_bs": source_mask_bs,
         "target_mask_bwtw": torch.empty(
@@ -94,6 +107,11 @@ def start_cache(
         "read": 0,
         "leading_b": torch.zeros(rows * copies, dtype=torch.int64, device=kept.device),
         "encoding_pd": encoding_pd,
+        "rotations": {
+            turning: Rotation(*(part_1pj[0] for part_1pj in turned))
+            for turning, turned in rotations.items()
+        },
+        "windows": windows,
     }
 
 
@@ -155,8 +173,15 @@ def forward_step(
     # The copies of a row share its keys, which `reorder` never moves: their queries lie side by
     # side, `b (w t) d`, and the bias hides the keys that are not of a copy's own past.
     x_btd = x_btd.reshape(self_bias_bhts.shape[0], self_bias_bhts.shape[2], x_btd.shape[2])
-    for layer, layer_cache in zip(model.decoder.layers, cache["layers"], strict=True):
-        x_btd = _layer_step(layer, x_btd, layer_cache, read, self_bias_bhts, cross_bias_bhts)
+    turned = _rotations(model.config, cache, position_bt, target, x_btd)
+    rings = {window: _ring(cache, window, end, x_btd.dtype) for window in {*cache["windows"]} - {0}}
+    layers = zip(model.decoder.layers, cache["layers"], cache["windows"], turned, strict=True)
+    for layer, layer_cache, window, rotation in layers:
+        ring = rings.get(window)
+        own_bias_bhts = self_bias_bhts if ring is None else ring.bias_bhts
+        x_btd = _layer_step(
+            layer, x_btd, layer_cache, read, own_bias_bhts, cross_bias_bhts, ring, rotation
+        )
     x_btd = x_btd.reshape(*target.shape[:2], x_btd.shape[2])
     x_btd = model.decoder.final_norm(x_btd[:, -1:] if last else x_btd)
     return model.logits(x_btd), {**cache, "read": end, "leading_b": leading_b}
@@ -169,6 +194,8 @@ def _layer_step(
     read: int,
     self_bias_bhts: Tensor,
     cross_bias_bhts: Tensor | None,
+    ring: "_Ring | None",
+    rotation: Rotation | None,
 ) -> Tensor:
     """Runs the layer on the next tokens of a target after `read` tokens.
 
@@ -178,9 +205,9 @@ def _layer_step(
     """
 
     def attend(y_btd: Tensor) -> Any:
-        query_bthk, *new = layer.self_attention.project(y_btd)
+        query_bthk, *new = layer.self_attention.project(y_btd, rotation)
         pairs = zip(cache["self_attention"], new, strict=True)
-        key_bsgk, value_bsge = (_written(*pair, read) for pair in pairs)
+        key_bsgk, value_bsge = (_written(*pair, read, ring) for pair in pairs)
         return layer.self_attention.attend(
             query_bthk, key_bsgk, value_bsge, bias_bhts=self_bias_bhts
         )
@@ -195,14 +222,71 @@ def _layer_step(
     return layer.run(x_btd, attend, attend_to_memory if "cross_attention" in cache else None)
 
 
-def _written(kept_bswgk: Tensor, new_btgk: Tensor, read: int) -> Tensor:
-    """Writes the new keys or values behind the others and returns all, the copies of each token
-    side by side: `b s g k`.
+class _Ring(NamedTuple):
+    """How a step reads and writes a layer that keeps a window of tokens.
+
+    earlier_n: the places of the tokens before the step, in their order; None for a single token,
+    which all places are read with. last_n: the places of the step's last tokens. bias_bhts: of the
+    tokens that are read.
+    """
+
+    earlier_n: Tensor | None
+    last_n: Tensor
+    bias_bhts: Tensor
+
+
+def _ring(cache: Cache, window: int, end: int, dtype: torch.dtype) -> _Ring:
+    """Returns how the step of the tokens up to `end`, whose mask is written, uses a window."""
+    read, kept_bwtw = cache["read"], cache["target_mask_bwtw"]
+    query_t = torch.arange(read, end, device=kept_bwtw.device)
+    if end - read == 1:
+        earlier_n, last_n = None, query_t % window
+        place_s = torch.arange(window, device=kept_bwtw.device)
+        token_s = read - (read - place_s) % window  # the last one in each place, the new one too
+    else:
+        token_s = torch.arange(max(read - window, 0), end, device=kept_bwtw.device)
+        earlier_n, last_n = token_s[: read - end] % window, query_t[-window:] % window
+    near_ts = (token_s <= query_t[:, None]) & (token_s > query_t[:, None] - window) & (token_s >= 0)
+    mask_bwtsw = kept_bwtw[:, :, None, token_s.clamp(min=0)] & near_ts[:, :, None]
+    return _Ring(earlier_n, last_n, _bias(mask_bwtsw.flatten(3).flatten(1, 2)[:, None], dtype))
+
+
+def _rotations(
+    config: TransformerConfig, cache: Cache, position_bt: Tensor, target: Tensor, x_btd: Tensor
+) -> list[Rotation | None]:
+    """Returns the rotation of every layer for these positions, the copies of a row side by side as
+    in x.
+    """
+
+    def of_kind(kind: LayerKind) -> Rotation:
+        table = cache["rotations"].get(rotary.turning(kind))
+        turned = (
+            rotary.rotation(config, kind, position_bt, x_btd.dtype)
+            if table is None
+            else (F.embedding(position_bt, part_pj) for part_pj in table)
+        )
+        rows, length = x_btd.shape[:2]
+        return Rotation(
+            *(part.expand(target.shape[0], -1, -1).reshape(rows, length, -1) for part in turned)
+        )
+
+    return rotary.by_layer(config, len(cache["layers"]), of_kind)
+
+
+def _written(kept_bswgk: Tensor, new_btgk: Tensor, read: int, ring: _Ring | None) -> Tensor:
+    """Writes the new keys or values behind the others, or in a window in place of the oldest, and
+    returns all that are read, the copies of each token side by side: `b s g k`.
     """
     new_btwgk = new_btgk.unflatten(1, (kept_bswgk.shape[2], -1)).transpose(1, 2)
-    end = read + new_btwgk.shape[1]
-    kept_bswgk[:, read:end] = new_btwgk
-    return kept_bswgk[:, :end].flatten(1, 2)
+    if ring is None:
+        end = read + new_btwgk.shape[1]
+        kept_bswgk[:, read:end] = new_btwgk
+        return kept_bswgk[:, :end].flatten(1, 2)
+    read_bswgk = kept_bswgk
+    if ring.earlier_n is not None:
+        read_bswgk = torch.cat([kept_bswgk[:, ring.earlier_n], new_btwgk], dim=1)
+    kept_bswgk.index_copy_(1, ring.last_n, new_btwgk[:, -len(ring.last_n) :])
+    return read_bswgk.flatten(1, 2)
 
 
 def _self_mask(cache: Cache, mask_bt: Tensor) -> Tensor:

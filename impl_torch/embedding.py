@@ -42,9 +42,7 @@ class Embedding(Table):
     round_scale: by sqrt(d) in their dtype.
     """
 
-    def __init__(
-        self, vocabulary: int, width: int, scale: bool, round_scale: bool = False
-    ) -> None:
+    def __init__(self, vocabulary: int, width: int, scale: bool, round_scale: bool = False) -> None:
         super().__init__(vocabulary, width)
         # the name that `transformers` and `peft` know
         self.embed_scale = width**0.5 if scale else None

@@ -11,7 +11,16 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-__all__ = ["Sharing", "bounds", "exporting", "fits", "has_values", "is_changed", "same_size", "scaled"]
+__all__ = [
+    "Sharing",
+    "bounds",
+    "exporting",
+    "fits",
+    "has_values",
+    "is_changed",
+    "same_size",
+    "scaled",
+]
 
 OLDER = (
     ("embedding.table", "embedding.weight"),

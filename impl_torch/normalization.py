@@ -1,5 +1,7 @@
 """Layer normalisation and root-mean-square normalisation."""
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -69,7 +71,7 @@ class RMSNorm(nn.RMSNorm):
         cast_before_scale: bool = False,
     ) -> None:
         super().__init__(width, eps=epsilon)
-        self.bias = nn.Parameter(self.weight.new_empty(width)) if offset else None
+        self.bias: Any = nn.Parameter(self.weight.new_empty(width)) if offset else None
         self.one_plus_scale, self.cast_before_scale = one_plus_scale, cast_before_scale
         self.reset_parameters()
 
@@ -111,7 +113,8 @@ def _scaled(norm: LayerNorm | RMSNorm, normalised_btd: Tensor) -> Tensor:
 
 def _scale_and_offset(norm: LayerNorm | RMSNorm, wide: bool) -> tuple[Tensor, Tensor | None]:
     """Returns what multiplies and what is added; wide: in float32 if they are half-precision."""
-    scale, offset = norm.weight, norm.bias
+    scale: Tensor = norm.weight
+    offset: Tensor | None = norm.bias
     if wide:
         scale = precision.upcast_half(scale)
         offset = None if offset is None else precision.upcast_half(offset)

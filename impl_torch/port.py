@@ -21,16 +21,17 @@ from .feed_forward import FeedForward, activation
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy
-from .mask import causal_mask, combine_masks, padding_mask, token_mask
-from .normalization import LayerNorm
+from .mask import causal_mask, combine_masks, padding_mask, token_mask, window_mask
+from .normalization import norm
 from .optimizer import clip_global_norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 from .programs import compiled as programs
 from .programs.fused import fused, pack
 from .programs.unpadding import unpadded
+from .rotary import rotary_embedding, rotation
 from .sampling import draw, penalise, truncate
 from .schedule import noam
-from .softmax import softmax
+from .softmax import soft_cap, softmax
 from .stacks import Decoder, Encoder
 from .transformer import Transformer
 from .weights import TABLE, export
@@ -80,6 +81,23 @@ def search(
     return method(Searcher(model, compiled=compiled), **inputs)
 
 
+def positioned(module: nn.Module, config: TransformerConfig) -> Callable[..., Any]:
+    """Returns an attention or a layer, the first of its stack; one that rotates is given
+    positions.
+    """
+    return partial(at_positions, module, config) if config.layer_kind(0).rotary else module
+
+
+def at_positions(
+    module: nn.Module, config: TransformerConfig, position_bt: Tensor | None = None, **inputs: Any
+) -> Any:
+    """Calls the module on tokens of these positions."""
+    if position_bt is not None:
+        dtype = next(module.parameters()).dtype
+        inputs["rotation"] = rotation(config, config.layer_kind(0), position_bt, dtype)
+    return module(**inputs)
+
+
 def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
     """Drops at random."""
     with torch.random.fork_rng():
@@ -105,7 +123,10 @@ modes = ("eager", "compiled")
 weights = TABLE
 components: dict[str, Build] = {
     "embedding": lambda config, dtype: Embedding(
-        config.source_vocabulary, config.model_width, config.scale_embedding
+        config.source_vocabulary,
+        config.model_width,
+        config.scale_embedding,
+        config.round_embedding_scale,
     ),
     "segment_embedding": lambda config, dtype: SegmentEmbedding(
         config.segments, config.model_width
@@ -115,25 +136,33 @@ components: dict[str, Build] = {
         config.max_positions, config.position_offset, config.model_width
     ),
     "positional_encoding": lambda config, dtype: partial(
-        positional_encoding, width=config.model_width, dtype=dtype
+        positional_encoding, width=config.model_width, dtype=dtype, layout=config.sinusoid_layout
     ),
+    "rotary_embedding": lambda config, dtype: partial(rotary_embedding, config=config),
     "token_mask": lambda config, dtype: partial(token_mask, padding_id=config.padding_id),
     "padding_mask": lambda config, dtype: padding_mask,
     "causal_mask": lambda config, dtype: causal_mask,
+    "window_mask": lambda config, dtype: window_mask,
     "combine_masks": lambda config, dtype: combine_masks,
     "softmax": lambda config, dtype: softmax,
+    "soft_cap": lambda config, dtype: soft_cap,
     "scaled_dot_product_attention": lambda config, dtype: scaled_dot_product_attention,
-    "multi_head_attention": lambda config, dtype: MultiHeadAttention(config),
+    "multi_head_attention": lambda config, dtype: positioned(MultiHeadAttention(config), config),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": lambda config, dtype: FeedForward(config),
-    "layer_norm": lambda config, dtype: LayerNorm(config.model_width, config.epsilon),
+    "layer_norm": lambda config, dtype: norm(config.replace(norm="layer")),
+    "rms_norm": lambda config, dtype: norm(config.replace(norm="rms")),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),
-    "encoder_layer": lambda config, dtype: EncoderLayer(config),
-    "decoder_layer": lambda config, dtype: DecoderLayer(config),
+    "encoder_layer": lambda config, dtype: positioned(EncoderLayer(config), config),
+    "decoder_layer": lambda config, dtype: positioned(DecoderLayer(config), config),
     "encoder": lambda config, dtype: Encoder(config),
     "decoder": lambda config, dtype: Decoder(config),
     "logits": lambda config, dtype: Logits(
-        config.model_width, config.target_vocabulary, config.output_bias
+        config.model_width,
+        config.target_vocabulary,
+        config.output_bias,
+        config.logit_scale,
+        config.logit_cap,
     ),
     "pooler": lambda config, dtype: Pooler(config.model_width),
     "classifier": lambda config, dtype: Classifier(

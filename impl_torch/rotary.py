@@ -16,7 +16,7 @@ from . import precision
 
 __all__ = ["rotary_embedding", "rotary_frequencies"]
 
-Turning = tuple[bool, float, RotaryScaling]  # what a rotation depends on: `LayerKind` but its window
+Turning = tuple[bool, float, RotaryScaling]  # a `LayerKind` without its window
 
 
 class Rotation(NamedTuple):
@@ -54,23 +54,23 @@ def rotary_frequencies(
     Computed in float64 on the device, then cast: in bfloat16 the angles of distant tokens would be
     wrong by more than a turn. length: a tensor where a graph is to serve every length.
     """
+    chosen: Any = scaling
     exponent_j = torch.arange(0, size, 2, dtype=torch.float64, device=device) / size
-    if scaling.kind == "dynamic":
-        original: Any = scaling.original_length
-        factor: Any = scaling.factor
+    if chosen.kind == "dynamic":
+        original, factor = chosen.original_length, chosen.factor
         longest = torch.as_tensor(length, dtype=torch.float64, device=device).clamp(min=original)
         growth = factor * longest / original - (factor - 1)
         return ((base * growth ** (size / (size - 2))) ** -exponent_j).to(dtype)
     frequency_j = torch.pow(base, -exponent_j)
-    if scaling.kind == "linear":
-        frequency_j = frequency_j / scaling.factor
-    elif scaling.kind == "longrope":
-        long = torch.as_tensor(length, device=device) > scaling.original_length
-        factors = (scaling.long_factors, scaling.short_factors)
-        frequency_j = frequency_j / torch.where(long, *map(frequency_j.new_tensor, factors))
-    elif scaling.kind in ("llama3", "yarn"):
-        kept_j = _kept(size, base, scaling, frequency_j)
-        frequency_j = torch.lerp(frequency_j / scaling.factor, frequency_j, kept_j)
+    if chosen.kind == "linear":
+        frequency_j = frequency_j / chosen.factor
+    elif chosen.kind == "longrope":
+        long_j, short_j = map(frequency_j.new_tensor, (chosen.long_factors, chosen.short_factors))
+        long = torch.as_tensor(length, device=device) > chosen.original_length
+        frequency_j = frequency_j / torch.where(long, long_j, short_j)
+    elif chosen.kind in ("llama3", "yarn"):
+        kept_j = _kept(size, base, chosen, frequency_j)
+        frequency_j = torch.lerp(frequency_j / chosen.factor, frequency_j, kept_j)
     return frequency_j.to(dtype)
 
 

@@ -54,8 +54,9 @@ def states(
         x_bsd, cross_mask_bhts, position_bs = _inputs(
             model, "source", source, source_mask_bs, segment_bs
         )
-        given = cross_mask_bhts, position_bs, None, None
-        result["encoder"] = _stack(model.encoder, x_bsd, False, *given)
+        result["encoder"] = _stack(
+            model.encoder, x_bsd, False, cross_mask_bhts, position_bs, None, None
+        )
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
         x_btd, self_mask_bhts, position_bt = _inputs(model, "target", target, target_mask_bt, None)

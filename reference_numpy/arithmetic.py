@@ -14,6 +14,7 @@ from .arrays import Array, Tree
 __all__ = [
     "affine",
     "affine_vjp",
+    "cos",
     "divide",
     "einsum",
     "einsum_vjp",
@@ -23,8 +24,10 @@ __all__ = [
     "mean",
     "power",
     "scatter_add",
+    "sin",
     "sum",
     "tanh",
+    "times",
     "unbroadcast",
     "upcast_half",
 ]
@@ -119,6 +122,11 @@ def divide(numerator: Array, denominator: Array) -> Array:
     return numerator / denominator
 
 
+def times(factor: Array, other: Array) -> Array:
+    """factor * other, elementwise, where others may divide by `1 / other`."""
+    return factor * other
+
+
 def power(base: float, exponent: Array) -> Array:
     """base ** exponent, elementwise, in the exponent's dtype."""
     return base**exponent
@@ -127,6 +135,16 @@ def power(base: float, exponent: Array) -> Array:
 def exp(x: Array) -> Array:
     """The exponential, elementwise."""
     return np.exp(x)
+
+
+def sin(x: Array) -> Array:
+    """The sine, elementwise."""
+    return np.sin(x)
+
+
+def cos(x: Array) -> Array:
+    """The cosine, elementwise."""
+    return np.cos(x)
 
 
 def tanh(x: Array) -> Array:

@@ -181,3 +181,10 @@ def reorder(cache: Cache, row_b: Array) -> Cache:
 def _positions(config: Config, read_bt: Array, length: int) -> Array:
     """The positions of the last tokens that have been read."""
     return positional_encoding.token_positions(read_bt, config.position_start)[:, -length:]
+
+
+def length(config: Config, read_bt: Array) -> int:
+    """The largest position of what has been read and 1; 0 before the first token."""
+    if not read_bt.shape[1]:
+        return 0
+    return int(_positions(config, read_bt, 1).max(initial=0)) + 1

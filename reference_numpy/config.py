@@ -243,6 +243,17 @@ class TransformerConfig(fields.Fields):
         return LayerKind(0, rotary, self.rotary_base, self.rotary_scaling)
 
     @property
+    def rotary_switches(self) -> set[int]:
+        """The lengths beyond which layers that rotate take other factors (longrope)."""
+        layers = range(max(self.encoder_layers, self.decoder_layers))
+        scalings = {kind.scaling for kind in map(self.layer_kind, layers) if kind.rotary}
+        return {
+            scaling.original_length
+            for scaling in scalings
+            if scaling.kind == "longrope" and scaling.original_length is not None
+        }
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The size of every parameter axis but v, by its letter."""
         return {

@@ -157,7 +157,8 @@ class _Model:
             )
             memory_bsd = transformer.encode(parameters, config, source, source_mask_bs)[row_b]
             source_mask_bs = source_mask_bs[row_b]
-        self._cache = cache.start_cache(parameters, config, memory_bsd, source_mask_bs, len(row_b))
+        self._memory = memory_bsd, source_mask_bs, len(row_b)
+        self._cache = cache.start_cache(parameters, config, *self._memory)
         self._prefix_length = prefix.shape[1]
         self.target_bt, self.target_mask_bt = prefix[row_b][:, :0], mask_bp[row_b][:, :0]
         self.read(prefix[row_b], mask_bt=mask_bp[row_b])
@@ -168,11 +169,17 @@ class _Model:
             self._cache = cache.reorder(self._cache, row_b)
             self.target_bt, self.target_mask_bt = self.target_bt[row_b], self.target_mask_bt[row_b]
         mask_bt = mask.token_mask(token_bt, self.config.padding_id) if mask_bt is None else mask_bt
+        before = cache.length(self.config, self.target_mask_bt)
+        self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
+        self.target_mask_bt = np.concatenate([self.target_mask_bt, mask_bt], axis=1)
+        after = cache.length(self.config, self.target_mask_bt)
+        if any(before <= original < after for original in self.config.rotary_switches if before):
+            # every key rotates anew, by the frequencies of long texts (ROTARY)
+            self._cache = cache.start_cache(self.parameters, self.config, *self._memory)
+            token_bt, mask_bt = self.target_bt, self.target_mask_bt
         logits_btv, self._cache = cache.decode_step(
             self.parameters, self.config, token_bt, self._cache, mask_bt
         )
-        self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
-        self.target_mask_bt = np.concatenate([self.target_mask_bt, mask_bt], axis=1)
         self.logits_bv = arithmetic.upcast_half(logits_btv[:, -1])
         checks.check_logits(bool((self.logits_bv < np.inf).all()))
         self.logits_bv[:, self.strategy.forbidden_ids(self.config)] = -np.inf

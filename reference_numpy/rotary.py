@@ -109,9 +109,9 @@ def rotation(config: Config, kind: LayerKind, position_bt: Array, dtype: Any) ->
     wide = np.dtype(np.float32) if arithmetic.is_half(dtype) else np.dtype(dtype)
     length = int(position_bt.max(initial=0)) + 1
     frequency_j = rotary_frequencies(config.rotary_size, kind.base, kind.scaling, length, wide)
-    angle_btj = position_bt[..., None].astype(wide) * frequency_j
+    angle_btj = arithmetic.times(position_bt[..., None].astype(wide), frequency_j)
     factor = wide.type(kind.scaling.attention_factor or 1)
-    return Rotation(np.cos(angle_btj) * factor, np.sin(angle_btj) * factor)
+    return Rotation(arithmetic.cos(angle_btj) * factor, arithmetic.sin(angle_btj) * factor)
 
 
 def rotated(x_bthk: Array, turned: Rotation, layout: str) -> Array:

@@ -12,21 +12,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from reference_numpy import checks
+
 from ..attention import MultiHeadAttention
-from ..embedding import Logits
-from ..feed_forward import FeedForward
+from ..embedding import Logits, scaled_and_capped
+from ..feed_forward import FeedForward, activation
 from ..framework import is_changed
 from ..kernels.int8 import Int8Projection, check_int8
 from ..kernels.projection import FusedProjection
 from ..projection import Projection
+from ..rotary import Rotation
 from ..transformer import Transformer
 
-__all__ = ["Dtype", "FusedAttention", "fused", "pack"]
+__all__ = ["Dtype", "FusedAttention", "FusedFeedForward", "FusedLogits", "fused", "pack"]
 
-PROJECTIONS: dict[type, tuple[str, ...]] = {
-    MultiHeadAttention: ("query", "key", "value", "output"),
-    FeedForward: ("hidden", "output"),
-}
 Dtype = torch.dtype | Literal["int8"]
 Kind = type[FusedProjection] | type[Int8Projection]
 
@@ -45,6 +44,9 @@ class FusedAttention(MultiHeadAttention):
             attention.key_size,
             attention.value_size,
         )
+        self.config, self.kind = attention.config, attention.kind
+        if self.config.query_key_norm != "none":
+            self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         self.weights_dropout = attention.weights_dropout
         self.output: Any = kind(attention.output)
         if of_itself:
@@ -55,12 +57,53 @@ class FusedAttention(MultiHeadAttention):
 
     def keys_and_values(self, memory_bsd: Tensor) -> tuple[Tensor, Tensor]:
         key, value = self.key_value(memory_bsd).split(self.key_value.sizes, dim=-1)
-        return key.unflatten(-1, (-1, self.key_size)), value.unflatten(-1, (-1, self.value_size))
+        key_bsgk = self.normalised("key_norm", key.unflatten(-1, (-1, self.key_size)))
+        return key_bsgk, value.unflatten(-1, (-1, self.value_size))
 
-    def project(self, x_btd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(
+        self, x_btd: Tensor, rotation: Rotation | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self.query_key_value(x_btd).split(self.query_key_value.sizes, dim=-1)
-        sized = (query, self.key_size), (key, self.key_size), (value, self.value_size)
-        return tuple(x.unflatten(-1, (-1, size)) for x, size in sized)
+        query_bthk = self.normalised("query_norm", query.unflatten(-1, (-1, self.key_size)))
+        key_btgk = self.normalised("key_norm", key.unflatten(-1, (-1, self.key_size)))
+        if rotation is not None:
+            query_bthk, key_btgk = self.rotated(query_bthk, key_btgk, rotation)
+        return query_bthk, key_btgk, value.unflatten(-1, (-1, self.value_size))
+
+
+class FusedFeedForward(FeedForward):
+    """A gated `FeedForward` in which gate and hidden layer are one product."""
+
+    def __init__(self, network: Any, kind: Kind = FusedProjection) -> None:
+        nn.Module.__init__(self)
+        self.activation_name, self.width = network.activation_name, network.width
+        self.gate_hidden = kind(network.gate, network.hidden)
+        self.output: Any = network.output
+        self.hidden_dropout = network.hidden_dropout
+
+    def forward(self, x_btd: Tensor, keep_btf: Tensor | None = None) -> Tensor:
+        checks.check_features("x", x_btd.shape, self.width)
+        gate_btf, hidden_btf = self.gate_hidden(x_btd).split(self.gate_hidden.sizes, dim=-1)
+        active_btf = activation(gate_btf, self.activation_name) * hidden_btf
+        return self.output(self.hidden_dropout(active_btf, keep_btf))
+
+
+class FusedLogits(nn.Module):
+    """`Logits` with a scale or cap."""
+
+    def __init__(self, logits: Logits, kind: Kind = FusedProjection) -> None:
+        super().__init__()
+        self.scale, self.cap, self.product = logits.scale, logits.cap, kind(logits)
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        return scaled_and_capped(self.product(x_btd), self.scale, self.cap)
+
+
+PROJECTIONS: dict[type, tuple[str, ...]] = {
+    MultiHeadAttention: ("query", "key", "value", "output"),
+    FeedForward: ("gate", "hidden", "output"),
+    FusedFeedForward: ("output",),
+}
 
 
 @torch.no_grad()
@@ -94,9 +137,8 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         .to(dtype=dtype)
     )
     for layer in result.encoder.layers if model.config.encoder_layers else ():
-        for part in (layer.self_attention, layer.feed_forward):
-            for name in PROJECTIONS.get(type(part), ()):
-                _fuse(part, name, kind)
+        _fuse_parts(layer.self_attention, kind)
+        _fuse_feed_forward(layer, kind)
     if not model.config.decoder_layers:
         return result
     for layer in result.decoder.layers:
@@ -108,8 +150,10 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
                 and _fusible(attention)
             ):
                 setattr(layer, name, FusedAttention(attention, name == "self_attention", kind))
-        for name in PROJECTIONS.get(type(layer.feed_forward), ()):
-            _fuse(layer.feed_forward, name, kind)
+        _fuse_feed_forward(layer, kind)
+    config = model.config
+    if _is_affine(result.logits) and (config.logit_scale, config.logit_cap) != (1, None):
+        result.logits = FusedLogits(result.logits, kind)
     _fuse(result, "logits", kind)
     return result
 
@@ -117,6 +161,20 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
 def _fusible(attention: MultiHeadAttention) -> bool:
     parts: list[Any] = [attention.query, attention.key, attention.value, attention.output]
     return all(map(_is_affine, parts)) and len({part.bias is None for part in parts[:3]}) == 1
+
+
+def _fuse_feed_forward(layer: Any, kind: Kind) -> None:
+    network = layer.feed_forward
+    if type(network) is FeedForward and network.gate is not None and not is_changed(network):
+        parts: list[Any] = [network.gate, network.hidden]
+        if all(map(_is_affine, parts)) and len({part.bias is None for part in parts}) == 1:
+            layer.feed_forward = FusedFeedForward(network, kind)
+    _fuse_parts(layer.feed_forward, kind)
+
+
+def _fuse_parts(module: nn.Module, kind: Kind) -> None:
+    for name in PROJECTIONS.get(type(module), ()):
+        _fuse(module, name, kind)
 
 
 def _fuse(module: nn.Module, name: str, kind: Kind) -> None:

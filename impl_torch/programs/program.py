@@ -77,6 +77,10 @@ class StepProgram:
             ]
             if cache["encoding_pd"] is not None:
                 kept["encoding_pd"] = next(rest)
+            kept["rotations"] = {
+                turning: type(table)(*(next(rest) for _ in table))
+                for turning, table in cache["rotations"].items()
+            }
             with _replaced(slots, list(rest)):
                 result, after = step(model, target, kept, *given)
             self._kind = Tensor if isinstance(result, Tensor) else type(result)
@@ -93,8 +97,13 @@ def fixed(model: Any, cache: Cache) -> list[Tensor]:
     place), positions, weights.
     """
     kept = [x for layer in cache["layers"] for pair in layer.values() for x in pair]
-    table = [] if cache["encoding_pd"] is None else [cache["encoding_pd"]]
-    return [*kept, *table, *(holder[name] for holder, name in _slots(model))]
+    return [*kept, *_tables(cache), *(holder[name] for holder, name in _slots(model))]
+
+
+def _tables(cache: Cache) -> list[Tensor]:
+    """Returns the tables of positions."""
+    encoding = [] if cache["encoding_pd"] is None else [cache["encoding_pd"]]
+    return encoding + [part for table in cache["rotations"].values() for part in table]
 
 
 def signature(target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Tensor]) -> Any:
@@ -106,7 +115,8 @@ def signature(target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Ten
     ]
     others = tuple(None if isinstance(arg, Tensor) else arg for arg in args)
     kinds = tuple((x.dtype, x.device, x.layout) for x in inputs)
-    return cache["source_mask_bs"] is None, tuple(sizes), kinds, others, torch.get_num_threads()
+    chosen = cache["source_mask_bs"] is None, cache["windows"], tuple(cache["rotations"])
+    return chosen, tuple(sizes), kinds, others, torch.get_num_threads()
 
 
 def _inputs(target: Tensor, cache: Cache, args: Sequence[Any]) -> list[Tensor]:
@@ -132,8 +142,11 @@ def _lengths(cache: Cache, args: Sequence[Any], count: int) -> list[tuple[int, .
         cache["source_mask_bs"] is not None
     )
     axes += [()] * sum(isinstance(arg, Tensor) for arg in args)
-    axes += [(1,)] * sum(len(pair) for layer in cache["layers"] for pair in layer.values())
-    axes += [(0,)] * (cache["encoding_pd"] is not None)
+    for layer, window in zip(cache["layers"], cache["windows"], strict=True):
+        for name, pair in layer.items():
+            fixed_size = window and name == "self_attention"
+            axes += [() if fixed_size else (1,)] * len(pair)
+    axes += [(0,)] * len(_tables(cache))
     return axes + [()] * (count - len(axes))
 
 

@@ -28,6 +28,7 @@ from ..inputs import embed, masked_positions
 from ..kernels import int8, projection
 from ..kernels.unpadding import PaddedMask, Tokens, pad, unpad, zero_padding
 from ..transformer import Transformer
+from . import fused
 
 __all__ = [
     "LEAST",
@@ -57,12 +58,16 @@ KNOWN: tuple[Any, ...] = (
     layers.MultiHeadAttention,
     feed_forward.FeedForward,
     normalization.LayerNorm,
+    normalization.RMSNorm,
     dropout.Dropout,
     embedding.Logits,
     projection.FusedProjection,
     int8.Int8Projection,
+    fused.FusedFeedForward,
+    fused.FusedLogits,
     nn.Linear,
     nn.LayerNorm,
+    nn.RMSNorm,
     nn.Dropout,
     nn.Identity,
     nn.ModuleList,
@@ -194,8 +199,9 @@ def _logits(
     mask_bt, position_bt = masked_positions(model.config, "target", target, target_mask_bt)
     x_1nd = unpad(embed(model, "target", target, position_bt), tokens)
     x_1nd = model.decoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
-    self_mask = _padded(mask_bt, tokens, tokens)
-    return model.logits(model.decoder(x_1nd, memory_1nd, self_mask, cross_mask, keep)), mask_bt
+    self_mask, position_1n = _padded(mask_bt, tokens, tokens), _positions(position_bt, tokens)
+    x_1nd = model.decoder(x_1nd, memory_1nd, self_mask, cross_mask, keep, position_1n)
+    return model.logits(x_1nd), mask_bt
 
 
 def _encode(
@@ -213,7 +219,16 @@ def _encode(
     mask_bs, position_bs = masked_positions(model.config, "source", source, mask_bs)
     x_1nd = unpad(embed(model, "source", source, position_bs, segment_bs), tokens)
     x_1nd = model.encoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
-    return model.encoder(x_1nd, _padded(mask_bs, tokens, tokens), keep), mask_bs
+    self_mask, position_1n = _padded(mask_bs, tokens, tokens), _positions(position_bs, tokens)
+    return model.encoder(x_1nd, self_mask, keep, position_1n), mask_bs
+
+
+def _positions(position_bt: Tensor | None, tokens: Tokens) -> Tensor:
+    """Returns the positions of flat tokens, `1 n`."""
+    if position_bt is None:
+        position_t = torch.arange(tokens.mask_bt.shape[1], device=tokens.mask_bt.device)
+        position_bt = position_t.expand(tokens.mask_bt.shape)
+    return unpad(position_bt, tokens)
 
 
 def _padded(mask_bs: Tensor | None, query: Tokens, key: Tokens) -> Any:

@@ -41,10 +41,11 @@ def test_a_decoder_gives_the_librarys_own_numbers(tmp_path: Path, family: str, s
         folder = saved(model, tmp_path / f"{seed}")
         checkpoint = checkpoints.load(folder)
         assert {str(array.dtype) for array in checkpoint.parameters.values()} == {model.dtype}
+        library = loaded(folder, model.kind)
         for side in ("none", "left"):
             given = tokens(model.settings["vocab_size"], side)
             with all_in_float64():
-                wanted = theirs(loaded(folder, model.kind), given)
+                wanted = theirs(library, given)
             assert_close(ours(checkpoint, model.kind, given), wanted, given["mask"])
 
 

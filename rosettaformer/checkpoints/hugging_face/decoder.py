@@ -19,7 +19,7 @@ GEMMA = {"norm_one_plus_scale": True, "norm_cast_before_scale": False, "scale_em
 UNUSED = ("share_embeddings", "source_vocabulary", "padding_id", "classifier_dropout_rate")
 
 SILU = {"silu": "silu", "swish": "silu", **GELU}
-TANH = {"gelu_pytorch_tanh": "gelu_tanh", **GELU}
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **GELU, "silu": "silu", "swish": "silu"}
 ATTENTION_BIAS = Entry("attention_bias", False, ("query_key_value_bias", "attention_output_bias"))
 MLP_BIAS = Entry("mlp_bias", False, ("feed_forward_bias",))
 _FIELDS = {

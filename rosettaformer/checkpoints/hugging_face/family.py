@@ -57,6 +57,9 @@ def head_sizes(width: str, heads: str, own: Mapping[str, Any] | None = None, div
             raise ValueError(f"{width} and {heads} must be integers of at least 1; got {whole!r:.50} and {parts!r:.50}")
         if divides and whole % parts:
             raise ValueError(f"{heads} must divide {width}; got {parts} and {whole}")
+        groups = entries.get("num_key_value_heads")
+        if is_integer(groups) and groups > 0 and parts % groups:
+            raise ValueError(f"num_key_value_heads must divide {heads}; got {groups} and {parts}")
         return dict.fromkeys(("key_size", "value_size"), whole // parts if size is None else size)
 
     def write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,6 +138,11 @@ class Family:
     def stored(self, native: str, prefixed: bool) -> str:
         """Returns the stored name of a tensor, the inverse of `native`."""
         return native if not prefixed or re.fullmatch(self.outside, native) else self.prefix + native
+
+    def entry_names(self) -> dict[str, str]:
+        """Returns field -> the entry that says it."""
+        names = {field: name for joint in self.joints for field, name in joint.fields.items() if name in joint.entries}
+        return names | {field: entry.name for entry in reversed(self.entries) for field in entry.fields}
 
     def heads_of(self, config: TransformerConfig) -> set[str]:
         """Returns the heads that the config enables by its fields."""

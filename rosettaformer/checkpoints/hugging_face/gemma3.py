@@ -37,7 +37,7 @@ FAMILY = Family(
         ),
         SCORE_SCALE,
     ),
-    only={**ONLY, "use_bidirectional_attention": (False, None)},
+    only={**ONLY, "use_bidirectional_attention": (False, None), "partial_rotary_factor": (None, 1.0)},
     harmless=HARMLESS,
     ignored={
         "attn_logit_softcapping": "the class stores it, and caps no scores",

@@ -16,7 +16,7 @@ from ...reading import read_object
 from .. import Checkpoint, CheckpointError, pickled, recognise, strict, tables
 from ..tables import Native
 from . import entries
-from .contradictions import contradictions, layered
+from .contradictions import contradictions, layered, switched
 from .families import FAMILIES
 from .family import Family
 from .heads import Heads, advice, belonging, select
@@ -100,6 +100,8 @@ def examine(
     found.problems += [f"{CONFIG}: {problem}" for problem in problems] + heads.problems
     if found.config:
         found.config, problems = layered(family, found.config, keys)
+        found.problems += problems
+        found.config, problems = switched(family, found.config, keys)
         found.problems += problems
         _match(found, found.config, keys, heads)
     known = {key: native.shape for key, native in found.natives.items()}

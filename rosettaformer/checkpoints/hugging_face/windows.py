@@ -67,7 +67,7 @@ def layer_kinds(entries: Entries, usual: Callable[[int], Sequence[str]]) -> list
     if types is None:
         return list(usual(min(layers, LAYERS)))
     if not isinstance(types, list) or len(types) != layers or not all(isinstance(one, str) and one in KINDS for one in types):
-        raise ValueError(f"layer_types must be {layers} of {', '.join(KINDS)}; got {types!r:.200}")
+        raise ValueError(f"layer_types must have num_hidden_layers, {layers}, of {', '.join(KINDS)}; got {types!r:.200}")
     return [KINDS[one] for one in types]
 
 

@@ -39,6 +39,10 @@ CORE = """
     transformer/skip_padding_inside_padding
     self_attention/plain self_attention/left_padding self_attention/causal self_attention/causal_square self_attention_sublayer/post
     self_attention_sublayer/pre self_attention_sublayer/post_causal cross_attention_sublayer/post cross_attention_sublayer/ragged
+    rotary_embedding/halves rotary_embedding/llama3 rms_norm/small rms_norm/one_plus_scale soft_cap/sweep window_mask/cached
+    activation/silu feed_forward/gated_silu scaled_dot_product_attention/window scaled_dot_product_attention/cap_masked_weights
+    multi_head_attention/query_key_norm_head self_attention/rotary decoder_layer/gemma transformer/llama transformer/gemma
+    decode_in_steps/gemma greedy_search/llama
     feed_forward_sublayer/post feed_forward_sublayer/pre token_encoder/post token_encoder/learned token_decoder/post token_decoder/alone
 """.split()  # noqa: SIM905 - a long list of names reads better in lines
 # the names of cases that are evaluated twice

@@ -179,12 +179,15 @@ ORDERS: dict[str, dict[str, Callable]] = {
         "scatter_add": _scatter_add_in_two(_alternating),
         "sum": _sum_one_by_one,
         "divide": _divide_by_reciprocal,
+        "times": lambda factor, other: factor / (1 / other),
         "exp": _exp_by_square,
     },
     "two halves": {
         "einsum": _einsum_in_two(_in_the_middle),
         "scatter_add": _scatter_add_in_two(_in_the_middle),
         "sum": _sum_in_two,
+        "sin": lambda x: 2 * np.sin(x / 2) * np.cos(x / 2),
+        "cos": lambda x: 1 - 2 * np.square(np.sin(x / 2)),
         "tanh": lambda x: 1 - 2 / (np.exp(np.minimum(2 * x, 80)) + 1),  # beyond 80 the result is 1 in every dtype
         "erf": lambda x: (1 - np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), dtype=x.dtype)).astype(x.dtype),
     },
