@@ -83,9 +83,7 @@ def _words_of_bytes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> toke
 
 _SPACE = "\u2581"  # how a space is written
 _OF_PIECES = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _BYTE_PAIRS = ("vocab.json", "merges.txt")
 BACKEND, LLAMA = "TokenizersBackend", "LlamaTokenizer"
 _BERT = Kind(

@@ -96,7 +96,8 @@ def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any
     size = 1 + max((number for token, number in every.items() if token not in extra), default=-1)
     inner.post_processor = _ends(inner, kind, settings) or inner.post_processor
     inner.encode_special_tokens = bool(settings.get("split_special_tokens", False))
-    settings = {"padding_side": kind.padding_side} | _sides(frame) | {key: str(value) if isinstance(value, AddedToken) else value for key, value in settings.items()}
+    texts = {key: str(value) if isinstance(value, AddedToken) else value for key, value in settings.items()}
+    settings = {"padding_side": kind.padding_side} | _sides(frame) | texts
     inner.no_padding()
     inner.no_truncation()
     return Files(inner, settings, settings.get("model_input_names", kind.input_names), size)

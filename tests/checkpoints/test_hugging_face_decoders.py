@@ -1,6 +1,7 @@
-"""The decoders since Llama, of the library transformers: its numbers in float64, whose modules compute root mean squares, rotary positions and
-softmax in float32, so that `decoder_folders.in_float64` runs their source with float64 in its place; and every way in which a folder says
-the same.
+"""The decoders since Llama, of the library transformers: its numbers in float64, and every way in which a folder says the same.
+
+The library's modules compute root mean squares, rotary positions and softmax in float32 whatever the dtype of a model is:
+`decoder_folders.in_float64` runs their source with float64 in its place.
 """
 
 import json
@@ -121,7 +122,8 @@ def test_other_heads_are_refused_by_their_names_and_can_be_left_out(tmp_path: Pa
         library, folder, base = made(drawn(family, 0)._replace(kind=kind)), tmp_path / kind, tmp_path / f"{kind}_base"
         library.save_pretrained(folder)
         getattr(library, library.base_model_prefix).save_pretrained(base)
-        for entries in ({}, {"architectures": ...}):
+        several: tuple[dict[str, Any], ...] = ({}, {"architectures": ...})
+        for entries in several:
             with pytest.raises(CheckpointError, match=f"{head}.*, which is not supported: leave it out with --leave-out {head}"):
                 checkpoints.load(edit(folder, **entries))
             assert checkpoints.load(folder, leave_out=[head]).config == checkpoints.load(base).config
@@ -229,7 +231,8 @@ def test_a_billion_parameters_open_without_a_second_copy(tmp_path: Path) -> None
     for native in tables.natives(FAMILIES["llama"].table, config):
         if native.parts[0][0].name in parameters.axes(config):
             size = 2 * int(np.prod(native.shape))
-            entries[FAMILIES["llama"].stored(native.name, True)] = {"dtype": "BF16", "shape": native.shape, "data_offsets": [end, end + size]}
+            name, place = FAMILIES["llama"].stored(native.name, True), [end, end + size]
+            entries[name] = {"dtype": "BF16", "shape": native.shape, "data_offsets": place}
             end += size
     head = json.dumps(entries).encode()
     with (large / "model.safetensors").open("wb") as file:
