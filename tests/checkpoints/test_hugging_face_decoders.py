@@ -231,16 +231,8 @@ def test_a_billion_parameters_open_without_a_second_copy(tmp_path: Path) -> None
     for native in tables.natives(FAMILIES["llama"].table, config):
         if native.parts[0][0].name in parameters.axes(config):
             size = 2 * int(np.prod(native.shape))
-<<<<<<< HEAD
-            entries[FAMILIES["llama"].stored(native.name, True)] = {
-                "dtype": "BF16",
-                "shape": native.shape,
-                "data_offsets": [end, end + size],
-            }
-=======
             name, place = FAMILIES["llama"].stored(native.name, True), [end, end + size]
             entries[name] = {"dtype": "BF16", "shape": native.shape, "data_offsets": place}
->>>>>>> w-hf
             end += size
     head = json.dumps(entries).encode()
     with (large / "model.safetensors").open("wb") as file:
