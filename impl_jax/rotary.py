@@ -133,7 +133,8 @@ def rotated(x_bthk: jax.Array, turned: Rotation, layout: str) -> jax.Array:
     in one pass over x, where it would write both halves apart and join them.
     """
     x, size = upcast_half(x_bthk), 2 * turned.cosine_btj.shape[-1]
-    x_bthn, rest = x[..., :size], x[..., size:]
+    whole = size == x.shape[-1]
+    x_bthn = x if whole else x[..., :size]
     cosine_bt1j, sine_bt1j = (part[:, :, None] for part in turned)
     if layout == "halves":
         other_bthn = jnp.roll(x_bthn, size // 2, axis=-1)
@@ -145,5 +146,5 @@ def rotated(x_bthk: jax.Array, turned: Rotation, layout: str) -> jax.Array:
         cosine_bt1n = jnp.repeat(cosine_bt1j, 2, axis=-1)
         sine_bt1n = jnp.stack([-sine_bt1j, sine_bt1j], axis=-1).reshape(cosine_bt1n.shape)
     y_bthn = x_bthn * beside(cosine_bt1n, x_bthn) + other_bthn * beside(sine_bt1n, x_bthn)
-    y = jnp.concatenate([y_bthn, rest], axis=-1) if rest.shape[-1] else y_bthn
+    y = y_bthn if whole else jnp.concatenate([y_bthn, x[..., size:]], axis=-1)
     return y.astype(x_bthk.dtype)

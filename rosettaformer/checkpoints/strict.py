@@ -16,6 +16,7 @@ from ..memory import physical_memory
 from .container import release
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+_PART = 1 << 22  # elements that are looked at together
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -69,10 +70,19 @@ def _dtype_problems(tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
 
 def _value_problems(tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
     for name, array in tensors.items():
-        if str(array.dtype) in DTYPES and not np.isfinite(array).all():
-            nans = int(np.isnan(array).sum())
-            yield f"{name} must be finite; got {nans} NaN and {int((~np.isfinite(array)).sum()) - nans} infinite of {array.size} values"
-        release(array)
+        nans, infinite = 0, 0
+        for part in _parts(array) if str(array.dtype) in DTYPES else ():
+            if not np.isfinite(part).all():
+                nans, infinite = nans + int(np.isnan(part).sum()), infinite + int(np.isinf(part).sum())
+            release(part)
+        if nans or infinite:
+            yield f"{name} must be finite; got {nans} NaN and {infinite} infinite of {array.size} values"
+
+
+def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Returns an array piece by piece, so that no more of a file need be in memory."""
+    rows = max(1, _PART // max(1, math.prod(array.shape[1:])))
+    yield from (array[start : start + rows] for start in range(0, len(array), rows)) if array.ndim else [array]
 
 
 _FIELDS = {

@@ -120,11 +120,8 @@ def export_state_dict(
     head_size = config.model_width / config.heads
     needed = PAPER | {"key_value_heads": config.heads, "key_size": f"{head_size:g}", "value_size": f"{head_size:g}", "attention_bias": True}
     needed, has = TransformerConfig.apart(needed), config.to_dict()
-    free = (
-        "position_start",
-        "classifier_dropout_rate",
-        *(name for name in has if "rotary" in name),
-    )  # which change nothing in these models
+    # which change nothing in these models
+    free = ("position_start", "classifier_dropout_rate", "round_embedding_scale", *(name for name in has if "rotary" in name))
     wrong = {name: value for name, value in needed.items() if name not in free and str(has[name]) != str(value)}
     problems = [f"torch.nn.Transformer needs {name}={value}; got {has[name]}" for name, value in wrong.items()]
     problems += strict.problems(tensors, parameters.shapes(config), dtype)

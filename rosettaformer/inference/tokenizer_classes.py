@@ -1,13 +1,13 @@
 """The supported classes of `transformers`' tokenizers, each built from its vocabulary and settings.
 
-Source: transformers/models/bert/tokenization_bert.py, transformers/models/gpt2/tokenization_gpt2.py, 5.23.
+Source: transformers/models/*/tokenization_*.py of bert, gpt2, llama, qwen2 and gemma, 5.23.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 _TEXT = ("input_ids", "attention_mask")
 Vocabulary = tuple[dict[str, int], list[tuple[str, str]]]  # tokens, and the pairs that are merged
@@ -15,7 +15,7 @@ Vocabulary = tuple[dict[str, int], list[tuple[str, str]]]  # tokens, and the pai
 
 class Kind(NamedTuple):
     """A class of tokenizers. files: of its vocabulary, if there is no tokenizer.json. special: its default special tokens. ends: those
-    before a text and after each. make: None if tokenizer.json describes all of it.
+    before a text and after each. make: None if tokenizer.json describes all of it. padding_side: where the class pads.
     """
 
     input_names: tuple[str, ...] = _TEXT
@@ -24,6 +24,7 @@ class Kind(NamedTuple):
     special: Mapping[str, str] = {}
     ends: tuple[str, ...] = ()
     make: Callable[[Vocabulary, Mapping[str, Any]], tokenizers.Tokenizer] | None = None
+    padding_side: str = "right"
 
 
 def _byte_pairs(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -50,7 +51,41 @@ def _word_pieces(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokeniz
     return inner
 
 
-BACKEND = "TokenizersBackend"
+def _pieces(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of Llama 2: pieces of a text whose spaces are written, merged by rank, and bytes of what has no piece."""
+    inner, prefix = tokenizers.Tokenizer(models.BPE(*vocabulary, fuse_unk=True, byte_fallback=True)), settings.get("add_prefix_space")
+    scheme = "never" if prefix is False else "always" if settings.get("legacy", False) else "first"
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme=scheme, split=False)
+    strip = [decoders.Strip(content=" ", left=1)] if scheme != "never" else []
+    inner.decoder = decoders.Sequence([*_OF_PIECES, *strip])
+    return inner
+
+
+def _normal_pieces(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of Gemma: as `_pieces`, without a space before the text."""
+    unknown = str(settings["unk_token"])
+    inner = tokenizers.Tokenizer(models.BPE(*vocabulary, fuse_unk=True, unk_token=unknown, byte_fallback=True))
+    inner.normalizer = normalizers.Replace(" ", _SPACE)
+    inner.pre_tokenizer = pre_tokenizers.Split(pattern=" ", behavior="merged_with_previous", invert=False)
+    inner.decoder = decoders.Sequence(_OF_PIECES)
+    return inner
+
+
+def _words_of_bytes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of Qwen 2: bytes of words and single digits, merged by rank."""
+    inner = tokenizers.Tokenizer(models.BPE(*vocabulary, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False))
+    inner.normalizer, inner.decoder = normalizers.NFC(), decoders.ByteLevel()
+    split = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated", invert=False)
+    prefix = settings.get("add_prefix_space") or False
+    inner.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)])
+    return inner
+
+
+_SPACE = "\u2581"  # how a space is written
+_OF_PIECES = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_BYTE_PAIRS = ("vocab.json", "merges.txt")
+BACKEND, LLAMA = "TokenizersBackend", "LlamaTokenizer"
 _BERT = Kind(
     input_names=("input_ids", "token_type_ids", "attention_mask"),
     files=("vocab.txt",),
@@ -63,10 +98,22 @@ KINDS: Mapping[str, Kind] = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT._replace(input_names=_TEXT),
     "GPT2Tokenizer": Kind(
-        files=("vocab.json", "merges.txt"),
+        files=_BYTE_PAIRS,
         load=lambda vocabulary, merges: models.BPE.read_file(str(vocabulary), str(merges)),
         special=dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>"),
         make=_byte_pairs,
+    ),
+    LLAMA: Kind(special={"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}, make=_pieces, padding_side="left"),
+    "Qwen2Tokenizer": Kind(
+        files=_BYTE_PAIRS,
+        load=lambda vocabulary, merges: models.BPE.read_file(str(vocabulary), str(merges)),
+        special=dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
+        make=_words_of_bytes,
+    ),
+    "GemmaTokenizer": Kind(
+        special={"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"},
+        make=_normal_pieces,
+        padding_side="left",
     ),
     BACKEND: Kind(),
 }

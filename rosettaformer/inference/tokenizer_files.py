@@ -18,7 +18,7 @@ from reference_numpy.fields import is_integer
 from ..checkpoints.hugging_face import FAMILIES
 from ..reading import parse_json, read_object, read_text
 from . import tokenizer_entries
-from .tokenizer_classes import ALIASES, BACKEND, KINDS, Kind, Vocabulary
+from .tokenizer_classes import ALIASES, BACKEND, KINDS, LLAMA, Kind, Vocabulary
 from .tokenizer_entries import ADDITIONAL, EXTRA, SPECIAL, special, token
 
 WHOLE, LARGEST = "tokenizer.json", 1 << 27
@@ -55,20 +55,27 @@ def read(folder: Path, entries: Mapping[str, Any]) -> Files:
 
 
 def _class(folder: Path, said: Mapping[str, Any], entries: Mapping[str, Any]) -> str:
-    """Returns the class that the folder names, else that of the model's family, else the one that has such files."""
-    named = said.get("tokenizer_class", entries.get("tokenizer_class"))
+    """Returns the class that the folder names, if its family lets it, else that of the family, else the one that has such files."""
+    named, kind = said.get("tokenizer_class", entries.get("tokenizer_class")), entries.get("model_type")
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family and not family.tokenizer_named:
+        return family.tokenizer
     if named is not None:
         name = named.removesuffix("Fast") if isinstance(named, str) else ""
         name = ALIASES.get(name, name)
         if name not in KINDS:
             known = f"{', '.join(KINDS)}, or PreTrainedTokenizerFast, which is {WHOLE} as it stands"
             raise ValueError(f"tokenizer_class of {folder} must be one of {known}; got {named!r:.100}")
-        return name
-    family = entries.get("model_type")
-    if isinstance(family, str) and family in FAMILIES:
-        return FAMILIES[family].tokenizer
+        return BACKEND if name == LLAMA and _of_bytes(folder / WHOLE) else name
+    if family:
+        return family.tokenizer
     fitting = (name for name, kind in KINDS.items() if kind.files and (folder / kind.files[0]).is_file())
     return next(fitting, BACKEND) if not (folder / WHOLE).is_file() else BACKEND
+
+
+def _of_bytes(path: Path) -> bool:
+    """Whether a tokenizer.json is of bytes, as those of Llama 3, which name the class of Llama 2."""
+    return path.is_file() and '"ByteLevel"' in read_text(path, LARGEST)
 
 
 def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any]) -> Files:
@@ -89,7 +96,8 @@ def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any
     size = 1 + max((number for token, number in every.items() if token not in extra), default=-1)
     inner.post_processor = _ends(inner, kind, settings) or inner.post_processor
     inner.encode_special_tokens = bool(settings.get("split_special_tokens", False))
-    settings = _sides(frame) | {key: str(value) if isinstance(value, AddedToken) else value for key, value in settings.items()}
+    texts = {key: str(value) if isinstance(value, AddedToken) else value for key, value in settings.items()}
+    settings = {"padding_side": kind.padding_side} | _sides(frame) | texts
     inner.no_padding()
     inner.no_truncation()
     return Files(inner, settings, settings.get("model_input_names", kind.input_names), size)

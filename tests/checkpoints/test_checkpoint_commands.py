@@ -10,7 +10,7 @@ import pytest
 from checkpoint_models import CONFIG, CONVERT, DAMAGES, FLAGS, NAMES, QUERY, TIED, assert_same_bits, random_parameters, write_raw
 from invoke import invoke, refused, succeeded
 
-from reference_numpy import parameters
+from reference_numpy import TransformerConfig, parameters
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
 
@@ -98,7 +98,7 @@ def test_inspect_a_canonical_file(tmp_path: Path) -> None:
     for text in (QUERY, "d h k", "12 3 4"):
         assert text in listed
     found = json.loads(succeeded("inspect", tmp_path / "a.safetensors", "--json").out)
-    assert found["config"] == TIED.to_dict() and found["ties"] == parameters.ties(TIED) and found["dtype"] == "bfloat16"
+    assert TransformerConfig.from_dict(found["config"]) == TIED and found["ties"] == parameters.ties(TIED) and found["dtype"] == "bfloat16"
     assert found["parameter_count"] == parameters.count(TIED)
     (row,) = (row for row in found["tensors"] if row["name"] == QUERY)
     values = arrays[QUERY].astype(np.float64)

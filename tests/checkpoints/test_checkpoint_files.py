@@ -19,7 +19,7 @@ from reference_numpy import TransformerConfig, preset
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import SHOWN, CheckpointError, canonical, container
 from rosettaformer.checkpoints.strict import DTYPES
-from rosettaformer.versions import PAPER
+from rosettaformer.versions import BEFORE, PAPER
 
 ENCODER = preset("ict1022", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})
 EACH = pytest.mark.parametrize("config", [CONFIG, TIED, ENCODER], ids=["untied", "tied", "encoder"])
@@ -51,17 +51,23 @@ def test_canonical_round_trip_is_bit_exact_and_equal_models_give_equal_files(tmp
 
 
 @EACH
-def test_a_file_of_the_first_version_is_of_the_papers_models(tmp_path: Path, config: TransformerConfig) -> None:
-    """It lacks the fields of positions, segments and heads."""
+@pytest.mark.parametrize(("version", "lacking", "missing"), [("1", PAPER, "positions"), ("2", BEFORE, "sinusoid_layout")])
+def test_a_file_of_an_earlier_version_is_of_the_models_of_then(
+    tmp_path: Path, config: TransformerConfig, version: str, lacking: dict[str, Any], missing: str
+) -> None:
+    """The first lacks the fields of positions, segments and heads, both those of rotary positions, RMS norms and what came with them, and
+    one field says which projections of attention have biases.
+    """
     arrays, fields = random_parameters(config), config.to_dict()
-    first = {name: fields[name] for name in fields if name not in PAPER}
-    assert len(first) + 10 == len(fields)
-    path = write_raw(tmp_path / "a.safetensors", arrays, config, format_version="1", config=json.dumps(first))
+    own = {name: fields[name] for name in fields if name not in lacking and not name.endswith(("value_bias", "attention_output_bias"))}
+    assert len(own) + {"1": 34, "2": 24}[version] == len(fields)
+    own |= {"attention_bias": config.attention_bias}
+    path = write_raw(tmp_path / "a.safetensors", arrays, config, format_version=version, config=json.dumps(own))
     loaded = canonical.load(path)
-    assert loaded.config == config and loaded.config.positions == "sinusoidal" and not loaded.config.embedding_norm
+    assert loaded.config == config and loaded.config.positions == "sinusoidal" and loaded.config.norm == "layer"
     assert_same_bits(loaded.parameters, arrays)
-    later = write_raw(tmp_path / "b.safetensors", arrays, config, config=json.dumps(first))
-    assert problems_of(later)[0].startswith("config: a config needs every field; missing positions")
+    later = write_raw(tmp_path / "b.safetensors", arrays, config, config=json.dumps(own))
+    assert problems_of(later)[0].startswith(f"config: a config needs every field; missing {missing}")
 
 
 @pytest.mark.parametrize("dtype", [None, "float16"])
@@ -248,10 +254,10 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     for name in ("extra", "misnamed", "nan"):
         DAMAGES[name][0](arrays)
     arrays["target_embedding.table"] = arrays["target_embedding.table"].astype(np.float64)
-    path = write_raw(tmp_path / "a.safetensors", arrays, format_version="3", ties='{"logits.kernel": "target_embedding.table"}')
+    path = write_raw(tmp_path / "a.safetensors", arrays, format_version="4", ties='{"logits.kernel": "target_embedding.table"}')
     text = "\n".join(problems_of(path))
     for message in (
-        "format version must be '1' or '2'; got '3'", "ties contradict the config, which declares {}", "hidden.kernel is transposed",
+        "format version must be one of 1, 2, 3; got '4'", "ties contradict the config, which declares {}", "hidden.kernel is transposed",
         "missing decoder.final_norm.offset", "unexpected decoder.more", "nearest: " + QUERY, "logits.bias must be finite",
         "target_embedding.table must be float32 like most tensors; got float64",
     ):  # fmt: skip
@@ -269,7 +275,7 @@ def test_a_config_that_contradicts_the_tensors_is_named_once(tmp_path: Path, cha
     path = write_raw(tmp_path / "a.safetensors", random_parameters(CONFIG), CONFIG.replace(**changes))
     expected = {
         f"config contradicts the tensors: {name} is {value!r}, but the tensors have {getattr(CONFIG, name)!r}"
-        for name, value in changes.items()
+        for name, value in TransformerConfig.apart(changes).items()
     }
     assert set(problems_of(path)) == expected
 
@@ -330,8 +336,8 @@ def test_problems_of_tensors_do_not_speak_against_the_config(
         ({"config": json.dumps(CONFIG.to_dict() | {"epsilon": float("nan")})}, "config: epsilon must be a finite number"),
         ({"config": json.dumps(CONFIG.to_dict() | {"head": 1})}, "config: unknown config field 'head' (nearest: heads)"),
         ({"format": "pt"}, "metadata must name the format 'rosettaformer'; got 'pt'"),
-        ({"format_version": "99"}, "the format version must be '1' or '2'; got '99'"),
-        ({"format_version": None}, "the format version must be '1' or '2'; got None"),
+        ({"format_version": "99"}, "the format version must be one of 1, 2, 3; got '99'"),
+        ({"format_version": None}, "the format version must be one of 1, 2, 3; got None"),
         ({"format_version": "1", "config": json.dumps({"heads": 3})}, "config: a config needs every field; missing source_vocabulary"),
         ({"foreign": "[1]"}, "metadata named foreign must be a JSON object"),
         ({"ties": None}, "ties contradict the config, which declares {}; got null"),

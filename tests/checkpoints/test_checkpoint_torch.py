@@ -195,7 +195,8 @@ def test_layouts_that_cannot_be_expressed() -> None:
     assert [problem.partition(";")[0] for problem in caught.value.problems] == [
         "torch.nn.Transformer needs key_value_heads=3",
         "torch.nn.Transformer needs key_size=4",
-        "torch.nn.Transformer needs attention_bias=True",
+        "torch.nn.Transformer needs query_key_value_bias=True",
+        "torch.nn.Transformer needs attention_output_bias=True",
     ]
     with pytest.raises(ValueError, match=r"cannot both be named same\.weight"):
         torch_transformer.export_state_dict(CONFIG, random_parameters(CONFIG), source_embedding="same", target_embedding="same")

@@ -25,8 +25,8 @@ from rosettaformer.checkpoints import canonical, container, recognise
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but")
 
 FOLDER = "rosettaformer convert FOLDER NEW.safetensors"
-CONVERTED = dict.fromkeys(("BERT", "GPT-2"), FOLDER)  # what to do with a model of Hugging Face
-ELSE = "this version converts torch.nn.Transformer, BERT and GPT-2; "
+CONVERTED = dict.fromkeys(("BERT", "GPT-2", "Llama"), FOLDER)  # what to do with a model of Hugging Face
+ELSE = "this version converts torch.nn.Transformer, BERT, GPT-2, Llama, Mistral, "
 LISTED = json.loads(LISTS.read_text())
 ALONE = (
     "inspect FILE",

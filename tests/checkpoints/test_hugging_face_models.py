@@ -64,9 +64,10 @@ def test_a_folder_is_judged_in_float32(tmp_path: Path, models: list[tuple[str, i
     [
         pytest.param(SAMPLE, marks=pytest.mark.sample),
         pytest.param(DRAWN, marks=pytest.mark.exhaustive),
-        *(later([(family, seed) for seed in range(10)], [(family, seed) for seed in range(2)]) for family in KINDS),
+        *([(family, seed) for seed in range(2)] for family in KINDS),
+        *(later([(family, seed) for seed in range(2, 10)]) for family in KINDS),
     ],
-    ids=["some", "all", *KINDS],
+    ids=["some", "all", *KINDS, *(f"{family} more" for family in KINDS)],
 )
 def test_a_folder_that_is_written_again_loads_strictly_and_gives_the_same_bits(tmp_path: Path, models: list[tuple[str, int]]) -> None:
     """By way of a canonical file: the same names, bits and config.json, so that the library computes the same to the bit."""

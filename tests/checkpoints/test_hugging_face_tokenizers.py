@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_folders import byte_pairs, word_pieces
+from decoder_folders import GEMMAS
+from model_folders import byte_pairs, pieces, word_pieces
 
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -111,6 +112,29 @@ def assert_alike(folder: Path) -> None:
             assert real[:: -1 if library.padding_side == "right" else 1][-1:].all() or not real.any()
             if library.pad_token is not None:
                 assert (found.token_bs[row][~real] == library.pad_token_id).all()
+
+
+# model_type -> the classes that its published folders name
+DECODERS = {
+    "llama": ("LlamaTokenizer", "PreTrainedTokenizerFast", None), "mistral": ("LlamaTokenizer", None), "phi3": ("LlamaTokenizer", None),
+    "qwen2": ("Qwen2Tokenizer", "PreTrainedTokenizerFast", None), "qwen3": ("Qwen2Tokenizer", "PreTrainedTokenizerFast", None),
+    "gemma": ("GemmaTokenizer", None), "gemma2": ("GemmaTokenizer",), "gemma3_text": ("GemmaTokenizer", "PreTrainedTokenizerFast"),
+    "olmo2": ("GPT2Tokenizer", None), "smollm3": ("PreTrainedTokenizerFast", "TokenizersBackend", None),
+}  # fmt: skip
+SAID: tuple[dict[str, Any], ...] = ({}, {"add_bos_token": True, "add_prefix_space": False}, {"legacy": True, "pad_token": "<|user|>"})
+
+
+@pytest.mark.parametrize("kind", ["pieces", "normal", "bytes"])
+def test_the_tokenizer_of_a_decoder_is_read_as_transformers_reads_it(tmp_path: Path, kind: str) -> None:
+    """tokenizer.json of pieces, as of Llama 2 and of Gemma, and of bytes, as of Llama 3, whichever class a folder names."""
+    (byte_pairs if kind == "bytes" else pieces)(tmp_path, *([True] if kind == "normal" else []))
+    for family, classes in DECODERS.items():
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+        for named in classes if kind != "bytes" or family not in GEMMAS else ():  # whose class needs <unk>
+            for said in SAID:
+                own = {**said, **({} if named is None else {"tokenizer_class": named})}
+                (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
+                assert_alike(tmp_path)
 
 
 # of another class's files the library makes an empty vocabulary, one without an unknown token, or nothing

@@ -1,6 +1,6 @@
 """Small models with visible weights, canonical files that claim what a test wants, and torch modules, for the checkpoint tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def random_parameters(config: TransformerConfig, dtype: str = "float32", seed: i
     return {name: rng.normal(size=shape).astype(getattr(ml_dtypes, dtype, dtype)) for name, shape in parameters.shapes(config).items()}
 
 
-def assert_same_bits(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
+def assert_same_bits(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> None:
     assert list(left) == list(right)
     for name, array in left.items():
         assert array.dtype == right[name].dtype and array.shape == right[name].shape, name

@@ -90,7 +90,8 @@ def rope(kind: str, rng: np.random.Generator, size: int, phi: bool = False) -> d
     }  # fmt: skip
     found = parameters[kind]
     if kind == "yarn":
-        found |= [{}, {"attention_factor": 1.3}, {"mscale": 0.7, "mscale_all_dim": 1.5}, {"truncate": False}][int(rng.integers(4))]
+        more: list[dict[str, Any]] = [{}, {"attention_factor": 1.3}, {"mscale": 0.7, "mscale_all_dim": 1.5}, {"truncate": False}]
+        found |= more[int(rng.integers(4))]
     if kind == "longrope" and rng.integers(2):
         found |= {"attention_factor": 1.7}
     return {"rope_type": kind, "rope_theta": number(50, 200), **found}
@@ -109,14 +110,14 @@ def drawn(family: str, seed: int, kind: str = "ForCausalLM") -> Drawn:
     window, flag = int(rng.integers(2, 5)), lambda: bool(rng.integers(2))
     settings: dict[str, Any] = {
         "vocab_size": int(rng.integers(20, 60)), "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": groups, "intermediate_size": int(rng.integers(5, 30)), "head_dim": size, "rms_norm_eps": [1e-6, 1e-2][seed % 2],
+        "num_key_value_heads": groups, "intermediate_size": int(rng.integers(5, 30)), "head_dim": size,
+        "rms_norm_eps": [1e-6, 1e-2][seed % 2],
         "tie_word_embeddings": bool(seed % 2), "attention_dropout": rates[0], "max_position_embeddings": 5, "pad_token_id": None,
         "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     act = "hidden_activation" if family in ("gemma2", "gemma3_text") else "hidden_act"
-    settings[act] = (["gelu_pytorch_tanh", "gelu"] if family in GEMMAS else ["silu", "relu", "gelu"])[
-        seed % 4 % (2 if family in GEMMAS else 3)
-    ]
+    acts = ["gelu_pytorch_tanh", "gelu"] if family in GEMMAS else ["silu", "relu", "gelu"]
+    settings[act] = acts[seed % len(acts)]
     ropes = ("default", "longrope") if family == "phi3" else ("default", "llama3", "yarn", "dynamic", "linear", "longrope")
     start = list(KINDS).index(family)
     settings["rope_parameters"] = rope(ropes[(seed + start) % len(ropes)], rng, size)

@@ -48,6 +48,26 @@ def byte_pairs(folder: Path) -> tuple[int, int]:
     return made.get_vocab_size(), made.token_to_id("<|endoftext|>")
 
 
+def pieces(folder: Path, normalized: bool = False) -> int:
+    """Trains and saves a tokenizer as Llama 2's, or as Gemma's: its size."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"] if normalized else ["<unk>", "<s>", "</s>"]
+    made = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always")
+    special = [*names, *(f"<0x{byte:02X}>" for byte in range(256))]
+    made.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=400, special_tokens=special))
+    first = "<bos>" if normalized else "<s>"
+    made.post_processor = processors.TemplateProcessing(single=f"{first} $A", special_tokens=[(first, made.token_to_id(first))])
+    if normalized:
+        made.normalizer = normalizers.Replace(" ", "\u2581")
+    made.save(str(folder / "tokenizer.json"))
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] in names]
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    return made.get_vocab_size()
+
+
 def word_pieces(folder: Path, text: Iterable[str] = TEXT) -> int:
     """Trains and saves a tokenizer as BERT's, as vocab.txt: its size."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers

@@ -72,19 +72,32 @@ def scale(native: str, canonical: str, axes: str = "d") -> Row:
     return Row(f"{native}.weight", (Part(f"{canonical}.scale", axes),))
 
 
-ATTENTION: Table = (
-    *tables.dense("self_attn.q_proj", "self_attention.query", "(h k) d", "(h k)"),
-    *tables.dense("self_attn.k_proj", "self_attention.key", "(g k) d", "(g k)"),
-    *tables.dense("self_attn.v_proj", "self_attention.value", "(g e) d", "(g e)"),
-    *tables.dense("self_attn.o_proj", "self_attention.output", "d (h e)", "d"),
-)
+def dense(native: str, canonical: str, kernel: str, bias: str = "") -> Table:
+    """Returns the rows of a linear layer, which has a bias with these axes if there are any."""
+    return tables.dense(native, canonical, kernel, bias)[: 1 + bool(bias)]
+
+
+def attention(inputs: bool = True, output: bool = True) -> Table:
+    """Returns the rows of attention. inputs, output: whether biases may be on queries, keys and values, and on the output."""
+    return (
+        *dense("self_attn.q_proj", "self_attention.query", "(h k) d", "(h k)" * inputs),
+        *dense("self_attn.k_proj", "self_attention.key", "(g k) d", "(g k)" * inputs),
+        *dense("self_attn.v_proj", "self_attention.value", "(g e) d", "(g e)" * inputs),
+        *dense("self_attn.o_proj", "self_attention.output", "d (h e)", "d" * output),
+    )
+
+
+def feed_forward(biases: bool = False) -> Table:
+    """Returns the rows of the feed-forward. biases: whether it may have them."""
+    return (
+        *dense("mlp.gate_proj", "feed_forward.gate", "f d", "f" * biases),
+        *dense("mlp.up_proj", "feed_forward.hidden", "f d", "f" * biases),
+        *dense("mlp.down_proj", "feed_forward.output", "d f", "d" * biases),
+    )
+
+
 # norms of queries and keys over each head
 HEAD_NORMS: Table = (scale("self_attn.q_norm", "self_attention.query_norm", "k"), scale("self_attn.k_norm", "self_attention.key_norm", "k"))
-FEED_FORWARD: Table = (
-    *tables.dense("mlp.gate_proj", "feed_forward.gate", "f d", "f"),
-    *tables.dense("mlp.up_proj", "feed_forward.hidden", "f d", "f"),
-    *tables.dense("mlp.down_proj", "feed_forward.output", "d f", "d"),
-)
 # norms before each sub-layer
 NORMS: Table = (scale("input_layernorm", "self_attention_norm"), scale("post_attention_layernorm", "feed_forward_norm"))
 # and norms after each as well, as of Gemma

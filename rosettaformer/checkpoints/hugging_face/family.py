@@ -53,11 +53,11 @@ def head_sizes(width: str, heads: str, own: Mapping[str, Any] | None = None, div
 
     def read(entries: Mapping[str, Any]) -> dict[str, Any]:
         whole, parts, size = entries[width], entries[heads], entries[name] if own else None
+        groups: Any = entries.get("num_key_value_heads")
         if not is_integer(whole) or not is_integer(parts) or parts < 1:
             raise ValueError(f"{width} and {heads} must be integers of at least 1; got {whole!r:.50} and {parts!r:.50}")
         if divides and whole % parts:
             raise ValueError(f"{heads} must divide {width}; got {parts} and {whole}")
-        groups = entries.get("num_key_value_heads")
         if is_integer(groups) and groups > 0 and parts % groups:
             raise ValueError(f"num_key_value_heads must divide {heads}; got {groups} and {parts}")
         return dict.fromkeys(("key_size", "value_size"), whole // parts if size is None else size)

@@ -22,7 +22,7 @@ FAMILY = Family(
     ignored={"hidden_activation": "the class reads `hidden_act`"},
     base="GemmaModel",
     classes=decoder.classes("Gemma", without=("ForQuestionAnswering",)),
-    table=decoder.table(*decoder.NORMS, *decoder.ATTENTION, *decoder.FEED_FORWARD),
+    table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward()),
     tokenizer="GemmaTokenizer",
     **decoder.COMMON,
 )  # fmt: skip

@@ -56,7 +56,7 @@ FAMILY = Family(
     ignored={"hidden_act": "the class reads `hidden_activation`", "cache_implementation": "how a search keeps its past"},
     base="Gemma2Model",
     classes=decoder.classes("Gemma2", without=("ForQuestionAnswering",)),
-    table=decoder.table(*decoder.SANDWICH, *decoder.ATTENTION, *decoder.FEED_FORWARD),
+    table=decoder.table(*decoder.SANDWICH, *decoder.attention(), *decoder.feed_forward()),
     tokenizer="GemmaTokenizer",
     **decoder.COMMON,
 )  # fmt: skip

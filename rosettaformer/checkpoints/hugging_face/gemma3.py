@@ -1,5 +1,6 @@
-"""Gemma 3, its models of text (Gemma Team 2025): Gemma3TextModel and Gemma3ForCausalLM. One layer in six has no window, and rotates otherwise
-than those with one; queries and keys are normed over each head.
+"""Gemma 3, its models of text (Gemma Team 2025): Gemma3TextModel and Gemma3ForCausalLM.
+
+One layer in six has no window, and rotates otherwise than those with one; queries and keys are normed over each head.
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ FAMILY = Family(
     classes={
         "Gemma3ForCausalLM": ("language_head",), "Gemma3TextModel": (), "Gemma3TextForSequenceClassification": ("sequence_classifier",),
     },
-    table=decoder.table(*decoder.SANDWICH, *decoder.ATTENTION, *decoder.HEAD_NORMS, *decoder.FEED_FORWARD),
+    table=decoder.table(*decoder.SANDWICH, *decoder.attention(), *decoder.HEAD_NORMS, *decoder.feed_forward()),
     tokenizer="GemmaTokenizer",
     **decoder.COMMON,
 )  # fmt: skip

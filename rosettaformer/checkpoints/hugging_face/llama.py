@@ -18,7 +18,7 @@ FAMILY = Family(
     prefixes=("transformer.",),  # of LlamaForQuestionAnswering
     base="LlamaModel",
     classes=decoder.classes("Llama"),
-    table=decoder.table(*decoder.NORMS, *decoder.ATTENTION, *decoder.FEED_FORWARD),
+    table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
     tokenizer="TokenizersBackend",
     **decoder.COMMON,
 )  # fmt: skip

@@ -19,7 +19,7 @@ FAMILY = Family(
     harmless=HARMLESS,
     base="MistralModel",
     classes=decoder.classes("Mistral"),
-    table=decoder.table(*decoder.NORMS, *decoder.ATTENTION, *decoder.FEED_FORWARD),
+    table=decoder.table(*decoder.NORMS, *decoder.attention(inputs=False, output=False), *decoder.feed_forward()),
     tokenizer="TokenizersBackend",
     tokenizer_named=False,
     **decoder.COMMON,

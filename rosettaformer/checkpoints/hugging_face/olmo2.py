@@ -1,5 +1,6 @@
-"""OLMo 2 (OLMo Team 2024): Olmo2Model, Olmo2ForCausalLM and a class with another head. Norms stand after the sub-layers, and queries and keys
-are normed over all heads together.
+"""OLMo 2 (OLMo Team 2024): Olmo2Model, Olmo2ForCausalLM and a class with another head.
+
+Norms stand after the sub-layers, and queries and keys are normed over all heads together.
 """
 
 from . import decoder, rotary
@@ -20,11 +21,11 @@ FAMILY = Family(
     base="Olmo2Model",
     classes=decoder.classes("Olmo2", without=("ForTokenClassification", "ForQuestionAnswering")),
     table=decoder.table(
-        *decoder.ATTENTION,
+        *decoder.attention(),
         scale("self_attn.q_norm", "self_attention.query_norm", "(h k)"),
         scale("self_attn.k_norm", "self_attention.key_norm", "(g k)"),
         scale("post_attention_layernorm", "self_attention_norm"),
-        *decoder.FEED_FORWARD,
+        *decoder.feed_forward(),
         scale("post_feedforward_layernorm", "feed_forward_norm"),
     ),
     tokenizer="TokenizersBackend",

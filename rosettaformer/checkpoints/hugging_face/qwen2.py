@@ -20,7 +20,7 @@ FAMILY = Family(
     prefixes=("transformer.",),  # of Qwen2ForQuestionAnswering
     base="Qwen2Model",
     classes=decoder.classes("Qwen2"),
-    table=decoder.table(*decoder.NORMS, *decoder.ATTENTION, *decoder.FEED_FORWARD),
+    table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.feed_forward()),
     tokenizer="Qwen2Tokenizer",
     tokenizer_named=False,
     **decoder.COMMON,

@@ -21,7 +21,7 @@ FAMILY = Family(
     prefixes=("transformer.",),  # of Qwen3ForQuestionAnswering
     base="Qwen3Model",
     classes=decoder.classes("Qwen3"),
-    table=decoder.table(*decoder.NORMS, *decoder.ATTENTION, *decoder.HEAD_NORMS, *decoder.FEED_FORWARD),
+    table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.HEAD_NORMS, *decoder.feed_forward()),
     tokenizer="Qwen2Tokenizer",
     **decoder.COMMON,
 )  # fmt: skip

@@ -28,9 +28,7 @@ _BESIDE = {"yarn": {"mscale", "mscale_all_dim"}, "longrope": {"factor"}}  # from
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 _OF_GLOBAL = {"rotary_base": "rope_theta", "rotary_scaling": "rope_parameters"}
 _OF_LOCAL = {"local_rotary_base": "rope_theta", "local_rotary_scaling": "rope_parameters"}
-_NOTE = (
-    "`rope_scaling`, if it is given, counts in place of `rope_parameters`; `rope_theta` and others beside them count where they are silent"
-)
+_NOTE = "`rope_scaling`, if it is given, counts in place of `rope_parameters`; entries beside these count where they are silent"
 
 
 def flat(
@@ -125,7 +123,7 @@ def _read(
     older: Mapping[str, str] | None = None,
     types: Collection[str] = tuple(TYPES),
 ) -> tuple[Any, RotaryScaling]:
-    """Returns the base and the scaling of rope_parameters, which an error calls by the label. original: goes before the one that is given."""
+    """Returns the base and the scaling of rope_parameters, which an error calls by the label. original: goes before the given one."""
     kind = _first(given.get("rope_type"), given.get("type"), "default")
     kind = (older or {}).get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in types:
@@ -186,11 +184,8 @@ def _written(base: float, scaling: RotaryScaling) -> dict[str, Any]:
     values = {NAMES[name]: getattr(scaling, name) for name in SCALINGS[scaling.kind]}
     if kind == "dynamic":  # which the library counts from max_position_embeddings
         del values[NAMES["original_length"]]
-    return {
-        "rope_type": kind,
-        "rope_theta": base,
-        **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()},
-    }
+    lists = {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
+    return {"rope_type": kind, "rope_theta": base, **values, **lists}
 
 
 def _positions(said: Mapping[str, Any], scaling: RotaryScaling) -> dict[str, Any]:

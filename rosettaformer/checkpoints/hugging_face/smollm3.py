@@ -66,7 +66,7 @@ FAMILY = Family(
     prefixes=("transformer.",),  # of SmolLM3ForQuestionAnswering
     base="SmolLM3Model",
     classes=decoder.classes("SmolLM3"),
-    table=decoder.table(*decoder.NORMS, *decoder.ATTENTION, *decoder.FEED_FORWARD),
+    table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
     tokenizer="TokenizersBackend",
     **decoder.COMMON,
 )  # fmt: skip
