@@ -124,6 +124,12 @@ def rotation(
     return Rotation(tf.cos(angle_btj) * factor, tf.sin(angle_btj) * factor)
 
 
+def by_length(config: TransformerConfig) -> bool:
+    """Whether frequencies depend on the length of the text, its padding included."""
+    scalings = config.rotary_scaling, config.local_rotary_scaling
+    return config.positions == "rotary" and any(scaling.by_length for scaling in scalings)
+
+
 def rotated(x_bthk: tf.Tensor, turned: Rotation, layout: str) -> tf.Tensor:
     """The first features of every head rotated in their pairs, the others as they are.
 
