@@ -18,8 +18,9 @@ row share their keys: those of all beams' first tokens, of the second, ...; targ
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -157,9 +158,10 @@ def forward_step(
     return logits_btv, {**cache, **read_too}
 
 
-class _Step(NamedTuple):
-    """The next tokens: how many were read before, how many they are, how many the cache counts then,
-    in each of how many beams that share keys, and how many it can hold."""
+@dataclass(frozen=True)
+class _Step:
+    """The next tokens: how many were read before, how many they are, how many the cache counts
+    then, in each of how many beams that share keys, and how many it can hold."""
 
     read: tf.Tensor
     count: int
