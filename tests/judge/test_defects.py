@@ -33,14 +33,16 @@ REQUIRED = (  # noqa: SIM905 - a long list of short names reads better in lines
     "STR11 CAU10 ATT30 DRP6 LOS5 LOS6 LOS7 LOS8 PRC2 PRC3 PRC4 PRC5 PRC6 "
     "PE22 PE23 PE24 PE25 PE26 PE27 PAD1 PAD2 PAD3 SEQ1 SEQ2 SEQ3 RES5 NRM22 NRM23 STR12 STR13 ATT31 ATT32 ATT33 ATT34 ATT35 ATT36 "
     "EMB13 EMB14 EMB15 FFN7 MHA20 MHA21 DRP7 PAD4 PAD5 PAD6 PAD7 PAD8 PAD9 "
-    "LOS9 LOS10 OPT6 OPT7 OPT8 GEN8 GEN9 GEN10"
+    "LOS9 LOS10 OPT6 OPT7 OPT8 GEN8 GEN9 GEN10 "
+    "ROT1 ROT2 ROT3 ROT4 ROT5 ROT6 ROT7 ROT8 ROT9 ROT10 RSC1 RSC2 RSC3 RSC4 RSC5 RSC6 RSC7 RSC8 RSC9 PRC7 QKN1 QKN2 QKN3 QKN4 QKN5 "
+    "NRM24 NRM25 NRM26 NRM27 NRM28 NRM29 NRM30 NRM31 FFN8 FFN9 FFN10 WIN1 WIN2 WIN3 WIN4 WIN5 CAP1 CAP2 CAP3 CAP4 CAP5 CAP6 ATT37 EMB16"
 ).split()
 RAISING = ("PE8", "PE10", "MHA9")  # defects that show as an error: an odd width, a table of another length, a reshape
 # what no run of a whole model can show: a bias of the logits, an attention without a mask, far positions, a mean far from 0, roundings
 # that half-precision dtypes make anyway, a constant row within it, the update of its parameters, and what is drawn at random
 NOT_IN_A_MODEL = (
     "ATT28", "CAU9", "PE21", "NRM4", "NRM7", "NRM11", "ATT19", "OPT1", "OPT2", "OPT3", "OPT4", "OPT5", "OPT6", "OPT7", "OPT8", "DRP5",
-    "INI1", "INI2",
+    "INI1", "INI2", "ROT8", "ROT9", "NRM27",
 )  # fmt: skip
 MODELS = ("transformer", *components.WHOLE, "transformer_vjp", *(f"{name}_vjp" for name in components.WHOLE))
 DEFECTS, CASES = all_defects(), all_by_id()

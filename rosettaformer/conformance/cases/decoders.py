@@ -38,29 +38,111 @@ SCALINGS: dict[str, dict[str, Any]] = {
         "long_factors": [1.0, 2.0, 4.0, 7.0, 11.0], "attention_factor": 1.2,
     },
 }  # fmt: skip
+# the defects that the cases must reveal, each with those that do
+CATCHES = {
+    "ROT1": """
+        rotary_embedding/halves rotary_embedding/interleaved multi_head_attention/rotary decoder_layer/llama transformer/llama
+        transformer/cohere
+    """,
+    "ROT2": "rotary_embedding/fraction multi_head_attention/rotary_unnumbered transformer/glm4",
+    "ROT3": "rotary_embedding/halves rotary_embedding/far decoder_layer/llama transformer/llama",
+    "ROT4": "rotary_embedding/local decoder/mixed transformer/gemma3 decode_in_steps/gemma3",
+    "ROT5": "rotary_embedding/halves rotary_embedding/interleaved multi_head_attention/rotary transformer/llama",
+    "ROT6": "multi_head_attention/rotary decoder_layer/llama transformer/llama",
+    "ROT7": "multi_head_attention/rotary decoder_layer/llama transformer/llama decode_in_steps/llama",
+    "ROT8": "rotary_embedding/halves rotary_embedding/interleaved rotary_embedding/far",
+    "ROT9": "rotary_embedding/halves rotary_embedding/interleaved rotary_embedding/far",
+    "ROT10": "decoder/mixed transformer/smollm3 decode_in_steps/smollm3",
+    "RSC1": """
+        rotary_embedding/linear rotary_embedding/llama3 rotary_embedding/yarn transformer/llama transformer/yarn
+        decode_in_steps/llama
+    """,
+    "RSC2": "rotary_embedding/local_scaling transformer/gemma3 decode_in_steps/gemma3",
+    "RSC3": "rotary_embedding/linear rotary_embedding/llama3 transformer/llama transformer/yarn",
+    "RSC4": "rotary_embedding/llama3 rotary_embedding/yarn transformer/llama transformer/yarn",
+    "RSC5": "rotary_embedding/yarn rotary_embedding/longrope transformer/yarn transformer/phi3",
+    "RSC6": "rotary_embedding/yarn rotary_embedding/yarn_untruncated transformer/yarn",
+    "RSC7": "rotary_embedding/longrope transformer/phi3_beyond",
+    "RSC8": "rotary_embedding/longrope_short transformer/phi3",
+    "RSC9": "rotary_embedding/dynamic rotary_embedding/dynamic_short transformer/llama_dynamic",
+    "QKN1": """
+        multi_head_attention/query_key_norm_head multi_head_attention/query_key_norm_width decoder_layer/after transformer/qwen3
+        decode_in_steps/qwen3
+    """,
+    "QKN2": "multi_head_attention/query_key_norm_width decoder_layer/after transformer/olmo2",
+    "QKN3": """
+        multi_head_attention/query_key_norm_head multi_head_attention/query_key_norm_width
+        multi_head_attention/cross_query_key_norm transformer/qwen3
+    """,
+    "QKN4": "multi_head_attention/query_key_norm_head decoder/mixed transformer/qwen3",
+    "QKN5": "multi_head_attention/query_key_norm_head transformer/qwen3",
+    "NRM24": "rms_norm/plain rms_norm/large_mean decoder_layer/llama transformer/llama",
+    "NRM25": "rms_norm/one_plus_scale layer_norm/one_plus_scale decoder/mixed transformer/gemma transformer/gemma3",
+    "NRM27": "rms_norm/large",
+    "NRM28": "rms_norm/small rms_norm/plain transformer/llama",
+    "NRM29": "self_attention_sublayer/sandwich decoder_layer/gemma transformer/gemma",
+    "NRM30": "self_attention_sublayer/after decoder_layer/gemma decoder_layer/after transformer/olmo2",
+    "NRM31": "decoder_layer/gemma transformer/gemma",
+    "FFN8": "feed_forward/gated_silu feed_forward/gated_bias decoder_layer/llama transformer/llama transformer/gemma",
+    "FFN9": "feed_forward/gated_silu feed_forward/gated_gelu_tanh transformer/llama",
+    "FFN10": "feed_forward/gated_silu feed_forward/gated_relu transformer/llama",
+    "WIN1": """
+        window_mask/square window_mask/cached scaled_dot_product_attention/window scaled_dot_product_attention/window_step
+        transformer/gemma
+    """,
+    "WIN2": "window_mask/square scaled_dot_product_attention/window transformer/mistral",
+    "WIN3": "decoder/mixed transformer/gemma transformer/encoder_and_decoder",
+    "WIN4": "decoder/mixed transformer/gemma transformer/gemma3",
+    "WIN5": "window_mask/cached window_mask/step scaled_dot_product_attention/window_cached decode_in_steps/gemma decode_in_steps/mistral",
+    "CAP1": "scaled_dot_product_attention/cap multi_head_attention/window_cap transformer/gemma",
+    "CAP2": "scaled_dot_product_attention/cap_masked_weights decoder_layer/gemma transformer/gemma",
+    "CAP3": "soft_cap/sweep scaled_dot_product_attention/cap logits/cap transformer/gemma",
+    "CAP4": "scaled_dot_product_attention/cap scaled_dot_product_attention/everything transformer/gemma",
+    "CAP5": "logits/cap logits/scale_and_cap transformer/gemma",
+    "CAP6": "logits/scale logits/scale_and_cap transformer/cohere",
+    "ATT37": "scaled_dot_product_attention/scale scaled_dot_product_attention/cap decoder_layer/gemma transformer/gemma",
+    "PRC7": "rotary_embedding/halves rotary_embedding/far transformer/llama",
+    "MHA8": "multi_head_attention/query_key_value_bias transformer/qwen2",
+    "MHA12": "multi_head_attention/query_key_value_bias multi_head_attention/cross_query_key_norm transformer/qwen2",
+    "MHA10": "multi_head_attention/rotary transformer/llama",
+    "NRM2": "rms_norm/small",
+    "NRM5": "rms_norm/plain transformer/llama",
+    "NRM7": "rms_norm/cancelling_offset_unrounded",
+    "NRM15": "rms_norm/small",
+    "NRM21": "rms_norm/plain rms_norm/one_plus_scale transformer/gemma",
+    "FFN1": "feed_forward/gated_gelu_tanh transformer/gemma",
+    "FFN4": "activation/silu feed_forward/gated_silu transformer/llama",
+    "EMB1": "embedding/round_scale transformer/gemma",
+    "CAU3": "scaled_dot_product_attention/window_cached decode_in_steps/llama",
+    "CAU6": "scaled_dot_product_attention/window transformer/llama",
+    "CAU7": "decoder_layer/sandwich_crossed transformer/encoder_and_decoder",
+    "PE13": "decode_in_steps/llama decode_in_steps/gemma decode_in_steps/qwen3",
+}
 
 
 def cases(build: Builder) -> Iterator[Case]:
     """Yields the parts, then layers and whole decoders of each kind."""
     parts = (*_rotary_cases(build), *_norm_cases(build), *_attention_cases(build), *_feed_forward_cases(build), *_head_cases(build))
     for case in (*parts, *_layer_cases(build), *_model_cases(build), *_decoding_cases(build)):
-        yield dataclasses.replace(case, since=SINCE)
+        catches = tuple(id_ for id_, names in CATCHES.items() if case.id in names.split())
+        yield dataclasses.replace(case, catches=catches, since=SINCE)
 
 
 def _llama(build: Builder, **changes: Any) -> TransformerConfig:
     """Returns Llama's choices, with one layer: rotary positions, RMS norms that round before their scale, SwiGLU, no biases."""
-    return _alone(build, "llama2_7b", {"epsilon": 1e-3}, changes)
+    return _alone(build, "llama2_7b", {"epsilon": 1e-3, "rotary_base": 500.0}, changes)
 
 
 def _gemma(build: Builder, **changes: Any) -> TransformerConfig:
     """Returns Gemma 2's choices, with a local and a global layer: 1 + scale, sandwich norms, caps, a tied head and scaled embeddings."""
-    own = {"epsilon": 1e-3, "score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3, "decoder_layers": 2}
-    return _alone(build, "gemma2_2b", own, changes)
+    own = {"epsilon": 1e-3, "score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3}
+    return _alone(build, "gemma2_2b", own, {"decoder_layers": 2} | changes)
 
 
 def _alone(build: Builder, dialect: str, own: dict[str, Any], changes: dict[str, Any]) -> TransformerConfig:
+    """Returns a decoder-only config; a port that fixes a field of its dialect has its own value there, unless the case is about it."""
     layers = {"encoder_layers": 0, "decoder_layers": 1}
-    return build.config(dialect, {"padding_id": None}, **HEADS | layers | own | {"padding_id": None} | changes)
+    return build.config(dialect, HEADS | own | {"padding_id": None}, **layers | changes)
 
 
 def _positions(length: int = T, far: int = 600) -> np.ndarray:
@@ -96,7 +178,8 @@ def _rotary_cases(build: Builder) -> Iterator[Case]:
 
 
 def _norm_cases(build: Builder) -> Iterator[Case]:
-    """Yields rows of small mean square, where epsilon shows; a large mean, which an RMS norm keeps; every flag with each norm."""
+    """Yields rows of small mean square, where epsilon shows; a large mean, which an RMS norm keeps; squares beyond float16; every flag with
+    each norm."""
     generator = rng("decoders norm values")
     narrow = generator.standard_normal((B, S, 4)) * np.logspace(0, -3, S)[:, None]
     far = 100 + generator.standard_normal((B, T, build.config().model_width))
@@ -104,14 +187,28 @@ def _norm_cases(build: Builder) -> Iterator[Case]:
     yield build.make("rms_norm", "small", small, x_btd=narrow)
     yield build.make("rms_norm", "plain", _llama(build), x_btd="b t d")
     yield build.make("rms_norm", "large_mean", _llama(build), x_btd=far)
+    yield build.make("rms_norm", "large", _llama(build), x_btd=4 * far)
     yield build.make("rms_norm", "one_plus_scale", _gemma(build), x_btd="b t d")
     yield build.make("rms_norm", "scale_before_cast", _llama(build, norm_cast_before_scale=False), x_btd="b t d")
     yield build.make("rms_norm", "offset", _llama(build, norm_offset=True), x_btd="b t d")
     yield build.make("rms_norm", "zeros", _llama(build), x_btd=np.zeros((1, 2, build.config().model_width)))
     yield build.make("rms_norm", "one_position", _llama(build), x_btd="1 1 d")
+    for cast_before_scale in (True, False):
+        yield _cancelling_offset(build, cast_before_scale)
     yield build.make("layer_norm", "no_offset", build.config(norm_offset=False), x_btd="b t d")
     yield build.make("layer_norm", "one_plus_scale", build.config(norm_one_plus_scale=True), x_btd="b t d")
     yield build.make("layer_norm", "cast_before_scale", build.config(norm_cast_before_scale=True), x_btd="b t d")
+
+
+def _cancelling_offset(build: Builder, cast_before_scale: bool) -> Case:
+    """Returns a case of rows that the offset nearly cancels, so that it shows whether they are rounded before the scale."""
+    generator = rng("decoders cancelling")
+    config = _llama(build, norm_offset=True, norm_cast_before_scale=cast_before_scale)
+    pattern = generator.standard_normal(config.model_width)
+    near = pattern + 0.01 * generator.standard_normal((B, T, config.model_width))
+    fixed = {"scale": np.full(config.model_width, 48.0), "offset": -48.0 * pattern / np.sqrt((pattern * pattern).mean())}
+    name = "cancelling_offset" if cast_before_scale else "cancelling_offset_unrounded"
+    return build.make("rms_norm", name, config, fixed=fixed, x_btd=near)
 
 
 def _attention_cases(build: Builder) -> Iterator[Case]:
@@ -208,6 +305,9 @@ def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
     yield "phi3", _llama(build, rotary_scaling=SCALINGS["longrope"])
     yield "olmo2", _llama(build, norm_placement="after", query_key_norm="width", norm_cast_before_scale=False)
     yield "smollm3", _llama(build, decoder_layers=2, rotary_pattern=(True, False))
+    yield "yarn", _llama(build, rotary_scaling=SCALINGS["yarn"])
+    yield "cohere", _llama(build, rotary_layout="interleaved", norm="layer", logit_scale=0.3, tie_logits=True)
+    yield "glm4", _llama(build, rotary_layout="interleaved", rotary_fraction=0.4, norm_placement="sandwich", query_key_value_bias=True)
     yield "no_positions", _llama(build, positions="none", norm="layer", norm_offset=True)
 
 

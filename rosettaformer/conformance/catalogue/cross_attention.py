@@ -46,8 +46,12 @@ def _mean_of_real(memory_bsd: Array, real_bs1: Array) -> Array:
     return arithmetic.divide(arithmetic.sum(memory_bsd * real_bs1.astype(memory_bsd.dtype), 1), count)
 
 
-def _of_decoder_causal(query_btd: Array, **others: Any) -> dict[str, Any]:
-    return {"memory_bsd": query_btd, "mask_bhts": None, "causal": True}
+def _of_decoder_causal(query_btd: Array, settings: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    return {"memory_bsd": query_btd, "mask_bhts": None, **_causal(settings)}
+
+
+def _causal(settings: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    return {"settings": {**settings, "causal": True}}
 
 
 def _causal_top_left(query_btd: Array, memory_bsd: Array, mask_bhts: Any, **others: Any) -> dict[str, Any]:
@@ -111,7 +115,7 @@ VARIANTS: Variants = {
         "the cross-attention's keys come from the decoder": _one_from_decoder(0),
         "the cross-attention's query is the memory, its keys and values come from the decoder": _crossing(_exchanged),
     },
-    "CAU7": {"the cross-attention is causal, aligned bottom-right": _crossing(lambda **given: {"causal": True})},
+    "CAU7": {"the cross-attention is causal, aligned bottom-right": _crossing(_causal)},
     "STR9": {"the memory is the source's embedding, without a final norm": _encoded(lambda parameters, config, x_bsd: x_bsd)},
     "ATT35": {
         "the memory is one vector, the mean of its real positions": _one_vector(_mean_of_real),

@@ -35,6 +35,11 @@ def _bound_of_this_length(original: Callable, live: list[beams.Beam], kept: list
     return original(live, kept, strategy.replace(max_new_tokens=max(len(live[0].tokens), strategy.min_new_tokens + 1)))
 
 
+def _places_after_the_first(original: Callable, config: Any, read_bt: np.ndarray, length: int) -> np.ndarray:
+    past = read_bt.shape[1] - length
+    return np.broadcast_to(np.arange(past, past + length), (len(read_bt), length)) if past else original(config, read_bt, length)
+
+
 ALTERED: Altered = {
     "PE13": {"cache._positions": on_call(lambda read_bt, length, **others: {"read_bt": read_bt[:, -length:]})},
     "GEN1": penalised_by(lambda n, alpha: n**alpha),
@@ -52,6 +57,7 @@ VARIANTS: Variants = {
     "PE13": {
         "the positions of the later steps are one too small": numbered(lambda position_bt, past: np.maximum(position_bt - (past > 0), 0)),
         "the positions of the later steps are one too large": numbered(lambda position_bt, past: position_bt + (past > 0)),
+        "the later steps count the padding on the left as positions, the first one does not": {"cache._positions": _places_after_the_first},
         "the tokens of a step have the position of its first": numbered(
             lambda position_bt, past: np.broadcast_to(position_bt[:, :1], position_bt.shape)
         ),

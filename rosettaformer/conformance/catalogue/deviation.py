@@ -10,6 +10,7 @@ from reference_numpy import arithmetic, normalization
 from .alteration import Altered, Variants
 
 Array = np.ndarray
+LAYER, RMS = BOTH = ("normalization.layer_norm", "normalization.rms_norm")
 
 
 def normalised(deviation: Callable[[Array, Any], Array], axis: int = -1, mean: bool = True) -> Callable:
@@ -32,8 +33,13 @@ def variance(x: Array, axis: int = -1, lost: int = 0) -> Array:
     return arithmetic.divide(arithmetic.sum(centred * centred, axis), x.dtype.type(x.shape[axis] - lost))
 
 
+def root_mean_square(x: Array, epsilon: Any) -> Array:
+    """`sqrt(mean(x^2) + epsilon)` over the last axis."""
+    return np.sqrt(arithmetic.mean(x * x, -1) + epsilon)
+
+
 def _norm(deviation: Callable[[Array, Any], Array], mean: bool = True) -> Mapping[str, Callable]:
-    return {"normalization.layer_norm": normalised(deviation, mean=mean)}
+    return {LAYER: normalised(deviation, mean=mean)}
 
 
 def _squares(x: Array) -> Array:
@@ -45,8 +51,8 @@ def _centred(x: Array) -> Array:
 
 
 ALTERED: Altered = {
-    "NRM1": {"normalization.layer_norm": normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1)) + epsilon)},
-    "NRM3": {"normalization.layer_norm": normalised(lambda x, epsilon: (variance(x) + epsilon) ** 2)},
+    "NRM1": {LAYER: normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1)) + epsilon)},
+    "NRM3": {LAYER: normalised(lambda x, epsilon: (variance(x) + epsilon) ** 2)},
     "NRM23": _norm(lambda x, epsilon: np.sqrt(_squares(_centred(x)) + epsilon)),
 }
 VARIANTS: Variants = {
@@ -61,9 +67,9 @@ VARIANTS: Variants = {
         "epsilon is outside the root, and inside, too": _norm(lambda x, epsilon: np.sqrt(variance(x) + epsilon) + epsilon),
     },
     "NRM3": {
-        "divided by the variance, without a root": {"normalization.layer_norm": normalised(lambda x, epsilon: variance(x) + epsilon)},
-        "multiplied by the deviation": {"normalization.layer_norm": normalised(lambda x, epsilon: 1 / np.sqrt(variance(x) + epsilon))},
-        "nothing is divided: x - mean": {"normalization.layer_norm": normalised(lambda x, epsilon: x.dtype.type(1))},
+        "divided by the variance, without a root": {LAYER: normalised(lambda x, epsilon: variance(x) + epsilon)},
+        "multiplied by the deviation": {LAYER: normalised(lambda x, epsilon: 1 / np.sqrt(variance(x) + epsilon))},
+        "nothing is divided: x - mean": {LAYER: normalised(lambda x, epsilon: x.dtype.type(1))},
     },
     "NRM23": {
         "divided by the length: x / sqrt(sum x^2 + epsilon), as F.normalize": _norm(

@@ -69,6 +69,7 @@ ALTERED: Altered = {
     "EMB7": {"embedding.embedding": _rounded_scale},
     "EMB8": {"embedding.logits": on_arguments(parameters=without_bias)},
     "EMB9": {"embedding.logits": _twice},
+    "EMB16": {"embedding.embedding": on_arguments(round_scale=False)},
     "SEG1": {"embedding.segment_embedding": on_arguments(segment_bs=np.zeros_like)},
     "SEG2": {"embedding.segment_embedding": on_call(_first_two_exchanged)},
 }

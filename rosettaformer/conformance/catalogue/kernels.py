@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .alteration import Altered
+from .alteration import Altered, Variants
 from .combinators import on_arguments
 
 Array = np.ndarray
@@ -92,6 +92,20 @@ def _interleaved_by_head(parameters: Tree) -> Tree:
     return dict(parameters) | read
 
 
+def _by_groups(parameters: Tree) -> Tree:
+    """The columns query | key | value, read as `g (the queries of the group | key | value)`."""
+    groups = parameters["key"]["kernel"].shape[1]
+    read: dict[str, dict[str, Array]] = {name: {} for name in FUSED}
+    for leaf in parameters["query"]:
+        shapes = [parameters[name][leaf].shape[-2:] for name in FUSED]
+        outer = parameters["query"][leaf].shape[:-2]
+        fused = np.concatenate([parameters[name][leaf].reshape(*outer, -1) for name in FUSED], axis=-1).reshape(*outer, groups, -1)
+        ends = np.cumsum([heads * size // groups for heads, size in shapes])[:-1]
+        for name, shape, part in zip(FUSED, shapes, np.split(fused, ends, axis=-1), strict=True):
+            read[name][leaf] = part.reshape(*outer, *shape)
+    return dict(parameters) | read
+
+
 ALTERED: Altered = {
     "MHA3": {"attention.multi_head_attention": on_arguments(parameters=_interleaved_by_head)},
     "MHA4": {"attention._projection": of_projection(interleaved)},
@@ -99,4 +113,11 @@ ALTERED: Altered = {
     "MHA6": {"attention.multi_head_attention": exchanged(("key", "value"), ("value", "key"))},
     "MHA8": {"attention._projection": of_projection(without_bias)},
     "MHA12": {"attention._projection": of_projection(without_bias, "key")},
+}
+VARIANTS: Variants = {
+    "MHA3": {
+        "a fused query-key-value kernel is read group by group: the queries of a group, its key, its value": {
+            "attention.multi_head_attention": on_arguments(parameters=_by_groups)
+        }
+    },
 }

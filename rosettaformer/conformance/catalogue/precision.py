@@ -5,11 +5,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from reference_numpy import arithmetic
+from reference_numpy import arithmetic, rotary
 
 from ..reference.orders import to_tf32
 from .alteration import Altered, Variants
 from .combinators import on_result
+from .deviation import BOTH
 
 Array = np.ndarray
 
@@ -48,13 +49,20 @@ def _single_positions(original: Callable, position_bt: Array, width: int, dtype:
     return np.where(column % 2 == 0, np.sin(angle), np.cos(angle)).astype(dtype)
 
 
+def _single_rotation(original: Callable, config: Any, kind: Any, position_bt: Array, dtype: Any) -> rotary.Rotation:
+    if np.dtype(dtype) != np.float64:
+        return original(config, kind, position_bt, dtype)
+    return rotary.Rotation(*(part.astype(np.float64) for part in original(config, kind, position_bt, np.float32)))
+
+
 ALTERED: Altered = {
     "PRC1": {"arithmetic.einsum": _rounded_operands},
     "PRC2": {"positional_encoding.positional_encoding": _single_positions},
     "PRC3": {"softmax.softmax": _in_single},
-    "PRC4": {"normalization.layer_norm": _in_single},
+    "PRC4": dict.fromkeys(BOTH, _in_single),
     "PRC5": {"embedding.logits": _in_single},
     "PRC6": {"feed_forward.activation": _in_single},
+    "PRC7": {"rotary.rotation": _single_rotation},
 }
 VARIANTS: Variants = {
     "PRC2": {"positions are stored in float32 in a float64 model": {"positional_encoding.positional_encoding": on_result(_single)}},

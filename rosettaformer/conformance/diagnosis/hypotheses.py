@@ -29,7 +29,8 @@ def candidates(probes: Iterable[Case], alterations: Iterable[Alteration]) -> lis
     return [one for one in alterations if (one.component in TRAINING or forward_of(one.component) if backward else one.component in within)]
 
 
-_FUNCTIONS = {component: f"{module}.{component}" for component, (module, _) in FORWARD.items()}
+# by component the function whose calls show that a run contains it; attention rotates by what `rotary_embedding` consists of
+_FUNCTIONS = {component: f"{module}.{component}" for component, (module, _) in FORWARD.items()} | {"rotary_embedding": "rotary.rotated"}
 
 
 class Hypotheses:

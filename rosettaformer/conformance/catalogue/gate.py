@@ -1,0 +1,79 @@
+"""Defects of the gate of the feed-forward network."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import arithmetic, feed_forward
+
+from .alteration import Altered, Replaces, Variants
+from .combinators import on_arguments
+
+Array = np.ndarray
+Layer = Mapping[str, Array]
+NETWORK = "feed_forward.feed_forward"
+
+
+def _read(change: Callable[[Array, Array], tuple[Array, Array]]) -> Replaces:
+    """Reads other kernels and biases of gate and hidden layer, a function of the right ones."""
+
+    def read(parameters: Any) -> Any:
+        if "gate" not in parameters:
+            return parameters
+        pairs = {leaf: change(parameters["gate"][leaf], parameters["hidden"][leaf]) for leaf in parameters["gate"]}
+        gate, hidden = ({leaf: pair[index] for leaf, pair in pairs.items()} for index in (0, 1))
+        return dict(parameters) | {"gate": gate, "hidden": hidden}
+
+    return {NETWORK: on_arguments(parameters=read)}
+
+
+def _every_second(gate: Array, hidden: Array) -> tuple[Array, Array]:
+    both = np.concatenate([gate, hidden], axis=-1)
+    return both[..., 0::2], both[..., 1::2]
+
+
+def _in_halves(gate: Array, hidden: Array) -> tuple[Array, Array]:
+    both = np.stack([gate, hidden], axis=-1).reshape(*gate.shape[:-1], -1)
+    return both[..., : gate.shape[-1]], both[..., gate.shape[-1] :]
+
+
+def _combined(combine: Callable[[Array, Array, Callable[[Array], Array]], Array]) -> Replaces:
+    """Combines gate and hidden layer otherwise, by a function of both before the activation, and of the activation."""
+
+    def altered(original: Callable, parameters: Any, x_btd: Array, activation_name: str) -> Any:
+        hidden_btf, (linear_btf, gate_btf) = original(parameters, x_btd, activation_name)
+        if gate_btf is not None:
+            hidden_btf = combine(gate_btf, linear_btf, lambda x: feed_forward.activation(x, activation_name))
+        return hidden_btf, (linear_btf, gate_btf)
+
+    return {"feed_forward._hidden": altered}
+
+
+def _sigmoid(x: Array) -> Array:
+    wide = arithmetic.upcast_half(x)
+    number = wide.dtype.type
+    return (number(0.5) * (number(1) + arithmetic.tanh(number(0.5) * wide))).astype(x.dtype, copy=False)
+
+
+ALTERED: Altered = {
+    "FFN8": _read(lambda gate, hidden: (hidden, gate)),
+    "FFN9": _combined(lambda gate_btf, linear_btf, active: active(gate_btf * linear_btf)),
+    "FFN10": _combined(lambda gate_btf, linear_btf, active: active(linear_btf)),
+}
+VARIANTS: Variants = {
+    "FFN8": {
+        "a fused kernel of gate and hidden layer is read column by column in turn": _read(_every_second),
+        "a fused kernel whose columns are of gate and hidden layer in turn is read in halves": _read(_in_halves),
+    },
+    "FFN9": {
+        "the activation is applied to the gate and to the hidden layer": _combined(
+            lambda gate, linear, active: active(gate) * active(linear)
+        )
+    },
+    "FFN10": {
+        "the hidden layer is missing: activation(x W_g) alone": _combined(lambda gate, linear, active: active(gate)),
+        "the gate is added, not multiplied": _combined(lambda gate, linear, active: active(gate) + linear),
+        "the gate is a sigmoid, whatever the activation is: GLU": _combined(lambda gate, linear, active: _sigmoid(gate) * linear),
+    },
+}

@@ -1,0 +1,186 @@
+"""Defects of rotary positions: the pairs that rotate, their angles, and what is rotated at all."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import arithmetic, attention, rotary
+
+from ..reference.patching import patched
+from .alteration import Altered, Replaces, Variants
+from .combinators import bound, on_arguments, on_call, on_result
+
+Array = np.ndarray
+Parts = tuple[Array, Array, Array]  # queries, keys and values
+ROTATED, ROTATION, FREQUENCIES = "rotary.rotated", "rotary.rotation", "rotary.rotary_frequencies"
+LAYOUTS = {"halves": "interleaved", "interleaved": "halves"}
+
+
+def of_self_attention(parts: Callable[..., Parts]) -> Replaces:
+    """Gives self-attention that rotates other queries, keys and values: a function of the parameters, the input of the queries and that of
+    the keys, the config and the rotation."""
+
+    def turned(parameters: Any, query_btd: Array, memory_bsd: Array, config: Any, layer: Any, position_bt: Any) -> Parts | None:
+        shaped = attention.queries(parameters, query_btd, config), attention.keys_and_values(parameters, memory_bsd, config)[0]
+        rotation = attention._rotation(config, layer, *shaped, position_bt)
+        return parts(parameters, query_btd, memory_bsd, config, rotation) if rotation else None
+
+    def project(original: Callable, parameters: Any, x_btd: Array, config: Any = None, layer: Any = 0, position_bt: Any = None) -> Parts:
+        found = turned(parameters, x_btd, x_btd, config, layer, position_bt)
+        return found or original(parameters, x_btd, config, layer, position_bt)
+
+    def whole(original: Callable, *args: Any, **options: Any) -> Any:
+        given = bound(original, *args, **options)
+        projected = given.pop("parameters"), given.pop("query_btd"), given.pop("memory_bsd")
+        found = turned(*projected, given["config"], given["layer"], given.pop("position_bt"))
+        return attention.attend(projected[0], *found, **given) if found else original(*args, **options)
+
+    return {"attention.project": project, "attention.multi_head_attention": whole}
+
+
+def turned_parts(turn: Callable[[Any, Parts], Parts]) -> Replaces:
+    """Rotates otherwise: a function of how an array is rotated, which takes it and changes of the rotation, and of the three parts."""
+
+    def parts(parameters: Any, query_btd: Array, memory_bsd: Array, config: Any, rotation: rotary.Rotation) -> Parts:
+        def rotated(x_bthk: Array, sign: float = 1.0, factor: float = 1.0) -> Array:
+            number = rotation.sine_btj.dtype.type
+            own = rotary.Rotation(rotation.cosine_btj * number(factor), rotation.sine_btj * number(sign * factor))
+            return rotary.rotated(x_bthk, own, config.rotary_layout)
+
+        key_bsgk, value_bsge = attention.keys_and_values(parameters, memory_bsd, config)
+        return turn(rotated, (attention.queries(parameters, query_btd, config), key_bsgk, value_bsge))
+
+    return of_self_attention(parts)
+
+
+def _permuted(names: tuple[str, ...], inverse: bool = False, heads: bool = True) -> Replaces:
+    """Stores these kernels for the other layout, or with inverse for a third one. heads: each head by itself, otherwise all as one."""
+
+    def altered(original: Callable, parameters: Any, name: str, x_bthk: Array, config: Any) -> Array:
+        if config is None or config.positions != "rotary" or name not in names:
+            return original(parameters, name, x_bthk, config)
+        whole = not heads and config.rotary_size == config.key_size
+        flat = x_bthk.reshape(*x_bthk.shape[:2], 1, -1) if whole else x_bthk
+        size = flat.shape[3] if whole else config.rotary_size
+        order = np.arange(size).reshape(-1, 2).T.ravel()  # the features of interleaved pairs, in halves
+        if (config.rotary_layout == "interleaved") != inverse:
+            order = np.argsort(order)
+        read = np.concatenate([flat[..., :size][..., order], flat[..., size:]], axis=-1).reshape(x_bthk.shape)
+        return original(parameters, name, read, config)
+
+    return {"attention.query_key_norm": altered}
+
+
+def _all_of_a_head(original: Callable, config: Any, kind: Any, position_bt: Array, dtype: Any) -> Any:
+    fits = config.key_size % 2 == 0 and kind.scaling.kind != "longrope"
+    return original(config.replace(rotary_fraction=1.0) if fits else config, kind, position_bt, dtype)
+
+
+def _frequencies_of_a_head(original: Callable, config: Any, kind: Any, position_bt: Array, dtype: Any) -> Any:
+    if kind.scaling.kind == "longrope":
+        return original(config, kind, position_bt, dtype)
+
+    def first(frequencies: Callable, size: int, *rest: Any) -> Array:
+        return frequencies(config.key_size, *rest)[: size // 2]
+
+    with patched({FREQUENCIES: first}):
+        return original(config, kind, position_bt, dtype)
+
+
+def _last_features(original: Callable, x_bthk: Array, turned: Any, layout: str) -> Array:
+    kept = x_bthk.shape[3] - 2 * turned.cosine_btj.shape[-1]
+    return np.concatenate([x_bthk[..., :kept], original(x_bthk[..., kept:], turned, layout)], axis=-1)
+
+
+def of_kind(change: Callable[[Any, Any], Any]) -> Replaces:
+    """Rotates as another kind of layer, a function of the config and the kind."""
+    return {ROTATION: on_call(lambda config, kind, **others: {"kind": change(config, kind)})}
+
+
+def exchanged(one: Any, other: Any, value: Any) -> Any:
+    """The other one of the two."""
+    return other if value == one else one if value == other else value
+
+
+def _turned(change: Callable[[Array, Array], tuple[Array, Array]]) -> Replaces:
+    """Multiplies by other cosines and sines, a function of the right ones."""
+    return {ROTATED: on_arguments(turned=lambda turned: rotary.Rotation(*change(*turned)))}
+
+
+def _without_minus(original: Callable, x_bthk: Array, turned: Any, layout: str) -> Array:
+    y_bthk, back_bthk = original(x_bthk, turned, layout), original(x_bthk, turned._replace(sine_btj=-turned.sine_btj), layout)
+    first, _ = rotary._pairs(layout, turned.cosine_btj.shape[-1])
+    y_bthk[..., first] = back_bthk[..., first]
+    return y_bthk
+
+
+def _narrow_angles(original: Callable, config: Any, kind: Any, position_bt: Array, dtype: Any) -> Any:
+    if not arithmetic.is_half(dtype):
+        return original(config, kind, position_bt, dtype)
+    length, wide = int(position_bt.max(initial=0)) + 1, np.float32
+    frequency_j = rotary.rotary_frequencies(config.rotary_size, kind.base, kind.scaling, length, wide)
+    angle_btj = (position_bt[..., None].astype(dtype) * frequency_j.astype(dtype)).astype(wide)
+    factor = wide(kind.scaling.attention_factor or 1)
+    return rotary.Rotation(np.cos(angle_btj) * factor, np.sin(angle_btj) * factor)
+
+
+def _narrow_frequencies(original: Callable, config: Any, kind: Any, position_bt: Array, dtype: Any) -> Any:
+    rounded = on_result(lambda frequency_j: frequency_j.astype(dtype).astype(frequency_j.dtype))
+    with patched({FREQUENCIES: rounded}):
+        return original(config, kind, position_bt, dtype)
+
+
+def _pattern(change: Callable[[tuple[bool, ...]], tuple[bool, ...]]) -> Replaces:
+    """Gives layers that rotate, and others that do not, another pattern."""
+
+    def other(config: Any) -> Any:
+        differ = config is not None and len(set(config.rotary_pattern)) > 1
+        return config.replace(rotary_pattern=change(config.rotary_pattern)) if differ else config
+
+    return {"attention._rotation": on_arguments(config=other)}
+
+
+ALTERED: Altered = {
+    "ROT1": {ROTATED: on_arguments(layout=LAYOUTS.get)},
+    "ROT2": {ROTATION: _all_of_a_head},
+    "ROT3": {FREQUENCIES: on_arguments(base=10000.0)},
+    "ROT4": of_kind(lambda config, kind: kind._replace(base=config.rotary_base)),
+    "ROT5": _turned(lambda cosine_btj, sine_btj: (cosine_btj, -sine_btj)),
+    "ROT6": turned_parts(lambda rotated, parts: tuple(map(rotated, parts))),
+    "ROT7": turned_parts(lambda rotated, parts: (rotated(parts[0]), *parts[1:])),
+    "ROT8": {ROTATION: _narrow_angles},
+    "ROT9": {ROTATION: _narrow_frequencies},
+    "ROT10": _pattern(lambda pattern: (True,)),
+}
+VARIANTS: Variants = {
+    "ROT1": {
+        "the kernels of query and key are permuted for the other layout twice, or the wrong way": _permuted(("query", "key"), True),
+        "the key's kernel alone is permuted for the other layout": _permuted(("key",)),
+        "the query's kernel alone is permuted for the other layout": _permuted(("query",)),
+        "the key's kernel is permuted as that of one head": _permuted(("key",), heads=False),
+    },
+    "ROT2": {
+        "the frequencies are those of the whole head, base^(-2j/k)": {ROTATION: _frequencies_of_a_head},
+        "the last features of a head rotate, not the first": {ROTATED: _last_features},
+    },
+    "ROT3": {"the exponents of the base are -j/n, not -2j/n": {FREQUENCIES: on_arguments(base=lambda base: base**0.5)}},
+    "ROT4": {
+        "the base of local layers is that of all": of_kind(lambda config, kind: kind._replace(base=config.local_rotary_base)),
+        "the bases of local and global layers are exchanged": of_kind(
+            lambda config, kind: kind._replace(base=exchanged(config.rotary_base, config.local_rotary_base, kind.base))
+        ),
+    },
+    "ROT5": {
+        "rotate_half lacks its minus": {ROTATED: _without_minus},
+        "sine and cosine are exchanged": _turned(lambda cosine_btj, sine_btj: (sine_btj, cosine_btj)),
+        "the keys rotate the other way": turned_parts(lambda rotated, parts: (rotated(parts[0]), rotated(parts[1], -1.0), parts[2])),
+    },
+    "ROT7": {
+        "the queries are not rotated": turned_parts(lambda rotated, parts: (parts[0], rotated(parts[1]), parts[2])),
+        "neither queries nor keys are rotated": turned_parts(lambda rotated, parts: parts),
+    },
+    "ROT10": {
+        "the layers that rotate and those that do not are exchanged": _pattern(lambda pattern: tuple(not rotates for rotates in pattern))
+    },
+}
