@@ -18,7 +18,7 @@ from reference_numpy.fields import is_integer
 from ..checkpoints.hugging_face import FAMILIES
 from ..reading import parse_json, read_object, read_text
 from . import tokenizer_entries
-from .tokenizer_classes import ALIASES, BACKEND, KINDS, Kind, Vocabulary
+from .tokenizer_classes import ALIASES, BACKEND, KINDS, LLAMA, Kind, Vocabulary
 from .tokenizer_entries import ADDITIONAL, EXTRA, SPECIAL, special, token
 
 WHOLE, LARGEST = "tokenizer.json", 1 << 27
@@ -56,17 +56,20 @@ def read(folder: Path, entries: Mapping[str, Any]) -> Files:
 
 def _class(folder: Path, said: Mapping[str, Any], entries: Mapping[str, Any]) -> str:
     """Returns the class that the folder names, else that of the model's family, else the one that has such files."""
-    named = said.get("tokenizer_class", entries.get("tokenizer_class"))
+    named, family = said.get("tokenizer_class", entries.get("tokenizer_class")), entries.get("model_type")
+    own = FAMILIES[family] if isinstance(family, str) and family in FAMILIES else None
+    if own and not own.tokenizer_named:
+        return own.tokenizer
     if named is not None:
         name = named.removesuffix("Fast") if isinstance(named, str) else ""
         name = ALIASES.get(name, name)
         if name not in KINDS:
             known = f"{', '.join(KINDS)}, or PreTrainedTokenizerFast, which is {WHOLE} as it stands"
             raise ValueError(f"tokenizer_class of {folder} must be one of {known}; got {named!r:.100}")
-        return name
-    family = entries.get("model_type")
-    if isinstance(family, str) and family in FAMILIES:
-        return FAMILIES[family].tokenizer
+        of_bytes = name == LLAMA and (folder / WHOLE).is_file() and '"ByteLevel"' in read_text(folder / WHOLE, LARGEST)
+        return BACKEND if of_bytes else name  # files of Llama 3 name the class of Llama 2
+    if own:
+        return own.tokenizer
     fitting = (name for name, kind in KINDS.items() if kind.files and (folder / kind.files[0]).is_file())
     return next(fitting, BACKEND) if not (folder / WHOLE).is_file() else BACKEND
 
