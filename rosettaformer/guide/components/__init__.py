@@ -32,7 +32,12 @@ ELSEWHERE = {
 }
 GROUPS = {
     "Tokens and positions": (
-        "embedding", "segment_embedding", "token_positions", "position_embedding", "positional_encoding", "rotary_embedding",
+        "embedding",
+        "segment_embedding",
+        "token_positions",
+        "position_embedding",
+        "positional_encoding",
+        "rotary_embedding",
     ),
     "Masks": ("token_mask", "padding_mask", "causal_mask", "window_mask", "combine_masks"),
     "Attention": ("softmax", "soft_cap", "scaled_dot_product_attention", "multi_head_attention"),
