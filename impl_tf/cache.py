@@ -18,8 +18,9 @@ row share their keys: those of all beams' first tokens, of the second, ...; targ
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -115,15 +116,18 @@ def forward_step(
     cache: Cache,
     target_mask_bt: tf.Tensor,
     ahead: int = 0,
+    known: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, Cache]:
     """`decode_step` on arguments that are checked.
 
-    ahead: how many tokens more, read in steps that follow, count for the length of the text by
-    which keys rotate.
+    ahead: how many tokens that are read later count for the length of the text, by which keys may
+    rotate. known: how many of these tokens there are, by default all; the others only fill up their
+    axis, and the cache does not count them.
     """
     source_mask_bs, width = cache.get("source_mask_bs"), beam_count(cache)
     (rows, count), vocabulary = target.shape[:2], model.config.target_vocabulary
-    step = _Step(cache["read"], count, width, cache["position_td"].shape[0])
+    end = cache["read"] + (count if known is None else known)
+    step = _Step(cache["read"], count, end, width, cache["position_td"].shape[0])
     batch, queries = rows // width, count * width
     mask_bt = _with_tokens(cache, target_mask_bt, width)
     token_s = tf.range(mask_bt.shape[1]) // width  # the token that each key is of
@@ -132,9 +136,9 @@ def forward_step(
     x_btd = tf.reshape(_by_token(x_btd, width), [batch, queries, x_btd.shape[2]])
     rotations: Sequence[Rotation | None] = [None] * len(cache["layers"])
     if model.config.positions == "rotary":
-        longest = tf.reduce_max(position_bt) + 1 + ahead
+        longest = text_length(model.config, {**cache, "target_mask_bt": mask_bt, "read": end})
         position_bt = tf.reshape(_by_token(position_bt, width), [batch, queries])
-        rotations = model.decoder.rotations(position_bt, longest)
+        rotations = model.decoder.rotations(position_bt, longest + ahead)
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     self_masks: dict[int, tf.Tensor] = {}
     layers = []
@@ -150,16 +154,18 @@ def forward_step(
         model.head(model.decoder.normalise(x_btd)), [batch, count, width, vocabulary]
     )
     logits_btv = tf.reshape(tf.transpose(logits_btwv, [0, 2, 1, 3]), [rows, count, vocabulary])
-    read_too = {"target_mask_bt": mask_bt, "layers": layers, "read": step.read + count}
+    read_too = {"target_mask_bt": mask_bt, "layers": layers, "read": end}
     return logits_btv, {**cache, **read_too}
 
 
-class _Step(NamedTuple):
-    """The next tokens: how many were read before, how many they are, in each of how many beams that
-    share keys, and how many tokens the cache can hold."""
+@dataclass(frozen=True)
+class _Step:
+    """The next tokens: how many were read before, how many they are, how many the cache counts
+    then, in each of how many beams that share keys, and how many it can hold."""
 
     read: tf.Tensor
     count: int
+    end: tf.Tensor
     width: int
     length: int
 
@@ -173,7 +179,7 @@ class _Step(NamedTuple):
             held = keras.ops.slice_update(held, tf.stack(place), new)
             return held, held
         both, place_r = tf.concat([held, new], axis=axis), tf.range(room)
-        token_r = _held(self.read + self.count, room)
+        token_r = _held(self.end, room)
         kept_r = tf.where(token_r < self.read, place_r, room + token_r - self.read)
         return both, tf.gather(both, _places(kept_r, self.width), axis=axis)
 
@@ -282,6 +288,14 @@ def reorder(cache: Cache, row_b: tf.Tensor) -> Cache:
     held = {name: cache[name] for name in names if name in cache}
     moved = tf.nest.map_structure(lambda x: None if x is None else tf.gather(x, row_b), held)
     return {**cache, **moved}
+
+
+def text_length(config: TransformerConfig, cache: Cache) -> tf.Tensor:
+    """The largest position of what has been read, and 1."""
+    mask_bt = cache["target_mask_bt"]
+    token_s = tf.range(mask_bt.shape[1]) // beam_count(cache)
+    last = {**cache, "read": cache["read"] - 1}
+    return tf.reduce_max(_positions(config, mask_bt, token_s, last, 1)) + 1
 
 
 def beam_count(cache: Cache) -> int:

@@ -186,7 +186,7 @@ def _start(model: Transformer, plan: Plan, request: Request) -> State:
         _, held = cache.forward_step(model, *given, ahead=1)
     state: State = {"step": tf.constant(0), "finite": tf.constant(True), "cache": held}
     state |= {"done_b": tf.zeros([batch], tf.bool), "token_b1": request.last_b1}
-    if plan.repetition or plan.no_repeat_ngram:
+    if plan.repetition or plan.no_repeat_ngram or model.config.rotary_switches:
         # The end of the target stands at the end, so that its length does not matter.
         wider = [[0, 0], [plan.room, 0]]
         state["seen_bn"] = tf.pad(request.before, wider)
@@ -204,7 +204,8 @@ def _next_logits(model: Transformer, request: Request, state: State) -> tuple[tf
     """Reads the last token: the logits of the tokens that an answer may hold, and the new state."""
     token_b1 = state["token_b1"]
     mask_b1 = mask.token_mask(token_b1, model.config.padding_id)
-    logits_btv, held = cache.forward_step(model, token_b1, state["cache"], mask_b1)
+    held = _read_anew(model, state) if model.config.rotary_switches else state["cache"]
+    logits_btv, held = cache.forward_step(model, token_b1, held, mask_b1)
     logits_bv = upcast_half(logits_btv[:, 0])
     state = {**state, "cache": held, "finite": tf.reduce_all(logits_bv < float("inf"))}
     for name, x_b1 in {"seen_bn": token_b1, "seen_mask_bn": mask_b1}.items():
@@ -214,14 +215,34 @@ def _next_logits(model: Transformer, request: Request, state: State) -> tuple[tf
     return tf.where(request.forbidden_v, nothing, logits_bv), state
 
 
+def _read_anew(model: Transformer, state: State) -> cache.Cache:
+    """The cache; where the next token is the first one beyond the original length of longrope, with
+    all keys rotated by the frequencies of long texts."""
+    held, seen_bn, seen_mask_bn = (state[name] for name in ("cache", "seen_bn", "seen_mask_bn"))
+    read, length = held["read"], cache.text_length(model.config, held)
+    beyond = tf.reduce_any([length == original for original in model.config.rotary_switches])
+
+    def again() -> cache.Cache:
+        # The target from the start of the axis, at whose end it stands.
+        target_bt, mask_bt = (
+            tf.roll(x_bn, read - x_bn.shape[1], axis=1) for x_bn in (seen_bn, seen_mask_bn)
+        )
+        nothing = {"read": tf.constant(0), "target_mask_bt": tf.zeros_like(held["target_mask_bt"])}
+        given = target_bt, {**held, **nothing}, mask_bt
+        return cache.forward_step(model, *given, ahead=1, known=read)[1]
+
+    return tf.cond(beyond & (state["step"] > 0), again, lambda: held)
+
+
 def _seen(state: State) -> State:
-    """The target so far and its token mask, if penalties need them."""
+    """The target so far and its token mask, if penalties or longrope need them."""
     return {name: state[name] for name in ("seen_bn", "seen_mask_bn") if name in state}
 
 
 def _penalised(plan: Plan, request: Request, state: State, scores_bv: tf.Tensor) -> tf.Tensor:
     """The scores by which the next token is chosen."""
-    if seen := _seen(state):
+    seen = _seen(state)
+    if plan.repetition or plan.no_repeat_ngram:
         penalties = request.repetition_penalty, plan.no_repeat_ngram, seen["seen_mask_bn"]
         scores_bv = sampling.penalise(scores_bv, seen["seen_bn"], *penalties)
     is_end_v = tf.range(scores_bv.shape[1]) == request.end_id

@@ -156,7 +156,7 @@ def _placed(layer: Any, **inputs: Any) -> Any:
     given = [inputs.pop(name) for name in ("position_bt", "position_bs") if name in inputs]
     config, kind = layer.config, layer.config.layer_kind(0)
     if given and kind.rotary:
-        inputs["rotation"] = rotary.rotation(config, kind, *given, layer.compute_dtype)
+        inputs["rotation"] = rotary.rotation(config, kind, given[0], layer.compute_dtype)
     return layer(**inputs)
 
 

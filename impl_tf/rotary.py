@@ -1,6 +1,7 @@
 """Rotary positions: queries and keys are rotated by angles that grow with the position (ROTARY)."""
 
 import math
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -53,12 +54,13 @@ def rotary_frequencies(
     Where they do not change with the length of the text, a constant. length: the largest position
     and 1, which may be a scalar tensor. Computed in float64 and then cast to dtype.
     """
+    original: Any = scaling.original_length
+    factor: Any = scaling.factor
     if scaling.kind == "longrope":
-        long, frequency_j = length > scaling.original_length, _frequencies(size, base)
+        long, frequency_j = length > original, _frequencies(size, base)
         factors = scaling.long_factors, scaling.short_factors
         return tf.where(long, *(tf.constant(frequency_j / each, dtype) for each in factors))
     if scaling.kind == "dynamic":
-        original, factor = scaling.original_length, scaling.factor
         longest = tf.cast(tf.maximum(length, original), tf.float64)
         growth = factor * longest / original - (factor - 1)
         exponent_j = np.arange(0, size, 2) / size
@@ -81,7 +83,7 @@ def _scaled(size: int, base: float, scaling: RotaryScaling) -> np.ndarray:
     return frequency_j / scaling.factor * (1 - kept_j) + frequency_j * kept_j
 
 
-def _kept(size: int, base: float, scaling: RotaryScaling, frequency_j: np.ndarray) -> np.ndarray:
+def _kept(size: int, base: float, scaling: Any, frequency_j: np.ndarray) -> np.ndarray:
     """How much of each frequency is kept, from 0, all divided by the factor, to 1.
 
     llama3: by how often a pair turns within the original length. yarn: by its place between the
@@ -122,6 +124,12 @@ def rotation(
     angle_btj = tf.cast(position_bt, wide)[..., tf.newaxis] * frequency_j
     factor = kind.scaling.attention_factor or 1
     return Rotation(tf.cos(angle_btj) * factor, tf.sin(angle_btj) * factor)
+
+
+def by_length(config: TransformerConfig) -> bool:
+    """Whether frequencies depend on the length of the text, its padding included."""
+    scalings = config.rotary_scaling, config.local_rotary_scaling
+    return config.positions == "rotary" and any(scaling.by_length for scaling in scalings)
 
 
 def rotated(x_bthk: tf.Tensor, turned: Rotation, layout: str) -> tf.Tensor:

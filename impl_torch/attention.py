@@ -50,8 +50,9 @@ def scaled_dot_product_attention(
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, precision.dtype_name(mask_bhts.dtype), scores)
     if return_weights or keep_bhts is not None or cap is not None:
-        settings = causal, window, scale, cap
-        weights_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, *settings)
+        weights_bhts = _weights(
+            query_bthk, key_bsgk, mask_bhts, bias_bhts, causal, window, scale, cap
+        )
         dropped_bhts = dropout(weights_bhts, keep_bhts, dropout_rate, training)
         output_bthe = _weighted(dropped_bhts, value_bsge)
         return (output_bthe, weights_bhts) if return_weights else output_bthe
@@ -73,7 +74,8 @@ def _weights(
     half-precision.
     """
     _, target, heads, head_size = query_bthk.shape
-    scaled_bthk = precision.upcast_half(query_bthk) * (head_size**-0.5 if scale is None else scale)
+    scale = head_size**-0.5 if scale is None else scale
+    scaled_bthk = precision.upcast_half(query_bthk) * scale
     key_bshk = precision.upcast_half(repeat_kv(key_bsgk, heads))
     logits_bhts = torch.einsum("bthk,bshk->bhts", scaled_bthk, key_bshk)
     if cap is not None:
@@ -174,8 +176,9 @@ class MultiHeadAttention(nn.Module):
         `b s g k` and value `b s g e`.
         """
         key, value = self.key(memory_bsd), self.value(memory_bsd)
-        key_bsgk = self.normalised("key_norm", key.unflatten(-1, (-1, self.key_size)))
-        return key_bsgk, value.unflatten(-1, (-1, self.value_size))
+        key_bsgk = key.unflatten(-1, (-1, self.key_size))
+        value_bsge = value.unflatten(-1, (-1, self.value_size))
+        return self.normalised("key_norm", key_bsgk), value_bsge
 
     def project(
         self, x_btd: Tensor, rotation: Rotation | None = None
@@ -266,7 +269,6 @@ class MultiHeadAttention(nn.Module):
             return attended if isinstance(attended, tuple) else (attended, None)
         # Another module, or one with hooks, is given the weights, which the fused kernel never
         # holds.
-        settings = causal, window, scale, cap
-        seen_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, *settings)
+        seen_bhts = _weights(query_bthk, key_bsgk, mask_bhts, bias_bhts, causal, window, scale, cap)
         left_bhts = drop(seen_bhts) if keep_bhts is None else drop(seen_bhts, keep_bhts)
         return _weighted(left_bhts, value_bsge), seen_bhts if return_weights else None

@@ -107,7 +107,8 @@ class Logits(Projection):
 
     def forward(self, x_btd: Tensor) -> Tensor:
         checks.check_features("x", x_btd.shape, self.in_features)
-        return scaled_and_capped(super().forward(x_btd), self.scale, self.cap)
+        logits_btv = super().forward(x_btd)
+        return scaled_and_capped(logits_btv, self.scale, self.cap)
 
 
 def scaled_and_capped(logits_btv: Tensor, scale: float, cap: float | None) -> Tensor:

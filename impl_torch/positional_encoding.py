@@ -41,10 +41,11 @@ def positional_encoding(
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
     known("sinusoid layout", [layout], SINUSOID_LAYOUTS)
+    if layout == "halves":
+        in_turn = positional_encoding(position_bt, width, dtype)
+        return torch.cat((in_turn[..., 0::2], in_turn[..., 1::2]), dim=-1)
     even = torch.arange(0, width, 2, dtype=torch.float64, device=position_bt.device)
     angle = position_bt[..., None] * torch.pow(10000.0, -even / width)
-    if layout == "halves":
-        return torch.cat((angle.sin(), angle.cos()), dim=-1)[..., :width].to(dtype)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width].to(dtype)
 
 

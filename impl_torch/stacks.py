@@ -26,9 +26,11 @@ class Encoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.config, layers = config, range(config.encoder_layers)
+        self.config = config
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers: Any = nn.ModuleList(EncoderLayer(config, layer) for layer in layers)
+        self.layers: Any = nn.ModuleList(
+            EncoderLayer(config, index) for index in range(config.encoder_layers)
+        )
         self.final_norm = norm(config) if config.final_norm else nn.Identity()
 
     def forward(
@@ -40,8 +42,8 @@ class Encoder(nn.Module):
     ) -> Tensor:
         turned = rotations(self.config, len(self.layers), x_bsd, position_bs)
         for index, layer in enumerate(self.layers):
-            masks = part(keep, "layers", str(index))
-            x_bsd = layer(x_bsd, mask_bhts, *_given(masks, turned[index]))
+            given = _given(part(keep, "layers", str(index)), turned[index])
+            x_bsd = layer(x_bsd, mask_bhts, *given)
         return self.final_norm(x_bsd)
 
 
@@ -57,9 +59,11 @@ class Decoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.config, layers = config, range(config.decoder_layers)
+        self.config = config
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers: Any = nn.ModuleList(DecoderLayer(config, layer) for layer in layers)
+        self.layers: Any = nn.ModuleList(
+            DecoderLayer(config, index) for index in range(config.decoder_layers)
+        )
         self.final_norm = norm(config) if config.final_norm else nn.Identity()
 
     def forward(
@@ -73,8 +77,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         turned = rotations(self.config, len(self.layers), x_btd, position_bt)
         for index, layer in enumerate(self.layers):
-            masks = part(keep, "layers", str(index))
-            given = _given(masks, turned[index])
+            given = _given(part(keep, "layers", str(index)), turned[index])
             x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, *given)
         return self.final_norm(x_btd)
 
@@ -83,5 +86,6 @@ def _given(keep: Keep | None, rotation: Rotation | None) -> tuple[Any, ...]:
     """Returns keep masks and rotation as arguments, none if there are none: a layer of another
     class need not take them.
     """
-    given = keep, rotation
-    return given if rotation is not None else () if keep is None else (keep,)
+    if rotation is not None:
+        return keep, rotation
+    return () if keep is None else (keep,)

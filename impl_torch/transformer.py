@@ -260,8 +260,7 @@ class Transformer(EncoderHeads):
         x_btd = self.decoder.embedding_dropout(x_btd, part(keep, "embedding_dropout"))
         self_mask_bhts = None if mask_bt is None else mask.padding_mask(mask_bt)
         cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-        masks = self_mask_bhts, cross_mask_bhts
-        x_btd = self.decoder(x_btd, memory_bsd, *masks, keep, position_bt)
+        x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep, position_bt)
         return self.logits(x_btd), mask_bt
 
 

@@ -12,6 +12,7 @@ from reference_numpy.strategy import Strategy
 
 from .. import mask, weights
 from ..framework import id_bounds
+from ..rotary import by_length
 from ..transformer import Transformer
 
 __all__ = ["Plan", "Program", "Request", "bucket", "plan", "request"]
@@ -165,7 +166,7 @@ def _source(
     checks.check_length(source.shape[1], config.max_positions)
     mask_bs = np.asarray(mask.token_mask(source, config.padding_id)) if mask_bs is None else mask_bs
     checks.check_token_mask("source mask", mask_bs.shape, str(mask_bs.dtype), source.shape[:2])
-    length = bucket(source.shape[1])
+    length = source.shape[1] if by_length(config) else bucket(source.shape[1])
     right = (0, 0), (0, min(length, config.max_positions or length) - source.shape[1])
     return np.pad(source.astype(np.int32), right), np.pad(mask_bs, right)
 

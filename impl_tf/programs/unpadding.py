@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from reference_numpy import TransformerConfig, checks
+from reference_numpy import checks
 
 from .. import loss, mask
 from ..dropout import Keep, part
 from ..framework import attached_mask, by_name, other_layers, sizes
 from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
+from ..rotary import by_length
 from ..transformer import Transformer
 
 __all__ = [
@@ -59,7 +60,7 @@ class Unpadded:
 
     def tokens(self, *arguments: Any, **keywords: Any) -> Sides | None:
         """The tokens that a call with these arguments needs; None: all of them."""
-        if self._model is None or _by_length(self._model.config):
+        if self._model is None or by_length(self._model.config):
             return None
         least = LEAST if self._least is None else self._least
         sides = self._find(self._model, least, *arguments, **keywords)
@@ -220,13 +221,6 @@ def _flat_mask(keep: tf.Tensor, tokens: Tokens) -> tf.Tensor:
     rows = (*tokens.mask_bt.shape, *(keep.shape[-1:] or (1,)))
     checks.check_keep(keep.shape, tf.as_dtype(keep.dtype).name, rows, 0.0)
     return unpad(tf.broadcast_to(keep, rows), tokens)
-
-
-def _by_length(config: TransformerConfig) -> bool:
-    """Whether what is padded changes the frequencies by which keys rotate."""
-    return config.positions == "rotary" and (
-        config.rotary_scaling.by_length or config.local_rotary_scaling.by_length
-    )
 
 
 def _all(token: tf.Tensor) -> Tokens:

@@ -1,15 +1,17 @@
 """`rosettaformer generate`."""
 
 import dataclasses
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
+from ..extras import install
+from .answer_page import Page
 from .lines import Lines, batches
-from .options import BATCH_SIZE, MODEL_OPTIONS, Choice, Grouped, folder_argument, model_options, open_both, section
+from .options import BATCH_SIZE, MODEL_OPTIONS, Choice, Grouped, Missing, folder_argument, model_options, open_both, section
+from .ports import importable
 
 _COUNT, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
 # option -> the option without which it has no effect
@@ -22,6 +24,8 @@ _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_pe
 @section(
     "Prompts",
     click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A text to continue; repeat it for several."),
+    click.option("--chat", is_flag=True, help="Prompts are messages to the model, put into the chat template of DIR."),
+    click.option("--system", metavar="TEXT", help="The message of the system, which stands before a prompt of --chat."),
     click.option("--batch-size", type=BATCH_SIZE, default=8, show_default=True, help="Prompts that are continued together."),
     click.option("--json", "as_json", is_flag=True, help="Print an object an answer: line, answer, prompt, text, tokens, score."),
 )
@@ -52,14 +56,22 @@ _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_pe
     click.option("--no-repeat-ngram-size", type=_NATURAL, help="No run of this many tokens appears twice; 0: any may. [default: 0]"),
 )
 @model_options
-def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batch_size: int, as_json: bool, **options: Any) -> None:
-    """Continue texts with the model in DIR: a decoder-only model, such as GPT-2, as Hugging Face folders hold.
+def generate(
+    folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], chat: bool, system: str | None, batch_size: int, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Continue texts with the model in DIR: a decoder-only model, such as GPT-2 or Llama, as Hugging Face folders hold.
 
     Prompts are --prompt, or the lines of FILE or standard input. Options are those of `generate` of transformers; their defaults are those
     of DIR/generation_config.json, and then those below. Tokens are printed as they come; of beams the answers when they are found.
-    An empty prompt begins with the model's bos_token_id. A prompt that cannot be continued has an error in place of an answer, and the
-    exit code is 2.
+    An empty prompt begins with the model's bos_token_id. With --chat a prompt is a message of the user, or, as a JSON list of objects with
+    role and content, a conversation; only the answers are printed. A prompt that cannot be continued has an error in place of an answer,
+    and the exit code is 2.
     """
+    if system is not None and not chat:
+        raise ValueError("--system has no effect without --chat")
+    if chat and not importable("jinja2"):
+        raise Missing(f"--chat needs Jinja2: {install('inference')}")
     several = batches("prompt", prompts, file, batch_size)
     chosen = {name: options.pop(name) for name in list(options) if name not in MODEL_OPTIONS}
     given = _given(chosen)
@@ -73,9 +85,10 @@ def generate(folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], batc
         if "eos_token_id" in given:
             raise ValueError(said)
         click.echo(f"note: {said} of {folder}, which ends nothing", err=True)
-    rows = Lines("prompt")
+    rows, encode = Lines("prompt"), _encoder(found, system) if chat else found.tokenizer.prompt
     for lines in several:
-        for line in _answers(found, model, lines, settings, rows, as_json, len(prompts) != 1):
+        page = Page(found.tokenizer, settings.num_return_sequences, rows.count, as_json, len(prompts) != 1, echo=not chat)
+        for line in _answers(model, encode, lines, settings, rows, page):
             click.echo(line, nl=False)
     rows.end()
 
@@ -99,16 +112,15 @@ def _refuse_without_effect(given: dict[str, Any], settings: Any) -> None:
 
 
 def _answers(
-    found: Any, model: Any, lines: list[tuple[str, str]], settings: Any, rows: Lines, as_json: bool, several: bool
+    model: Any, encode: Callable[[str], list[int]], lines: list[tuple[str, str]], settings: Any, rows: Lines, page: Page
 ) -> Iterator[str]:
     """Yields what to print of the answers to these texts, in their order, as soon as it is known."""
     from ..inference.generation import Answer
     from ..inference.generation import generate as run
 
-    page = _Page(found.tokenizer, settings.num_return_sequences, rows.count, as_json, several)
     prompts = []
     for text, bad in lines:
-        ids, problem = ([], bad) if bad else _prompt(found, model, text, settings)
+        ids, problem = ([], bad) if bad else _prompt(model, encode, text, settings)
         page.expect(text, ids, problem)
         rows.add(problem)
         prompts.append(ids)
@@ -123,11 +135,11 @@ def _answers(
         yield page.ready()
 
 
-def _prompt(found: Any, model: Any, text: str, settings: Any) -> tuple[list[int], str]:
+def _prompt(model: Any, encode: Callable[[str], list[int]], text: str, settings: Any) -> tuple[list[int], str]:
     """Returns the ids of a text, or none and the reason why it cannot be continued."""
     config, first = model.config, settings.bos_token_id
     try:
-        ids: list[int] = found.tokenizer.prompt(text)
+        ids = encode(text)
         if not ids and (first is None or first >= config.target_vocabulary):
             raise ValueError("a prompt must have at least one token; it is empty, and the model has no bos_token_id")
         settings.most(len(ids or [first]), config.max_positions)
@@ -136,72 +148,9 @@ def _prompt(found: Any, model: Any, text: str, settings: Any) -> tuple[list[int]
     return ids or [first], ""
 
 
-class _Page:
-    """The answers, each printed after those before it: the first unfinished one as it comes, the others when their turn comes."""
+def _encoder(found: Any, system: str | None) -> Callable[[str], list[int]]:
+    """Returns what makes ids of a message of the user, or of a conversation."""
+    from ..inference.chat import Chat, messages_of
 
-    def __init__(self, tokenizer: Any, answers: int, number: int, as_json: bool, several: bool) -> None:
-        self._tokenizer, self._answers, self._number, self._as_json = tokenizer, answers, number, as_json
-        self._several = several or answers > 1
-        self._texts: list[str] = []
-        self._turns: list[tuple[int, int]] = []
-        self._pieces: dict[tuple[int, int], Any] = {}
-        self._told: dict[tuple[int, int], int] = {}
-        self._waiting: dict[tuple[int, int], str] = {}
-        self._text: dict[tuple[int, int], str] = {}
-        self._ended = set[tuple[int, int]]()
-
-    def expect(self, text: str, prompt: list[int], problem: str) -> None:
-        """Makes room for the answers to one more prompt, or for the reason why there is none."""
-        from ..inference.tokenizer import Pieces
-
-        place = len(self._texts)
-        self._texts.append(text)
-        if problem:
-            self._turns.append((place, 0))
-            self._ended.add((place, 0))
-            said = {"line": self._number + place + 1, "prompt": text, "error": problem}
-            row = json.dumps(said, ensure_ascii=False) if self._as_json else f"{self._mark(place, 0, 1)}error: {problem}"
-            self._waiting[place, 0] = f"{row}\n"
-            return
-        for turn in ((place, answer) for answer in range(self._answers)):
-            self._turns.append(turn)
-            self._pieces[turn], self._told[turn], self._text[turn] = Pieces(self._tokenizer, prompt), 0, ""
-            self._waiting[turn] = "" if self._as_json else self._mark(*turn, self._answers) + text
-
-    def _mark(self, prompt: int, answer: int, answers: int) -> str:
-        which = f"{self._number + prompt + 1}" + (f".{answer + 1}" if answers > 1 else "")
-        return f"[{which}] " if self._several else ""
-
-    def add(self, prompt: int, answer: int, id_: int) -> None:
-        """Adds a token."""
-        self._write((prompt, answer), self._pieces[prompt, answer].add(id_))
-        self._told[prompt, answer] += 1
-
-    def end(self, found: Any) -> None:
-        """Ends an answer."""
-        turn = found.prompt, found.answer
-        for id_ in found.tokens[self._told[turn] :]:
-            self.add(*turn, id_)
-        self._write(turn, self._pieces[turn].end())
-        self._ended.add(turn)
-        if self._as_json:
-            line, answer = self._number + found.prompt + 1, found.answer + 1
-            fields = {"line": line, "answer": answer, "prompt": self._texts[found.prompt], "text": self._text[turn]}
-            self._waiting[turn] = json.dumps(fields | {"tokens": found.tokens, "score": found.score}, ensure_ascii=False)
-        self._waiting[turn] += "\n"
-
-    def ready(self) -> str:
-        """Yields what can be printed already."""
-        text = ""
-        while self._turns:
-            turn = self._turns[0]
-            text, self._waiting[turn] = text + self._waiting[turn], ""
-            if turn not in self._ended:
-                break
-            self._turns.pop(0)
-        return text
-
-    def _write(self, turn: tuple[int, int], piece: str) -> None:
-        self._text[turn] += piece
-        if not self._as_json:
-            self._waiting[turn] += piece
+    chat, tokenizer = Chat(found.path, found.tokenizer), found.tokenizer
+    return lambda text: list(tokenizer.prompt(chat.render(messages_of(text, system)), whole=True))

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reference_numpy import TransformerConfig, arithmetic, checks, sampling, softmax
+from reference_numpy import TransformerConfig, arithmetic, cache, checks, sampling, softmax
 
 from ..memory import physical_memory
 from .beams import Beams
 from .models import Model
 from .options import GenerationOptions
 
-CHUNK = 128  # tokens of a prompt that are read at a time, since logits of all of them are computed
+CHUNK = 128  # tokens of a prompt that are read at a time, since logits of all of them are computed: see `_chunk`
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ def generate(model: Model, prompts: Sequence[Sequence[int]], options: Generation
 
     Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left; no token attends
     to the padding and no penalty counts it (for no_repeat_ngram_size `transformers` takes the padding for tokens). Drawn tokens depend on
-    the seed and the numbers of prompt and answer, not on the other prompts. An answer ends if no token may follow.
+    the seed and the numbers of prompt and answer, not on the other prompts; but where the frequencies of positions depend on the length
+    (ROTARY), the longest prompt decides them for all. An answer ends if no token may follow.
     Raises ValueError if there is no prompt, if one is empty, if a prompt or an answer exceeds the positions, and if the answers exceed the
     memory.
     """
@@ -58,11 +59,20 @@ def generate(model: Model, prompts: Sequence[Sequence[int]], options: Generation
         yield from _one_by_one(reading, options, most)
 
 
+def _chunk(config: TransformerConfig, length: int) -> int:
+    """Returns how many tokens of a prompt of that length are read at a time: all of them if the frequencies of its positions depend on the
+    length that is read with them (ROTARY), so that every key has those of the whole prompt.
+    """
+    kinds = map(config.layer_kind, range(config.decoder_layers))
+    scalings = [kind.scaling for kind in kinds if kind.rotary and kind.scaling.by_length]
+    return length if any(length > (scaling.original_length or 0) for scaling in scalings) else CHUNK
+
+
 def _require_room(config: TransformerConfig, rows: int, width: int, length: int) -> None:
     """Raises ValueError if the logits and caches of these rows, with prompts of that width, exceed the machine's memory."""
-    logits = 4 * min(width, CHUNK) * config.target_vocabulary
-    cache = 2 * length * config.decoder_layers * config.key_value_heads * (config.key_size + config.value_size)  # of half precision
-    size, room = rows * (logits + cache), physical_memory()
+    logits = 4 * min(width, _chunk(config, width)) * config.target_vocabulary
+    kept = 2 * length * config.decoder_layers * config.key_value_heads * (config.key_size + config.value_size)  # of half precision
+    size, room = rows * (logits + kept), physical_memory()
     if size > room:
         raise ValueError(f"answers must fit into memory, {room / 1e9:.1f} GB; {rows} at a time take {size / 1e9:.1f} GB or more")
 
@@ -90,21 +100,33 @@ class _Reading:
         self._target_bt = np.array([[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts], np.int64)
         self._mask_bt = np.arange(width) >= width - np.array([[len(prompt)] for prompt in prompts])
         self._target_bt = np.where(self._mask_bt, self._target_bt, min(pad_id, model.config.target_vocabulary - 1))
-        self._model = model
-        self._cache = model.start(self.rows, width + most)
-        for start in range(0, width, CHUNK):
-            part = slice(start, start + CHUNK)
-            self._read(self._target_bt[:, part], self._mask_bt[:, part])
+        self._model, self._room, self._switches = model, width + most, model.config.rotary_switches
+        self._begin()
 
     def read(self, token_b: np.ndarray, row_b: np.ndarray | None = None) -> None:
         """Reads these tokens; first, row i becomes what row `row_b[i]` was."""
         if row_b is not None:
             self._cache = self._model.reorder(self._cache, row_b)
             self._target_bt, self._mask_bt = self._target_bt[row_b], self._mask_bt[row_b]
-        new_mask_bt = np.ones((self.rows, 1), bool)
+        new_mask_bt, before = np.ones((self.rows, 1), bool), self._length
         self._target_bt = np.concatenate([self._target_bt, token_b[:, None]], axis=1)
         self._mask_bt = np.concatenate([self._mask_bt, new_mask_bt], axis=1)
-        self._read(token_b[:, None], new_mask_bt)
+        if any(before <= original < self._length for original in self._switches):
+            self._begin()  # every key rotates anew, by the frequencies of long texts (ROTARY)
+        else:
+            self._read(token_b[:, None], new_mask_bt)
+
+    @property
+    def _length(self) -> int:
+        return cache.length(self._model.config, self._mask_bt)
+
+    def _begin(self) -> None:
+        """Reads the whole text."""
+        self._cache = self._model.start(self.rows, self._room)
+        width, chunk = self._target_bt.shape[1], _chunk(self._model.config, self._target_bt.shape[1])
+        for start in range(0, width, chunk):
+            part = slice(start, start + chunk)
+            self._read(self._target_bt[:, part], self._mask_bt[:, part])
 
     def _read(self, token_bt: np.ndarray, mask_bt: np.ndarray) -> None:
         logits_bv, self._cache = self._model.read(token_bt, mask_bt, self._cache)

@@ -14,20 +14,20 @@ from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig
 
 from ..backends import transformer
-from .models import METHODS, Model
+from .models import METHODS, Model, rounded
 
 
 class BackendModel(Model):
     """`models.Model`, in JAX. A float64 model is one of jax_enable_x64, whatever the caller's setting.
 
-    int8: of the projections of a decoder. Raises ValueError on a device that JAX does not have.
+    Raises ValueError on a device that JAX does not have.
     """
 
-    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool) -> None:
         self.config = config
-        self._context = partial(framework.device_context, device, str(next(iter(parameters.values())).dtype))
+        self._context = partial(framework.device_context, device, str(dtype))
         with self._context():
-            self._model = transformer("jax", config, parameters)
+            self._model = transformer("jax", config, rounded(parameters, dtype))
             self._model.eval()
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         self._methods = {name: compiled(getattr(self._model, name)) for name in METHODS}

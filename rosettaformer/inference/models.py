@@ -18,7 +18,11 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 class Model(abc.ABC):
-    """A model in evaluation. Masks are boolean, True = real token."""
+    """A model in evaluation. Masks are boolean, True = real token.
+
+    A backend makes one of a config, parameters, the dtype to which they are rounded, a device, and whether a decoder's projections are in
+    int8.
+    """
 
     config: TransformerConfig
 
@@ -67,8 +71,12 @@ def open_model(checkpoint: Checkpoint, backend: str = "numpy", dtype: str = "flo
         had = f"backend {backend}" if backend == "numpy" else "an encoder-only model"
         raise ValueError(f"dtype int8 needs a decoder and backend torch, tf or jax; got {had}")
     kind = np.dtype(np.float32 if dtype == "int8" else getattr(ml_dtypes, dtype, dtype))
-    parameters = {name: array.astype(kind, copy=False) for name, array in checkpoint.parameters.items()}
     imported(backend, BACKENDS[backend])
     module = imported(backend, f"{__package__}.{backend}_model")
-    options = {"int8": True} if dtype == "int8" else {}
-    return module.BackendModel(checkpoint.config, parameters, device, **options)
+    model: Model = module.BackendModel(checkpoint.config, checkpoint.parameters, kind, device, dtype == "int8")
+    return model
+
+
+def rounded(parameters: Mapping[str, np.ndarray], dtype: np.dtype) -> dict[str, np.ndarray]:
+    """Returns the parameters in a dtype; those that have it as they are."""
+    return {name: array.astype(dtype, copy=False) for name, array in parameters.items()}

@@ -8,16 +8,16 @@ import numpy as np
 from reference_numpy import TransformerConfig, cache, encoder_only, states, transformer
 from reference_numpy import parameters as canonical
 
-from .models import Model
+from .models import Model, rounded
 
 
 class BackendModel(Model):
     """`models.Model`, in plain NumPy. Raises ValueError on a device other than cpu."""
 
-    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str) -> None:
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool) -> None:
         if device != "cpu":
             raise ValueError(f"device must be cpu; got {device!r}")
-        self.config, self._parameters = config, canonical.nest(parameters)
+        self.config, self._parameters = config, canonical.nest(rounded(parameters, dtype))
 
     def start(self, rows: int, length: int) -> Any:
         return cache.start_cache(self._parameters, self.config, None, batch=rows)

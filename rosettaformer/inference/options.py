@@ -108,7 +108,7 @@ _WITHOUT_EFFECT = {
 _NEUTRAL = {
     "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
     "renormalize_logits": False, "remove_invalid_values": False, "token_healing": False, "guidance_scale": 1, "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
+    "diversity_penalty": 0.0, "min_p": 0.0,
 }  # fmt: skip
 
 
@@ -124,6 +124,8 @@ def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
     others = {name: value for name, value in entries.items() if name not in fields | _WITHOUT_EFFECT and value is not None}
     if refused := [f"{name}={value!r:.100}" for name, value in others.items() if own and value != _NEUTRAL.get(name)]:
         raise ValueError(f"{GENERATION} has what is not supported, and is read without what --ignore names: {', '.join(refused)}")
+    if is_integer(result.get("pad_token_id")) and result["pad_token_id"] < 0:  # as folders write that there is none
+        del result["pad_token_id"]
     if "eos_token_id" in result:
         ends = result["eos_token_id"]
         result["eos_token_id"] = tuple(ends) if isinstance(ends, list) else (ends,)

@@ -14,7 +14,7 @@ from reference_numpy import TransformerConfig
 
 from ..backends import transformer
 from ..modules import keras as modules
-from .models import METHODS, Model
+from .models import METHODS, Model, rounded
 
 
 class BackendModel(Model):
@@ -23,10 +23,10 @@ class BackendModel(Model):
     int8: of a decoder's projections. Raises ValueError on a device that TensorFlow does not have.
     """
 
-    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool) -> None:
         self.config, self._device = config, modules.device(device, ("cpu", "cuda"))
         with tf.device(self._device):
-            self._model = transformer("tf", config, parameters)
+            self._model = transformer("tf", config, rounded(parameters, dtype))
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         self._step = compiled(self._last)
         self._reorder = compiled(cache.reorder)

@@ -10,6 +10,7 @@ from tokenizers import decoders, models
 from reference_numpy import TransformerConfig
 
 from . import tokenizer_files
+from .tokenizer_entries import SPECIAL
 
 _UNLIMITED = 1_000_000  # a model_max_length of at least this means that there is none
 _OF_PAIRS = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
@@ -37,12 +38,23 @@ class Tokenizer:
 
     def __init__(self, folder: Path, vocabulary: int | None, entries: Mapping[str, Any]) -> None:
         self._inner, self._settings, self._input_names, size = tokenizer_files.read(folder, entries)
-        if vocabulary is not None and not _padded(size, vocabulary):
+        if vocabulary is not None and not _fits(size, vocabulary):
             raise ValueError(f"the tokenizer of {folder} must have the {vocabulary} tokens of the model; it has {size}")
+        self._vocabulary = vocabulary
 
-    def prompt(self, text: str) -> list[int]:
-        """Returns the ids of a text that is to be continued."""
-        return list(self._encoded([text])[0].ids)
+    @property
+    def templates(self) -> Any:
+        """What tokenizer_config.json says of chat templates."""
+        return self._settings.get("chat_template")
+
+    @property
+    def special(self) -> dict[str, str]:
+        """The texts of the special tokens by their names, such as bos_token."""
+        return {name: str(self._settings[name]) for name in SPECIAL if self._settings.get(name) is not None}
+
+    def prompt(self, text: str, whole: bool = False) -> list[int]:
+        """Returns the ids of a text that is to be continued. whole: nothing is put around it, since it has its special tokens."""
+        return list(self._encoded([text], whole)[0].ids)
 
     def words(self, ids: Sequence[int]) -> list[str]:
         """Returns the text of each token; a token that is no whole character is shown as the vocabulary writes it."""
@@ -113,12 +125,16 @@ class Tokenizer:
         finally:
             self._inner.no_truncation()
 
-    def _encoded(self, texts: Sequence[str | tuple[str, str]]) -> list[Any]:
-        """Returns texts and pairs, uncut. Raises ValueError on one that the tokenizer cannot read."""
+    def _encoded(self, texts: Sequence[str | tuple[str, str]], whole: bool = False) -> list[Any]:
+        """Returns texts and pairs, uncut. Raises ValueError on one that the tokenizer cannot read, or the model."""
         try:
-            return list(self._inner.encode_batch(list(texts)))
+            found = list(self._inner.encode_batch(list(texts), add_special_tokens=not whole))
         except Exception as error:  # tokenizers raises Exception itself
             raise ValueError(f"the tokenizer cannot read the text: {error}") from None
+        beyond = [id_ for row in found for id_ in row.ids if self._vocabulary is not None and id_ >= self._vocabulary]
+        if beyond:
+            raise ValueError(f"a text must have tokens of the model, 0 .. {self._vocabulary - 1}; got {self.words(beyond)[0]}, {beyond[0]}")
+        return found
 
 
 class Pieces:
@@ -145,6 +161,9 @@ class Pieces:
         return piece
 
 
-def _padded(size: int, vocabulary: int) -> bool:
-    """Whether the vocabulary has that size, or that size rounded up to a multiple, as tables are for speed."""
-    return any(-(-size // multiple) * multiple == vocabulary for multiple in (1, 8, 16, 32, 64, 128))
+def _fits(size: int, vocabulary: int) -> bool:
+    """Whether a tokenizer of that size is of a model with that vocabulary: they are equal, but for rounding up to a multiple, as tables are
+    for speed, and for half a percent, by which published folders differ.
+    """
+    rounded = (-(-size // multiple) * multiple for multiple in (1, 8, 16, 32, 64, 128))
+    return vocabulary in rounded or abs(vocabulary - size) <= vocabulary // 200

@@ -37,10 +37,16 @@ def _has_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(name.isascii() and name.isdigit() and len(name) < 10 for name in value)
 
 
+def _is_template(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("template"), str) for one in value)
+    return isinstance(value, str) or (isinstance(value, dict) and all(isinstance(one, str) for one in value.values()))
+
+
 _RULES = {
     **dict.fromkeys(
         ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space", "add_bos_token", "add_eos_token",
-         "split_special_tokens", "clean_up_tokenization_spaces"),
+         "split_special_tokens", "clean_up_tokenization_spaces", "legacy"),
         Rule(lambda value: isinstance(value, bool), "true or false"),
     ),
     **dict.fromkeys(SPECIAL, Rule(_is_token, "a text, or an object with its content")),
@@ -48,6 +54,7 @@ _RULES = {
     **dict.fromkeys(("padding_side", "truncation_side"), Rule(lambda value: value in ("right", "left"), "right or left")),
     **dict.fromkeys(("model_max_length", "max_len"), Rule(_is_length, "a whole number of at least 0")),
     "added_tokens_decoder": Rule(_has_numbers, "an object of numbers to tokens"),
+    "chat_template": Rule(_is_template, "a text, or a list of templates with their names"),
     "model_input_names": Rule(lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value), "a list of names"),
 }  # fmt: skip
 

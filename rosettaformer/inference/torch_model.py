@@ -1,28 +1,54 @@
 """The PyTorch port as a model for use: eager, with fused projections in a decoder."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 
 from impl_torch import cache, weights
 from impl_torch.programs.fused import fused, pack
-from reference_numpy import TransformerConfig
+from impl_torch.transformer import Transformer
+from reference_numpy import TransformerConfig, layout
 
-from ..backends import transformer
+from ..checkpoints.container import release
 from ..modules import torch as modules
 from ..modules.nests import mapped
 from .models import Model
 
 
 class BackendModel(Model):
-    """`models.Model`, in PyTorch. int8: of the projections of a decoder. Raises ValueError on a device that torch does not have."""
+    """`models.Model`, in PyTorch. Raises ValueError on a device that torch does not have.
 
-    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: str, int8: bool = False) -> None:
-        self.config, self._device = config, modules.device(device, ("cpu", "cuda"))
-        self._model = transformer("torch", config, parameters, self._device).eval().requires_grad_(False)
-        self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
+    A model is built when it is first asked for, a decoder for steps with fused projections: its weights are in memory once.
+    """
+
+    def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool) -> None:
+        self.config, self._parameters, self._dtype = config, parameters, dtype
+        self._device, self._int8 = modules.device(device, ("cpu", "cuda")), int8
+
+    @cached_property
+    def _model(self) -> Any:
+        """The Transformer, whose parameters are copied tensor by tensor, rounded on the way."""
+        with torch.device("meta"):
+            empty = Transformer(self.config).to(getattr(torch, str(self._dtype)))
+        model = empty.to_empty(device="cpu").eval().requires_grad_(False)
+        for name, array in layout.to_native(self._parameters, weights.TABLE, self.config).items():
+            np.copyto(_shared(model.get_parameter(name)), array, casting="unsafe")
+            release(array)
+        return model.to(self._device)
+
+    @cached_property
+    def _decoding(self) -> Any:
+        """The model with fused projections. It takes the place of the other one, which is built again if it is asked for."""
+        model = self._model
+        del self._model
+        vars(model)["__deepcopy__"] = lambda memo: model  # nobody else has it: what `fused` changes need not be a copy
+        made = fused(model, "int8" if self._int8 else None)
+        del vars(made)["__deepcopy__"]
+        return made
 
     @torch.inference_mode()
     def start(self, rows: int, length: int) -> Any:
@@ -45,3 +71,8 @@ class BackendModel(Model):
 
     def _tensor(self, array: np.ndarray | None) -> Any:
         return None if array is None else weights.from_numpy(array, self._device)
+
+
+def _shared(tensor: torch.Tensor) -> np.ndarray:
+    """Returns an array over the memory of a tensor."""
+    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == torch.bfloat16 else tensor.numpy()

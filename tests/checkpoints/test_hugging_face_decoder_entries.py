@@ -47,7 +47,7 @@ FLIPPED: dict[str, tuple[Any, ...]] = {
     "tie_word_embeddings": (True, False), "sliding_window": (3, 1, None, 0, "3", 2.0), "use_sliding_window": (True, False),
     "max_window_layers": (1, 0, "1"), "layer_types": LAYERS, "sliding_window_pattern": (2, 1, 0, "2"),
     "no_rope_layers": ([1, 0, 1], [0, 0, 0], [1, 0, 1, 1], [1], None, "x", [2, 1, 1]), "no_rope_layer_interval": (2, 1, 0),
-    "rope_scaling": ROPES, "rope_theta": (70.0, None, "70"), "partial_rotary_factor": (0.5, 1.0), "rope_local_base_freq": (70.0,),
+    "rope_scaling": ROPES, "rope_theta": (70.0, None, "70"), "partial_rotary_factor": (0.5, 1.0), "rope_local_base_freq": (70.0, None),
     "max_position_embeddings": (64, "5"), "original_max_position_embeddings": (16,), "query_pre_attn_scalar": (7, 7.0, 0, None),
     "attn_logit_softcapping": (0.7, None, 0.0), "final_logit_softcapping": (0.7, None, -1.0), "resid_pdrop": (0.5,), "embd_pdrop": (0.5,),
     "use_bidirectional_attention": (True, None, False), "pretraining_tp": (2,), "cache_implementation": ("hybrid",),

@@ -51,7 +51,7 @@ def flat(
         label = "rope_scaling" if entries["rope_scaling"] else "rope_parameters"
         given = _object(entries[label], label)
         length = entries[NAMES["original_length"]]
-        base, scaling = _read(given, label, entries, length, _first(entries["rope_theta"], theta), older or {}, types)
+        base, scaling = _read(given, label, entries, length, entries["rope_theta"], older or {}, types)
         share = _first(given.get("partial_rotary_factor"), entries["partial_rotary_factor"], 1.0)
         if not partial and share != 1:
             raise ValueError(f"partial_rotary_factor of {label} must be 1, which alone is supported; got {share!r:.100}")
@@ -93,8 +93,7 @@ def by_layer_type(theta: float, local_theta: float, positions: int) -> Joint:
             own = _object(given.get(name), label) if entries["rope_parameters"] is not None else {"rope_type": "default"}
             if name == GLOBAL and entries["rope_scaling"] is not None:
                 label, own = "rope_scaling", own | _object(entries["rope_scaling"], "rope_scaling")
-            default = _first(entries[base], theta if name == GLOBAL else local_theta)
-            found, scaling = _read(own, label, entries, None, default)
+            found, scaling = _read(own, label, entries, None, entries[base])
             if _first(own.get("partial_rotary_factor"), 1.0) != 1 or scaling.truncate is False:  # the class reads neither
                 raise ValueError(f"{label} must have a partial_rotary_factor of 1, and truncate true")
             result |= zip(fields, (found, scaling), strict=True)
@@ -111,7 +110,8 @@ def by_layer_type(theta: float, local_theta: float, positions: int) -> Joint:
         "max_position_embeddings": positions,
     }  # fmt: skip
     note = f"`rope_parameters` has {GLOBAL} and {LOCAL}; `rope_scaling` counts for the first"
-    return Joint(entries, _OF_GLOBAL | _OF_LOCAL, read, write, note, kept=("max_position_embeddings",))
+    fields = _OF_GLOBAL | _OF_LOCAL | {"local_rotary_base": "rope_local_base_freq"}
+    return Joint(entries, fields, read, write, note, kept=("max_position_embeddings",))
 
 
 def _read(

@@ -31,10 +31,17 @@ ELSEWHERE = {
     ("decoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerDecoder`.",
 }
 GROUPS = {
-    "Tokens and positions": ("embedding", "segment_embedding", "token_positions", "position_embedding", "positional_encoding"),
-    "Masks": ("token_mask", "padding_mask", "causal_mask", "combine_masks"),
-    "Attention": ("softmax", "scaled_dot_product_attention", "multi_head_attention"),
-    "Parts of a layer": ("activation", "feed_forward", "layer_norm", "dropout", "random_dropout"),
+    "Tokens and positions": (
+        "embedding",
+        "segment_embedding",
+        "token_positions",
+        "position_embedding",
+        "positional_encoding",
+        "rotary_embedding",
+    ),
+    "Masks": ("token_mask", "padding_mask", "causal_mask", "window_mask", "combine_masks"),
+    "Attention": ("softmax", "soft_cap", "scaled_dot_product_attention", "multi_head_attention"),
+    "Parts of a layer": ("activation", "feed_forward", "layer_norm", "rms_norm", "dropout", "random_dropout"),
     "Layers and stacks": ("encoder_layer", "decoder_layer", "encoder", "decoder"),
     "Heads": ("logits", "pooler", "classifier", "masked_language_head"),
     "Whole models": ("transformer", "pool", "classify", "masked_language_logits", "states"),

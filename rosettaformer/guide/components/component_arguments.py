@@ -94,14 +94,16 @@ def reached(component: str) -> Iterator[Symbol]:
 
 
 def _meaning(component: str, name: str) -> str:
-    """Returns the description of an argument: from the docstring of the component or of its forward component; from the table; from the
-    component that the docstring names (`Arguments as ...`); from the docstring of the nearest function to which the argument is passed.
+    """Returns the description of an argument: from the table; from the docstring of the component or of its forward component, or of the
+    component that it names there (`layer: as ...`, `Arguments as ...`); from the docstring of the nearest function to which the argument is
+    passed.
     """
     texts, forward = _texts(), component.removesuffix(VJP)
     for own in dict.fromkeys((component, forward)):
-        if found := _said(name, _text(inspect.getdoc(function_of(own)))) or texts.get(own, {}).get(name, ""):
-            return found
-    return (_handed_on(forward, name) if name != "parameters" else "") or texts["any"].get(name, "")
+        if found := texts.get(own, {}).get(name, "") or _said(name, _text(inspect.getdoc(function_of(own)))):
+            other = re.fullmatch(r"as `(?:\w+\.)?(\w+)`", found)
+            return _meaning(other[1], name) if other else found
+    return (_handed_on(forward, name) if name not in ("parameters", "config") else "") or texts["any"].get(name, "")
 
 
 def _handed_on(component: str, name: str) -> str:
@@ -118,6 +120,7 @@ def _handed_on(component: str, name: str) -> str:
 
 def _said(name: str, text: str) -> str:
     """Returns what a docstring says about an argument: from `name:` to the end of the sentence, or to the next argument."""
+    text = text.partition(" Source: ")[0]
     start = re.search(rf"(?:^|[.;,] |`\. )(?:\w+(?:, | and ))*{name}(?:(?:, | and )\w+)*: ", text)
     if not start:
         return ""

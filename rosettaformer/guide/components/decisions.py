@@ -8,6 +8,8 @@ from importlib import resources
 from .modules import PACKAGES, read
 from .sources import source
 
+NAMED = {"GATE": "feed_forward"}  # decisions that no docstring names
+
 
 @functools.cache
 def decisions() -> Mapping[str, str]:
@@ -28,4 +30,4 @@ def governing(component: str) -> tuple[str, ...]:
         texts += ["\n".join(line for piece in block.pieces if piece.opens for line in piece.lines)]
     mains = [source(component, package).main[0].symbol for package in PACKAGES]
     texts += [read(main.package, main.module).docstring for main in mains]
-    return tuple(id for id in decisions() if any(re.search(rf"\b{id}\b", text) for text in texts))
+    return tuple(id for id in decisions() if NAMED.get(id) == component or any(re.search(rf"\b{id}\b", text) for text in texts))

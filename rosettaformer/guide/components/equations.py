@@ -6,6 +6,7 @@
     product  := factor+                    factors side by side; `sum_i`, `log`, `max` and others are applied to what follows them
     factor   := power ("/" power)*         without spaces, so that `x/2 y` is half of x times y, and `x y / 2` half of the product
     power    := atom, then `_index`, `^exponent`, `'`, `(arguments)` and `[index]`, each without a space before it
+    atom     := name, number, `...`, `(equation, ...)`, `[equation]`, or the absolute value `|sum|`
 
 Names of Greek letters are these letters, `m_hat` has a hat, `dx` is the gradient of x. A name of several letters stands upright.
 """
@@ -145,6 +146,10 @@ class _Parser:
             close = {"(": ")", "[": "]"}[token]
             inner = self.within(token, close)
             return self.raised(_Part(_row([_mo(token), inner, _mo(close)]), inner if token == "(" else ""))
+        if token == "|":
+            inner = self.sum().markup
+            self.take("|")
+            return self.raised(_Part(_row([_mo("|", "prefix"), inner, _mo("|", "postfix")])))
         if token == "...":
             return _Part(_mo("⋯"))
         if token[0].isdigit():
@@ -196,12 +201,7 @@ class _Parser:
         return _Part(_row([function, '<mo lspace=".17em" rspace="0">&#x2061;</mo>', self.power().markup]), word=True)
 
     def arguments(self) -> str:
-        self.take("(")
-        parts = [self.equation().markup]
-        while self.peek() == ",":
-            parts += [_mo(self.take()), self.equation().markup]
-        self.take(")")
-        return _row([_mo("("), *parts, _mo(")")])
+        return _row([_mo("("), self.within("(", ")"), _mo(")")])
 
     def raised(self, part: _Part, subscripted: bool = False) -> _Part:
         """Returns a part with its superscripts: primes and an exponent."""
@@ -242,11 +242,13 @@ class _Parser:
         return inner
 
     def within(self, opening: str, closing: str) -> str:
-        """Returns the contents of brackets, without the brackets."""
+        """Returns the contents of brackets, without the brackets; of round ones there may be several, with commas between them."""
         self.take(opening)
-        inner = self.equation().markup
+        parts = [self.equation().markup]
+        while opening == "(" and self.peek() == ",":
+            parts += [_mo(self.take()), self.equation().markup]
         self.take(closing)
-        return inner
+        return _row(parts) if len(parts) > 1 else parts[0]
 
 
 def _row(parts: list[str]) -> str:

@@ -20,7 +20,8 @@ from .prose import axes_in_words
 
 PORTS = ("torch", "tf", "jax")
 # one layer of each kind, with all parameters that a layer can have
-CONFIG = preset("tiny", encoder_layers=1, decoder_layers=1, attention_bias=True, output_bias=True)
+CONFIG = preset("tiny", encoder_layers=1, decoder_layers=1, attention_bias=True, output_bias=True, gated_feed_forward=True,
+                query_key_norm="head", norm_placement="sandwich")  # fmt: skip
 HEADS = CONFIG.replace(decoder_layers=0, share_embeddings=False, pooler=True, classes=3, segments=2, masked_language_head=True,
                        max_positions=8, positions="learned")  # fmt: skip
 

@@ -143,8 +143,8 @@ def components_by_symbol(package: str) -> dict[Symbol, str]:
 
 
 def pascal(component: str) -> str:
-    """Returns `layer_norm` as the name of a class."""
-    return "".join(part.capitalize() for part in component.split("_"))
+    """Returns `layer_norm` as the name of a class, `LayerNorm`; an abbreviation stays one: `RMSNorm`."""
+    return "".join(part.upper() if part == "rms" else part.capitalize() for part in component.split("_"))
 
 
 def _public(tree: ast.Module) -> tuple[str, ...]:
