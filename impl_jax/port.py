@@ -112,10 +112,10 @@ def _placed(kind: type[nnx.Module]) -> type[nnx.Module]:
     class Placed(kind):  # type: ignore[misc, valid-type]
         def __call__(self, *args: Any, position_bt: jax.Array | None = None, **inputs: Any) -> Any:
             if position_bt is not None:
-                config = getattr(self, "self_attention", self).config
+                attention: Any = getattr(self, "self_attention", self)
                 x_btd = [*args, inputs.get("x_btd"), inputs.get("query_btd")]
                 given = next(x for x in x_btd if x is not None), position_bt
-                inputs["rotation"] = rotations(config, [0], *given)[0]
+                inputs["rotation"] = rotations(attention.config, [0], *given)[0]
             return super().__call__(*args, **inputs)
 
     return Placed

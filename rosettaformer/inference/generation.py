@@ -4,6 +4,7 @@ so that every backend chooses alike.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -122,7 +123,7 @@ class _Reading:
 
     def _begin(self) -> None:
         """Reads the whole text."""
-        self._cache = self._model.start(self.rows, self._room)
+        self._cache: Any = self._model.start(self.rows, self._room)
         width, chunk = self._target_bt.shape[1], _chunk(self._model.config, self._target_bt.shape[1])
         for start in range(0, width, chunk):
             part = slice(start, start + chunk)

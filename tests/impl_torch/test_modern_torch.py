@@ -45,7 +45,8 @@ SCALINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2_2b", {"window": 3}),
-    "odd": ("gemma2_2b", {"encoder_layers": 2, "norm": "layer", "norm_offset": True, "window": 2, "query_key_norm": "width", "padding_id": 0,
+    "odd": ("gemma2_2b", {"encoder_layers": 2, "norm": "layer", "norm_offset": True, "window": 2, "query_key_norm": "width",
+                          "padding_id": 0,
                           "output_bias": True, "feed_forward_bias": True, "logit_scale": 0.3, "share_embeddings": True}),
     "llama": ("llama2_7b", {"rotary_scaling": RotaryScaling(kind="linear", factor=4.0), "padding_id": 0}),
     "gemma3": ("gemma3_1b", {"window": 3, "layer_pattern": ("local", "global")}),
@@ -326,10 +327,13 @@ def test_a_small_model_of_a_family_is_that_of_transformers(name: str) -> None:
              "rope_theta": config.rotary_base, "attn_implementation": "eager", "pad_token_id": None}  # fmt: skip
     settings = getattr(transformers, f"{kinds[name]}Config")(**sizes)
     theirs = getattr(transformers, f"{kinds[name]}ForCausalLM")(settings).eval()
-    names = {"model.embed_tokens": "target_embedding", "model.norm": "decoder.final_norm", "lm_head": "logits", "self_attn": "self_attention",
-             "model.layers": "decoder.layers", "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output", "q_norm": "query_norm",
+    names = {"model.embed_tokens": "target_embedding", "model.norm": "decoder.final_norm", "lm_head": "logits",
+             "self_attn": "self_attention",
+             "model.layers": "decoder.layers", "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output",
+             "q_norm": "query_norm",
              "k_norm": "key_norm", "mlp.gate_proj": "feed_forward.gate", "mlp.up_proj": "feed_forward.hidden",
-             "mlp.down_proj": "feed_forward.output", "input_layernorm": "self_attention_norm", "pre_feedforward_layernorm": "feed_forward_norm",
+             "mlp.down_proj": "feed_forward.output", "input_layernorm": "self_attention_norm",
+             "pre_feedforward_layernorm": "feed_forward_norm",
              "post_feedforward_layernorm": "feed_forward_output_norm"}  # fmt: skip
     names["post_attention_layernorm"] = "self_attention_output_norm" if name == "gemma2_2b" else "feed_forward_norm"
     state = {}
