@@ -67,7 +67,6 @@ CATCHES = {
     "RSC9": "rotary_embedding/dynamic rotary_embedding/dynamic_short transformer/llama_dynamic",
     "QKN1": """
         multi_head_attention/query_key_norm_head multi_head_attention/query_key_norm_width decoder_layer/after transformer/qwen3
-        decode_in_steps/qwen3
     """,
     "QKN2": "multi_head_attention/query_key_norm_width decoder_layer/after transformer/olmo2",
     "QKN3": """
@@ -114,7 +113,7 @@ CATCHES = {
     "FFN4": "activation/silu feed_forward/gated_silu transformer/llama",
     "EMB1": "embedding/round_scale transformer/gemma",
     "CAU3": "scaled_dot_product_attention/window_cached decode_in_steps/llama",
-    "CAU6": "scaled_dot_product_attention/window transformer/llama",
+    "CAU6": "transformer/llama",
     "CAU7": "decoder_layer/sandwich_crossed transformer/encoder_and_decoder",
     "PE13": "decode_in_steps/llama decode_in_steps/gemma decode_in_steps/qwen3",
 }
