@@ -152,17 +152,13 @@ class Reading:
 
 
 def _turns(config: TransformerConfig, request: Request) -> set[int]:
-    """Returns the numbers of tokens up to which layers rotate by the short factors of longrope,
-    padding on the left of all rows included.
+    """Returns the numbers of tokens, with the padding on the left of all rows, beyond which keys
+    rotate by other factors.
     """
-    kinds = [config.layer_kind(layer) for layer in range(config.decoder_layers)]
-    scalings = {kind.scaling for kind in kinds if kind.rotary and kind.scaling.kind == "longrope"}
-    if not scalings:
-        return set()
     leading = 0
-    if config.position_start == "first_token":
+    if config.rotary_switches and config.position_start == "first_token":
         leading = int(request.prefix_mask_bp.long().argmax(dim=1).min())
-    return {leading + (scaling.original_length or 0) for scaling in scalings}
+    return {leading + length for length in config.rotary_switches}
 
 
 def _log_p(logits_bv: Tensor, log_total_b: Tensor, token_b: Tensor) -> Tensor:

@@ -93,6 +93,8 @@ def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarra
 class _Reading:
     """The model after it has read a text for each row: the scores of the next token."""
 
+    _cache: Any  # of the model
+
     def __init__(self, model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions, most: int, least: int) -> None:
         width = max(map(len, prompts))
         self.rows, self._options, self._least = len(prompts), options, least
@@ -123,7 +125,7 @@ class _Reading:
 
     def _begin(self) -> None:
         """Reads the whole text."""
-        self._cache: Any = self._model.start(self.rows, self._room)
+        self._cache = self._model.start(self.rows, self._room)
         width, chunk = self._target_bt.shape[1], _chunk(self._model.config, self._target_bt.shape[1])
         for start in range(0, width, chunk):
             part = slice(start, start + chunk)

@@ -16,6 +16,7 @@ from reference_numpy.rotary_scaling import RotaryScaling
 
 torch = pytest.importorskip("torch")
 
+from torch._dynamo.testing import CompileCounter  # noqa: E402
 from torch_models import close  # noqa: E402
 
 from impl_torch import cache, port, weights  # noqa: E402
@@ -46,8 +47,7 @@ SCALINGS: dict[str, dict[str, Any]] = {
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2_2b", {"window": 3}),
     "odd": ("gemma2_2b", {"encoder_layers": 2, "norm": "layer", "norm_offset": True, "window": 2, "query_key_norm": "width",
-                          "padding_id": 0,
-                          "output_bias": True, "feed_forward_bias": True, "logit_scale": 0.3, "share_embeddings": True}),
+                          "padding_id": 0, "output_bias": True, "feed_forward_bias": True, "logit_scale": 0.3, "share_embeddings": True}),
     "llama": ("llama2_7b", {"rotary_scaling": RotaryScaling(kind="linear", factor=4.0), "padding_id": 0}),
     "gemma3": ("gemma3_1b", {"window": 3, "layer_pattern": ("local", "global")}),
     "mistral": ("mistral_7b", {"window": 4}),
@@ -187,8 +187,6 @@ def searched(config: TransformerConfig, searcher: Searcher, values: dict[str, np
 @NAMED
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_search_is_the_reference_s(search: str, config: TransformerConfig) -> None:
-    if "longrope" in {kind.scaling.kind for kind in map(config.layer_kind, range(3)) if kind.rotary}:
-        pytest.skip("its answers cross the original length")
     values = values_of(config)
     searched(config, Searcher(model_of(config, values)), values, search)
 
@@ -204,30 +202,18 @@ def test_a_program_of_a_step_serves_windows_and_rotations(name: str) -> None:
     searched(config, searcher, values, "greedy_search", prompt=4)
 
 
-@pytest.mark.parametrize("search", ["greedy_search", "beam_search"])
-def test_an_answer_that_outgrows_the_original_length_is_what_the_whole_model_says_at_each_token(search: str) -> None:
+@torch.no_grad()
+def test_an_answer_that_outgrows_the_original_length_is_what_the_whole_model_says_at_each_token() -> None:
     """The keys that were read rotate anew, by the long factors."""
     scaling = RotaryScaling(kind="longrope", **SCALINGS["longrope"] | {"original_length": 7})
     config = config_of("longrope").replace(rotary_scaling=scaling, padding_id=0)
-    model, mask = model_of(config, values_of(config)), torch.tensor([[False, True, True, True, True], [False, False, True, True, True]])
-    target = tensor(Batch(config).target[:, :5]) * mask
-    options = {"start_id": 1, "end_id": 3, "max_new_tokens": 10, "min_new_tokens": 8, "beam_size": 3 if search == "beam_search" else 1}
-    found = getattr(Searcher(model), search)(None, options, target)
-    answers = found["token_bwn"][:, 0] if search == "beam_search" else found["token_bn"]
-    total, done = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.bool)
-    for token in answers.T:
-        logits = model(None, target, target_mask_bt=mask)[:, -1].index_fill(1, torch.tensor([0, 1]), -torch.inf)
-        if search == "greedy_search":
-            allowed = logits.index_fill(1, torch.tensor([3]), -torch.inf) if target.shape[1] < 13 else logits
-            assert torch.equal(allowed.argmax(1)[~done], token[~done])
-        log_p = logits.log_softmax(1).gather(1, token[:, None])[:, 0]
-        total, done = total + log_p.masked_fill(done, 0), done | (token == 3)
-        target, mask = torch.cat([target, token[:, None]], 1), torch.cat([mask, (token != 0)[:, None]], 1)
-    if search == "greedy_search":
-        close(found["log_p_bn"].sum(1), total)
-    else:
-        lengths = (answers != 0).sum(1)
-        close(found["score_bw"][:, 0], total / ((5 + lengths) / 6) ** 0.6)
+    model, target = model_of(config, values_of(config)), tensor(Batch(config).target[:, :5])
+    target[0, :1] = target[1, :2] = 0
+    found = Searcher(model).greedy_search(None, {"start_id": 1, "end_id": 3, "max_new_tokens": 10, "min_new_tokens": 9}, target)
+    for token, log_p in zip(found["token_bn"].T, found["log_p_bn"].T, strict=True):
+        of_next = model(None, target)[:, -1].index_fill(1, torch.tensor([0, 1]), -torch.inf).log_softmax(1)
+        close(of_next.gather(1, token[:, None])[:, 0], log_p)
+        target = torch.cat([target, token[:, None]], 1)
 
 
 @pytest.mark.parametrize("window", [2, 5])
@@ -268,7 +254,7 @@ def test_a_port_is_as_exact_as_the_reference_in_its_dtype(config: TransformerCon
     truth = transformer.transformer(nest(wide), config, *batch.given)
     noise = np.abs(transformer.transformer(nest(values), config, *batch.given).astype(np.float64) - truth).max()
     with torch.no_grad():
-        found = model_of(config, values)(*map(tensor, batch.given)).double()
+        found = model_of(config, values)(*map(tensor, batch.given)).double().numpy()
     assert np.abs(found - truth).max() < 4 * noise
 
 
@@ -314,38 +300,6 @@ def test_frequencies_are_exact_in_every_dtype() -> None:
     for kind in SCALINGS:
         given = 8, 10000.0, RotaryScaling(kind=kind, **SCALINGS[kind]), 9
         assert torch.equal(rotary_frequencies(*given, torch.float32), rotary_frequencies(*given).float())
-
-
-@pytest.mark.second
-@pytest.mark.parametrize("name", ["llama2_7b", "gemma2_2b", "qwen3_600m"])
-def test_a_small_model_of_a_family_is_that_of_transformers(name: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    kinds = {"llama2_7b": "Llama", "gemma2_2b": "Gemma2", "qwen3_600m": "Qwen3"}
-    config = preset(name, **SIZES | {"value_size": 8}).replace(window=4 if name == "gemma2_2b" else 0)
-    sizes = {"vocab_size": 23, "hidden_size": 12, "intermediate_size": 17, "num_hidden_layers": 3, "num_attention_heads": 6, "head_dim": 8,
-             "num_key_value_heads": 2, "rms_norm_eps": config.epsilon, "tie_word_embeddings": config.tie_logits, "sliding_window": 4,
-             "rope_theta": config.rotary_base, "attn_implementation": "eager", "pad_token_id": None}  # fmt: skip
-    settings = getattr(transformers, f"{kinds[name]}Config")(**sizes)
-    theirs = getattr(transformers, f"{kinds[name]}ForCausalLM")(settings).eval()
-    names = {"model.embed_tokens": "target_embedding", "model.norm": "decoder.final_norm", "lm_head": "logits",
-             "self_attn": "self_attention",
-             "model.layers": "decoder.layers", "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output",
-             "q_norm": "query_norm",
-             "k_norm": "key_norm", "mlp.gate_proj": "feed_forward.gate", "mlp.up_proj": "feed_forward.hidden",
-             "mlp.down_proj": "feed_forward.output", "input_layernorm": "self_attention_norm",
-             "pre_feedforward_layernorm": "feed_forward_norm",
-             "post_feedforward_layernorm": "feed_forward_output_norm"}  # fmt: skip
-    names["post_attention_layernorm"] = "self_attention_output_norm" if name == "gemma2_2b" else "feed_forward_norm"
-    state = {}
-    for own, value in theirs.state_dict().items():
-        for theirs_name, ours_name in names.items():
-            own = own.replace(theirs_name, ours_name)
-        state[own] = value
-    ours = Transformer(config).eval()
-    ours.load_state_dict(state, strict=not config.tie_logits)
-    tokens = torch.arange(18).reshape(2, 9)
-    with torch.no_grad():
-        close(ours(None, tokens), theirs(tokens).logits)
 
 
 def test_gate_and_hidden_layer_are_one_product_in_int8_too() -> None:
@@ -404,11 +358,12 @@ def test_a_component_is_given_positions(component: str) -> None:
     assert not torch.allclose(function(**given), function(**given, **{name: 2 * place}))
 
 
-@pytest.mark.parametrize("name", every(2, ["gemma3", "longrope", "dynamic", "encoder"]))
+@pytest.mark.second
+@pytest.mark.parametrize("name", ["gemma3", "longrope", "dynamic", "encoder"])
 def test_one_graph_serves_every_length(name: str) -> None:
     torch.compiler.reset()
-    config = config_of(name)
-    model, traced = model_of(config, values_of(config)), torch._dynamo.testing.CompileCounter()
+    config = config_of(name).replace(decoder_layers=2)
+    model, traced = model_of(config, values_of(config)), CompileCounter()
     graph = torch.compile(model, backend=traced, fullgraph=True, dynamic=True)
     for length in (9, 3, 6):
         tokens = torch.arange(4 * length).reshape(4, length) % 22 + 1
@@ -428,9 +383,9 @@ def test_a_compiled_model_is_the_eager_one(name: str) -> None:
         torch.testing.assert_close(graph(None, tokens), model(None, tokens), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", every(2, ["gemma3", "gemma2", "longrope"]))
+@pytest.mark.parametrize("name", every(3, ["longrope", "gemma2", "gemma3"]))
 def test_an_exported_model_serves_every_length(name: str) -> None:
-    config = config_of(name)
+    config = config_of(name).replace(decoder_layers=2)
     model = model_of(config, values_of(config))
     dynamic = {"source": None, "target": {0: torch.export.Dim("rows"), 1: torch.export.Dim("length", min=2)}}
     program = torch.export.export(model, (None, torch.arange(10).reshape(2, 5)), dynamic_shapes=dynamic).module()
