@@ -1,6 +1,5 @@
 """The tokenizer of a folder: texts to ids, singly or in batches, and back."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -166,8 +165,10 @@ class Pieces:
 
     def _new(self, text: str) -> str:
         """Returns what follows the text before, or as much of it as is still there: tokens may change how those before them are written."""
-        piece, self._told = text[len(os.path.commonprefix([self._told, text])) :], text
-        return piece
+        told, self._told = self._told, text
+        if not text.startswith(told):
+            told = told[: next((place for place, pair in enumerate(zip(told, text, strict=False)) if pair[0] != pair[1]), len(text))]
+        return text[len(told) :]
 
 
 def _fits(size: int, vocabulary: int) -> bool:
