@@ -27,6 +27,9 @@ COLUMNS = dict(zip(PACKAGES, ("NumPy reference", "PyTorch", "TensorFlow, Keras",
 FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 # (component, framework) -> what a library on top of the framework has, if the framework itself has nothing
 ELSEWHERE = {
+    ("rotary_embedding", "tf"): "KerasHub has `keras_hub.layers.RotaryEmbedding`, which rotates halves, over axis 1 unless told another, "
+    "and rounds cosine and sine to the compute dtype.",
+    ("rotary_embedding", "jax"): "Neither NNX nor Linen has one.",
     ("encoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerEncoder`.",
     ("decoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerDecoder`.",
 }
