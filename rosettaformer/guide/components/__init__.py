@@ -34,9 +34,8 @@ ELSEWHERE = {
     ("decoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerDecoder`.",
 }
 GROUPS = {
-    "Tokens and positions": (
-        "embedding", "segment_embedding", "token_positions", "position_embedding", "positional_encoding", "rotary_embedding",
-    ),
+    "Tokens": ("embedding", "segment_embedding"),
+    "Positions": ("token_positions", "position_embedding", "positional_encoding", "rotary_embedding"),
     "Masks": ("token_mask", "padding_mask", "causal_mask", "window_mask", "combine_masks"),
     "Attention": ("softmax", "soft_cap", "scaled_dot_product_attention", "multi_head_attention"),
     "Parts of a layer": ("activation", "feed_forward", "layer_norm", "rms_norm", "dropout", "random_dropout"),

@@ -122,7 +122,7 @@ def _path(scores: np.ndarray) -> tuple[list[tuple[int, int]], float]:
 
 
 class _Likeness:
-    """How alike pieces are, from 0 to about 1, or `FIRST` where the calls of a component begin; less than 0 if they are of different kinds."""
+    """How alike pieces are, from 0 to about 1, `FIRST` if both begin what is called; less than 0 if they are of different kinds."""
 
     def __init__(self, words: dict[Piece, Counter[str]], weights: dict[str, float]) -> None:
         self._index = {piece: i for i, piece in enumerate(words)}
