@@ -5,6 +5,7 @@ import dataclasses
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_every_part_of_the_example_is_shown(framework: str) -> None:
 
 
 # what was measured once by hand, and what the guide is for
-EXPECTED = {
+EXPECTED: dict[str, dict[str, Any]] = {
     "layer-norm": {"pytorch": 1e-5, "keras": 1e-3, "flax": 1e-6},
     "adam": {"pytorch": 1e-8, "keras": 1e-7, "flax": 1e-8},
     "gelu": {"pytorch": "exact (erf)", "keras": "exact (erf)", "flax": "tanh"},
