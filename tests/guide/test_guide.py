@@ -278,7 +278,8 @@ def shown(driver: Any) -> list[str]:
 
 @pytest.mark.second
 @pytest.mark.parametrize(
-    "name", ["gpt2", "llama3", pytest.param("bert", marks=pytest.mark.exhaustive), pytest.param("transformer", marks=pytest.mark.exhaustive)]
+    "name",
+    ["gpt2", "llama3", pytest.param("bert", marks=pytest.mark.exhaustive), pytest.param("transformer", marks=pytest.mark.exhaustive)],
 )
 def test_the_models_snippets_agree_with_the_libraries(name: str) -> None:
     file = ROOT / "rosettaformer" / "guide" / "snippets" / "models" / f"{name}.py"

@@ -97,7 +97,7 @@ MODELS = (
     Model(
         name="llama3",
         title="Llama 3",
-        summary="Grattafiori et al. 2024, Llama 3.1 of 8 billion: decoder-only, RMS norms, rotary positions, SwiGLU, grouped heads, no biases",
+        summary="Grattafiori et al. 2024, Llama 3.1 of 8 billion: decoder-only, RMS norms, rotary positions, SwiGLU, grouped heads",
         preset="llama31_8b",
         table=FAMILIES["llama"].table,
         case="transformer/llama",
