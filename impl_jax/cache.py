@@ -172,12 +172,14 @@ def read(
     position_bt: jax.Array,
     self_mask_bhts: jax.Array,
     local_mask_bhts: jax.Array,
+    length: Any = None,
 ) -> tuple[jax.Array, Cache]:
     """Logits `b t v` of more tokens, and the cache after them. model: in evaluation.
 
     The tokens have any positions and attend to what the mask allows, in layers with a window to
     what the local one allows: they are the next ones of a target, see `next_tokens`, or those of
-    many beams.
+    many beams. length: of the text, by which frequencies may go; by default the largest of these
+    positions and 1.
     """
     place, room = cache["read"], cache["target_mask_bt"].shape[1]
     if not is_traced(place) and (needed := int(place) + target.shape[1]) > room:
@@ -185,7 +187,8 @@ def read(
     x_btd = inputs.embed(model, "target", target, position_bt, length=room)
     source_mask_bs, layers = cache["source_mask_bs"], []
     cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
-    turned = rotations(model.config, range(len(model.decoder.layers)), x_btd, position_bt)
+    indices = range(len(model.decoder.layers))
+    turned = rotations(model.config, indices, x_btd, position_bt, length)
     for index, layer in enumerate(model.decoder.layers):
         local = layer.self_attention.window > 0
         masks = local_mask_bhts if local else self_mask_bhts, cross_mask_bhts

@@ -111,10 +111,12 @@ def _placed(kind: type[nnx.Module]) -> type[nnx.Module]:
 
     class Placed(kind):  # type: ignore[misc, valid-type]
         def __call__(self, *args: Any, position_bt: jax.Array | None = None, **inputs: Any) -> Any:
-            attention: Any = getattr(self, "self_attention", self)
-            x_btd = [*args, *inputs.values()][0]
-            turned = rotations(attention.config, [0], x_btd, position_bt)[0]
-            return super().__call__(*args, **inputs, rotation=turned)
+            if position_bt is not None:
+                attention: Any = getattr(self, "self_attention", self)
+                x_btd = [*args, inputs.get("x_btd"), inputs.get("query_btd")]
+                given = next(x for x in x_btd if x is not None), position_bt
+                inputs["rotation"] = rotations(attention.config, [0], *given)[0]
+            return super().__call__(*args, **inputs)
 
     return Placed
 

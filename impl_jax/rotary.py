@@ -61,8 +61,8 @@ def _frequencies(size: int, base: float, scaling: Any, length: Any) -> Any:
     factor, original = scaling.factor, scaling.original_length
     if scaling.kind == "dynamic":
         growth = factor * jnp.maximum(length, original) / original - (factor - 1)
-        return (base * growth ** (size / (size - 2))) ** -exponent_j
-    frequency_j = base**-exponent_j
+        return 1 / (base * growth ** (size / (size - 2))) ** exponent_j
+    frequency_j = 1 / base**exponent_j
     if scaling.kind == "linear":
         return frequency_j / factor
     if scaling.kind == "longrope":
@@ -96,11 +96,15 @@ def _kept(size: int, base: float, scaling: Any, frequency_j: np.ndarray) -> np.n
 
 
 def rotation(
-    config: TransformerConfig, kind: LayerKind, position_bt: Any, dtype: Dtype
+    config: TransformerConfig, kind: LayerKind, position_bt: Any, dtype: Dtype, length: Any = None
 ) -> Rotation:
-    """The cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32."""
+    """The cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32.
+
+    length: of the text, by default the largest position and 1.
+    """
     wide = upcast_dtype(dtype)
-    length = position_bt.max(initial=0) + 1 if kind.scaling.by_length else 0
+    if length is None and kind.scaling.by_length:
+        length = position_bt.max(initial=0) + 1
     frequency_j = rotary_frequencies(config.rotary_size, kind.base, kind.scaling, length, wide)
     angle_btj = position_bt[..., None].astype(wide) * frequency_j
     factor = kind.scaling.attention_factor or 1
@@ -112,17 +116,18 @@ def rotations(
     layers: Iterable[int],
     x_bt: jax.Array,
     position_bt: jax.Array | None = None,
+    length: Any = None,
 ) -> list[Rotation | None]:
     """The rotation of every layer, computed once for each kind; None for layers without one.
 
     x_bt: any array of the tokens in the dtype of the computation. position_bt: by default token t
-    has position t.
+    has position t. length: as `rotation`.
     """
     kinds = [config.layer_kind(layer)._replace(window=0) for layer in layers]
     rotary = [kind for kind in dict.fromkeys(kinds) if kind.rotary]
     if rotary and position_bt is None:
         position_bt = jnp.arange(x_bt.shape[1])[None]
-    made = {kind: rotation(config, kind, position_bt, x_bt.dtype) for kind in rotary}
+    made = {kind: rotation(config, kind, position_bt, x_bt.dtype, length) for kind in rotary}
     return [made.get(kind) for kind in kinds]
 
 

@@ -2,13 +2,14 @@
 needs.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
 from .. import cache, mask, precision, sampling
 from ..cache import Cache, forward_step
@@ -73,11 +74,14 @@ class Reading:
         memory_bsd = None if source is None else unpadding.memory(model, source, source_mask_bs)
         (self.rows, length), device = request.prefix_bp.shape, request.prefix_bp.device
         room = {"length": length + self.strategy.max_new_tokens, "copies": copies}
-        self._cache = cache.start_cache(model, memory_bsd, source_mask_bs, self.rows, **room)
+        start = functools.partial(cache.start_cache, model, memory_bsd, source_mask_bs, self.rows)
+        self._start = functools.partial(start, **room)
+        self._cache = self._start()
         fused.pack(model, self.rows * copies)
         self._finite = torch.ones((), dtype=torch.bool, device=device)
         self._end_id = torch.tensor(self.strategy.end_id, device=device)
         self._penalises = self.strategy.repetition_penalty != 1 or self.strategy.no_repeat_ngram > 0
+        self._turns = _turns(model.config, request)
         prefix_bp, mask_bp = (
             x.repeat_interleave(copies, dim=0) for x in (request.prefix_bp, request.prefix_mask_bp)
         )
@@ -94,12 +98,8 @@ class Reading:
                 self._target_bt[row_b],
                 self._target_mask_bt[row_b],
             )
-        known = (self.request.forbidden_n, self.request.too_early_n[self._count], self._end_id)
-        self.next, self._cache = self.step(self.model, token_bt, self._cache, *known, mask_bt)
-        self._count += 1
-        self._finite &= self.next.finite
-        if self._penalises:
-            mask_bt = (
+        if self._penalises or self._turns:
+            real_bt = (
                 mask.token_mask(token_bt, self.model.config.padding_id)
                 if mask_bt is None
                 else mask_bt
@@ -107,7 +107,15 @@ class Reading:
             self._target_bt = torch.cat(
                 [self._target_bt, token_bt.to(self._target_bt.dtype)], dim=1
             )
-            self._target_mask_bt = torch.cat([self._target_mask_bt, mask_bt], dim=1)
+            self._target_mask_bt = torch.cat([self._target_mask_bt, real_bt], dim=1)
+        read = self._cache["read"]
+        if any(0 < read <= turn < read + token_bt.shape[1] for turn in self._turns):
+            # All keys rotate by the frequencies of a long text: the target is read anew.
+            self._cache, token_bt, mask_bt = self._start(), self._target_bt, self._target_mask_bt
+        known = (self.request.forbidden_n, self.request.too_early_n[self._count], self._end_id)
+        self.next, self._cache = self.step(self.model, token_bt, self._cache, *known, mask_bt)
+        self._count += 1
+        self._finite &= self.next.finite
 
     def likeliest(self) -> tuple[Tensor, Tensor]:
         """Returns the likeliest token by penalised scores, and its log p."""
@@ -141,6 +149,16 @@ class Reading:
     def check(self) -> None:
         """Raises ValueError if a logit was inf or NaN."""
         checks.check_logits(bool(self._finite))
+
+
+def _turns(config: TransformerConfig, request: Request) -> set[int]:
+    """Returns the numbers of tokens, with the padding on the left of all rows, beyond which keys
+    rotate by other factors.
+    """
+    leading = 0
+    if config.rotary_switches and config.position_start == "first_token":
+        leading = int(request.prefix_mask_bp.long().argmax(dim=1).min())
+    return {leading + length for length in config.rotary_switches}
 
 
 def _log_p(logits_bv: Tensor, log_total_b: Tensor, token_b: Tensor) -> Tensor:

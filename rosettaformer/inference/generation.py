@@ -4,6 +4,7 @@ so that every backend chooses alike.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -91,6 +92,8 @@ def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarra
 
 class _Reading:
     """The model after it has read a text for each row: the scores of the next token."""
+
+    _cache: Any  # of the model
 
     def __init__(self, model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions, most: int, least: int) -> None:
         width = max(map(len, prompts))

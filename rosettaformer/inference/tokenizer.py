@@ -131,8 +131,9 @@ class Tokenizer:
             found = list(self._inner.encode_batch(list(texts), add_special_tokens=not whole))
         except Exception as error:  # tokenizers raises Exception itself
             raise ValueError(f"the tokenizer cannot read the text: {error}") from None
-        beyond = [id_ for row in found for id_ in row.ids if self._vocabulary is not None and id_ >= self._vocabulary]
-        if beyond:
+        if self._vocabulary is None:
+            return found
+        if beyond := [id_ for row in found for id_ in row.ids if id_ >= self._vocabulary]:
             raise ValueError(f"a text must have tokens of the model, 0 .. {self._vocabulary - 1}; got {self.words(beyond)[0]}, {beyond[0]}")
         return found
 

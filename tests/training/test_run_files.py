@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from training_runs import TINY, edit, log, train, tree
 
+from reference_numpy import TransformerConfig
 from rosettaformer import reading
 from rosettaformer.checkpoints import canonical, container
 from rosettaformer.training.checkpoint_store import Store, digest
 from rosettaformer.training.manifest import Manifest
+from rosettaformer.versions import BEFORE, PAPER
 
 LAST = "checkpoints/step-00000004"
 
@@ -93,6 +95,23 @@ def test_other_json_is_refused(run: Path, content: str | bytes) -> None:
     for file in ("log.jsonl", "tokens.json", "run.json"):  # the last that is read is the first that is written
         (run / file).write_bytes((content.encode() if isinstance(content, str) else content) + b"\n")
         assert file in refused(run)
+
+
+@pytest.mark.parametrize(("version", "lacking"), [(2, PAPER), (3, BEFORE)])
+def test_a_manifest_of_an_earlier_version_is_of_the_models_of_then(run: Path, version: int, lacking: dict[str, Any]) -> None:
+    """It lacks the fields that came later, and one says which projections of attention have biases."""
+    wanted = Manifest.read(run).config
+
+    def age(fields: dict[str, Any]) -> None:
+        later = {*lacking, *TransformerConfig.TOGETHER["attention_bias"]}
+        own = {name: value for name, value in fields["config"].items() if name not in later}
+        fields.update(version=version, config=own | {"attention_bias": wanted.attention_bias})
+
+    edit(run / "run.json", age)
+    assert Manifest.read(run).config == wanted
+    edit(run / "run.json", lambda fields: fields.update(version=4))
+    with pytest.raises(ValueError, match="a config needs every field; missing"):
+        Manifest.read(run)
 
 
 def test_a_changed_manifest_is_refused(run: Path) -> None:

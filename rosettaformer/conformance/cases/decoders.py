@@ -238,7 +238,8 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
     def attended(name: str, config: TransformerConfig, **inputs: Any) -> Iterator[Case]:
         x: dict[str, Any] = {"query_btd": "b t d", "memory_bsd": "b t d", "causal": True}
         yield build.make("multi_head_attention", name, config, **(x | inputs))
-        yield build.make("self_attention", name, config, **({"x_btd": "b t d", "causal": True} | inputs))
+        alone: dict[str, Any] = {"x_btd": "b t d", "causal": True}
+        yield build.make("self_attention", name, config, **(alone | inputs))
 
     yield from attended("rotary", _llama(build), position_bt=_positions())
     yield from attended("rotary_unnumbered", _llama(build, rotary_layout="interleaved", rotary_fraction=0.4))
