@@ -42,7 +42,7 @@ def scaled_dot_product_attention(
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
     window: hides keys as far away as that (WINDOW); 0: none. scale: in place of `1 / sqrt(k)`
-    (SCALE). cap: `soft_cap` of the scaled logits, before bias and mask (CAP).
+    (SCALE). cap: `soft_cap` of the scaled logits, before bias and mask (SOFTCAP).
 
     `jax.nn.dot_product_attention` is no substitute: it gives the mean of the values if a query may
     attend to nothing, aligns causality to the first key, and needs values as wide as keys.

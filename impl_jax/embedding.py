@@ -87,7 +87,7 @@ class SegmentEmbedding(nnx.Module):
 class Logits(nnx.Module):
     """Scores of the next token before softmax: `logits = scale (x W + b)`, with b by config.
 
-    cap: `cap tanh(logits / cap)` in their place (CAP); half-precision dtypes scale and cap in
+    cap: `cap tanh(logits / cap)` in their place (SOFTCAP); half-precision dtypes scale and cap in
     float32. tied: the module has no kernel of its own; the call passes the transposed table.
     """
 

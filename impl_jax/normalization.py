@@ -11,7 +11,7 @@ from .framework import beside
 from .precision import upcast_half
 from .projection import add_bias
 
-__all__ = ["LayerNorm", "RMSNorm", "norm"]
+__all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the twins
 
 
 class Norm(nnx.Module):

@@ -123,7 +123,7 @@ def rotations(
     x_bt: any array of the tokens in the dtype of the computation. position_bt: by default token t
     has position t. length: as `rotation`.
     """
-    kinds = [config.layer_kind(layer)._replace(window=0) for layer in layers]
+    kinds = [LayerKind(0, *config.layer_kind(layer)[1:]) for layer in layers]
     rotary = [kind for kind in dict.fromkeys(kinds) if kind.rotary]
     if rotary and position_bt is None:
         position_bt = jnp.arange(x_bt.shape[1])[None]

@@ -49,7 +49,7 @@ def _softmax_jvp(
 
 
 def soft_cap(x: jax.Array, cap: float) -> jax.Array:
-    """`y = cap tanh(x / cap)`, elementwise (CAP); half-precision dtypes compute in float32.
+    """`y = cap tanh(x / cap)`, elementwise (SOFTCAP); half-precision dtypes compute in float32.
 
     Raises ValueError on a cap that is not above 0.
     """

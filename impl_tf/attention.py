@@ -46,7 +46,7 @@ def scaled_dot_product_attention(
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
     window: also hides keys that are as far away as that (WINDOW); 0: none. scale: in place of
-    `1 / sqrt(k)`. cap: of the scaled logits, before bias and mask (CAP). TensorFlow has no fused
+    `1 / sqrt(k)`. cap: of the scaled logits, before bias and mask (SOFTCAP). TensorFlow has no fused
     kernel for attention.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)

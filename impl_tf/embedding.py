@@ -114,7 +114,7 @@ class SegmentEmbedding(Table):
 
 @register
 class Logits(Adapted):
-    """`logits = scale (x W + b)`, with b by config; with a cap `cap tanh(logits / cap)` (CAP).
+    """`logits = scale (x W + b)`, with b by config; with a cap `cap tanh(logits / cap)` (SOFTCAP).
 
     tied: the layer makes no kernel, and `summary` counts none; it is called with the embedding's
     table `v d`, the transpose of W.

@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig, checks
 from .framework import Traced, register
 from .precision import upcast_half
 
-__all__ = ["LayerNorm", "RMSNorm", "norm"]
+__all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the twins
 
 
 class _Norm(Traced):

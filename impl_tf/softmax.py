@@ -23,7 +23,7 @@ def softmax(logits: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
 
 
 def soft_cap(x: tf.Tensor, cap: float) -> tf.Tensor:
-    """`y = cap tanh(x / cap)`: nearly x far below the cap, never beyond it (CAP).
+    """`y = cap tanh(x / cap)`: nearly x far below the cap, never beyond it (SOFTCAP).
 
     Half precision is computed in float32. Raises ValueError on a cap that is not above 0.
     """

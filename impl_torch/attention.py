@@ -40,7 +40,7 @@ def scaled_dot_product_attention(
     Without return_weights, keep mask and cap, torch's fused kernel computes the output and never
     holds the weights. dropout_rate, training: see `F.dropout`; in training, without a keep mask,
     weights are dropped at random. window: hides keys as far away as that (WINDOW). scale: in place
-    of `1 / sqrt(k)`. cap: `soft_cap` of the scaled logits (CAP).
+    of `1 / sqrt(k)`. cap: `soft_cap` of the scaled logits (SOFTCAP).
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, _ = query_bthk.shape

@@ -91,7 +91,7 @@ class SegmentEmbedding(Table):
 
 class Logits(Projection):
     """`logits = scale (x W + b)`, as a linear layer `d -> v`: `b t v`; cap: `cap tanh(logits /
-    cap)` in their place (CAP). If they are tied, the weight is an embedding's.
+    cap)` in their place (SOFTCAP). If they are tied, the weight is an embedding's.
     """
 
     def __init__(

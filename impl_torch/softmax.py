@@ -27,7 +27,7 @@ def softmax(logits: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:
-    """`y = cap tanh(x / cap)`, elementwise (CAP); in float32 for half-precision dtypes."""
+    """`y = cap tanh(x / cap)`, elementwise (SOFTCAP); in float32 for half-precision dtypes."""
     if not cap > 0:
         raise ValueError(f"cap must be greater than 0; got {cap}")
     return (cap * (precision.upcast_half(x) / cap).tanh()).to(x.dtype)

@@ -38,7 +38,7 @@ def scaled_dot_product_attention(
 
     mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal also hides
     later keys (CAUSAL), window those as far away as that (WINDOW); 0: none. scale: in place of `1 /
-    sqrt(k)` (SCALE). cap: `soft_cap` of the scaled logits, before bias and mask (CAP). bias_bhts:
+    sqrt(k)` (SCALE). cap: `soft_cap` of the scaled logits, before bias and mask (SOFTCAP). bias_bhts:
     added to the logits; -inf hides a key. keep_bhts: dropout mask of the weights, True = keep. A
     query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g ..
     (j+1) h/g - 1. Half-precision dtypes hold logits and softmax in float32 and round the weights
@@ -183,7 +183,7 @@ def multi_head_attention(
     `b h t s`.
 
     config: norms queries and keys (QKNORM), then rotates them (ROTARY), scales and caps the logits
-    (SCALE, CAP) and gives a layer its window (WINDOW); None does none of it. layer: the index of
+    (SCALE, SOFTCAP) and gives a layer its window (WINDOW); None does none of it. layer: the index of
     the layer whose self-attention it is; None, cross-attention, neither rotates nor has a window.
     position_bt: of the tokens; without it, token t has position t. Raises ValueError on shapes that
     do not fit. Source: Vaswani et al. 2017, section 3.2.2; query-key norm: Henry et al. 2020, its

@@ -169,11 +169,10 @@ class _Model:
             self._cache = cache.reorder(self._cache, row_b)
             self.target_bt, self.target_mask_bt = self.target_bt[row_b], self.target_mask_bt[row_b]
         mask_bt = mask.token_mask(token_bt, self.config.padding_id) if mask_bt is None else mask_bt
-        before = cache.length(self.config, self.target_mask_bt)
+        before_bt = self.target_mask_bt
         self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
         self.target_mask_bt = np.concatenate([self.target_mask_bt, mask_bt], axis=1)
-        after = cache.length(self.config, self.target_mask_bt)
-        if any(before <= original < after for original in self.config.rotary_switches if before):
+        if self._switches(before_bt):
             # every key rotates anew, by the frequencies of long texts (ROTARY)
             self._cache = cache.start_cache(self.parameters, self.config, *self._memory)
             token_bt, mask_bt = self.target_bt, self.target_mask_bt
@@ -183,6 +182,16 @@ class _Model:
         self.logits_bv = arithmetic.upcast_half(logits_btv[:, -1])
         checks.check_logits(bool((self.logits_bv < np.inf).all()))
         self.logits_bv[:, self.strategy.forbidden_ids(self.config)] = -np.inf
+
+    def _switches(self, before_bt: Array) -> bool:
+        """Whether the target grows beyond a length after which layers rotate by other factors."""
+        for original in self.config.rotary_switches:
+            before, after = (
+                cache.length(self.config, mask_bt) for mask_bt in (before_bt, self.target_mask_bt)
+            )
+            if 0 < before <= original < after:
+                return True
+        return False
 
     @property
     def log_p_bv(self) -> Array:

@@ -36,7 +36,7 @@ def softmax_vjp(logits: Array, mask: Mask = None, *, cotangent: Array) -> Gradie
 
 
 def soft_cap(x: Array, cap: float) -> Array:
-    """`y = cap tanh(x / cap)`, elementwise: nearly x far below the cap, never beyond it (CAP).
+    """`y = cap tanh(x / cap)`, elementwise: nearly x far below the cap, never beyond it (SOFTCAP).
 
     Half-precision dtypes compute in float32. Raises ValueError on a cap that is not above 0.
     Source: Bello et al. 2016, section 4.1 (logit clipping); Gemma Team 2024, Gemma 2, section 2.

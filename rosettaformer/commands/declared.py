@@ -21,11 +21,18 @@ _SIZES = {
 # models that together have every parameter, and for each field a value that removes some
 _WHOLE = preset(
     "tiny", source_vocabulary=102, share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True, final_norm=True,
-    embedding_norm=True, positions="learned", max_positions=9, segments=2,
+    embedding_norm=True, positions="learned", max_positions=9, segments=2, gated_feed_forward=True, query_key_norm="head",
+    norm_placement="sandwich",
 )  # fmt: skip
 _ENCODER = _WHOLE.replace(decoder_layers=0, pooler=True, classes=3, masked_language_head=True)
 _WITHOUT: dict[str, dict[str, Any]] = {
-    "with attention_bias": {"attention_bias": False},
+    "with query_key_value_bias": {"query_key_value_bias": False},
+    "with attention_output_bias": {"attention_output_bias": False},
+    "with feed_forward_bias": {"feed_forward_bias": False},
+    "with gated_feed_forward": {"gated_feed_forward": False},
+    'unless query_key_norm "none"': {"query_key_norm": "none"},
+    "with norm_offset": {"norm_offset": False},
+    'with norm_placement "sandwich"': {"norm_placement": "pre"},
     "with output_bias": {"output_bias": False},
     "unless share_embeddings": {"share_embeddings": True, "source_vocabulary": 101},
     "unless tie_logits": {"tie_logits": True},

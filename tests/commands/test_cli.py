@@ -14,7 +14,7 @@ import pytest
 from invoke import invoke, refused
 
 from reference_numpy import TransformerConfig, parameters, preset
-from reference_numpy.config import PRESETS
+from reference_numpy.presets import PRESETS
 from rosettaformer import backends
 from rosettaformer.checkpoints import container
 from rosettaformer.checkpoints.canonical import save

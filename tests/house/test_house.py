@@ -15,9 +15,22 @@ HOUSE = Path(__file__).resolve().parents[2]
 PORTS = ("impl_torch", "impl_tf", "impl_jax")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
 # what the ports share: declarations and checks, never the reference's math
-SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout", "fields", "recipe", "sites", "strategy", "suggestions"}
+SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout", "fields", "recipe", "sites", "strategy", "suggestions",
+          "presets", "rotary_scaling"}  # fmt: skip
 # The reference's files that every port has a twin of.
-PARTS = ("embedding", "positional_encoding", "mask", "softmax", "attention", "feed_forward", "normalization", "dropout", "layers", "stacks")
+PARTS = (
+    "embedding",
+    "positional_encoding",
+    "rotary",
+    "mask",
+    "softmax",
+    "attention",
+    "feed_forward",
+    "normalization",
+    "dropout",
+    "layers",
+    "stacks",
+)
 MODELS = ("heads", "inputs", "transformer", "encoder_only", "states", "loss", "optimizer", "schedule", "training")
 TWINS = (*PARTS, *MODELS, "cache", "sampling", "beams", "decoding")
 # What a port has beside its twins: the affine map, its dtypes, what its framework asks of it, weights and the port itself.
@@ -34,7 +47,7 @@ DOORS = ("decoding", "training", "port")
 # Components with parameters or a mode are classes in the ports; functions of a whole model are methods of their Transformer, the
 # searches of their Searcher, which holds the beams in tensors.
 CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention": "MultiHeadAttention", "feed_forward": "FeedForward",
-           "layer_norm": "LayerNorm", "dropout": "Dropout", "encoder_layer": "EncoderLayer", "decoder_layer": "DecoderLayer",
+           "layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "dropout": "Dropout", "encoder_layer": "EncoderLayer", "decoder_layer": "DecoderLayer",
            "encoder": "Encoder", "decoder": "Decoder", "transformer": "Transformer",
            "position_embedding": "PositionEmbedding", "segment_embedding": "SegmentEmbedding", "pooler": "Pooler",
            "classifier": "Classifier", "masked_language_head": "MaskedLanguageHead"}  # fmt: skip
@@ -54,10 +67,15 @@ ORDERS = {
 }
 CALLS = ("forward", "call", "__call__")  # what a class computes, by framework
 # what a module of a port, and what a method of a model, holds itself, so that no call gives it
-HELD = {"parameters", "config", "scale", "offset", "epsilon", "activation_name", "dropout_rate", "rate", "model", "training"}
+HELD = {"parameters", "config", "scale", "offset", "epsilon", "activation_name", "dropout_rate", "rate", "model", "training", "layer",
+        "one_plus_scale", "cast_before_scale", "round_scale", "cap"}  # fmt: skip
+# what a port computes once for all layers, and what the reference computes it from in each
+ONCE = {"position_bt": "rotation"}
 # What a port's twin is given behind the reference's parameters: its device, tables made once, the length of a program's buffers.
 MORE = {
     "causal_mask": {"device"},
+    "window_mask": {"device"},
+    "rotary_frequencies": {"device"},
     "scaled_dot_product_attention": {"drop"},
     "logits": {"table_vd", "kernel_dv"},
     "masked_language_head": {"table_vd", "kernel_dv"},
@@ -67,10 +85,11 @@ MORE = {
     "decode_in_steps": {"step", "compiled"},
     "truncate": {"most"},
 }
-OTHERWISE = {"adam"}  # an optimizer of the framework
+OTHERWISE = {"adam", "norm"}  # an optimizer of the framework, and what makes a norm of a config
 OF_ALL_ROWS = ("beams",)  # twins whose functions take the tensors of all rows where the reference has objects of one
 DECISIONS = ("MASK", "EMPTY", "CAUSAL", "SCALE", "SOFTMAX", "NORM", "POSITION", "EMBED", "RESIDUAL", "DROPOUT",
-             "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM", "SAMPLE", "GELU", "ALONE", "HEADS", "PADDING", "INT8")  # fmt: skip
+             "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM", "SAMPLE", "GELU", "ALONE", "HEADS", "PADDING", "INT8", "SOFTCAP", "WINDOW", "QKNORM",
+             "ROTARY", "GATE")  # fmt: skip
 
 
 def files(package: str) -> list[Path]:
@@ -355,6 +374,8 @@ def test_a_twin_has_the_reference_s_parameters_in_its_order(package: str, file: 
             continue
         twin = CLASSES.get(name, name)
         wanted, found = ([one for one in names if one not in HELD] for names in (given, own[twin]))
+        if "rotation" in found:
+            wanted = [ONCE.get(one, one) for one in wanted]
         assert found[: len(wanted)] == wanted, f"{package}/{file}.py: {twin}"
         assert set(found[len(wanted) :]) <= MORE.get(name, set()), f"{package}/{file}.py: {twin}"
 

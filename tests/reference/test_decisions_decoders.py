@@ -156,7 +156,7 @@ def test_WINDOW_a_cache_keeps_no_more_than_the_window() -> None:
     assert sizes == [[3, 3], [9, 9]]
 
 
-def test_CAP_is_between_scale_and_mask_and_bends_the_logits_of_tokens() -> None:
+def test_SOFTCAP_is_between_scale_and_mask_and_bends_the_logits_of_tokens() -> None:
     assert_allclose(softmax.soft_cap(np.array([-1e9, -1.0, 0.0, 1.0, 1e9]), 2.0), [-2, -2 * math.tanh(0.5), 0, 2 * math.tanh(0.5), 2])
     with pytest.raises(ValueError, match="cap must be greater than 0; got 0"):
         softmax.soft_cap(np.zeros(1), 0)
