@@ -135,6 +135,7 @@ QUERIES = [
     ("F.scaled_dot_product_attention", "components/scaled_dot_product_attention.html"),
     ("MHA11", "defects/MHA11.html"),
     ("bert", "models/bert.html"),
+    ("llama", "models/llama3.html"),
     ("check", "tutorials/index.html"),
     ("port file", "tutorials/the-port-file.html"),
     ("tolerance", "tutorials/port-pytorch.html"),
@@ -277,7 +278,8 @@ def shown(driver: Any) -> list[str]:
 
 @pytest.mark.second
 @pytest.mark.parametrize(
-    "name", ["gpt2", pytest.param("bert", marks=pytest.mark.exhaustive), pytest.param("transformer", marks=pytest.mark.exhaustive)]
+    "name",
+    ["gpt2", "llama3", pytest.param("bert", marks=pytest.mark.exhaustive), pytest.param("transformer", marks=pytest.mark.exhaustive)],
 )
 def test_the_models_snippets_agree_with_the_libraries(name: str) -> None:
     file = ROOT / "rosettaformer" / "guide" / "snippets" / "models" / f"{name}.py"
@@ -291,12 +293,18 @@ def test_the_models_snippets_agree_with_the_libraries(name: str) -> None:
 @pytest.mark.second
 def test_a_models_table_holds_every_tensor_that_the_library_stores(guide: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    configs = {"bert": transformers.BertConfig(num_hidden_layers=1), "gpt2": transformers.GPT2Config(n_layer=1)}
-    for name, kind in (("bert", "BertForMaskedLM"), ("gpt2", "GPT2LMHeadModel")):
+    torch = pytest.importorskip("torch")
+    llama = {"vocab_size": 128256, "intermediate_size": 14336, "num_key_value_heads": 8}
+    with torch.device("meta"):
+        models = {
+            "bert": transformers.BertForMaskedLM(transformers.BertConfig(num_hidden_layers=1)),
+            "gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1)),
+            "llama3": transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=1, **llama)),
+        }
+    for name, model in models.items():
         page = html.unescape((guide / "models" / f"{name}.html").read_text(encoding="utf-8"))
-        model = getattr(transformers, kind)(configs[name])
         for key, tensor in model.state_dict().items():
-            folded = re.sub(r"\.0\.", ".*.", key.removeprefix("bert.").removeprefix("transformer."))
+            folded = re.sub(r"\.0\.", ".*.", re.sub(r"^(bert|transformer|model)\.", "", key))
             if folded.endswith((".attn.bias", "position_ids")) or folded == "cls.predictions.bias":
                 continue
             row = re.search(rf"<code>{re.escape(folded)}</code>.*?<td class=\"shape\"[^>]*>([^<]*)", page, re.DOTALL)

@@ -110,9 +110,9 @@ def test_the_rows_hold_every_statement_of_each_source_once_and_in_order(componen
 def test_statements_of_one_meaning_stand_in_one_row_and_prose_keeps_terms_in_the_line() -> None:
     rows = aligned([source("layer_norm", package) for package in PACKAGES], "layer_norm")
     texts = [[piece.text.split("=")[0].strip() if piece else "" for piece in row] for row in rows]
-    assert ["variance_bt1", "", "variance_bt1", "variance_bt1"] in texts
+    assert ["", "", "variance_bt1", "variance_bt1"] in texts and ["wide_btd", "wide", "wide_btd", "wide_btd"] in texts
     heads = [[getattr(piece.node, "name", "") if piece else "" for piece in row] for row in rows]
-    assert ["layer_norm", "forward", "call", "__call__"] in heads
+    assert ["layer_norm", "forward", "call", "__call__"] in heads and ["", "LayerNorm", "LayerNorm", "LayerNorm"] in heads
     text = prose.paragraphs("Where `y = x / 2`, of `b t d`, as `softmax`: `x / 2` < 1. Source: a paper.", lambda name: "softmax.html")
     assert text.count('<div class="equation">') == 1
     assert '<code class="axes" title="batch, target position, model width">b t d</code>' in text
@@ -180,16 +180,17 @@ def parameters_of_a_layer(entry: Stock, component: str) -> dict[str, tuple[int, 
     rows = SIZES[entry.parameters["table"][1][0]] if "table" in entry.parameters else 0
     out = SIZES["f"] if component == "feed_forward" else SIZES["v"]
     if entry.framework == "torch":
-        given = {"nn.Embedding": (rows, 12), "nn.LayerNorm": (12,), "nn.Linear": (12, out), "nn.MultiheadAttention": (12, 3)}[entry.name]
+        given = {"nn.Embedding": (rows, 12), "nn.LayerNorm": (12,), "nn.RMSNorm": (12,), "nn.Linear": (12, out),
+                 "nn.MultiheadAttention": (12, 3)}[entry.name]  # fmt: skip
         return {name: tuple(tensor.shape) for name, tensor in made(*given).named_parameters()}
     if entry.framework == "tf":
         short = entry.name.rpartition(".")[2]
-        layer = made(*{"Embedding": (rows, 12), "LayerNormalization": (), "Dense": (out,), "MultiHeadAttention": (3, 4)}[short])
+        layer = made(*{"Embedding": (rows, 12), "Dense": (out,), "MultiHeadAttention": (3, 4)}.get(short, ()))
         layer.build(*[(2, 3, 12)] * (2 if short == "MultiHeadAttention" else 1))
         return {variable.path.split("/", 1)[1]: tuple(variable.shape) for variable in layer.trainable_variables}
     from flax import nnx
 
-    given = {"nnx.Embed": (rows, 12), "nnx.LayerNorm": (12,), "nnx.Linear": (12, out), "nnx.MultiHeadAttention": (3, 12)}[entry.name]
+    given = {"nnx.Embed": (rows, 12), "nnx.Linear": (12, out), "nnx.MultiHeadAttention": (3, 12)}.get(entry.name, (12,))
     options = {"decode": False} if entry.name == "nnx.MultiHeadAttention" else {}
     state = nnx.to_flat_state(nnx.state(made(*given, rngs=nnx.Rngs(0), **options), nnx.Param))
     return {".".join(map(str, path)): tuple(value.shape) for path, value in state}
@@ -257,8 +258,9 @@ def test_the_end_of_an_array_s_name_alone_are_its_axes(name: str, annotation: ob
 
 def test_fields_cases_and_axes_of_a_component_are_told() -> None:
     names = {component: {one.name for one in fields_of(component)} for component in FORWARD}
-    assert names["layer_norm"] == {"model_width", "epsilon"}
-    assert {"norm_placement", "attention_bias", "key_value_heads", "hidden_dropout_rate"} <= names["encoder_layer"]
+    norm = {"model_width", "epsilon", "norm_offset", "norm_one_plus_scale", "norm_cast_before_scale"}
+    assert names["layer_norm"] == names["rms_norm"] == norm
+    assert {"norm_placement", "query_key_value_bias", "key_value_heads", "hidden_dropout_rate"} <= names["encoder_layer"]
     assert not {"padding_id", "final_norm", "encoder_layers"} & names["encoder_layer"] and "final_norm" in names["encoder"]
     assert {name for name in fields() if not any(name in one for one in names.values())} == set()
     every = [case for case in all_cases(grad=True) if case.component == "multi_head_attention"]
@@ -284,7 +286,7 @@ def test_every_component_has_its_page_without_markup_as_text(guide: Path) -> Non
     )
     shown = ["".join(cell.itertext()) for cell in page.iter("td") if cell.get("data-column") == "impl_jax"]
     tree = ast.parse("".join(shown))
-    assert ast.unparse(tree.body[0]).startswith("class LayerNorm(nnx.Module)")
+    assert [ast.unparse(part).partition(":")[0] for part in tree.body] == ["class LayerNorm(Norm)", "class Norm(nnx.Module)"]
     for file in (guide / "components").glob("*.html"):
         parser = Texts()
         parser.feed(file.read_text(encoding="utf-8"))
@@ -321,7 +323,7 @@ def test_native_names_find_their_component(index: dict[str, set[tuple[str, str]]
         assert (name, "#framework") in index[f"components/{component}.html"]
     assert ("tf.math.rsqrt", "#source") in index["components/layer_norm.html"]
     assert {("keep_bhts", "#arguments"), ("return_weights", "#arguments")} <= index["components/multi_head_attention.html"]
-    assert {("attention_bias", "#config"), ("norm_placement", "#config")} <= index["components/encoder_layer.html"]
+    assert {("query_key_value_bias", "#config"), ("norm_placement", "#config")} <= index["components/encoder_layer.html"]
     assert ("key_value_heads", "#key_value_heads") in index["components/config.html"]
 
 

@@ -5,7 +5,9 @@ import dataclasses
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("jinja2")
@@ -53,10 +55,13 @@ def test_every_part_of_the_example_is_shown(framework: str) -> None:
 
 
 # what was measured once by hand, and what the guide is for
-EXPECTED = {
+EXPECTED: dict[str, dict[str, Any]] = {
     "layer-norm": {"pytorch": 1e-5, "keras": 1e-3, "flax": 1e-6},
     "adam": {"pytorch": 1e-8, "keras": 1e-7, "flax": 1e-8},
     "gelu": {"pytorch": "exact (erf)", "keras": "exact (erf)", "flax": "tanh"},
+    "rms-norm": {"pytorch": 1.2e-7, "keras": 1e-6, "flax": 1e-6},
+    "attention-window": {"numpy": [3, 4, 5], "keras": [3, 4, 5], "flax": [2, 3, 4, 5]},
+    "query-key-norm": {"flax": "layer norm over each head"},
     "module-mask": {"pytorch": "True = is hidden", "keras": "True = may attend"},
     "dropout-compiled": {"pytorch": "others", "keras": "others", "flax": "the same"},
     "integers": {"pytorch": ["int64"] * 3, "keras": ["int32"] * 3, "flax": ["int32"] * 3},
@@ -116,8 +121,6 @@ def test_what_is_absent_has_code_or_a_link_and_fresh_parameters_are_fitted() -> 
         for framework, cell in row.cells.items():
             if not cell.names and not cell.note.startswith("The reference has no"):
                 assert cell.code or (framework == "numpy" and row.links) or "Nothing is compiled" in cell.note, f"{row.id}.{framework}"
-    import numpy as np
-
     rng = np.random.default_rng(0)
     limit = (6 / 500) ** 0.5
     assert fitted(rng.uniform(-limit, limit, (300, 200))) == "uniform, deviation √(2/(fan_in + fan_out)), Glorot"
@@ -130,6 +133,80 @@ def test_a_default_is_read_from_behaviour(measured: Measured, identity: str) -> 
     found = measured.values[identity]
     for framework, value in EXPECTED[identity].items():
         assert snippets.alike(found[framework]["measure"], value, 0.0), framework
+
+
+def test_what_the_notes_on_norms_windows_and_caps_say_holds() -> None:
+    """What is measured in no cell. That stock layers lack something is seen in their signatures."""
+    import inspect
+
+    import jax
+    import keras
+    import torch
+    import torch.nn.functional as F
+    from flax import nnx
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    from reference_numpy import preset
+    from rosettaformer.checkpoints.hugging_face import FAMILIES
+
+    epsilons = {name: preset(name).epsilon for name in ("llama31_8b", "mistral_7b", "qwen3_600m", "gemma2_2b", "gemma3_1b")}
+    assert epsilons == {"llama31_8b": 1e-5, "mistral_7b": 1e-5, "qwen3_600m": 1e-6, "gemma2_2b": 1e-6, "gemma3_1b": 1e-6}
+    assert {name for name in ("llama31_8b", "qwen3_600m", "gemma3_1b") if preset(name).norm_one_plus_scale} == {"gemma3_1b"}
+    for dtype, epsilon in (("float64", 2.0**-52), ("float32", 2.0**-23), ("bfloat16", 2.0**-23), ("float16", 2.0**-23)):
+        small = torch.full((1, 2), 2.0**-10, dtype=getattr(torch, dtype))
+        assert float(F.rms_norm(small, (2,))[0, 0]) == pytest.approx(2**-10 / (2**-20 + epsilon) ** 0.5, rel=4e-3)
+    tiny = np.full((1, 2), 1e-4, np.float32)
+    assert float(keras.ops.rms_normalization(tiny)[0, 0]) == pytest.approx(1e-4 / (1e-8 + 1e-7) ** 0.5, rel=1e-4)
+    for layer in (torch.nn.RMSNorm, keras.layers.RMSNormalization, nnx.RMSNorm):
+        assert not {"bias", "use_bias", "center", "offset"} & {*inspect.signature(layer.__init__).parameters}
+    assert not hasattr(F, "swish") and hasattr(F, "hardswish") and F.gelu is not F.silu
+    gate, hidden = FAMILIES["phi3"].table[[row.name for row in FAMILIES["phi3"].table].index("layers.*.mlp.gate_up_proj.weight")].parts
+    assert (".gate." in gate.name, ".hidden." in hidden.name) == (True, True)
+    assert "score_mod" in inspect.signature(flex_attention).parameters and "mask_mod" in inspect.signature(create_block_mask).parameters
+    assert not {"window", "cap", "soft_cap"} & {*re.findall(r"\w+", (F.scaled_dot_product_attention.__doc__ or "").partition("->")[0])}
+    assert "sliding_window" in inspect.signature(keras.layers.GroupQueryAttention.__init__).parameters
+    modules: tuple[type, ...] = (nnx.MultiHeadAttention, keras.layers.MultiHeadAttention, torch.nn.MultiheadAttention)
+    mine = [inspect.signature(one.__init__).parameters for one in modules]  # type: ignore[misc]
+    assert [[name for name in one if "window" in name or "norm" in name] for one in mine] == [["normalize_qk"], ["sliding_window"], []]
+    assert not [name for name in inspect.signature(jax.nn.dot_product_attention).parameters if "cap" in name]
+    every = np.eye(7, dtype=np.float32).reshape(1, 7, 1, 7)
+    both = jax.nn.dot_product_attention(every, every, every, local_window_size=2)
+    assert np.flatnonzero(both[0, 3, 0]).tolist() == [1, 2, 3, 4, 5]  # without causality: on both sides
+    assert preset("qwen3_600m").query_key_norm == preset("gemma3_1b").query_key_norm == "head"
+    assert "layers.*.self_attn.q_norm.weight" in [row.name for row in FAMILIES["olmo2"].table]
+    assert FAMILIES["olmo2"].fixed["query_key_norm"] == "width"
+
+
+def test_what_the_notes_on_rotary_positions_say_holds() -> None:
+    import flax.linen
+    import keras
+    import torch
+    from flax import nnx
+
+    from reference_numpy import preset, rotary
+
+    for library in (torch.nn, keras.layers, nnx, flax.linen):
+        assert not [name for name in dir(library) if re.search("rotary|rope(?!r)", name, re.IGNORECASE)], library
+    assert int(torch.tensor(257).bfloat16()) == 256
+    rng, position = np.random.default_rng(0), np.arange(5)[None]
+    query, key = rng.standard_normal((2, 1, 5, 1, 8))
+    config = preset("tiny", positions="rotary", key_size=8)
+    order = [0, 2, 4, 6, 1, 3, 5, 7]  # the even ones first
+    scores = []
+    for layout, chosen in (("interleaved", [*range(8)]), ("halves", order)):
+        turned = (rotary.rotary_embedding(x[..., chosen], position, config.replace(rotary_layout=layout)) for x in (query, key))
+        scores.append(np.einsum("bthk,bshk->bhts", *turned))
+    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-12)
+    keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+    found = keras_hub.layers.RotaryEmbedding()(query.astype(np.float32))
+    np.testing.assert_allclose(found, rotary.rotary_embedding(query, position, config), rtol=1e-4, atol=1e-6)
+    by_head = np.swapaxes(query, 1, 2).astype(np.float32)
+    np.testing.assert_allclose(keras_hub.layers.RotaryEmbedding(sequence_axis=2)(by_head), np.swapaxes(found, 1, 2), rtol=1e-6)
+    np.testing.assert_allclose(keras_hub.layers.RotaryEmbedding()(by_head), by_head)  # one head, so position 0 alone
+    half = keras_hub.layers.RotaryEmbedding(dtype="float16")(query.astype(np.float16))
+    once = rotary.rotary_embedding(query.astype(np.float16), position, config)
+    assert np.abs(np.asarray(half, np.float64) - once).max() > 0  # cosine and sine are rounded before
+    assert "llama3" not in (keras_hub.layers.RotaryEmbedding.__doc__ or "")
 
 
 def test_classes_follow_from_names_and_measurements(measured: Measured) -> None:

@@ -266,7 +266,7 @@ def test_a_name_is_the_end_of_the_only_one_that_fits(names: list[str], own: str)
     assert found(table, names.__contains__, lambda: names) == (("query.kernel", own, "(h k) d"),)
 
 
-def test_tables_of_attention_are_one_and_within_a_part_more_steps_may_stand_between() -> None:
+def test_tables_of_attention_and_of_norms_are_one_and_within_a_part_more_steps_may_stand_between() -> None:
     table = (("layers.1.query.kernel", "blocks.1.W_q.weight", "(h k) d"),)
     names = [f"blocks.{index}.mha.W_q.weight" for index in (0, 1, 11)]
     assert found(table, names.__contains__, lambda: names)[0][1] == "blocks.1.mha.W_q.weight"
@@ -275,6 +275,9 @@ def test_tables_of_attention_are_one_and_within_a_part_more_steps_may_stand_betw
     rest = tuple((name, name[0], axes) for name, axes in (("key.kernel", "d g k"), ("value.kernel", "d g e"), ("output.kernel", "h e d")))
     for table, component in (("self_attention", "multi_head_attention"), ("multi_head_attention", "self_attention")):
         assert Names({table: (row, *rest)}).table(component, config)[0] == row
+    scale, alone = ("scale", "weight", "d"), config.replace(norm_offset=False)
+    for table, component in (("layer_norm", "rms_norm"), ("rms_norm", "layer_norm")):
+        assert Names({table: (scale,)}).table(component, alone) == (scale,)
 
 
 @pytest.mark.parametrize("kind", ["torch", "nnx", "linen", "tf"])

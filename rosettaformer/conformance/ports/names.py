@@ -28,7 +28,12 @@ _PARTS = {
     "norm": "layer_norm",
 }
 # components with the same parameters: one's table is read if the other has none
-_ALIKE = {"self_attention": "multi_head_attention", "multi_head_attention": "self_attention"}
+_ALIKE = {
+    "self_attention": "multi_head_attention",
+    "multi_head_attention": "self_attention",
+    "layer_norm": "rms_norm",
+    "rms_norm": "layer_norm",
+}
 _PART_OF = re.compile(r"\d/[1-9]")  # which part of a tensor that holds several
 
 

@@ -27,18 +27,15 @@ COLUMNS = dict(zip(PACKAGES, ("NumPy reference", "PyTorch", "TensorFlow, Keras",
 FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 # (component, framework) -> what a library on top of the framework has, if the framework itself has nothing
 ELSEWHERE = {
+    ("rotary_embedding", "tf"): "KerasHub has `keras_hub.layers.RotaryEmbedding`, which rotates halves, over axis 1 unless told another, "
+    "and rounds cosine and sine to the compute dtype.",
+    ("rotary_embedding", "jax"): "Neither NNX nor Linen has one.",
     ("encoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerEncoder`.",
     ("decoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerDecoder`.",
 }
 GROUPS = {
-    "Tokens and positions": (
-        "embedding",
-        "segment_embedding",
-        "token_positions",
-        "position_embedding",
-        "positional_encoding",
-        "rotary_embedding",
-    ),
+    "Tokens": ("embedding", "segment_embedding"),
+    "Positions": ("token_positions", "position_embedding", "positional_encoding", "rotary_embedding"),
     "Masks": ("token_mask", "padding_mask", "causal_mask", "window_mask", "combine_masks"),
     "Attention": ("softmax", "soft_cap", "scaled_dot_product_attention", "multi_head_attention"),
     "Parts of a layer": ("activation", "feed_forward", "layer_norm", "rms_norm", "dropout", "random_dropout"),

@@ -20,6 +20,7 @@ from .sources import Block, Piece, Source
 Row = tuple[Piece | None, ...]  # a statement of each column, None if it has none
 LEAST = 0.2  # the least likeness of two statements in the same row
 MAIN = "main"
+FIRST = 5  # the likeness of the definitions that a component is called by, so that they share a row whatever stands around them
 # one thing's names in the frameworks
 SAME = {
     "forward": MAIN, "call": MAIN, "__call__": MAIN,
@@ -49,13 +50,15 @@ def aligned(sources: Sequence[Source], component: str) -> list[Row]:
 
 def orders(source: Source) -> tuple[tuple[Piece, ...], ...]:
     """Returns the orders in which a source can be read: its helpers after it, as in the file; or each after the statement that first needs
-    it.
+    it; and both with the classes that it inherits from behind it.
     """
-    in_file = tuple(piece for block in source.blocks for piece in block.pieces)
-    left = {block.symbol: block for block in source.helpers}
-    inline = tuple(piece for block in (*source.bases, *source.main) for piece in _inline(block, left))
-    inline += tuple(piece for block in tuple(left.values()) if block.symbol in left for piece in block.pieces)
-    return (in_file,) if in_file == inline else (in_file, inline)
+    found: dict[tuple[Piece, ...], None] = {}
+    for blocks in ((*source.bases, *source.main), (*source.main, *source.bases)):
+        found[tuple(piece for block in (*blocks, *source.helpers) for piece in block.pieces)] = None
+        left = {block.symbol: block for block in source.helpers}
+        inline = [piece for block in blocks for piece in _inline(block, left)]
+        found[(*inline, *(piece for block in left.values() for piece in block.pieces))] = None
+    return tuple(found)
 
 
 def _inline(block: Block, left: dict) -> Iterator[Piece]:
@@ -119,7 +122,7 @@ def _path(scores: np.ndarray) -> tuple[list[tuple[int, int]], float]:
 
 
 class _Likeness:
-    """How alike pieces are, from 0 to about 1; less than 0 if they are of different kinds."""
+    """How alike pieces are, from 0 to about 1, `FIRST` if both begin what is called; less than 0 if they are of different kinds."""
 
     def __init__(self, words: dict[Piece, Counter[str]], weights: dict[str, float]) -> None:
         self._index = {piece: i for i, piece in enumerate(words)}
@@ -131,6 +134,8 @@ class _Likeness:
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
         kinds = np.array([_kind(piece) for piece in words])
         self._scores = vectors @ vectors.T
+        begins = np.array([f"=def {MAIN}" in counted for counted in words.values()])
+        self._scores[begins[:, None] & begins[None, :]] = FIRST
         self._scores[kinds[:, None] != kinds[None, :]] = -1
         methods = np.array([_method(piece) for piece in words])
         apart = (methods[:, None] != "") & (methods[None, :] != "") & (methods[:, None] != methods[None, :])

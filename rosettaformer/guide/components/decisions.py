@@ -15,7 +15,7 @@ NAMED = {"GATE": "feed_forward"}  # decisions that no docstring names
 def decisions() -> Mapping[str, str]:
     """Returns the decisions by id, as docs/decisions.md has them. Raises ValueError if the table is missing."""
     text = (resources.files("rosettaformer.guide") / "decisions.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([A-Z]{4,}) \| (.+) \|$", text, flags=re.MULTILINE)
+    rows = re.findall(r"^\| ([A-Z]{3,}) \| (.+) \|$", text, flags=re.MULTILINE)
     if not rows:
         raise ValueError("rosettaformer/guide/decisions.md must be docs/decisions.md, a table of ids and decisions; it has no such row")
     return dict(rows)

@@ -117,10 +117,12 @@ def source(component: str, package: str) -> Source:
 
 def _references(symbol: Symbol, main: Sequence[Symbol], known: Iterable[Symbol]) -> Iterator[Symbol]:
     file, node = read(symbol.package, symbol.module), _node(symbol)
+    arguments = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}  # which hide definitions of the same names
     owner = symbol.name.rpartition(".")[0] or (symbol.name if isinstance(node, ast.ClassDef) else "")
     for part in [part for part in _statements(symbol, node, known) if not _is_docstring(part)] + node.decorator_list:
         for other in file.references(part, owner):
-            if other.name != symbol.name and not (owner and isinstance(node, ast.ClassDef) and other.name.startswith(f"{symbol.name}.")):
+            within = owner and isinstance(node, ast.ClassDef) and other.name.startswith(f"{symbol.name}.")
+            if other.name not in (symbol.name, *arguments) and not within:
                 yield other
     for base in node.bases if isinstance(node, ast.ClassDef) else ():
         yield from (other for other in file.references(base) if other in known)

@@ -1,8 +1,10 @@
 """The models that have a page: their presets, their tables of tensors, and the case whose forward pass is followed."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from reference_numpy import TransformerConfig, preset
+from reference_numpy.rotary_scaling import RotaryScaling
 
 from ...checkpoints import torch_layout
 from ...checkpoints.hugging_face import FAMILIES
@@ -44,7 +46,14 @@ class Model:
     def choices(self) -> list[Choice]:
         """Every field of the config."""
         own, paper = vars(self.config), vars(preset("paper_base"))
-        return [Choice(field, str(own[field]), "" if own[field] == paper[field] else str(paper[field])) for field in own]
+        return [Choice(field, _shown(own[field]), "" if own[field] == paper[field] else _shown(paper[field])) for field in own]
+
+
+def _shown(value: Any) -> str:
+    """Returns a value of a field as it is read: a scaling as its parameters, a sequence as its values."""
+    if isinstance(value, RotaryScaling):
+        return ", ".join(f"{name} {part}" for name, part in value.to_dict().items())
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 MODELS = (
@@ -84,5 +93,21 @@ MODELS = (
         text="Its layers are `Conv1D`s, which hold `in out`: no kernel is transposed. Query, key and value are thirds of one tensor, "
         "`c_attn`. The logits use the embedding's table. Where a prompt is padded on the left, position 0 is the first real token.",
         prefix=FAMILIES["gpt2"].prefix,
+    ),
+    Model(
+        name="llama3",
+        title="Llama 3",
+        summary="Grattafiori et al. 2024, Llama 3.1 of 8 billion: decoder-only, RMS norms, rotary positions, SwiGLU, grouped heads",
+        preset="llama31_8b",
+        table=FAMILIES["llama"].table,
+        case="transformer/llama",
+        classes=("LlamaModel", "LlamaForCausalLM", "LlamaForSequenceClassification"),
+        text="Its linear layers hold `out in`, so that every kernel is transposed; heads are consecutive stretches of the output axis, and "
+        "every four query heads share one of keys and values. The features that rotate are the pairs (j, j + k/2): Hugging Face has sorted "
+        "the rows of `q_proj` and `k_proj` for it, and Meta's own files, whose pairs are neighbours, are not such files. `gate_proj` goes "
+        "through SiLU and multiplies `up_proj`. No tensor holds a position: the frequencies follow from `rope_theta` and the scaling of "
+        "`config.json`. The logits have a kernel of their own, but for Llama 3.2 of 1 and 3 billion, where it is the embedding's table. "
+        "In half precision its norms round before their scale.",
+        prefix=FAMILIES["llama"].prefix,
     ),
 )

@@ -26,6 +26,12 @@ TUTORIALS: tuple[tuple[str, str, str, str, Names], ...] = (
     ("port-keras", "port_keras", "Port GPT-2 to Keras in an afternoon", f"{NUMBERS} Dense.", PORT),
     ("port-flax", "port_flax", "Port GPT-2 to Flax NNX in an afternoon", f"{NUMBERS} nnx.Linear.", PORT),
     (
+        "port-llama", "port_llama", "Port Llama 3 to PyTorch",
+        "A decoder of today: RMS norms, rotary positions, a gated feed-forward, grouped heads.",
+        ("port a model", "Llama", "LlamaForCausalLM", ("RoPE", "#rotation"), ("SwiGLU", "#parts"), ("suite", "#parts"),
+         ("grouped-query attention", "#attention"), ("bfloat16", "#half"), ("check --checkpoint", "#weights")),
+    ),
+    (
         "add-a-backend", "add_a_backend", "Add a backend", "A fifth one in plain Python lists, from softmax to the whole model.",
         ("rosettaformer.ports", "entry point", "NotCovered", "another language"),
     ),
