@@ -14,6 +14,7 @@ from pathlib import Path
 import files
 import performance
 import pytest
+from decoder_tokenizers import decoder
 from examples import DECLARED, HOUSE, Block, blocks, lines, run
 from invoke import invoke
 from model_folders import bert, gpt2
@@ -187,6 +188,7 @@ def write_folders(place: Path) -> dict[str, Path]:
     bert(folders["bert"])
     bert(folders["masked"], kind="BertForMaskedLM")
     gpt2(folders["gpt2"])
+    (folders["gpt2"] / "chat_template.jinja").write_text("{{ messages[-1].content }}")
     commands = {"inspect": "gpt2", "generate": "gpt2", "classify": "bert", "embed": "bert", "fill-mask": "masked", "attention": "bert"}
     return {command: folders[name] for command, name in (commands | {"check": "gpt2", "convert": "gpt2"}).items()}
 
@@ -203,6 +205,12 @@ def test_commands_on_folders_run(tmp_path: Path) -> None:
         command = line.split()[1]
         more = " torch --dtype float32" if command == "check" else ""
         run(re.sub(r"\bDIR\b", str(folders[command]), line) + more, tmp_path)
+    llama = tmp_path / "llama"
+    llama.mkdir()
+    decoder(llama, "llama")
+    (block,) = section("docs/checkpoints.md", "Llama, Mistral, Qwen, Gemma, Phi-3, OLMo 2, SmolLM3", "sh")
+    for line in lines(block):
+        run(re.sub(r"\bDIR\b", str(llama), line), tmp_path)
 
 
 @pytest.mark.exhaustive
