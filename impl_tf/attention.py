@@ -46,8 +46,8 @@ def scaled_dot_product_attention(
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
     window: also hides keys that are as far away as that (WINDOW); 0: none. scale: in place of
-    `1 / sqrt(k)`. cap: of the scaled logits, before bias and mask (SOFTCAP). TensorFlow has no fused
-    kernel for attention.
+    `1 / sqrt(k)`. cap: of the scaled logits, before bias and mask (SOFTCAP). TensorFlow has no
+    fused kernel for attention.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, heads, _ = query_bthk.shape

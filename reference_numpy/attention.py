@@ -38,12 +38,12 @@ def scaled_dot_product_attention(
 
     mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal also hides
     later keys (CAUSAL), window those as far away as that (WINDOW); 0: none. scale: in place of `1 /
-    sqrt(k)` (SCALE). cap: `soft_cap` of the scaled logits, before bias and mask (SOFTCAP). bias_bhts:
-    added to the logits; -inf hides a key. keep_bhts: dropout mask of the weights, True = keep. A
-    query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j h/g ..
-    (j+1) h/g - 1. Half-precision dtypes hold logits and softmax in float32 and round the weights
-    before they multiply the values. Raises ValueError on shapes that do not fit. Source: Vaswani et
-    al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
+    sqrt(k)` (SCALE). cap: `soft_cap` of the scaled logits, before bias and mask (SOFTCAP).
+    bias_bhts: added to the logits; -inf hides a key. keep_bhts: dropout mask of the weights, True =
+    keep. A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j
+    h/g .. (j+1) h/g - 1. Half-precision dtypes hold logits and softmax in float32 and round the
+    weights before they multiply the values. Raises ValueError on shapes that do not fit. Source:
+    Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     key_bshk, value_bshe = repeat_kv(key_bsgk, query_bthk), repeat_kv(value_bsge, query_bthk)
@@ -183,11 +183,11 @@ def multi_head_attention(
     `b h t s`.
 
     config: norms queries and keys (QKNORM), then rotates them (ROTARY), scales and caps the logits
-    (SCALE, SOFTCAP) and gives a layer its window (WINDOW); None does none of it. layer: the index of
-    the layer whose self-attention it is; None, cross-attention, neither rotates nor has a window.
-    position_bt: of the tokens; without it, token t has position t. Raises ValueError on shapes that
-    do not fit. Source: Vaswani et al. 2017, section 3.2.2; query-key norm: Henry et al. 2020, its
-    place before the rotation: Yang et al. 2025, Qwen 3.
+    (SCALE, SOFTCAP) and gives a layer its window (WINDOW); None does none of it. layer: the index
+    of the layer whose self-attention it is; None, cross-attention, neither rotates nor has a
+    window. position_bt: of the tokens; without it, token t has position t. Raises ValueError on
+    shapes that do not fit. Source: Vaswani et al. 2017, section 3.2.2; query-key norm: Henry et al.
+    2020, its place before the rotation: Yang et al. 2025, Qwen 3.
     """
     width = parameters["query"]["kernel"].shape[0]
     checks.check_features("query", query_btd.shape, width)
@@ -253,8 +253,8 @@ def query_key_norm(parameters: Tree, name: str, x_bthk: Array, config: Config | 
     """
     if config is None or config.query_key_norm == "none":
         return x_bthk
-    own, rows = _flat(parameters[f"{name}_norm"], config, x_bthk)
-    return normalization.norm(own, config, rows).reshape(x_bthk.shape)
+    normed_btd = normalization.norm(parameters[f"{name}_norm"], config, _rows(config, x_bthk))
+    return normed_btd.reshape(x_bthk.shape)
 
 
 def query_key_norm_vjp(
@@ -263,22 +263,19 @@ def query_key_norm_vjp(
     """The gradient of x, and of the norm under its name."""
     if config is None or config.query_key_norm == "none":
         return cotangent, {}
-    own, rows = _flat(parameters[f"{name}_norm"], config, x_bthk)
-    inner = normalization.norm_vjp(own, config, rows, cotangent=cotangent.reshape(rows.shape))
-    shaped = {
-        leaf: gradient.reshape(parameters[f"{name}_norm"][leaf].shape)
-        for leaf, gradient in inner["parameters"].items()
-    }
-    return inner["x_btd"].reshape(x_bthk.shape), {f"{name}_norm": shaped}
+    norm, rows_btd = f"{name}_norm", _rows(config, x_bthk)
+    inner = normalization.norm_vjp(
+        parameters[norm], config, rows_btd, cotangent=cotangent.reshape(rows_btd.shape)
+    )
+    return inner["x_btd"].reshape(x_bthk.shape), {norm: inner["parameters"]}
 
 
-def _flat(parameters: Tree, config: Config, x_bthk: Array) -> tuple[Tree, Array]:
-    """The parameters of a norm over one axis, and x with what it normalises in that axis."""
+def _rows(config: Config, x_bthk: Array) -> Array:
+    """x with what its norm divides by one root in the last of three axes."""
     batch, length, heads, size = x_bthk.shape
-    own = {leaf: value.reshape(-1) for leaf, value in parameters.items()}
     if config.query_key_norm == "head":
-        return own, x_bthk.reshape(batch, length * heads, size)
-    return own, x_bthk.reshape(batch, length, heads * size)
+        return x_bthk.reshape(batch, length * heads, size)
+    return x_bthk.reshape(batch, length, heads * size)
 
 
 def _rotation(

@@ -95,9 +95,10 @@ def logits(parameters: Tree, x_btd: Array, scale: float = 1.0, cap: float | None
     """`logits = scale (x W + b)`, `b t v`: scores of the next token before softmax, b by config.
 
     cap: `cap tanh(logits / cap)` in their place; scale and cap compute half-precision dtypes in
-    float32 and round once (SOFTCAP). parameters: kernel `d v` (tied: the transposed table), bias `v`.
-    Raises ValueError where x is not `b t d`. Source: Vaswani et al. 2017, section 3.4; the scale:
-    Cohere 2024, Command R, and its published code; the cap: Gemma Team 2024, Gemma 2, section 2.
+    float32 and round once (SOFTCAP). parameters: kernel `d v` (tied: the transposed table), bias
+    `v`. Raises ValueError where x is not `b t d`. Source: Vaswani et al. 2017, section 3.4; the
+    scale: Cohere 2024, Command R, and its published code; the cap: Gemma Team 2024, Gemma 2,
+    section 2.
     """
     checks.check_features("x", x_btd.shape, parameters["kernel"].shape[0])
     logits_btv = arithmetic.affine("btd,dv->btv", x_btd, parameters)

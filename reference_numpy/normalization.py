@@ -21,10 +21,10 @@ def layer_norm(
     The variance is biased (divided by d) and taken in a second pass over the centred values, so
     that a large mean costs no accuracy. Half-precision dtypes compute in float32 up to and with the
     offset; cast_before_scale: up to the scale, before which they round. one_plus_scale: `1 + scale`
-    in place of the scale. parameters: scale `d`, and offset `d` where there is one. Raises
-    ValueError where x is not `b t d`. Source: Ba et al. 2016, eq. 4.
+    in place of the scale. parameters: scale `d`, and offset `d` where there is one; of several axes
+    they are read as one. Raises ValueError where x is not `b t d`. Source: Ba et al. 2016, eq. 4.
     """
-    checks.check_features("x", x_btd.shape, parameters["scale"].shape[0])
+    checks.check_features("x", x_btd.shape, parameters["scale"].size)
     normalised_btd, _ = _normalise(x_btd, epsilon)
     return _scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
@@ -68,7 +68,7 @@ def rms_norm(
     offset. Source: Zhang & Sennrich 2019, eq. 4; cast_before_scale: Touvron et al. 2023, Llama, and
     its published code; one_plus_scale: Gemma Team 2024, Gemma, and its published code.
     """
-    checks.check_features("x", x_btd.shape, parameters["scale"].shape[0])
+    checks.check_features("x", x_btd.shape, parameters["scale"].size)
     normalised_btd, _ = _divide_by_rms(x_btd, epsilon)
     return _scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
@@ -130,7 +130,7 @@ def _scaled(
     wide = dtype if cast else normalised_btd.dtype
     y_btd = normalised_btd.astype(wide, copy=False) * _scale(parameters, wide, one_plus)
     if "offset" in parameters:
-        y_btd += parameters["offset"].astype(wide, copy=False)
+        y_btd += parameters["offset"].reshape(-1).astype(wide, copy=False)
     return y_btd.astype(dtype, copy=False)
 
 
@@ -150,12 +150,12 @@ def _scaled_vjp(
     seen_btd = normalised_btd.astype(dtype).astype(g_btd.dtype) if cast else normalised_btd
     by_name = {"scale": g_btd * seen_btd} | ({"offset": g_btd} if "offset" in parameters else {})
     gradients = {
-        name: arithmetic.unbroadcast(each_btd, scale_d.shape).astype(scale_d.dtype, copy=False)
+        name: arithmetic.unbroadcast(each_btd, (scale_d.size,)).astype(scale_d.dtype, copy=False)
         for name, each_btd in by_name.items()
     }
-    return h_btd, gradients
+    return h_btd, {name: each_d.reshape(scale_d.shape) for name, each_d in gradients.items()}
 
 
 def _scale(parameters: Tree, dtype: np.dtype, one_plus: bool) -> Array:
-    scale_d = parameters["scale"].astype(dtype, copy=False)
+    scale_d = parameters["scale"].reshape(-1).astype(dtype, copy=False)
     return dtype.type(1) + scale_d if one_plus else scale_d

@@ -102,7 +102,7 @@ def test_a_run_that_compared_nothing_fails() -> None:
 
 
 def test_k_chooses_cases_and_dtypes() -> None:
-    result = invoke("check", "wrong_port", "-k", "large_mean and float16 and not bfloat16", "--json", "-")
+    result = invoke("check", "wrong_port", "-k", "layer_norm/large_mean-float16", "--json", "-")
     assert {(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]} == {("layer_norm/large_mean", "float16")}
     assert result.err.splitlines() == ["starting wrong_port: 1 comparisons at most ...", "running wrong_port: 1 cases ..."]
 
@@ -128,23 +128,25 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        ((), ["layer_norm(parameters, x_btd, epsilon)", "combine_masks(mask_bhts, other_bhts)"]),
+        ((), ["layer_norm(parameters, x_btd, epsilon, one_plus_scale, cast_before_scale)", "combine_masks(mask_bhts, other_bhts)"]),
         (("-k", "softmax and not vjp"), ["softmax(logits, mask)", "    cases: 9; its gradient is softmax_vjp"]),
         (
             ("-k", "layer_norm"),
             [
-                "    parameters: canonical name, axes, shape\n        scale   d  (model_width)\n        offset  d  (model_width)\n",
-                "    a port's module is called with: x_btd\n    from the config: model_width, epsilon\n",
+                "    parameters: canonical name, axes, shape\n        scale   d  (model_width)\n"
+                "        offset  d  (model_width)  with norm_offset\n",
+                "    a port's module is called with: x_btd\n    from the config: model_width, norm_offset, "
+                "norm_one_plus_scale as one_plus_scale, ",
                 "    parameters: those of layer_norm, whose table in weights is theirs: rosettaformer list -k 'layer_norm and not vjp'\n",
             ],
         ),
         (
             ("-k", "multi_head_attention and not vjp"),
             [
-                "        query.bias     h k    (heads, key_size)                           with attention_bias\n",
-                "called with: query_btd, memory_bsd, return_weights, mask_bhts, causal, keep_bhts, bias_bhts\n",
-                "    from the config: model_width, heads, key_value_heads, key_size, value_size, attention_bias, attention_dropout_rate"
-                " as dropout_rate",
+                "        query.bias         h k    (heads, key_size)                           with query_key_value_bias\n",
+                "called with: query_btd, memory_bsd, return_weights, mask_bhts, causal, keep_bhts, bias_bhts, position_bt; ",
+                "    from the config: model_width, heads, key_value_heads, key_size, value_size, positions, rotary_layout, ",
+                "query_key_value_bias, attention_output_bias, attention_dropout_rate as dropout_rate",
             ],
         ),
         (
@@ -153,23 +155,24 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
                 "    parameters, whose table in weights is that of transformer: canonical name, axes, shape; "
                 "layers.0 stands for every layer\n",
                 '(max_positions + position_offset, model_width)  with positions "learned"\n',
-                "        classifier.kernel                              r c    (model_width, classes)    ",
+                "        classifier.kernel                                   r c    (model_width, classes)    ",
             ],
         ),
         (
             ("-k", "token_decoder and not vjp"),
             [
-                "  decoder.layers.0.cross_attention.query.bias     h k    (heads, key_size)          ",
-                "    with attention_bias, with encoder_layers\n",
-                "  logits.kernel                                   d v    (model_width, target_vocabulary)           "
+                "  decoder.layers.0.cross_attention.query.bias          h k    (heads, key_size)          ",
+                "    with query_key_value_bias, with encoder_layers\n",
+                "  logits.kernel                                        d v    (model_width, target_vocabulary)           "
                 "     unless tie_logits\n",
             ],
         ),
         (
             ("config", "-k", "norm_placement or segments or epsilon"),
             [
-                "norm_placement           post, pre                                    post: norm(x + f(x)); pre: x + f(norm(x))\n",
-                "a finite number, greater than 0              added to the variance inside the root\n",
+                "norm_placement           post, pre, sandwich, after                 ",
+                "of x + f(x): pre norm(x), post norm(x + f(x)), after norm(f(x))\n",
+                "a finite number, greater than 0              added to the variance or mean square inside the root\n",
             ],
         ),
         (("cases", "-k", "layer_norm/plain-float16"), ["layer_norm/plain                                         float16"]),
@@ -204,7 +207,7 @@ def test_list_names_every_parameter_of_every_model() -> None:
             names = {line.split()[0] for line in parameter_lines(component)}
             wanted = {one for one in parameters.axes(config) if not re.search(r"layers\.[1-9]", one)}
             assert wanted <= names, (name, wanted - names)
-    assert [line.split()[0] for line in parameter_lines("self_attention_sublayer")][-1] == "self_attention_norm.offset"
+    assert [line.split()[0] for line in parameter_lines("self_attention_sublayer")][-1] == "self_attention_output_norm.offset"
     assert [*parameter_lines("softmax")] == []
 
 

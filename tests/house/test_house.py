@@ -47,8 +47,8 @@ DOORS = ("decoding", "training", "port")
 # Components with parameters or a mode are classes in the ports; functions of a whole model are methods of their Transformer, the
 # searches of their Searcher, which holds the beams in tensors.
 CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention": "MultiHeadAttention", "feed_forward": "FeedForward",
-           "layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "dropout": "Dropout", "encoder_layer": "EncoderLayer", "decoder_layer": "DecoderLayer",
-           "encoder": "Encoder", "decoder": "Decoder", "transformer": "Transformer",
+           "layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "dropout": "Dropout", "encoder_layer": "EncoderLayer",
+           "decoder_layer": "DecoderLayer", "encoder": "Encoder", "decoder": "Decoder", "transformer": "Transformer",
            "position_embedding": "PositionEmbedding", "segment_embedding": "SegmentEmbedding", "pooler": "Pooler",
            "classifier": "Classifier", "masked_language_head": "MaskedLanguageHead"}  # fmt: skip
 METHODS = ("encode", "decode", "training_loss")

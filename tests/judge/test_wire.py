@@ -159,7 +159,7 @@ FORCE = messages.Force("a", [])
         ("start", ("outputs", {}), False), ("start", ("pass", ""), False), ("start", ("ready", {}), False),
         ("start", ("ready", None), False),
         *(("start", ("ready", ABOUT | wrong), False) for wrong in (
-            {"modes": ()}, {"modes": "eager"}, {"modes": (1,)}, {"config": []}, {"config": {3: 3}}, {"config": {"heads": [3]}},
+            {"modes": ()}, {"modes": "eager"}, {"modes": (1,)}, {"config": []}, {"config": {3: 3}}, {"config": {"heads": [{3}]}},
             {"config": {"heads": np.ones(1)}}, {"dtypes": ("float31",)}, {"components": ("soft",)}, {"devices": 3}, {"other": 1},
             {"version": {"a": 1}}, {"framework": None})),
         ("answer", ("outputs", {"output": np.ones(1)}), True), ("answer", ("differs", "why"), True), ("answer", ("hang", "why"), True),

@@ -87,6 +87,9 @@ class _Recorder:
         flat = parameters.flatten(bound.arguments.get("parameters", {}))
         if component == "embedding" and flat["table"].shape[0] != config.source_vocabulary:
             config = config.replace(source_vocabulary=flat["table"].shape[0])
+        if component in ("layer_norm", "rms_norm"):  # of any width, that of queries and keys among them
+            flat = {name: value.reshape(-1) for name, value in flat.items()}
+            config = config.replace(model_width=flat["scale"].size)
         if component == "dropout":  # of any site: the case's rate is that of a dropout on its own
             config = config.replace(dropout_rate=bound.arguments["rate"])
         return TracedCall(

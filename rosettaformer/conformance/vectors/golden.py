@@ -125,7 +125,7 @@ def _damage(directory: Path, row: Mapping[str, Any]) -> str:
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], tensors: Tensors, again: Tensors) -> Iterator[Finding]:
     """Yields what the suite makes differently in one case, by the rows of the manifests and the tensors of the files."""
     given, made = ({name: value for name, value in each.items() if not name.startswith("expected.")} for each in (tensors, again))
-    known = {**before, "config": TransformerConfig.from_dict({**PAPER, **TransformerConfig.apart(before["config"])}).to_dict()}
+    known = {**before, "config": {**PAPER, **TransformerConfig.apart(before["config"])}}
     if any(known[field] != now[field] for field in DATA) or not _identical(given, made):
         yield Finding(f"{now['id']}: the data of the case differ")
         return
