@@ -246,7 +246,7 @@ def _after_prefix(
     if before:
         prefix = next_tokens(model.config, cache, request.prefix_mask_bp[:, :-1])
         position_bp = token_positions(request.prefix_mask_bp, model.config.position_start)
-        _, cache = read(model, request.prefix_bp[:, :-1], *prefix, position_bp.max() + 1)
+        _, cache = read(model, request.prefix_bp[:, :-1], *prefix, position_bp.max(initial=0) + 1)
     return cache, upcast_dtype(cache["layers"][0]["self_attention"][0].dtype)
 
 

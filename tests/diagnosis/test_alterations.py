@@ -310,8 +310,8 @@ def _rows_of_the_mask(true: Callable[..., Any]) -> Callable[..., Any]:
     """The decoder's own mask as `b 1 t 1`: `(target != pad).unsqueeze(1).unsqueeze(3)`."""
 
     def wrong(*given: Any) -> Any:
-        x_btd, mask_bt, (own_bhts, cross_bhts), keep = true(*given)
-        return x_btd, mask_bt, (own_bhts.swapaxes(2, 3), cross_bhts), keep
+        x_btd, mask_bt, (own_bhts, *rest) = true(*given)
+        return x_btd, mask_bt, (own_bhts.swapaxes(2, 3), *rest)
 
     return wrong
 

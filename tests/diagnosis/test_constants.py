@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 
 
 def _epsilon(true: Function) -> Function:
-    return lambda parameters, x_btd, epsilon: true(parameters, x_btd, 3e-4)
+    return lambda parameters, x_btd, epsilon, *flags, **named: true(parameters, x_btd, 3e-4, *flags, **named)
 
 
 def _slope(true: Function) -> Function:
@@ -36,11 +36,11 @@ def _half_residual(true: Function) -> Function:
 
 
 def _logits(true: Function) -> Function:
-    return lambda p, x: true(p, x) / 0.7
+    return lambda p, x, *rest, **named: true(p, x, *rest, **named) / 0.7
 
 
 def _of_width(true: Function) -> Function:
-    return lambda parameters, x_btd: true(parameters, x_btd) / x_btd.shape[-1] ** 0.5
+    return lambda parameters, x_btd, **named: true(parameters, x_btd, **named) / x_btd.shape[-1] ** 0.5
 
 
 def _of_heads(true: Function) -> Function:

@@ -70,9 +70,13 @@ def _derived(call: TracedCall) -> Iterator[tuple[str, np.ndarray]]:
     elif call.component == "embedding" and call.config.scale_embedding:
         yield "the rows of the table{of} before they are multiplied by sqrt(model_width)", call.output / call.output.shape[-1] ** 0.5
     elif call.component in ("feed_forward", "masked_language_head") and "hidden.kernel" in call.parameters:
-        hidden = arithmetic.einsum("btd,df->btf", next(iter(call.inputs.values())), call.parameters["hidden.kernel"])
-        yield "the hidden layer{of} before its bias", hidden
-        yield "the hidden layer{of} before its activation", hidden + call.parameters["hidden.bias"]
+        gated = "gate.kernel" in call.parameters
+        for name, words in (("hidden", "the hidden layer"), ("gate", "the gate"))[: 1 + gated]:
+            hidden = arithmetic.einsum("btd,df->btf", next(iter(call.inputs.values())), call.parameters[f"{name}.kernel"])
+            if f"{name}.bias" in call.parameters:
+                yield f"{words}{{of}} before its bias", hidden
+                hidden = hidden + call.parameters[f"{name}.bias"]
+            yield f"{words}{{of}} before its {'gate' if gated and name == 'hidden' else 'activation'}", hidden
     elif call.component == "pooler":
         x, tokens = call.inputs["x_bsd"], "{} of the `x_bsd` that the pooler{{of}} is given"
         yield tokens.format("the first token"), x[:, 0]
