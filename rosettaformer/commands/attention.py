@@ -46,9 +46,9 @@ class Numbers(click.ParamType):
 def attention(folder: Path, text: str, pair: str | None, layers: Sequence[int], heads: Sequence[int], out: Path, **options: Any) -> None:
     """Show what every head of every layer of the model in DIR attends to, as a page to open in a browser.
 
-    DIR is a BERT or a GPT-2, as Hugging Face folders hold. Every head is a picture, which enlarges; a token shows only its own weights.
-    The heads of a layer can be seen over each other, and of a pair each text's attention to itself and to the other. The weights are those
-    that transformers gives with output_attentions=True.
+    DIR is a Hugging Face folder of a BERT, or of a decoder such as GPT-2 or Llama. Every head is a picture, which enlarges; a token shows
+    only its own weights. The heads of a layer can be seen over each other, and of a pair each text's attention to itself and to the other.
+    The weights are those that transformers gives with output_attentions=True.
     """
     writable(out)
     if not importable("jinja2"):

@@ -47,7 +47,8 @@ FORMATS = Choice(list(checkpoints.FORMATS))
 def convert(source: Path, destination: Path, from_format: str | None, to_format: str | None, **given: Any) -> None:
     """Convert the checkpoint SOURCE into DESTINATION, between the canonical file and a foreign format.
 
-    A hugging-face folder holds config.json and the tensors of a BERT or a GPT-2; a destination that is no .safetensors is one.
+    A hugging-face folder holds config.json and the tensors of a BERT, or of a decoder such as GPT-2 or Llama; a destination that is no
+    .safetensors is one.
     A torch-transformer is a state dict of torch.nn.Transformer with embeddings and an output layer around it, in safetensors or a file of
     torch.save: .pt, .pth, or a training checkpoint (--key).
     Its shapes tell the sizes; tell the rest with --preset and --set, and name what stands around the nn.Transformer.

@@ -15,10 +15,11 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from ..checkpoints.hugging_face.writing import TEMPLATES
 from ..reading import read_text
 from .tokenizer import Tokenizer
 
-FILE, OTHERS, DEFAULT = "chat_template.jinja", "additional_chat_templates", "default"
+FILE, DEFAULT = "chat_template.jinja", "default"
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning, the standard one first
 
 Message = Mapping[str, Any]
@@ -71,7 +72,7 @@ def messages_of(text: str, system: str | None = None) -> list[Message]:
 def _text(folder: Path, templates: Any) -> str:
     """Returns the template of a folder: of its files, otherwise of its tokenizer_config.json, which says these."""
     files = {DEFAULT: folder / FILE} if (folder / FILE).is_file() else {}
-    files |= {file.stem: file for file in sorted((folder / OTHERS).glob("*.jinja"))}
+    files |= {file.stem: file for file in sorted((folder / TEMPLATES).glob("*.jinja"))}
     named: Any = {name: read_text(file) for name, file in files.items()} or templates
     if not named:
         raise ValueError(f"a chat needs a chat template; {folder} has neither a {FILE} nor a chat_template in its tokenizer_config.json")

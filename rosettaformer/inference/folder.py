@@ -86,7 +86,7 @@ def _unfit(config: Any, use: str) -> str:
     """Returns why a model of that config cannot be used so; empty if it can."""
     has = f"got encoder_layers={config.encoder_layers}, decoder_layers={config.decoder_layers}"
     if use == "generate" and (config.encoder_layers or not config.decoder_layers):
-        return f"prompts are continued by a decoder-only model, as GPT-2 is; {has}"
+        return f"prompts are continued by a decoder-only model, as GPT-2 or Llama is; {has}"
     if use not in ("generate", "attend") and (config.decoder_layers or not config.encoder_layers):
         return f"texts are read by an encoder-only model, as BERT is; {has}"
     if use == "classify" and not config.classes:

@@ -1,5 +1,6 @@
 """The tokenizer of a folder: texts to ids, singly or in batches, and back."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from . import tokenizer_files
 from .tokenizer_entries import SPECIAL
 
 _UNLIMITED = 1_000_000  # a model_max_length of at least this means that there is none
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 _OF_PAIRS = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 # clean_up_tokenization_spaces removes a space before these, in this order
 _CLEANED = {" .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", **{f" {end}": end for end in ("n't", "'m", "'s", "'ve", "'re")}}
@@ -109,6 +111,10 @@ class Tokenizer:
         token = self._settings.get(name)
         return None if token is None else self._inner.token_to_id(token)
 
+    def is_byte(self, id_: int) -> bool:
+        """Whether a token is a byte of a character that has no token."""
+        return _BYTE.fullmatch(self._inner.id_to_token(int(id_)) or "") is not None
+
     def second(self, pair: tuple[str, str], positions: int) -> int:
         """Returns where the second text begins in the row that `batch` makes of a pair; the row's length if nothing of it is left."""
         (row,) = self._cut([pair], positions)
@@ -139,7 +145,9 @@ class Tokenizer:
 
 
 class Pieces:
-    """The text of an answer, piece by piece as its tokens come: a piece ends with a whole character."""
+    """The text of an answer, piece by piece as its tokens come: a piece ends with a whole character, and not within a run of bytes, which
+    together are characters or none.
+    """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer, self._ids = tokenizer, list(prompt)
@@ -149,17 +157,18 @@ class Pieces:
         """Adds a token and returns the text that it completes, which may be empty."""
         self._ids.append(id_)
         text = self._tokenizer.text(self._ids)
-        return "" if text.endswith("\ufffd") else self._new(text)
+        return "" if text.endswith("\ufffd") or self._tokenizer.is_byte(id_) else self._new(text)
 
     def end(self) -> str:
         """Returns the rest when no token follows."""
         return self._new(self._tokenizer.text(self._ids))
 
     def _new(self, text: str) -> str:
-        if not text.startswith(self._told):
-            return ""
-        piece, self._told = text[len(self._told) :], text
-        return piece
+        """Returns what follows the text before, or as much of it as is still there: tokens may change how those before them are written."""
+        told, self._told = self._told, text
+        if not text.startswith(told):
+            told = told[: next((place for place, pair in enumerate(zip(told, text, strict=False)) if pair[0] != pair[1]), len(text))]
+        return text[len(told) :]
 
 
 def _fits(size: int, vocabulary: int) -> bool:

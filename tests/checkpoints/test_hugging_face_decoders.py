@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_models import assert_same_bits, random_parameters
-from decoder_folders import BASES, KINDS, all_in_float64, drawn, loaded
+from checkpoint_models import assert_same_bits
+from decoder_folders import BASES, KINDS, all_in_float64, drawn, loaded, sparse
 from hugging_face_folders import Drawn, assert_close, made, ours, saved, theirs, tokens
 from model_folders import edit
 from tiers import later
 
-from reference_numpy import parameters, preset, transformer
+from reference_numpy import parameters, transformer
 from reference_numpy.rotary_scaling import RotaryScaling
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import CheckpointError, container, tables
@@ -208,28 +208,11 @@ def test_entries_of_earlier_versions(tmp_path: Path, family: str, entries: dict[
 @pytest.mark.second
 def test_a_billion_parameters_open_without_a_second_copy(tmp_path: Path) -> None:
     """A sparse file of 2 GB in bfloat16, whose largest tensor has a quarter of it: nothing of it stays in memory."""
-    config = preset("llama2_7b", model_width=2048, heads=16, key_value_heads=8, feed_forward_width=8192, decoder_layers=16,
-                    source_vocabulary=128256, target_vocabulary=128256, tie_logits=True)  # fmt: skip
-    small = preset("llama2_7b", model_width=8, heads=2, key_value_heads=1, key_size=4, value_size=4, feed_forward_width=8, decoder_layers=1,
-                   source_vocabulary=9, target_vocabulary=9, tie_logits=True)  # fmt: skip
-    checkpoints.save(tmp_path / "small", small, random_parameters(small, "bfloat16"), "hugging-face")
-    large = tmp_path / "large"
-    large.mkdir()
-    said = json.loads((tmp_path / "small" / "config.json").read_text())
-    said |= {"vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 8,
-             "intermediate_size": 8192, "head_dim": 128}  # fmt: skip
-    (large / "config.json").write_text(json.dumps(said))
-    entries, end = {}, 0
-    for native in tables.natives(FAMILIES["llama"].table, config):
-        if native.parts[0][0].name in parameters.axes(config):
-            size = 2 * int(np.prod(native.shape))
-            name, place = FAMILIES["llama"].stored(native.name, True), [end, end + size]
-            entries[name] = {"dtype": "BF16", "shape": native.shape, "data_offsets": place}
-            end += size
-    head = json.dumps(entries).encode()
-    with (large / "model.safetensors").open("wb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
-        file.truncate(8 + len(head) + end)
+    small, large = tmp_path / "small", tmp_path / "large"
+    for folder in (small, large):
+        folder.mkdir()
+    sparse(small, layers=1, vocabulary=9)
+    end = sparse(large, layers=16, vocabulary=128256)
     assert end > 2e9
     code = (
         "import resource, sys; from rosettaformer import checkpoints; found = checkpoints.view(sys.argv[1])\n"
@@ -237,7 +220,7 @@ def test_a_billion_parameters_open_without_a_second_copy(tmp_path: Path) -> None
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     peaks = [int(subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True).stdout)
-             for path in (tmp_path / "small", large)]  # fmt: skip
+             for path in (small, large)]  # fmt: skip
     assert (peaks[1] - peaks[0]) * 1024 < end / 20, peaks
 
 

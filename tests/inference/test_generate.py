@@ -207,6 +207,7 @@ def test_entries_that_are_not_supported_are_refused_by_name() -> None:
     entries = {"min_p": 0.1, "typical_p": 1.0, "bad_words_ids": [[3]], "use_cache": False, "KIND": 3, "top_h": None}
     with pytest.raises(ValueError, match=r"min_p=0\.1, bad_words_ids=\[\[3\]\], KIND=3$"):
         defaults({"generation_config.json": entries})
+    assert defaults({"generation_config.json": {"min_p": 0.0, "pad_token_id": -1, "cache_implementation": "hybrid"}}) == {}
     assert defaults({"config.json": entries | {"top_k": 7, "eos_token_id": 3}}) == {"top_k": 7, "eos_token_id": (3,)}
 
 

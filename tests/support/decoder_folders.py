@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import json
+import math
 import re
 import sys
 import types
@@ -15,6 +17,12 @@ from unittest import mock
 import numpy as np
 import pytest
 from hugging_face_folders import Drawn
+
+from reference_numpy import parameters
+from reference_numpy.presets import preset
+from rosettaformer.checkpoints import tables
+from rosettaformer.checkpoints.hugging_face import FAMILIES
+from rosettaformer.checkpoints.hugging_face.entries import entries_of
 
 # model_type -> what the names of its classes begin with; of Gemma 3 the base class has another name
 KINDS = {
@@ -148,3 +156,27 @@ def drawn(family: str, seed: int, kind: str = "ForCausalLM") -> Drawn:
         settings |= {"head_dim": size, "hidden_size": heads * size, "original_max_position_embeddings": 5 + 4 * (seed % 3 == 2)}
     dtype = ("float64", "bfloat16", "float32", "float16")[seed % 4]
     return Drawn(KINDS[family] + kind, settings, dtype, {"max_shard_size": "2KB"} if seed % 4 == 1 else {})
+
+
+def sparse(folder: Path, layers: int, vocabulary: int) -> int:
+    """Writes a Llama in bfloat16 whose weights are zeros that take no room on the disk, 61 million in each layer: their bytes."""
+    config = preset(
+        "llama2_7b", model_width=2048, heads=16, key_value_heads=8, key_size=128, value_size=128, feed_forward_width=8192,
+        decoder_layers=layers, source_vocabulary=vocabulary, target_vocabulary=vocabulary, tie_logits=True,
+    )  # fmt: skip
+    family = FAMILIES["llama"]
+    said, problems = entries_of(family, config, {})
+    assert not problems
+    (folder / "config.json").write_text(json.dumps(said))
+    places, end = {}, 0
+    for native in tables.natives(family.table, config):
+        if native.parts[0][0].name in parameters.axes(config):
+            size = 2 * math.prod(native.shape)
+            name = family.stored(native.name, True)
+            places[name] = {"dtype": "BF16", "shape": native.shape, "data_offsets": [end, end + size]}
+            end += size
+    head = json.dumps(places).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        file.truncate(8 + len(head) + end)
+    return end

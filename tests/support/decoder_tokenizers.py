@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from decoder_folders import drawn
+from hugging_face_folders import made
 from model_folders import TEXT
 
 LLAMA = (
@@ -121,7 +123,9 @@ def saved_tokenizer(folder: Path, style: str, **settings: Any) -> dict[str, int]
         made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
         alphabet, raw = ["▁"], [f"<0x{byte:02X}>" for byte in range(256)]
     special = [*kind.special, *raw]
-    made.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=360, special_tokens=special, initial_alphabet=alphabet))
+    made.train_from_iterator(
+        TEXT, trainers.BpeTrainer(vocab_size=360, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    )
     first = kind.named["bos_token"] if kind.first else None
     if first:
         id_ = made.token_to_id(first)
@@ -135,3 +139,15 @@ def saved_tokenizer(folder: Path, style: str, **settings: Any) -> dict[str, int]
     entries = kind.settings | kind.named | {"chat_template": kind.template} | settings
     (folder / "tokenizer_config.json").write_text(json.dumps({name: value for name, value in entries.items() if value is not ...}))
     return dict(made.get_vocab())
+
+
+def decoder(folder: Path, family: str, seed: int = 0, style: str = "", **config: Any) -> Any:
+    """Saves a random model of that family with a tokenizer of its style; returns the model."""
+    style = style or OF_FAMILY[family]
+    ids = saved_tokenizer(folder, style)
+    named = {f"{name.removesuffix('_token')}_token_id": ids[token] for name, token in STYLES[style].named.items() if name != "unk_token"}
+    model = drawn(family, seed)
+    model = model._replace(settings=model.settings | {"vocab_size": len(ids)} | named | config, dtype="float32")
+    result = made(model, seed)
+    result.save_pretrained(folder)
+    return result

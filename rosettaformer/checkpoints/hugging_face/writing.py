@@ -19,11 +19,12 @@ from .families import FAMILIES
 from .family import Family
 from .reading import CONFIG, GENERATION
 
-# the files of a tokenizer
+# the files of a tokenizer, and the folder of its other chat templates
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
-    "chat_template.jinja",
+    "tokenizer.model", "chat_template.jinja",
 )  # fmt: skip
+TEMPLATES = "additional_chat_templates"
 
 
 def save(
@@ -62,12 +63,16 @@ def save(
             if name in (CONFIG, GENERATION):
                 (temporary / name).write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         for file in companions(Path(tokenizer) if tokenizer else None):
-            shutil.copyfile(file, temporary / file.name)
+            copy = temporary / file.relative_to(tokenizer or "")
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
 
 
 def companions(folder: Path | None) -> list[Path]:
     """Returns the tokenizer files in a folder."""
-    return [folder / name for name in COMPANIONS if (folder / name).is_file()] if folder and folder.is_dir() else []
+    if not folder or not folder.is_dir():
+        return []
+    return [folder / name for name in COMPANIONS if (folder / name).is_file()] + sorted((folder / TEMPLATES).glob("*.jinja"))
 
 
 def _family(config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:

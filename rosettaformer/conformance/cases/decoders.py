@@ -57,7 +57,7 @@ CATCHES = {
         rotary_embedding/linear rotary_embedding/llama3 rotary_embedding/yarn transformer/llama transformer/yarn
         decode_in_steps/llama
     """,
-    "RSC2": "rotary_embedding/local_scaling transformer/gemma3 decode_in_steps/gemma3",
+    "RSC2": "rotary_embedding/local_scaling rotary_embedding/local_unscaled transformer/gemma3 decode_in_steps/gemma3",
     "RSC3": "rotary_embedding/linear rotary_embedding/llama3 transformer/llama transformer/yarn",
     "RSC4": "rotary_embedding/llama3 rotary_embedding/yarn transformer/llama transformer/yarn",
     "RSC5": "rotary_embedding/yarn rotary_embedding/longrope transformer/yarn transformer/phi3",
@@ -67,7 +67,6 @@ CATCHES = {
     "RSC9": "rotary_embedding/dynamic rotary_embedding/dynamic_short transformer/llama_dynamic",
     "QKN1": """
         multi_head_attention/query_key_norm_head multi_head_attention/query_key_norm_width decoder_layer/after transformer/qwen3
-        decode_in_steps/qwen3
     """,
     "QKN2": "multi_head_attention/query_key_norm_width decoder_layer/after transformer/olmo2",
     "QKN3": """
@@ -114,7 +113,7 @@ CATCHES = {
     "FFN4": "activation/silu feed_forward/gated_silu transformer/llama",
     "EMB1": "embedding/round_scale transformer/gemma",
     "CAU3": "scaled_dot_product_attention/window_cached decode_in_steps/llama",
-    "CAU6": "scaled_dot_product_attention/window transformer/llama",
+    "CAU6": "transformer/llama",
     "CAU7": "decoder_layer/sandwich_crossed transformer/encoder_and_decoder",
     "PE13": "decode_in_steps/llama decode_in_steps/gemma decode_in_steps/qwen3",
 }
@@ -169,6 +168,8 @@ def _rotary_cases(build: Builder) -> Iterator[Case]:
         yield rotated(f"{name}_short", _llama(build, rotary_scaling=SCALINGS[name]), _positions(far=ORIGINAL - 1))
     own = _llama(build, layer_pattern=("local",), window=3, local_rotary_scaling=SCALINGS["linear"])
     yield rotated("local_scaling", own, _positions())
+    unscaled = _llama(build, layer_pattern=("local",), window=3, rotary_scaling=SCALINGS["linear"])
+    yield rotated("local_unscaled", unscaled, _positions())
     for layout in ("halves", "interleaved"):
         config = build.config(sinusoid_layout=layout)
         if layout == "halves":
