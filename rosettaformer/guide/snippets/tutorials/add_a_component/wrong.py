@@ -1,3 +1,4 @@
+suite = 9
 dtypes = ("float64", "float32")
 
 
