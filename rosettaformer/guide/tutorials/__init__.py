@@ -36,8 +36,8 @@ TUTORIALS: tuple[tuple[str, str, str, str, Names], ...] = (
         ("rosettaformer.ports", "entry point", "NotCovered", "another language"),
     ),
     (
-        "add-a-component", "add_a_component", "Add a component", "RMS normalisation: reference, gradient, cases, defect, three ports.",
-        ("RMSNorm", "contributing"),
+        "add-a-component", "add_a_component", "Add a component", "LayerScale: reference, gradient, cases, defect, three ports.",
+        ("LayerScale", "contributing"),
     ),
 )  # fmt: skip
 # (page, file of docs/, title, summary, names for the search)

@@ -1,9 +1,6 @@
-import numpy as np
-
+suite = 9
 dtypes = ("float64", "float32")
 
 
-def rms_norm(case):
-    x = case.inputs["x_btd"]
-    x = x - x.mean(-1, keepdims=True)  # as a layer norm does
-    return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + case.config.epsilon) * case.parameters["scale"]
+def layer_scale(case):
+    return (case.inputs["x_btd"] + case.inputs["y_btd"]) * case.parameters["scale"]

@@ -1,0 +1,15 @@
+"""Cases of the scale of what a sub-layer adds."""
+
+from collections.abc import Iterator
+
+from ..case import SUITE_VERSION, Case
+from .build import Builder
+
+__all__ = ["cases"]
+
+
+def cases(build: Builder) -> Iterator[Case]:
+    """Some numbers, as many positions as features, one position."""
+    some = build.config()
+    for name, letters in (("plain", "b t d"), ("square", "b d d"), ("one_position", "1 1 d")):
+        yield build.make("layer_scale", name, some, "LSC1", since=SUITE_VERSION, x_btd=letters, y_btd=letters)
