@@ -15,7 +15,7 @@ from in_process import InProcess
 from invoke import invoke
 from tiers import every, exhaustive, later
 
-from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.case import DTYPES, UNSAID
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis import diagnose, examination, examined_port, parts
 from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp

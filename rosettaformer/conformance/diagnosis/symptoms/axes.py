@@ -15,11 +15,11 @@ WORDS = {"b": "batch", "t": "positions", "s": "keys", "h": "heads", "d": "featur
          "r": "features", "v": "vocabulary", "c": "classes", "l": "layers"}  # fmt: skip
 OUTPUTS = {
     "embedding": "btd", "segment_embedding": "bsd", "token_positions": "bt", "position_embedding": "btd", "positional_encoding": "btd",
-    "token_mask": "bt", "padding_mask": "bhts", "causal_mask": "bhts", "combine_masks": "bhts", "softmax": "bhts",
+    "token_mask": "bt", "padding_mask": "bhts", "causal_mask": "bhts", "window_mask": "bhts", "combine_masks": "bhts", "softmax": "bhts",
     "scaled_dot_product_attention": "bthe", "multi_head_attention": "btd", "activation": "btf", "feed_forward": "btd",
-    "layer_norm": "btd", "dropout": "btd", "encoder_layer": "btd", "decoder_layer": "btd", "encoder": "btd", "decoder": "btd",
-    "logits": "btv", "pooler": "br", "classifier": "bc", "masked_language_head": "btv", "transformer": "btv", "pool": "br",
-    "classify": "bc", "masked_language_logits": "btv",
+    "layer_norm": "btd", "rms_norm": "btd", "rotary_embedding": "bthk", "dropout": "btd", "encoder_layer": "btd", "decoder_layer": "btd",
+    "encoder": "btd", "decoder": "btd", "logits": "btv", "pooler": "br", "classifier": "bc", "masked_language_head": "btv",
+    "transformer": "btv", "pool": "br", "classify": "bc", "masked_language_logits": "btv",
 }  # fmt: skip
 Function = Callable[[np.ndarray], np.ndarray]
 LISTED = 8  # an order of so many is listed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reference_numpy import arithmetic, attention, dropout, feed_forward, normalization, softmax, transformer
+from reference_numpy import arithmetic, attention, dropout, embedding, feed_forward, normalization, softmax, transformer
 
 from ...case import Case
 from ...reference import components
@@ -87,7 +87,7 @@ def _both(first: Function, second: Function) -> Function:
 def _taken(calls: Calls, call: TracedCall, name: str) -> Iterator[Taken]:
     """A call in words, with {} for its main input; the axes of that input; its output; the input; the call as a function of the input."""
     path = f"{call.path}." if call.path else ""
-    if call.component in ("layer_norm", "logits", "activation", "classifier", "softmax"):
+    if call.component in ("layer_norm", "rms_norm", "logits", "activation", "classifier", "softmax"):
         argument = next(iter(call.inputs))
         axes = "bhts" if argument == "logits" else argument.rpartition("_")[2]
         yield f"`{name or call.component}` of {{}}", axes, call.output, call.inputs[argument], _again(call)
@@ -105,6 +105,8 @@ def _taken(calls: Calls, call: TracedCall, name: str) -> Iterator[Taken]:
         yield f"the output projection{_of(name)} of {{}}", "bthe", call.output, heads, _affine("bthe,hed->btd", call, "output.")
     elif call.component == "feed_forward" and f"{path}activation" in calls:
         active = calls[f"{path}activation"].output
+        if "gate.kernel" in call.parameters:
+            active = active * _affine("btd,df->btf", call, "hidden.")(call.inputs["x_btd"])
         yield f"the second layer{_of(name)} of {{}}", "btf", call.output, active, _second(call)
 
 
@@ -140,10 +142,10 @@ def _of(name: str) -> str:
 
 def _again(call: TracedCall) -> Function:
     """The call as a function of its main input."""
-    if call.component == "layer_norm":
-        return lambda x: normalization.norm(call.parameters, call.config, x)
+    if call.component in ("layer_norm", "rms_norm"):
+        return lambda x: normalization.norm(call.parameters, call.config.replace(norm=call.component.partition("_")[0]), x)
     if call.component == "logits":
-        return _affine("btd,dv->btv", call, "")
+        return lambda x: embedding.logits(call.parameters, x, call.config.logit_scale, call.config.logit_cap)
     if call.component == "activation":
         return lambda x: feed_forward.activation(x, call.config.activation)
     if call.component == "softmax":

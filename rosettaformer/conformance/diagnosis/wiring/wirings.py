@@ -106,7 +106,9 @@ def _rewired(call: _Call) -> Rewired:
 def _values(call: _Call) -> Rewired:
     for argument, own in arrays_of(call.given):
         right = next((label for label, value in call.others.items() if value is own), "")
-        right = right or ("the sum of its sub-layer's input and output" if call.component == "layer_norm" else "its own value")
+        right = right or (
+            "the sum of its sub-layer's input and output" if call.component in ("layer_norm", "rms_norm") else "its own value"
+        )
         fix = f"add {right} to the output of {{child}}" if argument == RESIDUAL else f"give {{child}} {right} as {argument}"
         for label in _distinct(call.others, [own]):
             yield argument, label, _given(call, argument, label, right), fix
@@ -150,7 +152,7 @@ def _given(call: _Call, argument: str, label: str, right: str) -> str:
     if argument == RESIDUAL:
         return f"the residual around {{child}} is {label}, instead of {right}"
     sublayer = call.child.removesuffix("_norm")
-    if call.component == "layer_norm" and label == f"the output of {sublayer}":
+    if call.component in ("layer_norm", "rms_norm") and label == f"the output of {sublayer}":
         return f"the residual around {sublayer} is missing: {{child}} is given {label} alone"
     return f"{{child}} is given {label} as {argument}, instead of {right}"
 
