@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rosettaformer.conformance.case import SUITE_VERSION
 
-__all__ = ["DOCUMENTS", "HOUSE", "made_by", "made_of", "stamped"]
+__all__ = ["DOCUMENTS", "HOUSE", "SLOW", "made_by", "made_of", "stamped"]
 
 HOUSE = Path(__file__).resolve().parent.parent
 # document -> the target of `make` that makes it, or the outputs in it
@@ -19,6 +19,8 @@ DOCUMENTS = {
     "docs/wild.md": "wild",
     **{str(path.relative_to(HOUSE)): "said" for path in (HOUSE / "rosettaformer").rglob("said.toml")},
 }
+# what takes hours to make: each says of which version it is, and may be one behind
+SLOW = ("docs/mutation.md", "docs/wild.md")
 LINE = re.compile(r"Made by `make ([\w-]+)` with suite version (\d+)\.")
 
 
