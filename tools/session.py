@@ -7,6 +7,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from documents import stamped
 from examples import HOUSE, run
 
 __all__ = ["CONSOLE", "PAGE", "masked", "printed", "replayed", "steps"]
@@ -45,4 +46,4 @@ def replayed(page: str, folder: Path) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        PAGE.write_text(replayed(PAGE.read_text(), Path(place)))
+        PAGE.write_text(stamped(replayed(PAGE.read_text(), Path(place))))
