@@ -17,15 +17,15 @@ REFERENCE, PORTS = "reference_numpy", {"impl_torch": "PyTorch", "impl_tf": "Tens
 # What the README shows: the file of each topic.
 SHORT = {
     "token embedding, logits": "embedding",
-    "positions": "positional_encoding",
+    "positions that are added": "positional_encoding",
+    "rotary positions": "rotary",
     "attention": "attention",
     "feed-forward, activations": "feed_forward",
-    "layer normalisation": "normalization",
+    "layer and RMS normalisation": "normalization",
     "encoder and decoder layer": "layers",
     "the whole model": "transformer",
     "encoder-only, its heads": "encoder_only",
-    "loss": "loss",
-    "training run": "training",
+    "training, its loss": "training",
     "key/value cache": "cache",
     "greedy, sampling, beams": "decoding",
 }
