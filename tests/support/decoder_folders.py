@@ -65,12 +65,15 @@ def all_in_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def loaded(folder: Path, kind: str) -> Any:
-    """The library's model of a folder, in float64 throughout, with maps of attention; what it lacks or does not know is an error."""
+def loaded(folder: Path, kind: str, attention: str = "eager") -> Any:
+    """The library's model of a folder, in float64 throughout; what it lacks or does not know is an error.
+
+    attention: "eager" gives maps; of "sdpa" a query that may attend to nothing gives zeros.
+    """
     torch = pytest.importorskip("torch")
     with all_in_float64():
         result, said = class_of(kind).from_pretrained(
-            folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
+            folder, dtype=torch.float64, attn_implementation=attention, output_loading_info=True
         )  # fmt: skip
     assert not any(said.values()), said
     return result.eval()

@@ -112,6 +112,17 @@ def theirs(model: Any, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return result | ({"output": found.logits.numpy()} if "logits" in found else {})
 
 
+def library_loss(model: Any, target: np.ndarray, smoothing: float, padding_id: int = 0) -> Any:
+    """The library's loss of the labels of a batch that are not padding, as a tensor."""
+    import torch
+
+    mask = target[:, :-1] != padding_id
+    position = np.maximum(np.cumsum(mask, 1) - 1, 0)
+    ids, mask, position, label = (torch.from_numpy(array.astype(np.int64)) for array in (target[:, :-1], mask, position, target[:, 1:]))
+    logits_btv = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits_btv.flatten(0, 1), label.flatten(), ignore_index=padding_id, label_smoothing=smoothing)
+
+
 def cases(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray]) -> Iterator[Case]:
     """The states of a checkpoint on these tokens, and what its head gives; in float64."""
     values = {name: array.astype(np.float64) for name, array in checkpoint.parameters.items()}
