@@ -64,7 +64,7 @@ def rmse(error: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     ("family", "dtype", "names"),
-    [("mistral", "bfloat16", ("torch",))]
+    [("gemma2", "float64", ("torch",))]
     + [later((family, dtype, FOUR)) for family in KINDS for dtype in ("float64", "float32", "bfloat16")],
     ids=str,
 )
