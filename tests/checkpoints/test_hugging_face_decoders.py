@@ -13,21 +13,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends import FOUR
 from checkpoint_models import assert_same_bits
 from decoder_folders import BASES, KINDS, all_in_float64, drawn, loaded, sparse
-from hugging_face_folders import Drawn, assert_close, made, ours, saved, theirs, tokens
+from hugging_face_folders import Drawn, assert_close, library_loss, made, ours, saved, theirs, tokens
 from model_folders import edit
 from tiers import later
 
 from reference_numpy import parameters, transformer
+from reference_numpy.recipe import PAPER
 from reference_numpy.rotary_scaling import RotaryScaling
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import CheckpointError, container, tables
 from rosettaformer.checkpoints.hugging_face import FAMILIES
+from rosettaformer.training.backends import trainer
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 torch = pytest.importorskip("torch")
 
+RECIPE = PAPER.replace(beta_1=0.0, microbatches=1)
 FIRST, ALL = range(2), range(10)
 EACH = pytest.mark.parametrize(
     ("family", "seeds"), [one for family in KINDS for one in ((family, FIRST), later((family, ALL[len(FIRST) :])))], ids=str
@@ -73,6 +77,38 @@ def test_a_decoders_loss_and_gradients_are_the_librarys(tmp_path: Path, family: 
             np.testing.assert_allclose(got, array, rtol=0, atol=1e-12 * scale, err_msg=name)
             assert np.abs(array).max() > 0, name
         assert sum(array.size for array in wanted.values()) == sum(array.size for array in found.values())
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [(family, name) if family == "llama" else later((family, name)) for family in KINDS for name in FOUR]
+)
+def test_a_step_of_training_has_the_librarys_loss_and_gradients(tmp_path: Path, family: str, name: str) -> None:
+    """Of rows that are padded on the left and on the right: the first moment of Adam is the gradient where beta_1 is 0.
+
+    A row that is padded on the left has a label whose query may attend to nothing: its attention is zero, but for that of the library's
+    models that cap its logits, a mean of all values.
+    """
+    model = drawn(family, 0)
+    folder, capped = saved(model, tmp_path), family == "gemma2"
+    checkpoint, sides = checkpoints.load(folder), ("right",) if capped else ("right", "left")
+    given = [tokens(model.settings["vocab_size"], side) for side in sides]
+    token_bt, mask_bt = (np.concatenate([one[part] for one in given]) for part in ("ids", "mask"))
+    target = np.where(mask_bt, np.maximum(token_bt, 1), 0)
+    with all_in_float64():
+        library = loaded(folder, model.kind, "eager" if capped else "sdpa")
+        wanted = library_loss(library, target, RECIPE.smoothing)
+        wanted.backward()
+    config = checkpoint.config.replace(padding_id=0, attention_dropout_rate=0.0)
+    run = trainer(name)(config, RECIPE, dict(checkpoint.parameters), compiled=name == "jax")
+    np.testing.assert_allclose(float(run.train_step(None, target)), wanted.item(), rtol=1e-12)
+    found = {part.removeprefix("first_moment."): array for part, array in run.state().items() if part.startswith("first_moment.")}
+    natives = {native.name: native for native in tables.natives(FAMILIES[family].table, config)}
+    gradients = {part: parameter.grad.numpy() for part, parameter in library.named_parameters()}
+    least = 1e-15 * max(np.abs(gradient).max() for gradient in gradients.values())  # of a key's bias where keys do not rotate
+    for part, gradient in gradients.items():
+        got, size = tables.merged(natives[FAMILIES[family].native(part)], found), np.abs(gradient).max()
+        np.testing.assert_allclose(got, gradient, rtol=0, atol=max(1e-10 * size, least), err_msg=part)
+        assert size > 0, part
 
 
 @pytest.mark.parametrize("family", KINDS)

@@ -31,19 +31,31 @@ KINDS = {
 }  # fmt: skip
 BASES = {family: f"{name}Model" for family, name in KINDS.items()} | {"gemma3_text": "Gemma3TextModel"}
 GEMMAS = {"gemma", "gemma2", "gemma3_text"}
-IN_32_BITS = {r"torch\.float32": "torch.float64", r"\.float\(\)": ".double()", r"dtype=torch\.float\b": "dtype=torch.float64"}
+REWRITTEN = {
+    "in_float64": {r"torch\.float32": "torch.float64", r"\.float\(\)": ".double()", r"dtype=torch\.float\b": "dtype=torch.float64"},
+    "rounding_once": {
+        r"return cos\.to\(dtype=x\.dtype\), sin\.to\(dtype=x\.dtype\)": "return cos, sin",
+        r"return q_embed, k_embed\b": "return q_embed.to(q.dtype), k_embed.to(k.dtype)",
+        r"torch\.matmul\(query, key_states\.transpose\(2, 3\)\)": "torch.matmul(query.float(), key_states.float().transpose(2, 3))",
+    },
+}
 
 
-@cache
 def in_float64(name: str) -> types.ModuleType:
     """A module of the library whose source computes in float64 what is written to be computed in float32: root mean squares, the angles of
     rotary positions, the softmax, the scale of embeddings.
     """
+    return _rewritten(name, "in_float64")
+
+
+@cache
+def _rewritten(name: str, way: str) -> types.ModuleType:
+    """A module of the library whose source is changed in one of the ways of `REWRITTEN`."""
     original = importlib.import_module(f"transformers.{name}")
     source = inspect.getsource(original)
-    for pattern, wide in IN_32_BITS.items():
-        source = re.sub(pattern, wide, source)
-    made = types.ModuleType(f"{original.__name__}_in_float64")
+    for pattern, instead in REWRITTEN[way].items():
+        source = re.sub(pattern, instead, source)
+    made = types.ModuleType(f"{original.__name__}_{way}")
     made.__package__, made.__file__ = original.__package__, original.__file__
     sys.modules[made.__name__] = made
     exec(compile(source, str(original.__file__), "exec"), made.__dict__)
@@ -65,21 +77,32 @@ def all_in_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def loaded(folder: Path, kind: str) -> Any:
-    """The library's model of a folder, in float64 throughout, with maps of attention; what it lacks or does not know is an error."""
+def loaded(folder: Path, kind: str, attention: str = "eager") -> Any:
+    """The library's model of a folder, in float64 throughout; what it lacks or does not know is an error.
+
+    attention: "eager" gives maps; of "sdpa" a query that may attend to nothing gives zeros.
+    """
     torch = pytest.importorskip("torch")
     with all_in_float64():
         result, said = class_of(kind).from_pretrained(
-            folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
+            folder, dtype=torch.float64, attn_implementation=attention, output_loading_info=True
         )  # fmt: skip
     assert not any(said.values()), said
     return result.eval()
 
 
-def class_of(kind: str) -> Any:
-    """The class of that name, in float64."""
+def rounding_once(folder: Path, kind: str) -> Any:
+    """The library's model of a folder, in bfloat16, which rotates in float32, rounding once (ROTARY), as OLMo 2 does there, and keeps the
+    logits of attention in float32 until their softmax is done (SOFTMAX), as fused kernels do.
+    """
+    torch = pytest.importorskip("torch")
+    return class_of(kind, "rounding_once").from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager").eval()
+
+
+def class_of(kind: str, way: str = "in_float64") -> Any:
+    """The class of that name, in float64, or rewritten in another way."""
     transformers = pytest.importorskip("transformers")
-    return getattr(in_float64(getattr(transformers, kind).__module__.removeprefix("transformers.")), kind)
+    return getattr(_rewritten(getattr(transformers, kind).__module__.removeprefix("transformers."), way), kind)
 
 
 def rope(kind: str, rng: np.random.Generator, size: int, phi: bool = False) -> dict[str, Any]:

@@ -76,11 +76,11 @@ def saved(model: Drawn, folder: Path) -> Path:
     return folder
 
 
-def loaded(folder: Path, kind: str) -> Any:
-    """The library's model of a folder, in float64, with maps of attention; what it lacks or does not know is an error."""
+def loaded(folder: Path, kind: str, dtype: str = "float64") -> Any:
+    """The library's model of a folder, in that dtype, with maps of attention; what it lacks or does not know is an error."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     result, said = getattr(transformers, kind).from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
+        folder, dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True
     )
     assert not any(said.values()), said
     result.config.return_dict = True  # the form of what it returns, without which GPT-2 fails in transformers 5.23
@@ -97,7 +97,7 @@ def tokens(vocabulary: int, side: str, segments: int = 0) -> dict[str, np.ndarra
 
 
 def theirs(model: Any, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the library computes: output (of a head), hidden states and maps of attention, layers first."""
+    """What the library computes, widened to float64: output (of a head), hidden states and maps of attention, layers first."""
     import torch
 
     inputs = {"input_ids": tokens["ids"], "attention_mask": tokens["mask"].astype(np.int64)}
@@ -108,8 +108,20 @@ def theirs(model: Any, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     with torch.inference_mode():
         given = {name: torch.from_numpy(value.copy()) for name, value in inputs.items()}
         found = model(**given, output_hidden_states=True, output_attentions=True)
-    result = {"hidden": torch.stack(found.hidden_states).numpy(), "attention": torch.stack(found.attentions).numpy()}
-    return result | ({"output": found.logits.numpy()} if "logits" in found else {})
+    result = {"hidden": torch.stack(found.hidden_states), "attention": torch.stack(found.attentions)}
+    result |= {"output": found.logits} if "logits" in found else {}
+    return {name: tensor.double().numpy() for name, tensor in result.items()}
+
+
+def library_loss(model: Any, target: np.ndarray, smoothing: float, padding_id: int = 0) -> Any:
+    """The library's loss of the labels of a batch that are not padding, as a tensor."""
+    import torch
+
+    mask = target[:, :-1] != padding_id
+    position = np.maximum(np.cumsum(mask, 1) - 1, 0)
+    ids, mask, position, label = (torch.from_numpy(array.astype(np.int64)) for array in (target[:, :-1], mask, position, target[:, 1:]))
+    logits_btv = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits_btv.flatten(0, 1), label.flatten(), ignore_index=padding_id, label_smoothing=smoothing)
 
 
 def cases(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray]) -> Iterator[Case]:
@@ -125,21 +137,28 @@ def cases(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray]) -> I
         yield Case("folder", component, checkpoint.config, given, values)
 
 
-def ours(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray], backend: str = "numpy") -> dict[str, np.ndarray]:
-    """The same of a checkpoint here, in float64."""
+def ours(
+    checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray], backend: str = "numpy", dtype: str = "float64"
+) -> dict[str, np.ndarray]:
+    """The same of a checkpoint here, in that dtype."""
     answer: Callable[[Case], dict[str, Any]] = answerer(backend)
     stack = "encoder" if checkpoint.config.encoder_layers else "decoder"
-    found = {name: array for case in cases(checkpoint, kind, tokens) for name, array in answer(case).items()}
+    found = {name: array for case in cases(checkpoint, kind, tokens) for name, array in answer(case.at(dtype)).items()}
     result = {"hidden": found[f"{stack}.hidden_lbtd"], "attention": found[f"{stack}.self_attention_lbhts"]}
     return result | ({"output": found["output"]} if "output" in found else {})
+
+
+def real(name: str, array: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """What stands at real tokens."""
+    if name == "output":
+        return array[mask] if array.ndim == 3 else array
+    return (array.swapaxes(2, 3) if name == "attention" else array)[:, mask]
 
 
 def assert_close(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray], mask: np.ndarray, bound: float = 1e-10) -> None:
     """Equal, but for what stands at tokens of padding. bound: relative to the largest."""
     assert got.keys() == wanted.keys()
-    for name, array in wanted.items():
-        of_output = (lambda x: x[mask]) if array.ndim == 3 else np.asarray
-        real = {"hidden": lambda x: x[:, mask], "attention": lambda x: x.swapaxes(2, 3)[:, mask], "output": of_output}[name]
-        left, right = real(got[name]), real(array)
+    for name in wanted:
+        left, right = (real(name, found[name], mask) for found in (got, wanted))
         assert left.shape == right.shape
         np.testing.assert_allclose(left, right, rtol=0, atol=bound * np.abs(right).max(), err_msg=name)

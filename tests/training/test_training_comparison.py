@@ -2,14 +2,16 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from backends import random_parameters
 from invoke import invoke, refused, succeeded
 from model_folders import FOUR_NEEDS
-from tiers import every
+from tiers import every, later
 
 from reference_numpy import TransformerConfig, mask, parameters, preset, sites
 from rosettaformer.checkpoints import canonical
@@ -23,10 +25,15 @@ SITES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "hidden_dropout_rat
 TINY = preset("tiny", **SITES, encoder_layers=1, decoder_layers=1, attention_bias=True)
 SIZES = {"source_vocabulary": 37, "target_vocabulary": 37, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4,
          "value_size": 4, "feed_forward_width": 20, "max_positions": 16, "padding_id": 0}  # fmt: skip
+# grouped heads, of another size than the width has for each
+GROUPED = SIZES | {"heads": 4, "key_value_heads": 2, "key_size": 6, "value_size": 6, "max_positions": 0}
+LLAMA = preset("llama2_7b", **GROUPED, decoder_layers=2)
 ALONE = (
     preset("bert_base", **(SIZES | SITES), encoder_layers=2, masked_language_head=False, classes=3),
     preset("gpt2_small", **(SIZES | SITES), decoder_layers=2),
+    LLAMA.replace(**SITES),
 )
+LIBRARY = str(Path(__file__).parents[1] / "support" / "library_trainer.py")
 
 
 def experiment(
@@ -235,6 +242,24 @@ def test_ports_stay_together(ports: tuple[str, ...], compiled: bool, choices: di
     if (which := experiment(**choices)).steps < 20:
         monkeypatch.setattr(comparison, "Remote", Here)
     _, runs = comparison.compare(which, list(ports), compiled)
+    assert_together(runs, which.steps)
+
+
+class OnBothSides(Experiment):
+    """Rows that are padded on the right, and every second one on the left."""
+
+    def batch(self, step: int) -> tuple[np.ndarray | None, np.ndarray, Mapping]:
+        source, target, keep = super().batch(step)
+        target[1::2] = target[1::2, ::-1]
+        return source, target, keep
+
+
+@pytest.mark.parametrize(("backends", "compiled"), [(("torch", LIBRARY), False), later((("tf",), False)), later((("jax",), True))], ids=str)
+def test_a_llama_stays_together_with_the_librarys(backends: tuple[str, ...], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty steps of transformers' model and torch's AdamW, and of the ports; the scales of norms are far from 1."""
+    monkeypatch.setattr(comparison, "Remote", Here)
+    which = OnBothSides(LLAMA, comparison.RECIPE.replace(microbatches=2), random_parameters(LLAMA), 20, 0)
+    _, runs = comparison.compare(which, backends, compiled)
     assert_together(runs, which.steps)
 
 
