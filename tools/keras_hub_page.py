@@ -27,7 +27,8 @@ HEAD = f"""# KerasHub's decoders
 KerasHub {version("keras-hub")} and Keras {version("keras")}: its backbones with small random weights, every one visible, beside the
 reference on the same config, on a CPU. Hidden states (the backbone's output) and logits (the token embedding reversed) are compared with
 the judge's tolerance, which is derived from the reference's own rounding ([decisions.md](decisions.md)); "n times" is the largest error in
-units of the largest that passes. Where numbers differ, they are equal once the cause that is named is mended.
+units of the largest that passes. Where a cell says *differs*, the numbers are equal once the
+cause that is named is mended.
 `rosettaformer check tests/ports/keras_hub_decoders.py` judges them on the suite's cases.
 
 ## Choice by choice
@@ -73,7 +74,7 @@ def _measured(found: Mapping[str, Cells], one: Difference) -> str:
     """The largest excess, and on which backends; on the others the numbers are equal."""
     where = [NAMES[backend] for backend in one.backends]
     if one.outcome == "fails":
-        return "a ValueError"
+        return "an error of shapes"
     largest = max(found[backend][family, one.choice].excess for backend in one.backends for family in one.families)
     return f"{largest:.1g} times" + (f" on {' and '.join(where)}" if len(CHOICES[one.choice].backends) > 1 else "")
 

@@ -159,7 +159,8 @@ class Folder:
 # what every folder says, unless its own entries say otherwise
 ENTRIES: dict[str, Any] = {
     "vocab_size": 23, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 14, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": 1,
+    "intermediate_size": 14, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
+    "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": 1,
     "eos_token_id": 2,
 }  # fmt: skip
 _LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
