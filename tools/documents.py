@@ -13,6 +13,7 @@ DOCUMENTS = {
     "docs/check.md": "matrix",
     "docs/files.md": "files",
     "docs/frameworks.md": "frameworks",
+    "docs/keras-hub.md": "keras-hub",
     "docs/mutation.md": "mutation",
     "docs/performance.md": "performance",
     "docs/porting.md": "session",

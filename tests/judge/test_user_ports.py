@@ -24,9 +24,13 @@ CONFORMING = {
     "torch_nn_transformer": ("torch", LAYERS | {"multi_head_attention": (20, 2), "transformer": (22, 8)}),
     "keras_multi_head_attention": ("tensorflow", {"layer_norm": (16, 0), "multi_head_attention": (11, 12)}),
     "keras_hub_layers": ("keras_hub", {"encoder_layer": (16, 0), "decoder_layer": (21, 3)}),
+    "keras_hub_decoders": ("keras_hub", {"transformer": (7, 3)}),
     "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
 }
-SLOW = dict.fromkeys(("torch_nn_transformer", "keras_hub_layers", "keras_multi_head_attention", "linen_attention"), pytest.mark.exhaustive)
+SLOW = dict.fromkeys(
+    ("torch_nn_transformer", "keras_hub_layers", "keras_hub_decoders", "keras_multi_head_attention", "linen_attention"),
+    pytest.mark.exhaustive,
+)
 SLOW["handwritten_torch_correct"] = pytest.mark.second
 
 
