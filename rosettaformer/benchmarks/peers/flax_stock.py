@@ -16,7 +16,7 @@ from impl_jax.schedule import noam
 from reference_numpy import TransformerConfig, layout
 from reference_numpy.positional_encoding import positional_encoding
 
-from ..problem import Problem
+from ..problem import Problem, optional
 from ..timed_rows import Step
 from ..workloads import PADDING, START
 
@@ -126,13 +126,13 @@ def split_by_hand(stock: Stock, method: str = "__call__") -> Callable[..., Array
     return functools.partial(jax.jit(lambda state, *tokens: getattr(nnx.merge(graph, state), method)(*tokens)), state)
 
 
-def walked_training(problem: Problem) -> Step:
+def walked_training(build: Callable[[Problem], Any], problem: Problem) -> Step:
     """Trains by `nnx.jit` and `nnx.Optimizer`."""
-    stock, source, target = _stock_to_train(problem)
+    stock, source, target = _to_train(build, problem)
     optimizer = nnx.Optimizer(stock, _adam(problem), wrt=nnx.Param)
 
     @nnx.jit
-    def step(stock: Stock, optimizer: nnx.Optimizer, source: Array, target: Array) -> Array:
+    def step(stock: Any, optimizer: nnx.Optimizer, source: Array | None, target: Array) -> Array:
         loss, gradients = nnx.value_and_grad(_loss)(stock, source, target, problem.recipe.smoothing)
         optimizer.update(stock, gradients)
         return loss
@@ -140,15 +140,15 @@ def walked_training(problem: Problem) -> Step:
     return lambda: step(stock, optimizer, source, target)
 
 
-def split_training(problem: Problem) -> Step:
+def split_training(build: Callable[[Problem], Any], problem: Problem) -> Step:
     """Trains a module that is split once, with everything that changes donated."""
-    stock, source, target = _stock_to_train(problem)
+    stock, source, target = _to_train(build, problem)
     optimizer = _adam(problem)
     graph, *state = nnx.split(stock, nnx.Param, ...)
     state.append(jax.jit(optimizer.init)(state[0]))
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def step(state: list[Any], source: Array, target: Array) -> tuple[list[Any], Array]:
+    def step(state: list[Any], source: Array | None, target: Array) -> tuple[list[Any], Array]:
         parameters, random, moments = state
 
         def loss(parameters: nnx.State) -> tuple[Array, nnx.State]:
@@ -167,10 +167,10 @@ def split_training(problem: Problem) -> Step:
     return run
 
 
-def _stock_to_train(problem: Problem) -> tuple[Stock, Array, Array]:
+def _to_train(build: Callable[[Problem], Any], problem: Problem) -> tuple[Any, Array | None, Array]:
     stock = build(problem)
     stock.train()
-    return stock, jnp.asarray(problem.source), jnp.asarray(problem.sequence)
+    return stock, optional(jnp.asarray)(problem.encoded), jnp.asarray(problem.sequence)
 
 
 def _adam(problem: Problem) -> optax.GradientTransformationExtraArgs:
@@ -178,7 +178,7 @@ def _adam(problem: Problem) -> optax.GradientTransformationExtraArgs:
     return optax.adam(lambda done: noam(done + 1, width, recipe.warmup), recipe.beta_1, recipe.beta_2, recipe.epsilon)
 
 
-def _loss(stock: Stock, source: Array, target: Array, smoothing: float) -> Array:
+def _loss(stock: Any, source: Array | None, target: Array, smoothing: float) -> Array:
     label = target[:, 1:]
     smoothed, counted = optax.smooth_labels(jax.nn.one_hot(label, stock.config.target_vocabulary), smoothing), label != PADDING
     losses = optax.softmax_cross_entropy(stock(source, target[:, :-1]), smoothed)
