@@ -134,7 +134,7 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
         embed = functools.partial(nnx.Embed, features=config.model_width, rngs=rngs)
-        self.config, self.target_embedding = config, embed(config.target_vocabulary)
+        self.target_embedding = embed(config.target_vocabulary)
         self.target_position_embedding: Any = embed(config.max_positions) if config.positions == "learned" else None
         self.decoder = Stack(config, rngs)
 
