@@ -408,6 +408,18 @@ def test_optional_peers_give_the_references_answers_or_those_of_the_asked_length
     assert compared == {row.name for row in given if task.published or "Marian" in row.name}
 
 
+@pytest.mark.exhaustive
+def test_kerashub_is_a_peer_on_jax_too() -> None:
+    """In a process of its own, since Keras has one backend a process."""
+    for package in ("keras_hub", "jax"):
+        pytest.importorskip(package)
+    options = peer_process.Options(("jax",), rounds=1, only=("keras_hub",))
+    for task in (GPT2, *LLAMA):
+        [result] = measure.run(task, answers.Reference(problem.make(task)), options)[0]
+        assert (result.name, result.status, result.message) == (f"keras_hub {task.published} on JAX compiled", "timed", "")
+        assert result.peer and result.difference is not None
+
+
 def test_forward_passes_of_other_models_are_timed_and_not_compared(peers: Peers, measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("transformers", "x_transformers"):
         pytest.importorskip(package)
