@@ -45,6 +45,7 @@ class Task:
     others: bool = False  # of a forward pass: also time models of the same sizes that cannot be compared
     ceiling: bool = False  # also time the matrix products
     skips: bool = False  # of a forward pass: also time ours with skip_padding
+    apart: bool = False  # the rows of one framework after those of another, since together they would fill the memory
     memory: str = ""  # where the growth of each row's memory is measured: alone, in a process of its own, or beside the other rows
 
     @property
@@ -114,7 +115,7 @@ WORKLOADS: dict[str, tuple[Task, ...]] = {
     "W10": (Task("W10", "greedy", 8, 64, 64, precisions=INT8), Task("W10 small", "greedy", 2, 16, 32, size="small", precisions=INT8)),
     "W11": (
         Task("W11 forward", "forward", 4, 512, **LLAMA, ceiling=True),
-        Task("W11 training", "training", 4, 256, **LLAMA),
+        Task("W11 training", "training", 4, 256, **LLAMA, apart=True),
         Task("W11 greedy", "greedy", 4, 128, 64, **LLAMA, precisions=INT8),
     ),
 }

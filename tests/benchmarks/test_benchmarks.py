@@ -305,6 +305,31 @@ def test_rows_are_built_when_they_are_run_and_only_those_named(measured: Any) ->
     assert (result.name, result.status, built) == ("impl_jax", "timed", [])
 
 
+@pytest.mark.parametrize(("apart", "together"), [(False, 2), (True, 1)])
+def test_frameworks_that_stand_apart_are_not_held_together(monkeypatch: pytest.MonkeyPatch, apart: bool, together: int) -> None:
+    held: list[Any] = []
+    counts = []
+
+    class Process:
+        failed, described, second = None, "here", False
+
+        def __init__(self, framework: str, *_: Any) -> None:
+            self.framework = framework
+            held.append(self)
+            counts.append(len(held))
+
+        def ask(self, method: str, *arguments: Any) -> tuple[str, Any]:
+            return "answer", [{"framework": self.framework, "name": "wrong"}]
+
+        def close(self) -> None:
+            held.remove(self)
+
+    monkeypatch.setattr(peer_process, "PeerProcess", Process)
+    task, options = dataclasses.replace(TRAINING, apart=apart), peer_process.Options(("tf", "jax"), only=("none",))
+    assert measure.run(task, answers.Reference(problem.make(task)), options) == ([], {"tf": "here", "jax": "here"})
+    assert max(counts) == together and not held
+
+
 @pytest.fixture
 def server() -> Iterator[worker.Server]:
     """One whose process goes on as it was, once its memory is measured."""
