@@ -26,7 +26,7 @@ WORK = (
     ("W6 encoder, 2,048 tokens", ("W6",), "1.00"),
     ("W8 BERT base", ("W8",), "1.00"),
     ("W9 GPT-2 small, greedy", ("W9",), "1.00"),
-    ("W11 Llama of 100 million: forward, greedy", ("W11 forward", "W11 greedy"), "1.00, 1.00"),
+    ("W11 Llama: forward, training, greedy", ("W11 forward", "W11 training", "W11 greedy"), "1.00, 1.00, 1.00"),
 )
 SHORT = {"W1": "forward pass with no padding, 20 %, 50 %", "W2": "training step, the same", "W3": "greedy search",
          "W8": "BERT base", "W9": "GPT-2 small, greedy search"}  # fmt: skip
