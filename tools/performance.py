@@ -26,6 +26,7 @@ WORK = (
     ("W6 encoder, 2,048 tokens", ("W6",), "1.00"),
     ("W8 BERT base", ("W8",), "1.00"),
     ("W9 GPT-2 small, greedy", ("W9",), "1.00"),
+    ("W11 Llama: forward, training, greedy", ("W11 forward", "W11 training", "W11 greedy"), "1.00, 1.00, 1.00"),
 )
 SHORT = {"W1": "forward pass with no padding, 20 %, 50 %", "W2": "training step, the same", "W3": "greedy search",
          "W8": "BERT base", "W9": "GPT-2 small, greedy search"}  # fmt: skip
@@ -77,7 +78,7 @@ def _ratios(found: dict[str, Table], names: Iterable[str], framework: str) -> st
 
 def speed(found: dict[str, Table]) -> str:
     """The table of the README."""
-    chosen = [(SHORT[work[:2]], names) for work, names, _ in WORK if work[:2] in SHORT]
+    chosen = [(SHORT[name], names) for work, names, _ in WORK if (name := work.split()[0]) in SHORT]
     rows = [f"| {work} | {' | '.join(_ratios(found, names, port) for port in PORTS)} |" for work, names in chosen]
     return "\n".join(["| work | torch | tf | jax |", "|---|---|---|---|", *rows]) + "\n"
 
@@ -140,7 +141,10 @@ def page(found: dict[str, Table]) -> str:
     stamps = list(
         dict.fromkeys(line for name in ("W1 0 %", "W3") for line in found[name].environment if re.match("CPU|cores|versions", line))
     )
-    files = [f"- `{path.name}`: {json.loads(path.read_text(encoding='utf-8'))['title']}" for path in sorted(DATA.glob("*.json"))]
+    files: dict[str, list[str]] = {}
+    for path in sorted(DATA.glob("*.json")):
+        title = json.loads(path.read_text(encoding="utf-8"))["title"]
+        files.setdefault(re.sub("(?<=^Scaling)(.*), .*", r"\1", title), []).append(f"`{path.name}`")
     lines = [
         "# Performance",
         "",
@@ -156,7 +160,8 @@ def page(found: dict[str, Table]) -> str:
         *rows,
         "",
         "W1 and W2 are the paper's base model at batch 16 of 64 tokens; padding stands at the right of rows whose lengths are spread",
-        "evenly, and the ports leave it out of their products.",
+        "evenly, and the ports leave it out of their products. W11 is a decoder of 100 million parameters with what Llama has; KerasHub",
+        "is its peer on TensorFlow and on JAX.",
         "",
         *_further(found),
         "",
@@ -176,7 +181,7 @@ def page(found: dict[str, Table]) -> str:
         "measured it, and its environment. `make bench` measures all of them anew: `rosettaformer bench --data docs/performance",
         "--plot docs/scaling.png`, with `--workload W1` for some, `--scaling` and `--first` for the others.",
         "",
-        *files,
+        *(f"- {', '.join(names)}: {title}" for title, names in files.items()),
     ]
     return "\n".join(lines) + "\n"
 

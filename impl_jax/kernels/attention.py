@@ -1,6 +1,7 @@
 """Attention of many queries in chunks, whose memory grows with s, and of few queries by head."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +19,13 @@ MOST = {"cpu": 1 << 22, "default": 1 << 28}
 
 
 def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int, ...]:
-    """How many queries each platform computes together; () if all, or if a size is symbolic."""
+    """How many queries each platform computes together, in chunks that differ as little as they
+    can; () if all, or if a size is symbolic.
+    """
     if not all(isinstance(size, int) for size in (batch, heads, target, source)):
         return ()
-    lengths = tuple(
-        min(target, max(1, most // max(1, batch * heads * source))) for most in MOST.values()
-    )
+    longest = (max(1, most // max(1, batch * heads * source)) for most in MOST.values())
+    lengths = tuple(math.ceil(target / max(1, math.ceil(target / length))) for length in longest)
     return lengths if min(lengths) < target else ()
 
 

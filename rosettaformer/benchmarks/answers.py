@@ -34,7 +34,7 @@ def forward(nested: Mapping[str, Any], problem: Problem) -> np.ndarray:
     """Returns the reference's logits, or the encoder's output, from nested parameters."""
     if problem.task.kind == "encoder":
         return reference.encode(nested, problem.config, problem.source)
-    return reference.transformer(nested, problem.config, problem.source, problem.target)
+    return reference.transformer(nested, problem.config, problem.encoded, problem.target)
 
 
 class Reference:
@@ -78,7 +78,7 @@ class Reference:
         problem = self.problem
         if problem.task.kind == "training":
             trainer = Trainer(problem.checked.config, problem.checked.recipe, _wide(problem.tensors))
-            return np.array([trainer.train_step(problem.source, problem.sequence) for _ in range(CHECKED)])
+            return np.array([trainer.train_step(problem.encoded, problem.sequence) for _ in range(CHECKED)])
         return forward(self._nested, problem)
 
     @functools.cached_property

@@ -169,7 +169,8 @@ def _note(task: Task, results: Sequence[Result]) -> str:
     other = "* another architecture of the same sizes: timed, not compared; it counts where a framework has no other peer. "
     products = "The products are those of all positions, padding among them. " * (task.ceiling and task.padding > 0)
     other *= any(not result.comparable for result in results)
-    return f"{ratio * task.peers}{other}{products}Rounds are interleaved. {_checked(task)}"
+    alone = ", those of one framework after those of another" * task.apart
+    return f"{ratio * task.peers}{other}{products}Rounds are interleaved{alone}. {_checked(task)}"
 
 
 def _checked(task: Task) -> str:

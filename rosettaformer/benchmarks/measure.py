@@ -23,6 +23,15 @@ def run(task: Task, reference: Reference, options: Options) -> tuple[list[Result
 
     Raises ValueError if a framework does not have the device.
     """
+    together = [(name,) for name in options.frameworks] if task.apart else [options.frameworks]
+    parts = [_part(task, reference, dataclasses.replace(options, frameworks=names)) for names in together]
+    results = [result for part, _ in parts for result in part]
+    compare(results)
+    return results, {name: said for _, described in parts for name, said in described.items()}
+
+
+def _part(task: Task, reference: Reference, options: Options) -> tuple[list[Result], dict[str, str]]:
+    """Does it for rows that are timed in turn."""
     with started(options, [(name, module) for name in options.frameworks for module in modules(name, task)]) as processes:
         rows = [row for process in processes for row in _rows(process, task, options)]
         for row in rows:
@@ -38,9 +47,8 @@ def run(task: Task, reference: Reference, options: Options) -> tuple[list[Result
         for row in good:
             options.progress(f"{task.name}: memory of {row.result.name}")
             row.result.memory_mib = _memory(row, task, options)
-    results = [row.result for row in rows]
-    compare(results)
-    return results, {process.framework: process.described for process in processes if process.described and not process.second}
+    described = {process.framework: process.described for process in processes if process.described and not process.second}
+    return [row.result for row in rows], described
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from .timed_rows import Result
 from .workloads import Task
 
 # framework -> the processes of its rows, each a module of `peers`
-PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax",)}
+PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax", "keras_hub_jax")}
 LIMIT = 3600.0  # seconds for an answer
 
 
@@ -63,7 +63,8 @@ def modules(framework: str, task: Task) -> tuple[str, ...]:
     """Returns the processes with rows of the task. NumPy's searches, written to be read, are left out."""
     if framework == "numpy":
         return PROCESSES["numpy"] if task.kind in ("forward", "encoder") and task.peers else ()
-    return PROCESSES[framework] if task.peers and (task.decodes or task.published) else PROCESSES[framework][:1]
+    peers = task.peers and (task.published or (task.decodes and framework != "jax"))
+    return PROCESSES[framework] if peers else PROCESSES[framework][:1]
 
 
 def failure(result: Result, kind: str, answer: Any) -> Result:

@@ -1,7 +1,7 @@
 """What every framework computes: one model, one batch, and how the answers are chosen."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +14,15 @@ from reference_numpy.strategy import Strategy
 from .workloads import END, PADDING, START, Task, config_of
 
 NEVER = -30.0  # the logit bias of a token that no answer may contain, so that no peer needs an option for it
-QUIET = 0.3  # share of what a decoder layer adds
+QUIET = 0.3  # share of what a decoder layer adds, if its norms have offsets
 
 
 @dataclass(frozen=True)
 class Problem:
     """A config, float32 parameters by canonical name, token ids padded on the right, and how it is trained or answered.
 
-    source: what is read; the prompts of a decoder-only model. target: the decoder's input in a forward pass; `sequence` is the target of a
-    training step.
+    source: what is read; the prompts of a decoder-only model, in a search. target: the decoder's input in a forward pass; `sequence` is the
+    target of a training step.
     """
 
     task: Task
@@ -33,14 +33,19 @@ class Problem:
     recipe: Recipe = PAPER
 
     @property
-    def inputs(self) -> tuple[np.ndarray, ...]:
+    def encoded(self) -> np.ndarray | None:
+        """What the encoder is given; None without one."""
+        return self.source if self.config.encoder_layers else None
+
+    @property
+    def inputs(self) -> tuple[np.ndarray | None, ...]:
         """The arguments of a pass; without a decoder there is no target."""
-        return (self.source,) if self.task.kind == "encoder" else (self.source, self.target)
+        return (self.source,) if self.task.kind == "encoder" else (self.encoded, self.target)
 
     @property
     def question(self) -> dict[str, np.ndarray | None]:
         """The arguments of a search, by name: the source, or the prompts of a decoder-only model."""
-        return {"source": self.source} if self.config.encoder_layers else {"source": None, "prefix": self.source}
+        return {"source": self.encoded} if self.config.encoder_layers else {"source": None, "prefix": self.source}
 
     @property
     def begin(self) -> np.ndarray:
@@ -84,20 +89,27 @@ def make(task: Task, seed: int = 0) -> Problem:
 def _enliven(rng: np.random.Generator, config: TransformerConfig, tensors: dict[str, np.ndarray]) -> None:
     """Makes answers vary from token to token: fresh tied parameters repeat one token for ever, which would hide a wrong cache.
 
-    The last norm flips half of the features, so that no token is its own likeliest successor; and the layers add little, so that the
-    successor depends on the token.
+    The last norm flips half of the features, so that no token is its own likeliest successor; and layers with offsets, which are the same
+    for every token, add little, so that the successor depends on the token. Without a bias of the logits no answer ends.
     """
     last = "final_norm" if config.final_norm else f"layers.{config.decoder_layers - 1}.feed_forward_norm"
-    scale, offset = (tensors[f"decoder.{last}.{name}"] for name in ("scale", "offset"))
+    scale = tensors[f"decoder.{last}.scale"]
     scale *= rng.choice([-1, 1], scale.shape)
     if config.output_bias:
         tensors["logits.bias"][[PADDING, START]] = NEVER
-    else:  # a feature that is 1 acts as the bias, and no answer ends
-        scale[0], offset[0] = 0, 1
+    elif config.norm_offset:  # a feature that is 1 acts as the bias
+        scale[0], tensors[f"decoder.{last}.offset"][0] = 0, 1
         tensors["target_embedding.table"][END, 0] = NEVER
+    else:  # a logit of 0 is not the largest
+        tensors["target_embedding.table"][END] = 0
     for name, tensor in tensors.items():
-        if name.startswith("decoder.") and name.endswith("output.kernel"):
+        if config.norm_offset and name.startswith("decoder.") and name.endswith("output.kernel"):
             tensor *= QUIET
+
+
+def optional(place: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray | None], Any]:
+    """Returns the function that leaves None as it is."""
+    return lambda token: None if token is None else place(token)
 
 
 def renamed(tensors: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, Any]:
@@ -119,7 +131,7 @@ def products(problem: Problem) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     heads = [(batch * h, length, k, length), (batch * h, length, length, e)]
     own = [(1, tokens, d, query + key + value), *heads, out]
     other = [(1, tokens, d, query), (1, tokens, d, key + value), *heads, out]
-    hidden = [(1, tokens, d, f), (1, tokens, f, d)]
+    hidden = [(1, tokens, d, f * (1 + config.gated_feed_forward)), (1, tokens, f, d)]
     layers = config.encoder_layers * [*own, *hidden] + config.decoder_layers * [*own, *other * config.cross_attention, *hidden]
     logits = [(1, tokens, d, config.target_vocabulary)] * (config.decoder_layers > 0)
     return [

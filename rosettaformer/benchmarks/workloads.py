@@ -11,13 +11,14 @@ PADDING, START, END = 0, 1, 2  # token ids
 # size -> model width, heads, layers of each stack, hidden width, vocabulary
 SIZES = {
     "base": (512, 8, 6, 2048, 8192), "small": (128, 4, 2, 512, 1000), "tiny": (32, 4, 1, 64, 101),
-    "bert_base": (768, 12, 12, 3072, 30522), "gpt2_small": (768, 12, 12, 3072, 50257),
+    "bert_base": (768, 12, 12, 3072, 30522), "gpt2_small": (768, 12, 12, 3072, 50257), "llama_100m": (768, 12, 12, 2048, 32000),
 }  # fmt: skip
-# preset -> its name in titles, and its changed fields
+# preset -> the family's name, if its models are published, and its changed fields
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper_base": ("", {"attention_bias": True, "output_bias": True, "epsilon": 1e-5, "padding_id": PADDING}),
-    "bert_base": ("BERT, ", {"pooler": False, "masked_language_head": False}),
-    "gpt2_small": ("GPT-2, ", {}),
+    "bert_base": ("BERT", {"pooler": False, "masked_language_head": False}),
+    "gpt2_small": ("GPT-2", {}),
+    "llama2_7b": ("Llama", {"key_value_heads": 4, "tie_logits": True}),
 }
 PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "tf32", "bfloat16")}
 
@@ -44,6 +45,7 @@ class Task:
     others: bool = False  # of a forward pass: also time models of the same sizes that cannot be compared
     ceiling: bool = False  # also time the matrix products
     skips: bool = False  # of a forward pass: also time ours with skip_padding
+    apart: bool = False  # the rows of one framework after those of another, since together they would fill the memory
     memory: str = ""  # where the growth of each row's memory is measured: alone, in a process of its own, or beside the other rows
 
     @property
@@ -51,27 +53,28 @@ class Task:
         return self.kind in ("greedy", "beam")
 
     @property
-    def published(self) -> bool:
-        """Whether the peers are models of this name, rather than layers or models of the paper's kind."""
-        return self.model != "paper_base"
+    def published(self) -> str:
+        """The family of the peers; empty if they are layers or models of the paper's kind."""
+        return MODELS[self.model][0]
 
     @property
     def title(self) -> str:
         config = config_of(self)
+        sides = f"{self.length}/{self.length}" if config.encoder_layers else self.length
         read = f"{self.length} {'source' if config.encoder_layers else 'prompt'} tokens"
         what = {
-            "forward": f"Forward pass, {self.length}/{self.length} tokens",
-            "training": f"Training step, {self.length}/{self.length} tokens",
+            "forward": f"Forward pass, {sides} tokens",
+            "training": f"Training step, {sides} tokens",
             "encoder": f"Encoder, {self.length} tokens",
             "greedy": f"Greedy search, {read}, {self.new_tokens} new ones",
             "beam": f"Beam search, {self.beams} beams, {read}, {self.new_tokens} new ones",
         }[self.kind]
         layers = "+".join(str(count) for count in (config.encoder_layers, config.decoder_layers) if count)
-        sizes = (
-            f"d {config.model_width}, {config.heads} heads, {layers} layers, f {config.feed_forward_width}, v {config.source_vocabulary}"
-        )
+        groups = f" in {config.key_value_heads} groups" if config.key_value_heads < config.heads else ""
+        heads = f"d {config.model_width}, {config.heads} heads{groups}"
+        sizes = f"{heads}, {layers} layers, f {config.feed_forward_width}, v {config.source_vocabulary}"
         padding = f"{100 * self.padding:.0f} % padding" if self.padding else "no padding"
-        return f"{self.name}: {what}, batch {self.batch}, {MODELS[self.model][0]}{sizes}, {padding}"
+        return f"{self.name}: " + ", ".join(filter(None, (what, f"batch {self.batch}", self.published, sizes, padding)))
 
     def precisions_on(self, device: str, of: Collection[str] = ("float32", "tf32", "bfloat16")) -> tuple[str, ...]:
         """of: the precisions of a framework. tf32 is a way of multiplying that training takes too; bfloat16 parameters are not trained."""
@@ -93,6 +96,7 @@ class Series:
 
 BOTH, INT8 = ("float32", "bfloat16"), ("float32", "int8")
 SHARES = (0.0, 0.2, 0.5)  # of padding
+LLAMA: dict[str, Any] = {"model": "llama2_7b", "size": "llama_100m", "padding": 0.0}
 WORKLOADS: dict[str, tuple[Task, ...]] = {
     "W1": tuple(
         Task(f"W1 {100 * share:.0f} %", "forward", 16, 64, padding=share, others=True, ceiling=True, skips=share > 0) for share in SHARES
@@ -109,6 +113,11 @@ WORKLOADS: dict[str, tuple[Task, ...]] = {
     "W8": (Task("W8", "encoder", 16, 128, model="bert_base", size="bert_base", ceiling=True),),
     "W9": (Task("W9", "greedy", 4, 128, 64, model="gpt2_small", size="gpt2_small", padding=0.0),),
     "W10": (Task("W10", "greedy", 8, 64, 64, precisions=INT8), Task("W10 small", "greedy", 2, 16, 32, size="small", precisions=INT8)),
+    "W11": (
+        Task("W11 forward", "forward", 4, 512, **LLAMA, ceiling=True),
+        Task("W11 training", "training", 4, 256, **LLAMA, apart=True),
+        Task("W11 greedy", "greedy", 4, 128, 64, **LLAMA, precisions=INT8),
+    ),
 }
 _ENCODER, _FORWARD, _GREEDY = (
     Task("S1", "encoder", 1, 64, padding=0.0, memory="beside"),
@@ -130,12 +139,13 @@ def tiny(task: Task) -> Task:
 
 def config_of(task: Task) -> TransformerConfig:
     """Returns the sizes with the choices that the task's peers can express: for the paper's model those of `torch.nn.Transformer`, or of
-    Marian if it decodes.
+    Marian if it decodes. Grouped heads are two to a group at least.
     """
     width, heads, layers, hidden, vocabulary = SIZES[task.size]
     config = preset(task.model, **MODELS[task.model][1])
+    groups = heads if config.key_value_heads == config.heads else min(config.key_value_heads, heads // 2)
     config = config.replace(
-        source_vocabulary=vocabulary, target_vocabulary=vocabulary, model_width=width, heads=heads, key_value_heads=heads,
+        source_vocabulary=vocabulary, target_vocabulary=vocabulary, model_width=width, heads=heads, key_value_heads=groups,
         key_size=width // heads, value_size=width // heads, feed_forward_width=hidden,
         encoder_layers=layers if config.encoder_layers else 0, decoder_layers=layers if config.decoder_layers else 0,
     )  # fmt: skip

@@ -49,8 +49,8 @@ def bench(
 
     Workloads: W1 forward pass and W2 training step, with 0, 20 and 50 % padding, W3 greedy and W4 beam search of the paper's base
     model; W5 a small model; W6 a long encoder, with its memory; W7 bfloat16 weights; W8 BERT base; W9 GPT-2 small; W10 searches in
-    int8. Peers that are not installed are reported as missing, with the line that installs them. A row that does not give the
-    reference's answer is not timed.
+    int8; W11 a Llama of 100 million parameters: forward pass, training step, greedy search. Peers that are not installed are reported
+    as missing, with the line that installs them. A row that does not give the reference's answer is not timed.
 
     --first times what compiles from nothing to its first answer: in a process that finds no compiled programs, and in a second one.
 

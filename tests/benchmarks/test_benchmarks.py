@@ -29,10 +29,10 @@ HOUSE = Path(__file__).resolve().parents[2]
 DATA = HOUSE / "docs" / "performance"
 TASKS = {name: tiny(tasks[name in ("W1", "W2")]) for name, tasks in WORKLOADS.items()}  # of the three shares of padding a fifth
 FORWARD, TRAINING, GREEDY, BEAM, ENCODER = (TASKS[name] for name in ("W1", "W2", "W3", "W4", "W6"))
-BERT, GPT2 = TASKS["W8"], TASKS["W9"]
+BERT, GPT2, LLAMA = TASKS["W8"], TASKS["W9"], [tiny(task) for task in WORKLOADS["W11"]]
 FRAMEWORKS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 # The tasks whose rows are run, by the beginning of their names
-RUN = ["W1 20 %", later("W1"), *(pytest.param(f"W{number}", marks=pytest.mark.exhaustive) for number in (2, 3, 4, 6, 7, 8, 9, 10))]
+RUN = ["W1 20 %", later("W1"), *(pytest.param(f"W{number}", marks=pytest.mark.exhaustive) for number in (2, 3, 4, 6, 7, 8, 9, 10, 11))]
 Peers = Callable[[str], Any]
 
 
@@ -86,16 +86,15 @@ def _searched(task: Task) -> tuple[answers.Reference, dict[str, np.ndarray]]:
 
 
 def test_every_workload_is_a_task_of_its_name_with_its_share_of_padding() -> None:
-    assert list(WORKLOADS) == [f"W{number}" for number in range(1, 11)]
+    assert list(WORKLOADS) == [f"W{number}" for number in range(1, 12)]
     assert [[series.value(task) for task in series.tasks] for series in SCALING] == [
         [64, 128, 256, 512, 1024, 2048, 4096],
         [1, 2, 4, 8, 16, 32, 64],
         [16, 32, 64, 128, 256, 512, 1024],
     ]
     for name, tasks in WORKLOADS.items():
-        assert [task.padding for task in tasks] == {"W1": [0, 0.2, 0.5], "W2": [0, 0.2, 0.5], "W6": [0], "W9": [0]}.get(
-            name, [0.2] * len(tasks)
-        )
+        shares = {"W1": [0, 0.2, 0.5], "W2": [0, 0.2, 0.5], "W6": [0], "W9": [0], "W11": [0, 0, 0]}
+        assert [task.padding for task in tasks] == shares.get(name, [0.2] * len(tasks))
         for task in tasks:
             assert task.name.split()[0] == name and task.title.startswith(task.name)
             made = problem.make(dataclasses.replace(task, size="tiny"))
@@ -105,11 +104,12 @@ def test_every_workload_is_a_task_of_its_name_with_its_share_of_padding() -> Non
             assert f", {100 * task.padding:.0f} % padding" in task.title if task.padding else task.title.endswith(", no padding")
 
 
-@pytest.mark.parametrize(("task", "attentions"), [(WORKLOADS["W5"][0], 6), (BERT, 1)], ids=["W5", "W8"])
+@pytest.mark.parametrize(("task", "attentions"), [(WORKLOADS["W5"][0], 6), (BERT, 1), (LLAMA[0], 1)], ids=["W5", "W8", "W11"])
 def test_the_products_are_those_of_the_model(task: Task, attentions: int) -> None:
     """Every weight of a product once for each token, and both products of each attention."""
     made = problem.make(task)
-    tokens, kernels = task.batch * task.length, [tensor.size for name, tensor in made.tensors.items() if name.endswith("kernel")]
+    factors = ("kernel", "target_embedding.table") if made.config.tie_logits and made.config.decoder_layers else "kernel"
+    tokens, kernels = task.batch * task.length, [tensor.size for name, tensor in made.tensors.items() if name.endswith(factors)]
     attention = 2 * attentions * tokens * task.length * made.config.model_width
     assert sum(np.prod(left) * right[-1] for left, right in problem.products(made)) == tokens * sum(kernels) + attention
 
@@ -178,9 +178,10 @@ def test_a_token_that_is_not_the_likeliest_is_wrong(measured: Any) -> None:
     assert results[3].message == "shape (3, 5), must be (3, 6)"
 
 
-def test_an_answer_depends_on_its_prompt_from_the_first_token_on() -> None:
+@pytest.mark.parametrize("task", [GPT2, LLAMA[-1]], ids=["GPT-2", "Llama"])
+def test_an_answer_depends_on_its_prompt_from_the_first_token_on(task: Task) -> None:
     """So that a wrong cache or mask is seen; and it goes on to its last token, though nothing bars the end."""
-    reference, found = _searched(GPT2)
+    reference, found = _searched(task)
     made = reference.problem
     other = np.where(np.arange(made.source.shape[1]) == 0, 3 + (made.source + 40) % 90, made.source)
     changed = answers.Reference(dataclasses.replace(made, source=other))
@@ -304,6 +305,31 @@ def test_rows_are_built_when_they_are_run_and_only_those_named(measured: Any) ->
     assert (result.name, result.status, built) == ("impl_jax", "timed", [])
 
 
+@pytest.mark.parametrize(("apart", "together"), [(False, 2), (True, 1)])
+def test_frameworks_that_stand_apart_are_not_held_together(monkeypatch: pytest.MonkeyPatch, apart: bool, together: int) -> None:
+    held: list[Any] = []
+    counts = []
+
+    class Process:
+        failed, described, second = None, "here", False
+
+        def __init__(self, framework: str, *_: Any) -> None:
+            self.framework = framework
+            held.append(self)
+            counts.append(len(held))
+
+        def ask(self, method: str, *arguments: Any) -> tuple[str, Any]:
+            return "answer", [{"framework": self.framework, "name": "wrong"}]
+
+        def close(self) -> None:
+            held.remove(self)
+
+    monkeypatch.setattr(peer_process, "PeerProcess", Process)
+    task, options = dataclasses.replace(TRAINING, apart=apart), peer_process.Options(("tf", "jax"), only=("none",))
+    assert measure.run(task, answers.Reference(problem.make(task)), options) == ([], {"tf": "here", "jax": "here"})
+    assert max(counts) == together and not held
+
+
 @pytest.fixture
 def server() -> Iterator[worker.Server]:
     """One whose process goes on as it was, once its memory is measured."""
@@ -387,7 +413,9 @@ OPTIONAL = {  # package -> the framework whose rows need it, and how their names
 
 
 @pytest.mark.parametrize("package", [pytest.param(one, marks=pytest.mark.exhaustive) if one == "keras_hub" else one for one in OPTIONAL])
-@pytest.mark.parametrize("task", [GREEDY, later(BEAM), BERT, GPT2], ids=["greedy", "beam", "BERT", "GPT-2"])
+@pytest.mark.parametrize(
+    "task", [GREEDY, later(BEAM), BERT, GPT2, *LLAMA], ids=["greedy", "beam", "BERT", "GPT-2", *(f"Llama {task.kind}" for task in LLAMA)]
+)
 def test_optional_peers_give_the_references_answers_or_those_of_the_asked_length(
     peers: Peers, measured: Any, task: Task, package: str
 ) -> None:
@@ -398,11 +426,23 @@ def test_optional_peers_give_the_references_answers_or_those_of_the_asked_length
     rows_of = [row for row in peers(framework).rows(problem.make(task), "cpu") if row.peer and row.name.startswith(start)]
     given = [row for row in rows_of if "no XLA" not in row.name and not (framework == "torch" and row.compiles)]
     results = measured(task, *given, rounds=1)
-    assert given or package == "x_transformers"
+    assert given or package == "x_transformers" or (package == "ctranslate2" and task in LLAMA)
     assert [(result.status, result.message) for result in results] == [("timed", "")] * len(given)
     compared = {result.name for result in results if result.difference is not None}
     assert compared == {row.name for row in given if row.comparable}
     assert compared == {row.name for row in given if task.published or "Marian" in row.name}
+
+
+@pytest.mark.exhaustive
+def test_kerashub_is_a_peer_on_jax_too() -> None:
+    """In a process of its own, since Keras has one backend a process."""
+    for package in ("keras_hub", "jax"):
+        pytest.importorskip(package)
+    options = peer_process.Options(("jax",), rounds=1, only=("keras_hub",))
+    for task in (GPT2, *LLAMA):
+        [result] = measure.run(task, answers.Reference(problem.make(task)), options)[0]
+        assert (result.name, result.status, result.message) == (f"keras_hub {task.published} on JAX compiled", "timed", "")
+        assert result.peer and result.difference is not None
 
 
 def test_forward_passes_of_other_models_are_timed_and_not_compared(peers: Peers, measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,7 +596,7 @@ def test_a_process_that_dies_is_a_result(monkeypatch: pytest.MonkeyPatch) -> Non
         (("--framework", "keras"), "framework on cpu must be one of numpy, torch, tf, jax; got 'keras'"),
         (("--framework", "tf", "--device", "cuda"), "framework on cuda must be one of torch, jax; got 'tf'"),
         (("--device", "tpu"), "device must be one of cpu, cuda; got 'tpu' (nearest: cpu)"),
-        (("--workload", "W1,fast"), "workload must be one of W1, W2, W3, W4, W5, W6, W7, W8, W9, W10; got 'fast'"),
+        (("--workload", "W1,fast"), "workload must be one of W1, W2, W3, W4, W5, W6, W7, W8, W9, W10, W11; got 'fast'"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
         (("--plot", "x.txt"), "the picture must be a file .png, .svg, .pdf; got x.txt"),
     ],

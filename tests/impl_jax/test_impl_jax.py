@@ -16,7 +16,7 @@ from impl_jax.attention import scaled_dot_product_attention  # noqa: E402
 from impl_jax.decoding import Searcher  # noqa: E402
 from impl_jax.dropout import Dropout  # noqa: E402
 from impl_jax.feed_forward import FeedForward  # noqa: E402
-from impl_jax.kernels.attention import in_chunks  # noqa: E402
+from impl_jax.kernels.attention import chunk_lengths, in_chunks  # noqa: E402
 from impl_jax.kernels.projection import SMALL  # noqa: E402
 from impl_jax.normalization import LayerNorm  # noqa: E402
 from impl_jax.positional_encoding import positional_encoding  # noqa: E402
@@ -115,6 +115,15 @@ def test_far_positions_are_right_without_x64(traced: bool):
         assert got.dtype == dtype
         np.testing.assert_array_equal(got, reference_positions.positional_encoding(position, 7, dtype))
     assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lengths"),
+    [((4, 12, 512, 512), (128, 512)), ((1, 8, 2048, 2048), (256, 2048)), ((4, 12, 256, 256), ()), ((4, 12, 0, 5), ())],
+)
+def test_chunks_differ_as_little_as_they_can(sizes: tuple[int, ...], lengths: tuple[int, ...]) -> None:
+    """170 queries would fit where 128 are taken, and leave a chunk of two."""
+    assert chunk_lengths(*sizes) == lengths
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -23,10 +23,12 @@ def describe(device: str) -> str:
 
 def rows(problem: Problem, device: str) -> list[Row]:
     """Returns rows for its searches, and for BERT's hidden states."""
-    if not problem.task.decodes:
+    if problem.task.published == "BERT":
         return [Row("ctranslate2", "CTranslate2 BERT", peer=True, start=lambda: _encode(problem, device))]
-    if problem.task.published:
+    if problem.task.published == "GPT-2":
         return [Row("ctranslate2", "CTranslate2 GPT-2", peer=True, start=lambda: _generate(problem, device), read=_read_sequences)]
+    if problem.task.published:
+        return []
     return [
         Row(
             "ctranslate2", "CTranslate2 Marian", precision, peer=True,
@@ -108,7 +110,7 @@ def _bert(problem: Problem) -> Any:
     """Adds a pooler and a name for its positions, which the loader requires; transformers 5 has no other positions."""
     from ctranslate2.converters.transformers import BertLoader
 
-    model = huggingface_single.bert(problem, pooler=True)
+    model = huggingface_single.loaded(problem, add_pooling_layer=True)
     model.config.position_embedding_type = "absolute"
     return BertLoader()(model, _tokenizer(problem))
 
@@ -116,7 +118,7 @@ def _bert(problem: Problem) -> Any:
 def _gpt2(problem: Problem) -> Any:
     from ctranslate2.converters.transformers import GPT2Loader
 
-    return GPT2Loader()(huggingface_single.gpt2(problem), _tokenizer(problem))
+    return GPT2Loader()(huggingface_single.loaded(problem), _tokenizer(problem))
 
 
 def _tokenizer(problem: Problem) -> Any:

@@ -16,7 +16,7 @@ from impl_jax.schedule import noam
 from reference_numpy import TransformerConfig, layout
 from reference_numpy.positional_encoding import positional_encoding
 
-from ..problem import Problem
+from ..problem import Problem, optional
 from ..timed_rows import Step
 from ..workloads import PADDING, START
 
@@ -126,38 +126,50 @@ def split_by_hand(stock: Stock, method: str = "__call__") -> Callable[..., Array
     return functools.partial(jax.jit(lambda state, *tokens: getattr(nnx.merge(graph, state), method)(*tokens)), state)
 
 
-def walked_training(problem: Problem) -> Step:
+def walked_training(build: Callable[[Problem], Any], problem: Problem) -> Step:
     """Trains by `nnx.jit` and `nnx.Optimizer`."""
-    stock, source, target = _stock_to_train(problem)
+    stock, (source, target) = _to_train(build, problem), _batch(problem)
     optimizer = nnx.Optimizer(stock, _adam(problem), wrt=nnx.Param)
 
+    def loss(stock: Any, source: Array | None, target: Array) -> Array:
+        return _loss(stock(source, target[:, :-1]), target[:, 1:], problem.recipe.smoothing)
+
     @nnx.jit
-    def step(stock: Stock, optimizer: nnx.Optimizer, source: Array, target: Array) -> Array:
-        loss, gradients = nnx.value_and_grad(_loss)(stock, source, target, problem.recipe.smoothing)
+    def step(stock: Any, optimizer: nnx.Optimizer, source: Array | None, target: Array) -> Array:
+        value, gradients = nnx.value_and_grad(loss)(stock, source, target)
         optimizer.update(stock, gradients)
-        return loss
+        return value
 
     return lambda: step(stock, optimizer, source, target)
 
 
-def split_training(problem: Problem) -> Step:
-    """Trains a module that is split once, with everything that changes donated."""
-    stock, source, target = _stock_to_train(problem)
-    optimizer = _adam(problem)
-    graph, *state = nnx.split(stock, nnx.Param, ...)
-    state.append(jax.jit(optimizer.init)(state[0]))
+def split_training(build: Callable[[Problem], Any], problem: Problem) -> Step:
+    """Trains a module that is split once."""
+    graph, parameters, *others = nnx.split(_to_train(build, problem), nnx.Param, ...)
+
+    def apply(parameters: nnx.State, rest: nnx.State, *tokens: Any) -> tuple[Array, nnx.State]:
+        model = nnx.merge(graph, parameters, rest, copy=True)
+        return model(*tokens), nnx.state(model, nnx.Not(nnx.Param))
+
+    return functional_training(apply, parameters, others[0], problem)
+
+
+def functional_training(apply: Callable[..., tuple[Array, Any]], parameters: Any, rest: Any, problem: Problem) -> Step:
+    """Trains a function (parameters, rest, source, target) -> (logits, rest), with everything that changes donated."""
+    (source, target), optimizer = _batch(problem), _adam(problem)
+    state = [parameters, rest, jax.jit(optimizer.init)(parameters)]
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def step(state: list[Any], source: Array, target: Array) -> tuple[list[Any], Array]:
-        parameters, random, moments = state
+    def step(state: list[Any], source: Array | None, target: Array) -> tuple[list[Any], Array]:
+        parameters, rest, moments = state
 
-        def loss(parameters: nnx.State) -> tuple[Array, nnx.State]:
-            model = nnx.merge(graph, parameters, random, copy=True)
-            return _loss(model, source, target, problem.recipe.smoothing), nnx.state(model, nnx.Not(nnx.Param))
+        def loss(parameters: Any) -> tuple[Array, Any]:
+            logits, changed = apply(parameters, rest, source, target[:, :-1])
+            return _loss(logits, target[:, 1:], problem.recipe.smoothing), changed
 
-        (value, random), gradients = jax.value_and_grad(loss, has_aux=True)(parameters)
+        (value, rest), gradients = jax.value_and_grad(loss, has_aux=True)(parameters)
         updates, moments = optimizer.update(gradients, moments, parameters)
-        return [optax.apply_updates(parameters, updates), random, moments], value
+        return [optax.apply_updates(parameters, updates), rest, moments], value
 
     def run() -> Array:
         nonlocal state
@@ -167,10 +179,14 @@ def split_training(problem: Problem) -> Step:
     return run
 
 
-def _stock_to_train(problem: Problem) -> tuple[Stock, Array, Array]:
+def _to_train(build: Callable[[Problem], Any], problem: Problem) -> Any:
     stock = build(problem)
     stock.train()
-    return stock, jnp.asarray(problem.source), jnp.asarray(problem.sequence)
+    return stock
+
+
+def _batch(problem: Problem) -> tuple[Array | None, Array]:
+    return optional(jnp.asarray)(problem.encoded), jnp.asarray(problem.sequence)
 
 
 def _adam(problem: Problem) -> optax.GradientTransformationExtraArgs:
@@ -178,10 +194,9 @@ def _adam(problem: Problem) -> optax.GradientTransformationExtraArgs:
     return optax.adam(lambda done: noam(done + 1, width, recipe.warmup), recipe.beta_1, recipe.beta_2, recipe.epsilon)
 
 
-def _loss(stock: Stock, source: Array, target: Array, smoothing: float) -> Array:
-    label = target[:, 1:]
-    smoothed, counted = optax.smooth_labels(jax.nn.one_hot(label, stock.config.target_vocabulary), smoothing), label != PADDING
-    losses = optax.softmax_cross_entropy(stock(source, target[:, :-1]), smoothed)
+def _loss(logits: Array, label: Array, smoothing: float) -> Array:
+    smoothed, counted = optax.smooth_labels(jax.nn.one_hot(label, logits.shape[-1]), smoothing), label != PADDING
+    losses = optax.softmax_cross_entropy(logits, smoothed)
     return jnp.sum(losses, where=counted) / counted.sum()
 
 

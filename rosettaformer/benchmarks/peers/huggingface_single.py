@@ -1,4 +1,4 @@
-"""BERT and GPT-2 of Hugging Face `transformers`, which load our weights from a folder."""
+"""BERT, GPT-2 and Llama of Hugging Face `transformers`, which load our weights from a folder."""
 
 import copy
 import functools
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from impl_torch import weights
 
@@ -16,33 +17,38 @@ from ..timed_rows import Call, Row
 from ..workloads import PADDING
 from .torch_stock import read, waiting
 
+CLASSES = {"BERT": "BertModel", "GPT-2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM"}
+
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Returns rows for BERT's hidden states and GPT-2's greedy search with its cache, eager and compiled."""
-    name, start = ("GPT-2", _generate) if problem.task.decodes else ("BERT", _pass)
+    """Returns rows for BERT's hidden states, and for a decoder's greedy search with its cache, eager and compiled."""
+    start = {"encoder": _pass, "greedy": _generate}.get(problem.task.kind)
+    if start is None:
+        return []
     row = functools.partial(Row, "torch", peer=True, read=read)
     return [
-        row(f"transformers {name} {how}", compiles=compiles, start=functools.partial(start, problem, device, compiles))
+        row(f"transformers {problem.task.published} {how}", compiles=compiles, start=functools.partial(start, problem, device, compiles))
         for how, compiles in (("eager", False), ("compiled", True))
     ]
 
 
-def bert(problem: Problem, pooler: bool = False) -> Any:
-    """Returns the encoder; pooler: with fresh weights."""
-    from transformers import BertModel
+class Decoder(nn.Module):
+    """A causal language model, called as ours is."""
 
-    return _loaded(BertModel, problem, add_pooling_layer=pooler)
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self.model = loaded(problem)
 
-
-def gpt2(problem: Problem) -> Any:
-    from transformers import GPT2LMHeadModel
-
-    return _loaded(GPT2LMHeadModel, problem)
+    def forward(self, source: None, target: Tensor) -> Tensor:
+        return self.model(input_ids=target, use_cache=False).logits
 
 
-def _loaded(kind: Any, problem: Problem, **options: Any) -> Any:
+def loaded(problem: Problem, **options: Any) -> Any:
+    """Returns the model of the task's family with our weights."""
+    import transformers
     from transformers.utils import logging
 
+    kind = getattr(transformers, CLASSES[problem.task.published])
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # the library warns about fresh weights
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +58,7 @@ def _loaded(kind: Any, problem: Problem, **options: Any) -> Any:
 
 
 def _pass(problem: Problem, device: str, compiles: bool) -> Call:
-    model = bert(problem).to(device)
+    model = loaded(problem, add_pooling_layer=False).to(device)
     source = weights.from_numpy(problem.source, device)
     function: Callable[..., Any] = torch.compile(model) if compiles else model
     return waiting(lambda: function(input_ids=source, attention_mask=source != PADDING).last_hidden_state, device)
@@ -62,7 +68,7 @@ def _generate(problem: Problem, device: str, compiles: bool) -> Call:
     """Compiled, the prompt is read eagerly and each step is one graph on a static cache, as its documentation says."""
     from transformers import CompileConfig
 
-    model, count = gpt2(problem).to(device), problem.task.new_tokens
+    model, count = loaded(problem).to(device), problem.task.new_tokens
     prompt = weights.from_numpy(problem.source, device)
     options: dict[str, Any] = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "use_cache": True}
     options |= {"max_new_tokens": count, "eos_token_id": None, "pad_token_id": PADDING}  # no token ends an answer

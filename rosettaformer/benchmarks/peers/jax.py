@@ -16,7 +16,7 @@ from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 
 from ...backends import transformer
-from ..problem import Problem, products
+from ..problem import Problem, optional, products
 from ..timed_rows import Call, Row, Step, training_row
 from . import flax_linen, flax_single, flax_stock
 
@@ -54,7 +54,7 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     def walked() -> Function:
         return functools.partial(nnx.jit(lambda model, *tokens: getattr(model, method)(*tokens)), stock())
 
-    row = functools.partial(_row, device, precision)
+    row = functools.partial(pass_row, device, precision)
     result = [row("impl_jax compiled", ours, *problem.inputs)]
     if problem.task.skips:
         skipping = functools.partial(ours, skip_padding=True)
@@ -79,7 +79,7 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
         given = functools.partial(search, strategy=problem.strategy)
         return given if problem.config.encoder_layers else lambda prompt: given(source=None, prefix=prompt)
 
-    row = functools.partial(_row, device, precision)
+    row = functools.partial(pass_row, device, precision)
     result = [row("impl_jax compiled", ours, problem.source)]
     if problem.task.peers and problem.task.kind == "greedy" and precision == "float32":
         seq2seq = [("flax.nnx", flax_stock.greedy), ("flax.linen", flax_linen.greedy)]
@@ -90,31 +90,30 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
 
 def _training_rows(problem: Problem, device: str, precision: str) -> list[Row]:
     def start(build: Callable[[Problem], Step], given: Problem) -> Step:
-        return _placed(device, lambda: build(given))
+        return placed(device, lambda: build(given))
 
     def ours(given: Problem) -> Step:
         trainer = Trainer(given.config, given.recipe, given.tensors, device=device)
-        return lambda: trainer.train_step(given.source, given.sequence)
+        return lambda: trainer.train_step(given.encoded, given.sequence)
 
     row = functools.partial(training_row, problem=problem, precision=precision, compiles=True)
-    return [
-        row("jax", "impl_jax compiled", ours),
-        row("jax", "flax.nnx compiled, nnx.jit", functools.partial(start, flax_stock.walked_training), peer=True),
-        row("jax", "flax.nnx compiled, split by hand", functools.partial(start, flax_stock.split_training), peer=True),
-    ]
+    build = flax_single.build if problem.task.published else flax_stock.build
+    ways = {"nnx.jit": flax_stock.walked_training, "split by hand": flax_stock.split_training}
+    peers = {f"flax.nnx compiled, {how}": functools.partial(start, functools.partial(train, build)) for how, train in ways.items()}
+    return [row("jax", "impl_jax compiled", ours), *(row("jax", name, begin, peer=True) for name, begin in peers.items())]
 
 
-def _row(device: str, precision: str, name: str, build: Callable[[], Function], *tokens: np.ndarray, **about: Any) -> Row:
+def pass_row(device: str, precision: str, name: str, build: Callable[[], Function], *tokens: np.ndarray | None, **about: Any) -> Row:
     """The row of what `build` returns, a compiled function of the tokens."""
 
     def bind() -> Call:
-        function, arguments = build(), [jnp.asarray(token) for token in tokens]
+        function, arguments = build(), [*map(optional(jnp.asarray), tokens)]
         return lambda: jax.block_until_ready(function(*arguments))
 
-    return Row("jax", name, precision, compiles=True, start=functools.partial(_placed, device, bind), **about)
+    return Row("jax", name, precision, compiles=True, start=functools.partial(placed, device, bind), **about)
 
 
-def _placed(device: str, build: Callable[[], Call]) -> Call:
+def placed(device: str, build: Callable[[], Call]) -> Call:
     """The call that is built, and then run, with the settings of the device."""
     with device_context(device, "float32"):
         built = build()

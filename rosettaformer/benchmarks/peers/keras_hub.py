@@ -1,11 +1,12 @@
-"""BART, BERT and GPT-2 of KerasHub: searches with its cache and samplers, and BERT's hidden states, as a graph with and without XLA."""
+"""BART, BERT, GPT-2 and Llama of KerasHub: searches with its cache and samplers, BERT's hidden states and a decoder's logits, as a graph
+with and without XLA. On the backend of Keras that the process has.
+"""
 
 import functools
 from typing import Any
 
 import numpy as np
 
-from impl_tf import weights
 from reference_numpy import layout
 
 from ..problem import Problem, renamed
@@ -20,6 +21,7 @@ TABLE: layout.Table = (
     *((f"{name}.bias", f"{name}_dense.bias", heads) for name, heads in HEADS.items()),
     *((f"output.{kind}", f"output_dense.{kind}", axes) for kind, axes in (("kernel", "h e d"), ("kernel", "f d"), ("bias", "d"))),
     *((f"hidden.{kind}", f"intermediate_dense.{kind}", axes) for kind, axes in (("kernel", "d f"), ("bias", "f"))),
+    ("gate.kernel", "gate_dense.kernel", "d f"),
     ("scale", "gamma", "d"),
     ("offset", "beta", "d"),
 )
@@ -41,12 +43,17 @@ NAMES = {
 }
 
 
+# the same of Llama, where they differ
+LLAMA_TABLE: layout.Table = (("scale", "scale", "d"), *TABLE)
+LLAMA_NAMES = NAMES | {"self_attention_norm": "_self_attention_layernorm", "feed_forward_norm": "_feedforward_layernorm"}
+
+
 def rows(problem: Problem) -> list[Row]:
     """BART differs from the paper's architecture (learned positions, a norm after the embedding): it is timed, not compared."""
-    if problem.task.published:
-        name, start = ("GPT-2", _continue) if problem.task.decodes else ("BERT", _encode)
-    else:
-        name, start = "BART", _search
+    name = problem.task.published or "BART"
+    start = {"encoder": _encode, "greedy": generate}.get(problem.task.kind) if problem.task.published else _search
+    if start is None:
+        return []
     about: dict[str, Any] = {"peer": True, "compiles": True, "comparable": name != "BART"}
     return [
         Row("tf", f"keras_hub {name} {how}", start=functools.partial(start, problem, jit), **about)
@@ -56,7 +63,8 @@ def rows(problem: Problem) -> list[Row]:
 
 def _encode(problem: Problem, jit_compile: bool) -> Call:
     """Encodes without the pooler. Its approximate GELU is replaced by BERT's own."""
-    keras, keras_hub = _packages()
+    import keras
+    import keras_hub
     import tensorflow as tf
 
     backbone = keras_hub.models.BertBackbone(**_sizes(problem), num_segments=problem.config.segments)
@@ -71,19 +79,53 @@ def _encode(problem: Problem, jit_compile: bool) -> Call:
     return lambda: run(given)
 
 
-def _continue(problem: Problem, jit_compile: bool) -> Call:
-    _, keras_hub = _packages()
-    model = keras_hub.models.GPT2CausalLM(keras_hub.models.GPT2Backbone(**_sizes(problem)), preprocessor=None)
-    _fill(model.backbone, problem)
+def generate(problem: Problem, jit_compile: bool) -> Call:
+    import keras_hub
+
+    model = causal(problem)
     model.compile(sampler=keras_hub.samplers.GreedySampler(), jit_compile=jit_compile)
     prompt, count = problem.source.shape[1], problem.task.new_tokens
     target = np.pad(problem.source.astype("int32"), [(0, 0), (0, count)])
-    inputs = {"token_ids": target, "padding_mask": np.arange(prompt + count) < np.full((len(target), 1), prompt)}
-    return lambda: {"token_bn": model.generate(inputs, stop_token_ids=None)["token_ids"][:, prompt:]}
+    given = {"token_ids": target, "padding_mask": np.arange(prompt + count) < np.full((len(target), 1), prompt)}
+    return lambda: {"token_bn": model.generate(given, stop_token_ids=None)["token_ids"][:, prompt:]}
+
+
+class Decoder:
+    """A causal language model, called as ours is."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.model = causal(problem)
+        self.trainable_variables = self.model.trainable_variables
+
+    def __call__(self, source: None, target: Any, training: bool = False) -> Any:
+        return self.model(inputs(target), training=training)
+
+
+def inputs(target: Any) -> dict[str, Any]:
+    """The arguments of a causal language model."""
+    return {"token_ids": target, "padding_mask": target * 0 + 1}
+
+
+def causal(problem: Problem) -> Any:
+    """The causal language model of the task's family, with our weights."""
+    import keras_hub
+
+    config, sizes = problem.config, _sizes(problem)
+    if problem.task.published == "Llama":
+        heads = {"num_query_heads": sizes.pop("num_heads"), "num_key_value_heads": config.key_value_heads}
+        del sizes["max_sequence_length"]
+        norm = {"layer_norm_epsilon": config.epsilon, "tie_word_embeddings": config.tie_logits}
+        backbone = keras_hub.models.LlamaBackbone(**sizes, **heads, **norm, rope_max_wavelength=config.rotary_base)
+        model = keras_hub.models.LlamaCausalLM(backbone, preprocessor=None)
+    else:
+        model = keras_hub.models.GPT2CausalLM(keras_hub.models.GPT2Backbone(**sizes), preprocessor=None)
+    _fill(model.backbone, problem)
+    return model
 
 
 def _search(problem: Problem, jit_compile: bool) -> Call:
-    _, keras_hub = _packages()
+    import keras_hub
+
     task, sizes = problem.task, _sizes(problem) | {"max_sequence_length": max(problem.task.length, problem.task.new_tokens + 1)}
     model = keras_hub.models.BartSeq2SeqLM(keras_hub.models.BartBackbone(**sizes), preprocessor=None)
     greedy = keras_hub.samplers.GreedySampler()
@@ -106,14 +148,6 @@ def _inputs(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _packages() -> tuple[Any, Any]:
-    from impl_tf.framework import keras  # chooses the backend before KerasHub does
-
-    import keras_hub  # isort: skip
-
-    return keras, keras_hub
-
-
 def _sizes(problem: Problem) -> dict[str, Any]:
     config = problem.config
     return {
@@ -125,5 +159,10 @@ def _sizes(problem: Problem) -> dict[str, Any]:
 
 def _fill(backbone: Any, problem: Problem) -> None:
     """Sets its variables, except a pooler's, to our weights."""
-    for name, tensor in renamed(layout.to_native(problem.tensors, TABLE, problem.config), NAMES).items():
-        weights.at(backbone, name).assign(tensor)
+    table, names = (LLAMA_TABLE, LLAMA_NAMES) if problem.task.published == "Llama" else (TABLE, NAMES)
+    for name, tensor in renamed(layout.to_native(problem.tensors, table, problem.config), names).items():
+        functools.reduce(_part, name.split("."), backbone).assign(tensor)
+
+
+def _part(node: Any, name: str) -> Any:
+    return node[int(name)] if name.isdigit() else getattr(node, name)

@@ -14,7 +14,7 @@ from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
 
 from ...backends import transformer
-from ..problem import Problem, products
+from ..problem import Problem, optional, products
 from ..timed_rows import Call, Row, Step, training_row
 from . import keras_hub, tf_stock
 
@@ -59,21 +59,22 @@ def _passes(problem: Problem, precision: str) -> list[Row]:
     """Forward passes, or those of only the encoder."""
 
     def start(build: Callable[[], Any], jit_compile: bool | None, **options: Any) -> Call:
-        model, tokens = build(), [tf_stock.ids(token) for token in problem.inputs]
-        function = model.encode if problem.task.kind == "encoder" else model
+        model, tokens = build(), map(optional(tf_stock.ids), problem.inputs)
+        function = model.encode if encodes else model
         if jit_compile is not None:
             function = compiled(function, jit_compile)
-        keywords = {} if problem.task.kind == "encoder" else {"training": False}
+        keywords = {} if encodes else {"training": False}
         return _on_cpu(functools.partial(function, *tokens, **keywords, **options))
 
-    ours, stock = functools.partial(_ours, problem, precision), functools.partial(tf_stock.build, problem)
+    encodes, (name_of_stock, build_stock) = problem.task.kind == "encoder", _stock(problem)
+    ours, stock = functools.partial(_ours, problem, precision), functools.partial(build_stock, problem)
     ways: list[tuple[str, Callable[[], Any], bool | None]] = [
         ("impl_tf eager", ours, None),
         ("impl_tf compiled", ours, True),
         ("impl_tf compiled, no XLA", ours, False),
     ]
-    if problem.task.peers and not problem.task.published:
-        ways += [("keras.layers compiled", stock, True), ("keras.layers compiled, no XLA", stock, False)]
+    if problem.task.peers and not (encodes and problem.task.published):
+        ways += [(f"{name_of_stock} compiled", stock, True), (f"{name_of_stock} compiled, no XLA", stock, False)]
     result = [
         Row("tf", name, precision, peer=build is stock, compiles=jit is not None, start=functools.partial(start, build, jit))
         for name, build, jit in ways
@@ -92,19 +93,26 @@ def _searches(problem: Problem, precision: str) -> list[Row]:
 
         searcher = Searcher(_ours(problem), dtype=precision if precision in ("bfloat16", "int8") else None)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
-        given = {name: token if token is None else tf_stock.ids(token) for name, token in problem.question.items()}
+        given = {name: optional(tf_stock.ids)(token) for name, token in problem.question.items()}
         return _on_cpu(functools.partial(search, strategy=problem.strategy, **given))
 
     return [Row("tf", "impl_tf compiled", precision, compiles=True, start=start)]
 
 
 def _training_rows(problem: Problem) -> list[Row]:
-    row = functools.partial(training_row, problem=problem, compiles=True)
+    row, (stock, build) = functools.partial(training_row, problem=problem, compiles=True), _stock(problem)
     return [
         row("tf", "impl_tf compiled", _trainer),
-        row("tf", "keras.layers compiled", functools.partial(tf_stock.training, True), peer=True),
-        row("tf", "keras.layers compiled, no XLA", functools.partial(tf_stock.training, False), peer=True),
+        row("tf", f"{stock} compiled", functools.partial(tf_stock.training, build, True), peer=True),
+        row("tf", f"{stock} compiled, no XLA", functools.partial(tf_stock.training, build, False), peer=True),
     ]
+
+
+def _stock(problem: Problem) -> tuple[str, Callable[[Problem], Any]]:
+    """The peer that is called as ours is."""
+    if problem.task.published:
+        return f"keras_hub {problem.task.published}", keras_hub.Decoder
+    return "keras.layers", tf_stock.build
 
 
 def _on_cpu(call: Call) -> Call:
@@ -122,7 +130,7 @@ def _ours(problem: Problem, precision: str = "float32") -> Transformer:
 
 def _trainer(problem: Problem) -> Step:
     trainer = Trainer(problem.config, problem.recipe, problem.tensors)
-    return lambda: trainer.train_step(problem.source, problem.sequence)
+    return lambda: trainer.train_step(problem.encoded, problem.sequence)
 
 
 def _products(problem: Problem) -> Call:

@@ -1,6 +1,8 @@
 """The stock layers of Keras, and their training step as a user of Keras writes it."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +13,7 @@ from impl_tf.schedule import Noam
 from reference_numpy import TransformerConfig, layout
 from reference_numpy.positional_encoding import positional_encoding
 
-from ..problem import Problem
+from ..problem import Problem, optional
 from ..timed_rows import Step
 from ..workloads import PADDING
 
@@ -104,16 +106,16 @@ def build(problem: Problem) -> Stock:
     return stock
 
 
-def training(jit_compile: bool, problem: Problem) -> Step:
+def training(build: Callable[[Problem], Any], jit_compile: bool, problem: Problem) -> Step:
     """Trains with Keras's Adam, which adds epsilon before the correction; this shows in no loss that is compared."""
     config, recipe, stock = problem.config, problem.recipe, build(problem)
-    source, target = ids(problem.source), ids(problem.sequence)
+    source, target = optional(ids)(problem.encoded), ids(problem.sequence)
     schedule = Noam(config.model_width, recipe.warmup)
     optimizer = keras.optimizers.Adam(schedule, recipe.beta_1, recipe.beta_2, recipe.epsilon)
     optimizer.build(stock.trainable_variables)
 
     @tf.function(autograph=False, jit_compile=jit_compile)
-    def step(source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    def step(source: tf.Tensor | None, target: tf.Tensor) -> tf.Tensor:
         label = target[:, 1:]
         one_hot, mask = tf.one_hot(label, config.target_vocabulary), tf.cast(label != PADDING, tf.float32)
         with tf.GradientTape() as tape:

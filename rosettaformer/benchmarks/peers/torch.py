@@ -9,6 +9,7 @@ from typing import Any
 os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # compile times are those of a first run
 
 import torch
+from torch import nn
 
 from impl_torch import weights
 from impl_torch.programs.compiled import compiled
@@ -19,7 +20,7 @@ from impl_torch.transformer import Transformer
 
 from ...backends import transformer
 from ...modules import torch as modules
-from ..problem import Problem, products
+from ..problem import Problem, optional, products
 from ..timed_rows import Call, Row, Step, training_row
 from . import huggingface, huggingface_single, torch_stock, xtransformers
 
@@ -53,20 +54,21 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     def start(build: Callable[[Problem], Any], compiler: Callable[..., Any], **options: Any) -> Call:
         model = build(problem).to(device, DTYPES[precision]).eval()
         function = compiler(model.encode if problem.task.kind == "encoder" else model)
-        tokens = [weights.from_numpy(token, device) for token in problem.inputs]
+        tokens = map(optional(lambda token: weights.from_numpy(token, device)), problem.inputs)
         return torch_stock.waiting(functools.partial(function, *tokens, **options), device, precision)
 
     def row(name: str, start: Callable[[], Call], **about: Any) -> Row:
         return Row("torch", name, precision, start=start, read=torch_stock.read, **about)
 
-    result = []
-    for name, build, compiler in (("impl_torch", _ours, compiled), ("torch.nn.Transformer", torch_stock.build, torch.compile)):
+    result: list[Row] = []
+    encodes = problem.task.kind == "encoder"
+    for name, build, compiler in (("impl_torch", _ours, compiled), (*_stock(problem), torch.compile)):
         peer = build is not _ours
-        if not peer or (problem.task.peers and not problem.task.published):
+        if not peer or (problem.task.peers and not (encodes and problem.task.published)):
             eager = (lambda function: function) if peer else _unpadded
             result.append(row(f"{name} eager", functools.partial(start, build, eager), peer=peer))
             result.append(row(f"{name} compiled", functools.partial(start, build, compiler), peer=peer, compiles=True))
-    if problem.task.kind == "encoder":
+    if encodes:
         snapshot = functools.partial(start, lambda problem: fused(_ours(problem)), compiled)
         result.insert(2, row("impl_torch snapshot compiled", snapshot, compiles=True))
     if problem.task.skips:
@@ -75,6 +77,13 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     if problem.task.ceiling:
         result.append(row("torch's matrix products alone", functools.partial(_products, problem, device, precision), ceiling=True))
     return result
+
+
+def _stock(problem: Problem) -> tuple[str, Callable[[Problem], nn.Module]]:
+    """The peer that is called as ours is."""
+    if problem.task.published:
+        return f"transformers {problem.task.published}", huggingface_single.Decoder
+    return "torch.nn.Transformer", torch_stock.build
 
 
 def _unpadded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,7 +100,8 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
         dtype: Any = {"bfloat16": torch.bfloat16, "int8": "int8"}.get(precision)
         searcher = Searcher(_ours(problem).to(device).eval(), dtype=dtype, compiled=compiles)
         search = searcher.greedy_search if problem.task.kind == "greedy" else searcher.beam_search
-        given = {name: token if token is None else weights.from_numpy(token, device) for name, token in problem.question.items()}
+        place = optional(lambda token: weights.from_numpy(token, device))
+        given = {name: place(token) for name, token in problem.question.items()}
         return torch_stock.waiting(functools.partial(search, strategy=problem.strategy, **given), device, precision)
 
     return [
@@ -104,10 +114,10 @@ def _training_rows(problem: Problem, device: str, precision: str) -> list[Row]:
     def start(build: Callable[..., Step], compiles: bool, given: Problem) -> Step:
         return torch_stock.placed(build(given, device, compiles), device, precision)
 
-    row = functools.partial(training_row, problem=problem, precision=precision)
+    row, (stock, build_stock) = functools.partial(training_row, problem=problem, precision=precision), _stock(problem)
     return [
         row("torch", f"{name} {how}", functools.partial(start, build, compiles), peer=build is not _trainer, compiles=compiles)
-        for name, build in (("impl_torch", _trainer), ("torch.nn.Transformer", torch_stock.training))
+        for name, build in (("impl_torch", _trainer), (stock, functools.partial(torch_stock.training, build_stock)))
         for how, compiles in WAYS
     ]
 
@@ -118,7 +128,7 @@ def _ours(problem: Problem) -> Transformer:
 
 def _trainer(problem: Problem, device: str, compiles: bool) -> Step:
     trainer = Trainer(problem.config, problem.recipe, problem.tensors, device=device, compiled=compiles)
-    return lambda: trainer.train_step(problem.source, problem.sequence)
+    return lambda: trainer.train_step(problem.encoded, problem.sequence)
 
 
 def _products(problem: Problem, device: str, precision: str) -> Call:

@@ -1,6 +1,6 @@
 """`torch.nn.Transformer`, and its training step as a PyTorch user writes it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.positional_encoding import positional_encoding
 
 from ...checkpoints.torch_transformer import export_state_dict
-from ..problem import Problem
+from ..problem import Problem, optional
 from ..timed_rows import Call, Step, named
 from ..workloads import PADDING
 
@@ -72,15 +72,15 @@ def build(problem: Problem) -> Stock:
     return stock
 
 
-def training(problem: Problem, device: str, compiles: bool) -> Step:
+def training(build: Callable[[Problem], nn.Module], problem: Problem, device: str, compiles: bool) -> Step:
     """Computes loss and gradients as one graph, and updates by one fused kernel."""
     config, recipe = problem.config, problem.recipe
-    model = build(problem).to(device).train()
-    source, target = (weights.from_numpy(token, device) for token in (problem.source, problem.sequence))
+    model, place = build(problem).to(device).train(), optional(lambda token: weights.from_numpy(token, device))
+    source, target = place(problem.encoded), place(problem.sequence)
     optimizer = torch.optim.Adam(model.parameters(), 1.0, (recipe.beta_1, recipe.beta_2), recipe.epsilon, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: float(noam(done + 1, config.model_width, recipe.warmup)))
 
-    def mean_loss(source: Tensor, target: Tensor) -> Tensor:
+    def mean_loss(source: Tensor | None, target: Tensor) -> Tensor:
         logits, label = model(source, target[:, :-1]), target[:, 1:]
         return F.cross_entropy(logits.flatten(0, 1), label.flatten(), ignore_index=PADDING, label_smoothing=recipe.smoothing)
 
