@@ -10,23 +10,23 @@ import pytest
 
 # What a folder may take in `make test`, in CPU seconds of a quiet core, on a clean clone.
 SHARES = {
-    "reference": 45,
-    "impl_torch": 20,
-    "impl_tf": 35,
-    "impl_jax": 35,
-    "backends": 180,
-    "judge": 150,
-    "diagnosis": 95,
-    "comparison": 15,
+    "reference": 40,
+    "impl_torch": 15,
+    "impl_tf": 25,
+    "impl_jax": 25,
+    "backends": 145,
+    "judge": 170,
+    "diagnosis": 100,
+    "comparison": 10,
     "proposals": 30,
-    "checkpoints": 60,
-    "training": 45,
-    "inference": 40,
+    "checkpoints": 100,
+    "training": 55,
+    "inference": 50,
     "commands": 35,
-    "benchmarks": 30,
-    "guide": 90,
-    "house": 30,
-    "start and collection": 65,
+    "benchmarks": 20,
+    "guide": 85,
+    "house": 25,
+    "start and collection": 70,
 }
 
 
