@@ -56,7 +56,7 @@ def test_many_and_long_words_take_no_long_time() -> None:
         (["convert", "x", "y", "--from", "canonicl", "--to", "canonical"], "canonical"),
         (["compare-training", "--backend", "tourch"], "torch"),
         (["compare-training", "--dtype", "float23"], "float32"),
-        (["bench", "--workload", "W11"], "W1"),
+        (["bench", "--workload", "WW1"], "W1"),
     ],
 )
 def test_every_command_names_the_nearest_word(arguments: list[str], found: str) -> None:
