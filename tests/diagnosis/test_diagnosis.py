@@ -439,7 +439,7 @@ def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(port: Wri
 def test_what_is_known_of_a_part_does_not_hide_what_the_whole_does_besides(port: Write) -> None:
     text = """
 from unittest import mock
-def wrong(p, x, epsilon):
+def wrong(p, x, epsilon, *options):
     y = (x - x.mean(-1, keepdims=True)) / (x.std(-1, ddof=1, keepdims=True) + epsilon)
     return (y * p["scale"] + p["offset"]).astype(x.dtype)
 def layer_norm(case):
@@ -514,8 +514,8 @@ config = {"encoder_layers": 2}
 def test_what_contains_a_part_that_nothing_explains_follows_from_it_and_from_nothing_else(port: Write) -> None:
     text = """
 true = normalization.layer_norm
-def wrong(p, x, epsilon):
-    y = true(p, x, epsilon)
+def wrong(p, x, epsilon, *options):
+    y = true(p, x, epsilon, *options)
     return (y + 0.01 * np.sin(1000 * y)).astype(y.dtype)
 def layer_norm(case):
     return wrong(case.parameters, case.inputs["x_btd"], case.config.epsilon)

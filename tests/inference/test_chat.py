@@ -155,7 +155,7 @@ def answered(folder: Path, model: Any, messages: list[dict[str, Any]], **options
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=False)
     found = model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)[0]
     whole, before = (tokenizer.decode(part, skip_special_tokens=True) for part in (found, ids[0]))
-    before = before if whole.startswith(before) else before.removesuffix("\n")  # a byte, as those that follow, and all are no character
+    before = before if whole.startswith(before) else before.rstrip("\n")  # bytes, as those that follow, and all are no character
     return found[ids.shape[1] :].tolist(), whole.removeprefix(before)
 
 
