@@ -3,6 +3,7 @@
 import time
 
 from ..processes import cores
+from .case import UNSAID
 from .cases import all_cases
 from .hidden import Hidden
 from .reference.components import is_layout
@@ -24,7 +25,8 @@ class Single:
         self._cases = (
             {case.id: case for case in all_cases(self._about["config"], True, self._about.get("shared", ()))} if self.ready else {}
         )
-        self._hidden = Hidden(self._cases.values(), all_cases(grad=True) if self._cases and self._about["config"] else ())
+        asked = [case for case in self._cases.values() if case.since <= self._about.get("suite", UNSAID)]
+        self._hidden = Hidden(asked, all_cases(grad=True) if self._cases and self._about["config"] else ())
 
     def is_other_layout(self, case_id: str) -> bool:
         """Whether the case's component belongs to a layout, a division of a model into modules, that is not the port's."""
