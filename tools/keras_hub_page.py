@@ -28,7 +28,7 @@ KerasHub {version("keras-hub")} and Keras {version("keras")}: its backbones with
 reference on the same config, on a CPU. Hidden states (the backbone's output) and logits (the token embedding reversed) are compared with
 the judge's tolerance, which is derived from the reference's own rounding ([decisions.md](decisions.md)); "n times" is the largest error in
 units of the largest that passes. Where a cell says *differs*, the numbers are equal once the
-cause that is named is mended.
+cause that is named is repaired.
 `rosettaformer check tests/ports/keras_hub_decoders.py` judges them on the suite's cases.
 
 ## Choice by choice

@@ -133,7 +133,7 @@ class _Plan:
 
         Raises ValueError if its config is invalid.
         """
-        cases, hidden = self._fit(about["config"], about.get("shared", ()))
+        cases, hidden = self._fit(about["config"], about.get("shared", ()), about.get("suite", UNSAID))
         cases = without_other_layouts(cases, about["components"])
         return [
             Question(case, hidden, dtype, device, mode, *unable(case, dtype, device, about))
@@ -158,13 +158,15 @@ class _Plan:
             return expected
         return self.reference.submit(question.followed, expected, answer).result()
 
-    def _fit(self, config: dict[str, Any], shared: Sequence[str]) -> tuple[list[Case], Hidden]:
-        """Returns the cases for that config and these shared kernels, and what it hides: the same objects for equal arguments."""
-        key = repr((sorted(config.items()), *shared))
+    def _fit(self, config: dict[str, Any], shared: Sequence[str], suite: int) -> tuple[list[Case], Hidden]:
+        """Returns the cases for that config and these shared kernels, and what it hides of those up to that version of the suite: the same
+        objects for equal arguments.
+        """
+        key = repr((sorted(config.items()), *shared, suite))
         with self._lock:
             if key not in self._fitted:
                 cases = fitted(self.cases, config, shared)
-                self._fitted[key] = cases, Hidden(cases, self.cases)
+                self._fitted[key] = cases, Hidden(cases, self.cases, suite)
             return self._fitted[key]
 
 

@@ -25,8 +25,8 @@ class Single:
         self._cases = (
             {case.id: case for case in all_cases(self._about["config"], True, self._about.get("shared", ()))} if self.ready else {}
         )
-        asked = [case for case in self._cases.values() if case.since <= self._about.get("suite", UNSAID)]
-        self._hidden = Hidden(asked, all_cases(grad=True) if self._cases and self._about["config"] else ())
+        own = all_cases(grad=True) if self._cases and self._about["config"] else ()
+        self._hidden = Hidden(self._cases.values(), own, self._about.get("suite", UNSAID) if self.ready else UNSAID)
 
     def is_other_layout(self, case_id: str) -> bool:
         """Whether the case's component belongs to a layout, a division of a model into modules, that is not the port's."""

@@ -38,12 +38,12 @@ PORT = Path(__file__).resolve().parents[1] / "ports" / "keras_hub_decoders.py"
 
 class Cell(NamedTuple):
     """What comes of a choice: equal, differs, as float32, fails, or empty where the backbone cannot express it; the error in units of the
-    largest that passes, and the same once the cause is mended.
+    largest that passes, and the same once the cause is repaired.
     """
 
     outcome: str
     excess: float = 0.0
-    mended: float = 0.0
+    repaired: float = 0.0
 
 
 Cells = Mapping[tuple[str, str], Cell]  # by family and choice
@@ -57,12 +57,12 @@ def stated(family: str, choice: str, backend: str) -> str:
 
 def surprises(backend: str, found: Cells) -> Iterator[str]:
     """The cells whose outcome is another one than what is written down."""
-    for (family, choice), (outcome, excess, mended) in found.items():
+    for (family, choice), (outcome, excess, repaired) in found.items():
         wanted = stated(family, choice, backend)
         if (outcome or "equal") != wanted:
             yield f"{family}, {choice}, on {backend}: {outcome or 'cannot be expressed'} ({excess:.3g}) where {wanted} is written down"
-        if mended > 1:
-            yield f"{family}, {choice}, on {backend}: {mended:.3g} without what is said to be the cause"
+        if repaired > 1:
+            yield f"{family}, {choice}, on {backend}: {repaired:.3g} without what is said to be the cause"
 
 
 def of_backend(backend: str) -> Cells:
