@@ -21,8 +21,8 @@ def layer_norm(
     The variance is biased (divided by d) and taken in a second pass over the centred values, so
     that a large mean costs no accuracy. Half-precision dtypes compute in float32 up to and with the
     offset; cast_before_scale: up to the scale, before which they round. one_plus_scale: `1 + scale`
-    in place of the scale. parameters: scale `d`, and offset `d` where there is one; of several axes
-    they are read as one. Raises ValueError where x is not `b t d`. Source: Ba et al. 2016, eq. 4.
+    in place of the scale. parameters: scale `d`, and offset `d` where there is one; more axes than
+    one are flattened. Raises ValueError where x is not `b t d`. Source: Ba et al. 2016, eq. 4.
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].size)
     normalised_btd, _ = _normalise(x_btd, epsilon)
