@@ -24,7 +24,7 @@ check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
 test: $(INSTALLED)  ## the core of every guarantee: ten minutes at most on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cpu-seconds 20 -m "not second and not exhaustive"
 
-test-second: $(INSTALLED)  ## what each guarantee has besides, up to a quarter of an hour: `.ci/run` runs it after `make test`
+test-second: $(INSTALLED)  ## what each guarantee has besides, up to 25 minutes on two cores: `.ci/run` runs it after `make test`
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "second and not exhaustive"
 
 test-all: $(INSTALLED)  ## every proof, the slow ones and those on the weights of a pretrained model too

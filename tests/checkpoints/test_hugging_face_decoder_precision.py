@@ -13,7 +13,7 @@ from backends import FOUR
 from decoder_folders import GEMMAS, KINDS, all_in_float64, drawn, loaded, rounding_once
 from hugging_face_folders import Drawn, assert_close, cases, made, ours, real, saved, theirs
 from hugging_face_folders import loaded as loaded_in
-from tiers import later
+from tiers import exhaustive, later
 
 from rosettaformer import checkpoints
 from rosettaformer.conformance.case import Case, numpy_dtype
@@ -65,7 +65,12 @@ def rmse(error: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("family", "dtype", "names"),
     [("gemma2", "float64", ("torch",))]
-    + [later((family, dtype, FOUR)) for family in KINDS for dtype in ("float64", "float32", "bfloat16")],
+    + [later((family, "float64", FOUR)) for family in KINDS]
+    + [
+        later((family, dtype, FOUR)) if family in ("llama", "gemma3_text", "phi3") else exhaustive(family, dtype, FOUR)
+        for family in KINDS
+        for dtype in ("float32", "bfloat16")
+    ],
     ids=str,
 )
 def test_a_long_text_gives_the_librarys_numbers(tmp_path: Path, family: str, dtype: str, names: tuple[str, ...]) -> None:
