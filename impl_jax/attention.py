@@ -160,7 +160,7 @@ class MultiHeadAttention(nnx.Module):
         """rotation: of queries and keys; without it, token t of a layer that rotates is at t."""
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
-        given = self.queries(query_btd), *self.keys_and_values(memory_bsd)
+        given = self.project(query_btd, memory_bsd)
         return self.attend(
             *given, mask_bhts, bias_bhts, causal, return_weights, keep_bhts, rotation
         )
@@ -173,9 +173,11 @@ class MultiHeadAttention(nnx.Module):
         """`m W^K + b^K`, `b s g k`, and `m W^V + b^V`, `b s g e`: no query changes them."""
         return self.key(memory_bsd), self.value(memory_bsd)
 
-    def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries, keys and values of self-attention."""
-        return self.queries(x_btd), *self.keys_and_values(x_btd)
+    def project(
+        self, query_btd: jax.Array, memory_bsd: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries of one input, keys and values of another or the same."""
+        return self.queries(query_btd), *self.keys_and_values(memory_bsd)
 
     def placed(
         self, query_bthk: jax.Array, key_bsgk: jax.Array, rotation: Rotation | None = None

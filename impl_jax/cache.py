@@ -215,7 +215,7 @@ def decoder_layer_step(
     written = {**cache}
 
     def attend(y_btd: jax.Array) -> jax.Array:
-        query_bthk, key_btgk, value_btge = layer.self_attention.project(y_btd)
+        query_bthk, key_btgk, value_btge = layer.self_attention.project(y_btd, y_btd)
         query_bthk, key_btgk = layer.self_attention.placed(query_bthk, key_btgk, rotation)
         held, new = cache["self_attention"], _by_head((key_btgk, value_btge))
         given = held, new, place, self_mask_bhts

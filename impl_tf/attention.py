@@ -158,8 +158,7 @@ class MultiHeadAttention(Configured):
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         if (mask_bs := attached_mask(memory_bsd)) is not None:
             mask_bhts = mask.combine_masks(mask_bhts, mask.padding_mask(mask_bs))
-        query_bthk = self.queries(query_btd)
-        key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
+        query_bthk, key_bsgk, value_bsge = self.unrotated(query_btd, memory_bsd)
         query_bthk, key_bsgk = self.rotate(query_bthk, key_bsgk, rotation)
         window = 0 if self.kind is None else self.kind.window
         rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training, window
@@ -173,6 +172,12 @@ class MultiHeadAttention(Configured):
         """The part that no query changes: `m W^K + b^K`, normalised by config, `b s g k`;
         `m W^V + b^V`, `b s g e`."""
         return self.normalised("key", self.key(memory_bsd)), self.value(memory_bsd)
+
+    def unrotated(
+        self, query_btd: tf.Tensor, memory_bsd: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Queries of one input, keys and values of another or the same."""
+        return self.queries(query_btd), *self.keys_and_values(memory_bsd)
 
     def normalised(self, name: str, x_bthk: tf.Tensor) -> tf.Tensor:
         """Queries or keys, normalised by config over the features of a head, or of all heads."""
@@ -199,7 +204,7 @@ class MultiHeadAttention(Configured):
         self, x_btd: tf.Tensor, rotation: Rotation | None = None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Queries, keys and values of self-attention, rotated by config."""
-        query_bthk, (key_btgk, value_btge) = self.queries(x_btd), self.keys_and_values(x_btd)
+        query_bthk, key_btgk, value_btge = self.unrotated(x_btd, x_btd)
         return *self.rotate(query_bthk, key_btgk, rotation), value_btge
 
     def attend(

@@ -146,8 +146,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Output:
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
-        query_bthk = self.queries(query_btd)
-        key_bsgk, value_bsge = self.keys_and_values(memory_bsd)
+        query_bthk, key_bsgk, value_bsge = self.unrotated(query_btd, memory_bsd)
         if self.kind is not None and self.kind.rotary:
             checks.check_same_length(query_btd.shape, memory_bsd.shape)
             if rotation is None:
@@ -180,14 +179,17 @@ class MultiHeadAttention(nn.Module):
         value_bsge = value.unflatten(-1, (-1, self.value_size))
         return self.normalised("key_norm", key_bsgk), value_bsge
 
+    def unrotated(self, query_btd: Tensor, memory_bsd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Projects one input to queries, and another or the same to keys and values."""
+        return self.queries(query_btd), *self.keys_and_values(memory_bsd)
+
     def project(
         self, x_btd: Tensor, rotation: Rotation | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Projects one input to the queries, keys and values of self-attention, rotated if there is
         a rotation.
         """
-        query_bthk = self.queries(x_btd)
-        key_btgk, value_btge = self.keys_and_values(x_btd)
+        query_bthk, key_btgk, value_btge = self.unrotated(x_btd, x_btd)
         if rotation is not None:
             query_bthk, key_btgk = self.rotated(query_bthk, key_btgk, rotation)
         return query_bthk, key_btgk, value_btge

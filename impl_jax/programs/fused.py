@@ -1,4 +1,4 @@
-"""A model as the steps of decoding run it: a copy whose projections of one input are one kernel.
+"""A model for inference: a copy whose projections of one input are one kernel.
 
 What stands in for a projection, such as an adapter, is called as it is.
 """
@@ -33,6 +33,7 @@ class FusedAttention(MultiHeadAttention):
     def __init__(
         self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection
     ) -> None:
+        self.of_itself = of_itself
         if of_itself:
             self.query_key_value = kind(attention.query, attention.key, attention.value)
         else:
@@ -49,8 +50,13 @@ class FusedAttention(MultiHeadAttention):
         key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
         return key_bsgk, value_bsge
 
-    def project(self, x_btd: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
+    def project(
+        self, query_btd: jax.Array, memory_bsd: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """In self-attention the memory is the query's input and is not read."""
+        if not self.of_itself:
+            return super().project(query_btd, memory_bsd)
+        query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
         return query_bthk, key_btgk, value_btge
 
 
@@ -84,7 +90,8 @@ class FusedLogits(Logits):
 
 
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
-    """A copy of the model in evaluation mode, for steps and searches; of such a copy itself.
+    """A copy of the model in evaluation mode, for whole passes, steps and searches; of such a copy
+    itself.
 
     dtype: of the weights and the computation, by default the model's own; int8: of the projections,
     all else is float32 (INT8).

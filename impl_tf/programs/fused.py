@@ -1,4 +1,4 @@
-"""A copy of a model for the steps of decoding, whose projections of one input are one product."""
+"""A copy of a model for inference, whose projections of one input are one product."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,6 @@ from ..framework import other_layers
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import FusedProjection
 from ..projection import Projection
-from ..rotary import Rotation
 from ..transformer import Transformer
 
 __all__ = ["FusedAttention", "FusedFeedForward", "fused", "refresh"]
@@ -55,27 +54,17 @@ class FusedAttention(MultiHeadAttention):
         if int8:
             _to_int8(self, "query", "output_projection")
 
-    def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
-        if not self.of_itself:
-            return self.normalised("query", self.query(query_btd))
-        return self._separate(query_btd)[0]
-
     def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        if self.of_itself:
-            key_bsgk, value_bsge = self._separate(memory_bsd)[1:]
-        else:
-            key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-            key_bsgk = self.normalised("key", key_bsgk)
-        return key_bsgk, value_bsge
+        key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
+        return self.normalised("key", key_bsgk), value_bsge
 
-    def project(
-        self, x_btd: tf.Tensor, rotation: Rotation | None = None
+    def unrotated(
+        self, query_btd: tf.Tensor, memory_bsd: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        query_bthk, key_btgk, value_btge = self._separate(x_btd)
-        return *self.rotate(query_bthk, key_btgk, rotation), value_btge
-
-    def _separate(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        query_bthk, key_btgk, value_btge = self.query_key_value.separate(x_btd)
+        """In self-attention the memory is the query's input and is not read."""
+        if not self.of_itself:
+            return super().unrotated(query_btd, memory_bsd)
+        query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
         normed = self.normalised("query", query_bthk), self.normalised("key", key_btgk)
         return *normed, value_btge
 
@@ -108,7 +97,7 @@ class Int8Logits(Int8Projection):
 
 
 def fused(model: Transformer, dtype: str | None = None) -> Transformer:
-    """A copy of the model, for steps and searches.
+    """A copy of the model, for whole passes, steps and searches.
 
     dtype: every weight is rounded to it and the copy computes in it, by default the dtype that the
     model computes in; int8: the projections are int8, all else is float32 (INT8).

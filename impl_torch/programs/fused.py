@@ -21,7 +21,6 @@ from ..framework import is_changed
 from ..kernels.int8 import Int8Projection, check_int8
 from ..kernels.projection import FusedProjection
 from ..projection import Projection
-from ..rotary import Rotation
 from ..transformer import Transformer
 
 __all__ = ["Dtype", "FusedAttention", "FusedFeedForward", "FusedLogits", "fused", "pack"]
@@ -44,7 +43,7 @@ class FusedAttention(MultiHeadAttention):
             attention.key_size,
             attention.value_size,
         )
-        self.config, self.kind = attention.config, attention.kind
+        self.config, self.kind, self.of_itself = attention.config, attention.kind, of_itself
         if self.config.query_key_norm != "none":
             self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         self.weights_dropout = attention.weights_dropout
@@ -60,14 +59,14 @@ class FusedAttention(MultiHeadAttention):
         key_bsgk = self.normalised("key_norm", key.unflatten(-1, (-1, self.key_size)))
         return key_bsgk, value.unflatten(-1, (-1, self.value_size))
 
-    def project(
-        self, x_btd: Tensor, rotation: Rotation | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = self.query_key_value(x_btd).split(self.query_key_value.sizes, dim=-1)
+    def unrotated(self, query_btd: Tensor, memory_bsd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """In self-attention the memory is the query's input and is not read."""
+        if not self.of_itself:
+            return super().unrotated(query_btd, memory_bsd)
+        sizes = self.query_key_value.sizes
+        query, key, value = self.query_key_value(query_btd).split(sizes, dim=-1)
         query_bthk = self.normalised("query_norm", query.unflatten(-1, (-1, self.key_size)))
         key_btgk = self.normalised("key_norm", key.unflatten(-1, (-1, self.key_size)))
-        if rotation is not None:
-            query_bthk, key_btgk = self.rotated(query_bthk, key_btgk, rotation)
         return query_bthk, key_btgk, value.unflatten(-1, (-1, self.value_size))
 
 
@@ -108,7 +107,7 @@ PROJECTIONS: dict[type, tuple[str, ...]] = {
 
 @torch.no_grad()
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
-    """Copies the model for evaluation: `encode`, steps and searches.
+    """Copies the model for evaluation: whole passes, `encode`, steps and searches.
 
     dtype: every weight is rounded to it; by default it is the model's. int8: the projections are
     int8, all else is float32 (INT8). Raises ValueError on any other name, and if a device has no

@@ -19,6 +19,8 @@ from rosettaformer.conformance.reference.orders import ORDERS, order
 from rosettaformer.conformance.reference.tolerance import Answer, expect, expectation
 
 SEARCHED = [case for case in of_components(all_cases(), SEARCHES) if not case.excluded]
+NAMES = "pre_norm gpt2_left_padding gemma olmo2 phi3_beyond encoder_and_decoder skip_padding_ragged long_text"
+WHOLE = [case for case in of_components(all_cases(), ["transformer"]) if case.name in NAMES.split()]
 # In the first tier; the ports that compile each of them anew take the others only in the last.
 REST = {"torch": pytest.mark.second, "tf": pytest.mark.exhaustive, "jax": pytest.mark.exhaustive}
 FEW = {
@@ -174,6 +176,26 @@ def test_searches_are_the_reference_s(name: str, case: Case) -> None:
     for ask in (expected_int8.answer, expected_int8.beside_float):
         for output, comparison in ratios(case, got, ask):
             assert comparison.incomparable or comparison.excess <= 1, f"{ask.__name__}, {output}: {comparison.message}"
+
+
+def logits_of(backend: Backend, case: Case, dtype: Any, compiled: bool) -> dict[str, np.ndarray]:
+    copy = backend.part("programs.fused").fused(backend.loaded(case.config, case.parameters), dtype)
+    function = backend.part("programs.compiled").compiled(copy) if compiled else copy
+    given = {name: backend.weights.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in case.inputs.items()}
+    return {"output": backend.weights.to_numpy(function(**given))}
+
+
+# Costs 20 CPU s: a copy of a small model for each case, in JAX compiled.
+@pytest.mark.parametrize("case", WHOLE, ids=lambda case: case.name)
+def test_whole_passes_of_a_copy_are_the_reference_s(backend: Backend, case: Case) -> None:
+    """In int8 as near to the definition, and to the model itself, as the reference in int8 is; else within the tolerance."""
+    case = case.at("float32")
+    for dtype, asked in {None: [None], "int8": [expected_int8.answer, expected_int8.beside_float]}.items():
+        got = logits_of(backend, case, dtype, compiled=backend.name == "jax")
+        for ask in asked:
+            wanted = expect(case, ask) if ask else expect(case)
+            for output, comparison in ((name, compare(wanted[name], got[name])) for name in wanted):
+                assert not comparison.incomparable and comparison.excess <= 1, f"{dtype}, {output}: {comparison.message}"
 
 
 @pytest.mark.second

@@ -1,8 +1,9 @@
-"""CTranslate2: Marian, BERT and GPT-2 with our weights, converted by CTranslate2's own converters, in float32 and int8."""
+"""CTranslate2: Marian, BERT, GPT-2 and Llama with our weights, converted by CTranslate2's own converters, in float32 and int8."""
 
 import functools
 import math
 import tempfile
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from ..problem import Problem
-from ..timed_rows import Call, Row
+from ..timed_rows import Call, Row, named
 from ..workloads import END, PADDING, START
 from . import huggingface, huggingface_single
 
@@ -22,19 +23,23 @@ def describe(device: str) -> str:
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Returns rows for its searches, and for BERT's hidden states."""
-    if problem.task.published == "BERT":
-        return [Row("ctranslate2", "CTranslate2 BERT", peer=True, start=lambda: _encode(problem, device))]
-    if problem.task.published == "GPT-2":
-        return [Row("ctranslate2", "CTranslate2 GPT-2", peer=True, start=lambda: _generate(problem, device), read=_read_sequences)]
-    if problem.task.published:
+    """Returns rows for its searches, for BERT's hidden states and Llama's logits; it does not train."""
+    task = problem.task
+    ways: dict[str, tuple[Callable[..., Call], Callable[[Any], Mapping[str, np.ndarray]]]] = {
+        "encoder": (_encode, named),
+        "forward": (_logits, named),
+        "greedy": (_generate, _read_sequences) if task.published else (_translate, _read_hypotheses),
+        "beam": (_translate, _read_hypotheses),
+    }
+    if task.kind not in ways:
         return []
+    start, read = ways[task.kind]
     return [
         Row(
-            "ctranslate2", "CTranslate2 Marian", precision, peer=True,
-            start=functools.partial(_translate, problem, device, precision), read=_read_hypotheses,
+            "ctranslate2", f"CTranslate2 {task.published or 'Marian'}", precision, peer=True,
+            start=functools.partial(start, problem, device, precision), read=read,
         )
-        for precision in problem.task.precisions_on(device, of=("float32", "int8"))
+        for precision in task.precisions_on(device, of=("float32", "int8"))
     ]  # fmt: skip
 
 
@@ -51,10 +56,10 @@ def _translate(problem: Problem, device: str, precision: str) -> Call:
     return lambda: translator.translate_batch(source, **options)
 
 
-def _generate(problem: Problem, device: str) -> Call:
+def _generate(problem: Problem, device: str, precision: str) -> Call:
     import ctranslate2
 
-    generator, workers = _loaded(ctranslate2.Generator, _gpt2, problem, device)
+    generator, workers = _loaded(ctranslate2.Generator, _decoder, problem, device, precision)
     prompt, count = [[str(token) for token in row] for row in problem.source], problem.task.new_tokens
     options: dict[str, Any] = {
         "min_length": count, "max_length": count, "include_prompt_in_result": False, "max_batch_size": math.ceil(len(prompt) / workers),
@@ -62,25 +67,37 @@ def _generate(problem: Problem, device: str) -> Call:
     return lambda: generator.generate_batch(prompt, **options)
 
 
-def _encode(problem: Problem, device: str) -> Call:
+def _encode(problem: Problem, device: str, precision: str) -> Call:
     import ctranslate2
 
-    encoder, workers = _loaded(ctranslate2.Encoder, _bert, problem, device)
-    source = [row[row != PADDING].tolist() for row in problem.source]
-    shares = [source[index::workers] for index in range(workers)]
+    encoder, workers = _loaded(ctranslate2.Encoder, _bert, problem, device, precision)
+    return _in_shares(lambda share: encoder.forward_batch(share).last_hidden_state, problem.source, problem.config.model_width, workers)
+
+
+def _logits(problem: Problem, device: str, precision: str) -> Call:
+    import ctranslate2
+
+    generator, workers = _loaded(ctranslate2.Generator, _decoder, problem, device, precision)
+    return _in_shares(generator.forward_batch, problem.target, problem.config.target_vocabulary, workers)
+
+
+def _in_shares(forward: Callable[[list[list[int]]], Any], token_bt: np.ndarray, width: int, workers: int) -> Call:
+    """Returns the call that gives each worker a share of the rows, and what it computes for every token."""
+    rows = [row[row != PADDING].tolist() for row in token_bt]
+    shares = [rows[index::workers] for index in range(workers)]
     threads = ThreadPoolExecutor(workers)
 
     def call() -> np.ndarray:
-        found = np.zeros((*problem.source.shape, problem.config.model_width), np.float32)
-        for index, output in enumerate(threads.map(encoder.forward_batch, shares)):
-            state_bsd = np.array(output.last_hidden_state)
-            found[index::workers, : state_bsd.shape[1]] = state_bsd
+        found = np.zeros((*token_bt.shape, width), np.float32)
+        for index, output in enumerate(threads.map(forward, shares)):
+            output_btd = np.array(output)
+            found[index::workers, : output_btd.shape[1]] = output_btd
         return found
 
     return call
 
 
-def _loaded(kind: Any, convert: Any, problem: Problem, device: str, precision: str = "float32") -> tuple[Any, int]:
+def _loaded(kind: Any, convert: Any, problem: Problem, device: str, precision: str) -> tuple[Any, int]:
     """Returns the converted model, and into how many shares to split the rows: on a CPU each thread takes its own, since all threads on one
     row after another take longer.
     """
@@ -115,10 +132,11 @@ def _bert(problem: Problem) -> Any:
     return BertLoader()(model, _tokenizer(problem))
 
 
-def _gpt2(problem: Problem) -> Any:
-    from ctranslate2.converters.transformers import GPT2Loader
+def _decoder(problem: Problem) -> Any:
+    from ctranslate2.converters import transformers
 
-    return GPT2Loader()(huggingface_single.loaded(problem), _tokenizer(problem))
+    loader = {"GPT-2": "GPT2Loader", "Llama": "LlamaLoader"}[problem.task.published]
+    return getattr(transformers, loader)()(huggingface_single.loaded(problem), _tokenizer(problem))
 
 
 def _tokenizer(problem: Problem) -> Any:

@@ -12,6 +12,7 @@ from flax import nnx
 from impl_jax.framework import device as place
 from impl_jax.framework import device_context
 from impl_jax.programs.compiled import compiled
+from impl_jax.programs.fused import fused
 from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 
@@ -44,6 +45,8 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
 
     def ours(**options: Any) -> Function:
         model = _ours(problem, precision)
+        if precision == "int8":
+            model = fused(model, jnp.int8)
         return functools.partial(compiled(model.encode if method == "encode" else model), **options)
 
     def stock() -> Any:
@@ -56,6 +59,8 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
 
     row = functools.partial(pass_row, device, precision)
     result = [row("impl_jax compiled", ours, *problem.inputs)]
+    if precision == "int8":
+        return result
     if problem.task.skips:
         skipping = functools.partial(ours, skip_padding=True)
         result.append(row("impl_jax compiled, skip_padding", skipping, *problem.inputs, skips=True))

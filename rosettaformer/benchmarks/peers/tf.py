@@ -10,6 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from impl_tf.programs.compiled import compiled
+from impl_tf.programs.fused import fused
 from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
 
@@ -67,13 +68,13 @@ def _passes(problem: Problem, precision: str) -> list[Row]:
         return _on_cpu(functools.partial(function, *tokens, **keywords, **options))
 
     encodes, (name_of_stock, build_stock) = problem.task.kind == "encoder", _stock(problem)
-    ours, stock = functools.partial(_ours, problem, precision), functools.partial(build_stock, problem)
+    ours, stock = functools.partial(_int8 if precision == "int8" else _ours, problem, precision), functools.partial(build_stock, problem)
     ways: list[tuple[str, Callable[[], Any], bool | None]] = [
         ("impl_tf eager", ours, None),
         ("impl_tf compiled", ours, True),
         ("impl_tf compiled, no XLA", ours, False),
     ]
-    if problem.task.peers and not (encodes and problem.task.published):
+    if problem.task.peers and precision != "int8" and not (encodes and problem.task.published):
         ways += [(f"{name_of_stock} compiled", stock, True), (f"{name_of_stock} compiled, no XLA", stock, False)]
     result = [
         Row("tf", name, precision, peer=build is stock, compiles=jit is not None, start=functools.partial(start, build, jit))
@@ -126,6 +127,10 @@ def _on_cpu(call: Call) -> Call:
 def _ours(problem: Problem, precision: str = "float32") -> Transformer:
     kind = tf.as_dtype(precision).as_numpy_dtype
     return transformer("tf", problem.config, {name: tensor.astype(kind) for name, tensor in problem.tensors.items()})
+
+
+def _int8(problem: Problem, precision: str) -> Transformer:
+    return fused(_ours(problem), precision)
 
 
 def _trainer(problem: Problem) -> Step:

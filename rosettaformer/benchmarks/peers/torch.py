@@ -52,7 +52,7 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     """Forward passes, or those of only the encoder."""
 
     def start(build: Callable[[Problem], Any], compiler: Callable[..., Any], **options: Any) -> Call:
-        model = build(problem).to(device, DTYPES[precision]).eval()
+        model = build(problem).to(device, DTYPES.get(precision)).eval()
         function = compiler(model.encode if problem.task.kind == "encoder" else model)
         tokens = map(optional(lambda token: weights.from_numpy(token, device)), problem.inputs)
         return torch_stock.waiting(functools.partial(function, *tokens, **options), device, precision)
@@ -62,13 +62,18 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
 
     result: list[Row] = []
     encodes = problem.task.kind == "encoder"
+    if precision == "int8":
+        return [
+            row(f"impl_torch {how}", functools.partial(start, _int8, compiler), compiles=compiles)
+            for (how, compiles), compiler in zip(WAYS, (lambda model: model, compiled), strict=True)
+        ]
     for name, build, compiler in (("impl_torch", _ours, compiled), (*_stock(problem), torch.compile)):
         peer = build is not _ours
         if not peer or (problem.task.peers and not (encodes and problem.task.published)):
             eager = (lambda function: function) if peer else _unpadded
             result.append(row(f"{name} eager", functools.partial(start, build, eager), peer=peer))
             result.append(row(f"{name} compiled", functools.partial(start, build, compiler), peer=peer, compiles=True))
-    if encodes:
+    if problem.task.published:
         snapshot = functools.partial(start, lambda problem: fused(_ours(problem)), compiled)
         result.insert(2, row("impl_torch snapshot compiled", snapshot, compiles=True))
     if problem.task.skips:
@@ -84,6 +89,10 @@ def _stock(problem: Problem) -> tuple[str, Callable[[Problem], nn.Module]]:
     if problem.task.published:
         return f"transformers {problem.task.published}", huggingface_single.Decoder
     return "torch.nn.Transformer", torch_stock.build
+
+
+def _int8(problem: Problem) -> Transformer:
+    return fused(_ours(problem), "int8")
 
 
 def _unpadded(function: Callable[..., Any]) -> Callable[..., Any]:
