@@ -69,7 +69,7 @@ said: $(INSTALLED)  ## what diagnosis says of the guide's mistakes: said.toml, s
 	$(TOOL)/mistakes.py --said
 
 mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md, hours
-	$(TOOL)/mutation.py docs/mutation.md
+	$(TOOL)/mutation.py docs/mutation.md $(VENV)/mutation
 
 wild: $(INSTALLED)  ## mistakes written without sight of the catalogue, diagnosed: docs/wild.md, hours
 	$(TOOL)/wild.py docs/wild.md

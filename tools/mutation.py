@@ -1,14 +1,15 @@
 """Whether diagnosis names what is wrong: every defect put into the reference, and named from the outputs only.
 
-`make mutation` writes the page. The altered reference that stands for a port adds in an order
+`make mutation` writes the page, in hours; stopped, it goes on where it was. The altered reference that stands for a port adds in an order
 of its own, which none of the orders of `tolerance` has, so that no answer is equal bit for bit.
 """
 
 import functools
+import shelve
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from expectations import all_by_id
 from random_cases import random_case
 
 from reference_numpy import arithmetic
-from rosettaformer.conformance.case import DTYPES, Case
+from rosettaformer.conformance.case import DTYPES, SUITE_VERSION, Case
 from rosettaformer.conformance.catalogue import Alteration, all_defects, injected
 from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws
@@ -230,14 +231,26 @@ def smallest(defect: Alteration) -> str:
 
 
 def main() -> None:
-    """Writes the page to the file that is named."""
-    with ProcessPoolExecutor(2) as pool:
-        rows = list(pool.map(single_row, [defect.id for defect in observable()]))
-        pairs = list(pool.map(_pair, range(PAIRS)))
-        unnamed = list(pool.map(unknown, range(UNKNOWN)))
-    page = _page(rows, pairs, unnamed, false_alarms(CONFIGURATIONS))
-    Path(sys.argv[1]).write_text(page)
+    """Writes the page to the file that is named. What is found is kept in another one, from which an interrupted run goes on."""
+    page_file, kept_file = map(Path, sys.argv[1:])
+    with ProcessPoolExecutor(2) as pool, shelve.open(kept_file) as kept:
+        rows = _all(pool, kept, single_row, [defect.id for defect in observable()])
+        pairs = _all(pool, kept, _pair, range(PAIRS))
+        unnamed = _all(pool, kept, unknown, range(UNKNOWN))
+        page = _page(rows, pairs, unnamed, false_alarms(CONFIGURATIONS))
+        kept.clear()
+    page_file.write_text(page)
     print(page.partition("| injected")[0])
+
+
+def _all(pool: Executor, kept: "shelve.Shelf[Any]", function: Callable[[Any], Any], given: Sequence[Any]) -> list[Any]:
+    """The function of each, those that are not kept computed in the pool."""
+    keys = {one: f"{SUITE_VERSION} {function.__name__} {one}" for one in given}
+    asked = {pool.submit(function, one): key for one, key in keys.items() if key not in kept}
+    for future in as_completed(asked):
+        kept[asked[future]] = future.result()
+        kept.sync()
+    return [kept[key] for key in keys.values()]
 
 
 @functools.cache

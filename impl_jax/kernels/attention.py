@@ -16,6 +16,7 @@ __all__ = ["attend_by_head", "chunk_lengths", "in_chunks"]
 
 # The most weights that are computed together: about what the cache of a CPU holds, or memory.
 MOST = {"cpu": 1 << 22, "default": 1 << 28}
+UNROLLED = 8  # the most chunks that stand in a program one by one
 
 
 def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int, ...]:
@@ -94,10 +95,9 @@ def _in_chunks(
         given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts
         return attention(*given, causal=causal, window=window)[0]
 
-    @functools.partial(jax.checkpoint, static_argnums=1)
-    def attend(start: Any, count: int) -> Any:
-        last, seen = start + source - target, keys_seen(source, count, causal, window)
-        first = jnp.clip(last - window + 1, 0, source - seen)
+    def attend(start: Any, count: int, seen: int) -> Any:
+        last = start + source - target
+        first = jnp.clip(last - window + 1, 0, source - seen) if window else 0
         query_bchk = jax.lax.dynamic_slice_in_dim(query_bthk, start, count, axis=1)
         key_brgk, value_brge = (
             x if seen == source else jax.lax.dynamic_slice_in_dim(x, first, seen, axis=1)
@@ -107,19 +107,34 @@ def _in_chunks(
             _sliced(_sliced(x, 2, start, count), 3, first, seen) for x in (mask_bhts, bias_bhts)
         )
         last_c1 = last + jnp.arange(count)[:, None]
-        key_r = jnp.arange(seen) + (first if seen < source else 0)
+        key_r = jnp.arange(seen) + first
         if causal:
             mask_bhcr = combine_masks(mask_bhcr, (key_r <= last_c1)[None, None])
         if window:
             mask_bhcr = combine_masks(mask_bhcr, (jnp.abs(key_r - last_c1) < window)[None, None])
         return attention(query_bchk, key_brgk, value_brge, mask_bhcr, bias_bhcr)[0]
 
+    if causal and not window and target <= UNROLLED * length:
+        # Each chunk stands in the program by itself, so that it reads the keys up to its end alone.
+        starts = range(0, target, length)
+        ends = [min(start + length, target) for start in starts]
+        seen = [min(max(end + source - target, 1), source) for end in ends]
+        parts = [
+            jax.checkpoint(functools.partial(attend, start, end - start, keys))()
+            for start, end, keys in zip(starts, ends, seen, strict=True)
+        ]
+        return jnp.concatenate(parts, axis=1)
+
+    @functools.partial(jax.checkpoint, static_argnums=1)
+    def attend_at(start: Any, count: int) -> Any:
+        return attend(start, count, keys_seen(source, count, causal, window))
+
     whole = target - target % length
-    output_nbche = jax.lax.map(lambda start: attend(start, length), jnp.arange(0, whole, length))
+    output_nbche = jax.lax.map(lambda start: attend_at(start, length), jnp.arange(0, whole, length))
     output_bthe = jax.lax.collapse(jnp.moveaxis(output_nbche, 0, 1), 1, 3)
     if whole == target:
         return output_bthe
-    return jnp.concatenate([output_bthe, attend(whole, target - whole)], axis=1)
+    return jnp.concatenate([output_bthe, attend_at(whole, target - whole)], axis=1)
 
 
 def keys_seen(source: int, count: int, causal: bool, window: int) -> int:

@@ -114,9 +114,9 @@ WORKLOADS: dict[str, tuple[Task, ...]] = {
     "W9": (Task("W9", "greedy", 4, 128, 64, model="gpt2_small", size="gpt2_small", padding=0.0),),
     "W10": (Task("W10", "greedy", 8, 64, 64, precisions=INT8), Task("W10 small", "greedy", 2, 16, 32, size="small", precisions=INT8)),
     "W11": (
-        Task("W11 forward", "forward", 4, 512, **LLAMA, ceiling=True, precisions=INT8),
+        Task("W11 forward", "forward", 4, 512, **LLAMA, precisions=INT8, ceiling=True, apart=True),
         Task("W11 training", "training", 4, 256, **LLAMA, apart=True),
-        Task("W11 greedy", "greedy", 4, 128, 64, **LLAMA, precisions=INT8),
+        Task("W11 greedy", "greedy", 4, 128, 64, **LLAMA, precisions=INT8, apart=True),
     ),
 }
 _ENCODER, _FORWARD, _GREEDY = (

@@ -50,9 +50,8 @@ def _zero_masked_language_head(parameters: Any, config: Any, **others: Any) -> d
     }
 
 
-def _twice(original: Callable, parameters: Any, x_btd: np.ndarray, *rest: Any, **options: Any) -> np.ndarray:
-    logits_btv = original(parameters, x_btd, *rest, **options)
-    return logits_btv + parameters["bias"] if "bias" in parameters else logits_btv
+def _twice(parameters: Any, **others: Any) -> dict[str, Any]:
+    return {"parameters": dict(parameters) | {"bias": parameters["bias"] + parameters["bias"]}} if "bias" in parameters else {}
 
 
 def _first_two_exchanged(parameters: Any, segment_bs: np.ndarray) -> dict[str, Any]:
@@ -68,7 +67,7 @@ ALTERED: Altered = {
     "EMB6": {"transformer.decode": on_call(_zero_head), "encoder_only.masked_language_logits": on_call(_zero_masked_language_head)},
     "EMB7": {"embedding.embedding": _rounded_scale},
     "EMB8": {"embedding.logits": on_arguments(parameters=without_bias)},
-    "EMB9": {"embedding.logits": _twice},
+    "EMB9": {"embedding.logits": on_call(_twice)},
     "EMB16": {"embedding.embedding": on_arguments(round_scale=False)},
     "SEG1": {"embedding.segment_embedding": on_arguments(segment_bs=np.zeros_like)},
     "SEG2": {"embedding.segment_embedding": on_call(_first_two_exchanged)},

@@ -46,7 +46,7 @@ def _network(order: Callable[..., Any]) -> dict[str, Callable]:
 
 def _hidden_bias_after(original: Callable, parameters: Any, *rest: Any, **options: Any) -> np.ndarray:
     hidden = parameters["hidden"]
-    if "bias" not in hidden:
+    if "bias" not in hidden or "gate" in parameters:
         return original(parameters, *rest, **options)
     own = dict(parameters) | {"hidden": hidden | {"bias": np.zeros_like(hidden["bias"])}}
     with patched({"feed_forward.activation": on_result(lambda x: x + hidden["bias"])}):

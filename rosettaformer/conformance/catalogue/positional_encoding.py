@@ -14,15 +14,22 @@ ENCODING = "positional_encoding.positional_encoding"
 Exponent = Callable[[np.ndarray, int], np.ndarray]  # of base 10000, a formula of the pairs 0 .. n-1 and of d
 
 
+def arranged(interleaved_btd: np.ndarray, layout: str) -> np.ndarray:
+    """Gives interleaved sines and cosines the layout."""
+    if layout == "interleaved":
+        return interleaved_btd
+    return np.concatenate([interleaved_btd[..., 0::2], interleaved_btd[..., 1::2]], axis=-1)
+
+
 def _frequencies(formula: Callable[[np.ndarray, int], np.ndarray], cosines_first: bool = False) -> Replaces:
-    """Interleaved sines and cosines whose frequencies are a formula of the columns 0 .. d-1 and of d."""
+    """Sines and cosines whose frequencies are a formula of the interleaved columns 0 .. d-1 and of d."""
 
     def altered(
         original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64, layout: str = "interleaved"
     ) -> np.ndarray:
         column = np.arange(width)
         angle_btd = position_bt[..., None] * formula(column, width)
-        return np.where(column % 2 == cosines_first, np.sin(angle_btd), np.cos(angle_btd)).astype(dtype)
+        return arranged(np.where(column % 2 == cosines_first, np.sin(angle_btd), np.cos(angle_btd)), layout).astype(dtype)
 
     return {ENCODING: altered}
 
@@ -68,7 +75,7 @@ def _half_precision_angles(
     column = np.arange(width)
     frequency = arithmetic.power(10000.0, -2.0 * (column // 2) / width).astype(dtype)
     angle = (position_bt[..., None].astype(dtype) * frequency).astype(np.float32)
-    return np.where(column % 2 == 0, np.sin(angle), np.cos(angle)).astype(dtype)
+    return arranged(np.where(column % 2 == 0, np.sin(angle), np.cos(angle)), layout).astype(dtype)
 
 
 def _even_only(original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64, layout: str = "interleaved") -> np.ndarray:

@@ -11,6 +11,7 @@ from ..reference.orders import to_tf32
 from .alteration import Altered, Variants
 from .combinators import on_result
 from .deviation import BOTH
+from .positional_encoding import arranged
 
 Array = np.ndarray
 
@@ -46,7 +47,7 @@ def _single_positions(original: Callable, position_bt: Array, width: int, dtype:
     # In functions of the arithmetic, so that other orders show how much is a matter of rounding.
     wavelength = arithmetic.power(base, (2.0 * (column // 2) / width).astype(np.float32))
     angle = arithmetic.divide(position_bt[..., None].astype(np.float32), wavelength)
-    return np.where(column % 2 == 0, np.sin(angle), np.cos(angle)).astype(dtype)
+    return arranged(np.where(column % 2 == 0, np.sin(angle), np.cos(angle)), layout).astype(dtype)
 
 
 def _single_rotation(original: Callable, config: Any, kind: Any, position_bt: Array, dtype: Any) -> rotary.Rotation:

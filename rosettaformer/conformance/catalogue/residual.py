@@ -54,10 +54,10 @@ def _both(x_btd: Array, y_btd: Array, normed: Callable) -> tuple[Array, Array]:
 
 
 def _in_place(change: Callable[[Array, float], Array]) -> Replaces:
-    """Changes the input of pre-norms in place, by a function of it and epsilon."""
+    """Changes the input of layer norms before the sub-layers in place, by a function of it and epsilon."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array, *rest: Any) -> Array:
-        if config.norm_placement == "pre":
+        if config.norm_placement == "pre" and config.norm == "layer":
             x_btd = change(arithmetic.upcast_half(x_btd), config.epsilon).astype(x_btd.dtype, copy=False)
         return original(parameters, config, name, x_btd, *rest)
 

@@ -24,10 +24,12 @@ def _all_queries_times(factor: Callable[[int, int, int], float]) -> Replaces:
     return {QUERIES: times}
 
 
-def _scaled(factor: Callable[[int, int, int], float]) -> Replaces:
-    """Scales the logits, besides 1 / sqrt(k), by a function of h, k and e."""
+def _scaled(factor: Callable[[int, int, int], float], always: bool = False) -> Replaces:
+    """Scales the logits, besides 1 / sqrt(k), by a function of h, k and e, where no scale is given. always: leaves a given one out."""
 
-    def change(query_bthk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
+    def change(query_bthk: Array, value_bsge: Array, scale: float | None, **others: Any) -> dict[str, Any]:
+        if scale is not None:
+            return {"scale": 1.0} if always else {}
         number = factor(query_bthk.shape[2], query_bthk.shape[3], value_bsge.shape[3])
         return {"query_bthk": query_bthk * query_bthk.dtype.type(number)}
 
@@ -35,9 +37,11 @@ def _scaled(factor: Callable[[int, int, int], float]) -> Replaces:
 
 
 def _scaled_by_length(length: Callable[[Array, Array], int]) -> Replaces:
-    """Divides the logits by the root of a length, a function of queries and keys, instead of by sqrt(k)."""
+    """Divides the logits by the root of a length, a function of queries and keys, instead of by sqrt(k), where no scale is given."""
 
-    def change(query_bthk: Array, key_bsgk: Array, **others: Any) -> dict[str, Any]:
+    def change(query_bthk: Array, key_bsgk: Array, scale: float | None, **others: Any) -> dict[str, Any]:
+        if scale is not None:
+            return {}
         factor = (query_bthk.shape[3] / max(length(query_bthk, key_bsgk), 1)) ** 0.5
         return {"query_bthk": query_bthk * query_bthk.dtype.type(factor)}
 
@@ -95,7 +99,7 @@ def _rotated(halves: bool) -> Replaces:
 ALTERED: Altered = {
     "ATT1": _scaled(lambda h, k, e: h**-0.5),
     "ATT2": _scaled(lambda h, k, e: (k / e) ** 0.5),
-    "ATT3": _scaled(lambda h, k, e: k**0.5),
+    "ATT3": _scaled(lambda h, k, e: k**0.5, always=True),
     "ATT31": _scaled_by_length(lambda query_bthk, key_bsgk: key_bsgk.shape[1]),
     "ATT32": {QUERIES: _bias_after_scale},
     "ATT33": _clipped(5.0),

@@ -15,6 +15,7 @@ from .transformer import STACKS
 
 Array = np.ndarray
 SELF, CROSS, FEED_FORWARD = SUBLAYERS
+PATTERNS = ("layer_pattern", "rotary_pattern")
 
 
 def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = False) -> Replaces:
@@ -75,11 +76,19 @@ def _idle(idle: str) -> Replaces:
 def _layers(order: Callable[[list[str]], Sequence[str]]) -> Replaces:
     """Runs other layers of the stacks, a function of the right ones."""
 
-    def reordered(parameters: Any, config: Any, **others: Any) -> dict[str, Any]:
+    def reordered(parameters: Any, config: Any, keep: Any = None, **others: Any) -> dict[str, Any]:
         chosen = order(sorted(parameters["layers"], key=int))
         counts = {name: len(chosen) for name in ("encoder_layers", "decoder_layers") if getattr(config, name)}
         own = {str(index): parameters["layers"][name] for index, name in enumerate(chosen)}
-        return {"parameters": dict(parameters) | {"layers": own}, "config": config.replace(**counts)}
+        # Each keeps its masks of dropout, its window and its rotation.
+        masks = (keep or {}).get("layers", {})
+        kept = {str(index): masks[name] for index, name in enumerate(chosen) if name in masks}
+        patterns = {name: [turn[int(layer) % len(turn)] for layer in chosen] for name in PATTERNS if (turn := getattr(config, name))}
+        return {
+            "parameters": dict(parameters) | {"layers": own},
+            "config": config.replace(**counts, **patterns),
+            "keep": {**keep, "layers": kept} if masks else keep,
+        }
 
     return dict.fromkeys(STACKS, on_call(reordered))
 

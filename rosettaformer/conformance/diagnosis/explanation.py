@@ -192,8 +192,9 @@ def unstable(found: Sequence[Combination], part: str = "", dropping: bool = Fals
 def fix(one: Alteration, framework: str) -> str:
     """The fix of a defect in the framework; without a framework each one's, unless they are the same. Below it where else the mistake may
     be."""
-    fixes = {one.fix[framework]} if framework in one.fix else set(one.fix.values())
-    every = "".join(f"\n    {name}: {text}" for name, text in one.fix.items())
+    indented = {name: text.replace("\n", "\n    ") for name, text in one.fix.items()}
+    fixes = {indented[framework]} if framework in indented else set(indented.values())
+    every = "".join(f"\n    {name}: {text}" for name, text in indented.items())
     elsewhere = f"\n    where the code is so already: {one.elsewhere}" * bool(one.elsewhere)
     return f"  fix of {one.id}: {fixes.pop() if len(fixes) == 1 else every}{elsewhere}"
 
