@@ -41,7 +41,7 @@ def _narrow(x: Any) -> Any:
 
 
 def _single_positions(original: Callable, position_bt: Array, width: int, dtype: Any = np.float64, layout: str = "interleaved") -> Array:
-    if np.dtype(dtype) != np.float64:
+    if arithmetic.is_half(np.dtype(dtype)):
         return original(position_bt, width, dtype, layout)
     column, base = np.arange(width), cast(float, np.float32(10000.0))
     # In functions of the arithmetic, so that other orders show how much is a matter of rounding.
