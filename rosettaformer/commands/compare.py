@@ -36,12 +36,11 @@ TIMED = click.option(
     click.option("--component", default="", help="Of a port's file: what is compared, such as encoder_layer."),
     click.option(
         "--weights",
-        default="left",
-        show_default=True,
-        help="Whose weights both have: left, right, a .safetensors file of the left's names, or own.",
+        help="Both have: random ones (of FILE.py:NAME the default), left's (of a checkpoint the default), right's, a .safetensors file of "
+        "the left's names; or each its own.",
     ),
     click.option("--rename", "rename_file", type=click.Path(path_type=Path), help="A TOML table of the left's names and the right's."),
-    click.option("--write-rename", type=OUT, help="Write the table that was used."),
+    click.option("--write-rename", type=OUT, help="Write the table that was used, or the beginning of one."),
 )
 @section(
     "Inputs",
@@ -93,7 +92,12 @@ def compare(
         if len(reports) == 1:
             raise ValueError(f"two reports can be compared, and two models; {reports[0].text} is a report and the other is not")
         sys.exit(_versus(Path(named[0].path), Path(named[1].path), threshold, json_file, quiet))
-    found = _run(named, options)
+    try:
+        found = _run(named, options)
+    except run.NotMatched as error:
+        if write_rename:
+            atomic.write_text(write_rename, error.table)
+        raise
     found = {"verdict": comparison_text.verdict(found), "sentences": comparison_text.sentences(found)} | found
     if write_rename:
         atomic.write_text(write_rename, rename_table.written(found["variables"], found["layers_matched"]))
@@ -112,9 +116,9 @@ def _console() -> Console:
 
 def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the report, with progress in a terminal."""
-    chosen = options["weights"]
-    if chosen not in ("left", "right", "own") and not Path(chosen).exists():
-        raise ValueError(f"--weights must be left, right, own or a file; got {chosen!r}")
+    chosen = options["weights"] or ("random" if all(side.kind == "built" for side in named) else "left")
+    if chosen not in ("random", "left", "right", "own") and not Path(chosen).exists():
+        raise ValueError(f"--weights must be random, left, right, own or a file; got {chosen!r}")
     order = [dict(map(declared_inputs.axes_of, options[f"{which}_axes"])) for which in ("left", "right")]
     time_ = {"none": (), "all": MODES}.get(options["time_"], (options["time_"],))
     inputs = [declared_inputs.declaration(text) for text in options["inputs"]]

@@ -35,6 +35,7 @@ KINDS = {
 }  # fmt: skip
 SPATIAL = ("convolution", "transposed_convolution", "depthwise_convolution", "max_pool", "average_pool")
 SPACE = "zyx"
+PADDING = "padding_idx"  # the row of an embedding that is not trained
 
 _NORM = {
     "torch": {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance": "running_var"},
@@ -131,6 +132,8 @@ def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
         add("scale", "affine", "elementwise_affine", "scale", "use_scale", of=lambda value: value is not False)
         if framework == "flax":
             found["scale"] = getattr(module, "use_scale", True)
+    if kind == "embedding":
+        add(PADDING, PADDING, of=int)
     if kind == "batch_norm":
         add("momentum", "momentum", of=(lambda value: 1 - float(value)) if framework == "torch" else float)
     if kind in SPATIAL:
@@ -141,7 +144,7 @@ def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
         add("dilation", "dilation", "dilation_rate", "kernel_dilation", of=every)
     if kind == "convolution":
         add("groups", "groups", "feature_group_count", of=int)
-    if kind in ("dense", "convolution", "transposed_convolution", "depthwise_convolution"):
+    if kind in ("dense", "dense_io", "convolution", "transposed_convolution", "depthwise_convolution"):
         own = getattr(module, "use_bias", None)
         found["bias"] = bool(own) if own is not None else getattr(module, "bias", None) is not None
         add("activation", "activation", of=lambda value: getattr(value, "__name__", str(value)))
@@ -158,6 +161,14 @@ def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
     if kind == "attention":
         add("heads", "num_heads", "_num_heads", of=int)
     return found
+
+
+def scalars(module: Any) -> dict[str, Any]:
+    """Returns the numbers and texts among the module's attributes, without underscores before their names."""
+    found = {
+        name.lstrip("_"): value for name, value in getattr(module, "__dict__", {}).items() if isinstance(value, (bool, int, float, str))
+    }
+    return {name: value for name, value in found.items() if name not in ("name", "path", "training", "built", "trainable", "called")}
 
 
 def _rank(module: Any) -> int:

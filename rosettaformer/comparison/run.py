@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import axes
-from .matching import layer_matching, variable_matching
+from .matching import fusing, layer_matching, rename_table, variable_matching
 from .matching.rename_table import Rename
 from .report import training_rows
 from .report.layer_rows import Rows
@@ -31,7 +31,7 @@ class Options:
     inputs: Sequence[Input] = ()
     file: Path | None = None
     axes: Sequence[Mapping[str, Sequence[str]]] = ({}, {})
-    weights: str = "left"
+    weights: str = "random"
     dtype: str = "float64"
     rename: Rename = dataclasses.field(default_factory=Rename)
     seed: int = 0
@@ -57,11 +57,22 @@ def compare(left: Side, right: Side, options: Options) -> dict[str, Any]:
             side.close()
 
 
+class NotMatched(ValueError):
+    """The weights of the two sides cannot be matched. table: a rename table to go on with."""
+
+    def __init__(self, text: str, table: str) -> None:
+        super().__init__(text)
+        self.table = table
+
+
 class _Comparison:
     def __init__(self, sides: Sequence[Process], options: Options) -> None:
         self._sides, self._options = sides, options
         self._notes: list[str] = []
         self._ranks: list[str] = []
+        self._parts: list[fusing.Parts] = [{}, {}]
+        self._rename: Rename | None = None
+        self._known: dict[str, tuple[str, str]] = {}  # pairs of layers that hold parts
         self._alike: dict[str, Any] = {}  # layers that flatten as the left does, though the right's axes are not followed
 
     def report(self) -> dict[str, Any]:
@@ -77,7 +88,7 @@ class _Comparison:
         given = Given(self._about, options.inputs, options.file, options.axes, options.seed)
         self._ranks = given.ranks
         progress("matching layers")
-        described = given.prepared(self._sides, options.dtype == "float64")
+        described = given.prepared(self._sides, options.dtype == "float64", options.weights == "random")
         self._notes += [note for one in self._about for note in one["notes"]]
         first = [answer[0] for answer in both(self._sides, "run", "float32")]
         self._networks = [layer_matching.Network.of(*pair) for pair in zip(described, first, strict=True)]
@@ -110,7 +121,7 @@ class _Comparison:
                 side.call("cotangents", arrays)
         if options.gradients:
             progress("gradients")
-            report["gradients"] = training_rows.gradients(self._sides, self._table, given.orders)
+            report["gradients"] = training_rows.gradients(self._sides, self._table, given.orders, rows)
         if options.step:
             progress("one step of training")
             report["steps"] = training_rows.steps(self._sides, self._table, rows)
@@ -136,17 +147,65 @@ class _Comparison:
         left, right = self._networks
         if self._is_canonical():
             return self._canonical(calls)
-        found, problems = layer_matching.layers(left, right, self._options.rename)
-        flattened = self._flattened(calls, found)
-        table, more = ([], []) if problems else variable_matching.pairs(left, right, found, self._options.rename, flattened)
-        if (problems or more) and self._options.weights != "own":
-            said = "weights of the two sides cannot be matched (--rename FILE.toml says what is what):"
-            raise ValueError("\n  ".join([said, *problems, *more]))
-        self._notes += [f"not matched: {problem}" for problem in problems + more]
+        rename = self._rename = self._rename or self._told(left, right)
+        found, problems = layer_matching.layers(left, right, rename, self._known)
+        if problems:
+            self._known |= self._fuse(found, calls)
+            found, problems = layer_matching.layers(left, right, rename, self._known)
+        self._split()
+        table, more, missing = variable_matching.pairs(left, right, found, rename, self._flattened(calls, found))
+        lacking = [text for (which, path), text in problems.items() if not which or (which, path) in missing]
+        if (lacking or more) and self._options.weights != "own":
+            said = (
+                "weights of the two sides cannot be matched (--rename FILE.toml says what is what, and --write-rename FILE.toml begins it):"
+            )
+            raise NotMatched("\n  ".join([said, *lacking, *more]), rename_table.unfinished(table, found))
+        self._notes += [f"not matched: {problem}" for problem in lacking + more]
         by_order = [f"{one} = {other}" for one, (other, how) in found.items() if how == "order"]
         if by_order:
             self._notes.append(f"matched by the order of execution alone: {', '.join(by_order)}; --rename decides otherwise")
         return found, table
+
+    def _fuse(self, found: Mapping[str, tuple[str, str]], calls: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, str]]:
+        """Splits the layers that are several on the other side; returns the pairs of their parts."""
+        taken = [{*found}, {other for other, _ in found.values()}]
+        lost = [[path for path in network.held() if path not in known] for network, known in zip(self._networks, taken, strict=True)]
+        pairs: dict[str, tuple[str, str]] = {}
+        for which, side in enumerate(self._sides):
+            own, other = self._networks[which], self._networks[1 - which]
+            if several := fusing.fused(own, other, lost[which], lost[1 - which], calls[1 - which]):
+                parts = fusing.parts(own, other, several)
+                fusing.split(own, parts)
+                halves = {(fusing.part(path, each), each) for path, names in several.items() for each in names}
+                pairs |= {pair[which]: (pair[1 - which], "side by side") for pair in halves}
+                self._parts[which] |= parts
+                self._notes += [f"{side.which} {path} holds {', '.join(names)} side by side" for path, names in several.items()]
+        left, right = self._networks
+        for mine, theirs, rows in fusing.aligned(left, right, *lost):
+            pairs[mine] = (theirs, "rows of the same positions")
+            for which, (network, parts) in enumerate(zip(self._networks, rows, strict=True)):
+                fusing.split(network, parts)
+                self._parts[which] |= parts
+        return pairs
+
+    def _split(self) -> None:
+        for side, parts in zip(self._sides, self._parts, strict=True):
+            if parts:
+                side.call("split", parts)
+
+    def _told(self, left: layer_matching.Network, right: layer_matching.Network) -> Rename:
+        """Returns the table for the numbers in the left's names. What it says lies side by side is split, and what has no partner is
+        required no more.
+        """
+        owners = [{one["name"]: one for several in network.variables.values() for one in several} for network in (left, right)]
+        rename = self._options.rename.numbered([*left.layers, *owners[0]])
+        for which, own in enumerate(owners):
+            for name, one in own.items():
+                one["required"] &= not rename.is_alone(which, name)
+        parts, self._known = fusing.told(rename, *owners)
+        fusing.split(left, parts)
+        self._parts[0] |= parts
+        return rename
 
     def _is_canonical(self) -> bool:
         return all(any(one["canonical"] for several in network.variables.values() for one in several) for network in self._networks)
@@ -155,7 +214,7 @@ class _Comparison:
         """Of two models of ours, or ports to them, whose names are known."""
         left, right = self._networks
         found = {path: (path, "canonical name") for path in left.order if path in right.order} | {"": ("", "whole")}
-        table, problems = variable_matching.pairs(left, right, {}, self._options.rename, {})
+        table, problems, _ = variable_matching.pairs(left, right, {}, self._options.rename, {})
         if problems and self._options.weights != "own":
             raise ValueError("weights of the two sides do not fit:\n  " + "\n  ".join(problems))
         return found, table
@@ -204,7 +263,7 @@ class _Comparison:
                             call["input_axes"][0] = tag
 
     def _carry(self) -> None:
-        carry(self._sides, self._networks[0], self._table, self._options.weights)
+        self._notes += carry(self._sides, self._networks[0], self._table, self._options.weights, self._options.seed)
 
     def _require_finite(self, runs: Sequence[Any]) -> None:
         for side, (calls, _) in zip(self._sides, runs, strict=True):

@@ -9,6 +9,18 @@ _TRAINS = {
     "train": True, "training": True, "is_training": True, "istraining": True, "is_train": True, "deterministic": False,
     "inference": False, "use_running_average": False,
 }  # fmt: skip
+_NEVER = {"use_cache": False}  # arguments that have one value in every call: a cache would make a second call another one
+# what published models call the same input
+_TOKENS = {"input_ids", "token_ids", "tokens", "token", "ids", "inputs", "input", "x", "source", "src", "encoder_token_ids"}
+_TARGET = {"decoder_input_ids", "decoder_token_ids", "target", "tgt"}
+_MASK = {"attention_mask", "padding_mask", "input_mask", "token_mask", "encoder_padding_mask"}
+_TARGET_MASK = {"decoder_attention_mask", "decoder_padding_mask"}
+_SEGMENTS = {"token_type_ids", "segment_ids", "segments", "type_ids"}
+_SYNONYMS = (
+    _TOKENS, _TARGET, _MASK, _TARGET_MASK, _SEGMENTS, {"position_ids", "positions"}, {"pixel_values", "images", "image", "pixels"},
+)  # fmt: skip
+# an input that a model requires and nobody gives -> the input whose shape it has, and its value
+_FILLED = ((_MASK, _TOKENS, 1), (_TARGET_MASK, _TARGET, 1), (_SEGMENTS, _TOKENS, 0))
 
 
 def training_flag(name: str, trains: bool) -> bool | None:
@@ -18,29 +30,56 @@ def training_flag(name: str, trains: bool) -> bool | None:
 
 
 def names(function: Callable[..., Any]) -> dict[str, bool]:
-    """Returns the arguments by name, and whether each has no default; those that say whether it trains are left out."""
-    return {name: each.default is each.empty for name, each in _parameters(function).items() if training_flag(name, False) is None}
+    """Returns the arguments by name, and whether each has no default; those whose value does not depend on the inputs are left out."""
+    return {name: each.default is each.empty for name, each in _parameters(function).items() if _flag(name, False) is None}
 
 
 def bound(function: Callable[..., Any], inputs: Mapping[str, Any], trains: bool = False) -> dict[str, Any]:
-    """Returns the arguments of a call: inputs by the names that it has, the others in their order in the places that are left.
+    """Returns the arguments of a call: the inputs as `placed` places them, what says whether the call trains, and None for what may be.
 
-    What says whether the call trains is given too. Raises ValueError if an input has no place, or an argument no input.
+    Raises ValueError as `placed`.
     """
     parameters, known = _parameters(function), names(function)
-    flags = {name: training_flag(name, trains) for name in parameters if name not in known}
-    free = [name for name in known if name not in inputs]
-    placed = {name: value for name, value in inputs.items() if name in parameters}
-    for name, value in inputs.items():
-        if name in parameters:
-            continue
-        if not free:
+    flags = {name: _flag(name, trains) for name in parameters if name not in known}
+    optional = {name for name in known if known[name] and "None" in str(parameters[name].annotation)}
+    found = placed({name: required and name not in optional for name, required in known.items()}, inputs)
+    return dict.fromkeys(optional, None) | found | flags
+
+
+def placed(known: Mapping[str, bool], inputs: Mapping[str, Any], ordered: bool = True) -> dict[str, Any]:
+    """Returns the inputs by the names of a model's arguments: those of the same name, those that mean the same, such as `input_ids` and
+    `token_ids`, and the others in their order in the places that are left.
+
+    known: the arguments, and whether each is required. A mask that is required and not given is all ones, segments are all zeros.
+    ordered: whether the order of the arguments means anything. Raises ValueError if an input has no place, or an argument no input.
+    """
+    found = {name: value for name, value in inputs.items() if name in known}
+    waiting = [name for name in inputs if name not in known]
+    for name in [*waiting]:
+        if other := next((one for one in known if one not in found and _alike(one, name)), ""):
+            found[other] = inputs[name]
+            waiting.remove(name)
+    free = [name for name in known if name not in found]
+    for name in waiting:
+        if not free or (len(free) > 1 and not ordered):
             raise ValueError(f"the model has no argument for the input {name}; its arguments are {', '.join(known) or 'none'}")
-        placed[free.pop(0)] = value
-    placed |= {name: None for name in free if known[name] and "None" in str(parameters[name].annotation)}
-    if required := [name for name in free if known[name] and name not in placed]:
+        found[free.pop(0)] = inputs[name]
+    for several, like, value in _FILLED:
+        tokens = next((given for name, given in found.items() if name in like), None)
+        if tokens is not None:
+            found |= {name: tokens * 0 + value for name in free if known[name] and name in several}
+    if required := [name for name in free if known[name] and name not in found]:
         raise ValueError(f"the model needs the arguments {', '.join(required)}; the inputs are {', '.join(inputs)}")
-    return placed | flags
+    return found
+
+
+def _alike(one: str, other: str) -> bool:
+    return any({one, other} <= several for several in _SYNONYMS)
+
+
+def _flag(name: str, trains: bool) -> bool | None:
+    """Returns the value of an argument that does not depend on the inputs; None if it is no such argument."""
+    return _NEVER.get(name, training_flag(name, trains))
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

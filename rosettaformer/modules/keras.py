@@ -35,6 +35,8 @@ __all__ = [
     "variables",
 ]
 
+# How TensorFlow's own attributes begin, which hold all layers again; Keras has `_layers`.
+OF_TENSORFLOW = ("_self_tracked_", "_self_unconditional_", "_self_name_based_", "_self_saveable_")
 Functional = type(keras.Model(*[keras.Input((1,))] * 2))  # Keras makes this class of a model that is given inputs and outputs
 
 
@@ -115,7 +117,7 @@ def _children(layer: Any) -> Iterator[tuple[str, Any]]:
         return
     stack = getattr(layer, "layers", None)  # a tuple behind a property in our stacks, a list in keras.Model
     for name, value in (({"layers": stack} if isinstance(stack, tuple) else {}) | vars(layer)).items():
-        if name != "_layers" and not name.startswith("_self_"):  # Keras' and TensorFlow's own lists of all of them
+        if name != "_layers" and not name.startswith(OF_TENSORFLOW):
             yield from _within(name, value)
 
 

@@ -1,6 +1,9 @@
 """What modules take and give: nests of mappings, tuples, lists and dataclasses."""
 
 import dataclasses
+import itertools
+import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,14 +52,19 @@ def exchanged(nest: Any, arrays: Sequence[np.ndarray], is_tensor: Callable[[Any]
         if not is_tensor(value):
             return value
         array = next(waiting)
-        # Integers only: a mask of another shape often has another meaning, too.
-        if array.dtype.kind in "iu" and [size for size in array.shape if size != 1] == [size for size in value.shape if size != 1]:
+        if array.dtype.kind in "iuf" and splits(array.shape, value.shape):  # a mask of another shape often has another meaning, too
             array = array.reshape(tuple(value.shape))
         if tuple(array.shape) != tuple(value.shape):
             raise ValueError(f"takes {tuple(value.shape)}; the other side's input is {tuple(array.shape)}")
         return like(array, value)
 
     return mapped(nest, fill)
+
+
+def splits(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether one shape is the other with some of its axes split, so that the elements stand in one order."""
+    products = [set(itertools.accumulate(shape, operator.mul, initial=1)) for shape in (one, other)]
+    return math.prod(one) == math.prod(other) != 0 and (products[0] <= products[1] or products[1] <= products[0])
 
 
 def _is_record(value: Any) -> bool:

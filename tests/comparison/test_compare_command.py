@@ -307,7 +307,7 @@ def test_what_is_found_before_a_side_ends_is_not_lost(tmp_path: Path) -> None:
         ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--input", "x: b=2 h"), "either every axis has a size or none has"),
         ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--input", "x: b=2 int64"), "integers need their range"),
         ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--set", "width"), "a setting must be NAME=VALUE"),
-        ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--weights", "middle"), "--weights must be left, right, own or a file"),
+        ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--weights", "middle"), "--weights must be random, left, right, own or a file"),
         ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--left-axes", "y: b c"), "whose axes no --input declares"),
     ],
 )
@@ -406,7 +406,7 @@ def test_kernels_and_flattened_images_and_layers_are_matched() -> None:
     renamed, _ = layer_matching.layers(left, right, Rename({"conv1": Row("conv_1"), "conv2": Row("conv_0")}))
     assert renamed["conv1"][0] == "conv_1"
     _, problems = layer_matching.layers(left, right, Rename({"conv1": Row("conv_7")}))
-    assert problems == ["the rename table says that conv1 is conv_7 on the right, which has none (nearest: conv_1)"]
+    assert [*problems.values()] == ["the rename table says that conv1 is conv_7 on the right, which has none (nearest: conv_1)"]
 
 
 def _network(*rows: tuple[str, tuple[int, ...]]) -> layer_matching.Network:
@@ -416,4 +416,4 @@ def _network(*rows: tuple[str, tuple[int, ...]]) -> layer_matching.Network:
             {"name": f"{path}.w", "layer": path, "role": "kernel", "axes": "i o", "shape": shape, "required": True} for path, shape in rows
         ],
     }
-    return layer_matching.Network.of(about, [{"path": path} for path, _ in rows])
+    return layer_matching.Network.of(about, [{"path": path, "inputs": [], "outputs": []} for path, _ in rows])

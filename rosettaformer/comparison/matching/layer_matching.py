@@ -15,17 +15,25 @@ ALIKE = {"dense_io": "dense", "depthwise_convolution": "convolution"}
 SYNONYMS = {word: meant for meant, several in PROJECTED.items() for word in several}
 SYNONYMS |= dict.fromkeys(ATTENDS, "attention") | dict.fromkeys(EMBEDS, "embedding")
 SYNONYMS |= {"conv": "convolution", "bn": "norm", "ln": "norm", "fc": "dense", "linear": "dense"}
+NONE: Mapping[str, tuple[str, str]] = {}
+Problems = dict[tuple[str, str], str]
 MAIN = ("kernel", "table", "scale", "query.kernel")
 
 
 @dataclass
 class Network:
-    """Layers, variables and execution order of one model. order: the paths of the layers in the order in which their first calls end."""
+    """Layers, variables and execution order of one model.
+
+    order: the paths of the layers in the order in which their first calls end. given, gives: of the first call of each the first input and
+    output, as what tells arrays apart.
+    """
 
     layers: dict[str, dict[str, Any]]
     variables: dict[str, list[dict[str, Any]]]  # by the path of the layer
     order: list[str]
     words: dict[str, list[str]] = field(default_factory=dict)
+    given: dict[str, int] = field(default_factory=dict)
+    gives: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, about: Mapping[str, Any], calls: Iterable[Mapping[str, Any]]) -> "Network":
@@ -35,6 +43,10 @@ class Network:
         order = list(dict.fromkeys(call["path"] for call in calls))
         found = cls({layer["path"]: layer for layer in about["layers"]}, variables, order)
         found.words = {path: _words(path) for path in {*found.layers, *variables}}
+        for call in calls:
+            for told, arrays in ((found.given, call["inputs"]), (found.gives, call["outputs"])):
+                if arrays:
+                    told.setdefault(call["path"], hash(arrays[0].tobytes()))
         return found
 
     def kind(self, path: str) -> str:
@@ -45,6 +57,14 @@ class Network:
         """The layers that have variables which the other side must have, in the order of execution; what is never called last."""
         own = [path for path, several in self.variables.items() if any(one["required"] for one in several)]
         return sorted(own, key=lambda path: self.order.index(path) if path in self.order else len(self.order))
+
+    def after(self, path: str) -> list[str]:
+        """The layers with variables whose input is the layer's output."""
+        return [other for other in self.held() if other != path and path in self.gives and self.given.get(other) == self.gives[path]]
+
+    def before(self, path: str) -> list[str]:
+        """The layers with variables whose output is the layer's input."""
+        return [other for other in self.held() if other != path and path in self.given and self.gives.get(other) == self.given[path]]
 
     def leaves(self) -> list[str]:
         """The layers that hold no other that is called, in the order of execution."""
@@ -64,23 +84,39 @@ def _words(name: str) -> list[str]:
     return [SYNONYMS.get(word.lower(), word.lower()) for word in found]
 
 
-def layers(left: Network, right: Network, rename: Rename) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """Returns the right's layer and how it was found, by the left's path; and what is wrong with layers that hold variables."""
-    pairs: dict[str, tuple[str, str]] = {"": ("", "whole")}
-    problems = _renamed(left, right, rename, pairs)
+def layers(
+    left: Network, right: Network, rename: Rename, known: Mapping[str, tuple[str, str]] = NONE
+) -> tuple[dict[str, tuple[str, str]], Problems]:
+    """Returns the right's layer and how it was found, by the left's path; and what is wrong with layers that hold variables, by side and
+    path, or by "" and the text where the table is wrong.
+
+    known: pairs that are found already.
+    """
+    pairs: dict[str, tuple[str, str]] = {"": ("", "whole"), **known}
+    problems: Problems = {("", text): text for text in _renamed(left, right, rename, pairs)}
     _of_one_name(left, right, pairs)
     taken = {other for other, _ in pairs.values()}
     lefts = [path for path in left.held() if path not in pairs]
     rights = [path for path in right.held() if path not in taken]
+    waiting = []
     for mine, others in _groups(left, right, lefts, rights):
-        pairs |= _in_group(left, right, rename, mine, others)
+        found = _in_group(left, right, rename, mine, others)
+        pairs |= found
+        if not found and len(mine) == len(others):
+            waiting.append((mine, others))
+    _along(left, right, waiting, pairs)
+    for mine, others in waiting:
+        alike = _alike(left, right, *_rest(mine, others, pairs))
+        pairs |= {one: found for one, found in alike.items() if _flow(left, right, one, found[0], pairs) is not False}
+        _along(left, right, waiting, pairs)
+    for mine, others in waiting:
+        pairs |= {one: (other, "order") for one, other in zip(*_rest(mine, others, pairs), strict=True)}
     taken = {other for other, _ in pairs.values()}
     lost, spare = [path for path in lefts if path not in pairs], [path for path in rights if path not in taken]
-    problems += [_unmatched("left", path, left, spare, right) for path in lost if path]
-    problems += [_unmatched("right", path, right, lost, left) for path in spare if path]
-    if not problems:
-        _without_variables(left, right, rename, pairs)
-        _containers(left, right, pairs)
+    problems |= {("left", path): _unmatched("left", path, left, spare, right) for path in lost if path}
+    problems |= {("right", path): _unmatched("right", path, right, lost, left) for path in spare if path}
+    _without_variables(left, right, rename, pairs)
+    _containers(left, right, pairs)
     return pairs, problems
 
 
@@ -157,7 +193,7 @@ def _groups(left: Network, right: Network, lefts: list[str], rights: list[str]) 
 
 
 def _in_group(left: Network, right: Network, rename: Rename, mine: list[str], others: list[str]) -> dict[str, tuple[str, str]]:
-    """Returns the pairs of a group: by name; otherwise, if both sides have the same number, by the likeness of all names, or in order.
+    """Returns the pairs of a group: by name; otherwise, if both sides have the same number, by the likeness of all names.
 
     Names count if each of the group has its own, since frameworks number from 0 or from 1.
     """
@@ -170,7 +206,36 @@ def _in_group(left: Network, right: Network, rename: Rename, mine: list[str], ot
     if len(mine) == 1:
         return {mine[0]: (others[0], "shape")}
     alike = _alike(left, right, mine, others)
-    return alike if len(alike) == len(mine) else {one: (other, "order") for one, other in zip(mine, others, strict=True)}
+    return alike if len(alike) == len(mine) else {}
+
+
+def _rest(mine: Sequence[str], others: Sequence[str], pairs: Mapping[str, tuple[str, str]]) -> tuple[list[str], list[str]]:
+    """Returns those that have no partner yet."""
+    taken = {other for other, _ in pairs.values()}
+    return [path for path in mine if path not in pairs], [path for path in others if path not in taken]
+
+
+def _along(left: Network, right: Network, waiting: Sequence[tuple[list[str], list[str]]], pairs: dict[str, tuple[str, str]]) -> None:
+    """Adds pairs along the data flow: layers that feed, or are fed by, layers that are partners already."""
+    before = -1
+    while before != len(pairs):
+        before, taken = len(pairs), {other for other, _ in pairs.values()}
+        for mine, others in waiting:
+            for one in mine:
+                free = [other for other in others if other not in taken and _flow(left, right, one, other, pairs)]
+                if one not in pairs and len(free) == 1:
+                    pairs[one] = (free[0], "data flow")
+                    taken.add(free[0])
+
+
+def _flow(left: Network, right: Network, one: str, other: str, pairs: Mapping[str, tuple[str, str]]) -> bool | None:
+    """Whether the layers that feed both, or are fed by them, are partners; None if none of them is known."""
+    known = {path for path, _ in pairs.values()}
+    around = (left.after(one), right.after(other)), (left.before(one), right.before(other))
+    sets = [({pairs[path][0] for path in mine if path in pairs}, {*others} & known) for mine, others in around]
+    # With boundaries elsewhere, as a scale within an embedding or after it, one side shows nothing.
+    agrees = [mine == others for mine, others in sets if mine and others]
+    return all(agrees) if agrees else None
 
 
 def _alike(left: Network, right: Network, mine: list[str], others: list[str]) -> dict[str, tuple[str, str]]:
@@ -227,11 +292,11 @@ def _without_variables(left: Network, right: Network, rename: Rename, pairs: dic
 def _between(network: Network, known: Mapping[str, str]) -> dict[tuple[str, str], list[str]]:
     """Returns the unmatched layers of each kind, by the matched layer before them."""
     found: dict[tuple[str, str], list[str]] = {}
-    anchor = ""
+    anchor, held = "", {*network.held()}
     for path in network.leaves():
         if path in known:
             anchor = known[path]
-        elif kind := network.kind(path):
+        elif (kind := network.kind(path)) and path not in held:
             found.setdefault((anchor, kind), []).append(path)
     return found
 

@@ -1,19 +1,29 @@
 """The rename table: what a layer or a variable of the left is called on the right.
 
-A TOML file of rows `"left" = "right"`: whole names, the beginnings of names, or single parts of them; the longest that fits counts. A row
-of a variable can have axes too, and sizes of letters that the shapes do not show:
+A TOML file of rows `"left" = "right"`: whole names, the beginnings of names, or single parts of them; the longest that fits counts. {n}
+stands for a number. A row of a variable can have axes too, and sizes of letters that the shapes do not show:
 
+    "layers.{n}.mlp.up_proj" = "transformer_layer_{n}._feedforward_gate_dense"
     "head.weight" = {name = "head.kernel", left = "o (c h w)", right = "(h w c) o", c = 8, h = 7, w = 7}
+
+Several rows may have one right name, as tied tables do. A list holds what lies side by side in the left's variable, each with its range of
+the outputs; "" says that a name has no partner, and the names of the right without one are a list under the name "":
+
+    "h.{n}.attn.c_attn.weight" = [{name = "layer_{n}.query.kernel", slice = "0:24"}, {name = "layer_{n}.key.kernel", slice = "24:48"}]
+    "rotary_emb.scale" = ""
+    "" = ["reverse_embeddings"]
 """
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...reading import read_toml
 
-FORM = '"left.name" = "right.name", or "left.name" = {name = "right.name", left = "o i", right = "i o"}'
+FORM = '"left.name" = "right.name", or "left.name" = {name = "right.name", left = "o i", right = "i o"}, or a list of {name, slice}'
+NUMBER = "{n}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +38,31 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Rename:
-    """rows: by the left's name, or a part of it."""
+    """rows: by the left's name, or a part of it. parts: of a variable of the left the right's names, each with its range of the outputs.
+    alone: the names of the left and of the right that have no partner.
+    """
 
     rows: Mapping[str, Row] = dataclasses.field(default_factory=dict)
+    parts: Mapping[str, Sequence[tuple[str, int, int]]] = dataclasses.field(default_factory=dict)
+    alone: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def numbered(self, names: Iterable[str]) -> "Rename":
+        """Returns the table with a row for each number that stands for {n} in the left's names."""
+        names = [*names]
+        rows = {left: row for left, row in self.rows.items() if NUMBER not in left}
+        parts = {left: each for left, each in self.parts.items() if NUMBER not in left}
+        for pattern, number in _numbers([*self.rows, *self.parts], names):
+            left = pattern.replace(NUMBER, number)
+            if pattern in self.rows:
+                row = self.rows[pattern]
+                rows.setdefault(left, dataclasses.replace(row, name=row.name.replace(NUMBER, number)))
+            else:
+                parts[left] = [(name.replace(NUMBER, number), start, stop) for name, start, stop in self.parts[pattern]]
+        return Rename(rows, parts, self.alone)
+
+    def is_alone(self, which: int, name: str) -> bool:
+        """Whether the name, or what it begins with, has no partner."""
+        return any(re.fullmatch(re.escape(one).replace(r"\{n\}", r"\d+") + r"(\..*)?", name) for one in self.alone[which])
 
     def of(self, name: str) -> str:
         """Returns the name on the right; the same name if no row fits."""
@@ -40,10 +72,10 @@ class Rename:
         if starts:
             longest = max(starts, key=len)
             rest = name.removeprefix(f"{longest}.")
-            return ".".join(filter(None, [self.rows[longest].name, self._parts(rest)]))
-        return self._parts(name)
+            return ".".join(filter(None, [self.rows[longest].name, self._by_part(rest)]))
+        return self._by_part(name)
 
-    def _parts(self, name: str) -> str:
+    def _by_part(self, name: str) -> str:
         return ".".join(self.rows[part].name if part in self.rows else part for part in name.split("."))
 
 
@@ -51,17 +83,37 @@ def read(path: Path | None) -> Rename:
     """Returns the table of a file. Raises ValueError listing every row that is none."""
     if path is None:
         return Rename()
-    rows, problems = {}, []
+    rows, parts, problems = {}, {}, []
+    alone: tuple[list[str], list[str]] = ([], [])
     for left, value in read_toml(path).items():
-        if isinstance(value, str):
+        if not left and isinstance(value, list) and all(isinstance(name, str) for name in value):
+            alone[1].extend(value)
+        elif value == "":
+            alone[0].append(left)
+        elif isinstance(value, str) and left:
             rows[left] = Row(value)
+        elif isinstance(value, list) and left and all(map(_is_part, value)):
+            parts[left] = [(each["name"], *map(int, each["slice"].split(":"))) for each in value]
         elif isinstance(value, dict) and isinstance(value.get("name"), str):
             rows[left] = _row(value)
         else:
             problems.append(f"{left!r}: a row must be {FORM}; got {value!r:.80}")
     if problems:
         raise ValueError(f"{path}:\n  " + "\n  ".join(problems))
-    return Rename(rows)
+    return Rename(rows, parts, (tuple(alone[0]), tuple(alone[1])))
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str) and bool(re.fullmatch(r"\d+:\d+", str(value.get("slice", ""))))
+
+
+def _numbers(patterns: Iterable[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields each pattern with each number that makes it a name, or the beginning of one."""
+    for pattern in patterns:
+        if NUMBER in pattern:
+            known = re.compile(re.escape(pattern).replace(r"\{n\}", r"(\d+)", 1).replace(r"\{n\}", r"\1") + r"(\..*)?")
+            found = (known.fullmatch(name) for name in names)
+            yield from ((pattern, number) for number in dict.fromkeys(match[1] for match in found if match))
 
 
 def _row(value: Mapping[str, Any]) -> Row:
@@ -69,7 +121,17 @@ def _row(value: Mapping[str, Any]) -> Row:
     return Row(value["name"], str(value.get("left", "")), str(value.get("right", "")), sizes)
 
 
-def written(weights: list[dict[str, Any]], layers: list[dict[str, Any]]) -> str:
+def unfinished(weights: Sequence[Mapping[str, Any]], layers: Mapping[str, tuple[str, str]]) -> str:
+    """Returns the table of what is matched, and a row to be filled for each variable that is not, with the names that are left."""
+    rows = [{"left": one, "right": other} for one, (other, _) in layers.items()]
+    spare = [row["right"] for row in weights if not row["left"]]
+    lines = [written([row for row in weights if row["left"] and row["right"]], rows).rstrip("\n"), "# to be filled; candidates are"]
+    lines += [f"#   {name}" for name in spare]
+    lines += [f'"{row["left"]}" = ""' for row in weights if row["left"] and not row["right"]]
+    return "\n".join(lines) + "\n"
+
+
+def written(weights: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> str:
     """Returns the table as TOML, from the rows of a report."""
     lines = ["# layers", *(f'"{row["left"]}" = "{row["right"]}"' for row in layers if row["left"] and row["left"] != row["right"])]
     lines.append("# variables")

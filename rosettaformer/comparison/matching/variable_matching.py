@@ -5,6 +5,7 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
+from ..models import behaviour
 from . import weight_layout
 from .layer_matching import Network, normal
 from .rename_table import Rename
@@ -20,13 +21,14 @@ def pairs(
     layers: Mapping[str, tuple[str, str]],
     rename: Rename,
     flattened: Mapping[str, Sequence[Sequence[tuple[str, int]] | None]],
-) -> tuple[list[Pair], list[str]]:
-    """Returns the table of the variables, and what is wrong with it.
+) -> tuple[list[Pair], list[str], set[tuple[str, str]]]:
+    """Returns the table of the variables, what is wrong with it, and the layers, by side and path, that have variables without a partner.
 
     flattened: by path of the left's layer, the named axes that its inputs were flattened from, on the left and on the right.
     """
     table: list[Pair] = []
     problems: list[str] = []
+    lost: list[dict[str, Any]] = []
     canonical = {one["canonical"]: one for several in right.variables.values() for one in several if one["canonical"]}
     everything = {one["name"]: one for several in right.variables.values() for one in several}
     taken: set[str] = set()
@@ -36,21 +38,52 @@ def pairs(
         for one in several:
             other, how = _found(one, others, everything, canonical, rename, taken)
             if other is None:
-                table.append(_pair(one, None, path, "", "none on the right"))
-                problems += _missing(one, "left", others)
+                lost.append(one)
                 continue
             taken.add(other["name"])
             try:
                 table.append(_with_axes(one, other, path, how, rename, flattened.get(path, (None, None))))
             except ValueError as error:
                 problems.append(f"left {one['name']} and right {other['name']}: {error}")
-    for one in everything.values():
-        if one["name"] not in taken:
-            table.append(
-                {"left": "", "right": one["name"], "layer": one["layer"], "how": "none on the left", "trainable": one["trainable"]}
-            )
-            problems += _missing(one, "right", {variable["name"]: variable for several in left.variables.values() for variable in several})
-    return table, problems
+    spare = [one for one in everything.values() if one["name"] not in taken]
+    for one, other, how in _of_one_shape(lost, spare):
+        table.append(_with_axes(one, other, one["layer"], how, rename, (None, None)))
+        lost.remove(one)
+        spare.remove(other)
+    table += [_pair(one, None, one["layer"], "", "none on the right") for one in lost]
+    table += [
+        {"left": "", "right": one["name"], "layer": one["layer"], "how": "none on the left", "trainable": one["trainable"]} for one in spare
+    ]
+    known = [{path for path in layers if path}, {other for other, _ in layers.values() if other}]
+    missing: set[tuple[str, str]] = set()
+    every = {variable["name"]: variable for several in left.variables.values() for variable in several}
+    for which, several, others in (("left", lost, everything), ("right", spare, every)):
+        for one in several:
+            said = [*_missing(one, which, others)]
+            if said and one["layer"] not in known[which == "right"]:
+                missing.add((which, one["layer"]))
+            else:
+                problems += said
+    return table, problems, missing
+
+
+def _of_one_shape(lost: Sequence[Mapping[str, Any]], spare: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any, str]]:
+    """Returns pairs of variables whose layers fit no other: those that alone have a shape, or as many on both sides in their order."""
+
+    def by_shape(several: Sequence[Mapping[str, Any]]) -> dict[tuple[int, ...], list[Any]]:
+        found: dict[tuple[int, ...], list[Any]] = {}
+        for one in several:
+            if one["required"] and one["role"].rpartition(".")[2] not in OPTIONAL:
+                found.setdefault(tuple(size for size in one["shape"] if size != 1), []).append(one)
+        return found
+
+    mine, others = by_shape(lost), by_shape(spare)
+    found = []
+    for shape, several in mine.items():
+        if shape and len(several) == len(others.get(shape, [])):
+            how = "shape" if len(several) == 1 else "order"
+            found += [(one, other, how) for one, other in zip(several, others[shape], strict=True)]
+    return found
 
 
 def _found(
@@ -90,11 +123,15 @@ def _with_axes(
     """The pair with the axes of both; without known axes the shapes must be equal."""
     pair = _pair(one, other, path, "", how)
     row = rename.rows.get(one["name"])
-    axes = (row.left, row.right) if row and row.left else (one["axes"], other["axes"])
+    axes = (row.left, row.right) if row and row.left else behaviour.joined((one["axes"], other["axes"]))
     if ("m" in axes[0]) != ("m" in axes[1]):
         axes = (_depthwise(axes[0]), _depthwise(axes[1]))
     known = {**one["sizes"], **other["sizes"], **(row.sizes if row else {})}
     if not axes[0] or not axes[1]:
+        if tuple(one["shape"]) != tuple(other["shape"]) and _long(one) == _long(other):
+            left_axes, right_axes = (_with_ones(each["shape"]) for each in (one, other))
+            sizes = dict(zip("ABCDEFGH", _long(one), strict=False))
+            return pair | {"left_axes": left_axes, "right_axes": right_axes, "sizes": sizes, "how": how}
         if tuple(one["shape"]) != tuple(other["shape"]):
             raise ValueError(
                 f"shapes {tuple(one['shape'])} and {tuple(other['shape'])} differ, and no axes are known; give a row with axes"
@@ -107,6 +144,16 @@ def _with_axes(
         how = f"{how}, flattened"
     left_axes, right_axes, sizes = weight_layout.solved((axes[0], one["shape"]), (axes[1], other["shape"]), known)
     return pair | {"left_axes": left_axes, "right_axes": right_axes, "sizes": sizes, "how": how}
+
+
+def _long(variable: Mapping[str, Any]) -> list[int]:
+    return [size for size in variable["shape"] if size != 1]
+
+
+def _with_ones(shape: Sequence[int]) -> str:
+    """Returns the axes of a shape, those of length 1 as 1."""
+    letters = iter("ABCDEFGH")
+    return " ".join("1" if size == 1 else next(letters) for size in shape)
 
 
 def _depthwise(axes: str) -> str:

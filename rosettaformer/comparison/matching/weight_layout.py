@@ -22,7 +22,7 @@ def carried(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str,
         return array
     array = _reversed(array, from_axes)
     array = layout.relayout(array, plain_axes(from_axes), plain_axes(to_axes), sizes)
-    return np.ascontiguousarray(_reversed(array, to_axes))
+    return np.asarray(_reversed(array, to_axes), order="C")
 
 
 def _reversed(array: np.ndarray, axes: str) -> np.ndarray:

@@ -18,12 +18,15 @@ Translation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclasses.dataclass
 class Layer:
-    """A layer by its path. hyperparameters: its own, as `kinds.hyperparameters` names them. parent: the path of the layer around it."""
+    """A layer by its path. hyperparameters: its own, as `kinds.hyperparameters` names them. scalars: every number and text among its
+    attributes.
+    """
 
     path: str
     kind: str
     type: str
     hyperparameters: dict[str, Any]
+    scalars: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -72,6 +75,7 @@ class Model(abc.ABC):
     defaults: Sequence[str] | Mapping[str, np.ndarray] = ()
     translation: Translation | None = None
     canonical: Callable[[list[Variable]], list[Variable]] | None = None
+    whole_attention = True  # or attention is the layers that it is made of
 
     def own(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the inputs, which may be native tensors, by the names of the model's own arguments."""
@@ -101,6 +105,10 @@ class Model(abc.ABC):
     def variables(self) -> list[Variable]:
         """Returns every floating variable."""
 
+    def tied(self) -> list[list[str]]:
+        """Returns the names of each variable that has several."""
+        return []
+
     @abc.abstractmethod
     def values(self) -> Arrays:
         """Returns the values of the variables, in float32."""
@@ -116,6 +124,10 @@ class Model(abc.ABC):
     @abc.abstractmethod
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
         """Returns what layers give for other arrays, by path and number of the call; a text if a layer cannot be called so."""
+
+    def activate(self, path: str, arrays: list[np.ndarray], dtype: str) -> list[np.ndarray] | None:
+        """Returns what the activation within a layer makes of other arrays; None if it has none that can be called alone."""
+        return None
 
     @abc.abstractmethod
     def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:

@@ -44,7 +44,8 @@ class KerasModel(Model):
     def _arguments(self) -> list[tuple[str, bool]]:
         model = self._models["float32"]
         if isinstance(model, face.Functional):
-            return [(tensor.name, True) for tensor in model.inputs]
+            names = model.input if isinstance(model.input, Mapping) else [tensor.name for tensor in model.inputs]
+            return [(name, True) for name in names]
         return [("inputs", True)] if isinstance(model, keras.Sequential) else [*arguments.names(self._function(model)).items()]
 
     def _function(self, model: Any) -> Callable[..., Any]:
@@ -67,7 +68,7 @@ class KerasModel(Model):
             wide[name].assign(tf.cast(variable, wide[name].dtype))
 
     def _layers(self, dtype: str) -> Iterator[tuple[str, Any, str]]:
-        yield from layers("keras", face.paths(self._models[dtype]))
+        yield from layers("keras", face.paths(self._models[dtype]), self.whole_attention)
 
     def layers(self) -> list[Layer]:
         return described("keras", self._layers("float32"))
@@ -107,7 +108,7 @@ class KerasModel(Model):
         weights.load(self._models["float32"], values, config, component, table)
 
     def _inputs(self, inputs: Arrays, dtype: str) -> dict[str, tf.Tensor]:
-        return {name: tf.constant(np.ascontiguousarray(rounded(array, dtype))) for name, array in inputs.items()}
+        return {name: tf.constant(np.asarray(rounded(array, dtype), order="C")) for name, array in inputs.items()}
 
     def _applied(self, dtype: str, inputs: Arrays, training: bool = False) -> Any:
         return self._applied_to(dtype, self._inputs(inputs, dtype), training)
@@ -115,11 +116,11 @@ class KerasModel(Model):
     def _applied_to(self, dtype: str, given: Mapping[str, Any], training: bool) -> Any:
         model, given = self._models[dtype], self.own(given)
         if isinstance(model, (face.Functional, keras.Sequential)):
-            names = [name for name, _ in self._arguments()]
-            values = [given[name] for name in names] if set(names) == set(given) else list(given.values())
-            if len(values) != len(names):
-                raise ValueError(f"the model takes {len(names)} inputs, {', '.join(names)}; got {', '.join(given)}")
-            return model(values[0] if len(values) == 1 else values, training=training)
+            named = isinstance(model, face.Functional) and isinstance(model.input, Mapping)
+            known = dict(self._arguments())
+            found = arguments.placed(known, given, ordered=not named)
+            values = [found[name] for name in known]
+            return model(found if named else values[0] if len(values) == 1 else values, training=training)
         function = self._function(model)
         return (function if self._call else model)(**arguments.bound(function, given, training))
 
@@ -135,6 +136,11 @@ class KerasModel(Model):
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
         with _default(dtype), face.eager():
             return [self._records[dtype].forced(*item) for item in wanted]
+
+    def activate(self, path: str, arrays: list[np.ndarray], dtype: str) -> list[np.ndarray] | None:
+        layer = next((layer for own, layer, _ in self._layers(dtype) if own == path), None)
+        function = getattr(layer, "activation", None)
+        return [np.array(function(tf.constant(array))) for array in arrays] if callable(function) else None
 
     def _floating(self, dtype: str, given: Mapping[str, Any], training: bool) -> list[tf.Tensor]:
         """The outputs that float."""

@@ -14,14 +14,16 @@ from .base import Layer, LayerCall, Variable, guarded
 Tag = Callable[[Any], Any]
 
 
-def layers(framework: str, rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any, str]]:
-    """Yields path, module and kind of every layer; attention is one, whatever it is made of."""
+def layers(framework: str, rows: Iterable[tuple[str, Any]], whole_attention: bool = True) -> Iterator[tuple[str, Any, str]]:
+    """Yields path, module and kind of every layer. whole_attention: attention is one, whatever it is made of."""
     closed: list[str] = []
     for path, part in rows:
         if any(path.startswith(f"{prefix}.") for prefix in closed):
             continue
         kind = kinds.kind_of(framework, part)
-        if kind == "attention":
+        if kind == "attention" and not whole_attention:
+            kind = ""
+        elif kind == "attention":
             closed.append(path)
         yield path, part, kind
 
@@ -33,7 +35,10 @@ def tensors(face: ModuleType, value: Any) -> list[Any]:
 
 def described(framework: str, rows: Iterable[tuple[str, Any, str]]) -> list[Layer]:
     """Returns the layers at these paths, of these kinds."""
-    return [Layer(path, kind, type(part).__name__, kinds.hyperparameters(framework, kind, part)) for path, part, kind in rows]
+    return [
+        Layer(path, kind, type(part).__name__, kinds.hyperparameters(framework, kind, part), kinds.scalars(part))
+        for path, part, kind in rows
+    ]
 
 
 def own_variables(framework: str, path: str, kind: str, module: Any, owned: Mapping[str, tuple[Any, bool]]) -> list[Variable]:

@@ -105,10 +105,13 @@ class LinenModel(FlaxModel):
     def _path(self, module: nn.Module) -> str | None:
         """The path of a layer, which joins those that are known; None within attention, which is one layer."""
         path = face.path(module)
-        if any(layer.kind == "attention" and path.startswith(f"{known}.") for known, (layer, _) in self._layers.items()):
+        if self.whole_attention and any(
+            layer.kind == "attention" and path.startswith(f"{known}.") for known, (layer, _) in self._layers.items()
+        ):
             return None
         if path not in self._layers:
-            (layer,) = described("flax", [(path, module, kinds.kind_of("flax", module))])
+            kind = kinds.kind_of("flax", module)
+            (layer,) = described("flax", [(path, module, kind if self.whole_attention or kind != "attention" else "")])
             self._layers[path] = layer, module
         return path
 

@@ -38,12 +38,12 @@ class NnxModel(FlaxModel):
         self.load({name: np.asarray(variable.get_value()) for name, variable in _variables(self._module)})
 
     def layers(self) -> list[Layer]:
-        return described("flax", layers("flax", face.paths(self._module)))
+        return described("flax", layers("flax", face.paths(self._module), self.whole_attention))
 
     def variables(self) -> list[Variable]:
         found: list[Variable] = []
         every = dict(_variables(self._module))
-        owners = sorted(layers("flax", face.paths(self._module)), key=lambda row: -len(row[0]))
+        owners = sorted(layers("flax", face.paths(self._module), self.whole_attention), key=lambda row: -len(row[0]))
         for path, module, kind in owners:
             prefix = f"{path}." if path else ""
             owned = {name.removeprefix(prefix): every.pop(name) for name in list(every) if name.startswith(prefix)}
@@ -82,7 +82,7 @@ class NnxModel(FlaxModel):
         with device_context(CPU, dtype), face.eager():
             given = self._tensors(inputs, dtype)
             module = self._copy(self._tensors(self._values, dtype), dtype, False)
-            rows = [(path, part) for path, part, _ in layers("flax", face.paths(module))]
+            rows = [(path, part) for path, part, _ in layers("flax", face.paths(module), self.whole_attention)]
             with face.calls(rows, record.enter, record.leave):
                 output = self._call(getattr(module, self._name), given, False)
         record.whole(given, output)

@@ -101,6 +101,13 @@ class TorchModel(Model):
                 found |= dict(_views(full, name, tensor))
         return found
 
+    def tied(self) -> list[list[str]]:
+        names: dict[tuple[Any, ...], list[str]] = {}
+        for name, tensor in self._tensors("float32").items():
+            if tensor.numel():
+                names.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride()), []).append(name)
+        return [several for several in names.values() if len(several) > 1]
+
     def values(self) -> Arrays:
         return {name: to_numpy(tensor.detach()) for name, tensor in self._tensors("float32").items()}
 
@@ -109,13 +116,13 @@ class TorchModel(Model):
         for dtype in self._modules:
             native = self._tensors(dtype)
             for name, array in values.items():
-                native[name].copy_(from_numpy(np.ascontiguousarray(array)).to(native[name].dtype))
+                native[name].copy_(from_numpy(np.asarray(array, order="C")).to(native[name].dtype))
 
     def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
         weights.load(self._modules["float32"], values, config, component, table)
 
     def _inputs(self, inputs: Arrays, dtype: str) -> dict[str, torch.Tensor]:
-        return {name: from_numpy(np.ascontiguousarray(rounded(array, dtype))) for name, array in inputs.items()}
+        return {name: from_numpy(np.asarray(rounded(array, dtype), order="C")) for name, array in inputs.items()}
 
     def _apply(self, dtype: str, inputs: Arrays) -> Any:
         return self._applied(self._modules[dtype], self._inputs(inputs, dtype))
@@ -161,7 +168,8 @@ class TorchModel(Model):
         given = self._inputs(inputs, dtype)
         floating = {f"input {name}": tensor.requires_grad_() for name, tensor in given.items() if tensor.is_floating_point()}
         outputs = self._floating(self._modules[dtype], given, False)
-        sought = floating | {name: tensor for name, tensor in self._modules[dtype].named_parameters() if tensor.requires_grad}
+        parameters = self._modules[dtype].named_parameters(remove_duplicate=False)
+        sought = floating | {name: tensor for name, tensor in parameters if tensor.requires_grad}
         found = face.gradients(outputs, self._cotangents(cotangents, dtype), [*sought.values()])
         arrays: Arrays = {}
         for name, gradient in zip(sought, found, strict=True):
@@ -172,6 +180,7 @@ class TorchModel(Model):
         given, own = self._inputs(inputs, dtype), self._cotangents(cotangents, dtype)
         before = self._modules[dtype]
         module = self._modules[dtype] = _without_dropout(self._again(dtype, inputs)).train()
+        dropout, torch.nn.functional.dropout = torch.nn.functional.dropout, lambda input, *args, **kwargs: input  # type: ignore[assignment]
         try:
             stepping = _optimizer(optimizer, module)
             with torch.no_grad():
@@ -182,7 +191,7 @@ class TorchModel(Model):
             stepping.step()
             return {name: to_numpy(tensor.detach()) for name, tensor in self._tensors(dtype).items()}, random
         finally:
-            self._modules[dtype] = before
+            self._modules[dtype], torch.nn.functional.dropout = before, dropout
 
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
         given, own = self._inputs(inputs, "float32"), self._cotangents(cotangents, "float32")

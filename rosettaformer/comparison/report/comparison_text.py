@@ -17,18 +17,13 @@ Report = Mapping[str, Any]
 
 
 def verdict(report: Report) -> str:
-    """Returns `equal`, `rounding` or `differs`: the worst of outputs, layers, gradients and steps."""
+    """Returns `equal`, `rounding` or `differs`: the worst of outputs, gradients and steps. What layers give within does not count."""
     found = {row["verdict"] for row in _judged(report)}
     return next((word for word in ("differs", "rounding") if word in found), "equal")
 
 
-def _evaluated(report: Report) -> Iterator[Mapping[str, Any]]:
-    yield from report["outputs"]
-    yield from (one for row in report["layers"] for one in row["forced"])
-
-
 def _judged(report: Report) -> Iterator[Mapping[str, Any]]:
-    yield from _evaluated(report)
+    yield from report["outputs"]
     yield from report.get("gradients", ())
     for step in report.get("steps", {}).values():
         yield from step["rows"]
@@ -62,12 +57,24 @@ def _headline(report: Report) -> str:
     outputs = f"the output differs by {units(worst['units'])} times the rounding noise ({worst['error']:.3g})"
     if worst["verdict"] != "differs":
         outputs = f"the outputs agree to rounding ({units(worst['units'])} of the noise)"
-    if worst["verdict"] != "differs" and "rounding" in {row["verdict"] for row in _evaluated(report)}:
+    rounding = [row["left"] for row in leaves if "rounding" in {one["verdict"] for one in row["forced"]}]
+    if worst["verdict"] != "differs" and "rounding" in {row["verdict"] for row in report["outputs"]}:
         outputs += ", but not in float64, where a side rounds within or a constant differs in its last digits"
+        outputs += f": {len(rounding)} of {len(leaves)} layers do, the first is {rounding[0]}" if rounding else ""
+    if differ and report.get("elsewhere"):
+        same = len(leaves) - len(differ)
+        return (
+            f"{verdict(report)}: {outputs}, and {same} of {len(leaves)} layers give the same for the same input; of the others, such as "
+            f"{_elsewhere(differ[0])}, the boundary lies elsewhere"
+        )
     if differ:
         return f"{verdict(report)}: {outputs}, and {len(differ)} of {len(leaves)} layers give something else for the same input"
     layers = f"and each of {len(leaves)} layers gives the same for the same input" if leaves else "and no layer is known on both sides"
     return f"{verdict(report)}: {outputs}, {layers}"
+
+
+def _elsewhere(row: Mapping[str, Any]) -> str:
+    return _name(row["left"], row["right"]) + (f" ({'; '.join(row['settings'])})" if row["settings"] else "")
 
 
 def _name(left: str, right: str) -> str:
@@ -102,13 +109,18 @@ def _between(found: Mapping[str, Any]) -> str:
 
 def _of_training(report: Report) -> Iterator[str]:
     gradients = report.get("gradients", [])
+    if "gradients" in report and not gradients:
+        yield "gradients: not compared, since no input that floats and no variable of the one side is known on the other"
     if wrong := [row for row in gradients if row["verdict"] == "differs"]:
         yield f"gradients: {len(wrong)} of {len(gradients)} differ, {_worst(wrong)} most"
     elif gradients:
-        yield f"gradients: all {len(gradients)} agree to rounding{_in_float64(gradients)}"
+        yield f"gradients: all {len(gradients)} agree to rounding{_in_float64(gradients)}{_by_convention(gradients)}"
     for name, step in report.get("steps", {}).items():
         if why := step.get("not comparable"):
             yield f"a step of {name} is not comparable: {why}"
+            continue
+        if not step["rows"]:
+            yield f"a step of {name}: not compared, since no variable of the one side is known on the other"
             continue
         wrong = [row for row in step["rows"] if row["verdict"] == "differs"]
         conventions = [row for row in step["rows"] if row["verdict"] == CONVENTION]
@@ -118,9 +130,13 @@ def _of_training(report: Report) -> Iterator[str]:
             else f"the variables agree to rounding{_in_float64(step['rows'])}"
         )
         notes = {part for row in (*wrong, *conventions) for part in row.get("note", "").split("; ") if part}
-        if conventions:
-            text += f", but for {len(conventions)} by a convention of the frameworks"
+        text += _by_convention(step["rows"])
         yield f"a step of {name}: {text}" + (f" ({'; '.join(sorted(notes))})" if notes else "")
+
+
+def _by_convention(rows: Sequence[Mapping[str, Any]]) -> str:
+    count = sum(row["verdict"] == CONVENTION for row in rows)
+    return f", but for {count} by a convention of the frameworks" if count else ""
 
 
 def _in_float64(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -17,12 +17,19 @@ def first(rows: Sequence[Any], output: Any, between: Between) -> dict[str, Any] 
     for row in leaves:
         if row.inputs.verdict == row.free.verdict == "differs" and not (before and before.free.verdict == "differs"):
             return _between(before, row, between)
-        if any(one.verdict == "differs" for one in row.forced) or (not row.forced and row.free.verdict == "differs"):
+        wrong = any(one.verdict == "differs" for one in row.forced) or (not row.forced and row.free.verdict == "differs")
+        if wrong and not _made_good(row, leaves):
             return _layer(row, leaves)
         before = row
     if output.free.verdict == "differs":
         return _between(before, None, between)
     return None
+
+
+def _made_good(row: Any, leaves: Sequence[Any]) -> bool:
+    """Whether what the layer gives otherwise is made good before the next layer, so that only its boundary lies elsewhere."""
+    after = [other for other in leaves[leaves.index(row) + 1 :] if other.source not in (None, row.source)]
+    return bool(after) and row.free.verdict == "differs" and after[0].inputs.verdict in ("equal", "rounding")
 
 
 def _layer(row: Any, leaves: Sequence[Any]) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """The layers of both sides beside each other: as they run, and each of them given the other's input."""
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...modules.nests import splits
 from .. import axes, kinds
 from ..matching.layer_matching import Network
 from ..matching.variable_matching import Pair
 from ..running.side_process import Process
-from .activations import ACTIVATIONS
 from .first_divergence import first
 from .noise import Difference, difference
 
@@ -21,7 +23,8 @@ ORDER = ("equal", "not comparable", "rounding", "differs")
 @dataclasses.dataclass
 class LayerRow:
     """A layer's call. free: the outputs as both sides run; inputs: what they were given there; forced: the outputs where the right is given
-    the left's inputs, and the other way round. settings: which differ. leaf: no other matched layer is within it."""
+    the left's inputs, and the other way round. settings: which differ. leaf: no other matched layer is within it. source: what tells the
+    left's input apart, if it floats."""
 
     left: str
     right: str
@@ -33,6 +36,7 @@ class LayerRow:
     inputs: Difference
     forced: list[Difference]
     settings: list[str]
+    source: int | None
     note: str = ""
 
     @property
@@ -41,7 +45,8 @@ class LayerRow:
 
     def plain(self) -> dict[str, Any]:
         named = {"free": self.free.plain(), "inputs": self.inputs.plain(), "forced": [one.plain() for one in self.forced]}
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | named | {"verdict": self.verdict}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "source"}
+        return fields | named | {"verdict": self.verdict}
 
 
 def worst(found: Sequence[Difference]) -> Difference:
@@ -65,6 +70,8 @@ class Rows:
             f"{side.side.text} has no float64: {runs['float64'][which][1]}" for which, side in enumerate(sides) if runs["float64"][which][1]
         ]
 
+    _dtypes = ("float32", "float64")
+
     def report(self) -> dict[str, Any]:
         """The rows, the outputs, and what diverges first."""
         rows = list(self._rows())
@@ -74,12 +81,11 @@ class Rows:
         outputs = self._differences(("", 0), ("", 0), "outputs")
         if all(one.verdict == "not comparable" for one in outputs):
             raise ValueError(f"the output cannot be compared: {outputs[0].note if outputs else 'it has no array'}")
-        if all(one.verdict != "differs" for one in outputs):
-            for row in rows:
-                _excuse(row)
-        found = first(rows, output, self._between)
+        agree = all(one.verdict != "differs" for one in outputs)
+        found = None if agree else first(rows, output, self._between)
+        elsewhere = [row.left for row in rows if row.leaf and row.verdict == "differs"] if agree else []
         return {"layers": [row.plain() for row in rows], "outputs": [one.plain() for one in outputs], "first": found,
-                "unmatched": self._unmatched()}  # fmt: skip
+                "elsewhere": elsewhere, "unmatched": self._unmatched()}  # fmt: skip
 
     def input_of(self, which: int, path: str) -> np.ndarray | None:
         """The first input of a layer in float32, in the common order of axes."""
@@ -90,17 +96,45 @@ class Rows:
         return self._networks[which].layers.get(path, {}).get("hyperparameters", {}).get(name)
 
     def cotangents(self, seed: int) -> list[list[np.ndarray]]:
-        """Returns random cotangents of the floating outputs, the same for both sides. Raises ValueError if outputs do not fit."""
+        """Returns random cotangents of the floating outputs, the same for both sides; zeros for an output that the other side has not."""
         calls = [side["float32"]["", 0] for side in self._calls]
-        shapes = [[array.shape for array in self._common(call, "outputs") if array.dtype.kind == "f"] for call in calls]
-        if shapes[0] != shapes[1]:
-            raise ValueError(f"outputs must have the same shapes; got {shapes[0]} on the left, {shapes[1]} on the right")
+        several = [self._common(call, "outputs") for call in calls]
+        cotangents: list[dict[int, np.ndarray]] = [{}, {}]
         rng = np.random.default_rng([seed, 1])
-        arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes[0]]
-        found = []
-        for call in calls:
-            tags = [tag for tag, array in zip(call["output_axes"], call["outputs"], strict=True) if array.dtype.kind == "f"]
-            found.append([axes.from_common(array, tag, self._ranks) for array, tag in zip(arrays, tags, strict=True)])
+        for left, right in self._outputs:
+            shapes = several[0][left].shape, several[1][right].shape
+            array = rng.standard_normal(shapes[0]).astype(np.float32)
+            cotangents[0][left], cotangents[1][right] = array, array.reshape(shapes[1])
+        return [
+            [
+                axes.from_common(own.get(index, np.zeros_like(array)), tag, self._ranks)
+                for index, (array, tag) in enumerate(zip(arrays, call["output_axes"], strict=True))
+                if array.dtype.kind == "f"
+            ]
+            for own, arrays, call in zip(cotangents, several, calls, strict=True)
+        ]
+
+    @functools.cached_property
+    def _outputs(self) -> list[tuple[int, int]]:
+        """Returns which outputs are compared with which: in their order, or where the sides have others those of one shape.
+
+        Raises ValueError if no two have one shape.
+        """
+        shapes = [[array.shape for array in self._common(side["float32"]["", 0], "outputs")] for side in self._calls]
+        if len(shapes[0]) == len(shapes[1]) and all(itertools.starmap(_fit, zip(*shapes, strict=True))):
+            return [(index, index) for index in range(len(shapes[0]))]
+        free, found = dict(enumerate(shapes[1])), []
+        for left, shape in enumerate(shapes[0]):
+            right = next((index for index, other in free.items() if _fit(shape, other)), None)
+            if right is not None:
+                found.append((left, right))
+                del free[right]
+        if not found:
+            raise ValueError(f"outputs must have the same shapes; got {shapes[0]} on the left, {shapes[1]} on the right")
+        for which, several in (("left", [index for index, _ in found]), ("right", [index for _, index in found])):
+            own = shapes[which == "right"]
+            if spare := [str(shape) for index, shape in enumerate(own) if index not in several]:
+                self.notes.append(f"not compared: outputs that the {which} alone has, of shapes {', '.join(spare)}")
         return found
 
     def _common(self, call: Mapping[str, Any], what: str) -> list[np.ndarray]:
@@ -122,7 +156,7 @@ class Rows:
             shape = next((list(array.shape) for array in self._common(self._calls[0]["float32"][keys[0]], "outputs")), [])
             yield LayerRow(
                 path, other, left.kind(path) or left.layers.get(path, {}).get("type", ""), index, shape, leaf and bool(path),
-                worst(outputs), worst(self._differences(*keys, "inputs")), [], self._settings(path, other),
+                worst(outputs), worst(self._differences(*keys, "inputs")), [], self._settings(path, other), self._source(path, index),
             )  # fmt: skip
 
     def _differences(self, left: tuple[str, int], right: tuple[str, int], what: str) -> list[Difference]:
@@ -130,24 +164,36 @@ class Rows:
         for dtype in ("float32", "float64"):
             calls = self._calls[0][dtype].get(left), self._calls[1][dtype].get(right)
             found.append([self._common(call, what) if call else [] for call in calls])
+        if left == right == ("", 0) and what == "outputs":
+            found = [[[several[pair[which]] for pair in self._outputs] for which, several in enumerate(both)] for both in found]
         if len(found[0][0]) != len(found[0][1]) and (what == "inputs" or self._networks[0].kind(left[0]) == "attention"):
             found = [[_first(several, what) for several in pair] for pair in found]
         if len(found[0][0]) != len(found[0][1]):
             return [Difference("not comparable", note=f"{len(found[0][0])} arrays on the left, {len(found[0][1])} on the right")]
-        arrays = [self._activated(left[0], right[0], several) if what == "outputs" else several for several in found]
+        pairs = zip(self._dtypes, found, strict=True)
+        arrays = [self._activated(left[0], right[0], dtype, both) if what == "outputs" else both for dtype, both in pairs]
         return [self._difference(*four) for four in zip(*arrays[0], *arrays[1], strict=True)]
 
     def _difference(self, left: np.ndarray, right: np.ndarray, left_wide: np.ndarray, right_wide: np.ndarray) -> Difference:
-        return difference(left, right, left_wide if self.wide[0] else None, right_wide if self.wide[1] else None)
+        if left.shape != right.shape and _repeats(left, right):  # one side computes once for all rows
+            (left, right), (left_wide, right_wide) = (np.broadcast_arrays(*pair) for pair in ((left, right), (left_wide, right_wide)))
+        found = difference(left, right, left_wide if self.wide[0] else None, right_wide if self.wide[1] else None)
+        if found.shapes and left.size == right.size:
+            return dataclasses.replace(NOTHING, note=f"laid out in another way: {found.note}")
+        return found
 
-    def _activated(self, left: str, right: str, arrays: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-        """Returns the outputs of both after the activation, if one layer contains it and the other does not."""
+    def _activated(self, left: str, right: str, dtype: str, arrays: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+        """Returns the outputs of both after the activation, if one layer contains it and the other does not: the side's own is applied."""
         names = [self.setting(which, path, "activation") for which, path in enumerate((left, right))]
         if None in names or names[0] == names[1] or "linear" not in names:
             return arrays
         plain = names.index("linear")
-        function = ACTIVATIONS.get(names[1 - plain])
-        return [[function(array) for array in several] if function and which == plain else several for which, several in enumerate(arrays)]
+        active = self._sides[1 - plain].call("activate", (left, right)[1 - plain], arrays[plain], dtype)
+        return [active if which == plain and active is not None else several for which, several in enumerate(arrays)]
+
+    def _source(self, path: str, index: int) -> int | None:
+        inputs = self._calls[0]["float32"][path, index]["inputs"]
+        return hash(inputs[0].tobytes()) if inputs and inputs[0].dtype.kind == "f" else None
 
     def _settings(self, left: str, right: str) -> list[str]:
         """Says which of the layers' hyperparameters differ."""
@@ -167,12 +213,22 @@ class Rows:
                     for number, value in ((numbers[which][name], own[which][name]) for which in (0, 1))
                 ]
                 said.append(f"{name} {texts[0]} on the left, {texts[1]} on the right")
+        said += self._scalars(left, right, {*own[0]} | {*own[1]})
         for row in self._table:
             if row["layer"] == left and row["left"] and not row["right"]:
                 said.append(f"{row['left'].rpartition('.')[2]} on the left, none on the right")
             if row["layer"] == right and row["right"] and not row["left"]:
                 said.append(f"{row['right'].rpartition('.')[2]} on the right, none on the left")
         return sorted(said)
+
+    def _scalars(self, left: str, right: str, said: set[str]) -> list[str]:
+        """Says which attributes of one name differ, but for those that are said already."""
+        own = [network.layers.get(path, {}).get("scalars", {}) for network, path in zip(self._networks, (left, right), strict=True)]
+        return [
+            f"{name} {_text(value)} on the left, {_text(own[1][name])} on the right"
+            for name, value in own[0].items()
+            if name in own[1] and name not in said and not _same(value, own[1][name])
+        ]
 
     def _unmatched(self) -> list[list[str]]:
         """Returns the layers that are called and have no counterpart, on the left and on the right."""
@@ -233,7 +289,10 @@ class Rows:
         def common(which: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
             return [axes.to_common(array, tag, self._ranks) for array, tag in zip(arrays, calls[which]["output_axes"], strict=False)]
 
-        pairs = [self._activated(row.left, row.right, [common(which, several[which]) for which in (0, 1)]) for several in (narrow, wide)]
+        pairs = [
+            self._activated(row.left, row.right, dtype, [common(which, several[which]) for which in (0, 1)])
+            for dtype, several in zip(self._dtypes, (narrow, wide), strict=True)
+        ]
         row.forced.append(worst([self._difference(*four) for four in zip(*pairs[0], *pairs[1], strict=True)]))
 
 
@@ -243,11 +302,13 @@ def _first(arrays: list[np.ndarray], what: str) -> list[np.ndarray]:
     return arrays[:1] if same else arrays
 
 
-def _excuse(row: LayerRow) -> None:
-    """Excuses other shapes within a model whose output agrees: they are only laid out in another way."""
-    text = "laid out in another way"
-    row.free, row.inputs = (dataclasses.replace(NOTHING, note=text) if one.shapes else one for one in (row.free, row.inputs))
-    row.forced = [dataclasses.replace(NOTHING, note=text) if one.shapes else one for one in row.forced]
+def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
+    return tuple(one) == tuple(other) or splits(one, other)
+
+
+def _repeats(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether one has the other's axes, some of them of length 1."""
+    return one.ndim == other.ndim and all(1 in pair or pair[0] == pair[1] for pair in zip(one.shape, other.shape, strict=True))
 
 
 def _holds(path: str, others: Sequence[str]) -> bool:

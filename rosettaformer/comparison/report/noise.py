@@ -7,6 +7,7 @@ import numpy as np
 
 from ...conformance.compare import HIGHEST
 from ...conformance.reference.tolerance import MAX_FACTOR, ulp
+from ...modules.nests import splits
 
 SAME = 1000.0  # times the noise that float64 would have: what one run of float32 says of it is a guess, and a difference is far larger
 WIDER = float(np.finfo(np.float64).eps / np.finfo(np.float32).eps)  # what is left of float32's noise in float64
@@ -36,14 +37,18 @@ class Difference:
 
 @np.errstate(invalid="ignore", over="ignore")
 def difference(left: np.ndarray, right: np.ndarray, left_wide: np.ndarray | None, right_wide: np.ndarray | None) -> Difference:
-    """Compares an array of two sides, in float32 and in float64; the axes are in one order. Axes of length 1 are ignored."""
-    if left.shape != right.shape and _long(left) == _long(right):
+    """Compares an array of two sides, in float32 and in float64; the axes are in one order. One side may have several axes, such as heads
+    and their features, where the other has one.
+    """
+    if left.shape != right.shape and splits(left.shape, right.shape):
         right, right_wide = right.reshape(left.shape), None if right_wide is None else right_wide.reshape(left.shape)
     if left.shape != right.shape:
         return Difference("differs", HIGHEST, 0.0, HIGHEST, None, f"shape {left.shape} on the left, {right.shape} on the right", True)
     if not left.size:
         return Difference("not comparable", note="it is empty")
-    if left.dtype.kind != "f" or right.dtype.kind != "f":
+    if (left.dtype.kind == "f") != (right.dtype.kind == "f"):
+        return Difference("not comparable", note=f"{left.dtype} on the left, {right.dtype} on the right")
+    if left.dtype.kind != "f":
         wrong = int((left != right).sum())
         return Difference("differs", 1.0, 0.0, HIGHEST, None, f"{wrong} of {left.size} differ") if wrong else Difference("equal")
     if (places := int((np.isfinite(left) != np.isfinite(right)).sum())):  # fmt: skip
@@ -78,10 +83,6 @@ def _finite(left: np.ndarray, right: np.ndarray, left_wide: Any, right_wide: Any
         note = f"in float64 still {wide_error / noise:.1g} of float32's noise apart"
         return Difference("rounding", error, noise, units, wide, note)
     return Difference("differs", error, noise, units, wide)
-
-
-def _long(array: np.ndarray) -> list[int]:
-    return [size for size in array.shape if size != 1]
 
 
 def _wide(array: np.ndarray, finite: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from .. import axes
+from ..kinds import PADDING
 from ..matching import weight_layout
 from ..matching.variable_matching import Pair
 from ..running.side_process import Failed, Process, both
@@ -17,7 +18,9 @@ CONVENTION = "convention"
 STATISTICS = ("mean", "variance")  # roles of what runs along, and is not trained
 
 
-def gradients(sides: Sequence[Process], table: Sequence[Pair], orders: Mapping[str, Sequence[Sequence[str]]]) -> list[dict[str, Any]]:
+def gradients(
+    sides: Sequence[Process], table: Sequence[Pair], orders: Mapping[str, Sequence[Sequence[str]]], layers: Any
+) -> list[dict[str, Any]]:
     """Returns a row for every floating input and every parameter. orders: the axes of each input on both sides."""
     found = {dtype: both(sides, "gradients", dtype) for dtype in ("float32", "float64")}
     rows = []
@@ -30,8 +33,26 @@ def gradients(sides: Sequence[Process], table: Sequence[Pair], orders: Mapping[s
     for pair in table:
         if pair["left"] in found["float32"][0] and pair["right"] in found["float32"][1]:
             arrays = [[found[dtype][0][pair["left"]], _carried(found[dtype][1], pair)] for dtype in found]
-            rows.append({"left": pair["left"], "right": pair["right"]} | difference(*arrays[0], *arrays[1]).plain())
+            one = difference(*arrays[0], *arrays[1])
+            rows.append({"left": pair["left"], "right": pair["right"]} | one.plain() | _but_for_padding(pair, arrays, layers, one))
     return rows
+
+
+def _but_for_padding(pair: Pair, arrays: Sequence[Sequence[np.ndarray]], rows: Any, found: Difference) -> dict[str, Any]:
+    """Says of a table whose only difference is the row that one side does not train that it is a convention."""
+    if found.verdict != "differs" or pair["role"] != "table":
+        return {}
+    paths = pair["layer"], pair["right"].rpartition(".")[0]
+    for which, side in enumerate(("left", "right")):
+        row = rows.setting(which, paths[which], PADDING)
+        if row is None or not 0 <= row < len(arrays[0][0]):
+            continue
+        kept = [[np.delete(array, row, axis=0) for array in several] for several in arrays]
+        rest = difference(*kept[0], *kept[1])
+        if rest.verdict != "differs":
+            note = f"the {side} does not train row {row} of its table, {PADDING}"
+            return rest.plain() | {"verdict": CONVENTION, "note": note}
+    return {}
 
 
 def _transposed(array: np.ndarray, order: Sequence[int] | None) -> np.ndarray:
@@ -69,6 +90,7 @@ def _row(pair: Pair, answers: Mapping[str, Sequence[Any]], before: Mapping[str, 
     arrays = [[answers[dtype][0][0][pair["left"]], _carried(answers[dtype][1][0], pair)] for dtype in answers]
     found = difference(*arrays[0], *arrays[1])
     row = {"left": pair["left"], "right": pair["right"]} | found.plain()
+    row |= _but_for_padding(pair, arrays, rows, found)
     if found.verdict == "differs" and pair["role"] in STATISTICS:
         row |= _explained(pair, arrays[1], before[pair["left"]].astype(np.float64), rows, found)
     return row

@@ -15,7 +15,10 @@ import numpy as np
 from ...backends import MissingBackend
 from ...benchmarks.worker import resident
 from ...processes import Answer, message, serve_methods, words
-from ..models.base import DTYPES, Model, Rounding, rounded
+from ..matching import fusing
+from ..models import behaviour
+from ..models.base import DTYPES, Model, Rounding, Variable, rounded
+from . import random_weights
 from .opening import opened, port_of
 from .sides import Side
 
@@ -34,6 +37,7 @@ class Server:
         self._inputs: dict[str, np.ndarray] = {}
         self._cotangents: list[np.ndarray] = []
         self._narrow = ""  # why there is no float64
+        self._parts: fusing.Parts = {}
         self._timed: dict[tuple[str, bool], Callable[[], Any]] = {}
 
     def fixed(self) -> dict[str, Any]:
@@ -47,8 +51,10 @@ class Server:
         found = self.model.about() | {"framework": self.model.framework, "convention": self.model.convention}
         return found | {"notes": list(self.model.notes), "inputs": self.model.defaults}
 
-    def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]], wide: bool) -> dict[str, Any]:
-        """Sets the inputs, whose floats are exact in float32, and says what the model consists of. wide: whether float64 is asked for."""
+    def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]], wide: bool, random: bool) -> dict[str, Any]:
+        """Sets the inputs, whose floats are exact in float32, and says what the model consists of. wide: whether float64 is asked for.
+        random: whether the model's own weights may be lost.
+        """
         self._inputs = {name: rounded(array, "float32") for name, array in inputs.items()}
         canonical = self.model.canonical
         if hasattr(self.model, "axes") and not canonical:
@@ -60,16 +66,49 @@ class Server:
                 self.model.widen(self._inputs)
             except Exception as error:
                 self._narrow = message(error)
+        if random:
+            self.model.load(random_weights.visible(self.model.variables(), self.model.values()))
+        return self.describe()
+
+    def describe(self, whole_attention: bool = True) -> dict[str, Any]:
+        """Says what the model consists of. whole_attention: attention is one layer, whatever it is made of."""
+        self.model.whole_attention = whole_attention
+        canonical = self.model.canonical
         layers, variables = self.model.layers(), self.model.variables()
+        activate = lambda path, arrays: self.model.activate(path, arrays, DTYPES[0])  # noqa: E731
+        calls = self.model.run(self._inputs, DTYPES[0])
+        behaviour.learn(layers, variables, calls, self.model.values(), activate)
+        self._once(variables, {call.path for call in calls})
         variables = canonical(variables) if canonical else variables
         about = {"layers": [dataclasses.asdict(layer) for layer in layers], "variables": [dataclasses.asdict(one) for one in variables]}
         return about | {"convention": self.model.convention}
 
+    def _once(self, variables: Sequence[Variable], called: set[str]) -> None:
+        """Of each variable with several names one is required: that of a layer that is called."""
+        named = {one.name: one for one in variables}
+        for names in self.model.tied():
+            several = [named[name] for name in names if name in named]
+            several.sort(key=lambda one: one.layer not in called)
+            for one in several[1:]:
+                one.required = False
+
+    def split(self, parts: fusing.Parts) -> None:
+        """From now on parts of these variables stand for them."""
+        self._parts = parts
+
     def values(self) -> dict[str, np.ndarray]:
-        return self.model.values()
+        return dict(fusing.views(self.model.values(), self._parts))
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        self.model.load(dict(values))
+        whole = {name: array for name, array in values.items() if "[" not in name or name in self.model.values()}
+        for name, array in self.model.values().items():
+            held = {name: np.array(array)}
+            given = [(part, view) for part, view in fusing.views(held, self._parts) if part in values and part not in whole]
+            for part, view in given:
+                view[...] = values[part]
+            if given:
+                whole[name] = held[name]
+        self.model.load(whole)
 
     def run(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
         """Returns the calls of the layers, and why a run in float64 is none; empty if it is one.
@@ -96,14 +135,19 @@ class Server:
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], dtype: str) -> list[Any]:
         return self.model.force(wanted, self._inputs, self._dtype(dtype))
 
+    def activate(self, path: str, arrays: Sequence[np.ndarray], dtype: str) -> list[np.ndarray] | None:
+        """Returns what the activation within a layer makes of other arrays; None if it cannot be called alone."""
+        return self.model.activate(path, list(arrays), self._dtype(dtype))
+
     def cotangents(self, arrays: Sequence[np.ndarray]) -> None:
         self._cotangents = list(arrays)
 
     def gradients(self, dtype: str) -> dict[str, np.ndarray]:
-        return self.model.gradients(self._inputs, self._cotangents, self._dtype(dtype))
+        return dict(fusing.views(self.model.gradients(self._inputs, self._cotangents, self._dtype(dtype)), self._parts))
 
     def step(self, dtype: str, optimizer: str) -> tuple[dict[str, np.ndarray], str]:
-        return self.model.step(self._inputs, self._cotangents, self._dtype(dtype), optimizer)
+        after, random = self.model.step(self._inputs, self._cotangents, self._dtype(dtype), optimizer)
+        return dict(fusing.views(after, self._parts)), random
 
     def warm(self, what: str, compiled: bool) -> tuple[float, int]:
         """Seconds of the first call, which compiles; and how many calls a round takes."""

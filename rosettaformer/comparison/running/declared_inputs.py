@@ -80,7 +80,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"there is no file {path}")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: np.ascontiguousarray(archive[name]) for name in archive.files}
+            arrays = {name: np.asarray(archive[name], order="C") for name in archive.files}
     except Exception as error:
         raise ValueError(f"{path} must be a .npz file of arrays, as numpy.savez writes it: {type(error).__name__}: {error}") from None
     return checked(arrays, str(path))

@@ -11,7 +11,7 @@ from .. import axes
 from ..matching import weight_layout
 from ..matching.layer_matching import Network
 from ..matching.variable_matching import Pair
-from . import declared_inputs
+from . import declared_inputs, random_weights
 from .side_process import Process
 
 
@@ -66,26 +66,35 @@ class Given:
             return list(given)
         return axes.ordered(named, conventions[which] or next(filter(None, conventions), ""))
 
-    def prepared(self, sides: Sequence[Process], wide: bool) -> list[Any]:
-        """Gives both sides the inputs in their own axes; what they consist of. wide: whether they compute in float64, too."""
+    def prepared(self, sides: Sequence[Process], wide: bool, random: bool) -> list[Any]:
+        """Gives both sides the inputs in their own axes; what they consist of. wide, random: as `Server.prepare`."""
         described = []
         for which, side in enumerate(sides):
             own = {
-                name: np.ascontiguousarray(array.transpose(axes.permutation(named, self.orders[name][which])) if named else array)
+                name: np.asarray(array.transpose(axes.permutation(named, self.orders[name][which])) if named else array, order="C")
                 for name, (array, named) in self.arrays.items()
             }
-            described.append(side.call("prepare", own, {name: orders[which] for name, orders in self.orders.items()}, wide))
+            described.append(side.call("prepare", own, {name: orders[which] for name, orders in self.orders.items()}, wide, random))
             self._about[which]["convention"] = described[-1]["convention"]
+        attend = [any(layer["kind"] == "attention" for layer in one["layers"]) for one in described]
+        for which, side in enumerate(sides):
+            if attend[which] and not attend[1 - which]:  # there it may be layers of their own
+                described[which] = side.call("describe", False)
         return described
 
 
-def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice: str) -> None:
-    """Gives both sides the weights of the left, the right or a file; of `own` each keeps its own.
+def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice: str, seed: int) -> list[str]:
+    """Gives both sides random weights, those of the left, the right or a file; of `own` each keeps its own. Returns notes.
 
     Raises ValueError on NaN, and if a side has one tensor under several names that are given different values.
     """
     if choice == "own":
-        return
+        return []
+    notes: list[str] = []
+    if choice == "random":
+        values, notes = random_weights.made(sides[0].call("values"), left, table, seed)
+        _load(sides[0], values, {})
+        choice = "left"
     source = 1 if choice == "right" else 0
     values = sides[source].call("values") if choice in ("left", "right") else _of_file(Path(choice), left)
     wrong = [name for name, array in values.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
@@ -100,6 +109,7 @@ def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice
     _load(sides[1 - source], carried, {row[ends[1]]: row[ends[0]] for row in table})
     if choice not in ("left", "right"):
         _load(sides[0], {row["left"]: values[row["left"]] for row in table if row["left"] in values}, {})
+    return notes
 
 
 def _load(side: Process, values: Mapping[str, np.ndarray], origin: Mapping[str, str]) -> None:

@@ -1,0 +1,159 @@
+"""Finds dense layers of one side that are several of the other: one kernel for query, key and value, or for gate and hidden layer."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...modules.words import PROJECTED
+from ..models.behaviour import FIRST_ROW
+from .layer_matching import Network
+from .rename_table import Rename
+
+MOST = 4  # layers that one may hold
+FIRST = [*PROJECTED, "gate"]  # the order in which published models hold them
+Parts = dict[str, list[tuple[str, str, int, int, int]]]  # of a variable: name, layer, axis and range of each part
+
+
+def fused(
+    one: Network, other: Network, mine: Sequence[str], others: Sequence[str], calls: Sequence[Mapping[str, Any]]
+) -> dict[str, list[str]]:
+    """Returns the layers of the other side that each of mine holds, in the order of its outputs.
+
+    mine, others: layers without a counterpart; calls: of the other side. Layers that one holds are given the same input.
+    """
+    given = {call["path"]: call["inputs"][0].tobytes() for call in reversed(calls) if call["inputs"]}
+    siblings: dict[bytes, list[str]] = {}
+    for path in other.order:
+        if path in others and other.kind(path) == "dense" and path in given:
+            siblings.setdefault(given[path], []).append(path)
+    groups = [paths for paths in siblings.values() if 1 < len(paths) <= MOST]
+    found = {}
+    for path in one.order:
+        if path not in mine or one.kind(path) != "dense":
+            continue
+        sizes = _sizes(one, path)
+        group = next((paths for paths in groups if _sum([_sizes(other, each) for each in paths]) == sizes), None)
+        if group:
+            groups.remove(group)
+            found[path] = sorted(group, key=lambda each: (_rank(other, each), group.index(each)))
+    return found
+
+
+def parts(one: Network, other: Network, found: Mapping[str, Sequence[str]]) -> Parts:
+    """Returns the parts of the variables of the layers that hold several; each is named after its layer on the other side."""
+    result: Parts = {}
+    for path, several in found.items():
+        for variable in one.variables[path]:
+            axis = _outputs(variable)
+            if axis is None:
+                continue
+            start = 0
+            for each in several:
+                size = _sizes(other, each)[1]
+                row = part(variable["name"], each), part(path, each), axis, start, start + size
+                result.setdefault(variable["name"], []).append(row)
+                start += size
+    return result
+
+
+def aligned(left: Network, right: Network, lost: Sequence[str], spare: Sequence[str]) -> list[tuple[str, str, tuple[Parts, Parts]]]:
+    """Returns the tables of positions of different lengths that serve the same positions, and the rows of both that do."""
+
+    def tables(network: Network, paths: Sequence[str]) -> list[tuple[str, Mapping[str, Any], int]]:
+        found: list[tuple[str, Mapping[str, Any], int]] = []
+        for path in paths:
+            first = network.layers.get(path, {}).get("hyperparameters", {}).get(FIRST_ROW)
+            table = next((one for one in network.variables.get(path, []) if one["role"] == "table" and one["required"]), None)
+            if first is not None and table:
+                found.append((path, table, first))
+        return found
+
+    result = []
+    mine, others = tables(left, lost), tables(right, spare)
+    if len(mine) != len(others):
+        return []
+    for (one, table, first), (other, of_other, first_of_other) in zip(mine, others, strict=True):
+        if table["shape"][1] == of_other["shape"][1]:
+            count = min(table["shape"][0] - first, of_other["shape"][0] - first_of_other)
+            pair = tuple(
+                {variable["name"]: [(f"{variable['name']}[{start}:]", f"{path}[{start}:]", 0, start, start + count)]}
+                for path, variable, start in ((one, table, first), (other, of_other, first_of_other))
+            )
+            result.append((f"{one}[{first}:]", f"{other}[{first_of_other}:]", pair))
+    return result  # type: ignore[return-value]
+
+
+def told(rename: Rename, left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[Parts, dict[str, tuple[str, str]]]:
+    """Returns the parts of the left's variables that a rename table names, and the pairs of their layers. left, right: variables by name.
+
+    Raises ValueError if a name is on neither side.
+    """
+    result: Parts = {}
+    pairs: dict[str, tuple[str, str]] = {}
+    for name, several in rename.parts.items():
+        for known, each in ((left, name), *((right, other) for other, _, _ in several)):
+            if each not in known:
+                raise ValueError(f"the rename table names {each}, which the {'left' if known is left else 'right'} does not have")
+        one = left[name]
+        axis = _outputs(one)
+        for other, start, stop in several:
+            layer = part(one["layer"], right[other]["layer"])
+            row = part(name, right[other]["layer"]), layer, len(one["shape"]) - 1 if axis is None else axis, start, stop
+            result.setdefault(name, []).append(row)
+            pairs[layer] = (right[other]["layer"], "renamed")
+    return result, pairs
+
+
+def split(network: Network, several: Parts) -> None:
+    """Puts the parts of variables in their place, each with a layer of its own."""
+    for path in list(network.variables):
+        own = network.variables[path]
+        whole = [one for one in own if one["name"] in several]
+        for variable in whole:
+            for name, layer, axis, start, stop in several[variable["name"]]:
+                shape = [stop - start if index == axis else size for index, size in enumerate(variable["shape"])]
+                network.variables.setdefault(layer, []).append(variable | {"name": name, "layer": layer, "shape": tuple(shape)})
+                network.layers.setdefault(layer, network.layers[path] | {"path": layer})
+                network.words[layer] = network.words[path]
+        if whole:
+            network.variables[path] = [one for one in own if one not in whole]
+            if not network.variables[path]:
+                del network.variables[path]
+
+
+def part(name: str, other: str) -> str:
+    """The name of a part, after its layer on the other side."""
+    return f"{name}[{other.rpartition('.')[2]}]"
+
+
+def _rank(network: Network, path: str) -> int:
+    return next((index for index, word in enumerate(FIRST) if word in network.words[path]), len(FIRST))
+
+
+def _sizes(network: Network, path: str) -> tuple[int, int]:
+    """The number of inputs and of outputs of a dense layer."""
+    kernel = next(one for one in network.variables[path] if one["role"] == "kernel")
+    inside = outside = 1
+    for letter, size in zip(kernel["axes"].split(), kernel["shape"], strict=True):
+        inside, outside = (inside * size, outside) if letter in "irst" else (inside, outside * size)
+    return inside, outside
+
+
+def _sum(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    inputs = {inside for inside, _ in sizes}
+    return (inputs.pop(), sum(outside for _, outside in sizes)) if len(inputs) == 1 else (0, 0)
+
+
+def _outputs(variable: Mapping[str, Any]) -> int | None:
+    """The axis of the outputs; None unless it is one."""
+    axes = variable["axes"].split()
+    return axes.index("o") if axes.count("o") == 1 else None
+
+
+def views(arrays: Mapping[str, Any], several: Parts) -> Iterator[tuple[str, Any]]:
+    """Yields the arrays, and of one that has parts these in its place."""
+    for name, array in arrays.items():
+        if name not in several:
+            yield name, array
+            continue
+        for part, _, axis, start, stop in several[name]:
+            yield part, array[(slice(None),) * axis + (slice(start, stop),)]

@@ -1,0 +1,167 @@
+"""Tells what a layer is by what it does: dense, a norm or a table, whatever its class is called.
+
+A layer with a kernel is dense if its output is linear in its input, a layer with one or two vectors is a norm if its output is the
+normalised input times one of them, and a layer whose output are rows of a matrix is a table.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .base import Arrays, Layer, LayerCall, Variable
+
+CLOSE = 1e-4  # relative to the largest output: float32 rounds far less, and a wrong hypothesis is far further off
+INPUTS, OUTPUTS = "rst", "pqu"  # the letters of several axes that are contracted, and of several that are left
+LEARNED = ("", "embedding")  # the kinds that are looked at
+OFFSETS = range(4)  # by which a table of positions may skip rows
+FIRST_ROW = "first row"  # of a table of positions, that of the first token
+Activate = Callable[[str, list[np.ndarray]], list[np.ndarray] | None]
+
+
+@dataclass
+class Found:
+    """What a layer is. roles: of its variables, by name, with their axes; the others are not read."""
+
+    kind: str
+    roles: dict[str, tuple[str, str]]
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+
+
+def learn(layers: Sequence[Layer], variables: Sequence[Variable], calls: Sequence[LayerCall], values: Arrays, activate: Activate) -> None:
+    """Adds to layers of no known kind, and to their variables, what their first calls show. activate: `Model.activate` in float32."""
+    first: dict[str, LayerCall] = {}
+    for call in calls:
+        first.setdefault(call.path, call)
+    once = {path for path in first if sum(call.path == path for call in calls) == 1}
+    for layer in layers:
+        own = [one for one in variables if one.layer == layer.path]
+        known = layer.kind not in LEARNED and any(one.role for one in own)
+        if known or not own or layer.path not in first:
+            continue
+        call = first[layer.path]
+        if len(call.outputs) != 1 or not call.inputs:
+            continue
+        found = _found(call, {one.name: values[one.name] for one in own if one.trainable}, activate)
+        if found is None:
+            continue
+        layer.kind = found.kind
+        epsilon = [value for name, value in layer.scalars.items() if "eps" in name and isinstance(value, float)]
+        named = {"epsilon": epsilon[0]} if found.kind.endswith("_norm") and epsilon else {}
+        layer.hyperparameters = found.hyperparameters | named | layer.hyperparameters
+        for one in own:
+            if one.name in found.roles:
+                one.role, one.axes = found.roles[one.name]
+                one.required &= found.kind != "embedding" or one.shape[0] > 1  # one row for all tokens is a constant
+            elif layer.path in once:
+                one.required = False
+
+
+def _found(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
+    with np.errstate(all="ignore"):
+        for kind in (_table, _norm, _dense):
+            if found := kind(call, own, activate):
+                return found
+    return None
+
+
+def _table(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
+    """`y = c table[x + offset]` of integers, or `y_t = table[t + offset]` whatever the input is."""
+    x, y = call.inputs[0], call.outputs[0]
+    places = [x] * (x.dtype.kind in "iu") + [np.broadcast_to(np.arange(y.shape[-2]), y.shape[:-1])] * (y.ndim > 1)
+    for (name, table), place, offset in itertools.product(own.items(), places, OFFSETS):
+        index = place + offset
+        if table.ndim != 2 or y.shape[-1:] != table.shape[1:] or not index.size or index.min() < 0 or index.max() >= len(table):
+            continue
+        rows = table[index]
+        if rows.shape != y.shape or not rows.any():
+            continue
+        factor = float((rows * y).sum(dtype=np.float64) / (rows * rows).sum(dtype=np.float64))
+        if _close(factor * rows, y):
+            found: dict[str, Any] = {} if np.isclose(factor, 1, rtol=1e-5) else {"multiplied by": float(np.float32(factor))}
+            in_turn = index.ndim > 1 and index.shape[-1] > 1 and (index == index.flat[0] + np.arange(index.shape[-1])).all()
+            found |= {FIRST_ROW: int(index.flat[0])} if in_turn else {}
+            return Found("embedding", {name: ("table", "v d")}, found)
+    return None
+
+
+def _norm(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
+    """`y = (x - m) / sqrt(v + epsilon) (scale + 0 or 1) + offset` over the last axis, with the mean m or without."""
+    x, y = call.inputs[0], call.outputs[0]
+    if x.dtype.kind != "f" or x.shape != y.shape or x.ndim < 2 or not 1 <= len(own) <= 2 or x.shape[-1] < 2:
+        return None
+    if any(vector.shape != x.shape[-1:] for vector in own.values()):
+        return None
+    shows = np.abs(x).max(axis=-1) > 0  # a row of zeros, such as an embedding's at padding, says nothing
+    wide, given = x[shows].astype(np.float64), y[shows].astype(np.float64)
+    for names in itertools.permutations(own):
+        scale, offset = own[names[0]].astype(np.float64), own[names[1]] if len(names) > 1 else 0.0
+        for centred, more in itertools.product((True, False), (0.0, 1.0)):
+            away = wide - wide.mean(axis=-1, keepdims=True) if centred else wide
+            raw, shown = away * (scale + more), given - offset
+            factor = (raw * shown).sum(axis=-1) / (raw * raw).sum(axis=-1)
+            if not (np.isfinite(factor).all() and _close(raw * factor[..., None], shown)):
+                continue
+            variance = (away * away).mean(axis=-1)
+            epsilon = float(np.median(factor**-2.0 - variance))
+            if not _close(raw / np.sqrt(variance + max(epsilon, 0.0))[..., None], shown):
+                continue
+            roles = {names[0]: ("scale", "d")} | dict.fromkeys(names[1:], ("offset", "d"))
+            return Found("layer_norm" if centred else "rms_norm", roles, {"1 + scale": bool(more)})
+    return None
+
+
+def _dense(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
+    """`y = x W + b` over the last axes of x, or an activation of it."""
+    x, y = call.inputs[0], call.outputs[0]
+    kernels = [name for name, array in own.items() if array.ndim > 1]
+    if x.dtype.kind != "f" or not 1 <= len(own) <= 2 or not kernels:
+        return None
+    for name in kernels:
+        for inside, product in _contracted(x, own[name]):
+            if product.shape != y.shape:
+                continue
+            biases = [other for other in own if other != name]
+            if biases and product.shape[-own[biases[0]].ndim :] != own[biases[0]].shape:
+                continue
+            linear = product + own[biases[0]] if biases else product
+            active = None if _close(linear, y) else activate(call.path, [linear])
+            if not _close(linear, y) and (active is None or not _close(active[0], y)):
+                continue
+            inner, outer = _letters(len(inside), "i", INPUTS), _letters(own[name].ndim - len(inside), "o", OUTPUTS)
+            letters = dict(zip(inside, inner, strict=True))
+            rest = iter(outer)
+            axes = " ".join(letters[axis] if axis in letters else next(rest) for axis in range(own[name].ndim))
+            roles = {name: ("kernel", axes)} | {bias: ("bias", " ".join(outer[-own[bias].ndim :])) for bias in biases}
+            return Found("dense", roles, {"bias": bool(biases)} | ({"activation": "linear"} if active is None else {}))
+    return None
+
+
+def _contracted(x: np.ndarray, kernel: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """Yields the products of the last axes of x with axes of the kernel of the same sizes, and which axes these are."""
+    for count in range(1, min(kernel.ndim, x.ndim)):
+        for inside in itertools.combinations(range(kernel.ndim), count):
+            if tuple(kernel.shape[axis] for axis in inside) == x.shape[-count:]:
+                yield inside, np.tensordot(x, kernel, (range(x.ndim - count, x.ndim), inside))
+
+
+def _letters(count: int, one: str, several: str) -> Sequence[str]:
+    return one if count == 1 else several[:count]
+
+
+def _close(predicted: np.ndarray, got: np.ndarray) -> bool:
+    largest = float(np.abs(got).max(initial=0.0))
+    return predicted.shape == got.shape and largest > 0 and float(np.abs(predicted - got).max()) <= CLOSE * largest
+
+
+def joined(axes: Sequence[str]) -> tuple[str, str]:
+    """Returns the axes of two dense layers' variables, of which one may have several axes where the other has one."""
+    found = list(axes)
+    for one, several in (("i", INPUTS), ("o", OUTPUTS)):
+        for which in (0, 1):
+            letters = [letter for letter in several if letter in found[1 - which].split()]
+            if letters and one in found[which].split():
+                found[which] = " ".join(f"({' '.join(letters)})" if letter == one else letter for letter in found[which].split())
+    return found[0], found[1]

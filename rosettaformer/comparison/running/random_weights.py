@@ -1,0 +1,65 @@
+"""Random weights that show what a fresh model hides: biases, scales of norms, forms of an activation."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..matching.layer_matching import Network
+from ..matching.variable_matching import Pair
+from ..models.base import Variable
+from ..models.behaviour import INPUTS
+
+SPREAD = 0.3  # of biases, and of scales around what they are
+INSIDE = {"i", *INPUTS, *"xyz"}  # the letters of the axes that a kernel sums over
+
+
+def made(values: Mapping[str, np.ndarray], network: Network, table: Sequence[Pair], seed: int) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Returns random values of the variables that are trained or run along, and notes.
+
+    A table of one row that the other side has not is zero: what it adds is the same for every token.
+    """
+    rng, found, notes = np.random.default_rng([seed, 2]), dict[str, np.ndarray](), list[str]()
+    alone = {row["left"] for row in table if row["left"] and not row["right"]}
+    for several in network.variables.values():
+        for one in several:
+            name, before = one["name"], values[one["name"]]
+            if name in alone and one["role"] == "table" and before.shape[0] == 1:
+                found[name] = np.zeros_like(before)
+                notes.append(f"{name} has no partner on the right, and is zero: it adds the same to every token")
+            elif one["required"] and (one["trainable"] or one["role"] in ("mean", "variance")):
+                found[name] = drawn_for(rng, one, before)
+    return found, notes
+
+
+def visible(variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns random values of the variables that are trained, by which a layer shows what it is."""
+    rng = np.random.default_rng(0)
+    return {one.name: drawn_for(rng, vars(one), values[one.name]) for one in variables if one.trainable and one.required}
+
+
+def drawn_for(rng: np.random.Generator, one: Mapping[str, Any], before: np.ndarray) -> np.ndarray:
+    """Returns a random value of a variable, with the role and the axes that are known."""
+    found: np.ndarray = _random(rng, one, before).astype(np.float32)
+    return found
+
+
+def _random(rng: np.random.Generator, one: Mapping[str, Any], before: np.ndarray) -> np.ndarray:
+    drawn = rng.standard_normal(before.shape)
+    role = one["role"].rpartition(".")[2]
+    if role == "variance":
+        return np.exp(SPREAD * drawn)
+    if role == "table":
+        return drawn / 2
+    if role == "scale" or before.ndim < 2:
+        return (before if role == "scale" else 0) + SPREAD * drawn
+    return drawn / math.sqrt(_inside(one, before.shape))
+
+
+def _inside(one: Mapping[str, Any], shape: Sequence[int]) -> int:
+    """The number of terms in a sum over a kernel's inputs."""
+    letters = one["axes"].replace("-", "").split()
+    if len(letters) == len(shape) and INSIDE & {*letters}:
+        return math.prod(size for letter, size in zip(letters, shape, strict=True) if letter in INSIDE)
+    return max(shape[0], math.prod(shape) // max(shape))

@@ -1,0 +1,73 @@
+"""`rosettaformer compare` on models as two libraries publish them, without a table: transformers beside KerasHub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invoke import invoke
+from tiers import later
+
+MODELS = Path(__file__).resolve().parents[1] / "compared"
+TOKENS = ("--input", "input_ids: b=2 t=7 int64 <60")
+BOTH = (*TOKENS, "--input", "decoder_input_ids: b=2 s=5 int64 <60")
+IMAGE = ("--input", "pixel_values: b=2 y=16 x=16 c=3 float32")
+FAMILIES = ("llama", "bert", "distilbert", "gpt2", "mistral", "qwen2", "gemma", "t5", "bart", "vit")
+# What KerasHub fixes and no argument changes: where it differs from transformers, and what is said of it.
+OTHERWISE = {
+    "roberta": ("embeddings.LayerNorm", "epsilon 1e-12 on the left, 1e-05 on the right"),
+    "qwen3": ("layers.0.self_attn.q_norm", "epsilon 1e-06 on the left, 1e-05 on the right"),
+}
+ATTENTION = ("layers.0.self_attn.v_proj", "layers.0.self_attn.o_proj")
+FEED_FORWARD = ("layers.0.mlp.up_proj", "layers.0.mlp.down_proj")
+PLANTED: dict[str, tuple[tuple[str, ...], str]] = {  # the layer, or the two between which it is, and what is said
+    "llama_scale": (ATTENTION, ""),
+    "llama_epsilon": (("layers.0.input_layernorm",), "epsilon 0.001 on the left, 1e-06 on the right"),
+    "llama_activation": (FEED_FORWARD, ""),
+    "llama_rotary": (ATTENTION, ""),
+    "llama_gate": (FEED_FORWARD, ""),
+    "llama_groups": (ATTENTION, ""),
+    "bert_activation": (("encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense"), "gelu_approximate on the right"),
+    "bert_epsilon": (("embeddings.LayerNorm",), "epsilon 1e-05 on the left, 1e-12 on the right"),
+    "gpt2_scale": (("h.0.ln_1", "h.0.attn.c_proj"), ""),
+    "gpt2_bias": (("h.0.mlp.c_proj",), ""),
+    "gemma_one": (("layers.0.post_attention_layernorm",), "1 + scale"),
+    "gemma_activation": (FEED_FORWARD, ""),
+}
+
+
+def compared(left: str, right: str, folder: Path, *options: str, code: int) -> dict[str, Any]:
+    for package in ("torch", "transformers", "keras_hub"):
+        pytest.importorskip(package)
+    inputs = {"t5": BOTH, "bart": BOTH, "vit": IMAGE}.get(right, TOKENS)
+    sides = MODELS / f"published_{left}", MODELS / f"published_keras.py:{right}"
+    found = invoke("compare", *sides, *inputs, *options, "-q", "--json", folder / "report.json")
+    assert found.code == code, found
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+# Costs 10 CPU s a family.
+@pytest.mark.parametrize("family", [FAMILIES[0], *map(later, FAMILIES[1:])])
+def test_equal_models_of_two_libraries_are_equal(family: str, tmp_path: Path) -> None:
+    report = compared(f"torch.py:{family}", family, tmp_path, code=0)
+    assert report["verdict"] == "rounding" and report["first"] is None  # KerasHub's norms are float32 in a float64 model
+    assert len(report["gradients"]) == len([row for row in report["variables"] if row["left"] and row["right"] and row["trainable"]])
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("family", OTHERWISE)
+def test_what_a_library_fixes_is_named(family: str, tmp_path: Path) -> None:
+    report = compared(f"torch.py:{family}", family, tmp_path, "--no-gradients", "--no-step", code=1)
+    where, said = OTHERWISE[family]
+    assert report["first"]["left"] == where and said in report["sentences"][1]
+
+
+# Costs 8 CPU s each.
+@pytest.mark.parametrize("name", [next(iter(PLANTED)), *map(later, list(PLANTED)[1:])])
+def test_a_difference_between_two_libraries_is_found_where_it_is(name: str, tmp_path: Path) -> None:
+    report = compared(f"planted.py:{name}", name.partition("_")[0], tmp_path, "--no-gradients", "--no-step", code=1)
+    where, said = PLANTED[name]
+    first = report["first"]
+    assert ((first["left"],) if first["what"] == "layer" else (first["after"][0], first["before"][0])) == where
+    assert said in report["sentences"][1]
