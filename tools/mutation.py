@@ -238,8 +238,8 @@ def main() -> None:
         pairs = _all(pool, kept, _pair, range(PAIRS))
         unnamed = _all(pool, kept, unknown, range(UNKNOWN))
         page = _page(rows, pairs, unnamed, false_alarms(CONFIGURATIONS))
+        page_file.write_text(page)
         kept.clear()
-    page_file.write_text(page)
     print(page.partition("| injected")[0])
 
 

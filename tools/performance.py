@@ -125,11 +125,16 @@ def _further(found: dict[str, Table]) -> Iterator[str]:
     )
     ratios = ", ".join(f"{what} {_to_ctranslate2(found[name], *words):.2f}" for name, what, *words in against)
     yield f"- The fastest port to CTranslate2: {ratios}."
-    snapshot = found["W8"].ours("torch", "snapshot")
-    yield f"- BERT base as a snapshot for inference (`fused`, torch): {snapshot['ratio'] if snapshot else ''} of transformers compiled."
+    ratios = ", ".join(
+        f"{what} {snapshot['ratio']}"
+        for name, what in (("W8", "BERT base"), ("W11 forward", "Llama"))
+        if (snapshot := found[name].ours("torch", "snapshot"))
+    )
+    yield f"- A snapshot for inference (`fused`, torch), forward pass, to transformers: {ratios}."
     for name, word, what in (
         ("W7 forward", "bfloat16", "bfloat16 weights, forward pass"), ("W7 greedy", "bfloat16", "bfloat16 weights, greedy search"),
-        ("W10", "int8", "int8, greedy search"),
+        ("W10", "int8", "int8, greedy search"), ("W11 forward", "int8", "int8, Llama's forward pass"),
+        ("W11 greedy", "int8", "int8, Llama's greedy search"),
     ):  # fmt: skip
         times = ", ".join(f"{port} {_faster(found[name], port, word)}" for port in PORTS)
         yield f"- Times as fast as our own float32, {what}: {times}."

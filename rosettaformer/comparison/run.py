@@ -109,7 +109,7 @@ class _Comparison:
             self._train(report, given, rows)
         except Failed as error:
             report["failed"] = str(error)
-        report["notes"] = self._notes
+        report["notes"] = list(dict.fromkeys(self._notes))
         return report
 
     def _train(self, report: dict[str, Any], given: Given, rows: Rows) -> None:

@@ -131,7 +131,9 @@ def _rank(network: Network, path: str) -> int:
 
 def _sizes(network: Network, path: str) -> tuple[int, int]:
     """The number of inputs and of outputs of a dense layer."""
-    kernel = next(one for one in network.variables[path] if one["role"] == "kernel")
+    kernel = next((one for one in network.variables[path] if one["role"] == "kernel"), None)
+    if kernel is None or len(kernel["axes"].split()) != len(kernel["shape"]):
+        return 0, 0
     inside = outside = 1
     for letter, size in zip(kernel["axes"].split(), kernel["shape"], strict=True):
         inside, outside = (inside * size, outside) if letter in "irst" else (inside, outside * size)

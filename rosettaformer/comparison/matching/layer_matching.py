@@ -106,6 +106,8 @@ def layers(
             waiting.append((mine, others))
     _along(left, right, waiting, pairs)
     for mine, others in waiting:
+        if _numbers(left, mine) != _numbers(right, others):  # one side counts from 0 and the other from 1
+            continue
         alike = _alike(left, right, *_rest(mine, others, pairs))
         pairs |= {one: found for one, found in alike.items() if _flow(left, right, one, found[0], pairs) is not False}
         _along(left, right, waiting, pairs)
@@ -249,6 +251,10 @@ def _alike(left: Network, right: Network, mine: list[str], others: list[str]) ->
     of_right = {other: best([(score[one, other], one) for one in mine]) for other in others}
     found = {one: best([(score[one, other], other) for other in others]) for one in mine}
     return {one: (other, "likeness of names") for one, other in found.items() if other and of_right[other] == one}
+
+
+def _numbers(network: Network, paths: Sequence[str]) -> set[tuple[str, ...]]:
+    return {tuple(word for word in network.words[path] if word.isdigit()) for path in paths}
 
 
 def _common(one: list[str], other: list[str]) -> int:

@@ -1,8 +1,10 @@
 """A side in PyTorch."""
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -180,18 +182,17 @@ class TorchModel(Model):
         given, own = self._inputs(inputs, dtype), self._cotangents(cotangents, dtype)
         before = self._modules[dtype]
         module = self._modules[dtype] = _without_dropout(self._again(dtype, inputs)).train()
-        dropout, torch.nn.functional.dropout = torch.nn.functional.dropout, lambda input, *args, **kwargs: input  # type: ignore[assignment]
         try:
             stepping = _optimizer(optimizer, module)
-            with torch.no_grad():
-                again = self._loss(_without_dropout(self._again(dtype, inputs)).train(), given, own, True)
-            loss = self._loss(module, given, own, True)
+            with _no_dropout():  # without gradients attention may take another kernel
+                again = self._loss(_without_dropout(self._again(dtype, inputs)).train(), given, own, True).detach()
+                loss = self._loss(module, given, own, True)
             random = "" if torch.equal(loss, again) else "something random is active in training"
             loss.backward()
             stepping.step()
             return {name: to_numpy(tensor.detach()) for name, tensor in self._tensors(dtype).items()}, random
         finally:
-            self._modules[dtype], torch.nn.functional.dropout = before, dropout
+            self._modules[dtype] = before
 
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
         given, own = self._inputs(inputs, "float32"), self._cotangents(cotangents, "float32")
@@ -237,6 +238,18 @@ def _without_dropout(module: torch.nn.Module) -> torch.nn.Module:
         if kinds.kind_of("torch", part) == "attention":
             part.dropout = 0.0
     return module
+
+
+@contextlib.contextmanager
+def _no_dropout() -> Iterator[None]:
+    """Lets torch's functions drop nothing, which modules call with a rate of their own."""
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def attended(*args: Any, **kwargs: Any) -> Any:
+        return attend(*args[:4], *(0.0, *args[5:]) * (len(args) > 4), **kwargs | dict.fromkeys({"dropout_p"} & {*kwargs}, 0.0))
+
+    with mock.patch.multiple(torch.nn.functional, dropout=lambda input, *args, **kwargs: input, scaled_dot_product_attention=attended):
+        yield
 
 
 def _optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:

@@ -27,9 +27,11 @@ def first(rows: Sequence[Any], output: Any, between: Between) -> dict[str, Any] 
 
 
 def _made_good(row: Any, leaves: Sequence[Any]) -> bool:
-    """Whether what the layer gives otherwise is made good before the next layer, so that only its boundary lies elsewhere."""
-    after = [other for other in leaves[leaves.index(row) + 1 :] if other.source not in (None, row.source)]
-    return bool(after) and row.free.verdict == "differs" and after[0].inputs.verdict in ("equal", "rounding")
+    """Whether a layer that is given the output, on the left or on the right, has the same input on both sides: only the boundary lies
+    elsewhere.
+    """
+    fed = [other for other in leaves if any(one and one == another for one, another in zip(row.gives, other.given, strict=True))]
+    return row.free.verdict == "differs" and any(other.inputs.verdict in ("equal", "rounding") for other in fed)
 
 
 def _layer(row: Any, leaves: Sequence[Any]) -> dict[str, Any]:

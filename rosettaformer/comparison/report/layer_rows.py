@@ -23,8 +23,8 @@ ORDER = ("equal", "not comparable", "rounding", "differs")
 @dataclasses.dataclass
 class LayerRow:
     """A layer's call. free: the outputs as both sides run; inputs: what they were given there; forced: the outputs where the right is given
-    the left's inputs, and the other way round. settings: which differ. leaf: no other matched layer is within it. source: what tells the
-    left's input apart, if it floats."""
+    the left's inputs, and the other way round. settings: which differ. leaf: no other matched layer is within it. given, gives: what tells
+    the first input and the output apart, on the left and on the right."""
 
     left: str
     right: str
@@ -36,7 +36,8 @@ class LayerRow:
     inputs: Difference
     forced: list[Difference]
     settings: list[str]
-    source: int | None
+    given: list[int]
+    gives: list[int]
     note: str = ""
 
     @property
@@ -45,7 +46,7 @@ class LayerRow:
 
     def plain(self) -> dict[str, Any]:
         named = {"free": self.free.plain(), "inputs": self.inputs.plain(), "forced": [one.plain() for one in self.forced]}
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "source"}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in ("given", "gives")}
         return fields | named | {"verdict": self.verdict}
 
 
@@ -154,9 +155,10 @@ class Rows:
             keys = (path, index), (other, index)
             outputs = self._differences(*keys, "outputs")
             shape = next((list(array.shape) for array in self._common(self._calls[0]["float32"][keys[0]], "outputs")), [])
+            given, gives = self._told(*keys)
             yield LayerRow(
                 path, other, left.kind(path) or left.layers.get(path, {}).get("type", ""), index, shape, leaf and bool(path),
-                worst(outputs), worst(self._differences(*keys, "inputs")), [], self._settings(path, other), self._source(path, index),
+                worst(outputs), worst(self._differences(*keys, "inputs")), [], self._settings(path, other), given, gives,
             )  # fmt: skip
 
     def _differences(self, left: tuple[str, int], right: tuple[str, int], what: str) -> list[Difference]:
@@ -191,9 +193,10 @@ class Rows:
         active = self._sides[1 - plain].call("activate", (left, right)[1 - plain], arrays[plain], dtype)
         return [active if which == plain and active is not None else several for which, several in enumerate(arrays)]
 
-    def _source(self, path: str, index: int) -> int | None:
-        inputs = self._calls[0]["float32"][path, index]["inputs"]
-        return hash(inputs[0].tobytes()) if inputs and inputs[0].dtype.kind == "f" else None
+    def _told(self, *keys: tuple[str, int]) -> list[list[int]]:
+        """Returns what tells first inputs and outputs apart, on both sides."""
+        calls = [side["float32"][key] for side, key in zip(self._calls, keys, strict=True)]
+        return [[hash(call[what][0].tobytes()) if call[what] else 0 for call in calls] for what in ("inputs", "outputs")]
 
     def _settings(self, left: str, right: str) -> list[str]:
         """Says which of the layers' hyperparameters differ."""

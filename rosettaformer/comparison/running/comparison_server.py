@@ -100,14 +100,14 @@ class Server:
         return dict(fusing.views(self.model.values(), self._parts))
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        whole = {name: array for name, array in values.items() if "[" not in name or name in self.model.values()}
-        for name, array in self.model.values().items():
-            held = {name: np.array(array)}
-            given = [(part, view) for part, view in fusing.views(held, self._parts) if part in values and part not in whole]
-            for part, view in given:
-                view[...] = values[part]
-            if given:
-                whole[name] = held[name]
+        own = self.model.values() if self._parts else {}
+        parts = {part for several in self._parts.values() for part, *_ in several}
+        whole = {name: array for name, array in values.items() if name not in parts}
+        for name in self._parts:
+            held = {name: np.array(own[name])}
+            for part, view in fusing.views(held, self._parts):
+                view[...] = values.get(part, view)
+            whole[name] = held[name]
         self.model.load(whole)
 
     def run(self, dtype: str) -> tuple[list[dict[str, Any]], str]:

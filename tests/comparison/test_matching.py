@@ -1,0 +1,116 @@
+"""What a comparison knows of layers and names without running two models."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import invoke
+
+from rosettaformer.comparison.matching import fusing, rename_table
+from rosettaformer.comparison.models import behaviour
+from rosettaformer.comparison.models.base import Layer, LayerCall, Variable
+from rosettaformer.modules import arguments
+
+MODELS = Path(__file__).resolve().parents[1] / "compared"
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 7, 12)).astype(np.float32)
+IDS = RNG.integers(0, 9, (2, 7))
+SQUARE, HEADS, BIAS = (RNG.standard_normal(shape).astype(np.float32) for shape in ((12, 12), (4, 12, 3), (4, 3)))
+SCALE, OFFSET, TABLE = (RNG.standard_normal(shape).astype(np.float32) for shape in ((12,), (12,), (11, 12)))
+
+
+def normed(x: np.ndarray, centred: bool) -> np.ndarray:
+    away = x - x.mean(-1, keepdims=True) if centred else x
+    return away / np.sqrt((away**2).mean(-1, keepdims=True) + 1e-5)
+
+
+def learned(x: np.ndarray, y: np.ndarray, activation: Any = None, **own: np.ndarray) -> tuple[Layer, dict[str, tuple[str, str]]]:
+    """A layer of no known class with these variables, after one call, and the roles and axes of its variables."""
+    layer = Layer("a", "", "Own", {}, {"variance_eps": 1e-5})
+    variables = [Variable(f"a.{name}", "a", "", "", value.shape, True) for name, value in own.items()]
+    values = {f"a.{name}": value for name, value in own.items()}
+    activate = (lambda path, arrays: [activation(array) for array in arrays]) if activation else (lambda path, arrays: None)
+    behaviour.learn([layer], variables, [LayerCall("a", 0, [x], [y], [None], [None])], values, activate)
+    return layer, {one.name.removeprefix("a."): (one.role, one.axes) for one in variables if one.required and one.role}
+
+
+@pytest.mark.parametrize(
+    ("y", "own", "kind", "roles"),
+    [
+        (X @ SQUARE, {"w": SQUARE}, "dense", {"w": ("kernel", "i o")}),
+        (X @ SQUARE.T + OFFSET, {"w": SQUARE, "b": OFFSET}, "dense", {"w": ("kernel", "o i"), "b": ("bias", "o")}),
+        (np.einsum("btd,hdk->bthk", X, HEADS) + BIAS, {"w": HEADS, "b": BIAS}, "dense", {"w": ("kernel", "p i q"), "b": ("bias", "p q")}),
+        (normed(X, True) * SCALE + OFFSET, {"g": SCALE, "b": OFFSET}, "layer_norm", {"g": ("scale", "d"), "b": ("offset", "d")}),
+        (normed(X, True) * SCALE + OFFSET, {"b": OFFSET, "g": SCALE}, "layer_norm", {"g": ("scale", "d"), "b": ("offset", "d")}),
+        (normed(X, False) * SCALE, {"g": SCALE}, "rms_norm", {"g": ("scale", "d")}),
+        (normed(X, False) * (1 + SCALE), {"g": SCALE}, "rms_norm", {"g": ("scale", "d")}),
+        (np.broadcast_to(TABLE[2:9], X.shape), {"t": TABLE}, "embedding", {"t": ("table", "v d")}),
+        (X * SCALE, {"g": SCALE}, "", {}),
+        (np.sin(X @ SQUARE), {"w": SQUARE}, "", {}),
+    ],
+    ids=["dense", "dense of torch", "heads", "layer norm", "offset first", "RMS norm", "1 + scale", "positions", "a scale", "no line"],
+)
+def test_a_layer_is_known_by_what_it_does(y: np.ndarray, own: dict[str, np.ndarray], kind: str, roles: dict[str, Any]) -> None:
+    layer, found = learned(X, y, **own)
+    assert (layer.kind, found) == (kind, roles)
+    if kind.endswith("norm"):
+        assert layer.hyperparameters["epsilon"] == 1e-5
+        assert layer.hyperparameters["1 + scale"] is bool(np.allclose(y, normed(X, False) * (1 + SCALE), atol=1e-5))
+    assert layer.hyperparameters.get("first row") == (2 if kind == "embedding" else None)
+
+
+def test_an_activation_within_is_the_layer_s_own_and_what_is_not_read_needs_no_partner() -> None:
+    layer, found = learned(X, np.tanh(X @ SQUARE), np.tanh, w=SQUARE)
+    assert (layer.kind, found["w"]) == ("dense", ("kernel", "i o"))
+    layer, found = learned(IDS, 3 * TABLE[IDS], t=TABLE, reverse=SQUARE)
+    assert found == {"t": ("table", "v d")} and layer.hyperparameters["multiplied by"] == 3
+    layer, _ = learned(
+        np.where(np.arange(7)[:, None] == 3, 0, X), np.where(np.arange(7)[:, None] == 3, 0, normed(X, False) * SCALE), g=SCALE
+    )
+    assert layer.kind == "rms_norm"  # a row of zeros says nothing
+
+
+def test_rename_tables_have_numbers_parts_and_names_without_a_partner(tmp_path: Path) -> None:
+    (tmp_path / "names.toml").write_text(
+        '"layers.{n}.up" = "block_{n}.gate"\n'
+        '"h.{n}.attn.weight" = [{name = "l{n}.query.kernel", slice = "0:4"}, {name = "l{n}.key.kernel", slice = "4:8"}]\n'
+        '"spare.{n}" = ""\n"" = ["unread"]\n'
+    )
+    table = rename_table.read(tmp_path / "names.toml").numbered(["layers.0.up.weight", "layers.11.up", "h.3.attn.weight"])
+    assert table.of("layers.11.up.bias") == "block_11.gate.bias" and table.of("layers.7.up") == "layers.7.up"
+    assert table.parts == {"h.3.attn.weight": [("l3.query.kernel", 0, 4), ("l3.key.kernel", 4, 8)]}
+    assert table.is_alone(0, "spare.5.weight") and table.is_alone(1, "unread") and not table.is_alone(0, "unread")
+    (tmp_path / "names.toml").write_text('"a" = [{name = "b", slice = "0"}]\n')
+    with pytest.raises(ValueError, match="'a': a row must be"):
+        rename_table.read(tmp_path / "names.toml")
+
+
+def test_parts_of_a_variable_stand_for_it() -> None:
+    whole = np.arange(12.0).reshape(2, 6)
+    found = dict(fusing.views({"w": whole, "b": whole[0]}, {"w": [("w[q]", "l[q]", 1, 0, 4), ("w[k]", "l[k]", 1, 4, 6)]}))
+    assert list(found) == ["w[q]", "w[k]", "b"]
+    np.testing.assert_array_equal(np.concatenate([found["w[q]"], found["w[k]"]], axis=1), whole)
+
+
+def test_inputs_are_placed_by_name_by_meaning_and_in_order() -> None:
+    ids = np.ones((1, 2), int)
+    known = {"token_ids": True, "padding_mask": True, "segment_ids": True, "other": False}
+    found = arguments.placed(known, {"input_ids": 3 * ids}, ordered=False)
+    assert {name: value.flat[0] for name, value in found.items()} == {"token_ids": 3, "padding_mask": 1, "segment_ids": 0}
+    assert list(arguments.placed({"a": True, "b": True}, {"x1": 1, "x2": 2}).values()) == [1, 2]
+    with pytest.raises(ValueError, match="the model has no argument for the input image; its arguments are token_ids"):
+        arguments.placed(known, {"input_ids": ids, "image": ids}, ordered=False)
+    with pytest.raises(ValueError, match="the model needs the arguments b; the inputs are a"):
+        arguments.placed({"a": True, "b": True}, {"a": ids})
+
+
+@pytest.mark.second  # two processes of torch
+def test_what_cannot_be_matched_is_written_to_be_filled(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    names = tmp_path / "names.toml"
+    sides = MODELS / "conv_torch.py:Net", MODELS / "planted.py:narrow"
+    found = invoke("compare", *sides, "--input", "x: b=3 h=14 w=14 c=3 float32", "--write-rename", names)
+    assert found.code == 2 and "cannot be matched" in found.err
+    text = names.read_text()
+    assert '"conv1.weight" = ' in text and '"fc1.weight" = ""' in text and "#   fc1.weight" in text
