@@ -37,7 +37,7 @@ TIMED = click.option(
     click.option(
         "--weights",
         help="Both have: random ones (of FILE.py:NAME the default), left's (of a checkpoint the default), right's, a .safetensors file of "
-        "the left's names; or each its own.",
+        "the left's names; or each its own (of what a library loads the default).",
     ),
     click.option("--rename", "rename_file", type=click.Path(path_type=Path), help="A TOML table of the left's names and the right's."),
     click.option("--write-rename", type=OUT, help="Write the table that was used, or the beginning of one."),
@@ -78,7 +78,8 @@ def compare(
     """Compare two models on the same weights and inputs: outputs, every layer, gradients, one step of training.
 
     LEFT and RIGHT are FILE.py:NAME (a class or function that builds a model in PyTorch, Keras or Flax), CHECKPOINT@BACKEND (a file or
-    folder, in torch, tf, jax or numpy), with --component a port (its FILE.py, torch, tf or jax), or two JSON reports of this command.
+    folder, in torch, tf, jax or numpy), transformers:DIR or keras-hub:DIR (a folder that the library loads), with --component a port (its
+    FILE.py, torch, tf or jax), or two JSON reports of this command.
     Errors are in units of rounding noise: the larger of the sides' |float32 - float64|.
 
     Exit codes: 0 equal, 1 differs (of two reports: something got worse), 2 wrong usage or bad input, 3 backend missing.
@@ -86,7 +87,7 @@ def compare(
     written = [path for path in (json_file, write_rename) if path]
     files.require(written)
     given = sides.setting(options["settings"])
-    named = [sides.parse(text, given, options["component"]) for text in (left, right)]
+    named = sides.paired([sides.parse(text, given, options["component"]) for text in (left, right)])
     reports = [side for side in named if side.kind == "report"]
     if reports:
         if len(reports) == 1:
@@ -116,7 +117,8 @@ def _console() -> Console:
 
 def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the report, with progress in a terminal."""
-    chosen = options["weights"] or ("random" if all(side.kind == "built" for side in named) else "left")
+    kinds = {side.kind for side in named}
+    chosen = options["weights"] or ("random" if kinds == {"built"} else "own" if "loaded" in kinds and "built" not in kinds else "left")
     if chosen not in ("random", "left", "right", "own") and not Path(chosen).exists():
         raise ValueError(f"--weights must be random, left, right, own or a file; got {chosen!r}")
     order = [dict(map(declared_inputs.axes_of, options[f"{which}_axes"])) for which in ("left", "right")]

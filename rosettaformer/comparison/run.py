@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import axes
-from .matching import fusing, layer_matching, rename_table, variable_matching
+from .matching import fusing, layer_matching, rename_table, value_matching, variable_matching
 from .matching.rename_table import Rename
 from .report import training_rows
 from .report.layer_rows import Rows
@@ -199,13 +199,29 @@ class _Comparison:
         """
         owners = [{one["name"]: one for several in network.variables.values() for one in several} for network in (left, right)]
         rename = self._options.rename.numbered([*left.layers, *owners[0]])
+        if self._options.weights == "own":
+            rename = self._by_value(rename, owners)
         for which, own in enumerate(owners):
             for name, one in own.items():
                 one["required"] &= not rename.is_alone(which, name)
-        parts, self._known = fusing.told(rename, *owners)
+        parts, known = fusing.told(rename, *owners)
+        self._known |= known
         fusing.split(left, parts)
         self._parts[0] |= parts
         return rename
+
+    def _by_value(self, rename: Rename, owners: Sequence[Mapping[str, Any]]) -> Rename:
+        """Returns the table with the variables that hold the same numbers; layers of which all do are partners."""
+        every = [side.call("values") for side in self._sides]
+        held = [{name: values[name] for name, one in own.items() if one["required"]} for own, values in zip(owners, every, strict=True)]
+        found = value_matching.by_value(*held)
+        partners: dict[str, set[str]] = {}
+        for name, row in found.rows.items():
+            partners.setdefault(owners[0][name]["layer"], set()).add(owners[1][row.name]["layer"])
+        self._known |= {one: (min(others), "value") for one, others in partners.items() if one and len(others) == 1 and min(others)}
+        count = len(found.rows) + len(found.parts)
+        self._notes.append(f"matched by value: {count} of {len(held[0])} variables, which hold the same numbers on both sides")
+        return Rename({**found.rows, **rename.rows}, {**found.parts, **rename.parts}, rename.alone)
 
     def _is_canonical(self) -> bool:
         return all(any(one["canonical"] for several in network.variables.values() for one in several) for network in self._networks)

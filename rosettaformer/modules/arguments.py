@@ -11,16 +11,16 @@ _TRAINS = {
 }  # fmt: skip
 _NEVER = {"use_cache": False}  # arguments that have one value in every call: a cache would make a second call another one
 # what published models call the same input
-_TOKENS = {"input_ids", "token_ids", "tokens", "token", "ids", "inputs", "input", "x", "source", "src", "encoder_token_ids"}
+TOKENS = {"input_ids", "token_ids", "tokens", "token", "ids", "inputs", "input", "x", "source", "src", "encoder_token_ids"}
 _TARGET = {"decoder_input_ids", "decoder_token_ids", "target", "tgt"}
 _MASK = {"attention_mask", "padding_mask", "input_mask", "token_mask", "encoder_padding_mask"}
 _TARGET_MASK = {"decoder_attention_mask", "decoder_padding_mask"}
 _SEGMENTS = {"token_type_ids", "segment_ids", "segments", "type_ids"}
 _SYNONYMS = (
-    _TOKENS, _TARGET, _MASK, _TARGET_MASK, _SEGMENTS, {"position_ids", "positions"}, {"pixel_values", "images", "image", "pixels"},
+    TOKENS, _TARGET, _MASK, _TARGET_MASK, _SEGMENTS, {"position_ids", "positions"}, {"pixel_values", "images", "image", "pixels"},
 )  # fmt: skip
 # an input that a model requires and nobody gives -> the input whose shape it has, and its value
-_FILLED = ((_MASK, _TOKENS, 1), (_TARGET_MASK, _TARGET, 1), (_SEGMENTS, _TOKENS, 0))
+_FILLED = ((_MASK, TOKENS, 1), (_TARGET_MASK, _TARGET, 1), (_SEGMENTS, TOKENS, 0))
 
 
 def training_flag(name: str, trains: bool) -> bool | None:

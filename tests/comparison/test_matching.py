@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from invoke import invoke
 
-from rosettaformer.comparison.matching import fusing, rename_table
+from rosettaformer.comparison.matching import fusing, rename_table, value_matching, weight_layout
 from rosettaformer.comparison.models import behaviour
 from rosettaformer.comparison.models.base import Layer, LayerCall, Variable
 from rosettaformer.modules import arguments
@@ -114,3 +114,26 @@ def test_what_cannot_be_matched_is_written_to_be_filled(tmp_path: Path) -> None:
     assert found.code == 2 and "cannot be matched" in found.err
     text = names.read_text()
     assert '"conv1.weight" = ' in text and '"fc1.weight" = ""' in text and "#   fc1.weight" in text
+
+
+def test_loaded_numbers_are_found_as_they_are_transposed_split_and_side_by_side() -> None:
+    kernel, fused, bias = (RNG.standard_normal(shape).astype(np.float32) for shape in ((12, 6), (6, 9), (9,)))
+    left = {
+        "same": bias,
+        "dense": kernel,
+        "heads": kernel.T.copy() + 1,
+        "fused": fused,
+        "ones": np.ones(4, np.float32),
+        "fused_bias": bias * 2,
+    }
+    right = {
+        "a": bias, "b": kernel.T, "c": (kernel + 1).reshape(12, 2, 3), "d": np.ones(4, np.float32), "v": fused[:, 6:].T,
+        "q": fused[:, :3].reshape(6, 3, 1), "k": fused[:, 3:6], "qb": bias[:4] * 2, "kb": bias[4:] * 2,
+    }  # fmt: skip
+    found = value_matching.by_value(left, right)
+    assert found.rows["same"] == rename_table.Row("a", "A", "A", {"A": 9})
+    assert {name: row.name for name, row in found.rows.items()} == {"same": "a", "dense": "b", "heads": "c"}
+    for name, row in found.rows.items():
+        if row.left:
+            np.testing.assert_array_equal(weight_layout.carried(left[name], row.left, row.right, row.sizes), right[row.name])
+    assert found.parts == {"fused": [("q", 0, 3), ("k", 3, 6), ("v", 6, 9)], "fused_bias": [("qb", 0, 4), ("kb", 4, 9)]}

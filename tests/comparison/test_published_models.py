@@ -73,3 +73,37 @@ def test_a_difference_between_two_libraries_is_found_where_it_is(name: str, tmp_
     first = report["first"]
     assert ((first["left"],) if first["what"] == "layer" else (first["after"][0], first["before"][0])) == where
     assert said in report["sentences"][1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama with its head, as transformers writes it, every weight random."""
+    torch, transformers = (pytest.importorskip(name) for name in ("torch", "transformers"))
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "num_key_value_heads": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=60, rms_norm_eps=1e-6, **sizes))
+    for parameter in model.parameters():
+        parameter.data.normal_(0.5 if parameter.dim() < 2 else 0.0, 0.3)
+    path = tmp_path_factory.mktemp("llama")
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.mark.second
+@pytest.mark.parametrize(("other", "count"), [("keras-hub:{}", 20), ("{}@jax", 21), ("{}@torch", 21)])
+def test_folders_are_matched_by_their_numbers(other: str, count: int, folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("keras_hub" if other.startswith("keras") else "flax")
+    found = invoke("compare", f"transformers:{folder}", other.format(folder), "-q", "--no-step", "--json", tmp_path / "report.json")
+    assert found.code == 0, found
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert f"matched by value: {count} of {count} variables, which hold the same numbers on both sides" in report["notes"]
+    assert report["first"] is None and len(report["gradients"]) == count
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("library", ["transformers", "keras-hub"])
+def test_a_folder_that_a_library_cannot_load_is_one_message(library: str, tmp_path: Path) -> None:
+    pytest.importorskip(library.replace("-", "_"))
+    for path, said in ((tmp_path, "cannot"), (tmp_path / "none", "there is no folder")):
+        found = invoke("compare", f"{library}:{path}", f"{library}:{path}", "-q")
+        assert found.code == 2 and said in found.err and "Traceback" not in found.err

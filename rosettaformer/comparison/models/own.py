@@ -15,6 +15,7 @@ from ...conformance.ports.adapters.call_mapping import FOR, RETURN, CallMapping
 from ...conformance.ports.names import Names
 from ...conformance.ports.port import NotCovered, Port
 from ...conformance.reference.components import DROPOUT_RATES, forward_of, signature_of, whole_model
+from ...modules.arguments import TOKENS
 from .base import Model, Translation
 from .canonical import Component, named
 from .reference_model import ReferenceModel, inputs_of
@@ -40,6 +41,8 @@ def of_checkpoint(path: Path, backend: str) -> Model:
     model = wrapped(make(), make, str(path), method)
     table = Names(imported(backend, f"{BACKENDS[backend]}.weights").TABLE).table("transformer", config)
     model.canonical, model.convention, model.defaults = named(table, config, "transformer"), "", inputs_of(config)
+    if not config.encoder_layers:  # what a published decoder calls its tokens is the target here
+        model.translation = lambda inputs: {"target" if name in TOKENS else name: value for name, value in inputs.items()}
     return model
 
 

@@ -105,7 +105,10 @@ def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice
     for row in table:
         if row["left"] and row["right"]:
             array = values[row[ends[0]]]
-            carried[row[ends[1]]] = weight_layout.carried(array, row[f"{ends[0]}_axes"], row[f"{ends[1]}_axes"], row["sizes"])
+            try:
+                carried[row[ends[1]]] = weight_layout.carried(array, row[f"{ends[0]}_axes"], row[f"{ends[1]}_axes"], row["sizes"])
+            except ValueError as error:
+                raise ValueError(f"{row['left']} and {row['right']}: {error}") from None
     _load(sides[1 - source], carried, {row[ends[1]]: row[ends[0]] for row in table})
     if choice not in ("left", "right"):
         _load(sides[0], {row["left"]: values[row["left"]] for row in table if row["left"] in values}, {})

@@ -14,6 +14,7 @@ from ...processes import words
 from ..models.base import Model
 from ..models.own import of_checkpoint, of_component
 from ..models.wrapping import wrapped
+from .libraries import loaded
 from .sides import Side
 
 FREE: Mapping[str, Any] = {}
@@ -28,6 +29,8 @@ def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] 
     """Returns the side's model; fixed, canonical: of a component. Raises ValueError if it cannot be built, and MissingBackend."""
     if side.kind == "checkpoint":
         return of_checkpoint(Path(side.path), side.name)
+    if side.kind == "loaded":
+        return loaded(side)
     if port:
         return of_component(port, side.component, {**fixed, **port.config, **side.settings}, canonical)
     make = _maker(side)

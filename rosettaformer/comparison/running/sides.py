@@ -1,4 +1,6 @@
-"""What LEFT and RIGHT name: a class or function of a file, a checkpoint in a backend, a port's component, or an earlier report."""
+"""What LEFT and RIGHT name: a class or function of a file, a checkpoint in a backend, a folder that a library loads, a port's component, or
+an earlier report.
+"""
 
 import dataclasses
 import re
@@ -11,15 +13,19 @@ from reference_numpy.suggestions import known
 from ...backends import BACKENDS
 from ...conformance.ports.port import PORTS
 
-FORMS = "FILE.py:NAME, CHECKPOINT@BACKEND, a port (FILE.py, torch, tf or jax) with --component, or the JSON of an earlier comparison"
+LIBRARIES = ("transformers", "keras-hub")
+FORMS = (
+    "FILE.py:NAME, CHECKPOINT@BACKEND, transformers:DIR, keras-hub:DIR, a port (FILE.py, torch, tf or jax) with --component, or the JSON "
+    "of an earlier comparison"
+)
 BACKEND = "torch"  # of a checkpoint that names none
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side, as it was named. kind: built, checkpoint, component or report.
+    """One side, as it was named. kind: built, checkpoint, loaded, component or report.
 
-    name: the class or function of a file, or the backend of a checkpoint.
+    name: the class or function of a file, the backend of a checkpoint, or the library that loads a folder.
     """
 
     text: str
@@ -46,6 +52,11 @@ def parse(text: str, settings: Mapping[str, Any], component: str = "") -> Side:
         raise ValueError(f"{text}: name its class or function, as in {text}:Model, or a port's component with --component")
     if text.endswith(".json") and Path(text).is_file():
         return Side(text, "report", text)
+    library, colon, folder = text.partition(":")
+    if colon and library in LIBRARIES:
+        if not Path(folder).is_dir():
+            raise ValueError(f"{text}: there is no folder {folder}")
+        return Side(text, "loaded", folder, library, settings)
     where, at, backend = text.rpartition("@")
     if not at:
         where, backend = text, BACKEND
@@ -55,6 +66,12 @@ def parse(text: str, settings: Mapping[str, Any], component: str = "") -> Side:
     if settings:
         raise ValueError(f"{text}: a checkpoint has its own config; it takes no --set, got {', '.join(settings)}")
     return Side(text, "checkpoint", where, backend)
+
+
+def paired(named: Sequence[Side]) -> list[Side]:
+    """Returns both sides; beside a backbone of KerasHub transformers loads its model without a head."""
+    backbone = any(side.name == "keras-hub" and side.kind == "loaded" for side in named)
+    return [dataclasses.replace(side, component="backbone") if backbone and side.kind == "loaded" else side for side in named]
 
 
 def setting(texts: Sequence[str]) -> dict[str, Any]:

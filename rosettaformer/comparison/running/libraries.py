@@ -1,0 +1,56 @@
+"""Models that a library loads from a folder: transformers, and KerasHub its presets."""
+
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+from ...backends import MissingBackend
+from ..models.base import Model
+from ..models.wrapping import wrapped
+from .sides import Side
+
+INSTALLS = {"transformers": "pip install transformers", "keras_hub": "pip install --no-deps keras-hub regex"}
+
+
+def loaded(side: Side) -> Model:
+    """Returns the model of a side. Raises ValueError if the library cannot load the folder, and MissingBackend."""
+    make, vocabulary = (_transformers if side.name == "transformers" else _keras_hub)(side)
+    try:
+        model = wrapped(make(), make, side.text)
+    except (OSError, KeyError, ImportError, RuntimeError) as error:
+        raise ValueError(f"{side.text}: {side.name} cannot load the folder: {error}") from error
+    if vocabulary:
+        model.defaults = (f"input_ids: b=2 t=7 int64 <{vocabulary}",)
+    return model
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise MissingBackend(f"{name} is not installed; {INSTALLS[name]}") from None
+
+
+def _transformers(side: Side) -> tuple[Any, int]:
+    """The model with the head that `architectures` names, or without a head."""
+    transformers = _imported("transformers")
+    try:
+        config = transformers.AutoConfig.from_pretrained(side.path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{side.text}: transformers cannot read the config: {error}") from error
+    named = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
+    kind = transformers.AutoModel if side.component == "backbone" else named
+    options = {"attn_implementation": "eager", "dtype": "float32", **side.settings}
+    return lambda: kind.from_pretrained(side.path, **options), getattr(config, "vocab_size", 0)
+
+
+def _keras_hub(side: Side) -> tuple[Any, int]:
+    if not importlib.util.find_spec("sentencepiece"):  # it imports it for tokenizers, which no backbone needs
+        stub: Any = ModuleType("sentencepiece")
+        stub.SentencePieceProcessor = None
+        sys.modules["sentencepiece"] = stub
+    models = _imported("keras_hub").models
+    return lambda: models.Backbone.from_preset(side.path, **side.settings), 0
