@@ -131,12 +131,12 @@ def _further(found: dict[str, Table]) -> Iterator[str]:
         if (snapshot := found[name].ours("torch", "snapshot"))
     )
     yield f"- A snapshot for inference (`fused`, torch), forward pass, to transformers: {ratios}."
-    for name, word, what in (
-        ("W7 forward", "bfloat16", "bfloat16 weights, forward pass"), ("W7 greedy", "bfloat16", "bfloat16 weights, greedy search"),
-        ("W10", "int8", "int8, greedy search"), ("W11 forward", "int8", "int8, Llama's forward pass"),
-        ("W11 greedy", "int8", "int8, Llama's greedy search"),
-    ):  # fmt: skip
-        times = ", ".join(f"{port} {_faster(found[name], port, word)}" for port in PORTS)
+    for names, word, what in (
+        (("W7 forward",), "bfloat16", "bfloat16 weights, forward pass"),
+        (("W7 greedy",), "bfloat16", "bfloat16 weights, greedy search"),
+        (("W10", "W11 forward", "W11 greedy"), "int8", "int8, greedy search, Llama's forward pass and greedy search"),
+    ):
+        times = "; ".join(f"{port} {', '.join(_faster(found[name], port, word) for name in names)}" for port in PORTS)
         yield f"- Times as fast as our own float32, {what}: {times}."
 
 

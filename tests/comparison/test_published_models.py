@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from invoke import invoke
-from tiers import later
 
 MODELS = Path(__file__).resolve().parents[1] / "compared"
 TOKENS = ("--input", "input_ids: b=2 t=7 int64 <60")
@@ -47,8 +46,8 @@ def compared(left: str, right: str, folder: Path, *options: str, code: int) -> d
     return report
 
 
-# Costs 10 CPU s a family.
-@pytest.mark.parametrize("family", [FAMILIES[0], *map(later, FAMILIES[1:])])
+@pytest.mark.second
+@pytest.mark.parametrize("family", FAMILIES)
 def test_equal_models_of_two_libraries_are_equal(family: str, tmp_path: Path) -> None:
     report = compared(f"torch.py:{family}", family, tmp_path, code=0)
     assert report["verdict"] == "rounding" and report["first"] is None  # KerasHub's norms are float32 in a float64 model
