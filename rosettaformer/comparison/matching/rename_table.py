@@ -125,9 +125,9 @@ def unfinished(weights: Sequence[Mapping[str, Any]], layers: Mapping[str, tuple[
     """Returns the table of what is matched, and a row to be filled for each variable that is not, with the names that are left."""
     rows = [{"left": one, "right": other} for one, (other, _) in layers.items()]
     spare = [row["right"] for row in weights if not row["left"]]
-    lines = [written([row for row in weights if row["left"] and row["right"]], rows).rstrip("\n"), "# to be filled; candidates are"]
-    lines += [f"#   {name}" for name in spare]
-    lines += [f'"{row["left"]}" = ""' for row in weights if row["left"] and not row["right"]]
+    lines = [written([row for row in weights if row["left"] and row["right"]], rows).rstrip("\n")]
+    lines += ['# to be filled, or "" for what has no partner; candidates are', *(f"#   {name}" for name in spare)]
+    lines += [f'# "{row["left"]}" = ""' for row in weights if row["left"] and not row["right"]]
     return "\n".join(lines) + "\n"
 
 
