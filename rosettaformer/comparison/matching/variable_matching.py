@@ -45,15 +45,14 @@ def pairs(
                 table.append(_with_axes(one, other, path, how, rename, flattened.get(path, (None, None))))
             except ValueError as error:
                 problems.append(f"left {one['name']} and right {other['name']}: {error}")
+                table += [_pair(one, None, path, "", "does not fit"), _alone(other, "does not fit")]
     spare = [one for one in everything.values() if one["name"] not in taken]
     for one, other, how in _of_one_shape(lost, spare):
         table.append(_with_axes(one, other, one["layer"], how, rename, (None, None)))
         lost.remove(one)
         spare.remove(other)
     table += [_pair(one, None, one["layer"], "", "none on the right") for one in lost]
-    table += [
-        {"left": "", "right": one["name"], "layer": one["layer"], "how": "none on the left", "trainable": one["trainable"]} for one in spare
-    ]
+    table += [_alone(one, "none on the left") for one in spare]
     known = [{path for path in layers if path}, {other for other, _ in layers.values() if other}]
     missing: set[tuple[str, str]] = set()
     every = {variable["name"]: variable for several in left.variables.values() for variable in several}
@@ -65,6 +64,10 @@ def pairs(
             else:
                 problems += said
     return table, problems, missing
+
+
+def _alone(one: Mapping[str, Any], how: str) -> Pair:
+    return {"left": "", "right": one["name"], "layer": one["layer"], "how": how, "trainable": one["trainable"]}
 
 
 def _of_one_shape(lost: Sequence[Mapping[str, Any]], spare: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any, str]]:
