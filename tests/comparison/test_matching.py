@@ -10,6 +10,7 @@ from invoke import invoke
 from rosettaformer.comparison.matching import fusing, rename_table, value_matching, weight_layout
 from rosettaformer.comparison.models import behaviour
 from rosettaformer.comparison.models.base import Layer, LayerCall, Variable
+from rosettaformer.comparison.report.places import places
 from rosettaformer.modules import arguments
 
 MODELS = Path(__file__).resolve().parents[1] / "compared"
@@ -137,3 +138,13 @@ def test_loaded_numbers_are_found_as_they_are_transposed_split_and_side_by_side(
         if row.left:
             np.testing.assert_array_equal(weight_layout.carried(left[name], row.left, row.right, row.sizes), right[row.name])
     assert found.parts == {"fused": [("q", 0, 3), ("k", 3, 6), ("v", 6, 9)], "fused_bias": [("qb", 0, 4), ("kb", 4, 9)]}
+
+
+def test_it_is_said_where_two_arrays_differ() -> None:
+    other = X.copy()
+    other[:, 1:3] += 1
+    other[:, 5] -= 1
+    assert places(X, other) == ["positions 1 to 2, 5 of 7"]
+    other[0] = X[0]
+    assert places(X.reshape(2, 7, 4, 3), other) == ["rows 1 of 2", "positions 1 to 2, 5 of 7"]
+    assert places(X, X + 1) == places(X, X) == places(X, X[:1]) == []

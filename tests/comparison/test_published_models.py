@@ -23,7 +23,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], str]] = {  # the layer, or the two bet
     "llama_scale": (ATTENTION, ""),
     "llama_epsilon": (("layers.0.input_layernorm",), "epsilon 0.001 on the left, 1e-06 on the right"),
     "llama_activation": (FEED_FORWARD, ""),
-    "llama_rotary": (ATTENTION, ""),
+    "llama_rotary": (ATTENTION, "only positions 1 to 6 of 7 differ"),
     "llama_gate": (FEED_FORWARD, ""),
     "llama_groups": (ATTENTION, ""),
     "bert_activation": (("encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense"), "gelu_approximate on the right"),

@@ -15,6 +15,7 @@ from ..matching.variable_matching import Pair
 from ..running.side_process import Process
 from .first_divergence import first
 from .noise import Difference, difference
+from .places import places
 
 NOTHING = Difference("not comparable")
 ORDER = ("equal", "not comparable", "rounding", "differs")
@@ -84,9 +85,25 @@ class Rows:
             raise ValueError(f"the output cannot be compared: {outputs[0].note if outputs else 'it has no array'}")
         agree = all(one.verdict != "differs" for one in outputs)
         found = None if agree else first(rows, output, self._between)
+        if found:
+            found["where"] = self._where(found)
         elsewhere = [row.left for row in rows if row.leaf and row.verdict == "differs"] if agree else []
         return {"layers": [row.plain() for row in rows], "outputs": [one.plain() for one in outputs], "first": found,
                 "elsewhere": elsewhere, "unmatched": self._unmatched()}  # fmt: skip
+
+    def _where(self, found: Mapping[str, Any]) -> list[str]:
+        """Says at which rows, positions and features the outputs of the layer differ, or the inputs after the place between two."""
+        keys = [("", 0), ("", 0)]
+        if found["what"] == "layer":
+            keys = [(found["left"], found["call"]), (found["right"], found["call"])]
+        elif found["before"][0]:
+            keys = [(path, 0) for path in found["before"]]
+        what = "inputs" if found["what"] == "between" and found["before"][0] else "outputs"
+        calls = [side["float32"][key] for side, key in zip(self._calls, keys, strict=True) if key in side["float32"]]
+        if len(calls) < len(keys) or not all(call[what] for call in calls):
+            return []
+        arrays = self._activated(keys[0][0], keys[1][0], "float32", [self._common(call, what)[:1] for call in calls])
+        return places(arrays[0][0], arrays[1][0])
 
     def input_of(self, which: int, path: str) -> np.ndarray | None:
         """The first input of a layer in float32, in the common order of axes."""
