@@ -106,3 +106,15 @@ def test_a_folder_that_a_library_cannot_load_is_one_message(library: str, tmp_pa
     for path, said in ((tmp_path, "cannot"), (tmp_path / "none", "there is no folder")):
         found = invoke("compare", f"{library}:{path}", f"{library}:{path}", "-q")
         assert found.code == 2 and said in found.err and "Traceback" not in found.err
+
+
+@pytest.mark.second
+@pytest.mark.parametrize(("left", "right", "code"), [("Own", "Stock", 0), ("Stock", "Own", 0), ("Scaled", "Stock", 1)])
+def test_four_dense_layers_are_one_attention(left: str, right: str, code: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    sides = [MODELS / f"attention_torch.py:{name}" for name in (left, right)]
+    found = invoke("compare", *sides, "--input", "x: b=2 t=5 d=12 float32", "-q", "--json", tmp_path / "report.json")
+    assert found.code == code, found
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert len([row for row in report["gradients"] if not row["left"].startswith("input ")]) == 10
+    assert code == 0 or report["first"]["after"] == ["norm", "norm"]

@@ -41,6 +41,18 @@ def described(framework: str, rows: Iterable[tuple[str, Any, str]]) -> list[Laye
     ]
 
 
+def opened(layers: Iterable[Layer], variables: Iterable[Variable]) -> list[Layer]:
+    """Gives the projections of attention that holds them itself, as torch's does, layers of their own; these are never called."""
+    whole, found = {layer.path for layer in layers if layer.kind == "attention"}, dict[str, Layer]()
+    for one in variables:
+        part, dot, role = one.role.partition(".")
+        if one.layer in whole and dot:
+            path = f"{one.layer}.{part}"
+            one.layer, one.role, one.axes = path, role, "o i" if role == "kernel" else "o"
+            found.setdefault(path, Layer(path, "dense", "Linear", {}))
+    return [*found.values()]
+
+
 def own_variables(framework: str, path: str, kind: str, module: Any, owned: Mapping[str, tuple[Any, bool]]) -> list[Variable]:
     """Returns the variables of one layer of Keras or Flax: of each relative name the value, and whether it is trained."""
     kernel = next((value for name, (value, _) in owned.items() if name.endswith("kernel")), None)

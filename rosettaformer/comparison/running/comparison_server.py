@@ -16,7 +16,7 @@ from ...backends import MissingBackend
 from ...benchmarks.worker import resident
 from ...processes import Answer, message, serve_methods, words
 from ..matching import fusing
-from ..models import behaviour
+from ..models import behaviour, layer_calls
 from ..models.base import DTYPES, Model, Rounding, Variable, rounded
 from . import random_weights
 from .opening import opened, port_of
@@ -79,6 +79,8 @@ class Server:
         calls = self.model.run(self._inputs, DTYPES[0])
         behaviour.learn(layers, variables, calls, self.model.values(), activate)
         self._once(variables, {call.path for call in calls})
+        if not whole_attention:
+            layers += layer_calls.opened(layers, variables)
         variables = canonical(variables) if canonical else variables
         about = {"layers": [dataclasses.asdict(layer) for layer in layers], "variables": [dataclasses.asdict(one) for one in variables]}
         return about | {"convention": self.model.convention}
