@@ -74,12 +74,14 @@ def aligned(left: Network, right: Network, lost: Sequence[str], spare: Sequence[
     for (one, table, first), (other, of_other, first_of_other) in zip(mine, others, strict=True):
         if table["shape"][1] == of_other["shape"][1]:
             count = min(table["shape"][0] - first, of_other["shape"][0] - first_of_other)
-            pair = tuple(
-                {variable["name"]: [(f"{variable['name']}[{start}:]", f"{path}[{start}:]", 0, start, start + count)]}
-                for path, variable, start in ((one, table, first), (other, of_other, first_of_other))
-            )
-            result.append((f"{one}[{first}:]", f"{other}[{first_of_other}:]", pair))
-    return result  # type: ignore[return-value]
+            mine_of, theirs_of = _rows(one, table, first, count), _rows(other, of_other, first_of_other, count)
+            result.append((f"{one}[{first}:]", f"{other}[{first_of_other}:]", (mine_of, theirs_of)))
+    return result
+
+
+def _rows(path: str, table: Mapping[str, Any], start: int, count: int) -> Parts:
+    """The rows of a table from one on, as its only part."""
+    return {table["name"]: [(f"{table['name']}[{start}:]", f"{path}[{start}:]", 0, start, start + count)]}
 
 
 def told(rename: Rename, left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[Parts, dict[str, tuple[str, str]]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
-from ..models import behaviour
+from ..models.behaviour import INPUTS, OUTPUTS
 from . import weight_layout
 from .layer_matching import Network, normal
 from .rename_table import Rename
@@ -126,7 +126,7 @@ def _with_axes(
     """The pair with the axes of both; without known axes the shapes must be equal."""
     pair = _pair(one, other, path, "", how)
     row = rename.rows.get(one["name"])
-    axes = (row.left, row.right) if row and row.left else behaviour.joined((one["axes"], other["axes"]))
+    axes = (row.left, row.right) if row and row.left else _joined((one["axes"], other["axes"]))
     if ("m" in axes[0]) != ("m" in axes[1]):
         axes = (_depthwise(axes[0]), _depthwise(axes[1]))
     known = {**one["sizes"], **other["sizes"], **(row.sizes if row else {})}
@@ -157,6 +157,17 @@ def _with_ones(shape: Sequence[int]) -> str:
     """Returns the axes of a shape, those of length 1 as 1."""
     letters = iter("ABCDEFGH")
     return " ".join("1" if size == 1 else next(letters) for size in shape)
+
+
+def _joined(axes: Sequence[str]) -> tuple[str, str]:
+    """Returns the axes of two dense layers' variables, of which one may have several axes where the other has one."""
+    found = list(axes)
+    for one, several in (("i", INPUTS), ("o", OUTPUTS)):
+        for which in (0, 1):
+            letters = [letter for letter in several if letter in found[1 - which].split()]
+            if letters and one in found[which].split():
+                found[which] = " ".join(f"({' '.join(letters)})" if letter == one else letter for letter in found[which].split())
+    return found[0], found[1]
 
 
 def _depthwise(axes: str) -> str:

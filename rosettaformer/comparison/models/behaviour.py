@@ -154,14 +154,3 @@ def _letters(count: int, one: str, several: str) -> Sequence[str]:
 def _close(predicted: np.ndarray, got: np.ndarray) -> bool:
     largest = float(np.abs(got).max(initial=0.0))
     return predicted.shape == got.shape and largest > 0 and float(np.abs(predicted - got).max()) <= CLOSE * largest
-
-
-def joined(axes: Sequence[str]) -> tuple[str, str]:
-    """Returns the axes of two dense layers' variables, of which one may have several axes where the other has one."""
-    found = list(axes)
-    for one, several in (("i", INPUTS), ("o", OUTPUTS)):
-        for which in (0, 1):
-            letters = [letter for letter in several if letter in found[1 - which].split()]
-            if letters and one in found[which].split():
-                found[which] = " ".join(f"({' '.join(letters)})" if letter == one else letter for letter in found[which].split())
-    return found[0], found[1]

@@ -4,6 +4,7 @@ SIDE is `Side.plain()` as JSON. A question is the name of a method of `Server` a
 """
 
 import dataclasses
+import functools
 import json
 import sys
 import time
@@ -75,9 +76,8 @@ class Server:
         self.model.whole_attention = whole_attention
         canonical = self.model.canonical
         layers, variables = self.model.layers(), self.model.variables()
-        activate = lambda path, arrays: self.model.activate(path, arrays, DTYPES[0])  # noqa: E731
         calls = self.model.run(self._inputs, DTYPES[0])
-        behaviour.learn(layers, variables, calls, self.model.values(), activate)
+        behaviour.learn(layers, variables, calls, self.model.values(), functools.partial(self.model.activate, dtype=DTYPES[0]))
         self._once(variables, {call.path for call in calls})
         if not whole_attention:
             layers += layer_calls.opened(layers, variables)
