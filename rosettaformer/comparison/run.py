@@ -87,6 +87,7 @@ class _Comparison:
             self._notes.append(f"the ports fix {', '.join(others)}")
         given = Given(self._about, options.inputs, options.file, options.axes, options.seed)
         self._ranks = given.ranks
+        self._notes += given.notes
         progress("matching layers")
         described = given.prepared(self._sides, options.dtype == "float64", options.weights == "random")
         self._notes += [note for one in self._about for note in one["notes"]]

@@ -1,8 +1,10 @@
 """The arguments of a module's call: by name, and those that say whether it trains."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 # an argument that says whether a call trains -> its value if it does
 _TRAINS = {
@@ -16,11 +18,18 @@ _TARGET = {"decoder_input_ids", "decoder_token_ids", "target", "tgt"}
 _MASK = {"attention_mask", "padding_mask", "input_mask", "token_mask", "encoder_padding_mask"}
 _TARGET_MASK = {"decoder_attention_mask", "decoder_padding_mask"}
 _SEGMENTS = {"token_type_ids", "segment_ids", "segments", "type_ids"}
-_SYNONYMS = (
-    TOKENS, _TARGET, _MASK, _TARGET_MASK, _SEGMENTS, {"position_ids", "positions"}, {"pixel_values", "images", "image", "pixels"},
-)  # fmt: skip
-# an input that a model requires and nobody gives -> the input whose shape it has, and its value
-_FILLED = ((_MASK, TOKENS, 1), (_TARGET_MASK, _TARGET, 1), (_SEGMENTS, TOKENS, 0))
+_POSITIONS = {"position_ids", "positions"}
+_TARGET_POSITIONS = {"decoder_position_ids"}
+_BESIDE = (_MASK, _TARGET_MASK, _SEGMENTS, _POSITIONS, _TARGET_POSITIONS)  # what a model may have no argument for, since it makes its own
+_SYNONYMS = (TOKENS, _TARGET, *_BESIDE, {"pixel_values", "images", "image", "pixels"})
+# an input that a model requires and nobody gives -> the input whose shape it has, and its value made of that
+_FILLED = (
+    (_MASK, TOKENS, lambda tokens: tokens * 0 + 1),
+    (_TARGET_MASK, _TARGET, lambda tokens: tokens * 0 + 1),
+    (_SEGMENTS, TOKENS, lambda tokens: tokens * 0),
+    (_POSITIONS, TOKENS, lambda tokens: tokens * 0 + np.arange(tokens.shape[-1])),
+    (_TARGET_POSITIONS, _TARGET, lambda tokens: tokens * 0 + np.arange(tokens.shape[-1])),
+)
 
 
 def training_flag(name: str, trains: bool) -> bool | None:
@@ -48,13 +57,15 @@ def bound(function: Callable[..., Any], inputs: Mapping[str, Any], trains: bool 
 
 def placed(known: Mapping[str, bool], inputs: Mapping[str, Any], ordered: bool = True) -> dict[str, Any]:
     """Returns the inputs by the names of a model's arguments: those of the same name, those that mean the same, such as `input_ids` and
-    `token_ids`, and the others in their order in the places that are left.
+    `token_ids`, and the others in their order in the places that are left. What is `beside` is left out.
 
-    known: the arguments, and whether each is required. A mask that is required and not given is all ones, segments are all zeros.
-    ordered: whether the order of the arguments means anything. Raises ValueError if an input has no place, or an argument no input.
+    known: the arguments, and whether each is required. A mask that is required and not given is all ones, segments are all zeros, and
+    positions count from 0. ordered: whether the order of the arguments means anything. Raises ValueError if an input has no place, or an
+    argument no input.
     """
     found = {name: value for name, value in inputs.items() if name in known}
-    waiting = [name for name in inputs if name not in known]
+    left_out = beside(known, inputs)
+    waiting = [name for name in inputs if name not in known and name not in left_out]
     for name in [*waiting]:
         if other := next((one for one in known if one not in found and _alike(one, name)), ""):
             found[other] = inputs[name]
@@ -64,13 +75,23 @@ def placed(known: Mapping[str, bool], inputs: Mapping[str, Any], ordered: bool =
         if not free or (len(free) > 1 and not ordered):
             raise ValueError(f"the model has no argument for the input {name}; its arguments are {', '.join(known) or 'none'}")
         found[free.pop(0)] = inputs[name]
-    for several, like, value in _FILLED:
+    for several, like, filled in _FILLED:
         tokens = next((given for name, given in found.items() if name in like), None)
         if tokens is not None:
-            found |= {name: tokens * 0 + value for name in free if known[name] and name in several}
+            found |= {name: filled(tokens) for name in free if known[name] and name in several}
     if required := [name for name in free if known[name] and name not in found]:
         raise ValueError(f"the model needs the arguments {', '.join(required)}; the inputs are {', '.join(inputs)}")
     return found
+
+
+def beside(known: Iterable[str], inputs: Iterable[str]) -> list[str]:
+    """Returns the masks, segments and positions for which a model has no argument."""
+    known = [*known]
+    return [
+        name
+        for name in inputs
+        if name not in known and any(name in several for several in _BESIDE) and not any(_alike(name, one) for one in known)
+    ]
 
 
 def _alike(one: str, other: str) -> bool:

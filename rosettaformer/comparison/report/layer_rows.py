@@ -268,7 +268,7 @@ class Rows:
 
     def _force(self, rows: Sequence[LayerRow]) -> None:
         """Gives every layer without layers the other's inputs, in both dtypes, and its own in float64."""
-        leaves = [row for row in rows if row.leaf]
+        leaves = [row for row in rows if row.leaf and not self._is_given_otherwise(row)]
         keys = [[(row.left, row.call) for row in leaves], [(row.right, row.call) for row in leaves]]
         given = [[self._calls[which]["float32"][key] for key in keys[which]] for which in (0, 1)]
         answers: list[dict[str, list[Any]]] = [{}, {}]
@@ -282,6 +282,16 @@ class Rows:
         for number, row in enumerate(leaves):
             for owner in (0, 1):  # whose inputs they are
                 self._judge(row, owner, number, keys, answers)
+
+    def _is_given_otherwise(self, row: LayerRow) -> bool:
+        """Whether one side's layer is given integers and the other's floats, as positions and what is added to them; says so in the row."""
+        pair = zip(self._calls, ((row.left, row.call), (row.right, row.call)), strict=True)
+        first = [next(iter(side["float32"][key]["inputs"]), None) for side, key in pair]
+        dtypes = [array.dtype for array in first if array is not None]
+        if len({dtype.kind == "f" for dtype in dtypes}) < 2:
+            return False
+        row.note = f"is given {dtypes[0]} on the left, {dtypes[1]} on the right"
+        return True
 
     def _exchanged(self, call: Mapping[str, Any], other: Mapping[str, Any]) -> list[np.ndarray]:
         """The other's inputs in the axes of the side's own."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...checkpoints import container
+from ...modules import arguments
 from .. import axes
 from ..matching import weight_layout
 from ..matching.layer_matching import Network
@@ -18,7 +19,7 @@ from .side_process import Process
 class Given:
     """The inputs of both sides: arrays by name with their axes, () if none are declared.
 
-    orders: the axes of each input on the left and on the right. ranks: all axes in the common order. about: what the sides say of
+    notes: which inputs a side has no argument for. orders: the axes of each input on the left and on the right. ranks: all axes in the common order. about: what the sides say of
     themselves. Raises ValueError if inputs are missing or their axes do not fit.
     """
 
@@ -28,6 +29,11 @@ class Given:
     ) -> None:  # fmt: skip
         self._about, self._chosen = about, chosen
         self.arrays = self._made(inputs, file, seed)
+        self.notes = [
+            f"the {which} takes no {', '.join(lacking)}"
+            for which, one in zip(("left", "right"), about, strict=True)
+            if (lacking := arguments.beside([name for name, _ in one["arguments"]], self.arrays))
+        ]
         self.orders: dict[str, list[list[str]]] = {}
         self.ranks: list[str] = []
         conventions = [one["convention"] for one in about]
