@@ -1,8 +1,45 @@
 """Transformers' models with one difference each from what they are."""
 
+import functools
+
 import published_torch
 import torch
 from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
+from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
+
+
+def _neighbours(model):
+    """Rotary positions with the frequencies of neighbours, turned as halves."""
+    rotation = model.rotary_emb.forward
+
+    def forward(x, position_ids):
+        return tuple(part[..., : part.shape[-1] // 2].repeat_interleave(2, -1) for part in rotation(x, position_ids))
+
+    model.rotary_emb.forward = forward
+    return model
+
+
+def _tiled(model, module):
+    """Key heads are tiled, not repeated."""
+    for layer in model.layers:
+        attend = layer.self_attn.forward
+
+        def forward(*args, attend=attend, **kwargs):
+            repeat, module.repeat_kv = module.repeat_kv, lambda x, count: x.repeat(1, count, 1, 1)
+            try:
+                return attend(*args, **kwargs)
+            finally:
+                module.repeat_kv = repeat
+
+        layer.self_attn.forward = forward
+    return model
+
+
+def _without_bias(*layers):
+    for layer in layers:
+        layer.forward = functools.partial(torch.nn.functional.linear, weight=layer.weight)
 
 
 def llama_epsilon():
@@ -21,15 +58,7 @@ def llama_scale():
 
 
 def llama_rotary():
-    """The frequencies of neighbours, turned as halves."""
-    model = published_torch.llama()
-    rotation = model.rotary_emb.forward
-
-    def forward(x, position_ids):
-        return tuple(part[..., : part.shape[-1] // 2].repeat_interleave(2, -1) for part in rotation(x, position_ids))
-
-    model.rotary_emb.forward = forward
-    return model
+    return _neighbours(published_torch.llama())
 
 
 def llama_gate():
@@ -42,20 +71,45 @@ def llama_gate():
 
 
 def llama_groups():
-    """Key heads are tiled, not repeated."""
-    model = published_torch.llama()
-    for layer in model.layers:
-        attend = layer.self_attn.forward
+    return _tiled(published_torch.llama(), modeling_llama)
 
-        def forward(*args, attend=attend, **kwargs):
-            repeat, modeling_llama.repeat_kv = modeling_llama.repeat_kv, lambda x, count: x.repeat(1, count, 1, 1)
-            try:
-                return attend(*args, **kwargs)
-            finally:
-                modeling_llama.repeat_kv = repeat
 
-        layer.self_attn.forward = forward
+def mistral_rotary():
+    return _neighbours(published_torch.mistral())
+
+
+def mistral_groups():
+    return _tiled(published_torch.mistral(), modeling_mistral)
+
+
+def mistral_base():
+    return published_torch.mistral(rope_parameters={"rope_type": "default", "rope_theta": 1000.0})
+
+
+def qwen2_bias():
+    model = published_torch.qwen2()
+    _without_bias(*(layer.self_attn.k_proj for layer in model.layers))
     return model
+
+
+def qwen2_groups():
+    return _tiled(published_torch.qwen2(), modeling_qwen2)
+
+
+def qwen3():
+    """With the epsilon of query and key norms that KerasHub fixes."""
+    model = published_torch.qwen3()
+    for layer in model.layers:
+        layer.self_attn.q_norm.variance_epsilon = layer.self_attn.k_norm.variance_epsilon = 1e-5
+    return model
+
+
+def qwen3_rotary():
+    return _neighbours(qwen3())
+
+
+def qwen3_groups():
+    return _tiled(qwen3(), modeling_qwen3)
 
 
 def bert_activation():
@@ -64,6 +118,32 @@ def bert_activation():
 
 def bert_epsilon():
     return published_torch.bert(layer_norm_eps=1e-5)
+
+
+def roberta():
+    """With the epsilon that KerasHub fixes."""
+    return published_torch.roberta(layer_norm_eps=1e-5)
+
+
+def roberta_activation():
+    return published_torch.roberta(layer_norm_eps=1e-5, hidden_act="gelu_pytorch_tanh")
+
+
+def roberta_bias():
+    model = roberta()
+    _without_bias(*(layer.output.dense for layer in model.encoder.layer))
+    return model
+
+
+def distilbert_epsilon():
+    model = published_torch.distilbert()
+    for layer in model.transformer.layer:
+        layer.output_layer_norm.eps = 1e-5
+    return model
+
+
+def distilbert_activation():
+    return published_torch.distilbert(activation="gelu_pytorch_tanh")
 
 
 def gpt2_scale():
@@ -91,3 +171,41 @@ def gemma_activation():
     for layer in model.layers:
         layer.mlp.act_fn = torch.nn.GELU()
     return model
+
+
+def t5_scale():
+    model = published_torch.t5()
+    for block in model.encoder.block:
+        block.layer[0].SelfAttention.scaling = 6**-0.5
+    return model
+
+
+def t5_epsilon():
+    return published_torch.t5(layer_norm_epsilon=1e-3)
+
+
+def t5_activation():
+    return published_torch.t5(feed_forward_proj="gelu")
+
+
+def bart_scale():
+    model = published_torch.bart()
+    for layer in model.decoder.layers:
+        layer.encoder_attn.scaling = 1 / 6
+    return model
+
+
+def bart_activation():
+    return published_torch.bart(activation_function="gelu_new")
+
+
+def vit_epsilon():
+    return published_torch.vit(layer_norm_eps=1e-12)
+
+
+def vit_bias():
+    return published_torch.vit(qkv_bias=False)
+
+
+def vit_activation():
+    return published_torch.vit(hidden_act="gelu_pytorch_tanh")

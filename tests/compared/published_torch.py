@@ -1,69 +1,95 @@
-"""Transformers' models of small sizes; epsilons and activations are those of KerasHub's."""
+"""Transformers' models of small sizes; activations, and epsilons that cannot be chosen, are those of KerasHub's."""
 
 import transformers
-
-SIZES = {
-    "vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
-    "max_position_embeddings": 64, "attn_implementation": "eager",
-}  # fmt: skip
-DECODER = SIZES | {"num_key_value_heads": 2, "rms_norm_eps": 1e-6}
+from published_sizes import Sizes, sizes
 
 
-def bert(**changes):
-    return transformers.BertModel(transformers.BertConfig(**SIZES | {"hidden_act": "gelu_pytorch_tanh"} | changes))
+def _encoder(own: Sizes):
+    return {
+        "vocab_size": own.vocabulary, "hidden_size": own.width, "num_hidden_layers": own.layers, "num_attention_heads": own.heads,
+        "intermediate_size": own.hidden, "max_position_embeddings": own.positions, "attn_implementation": "eager",
+    }  # fmt: skip
 
 
-def roberta(**changes):
-    sizes = SIZES | {"max_position_embeddings": 66, "type_vocab_size": 1, "hidden_act": "gelu_pytorch_tanh"}
-    return transformers.RobertaModel(transformers.RobertaConfig(**sizes | changes), add_pooling_layer=False)
+def _decoder(own: Sizes):
+    return _encoder(own) | {"num_key_value_heads": own.groups, "rms_norm_eps": own.epsilon, "rope_theta": own.base}
 
 
-def distilbert(**changes):
-    sizes = {"vocab_size": 60, "dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 40, "max_position_embeddings": 64}
-    return transformers.DistilBertModel(transformers.DistilBertConfig(**sizes, attn_implementation="eager", **changes))
+def bert(seed=0, **changes):
+    config = transformers.BertConfig(**_encoder(sizes(seed)) | {"hidden_act": "gelu_pytorch_tanh"} | changes)
+    return transformers.BertModel(config)
 
 
-def gpt2(**changes):
-    sizes = {"vocab_size": 60, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_inner": 40, "n_positions": 64}
-    return transformers.GPT2Model(transformers.GPT2Config(**sizes, attn_implementation="eager", **changes))
+def roberta(seed=0, **changes):
+    own = sizes(seed)
+    others = {"max_position_embeddings": own.positions + 2, "type_vocab_size": 1}
+    return transformers.RobertaModel(transformers.RobertaConfig(**_encoder(own) | others | changes), add_pooling_layer=False)
 
 
-def llama(**changes):
-    return transformers.LlamaModel(transformers.LlamaConfig(**DECODER | changes))
+def distilbert(seed=0, **changes):
+    own = sizes(seed)
+    config = transformers.DistilBertConfig(
+        vocab_size=own.vocabulary, dim=own.width, n_layers=own.layers, n_heads=own.heads, hidden_dim=own.hidden,
+        max_position_embeddings=own.positions, attn_implementation="eager", **changes,
+    )  # fmt: skip
+    return transformers.DistilBertModel(config)
 
 
-def mistral():
-    return transformers.MistralModel(transformers.MistralConfig(**DECODER, sliding_window=512))
+def gpt2(seed=0, **changes):
+    own = sizes(seed)
+    config = transformers.GPT2Config(
+        vocab_size=own.vocabulary, n_embd=own.width, n_layer=own.layers, n_head=own.heads, n_inner=own.hidden, n_positions=own.positions,
+        attn_implementation="eager", **changes,
+    )  # fmt: skip
+    return transformers.GPT2Model(config)
 
 
-def qwen2():
-    return transformers.Qwen2Model(transformers.Qwen2Config(**DECODER))
+def llama(seed=0, **changes):
+    return transformers.LlamaModel(transformers.LlamaConfig(**_decoder(sizes(seed)) | changes))
 
 
-def qwen3():
-    return transformers.Qwen3Model(transformers.Qwen3Config(**DECODER, head_dim=6))
+def mistral(seed=0, **changes):
+    return transformers.MistralModel(transformers.MistralConfig(**_decoder(sizes(seed)), sliding_window=512, **changes))
 
 
-def gemma(**changes):
-    return transformers.GemmaModel(transformers.GemmaConfig(**DECODER | {"head_dim": 6} | changes))
+def qwen2(seed=0, **changes):
+    return transformers.Qwen2Model(transformers.Qwen2Config(**_decoder(sizes(seed)) | changes))
 
 
-def t5():
-    config = transformers.T5Config(vocab_size=60, d_model=24, d_kv=6, d_ff=40, num_layers=2, num_heads=4)
+def qwen3(seed=0, **changes):
+    own = sizes(seed)
+    return transformers.Qwen3Model(transformers.Qwen3Config(**_decoder(own) | {"head_dim": own.head_size} | changes))
+
+
+def gemma(seed=0, **changes):
+    own = sizes(seed)
+    config = _decoder(own) | {"head_dim": own.head_size, "rope_theta": 10000.0, "rms_norm_eps": 1e-6}
+    return transformers.GemmaModel(transformers.GemmaConfig(**config | changes))
+
+
+def t5(seed=0, **changes):
+    own = sizes(seed)
+    config = transformers.T5Config(
+        vocab_size=own.vocabulary, d_model=own.width, d_kv=own.head_size, d_ff=own.hidden, num_layers=own.layers, num_heads=own.heads,
+        **changes,
+    )  # fmt: skip
     return transformers.T5Model(config)
 
 
-def bart():
+def bart(seed=0, **changes):
+    own = sizes(seed)
     sides = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")
-        for name, value in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 40))
+        for name, value in (("layers", own.layers), ("attention_heads", own.heads), ("ffn_dim", own.hidden))
     }
-    config = transformers.BartConfig(vocab_size=60, d_model=24, max_position_embeddings=64, attn_implementation="eager", **sides)
+    config = transformers.BartConfig(
+        vocab_size=own.vocabulary, d_model=own.width, max_position_embeddings=own.positions, attn_implementation="eager", **sides, **changes
+    )
     return transformers.BartModel(config)
 
 
-def vit():
-    sizes = {name: value for name, value in SIZES.items() if not name.startswith(("vocab", "max"))}
-    config = transformers.ViTConfig(**sizes, image_size=16, patch_size=4, layer_norm_eps=1e-6)
+def vit(seed=0, **changes):
+    own = {name: value for name, value in _encoder(sizes(seed)).items() if not name.startswith(("vocab", "max"))}
+    config = transformers.ViTConfig(**own | {"image_size": 16, "patch_size": 4, "layer_norm_eps": 1e-6} | changes)
     return transformers.ViTModel(config, add_pooling_layer=False)

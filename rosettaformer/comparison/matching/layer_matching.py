@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ SYNONYMS |= {"conv": "convolution", "bn": "norm", "ln": "norm", "fc": "dense", "
 NONE: Mapping[str, tuple[str, str]] = {}
 Problems = dict[tuple[str, str], str]
 MAIN = ("kernel", "table", "scale", "query.kernel")
+DEPTH = 3  # how far away layers are looked at that tell others apart
 
 
 @dataclass
@@ -65,6 +67,17 @@ class Network:
     def before(self, path: str) -> list[str]:
         """The layers with variables whose output is the layer's input."""
         return [other for other in self.held() if other != path and path in self.given and self.gives.get(other) == self.given[path]]
+
+    def places(self) -> dict[str, int]:
+        """Returns what tells the layers with variables apart by what they are and by what feeds them and is fed by them, and so on."""
+        found = {path: hash((self.kind(path), *sorted(self._sizes(path)))) for path in self.held()}
+        for _ in range(DEPTH):
+            around = {path: (self.before(path), self.after(path)) for path in found}
+            found = {path: hash((own, *(tuple(sorted(found[one] for one in each)) for each in around[path]))) for path, own in found.items()}
+        return found
+
+    def _sizes(self, path: str) -> list[tuple[str, int]]:
+        return [(one["role"], math.prod(one["shape"])) for one in self.variables[path] if one["role"] in MAIN]
 
     def leaves(self) -> list[str]:
         """The layers that hold no other that is called, in the order of execution."""
@@ -185,13 +198,26 @@ def _of_one_name(left: Network, right: Network, pairs: dict[str, tuple[str, str]
 def _groups(left: Network, right: Network, lefts: list[str], rights: list[str]) -> list[tuple[list[str], list[str]]]:
     """Returns the layers that fit each other, in the order of execution on either side."""
     found: list[tuple[list[str], list[str]]] = []
-    waiting = [path for path in lefts if path]
+    waiting, places = [path for path in lefts if path], (left.places(), right.places())
     while waiting:
         others = [other for other in rights if other and compatible(left, waiting[0], right, other)]
         mine = [path for path in waiting if path == waiting[0] or (others and compatible(left, path, right, others[0]))]
         waiting = [path for path in waiting if path not in mine]
-        found.append((mine, others))
+        found += _at_their_places(mine, others, *places)
     return found
+
+
+def _at_their_places(
+    mine: list[str], others: list[str], left: Mapping[str, int], right: Mapping[str, int]
+) -> list[tuple[list[str], list[str]]]:
+    """Returns a group in parts: the layers of each place in the data flow that both sides have equally often, and the rest."""
+    counts = Counter(left[path] for path in mine), Counter(right[path] for path in others)
+    common = [place for place in counts[0] if counts[0][place] == counts[1][place]]
+    parts = [
+        ([path for path in mine if left[path] == place], [path for path in others if right[path] == place]) for place in common
+    ]
+    rest = [path for path in mine if left[path] not in common], [path for path in others if right[path] not in common]
+    return [*parts, rest] if rest[0] else parts
 
 
 def _in_group(left: Network, right: Network, rename: Rename, mine: list[str], others: list[str]) -> dict[str, tuple[str, str]]:

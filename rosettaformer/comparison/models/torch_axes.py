@@ -70,9 +70,7 @@ class Followed(TorchFunctionMode):
         elif name in RESHAPED:
             self._put(output, _reshaped(tag, output.shape))
         elif output.ndim == len(tag):
-            self._put(
-                output, [group if _size(group) == size else [(group[0][0], size)] for group, size in zip(tag, output.shape, strict=True)]
-            )
+            self._put(output, _resized(tag, output.shape))
         else:
             self._put(output, None)
 
@@ -98,14 +96,14 @@ def _probed(function: Any, tag: Tag, args: Any, kwargs: Any, output: torch.Tenso
     result = result[0] if isinstance(result, (tuple, list)) else result
     if result.ndim != output.ndim:
         return None
-    found: Tag = []
-    for size, own in zip(result.shape, output.shape, strict=True):
-        if size in PRIMES:
-            group = tag[PRIMES.index(size)]
-            found.append(group if _size(group) == own else [(group[0][0], own)])
-        else:
-            found.append([])
-    return found if all(_size(group) == own for group, own in zip(found, output.shape, strict=True)) else None
+    return _resized([tag[PRIMES.index(size)] if size in PRIMES else [] for size in result.shape], output.shape)
+
+
+def _resized(tag: Tag, shape: Sequence[int]) -> Tag | None:
+    """Returns the axes with these sizes; none if an axis without a name, which had length 1, has another now."""
+    if any(not group and size != 1 for group, size in zip(tag, shape, strict=True)):
+        return None
+    return [group if _size(group) == size else [(group[0][0], size)] for group, size in zip(tag, shape, strict=True)]
 
 
 def _reshaped(tag: Tag, shape: Sequence[int]) -> Tag | None:

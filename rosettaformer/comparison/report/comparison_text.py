@@ -17,8 +17,10 @@ Report = Mapping[str, Any]
 
 
 def verdict(report: Report) -> str:
-    """Returns `equal`, `rounding` or `differs`: the worst of outputs, gradients and steps. What layers give within does not count."""
-    found = {row["verdict"] for row in _judged(report)}
+    """Returns `equal`, `rounding` or `differs`: the worst of outputs, gradients and steps. What layers give within counts only where a
+    constant of theirs differs, which rounding hides in the outputs.
+    """
+    found = {row["verdict"] for row in _judged(report)} | ({"differs"} if report["first"] else set())
     return next((word for word in ("differs", "rounding") if word in found), "equal")
 
 
@@ -67,6 +69,8 @@ def _headline(report: Report) -> str:
             f"{verdict(report)}: {outputs}, and {same} of {len(leaves)} layers give the same for the same input; of the others, such as "
             f"{_elsewhere(differ[0])}, the boundary lies elsewhere"
         )
+    if differ and worst["verdict"] != "differs":
+        return f"differs: {outputs}, which hides that {len(differ)} of {len(leaves)} layers give something else for the same input"
     if differ:
         return f"{verdict(report)}: {outputs}, and {len(differ)} of {len(leaves)} layers give something else for the same input"
     layers = f"and each of {len(leaves)} layers gives the same for the same input" if leaves else "and no layer is known on both sides"

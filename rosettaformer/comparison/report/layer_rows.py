@@ -45,6 +45,11 @@ class LayerRow:
     def verdict(self) -> str:
         return worst(self.forced).verdict if self.forced else self.free.verdict
 
+    @property
+    def has_another_epsilon(self) -> bool:
+        """Whether it gives something else for the same input and has another epsilon, which other layers do not make good."""
+        return self.leaf and self.verdict == "differs" and any(text.startswith("epsilon ") for text in self.settings)
+
     def plain(self) -> dict[str, Any]:
         named = {"free": self.free.plain(), "inputs": self.inputs.plain(), "forced": [one.plain() for one in self.forced]}
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in ("given", "gives")}
@@ -84,10 +89,11 @@ class Rows:
         if all(one.verdict == "not comparable" for one in outputs):
             raise ValueError(f"the output cannot be compared: {outputs[0].note if outputs else 'it has no array'}")
         agree = all(one.verdict != "differs" for one in outputs)
-        found = None if agree else first(rows, output, self._between)
+        hidden = [row for row in rows if row.has_another_epsilon] if agree else []
+        found = first(hidden or rows, output, self._between) if hidden or not agree else None
         if found:
             found["where"] = self._where(found)
-        elsewhere = [row.left for row in rows if row.leaf and row.verdict == "differs"] if agree else []
+        elsewhere = [row.left for row in rows if row.leaf and row.verdict == "differs" and row not in hidden] if agree else []
         return {"layers": [row.plain() for row in rows], "outputs": [one.plain() for one in outputs], "first": found,
                 "elsewhere": elsewhere, "unmatched": self._unmatched()}  # fmt: skip
 
