@@ -56,7 +56,7 @@ def qwen3(seed=0):
 
 def gemma(seed=0):
     own = sizes(seed)
-    return models.GemmaBackbone(**_decoder(own) | {"intermediate_dim": 2 * own.hidden}, head_dim=own.head_size)
+    return models.GemmaBackbone(**_decoder(own) | {"intermediate_dim": 2 * own.hidden, "layer_norm_epsilon": 1e-6}, head_dim=own.head_size)
 
 
 def t5(seed=0):

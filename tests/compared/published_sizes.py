@@ -31,6 +31,13 @@ def sizes(seed: int) -> Sizes:
     heads = draw.choice((2, 3, 4, 6))
     groups = draw.choice([count for count in range(1, heads + 1) if heads % count == 0])
     return Sizes(
-        vocabulary=draw.randint(60, 90), positions=draw.randint(20, 70), layers=draw.randint(1, 3), heads=heads, groups=groups,
-        head_size=draw.choice((4, 6, 8)), hidden=draw.randint(8, 60), epsilon=10.0 ** -draw.randint(5, 7), base=draw.choice((1e3, 1e4, 5e5)),
-    )  # fmt: skip
+        vocabulary=draw.randint(60, 90),
+        positions=draw.randint(20, 70),
+        layers=draw.randint(1, 3),
+        heads=heads,
+        groups=groups,
+        head_size=draw.choice((4, 6, 8)),
+        hidden=draw.randint(8, 60),
+        epsilon=10.0 ** -draw.randint(5, 7),
+        base=draw.choice((1e3, 1e4, 5e5)),
+    )

@@ -72,8 +72,8 @@ class Network:
         """Returns what tells the layers with variables apart by what they are and by what feeds them and is fed by them, and so on."""
         found = {path: hash((self.kind(path), *sorted(self._sizes(path)))) for path in self.held()}
         for _ in range(DEPTH):
-            around = {path: (self.before(path), self.after(path)) for path in found}
-            found = {path: hash((own, *(tuple(sorted(found[one] for one in each)) for each in around[path]))) for path, own in found.items()}
+            around = {path: [sorted(found[one] for one in each) for each in (self.before(path), self.after(path))] for path in found}
+            found = {path: hash((own, *map(tuple, around[path]))) for path, own in found.items()}
         return found
 
     def _sizes(self, path: str) -> list[tuple[str, int]]:
@@ -213,9 +213,7 @@ def _at_their_places(
     """Returns a group in parts: the layers of each place in the data flow that both sides have equally often, and the rest."""
     counts = Counter(left[path] for path in mine), Counter(right[path] for path in others)
     common = [place for place in counts[0] if counts[0][place] == counts[1][place]]
-    parts = [
-        ([path for path in mine if left[path] == place], [path for path in others if right[path] == place]) for place in common
-    ]
+    parts = [([path for path in mine if left[path] == place], [path for path in others if right[path] == place]) for place in common]
     rest = [path for path in mine if left[path] not in common], [path for path in others if right[path] not in common]
     return [*parts, rest] if rest[0] else parts
 

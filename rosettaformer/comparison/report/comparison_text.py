@@ -92,6 +92,7 @@ def _layer(found: Mapping[str, Any]) -> str:
     )
     text += f": {'; '.join(found['settings'])}" if found["settings"] else "; its settings that show are the same"
     text += f" ({found['note']})" if found["note"] else ""
+    text += f"; {found['how']}" if found.get("how") else ""
     text += _only(found)
     return text + (f"; so do {', '.join(found['also'][:5])}" if found["also"] else "")
 
@@ -109,11 +110,13 @@ def _between(found: Mapping[str, Any]) -> str:
         for which, names in zip(("the left", "the right"), found["unmatched"], strict=True)
         if names
     ]
+    if found.get("how"):
+        return f"{text}: {found['how']}{_only(found)}"
     return "; ".join([text, *said, *found["settings"]]) + _only(found)
 
 
 def _only(found: Mapping[str, Any]) -> str:
-    """Yields where it differs, if not everywhere; an earlier report does not say so."""
+    """Says where it differs, if not everywhere; an earlier report does not say so."""
     return f"; only {' and '.join(found['where'])} differ" if found.get("where") else ""
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,14 @@ from .. import axes, kinds
 from ..matching.layer_matching import Network
 from ..matching.variable_matching import Pair
 from ..running.side_process import Process
+from . import known_parts
 from .first_divergence import first
 from .noise import Difference, difference
-from .places import places
+from .places import places, relation
 
 NOTHING = Difference("not comparable")
+PROJECTS = ("dense", "rms_norm", "layer_norm")  # the kinds of layers that give attention and feed-forward networks their inputs
+BASE = re.compile("base|theta|wavelength")  # of rotary positions
 ORDER = ("equal", "not comparable", "rounding", "differs")
 
 
@@ -92,13 +96,13 @@ class Rows:
         hidden = [row for row in rows if row.has_another_epsilon] if agree else []
         found = first(hidden or rows, output, self._between) if hidden or not agree else None
         if found:
-            found["where"] = self._where(found)
+            found |= self._described(found, rows)
         elsewhere = [row.left for row in rows if row.leaf and row.verdict == "differs" and row not in hidden] if agree else []
         return {"layers": [row.plain() for row in rows], "outputs": [one.plain() for one in outputs], "first": found,
                 "elsewhere": elsewhere, "unmatched": self._unmatched()}  # fmt: skip
 
-    def _where(self, found: Mapping[str, Any]) -> list[str]:
-        """Says at which rows, positions and features the outputs of the layer differ, or the inputs after the place between two."""
+    def _described(self, found: Mapping[str, Any], rows: Sequence[LayerRow]) -> dict[str, Any]:
+        """Says where the outputs of the layer differ, or the inputs after the place between two, and how."""
         keys = [("", 0), ("", 0)]
         if found["what"] == "layer":
             keys = [(found["left"], found["call"]), (found["right"], found["call"])]
@@ -107,9 +111,27 @@ class Rows:
         what = "inputs" if found["what"] == "between" and found["before"][0] else "outputs"
         calls = [side["float32"][key] for side, key in zip(self._calls, keys, strict=True) if key in side["float32"]]
         if len(calls) < len(keys) or not all(call[what] for call in calls):
-            return []
+            return {"where": [], "how": ""}
         arrays = self._activated(keys[0][0], keys[1][0], "float32", [self._common(call, what)[:1] for call in calls])
-        return places(arrays[0][0], arrays[1][0])
+        pair = arrays[0][0], arrays[1][0]
+        how = self._by_the_reference(found["before"], pair) if what == "inputs" else ""
+        return {"where": places(*pair), "how": how or ("" if found["settings"] else relation(*pair))}
+
+    def _by_the_reference(self, before: Sequence[str], pair: Sequence[np.ndarray]) -> str:
+        """Says what the reference makes of what agrees before a layer whose inputs differ."""
+        given: dict[str, np.ndarray] = {}
+        known = {other: path for path, (other, _) in self._layers.items()}
+        ordered = [list(side["float32"]) for side in self._calls]
+        for path, index in ordered[1][: ordered[1].index((before[1], 0))]:  # what the left computes side by side
+            if index == 0 and path in known and (known[path], 0) not in self._calls[0]["float32"]:
+                given[known[path]] = self._calls[1]["float32"][path, 0]["outputs"][0]
+        for path, index in ordered[0][: ordered[0].index((before[0], 0))]:
+            if index == 0 and path in self._layers and self._networks[0].kind(path) in PROJECTS:
+                given |= {path: self._calls[0]["float32"][path, 0]["outputs"][0]}
+        words = {path: self._networks[0].words[path] + self._networks[1].words[self._layers[path][0]] for path in given}
+        scalars = [value for network in self._networks for layer in network.layers.values() for value in layer["scalars"].items()]
+        bases = [float(value) for name, value in scalars if isinstance(value, (int, float)) and BASE.search(name)]
+        return known_parts.said(given, words, pair, bases)
 
     def input_of(self, which: int, path: str) -> np.ndarray | None:
         """The first input of a layer in float32, in the common order of axes."""

@@ -19,8 +19,8 @@ from .side_process import Process
 class Given:
     """The inputs of both sides: arrays by name with their axes, () if none are declared.
 
-    notes: which inputs a side has no argument for. orders: the axes of each input on the left and on the right. ranks: all axes in the common order. about: what the sides say of
-    themselves. Raises ValueError if inputs are missing or their axes do not fit.
+    notes: which inputs a side has no argument for. orders: the axes of each input on the left and on the right. ranks: all axes in the
+    common order. about: what the sides say of themselves. Raises ValueError if inputs are missing or their axes do not fit.
     """
 
     def __init__(

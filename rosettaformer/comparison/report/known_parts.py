@@ -1,0 +1,138 @@
+"""Says what runs between two layers where the reference knows it: attention of queries, keys and values, or what a feed-forward network
+gives its last layer.
+
+Every reading is computed by the reference from what the layers before give, and is said only where a side's numbers are those.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import attention, feed_forward, rotary
+from reference_numpy.config import ACTIVATIONS
+from reference_numpy.rotary_scaling import RotaryScaling
+
+PROJECTIONS = ("query", "key", "value")
+BASES = (1e4, 1e6, 5e5, 1e5, 1e3)  # of rotary positions, those of published models first
+CLOSE = 1e-5  # relative to the largest number: float32 rounds less, and another reading is further off
+LARGEST = 1 << 17  # numbers in one map of weights: with more of them nothing is tried
+Reading = dict[str, str]
+
+
+def said(given: Mapping[str, np.ndarray], words: Mapping[str, Sequence[str]], sides: Sequence[np.ndarray], bases: Iterable[float]) -> str:
+    """Returns what the reference finds of what each side gives the layer after; empty if it knows neither.
+
+    given: what the layers before it give on both sides, in the order of execution. words: of the names of these layers. sides: the arrays
+    of the left and of the right. bases: of rotary positions that a side names.
+    """
+    if any(array.dtype.kind != "f" for array in sides):
+        return ""
+    with np.errstate(all="ignore"):
+        for readings in (_attention(given, words, sides, bases), _feed_forward(given)):
+            found = _found(readings, sides)
+            if any(found):
+                return _sentence(found)
+    return ""
+
+
+def _found(readings: Iterable[tuple[Reading, np.ndarray]], sides: Sequence[np.ndarray]) -> list[Reading | None]:
+    """Returns the reading that is nearest to each side's numbers, if it gives them."""
+    found: list[Reading | None] = [None, None]
+    least = [CLOSE * float(np.abs(side).max(initial=0.0)) for side in sides]
+    for reading, array in readings:
+        for which, side in enumerate(sides):
+            if array.size == side.size and (error := float(np.abs(array.reshape(side.shape) - side).max())) < least[which]:
+                found[which], least[which] = reading, error
+    return found
+
+
+def _sentence(found: Sequence[Reading | None]) -> str:
+    left, right = found
+    if left and right:
+        names = [name for name in {**left, **right} if left.get(name) != right.get(name)]
+        both = [", ".join(one[name] for name in names if name in one) for one in (left, right)]
+        return f"the left has {both[0]}, the right {both[1]}" if names else ""
+    which, other, one = ("right", "left", right) if right else ("left", "right", left)
+    assert one is not None
+    return f"the {which} has {', '.join(one.values())}, the {other} nothing that the reference knows"
+
+
+def _attention(
+    given: Mapping[str, np.ndarray], words: Mapping[str, Sequence[str]], sides: Sequence[np.ndarray], bases: Iterable[float]
+) -> Iterator[tuple[Reading, np.ndarray]]:
+    """Yields attention of the last queries, keys and values, of as many heads as fit, read in all ways."""
+    last: dict[str, np.ndarray] = {}
+    for path, array in given.items():
+        last |= {name: array for name in PROJECTIONS if name in words[path]}
+    if len(last) < len(PROJECTIONS) or any(array.ndim not in (3, 4) for array in last.values()):
+        return
+    query, key, value = (last[name].astype(np.float64) for name in PROJECTIONS)
+    for heads in _heads(query):
+        q_bthk = query.reshape(*query.shape[:2], heads, -1)
+        size = q_bthk.shape[-1]
+        flat = [array.reshape(*array.shape[:2], -1) for array in (key, value)]
+        groups = flat[0].shape[-1] // size
+        if q_bthk.shape[0] != key.shape[0] or groups < 1 or flat[0].shape[-1] % size or heads % groups or flat[1].shape[-1] % groups:
+            continue
+        if q_bthk.shape[0] * heads * q_bthk.shape[1] * key.shape[1] > LARGEST:
+            return
+        k_bsgk, v_bsge = (array.reshape(*array.shape[:2], groups, -1) for array in flat)
+        for (placed, turned), (shared, spread) in itertools.product(_positions(q_bthk, k_bsgk, bases), _groups(heads, groups)):
+            for causal, (scale, scaled) in itertools.product((True, False), _scales(size, heads)):
+                told = {"positions": placed, "groups": shared, "mask": "a causal mask" if causal else "no mask", "scale": scaled}
+                keys, values = spread(turned[1]), spread(v_bsge)
+                found = attention.scaled_dot_product_attention(turned[0], keys, values, causal=causal, scale=scale)
+                yield {name: text for name, text in told.items() if text}, found
+
+
+def _heads(query: np.ndarray) -> list[int]:
+    if query.ndim == 4:
+        return [query.shape[2]]
+    return [count for count in range(1, query.shape[-1] + 1) if query.shape[-1] % count == 0 and query.shape[-1] // count > 1]
+
+
+def _positions(query: np.ndarray, key: np.ndarray, bases: Iterable[float]) -> Iterator[tuple[str, Sequence[np.ndarray]]]:
+    """Yields queries and keys as they are, and rotated."""
+    yield "no rotation", (query, key)
+    size = query.shape[-1]
+    if size % 2 or query.shape[1] != key.shape[1]:
+        return
+    at = np.arange(query.shape[1], dtype=np.float64)[:, None]
+    for base in dict.fromkeys((*bases, *BASES)):
+        angles = at * rotary.rotary_frequencies(size, base, RotaryScaling(), query.shape[1])
+        turned = rotary.Rotation(np.cos(angles)[None], np.sin(angles)[None])
+        for layout, name in (("halves", "the halves of a head"), ("interleaved", "neighbouring features")):
+            yield f"rotary positions that pair {name}, of base {base:g}", [rotary.rotated(x, turned, layout) for x in (query, key)]
+        mixed = [np.repeat(angle, 2, axis=-1)[..., None, :] for angle in turned]
+        text = f"rotary positions that pair the halves of a head with the frequencies of neighbouring features, of base {base:g}"
+        yield text, [x * mixed[0] + np.concatenate([-x[..., size // 2 :], x[..., : size // 2]], -1) * mixed[1] for x in (query, key)]
+
+
+def _groups(heads: int, groups: int) -> list[tuple[str, Any]]:
+    """Returns the ways in which heads share key heads."""
+    if groups in (1, heads):
+        return [("", lambda array: array)]
+    return [
+        ("key heads that are repeated", lambda array: array),
+        ("key heads that are tiled", lambda array: np.tile(array, (1, 1, heads // groups, 1))),
+    ]
+
+
+def _scales(size: int, heads: int) -> list[tuple[float, str]]:
+    found = {size**-0.5: "scores over sqrt(k)", 1.0: "scores without a scale", 1 / size: "scores over k"}
+    return [*(found | {(size * heads) ** -0.5: "scores over sqrt(h k)", size**-0.25: "scores over the fourth root of k"}).items()]
+
+
+def _feed_forward(given: Mapping[str, np.ndarray]) -> Iterator[tuple[Reading, np.ndarray]]:
+    """Yields activations of what the last layer gives, and of one of the last two times the other."""
+    paths = [*given][-2:]
+    names = {path: path.rpartition(".")[2] for path in paths}
+    names = names if len({*names.values()}) == len(paths) else {path: path for path in paths}
+    for name, path in itertools.product(ACTIVATIONS, reversed(paths)):
+        active = feed_forward.activation(given[path].astype(np.float64), name)
+        yield {"what": f"{name}({names[path]})"}, active
+        for other in paths:
+            if other != path and given[other].shape == given[path].shape:
+                yield {"what": f"{name}({names[path]}) * {names[other]}"}, active * given[other]
