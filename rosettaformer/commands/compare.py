@@ -39,7 +39,13 @@ TIMED = click.option(
         help="Both have: random ones (of FILE.py:NAME the default), left's (of a checkpoint the default), right's, a .safetensors file of "
         "the left's names; or each its own (of what a library loads the default).",
     ),
-    click.option("--rename", "rename_file", type=click.Path(path_type=Path), help="A TOML table of the left's names and the right's."),
+    click.option(
+        "--rename",
+        "rename_table_",
+        default="",
+        metavar="FILE",
+        help="A TOML table of the left's names and the right's; keras-hub:FAMILY of transformers' and KerasHub's.",
+    ),
     click.option("--write-rename", type=OUT, help="Write the table that was used, or the beginning of one."),
 )
 @section(
@@ -138,7 +144,7 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
                 file=options["inputs_file"],
                 axes=order,
                 weights=chosen,
-                rename=rename_table.read(options["rename_file"]),
+                rename=rename_table.read(options["rename_table_"]),
                 time=time_,
                 progress=lambda what: progress.update(task, description=what),
                 **{name: options[name] for name in ("dtype", "seed", "gradients", "step", "rounds", "limit", "threads")},

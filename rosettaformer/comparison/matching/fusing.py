@@ -1,10 +1,11 @@
 """Finds dense layers of one side that are several of the other: one kernel for query, key and value, or for gate and hidden layer."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...modules.words import PROJECTED
-from ..models.behaviour import FIRST_ROW
+from ..models.behaviour import FIRST_ROW, INPUTS
 from .layer_matching import Network
 from .rename_table import Rename
 
@@ -96,8 +97,10 @@ def told(rename: Rename, left: Mapping[str, Any], right: Mapping[str, Any]) -> t
             if each not in known:
                 raise ValueError(f"the rename table names {each}, which the {'left' if known is left else 'right'} does not have")
         one = left[name]
-        axis = _outputs(one)
-        for other, start, stop in several:
+        axis, end = _outputs(one), 0
+        for other, begin, until in several:
+            start, stop = (begin, until) if until > begin else (end, end + _count(right[other]))
+            end = stop
             layer = part(one["layer"], right[other]["layer"])
             row = part(name, right[other]["layer"]), layer, len(one["shape"]) - 1 if axis is None else axis, start, stop
             result.setdefault(name, []).append(row)
@@ -140,6 +143,12 @@ def _sizes(network: Network, path: str) -> tuple[int, int]:
     for letter, size in zip(kernel["axes"].split(), kernel["shape"], strict=True):
         inside, outside = (inside * size, outside) if letter in "irst" else (inside, outside * size)
     return inside, outside
+
+
+def _count(variable: Mapping[str, Any]) -> int:
+    """The number of outputs that a kernel or a bias has."""
+    letters = variable["axes"].split()
+    return math.prod(size for letter, size in zip(letters, variable["shape"], strict=True) if letter not in {"i", *INPUTS})
 
 
 def _sum(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:

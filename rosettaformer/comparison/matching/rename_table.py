@@ -6,24 +6,35 @@ stands for a number. A row of a variable can have axes too, and sizes of letters
     "layers.{n}.mlp.up_proj" = "transformer_layer_{n}._feedforward_gate_dense"
     "head.weight" = {name = "head.kernel", left = "o (c h w)", right = "(h w c) o", c = 8, h = 7, w = 7}
 
-Several rows may have one right name, as tied tables do. A list holds what lies side by side in the left's variable, each with its range of
-the outputs; "" says that a name has no partner, and the names of the right without one are a list under the name "":
+Several rows may have one right name, as tied tables do. A list holds what lies side by side in the left's variable, each after the other or
+with its range of the outputs; "" says that a name has no partner, and the names of the right without one are a list under the name "":
 
+    "h.{n}.attn.c_attn.bias" = ["layer_{n}.query.bias", "layer_{n}.key.bias", "layer_{n}.value.bias"]
     "h.{n}.attn.c_attn.weight" = [{name = "layer_{n}.query.kernel", slice = "0:24"}, {name = "layer_{n}.key.kernel", slice = "24:48"}]
     "rotary_emb.scale" = ""
     "" = ["reverse_embeddings"]
+
+Tables of transformers beside KerasHub are shipped (`SHIPPED`).
 """
 
 import dataclasses
+import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reference_numpy.suggestions import known
+
 from ...reading import read_toml
 
-FORM = '"left.name" = "right.name", or "left.name" = {name = "right.name", left = "o i", right = "i o"}, or a list of {name, slice}'
+FORM = '"left.name" = "right.name", or "left.name" = {name = "right.name", left = "o i", right = "i o"}, or a list of names, or of {name, slice}'
 NUMBER = "{n}"
+SHIPPED = "keras-hub:"  # before the family of a table that is shipped
+WHOLE = (0, -1)  # the range of what lies side by side, where only the sizes of the parts say it
+TABLES = Path(__file__).with_name("tables")
+GROUP = re.compile(r"\([^)]*\)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,10 +90,18 @@ class Rename:
         return ".".join(self.rows[part].name if part in self.rows else part for part in name.split("."))
 
 
-def read(path: Path | None) -> Rename:
-    """Returns the table of a file. Raises ValueError listing every row that is none."""
-    if path is None:
+def read(text: str) -> Rename:
+    """Returns the table of a file, or one that is shipped, such as `keras-hub:llama`; an empty one without a name.
+
+    Raises ValueError listing every row that is none.
+    """
+    if not text:
         return Rename()
+    path = Path(text)
+    if text.startswith(SHIPPED) and not path.exists():
+        family = text.removeprefix(SHIPPED)
+        known(f"the tables that are shipped, {text}", [family], shipped())
+        path = TABLES / f"{family}.toml"
     rows, parts, problems = {}, {}, []
     alone: tuple[list[str], list[str]] = ([], [])
     for left, value in read_toml(path).items():
@@ -92,6 +111,8 @@ def read(path: Path | None) -> Rename:
             alone[0].append(left)
         elif isinstance(value, str) and left:
             rows[left] = Row(value)
+        elif isinstance(value, list) and left and value and all(isinstance(name, str) and name for name in value):
+            parts[left] = [(name, *WHOLE) for name in value]
         elif isinstance(value, list) and left and all(map(_is_part, value)):
             parts[left] = [(each["name"], *map(int, each["slice"].split(":"))) for each in value]
         elif isinstance(value, dict) and isinstance(value.get("name"), str):
@@ -101,6 +122,11 @@ def read(path: Path | None) -> Rename:
     if problems:
         raise ValueError(f"{path}:\n  " + "\n  ".join(problems))
     return Rename(rows, parts, (tuple(alone[0]), tuple(alone[1])))
+
+
+def shipped() -> list[str]:
+    """Returns the families of which a table is shipped: transformers' names on the left, KerasHub's on the right."""
+    return sorted(path.stem for path in TABLES.glob("*.toml"))
 
 
 def _is_part(value: Any) -> bool:
@@ -132,16 +158,53 @@ def unfinished(weights: Sequence[Mapping[str, Any]], layers: Mapping[str, tuple[
 
 
 def written(weights: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the table as TOML, from the rows of a report."""
-    lines = ["# layers", *(f'"{row["left"]}" = "{row["right"]}"' for row in layers if row["left"] and row["left"] != row["right"])]
-    lines.append("# variables")
+    """Returns the table as TOML, from the rows of a report: what the names, the kinds of layers and their places do not say by themselves."""
+    several = {row["left"] for row in layers if row["left"].endswith("]")}  # what lies side by side, and the rows of a table
+    holding = {row["layer"] for row in weights if row["left"]} - several
+    rows = [(row["left"], f'"{row["right"]}"') for row in layers if row["left"] in holding and row["left"] != row["right"]]
+    held: dict[str, list[str]] = {}
+    own = []
     for row in weights:
-        if not row["right"]:
+        if row["left"].endswith(":]") or not (row["left"] and row["right"]):
             continue
-        if row.get("left_axes"):
-            sizes = "".join(f", {letter} = {size}" for letter, size in row["sizes"].items() if letter != "1")
-            axes = f', left = "{row["left_axes"]}", right = "{row["right_axes"]}"{sizes}'
-            lines.append(f'"{row["left"]}" = {{name = "{row["right"]}"{axes}}}')
-        else:
-            lines.append(f'"{row["left"]}" = "{row["right"]}"')
+        if row["layer"] in several:
+            held.setdefault(row["left"].rpartition("[")[0], []).append(row["right"])
+        elif not row["how"].startswith(("role", "name", "canonical name")) or not row["layer"]:
+            own.append((row["left"], _partner(row)))
+    own += [(name, json.dumps(names)) for name, names in held.items()]
+    own += [(row["left"], '""') for row in weights if not row["right"]]
+    if spare := [row["right"] for row in weights if not row["left"]]:
+        own.append(("", json.dumps(spare)))
+    lines = ["# layers", *_folded(rows), "# variables", *_folded(own)]
     return "\n".join(lines) + "\n"
+
+
+def _partner(row: Mapping[str, Any]) -> str:
+    """The right's name of a variable, with the axes of both, and the sizes that neither shape shows."""
+    if not row.get("left_axes"):
+        return f'"{row["right"]}"'
+    shown = "".join(GROUP.sub("", row[f"{side}_axes"]) for side in ("left", "right"))
+    sizes = "".join(f", {letter} = {size}" for letter, size in row["sizes"].items() if letter != "1" and letter not in shown)
+    return f'{{name = "{row["right"]}", left = "{row["left_axes"]}", right = "{row["right_axes"]}"{sizes}}}'
+
+
+def _folded(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns the lines of a table, in which {n} stands for the number of a layer if all layers have the same names but for it."""
+    patterns = [_pattern(left, right) for left, right in rows]
+    counts = Counter(patterns), Counter(left for left, _ in patterns)
+    lines = [
+        f'"{left}" = {right}'
+        for pattern, row in zip(patterns, rows, strict=True)
+        for left, right in [pattern if counts[0][pattern] == counts[1][pattern[0]] > 1 else row]
+    ]
+    return [*dict.fromkeys(lines)]
+
+
+def _pattern(left: str, right: str) -> tuple[str, str]:
+    """The row with {n} for the first number of the left, if the right has it too."""
+    number = re.search(r"\d+", left)
+    found = number and re.compile(rf"(?<!\d){number[0]}(?!\d)")
+    if not number or not found or not found.search(right):
+        return left, right
+    parts = (left[: number.start()], left[number.end() :])
+    return NUMBER.join(parts), re.sub(r'"[^"]*"', lambda name: found.sub(NUMBER, name[0], count=1), right)
