@@ -16,6 +16,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 # keras-hub declares tensorflow-text, which would install another TensorFlow over tensorflow-cpu; its layers need only regex besides. Of
 # axe-playwright-python the tests take axe-core alone, and no other browser.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps keras-hub regex axe-playwright-python
+# The last transformers with Flax models stands beside the other, in a folder that `compare`'s tests name.
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/flax-transformers \
+	  transformers==4.57.3 huggingface-hub==0.36.2 tokenizers==0.22.2
 	touch $(INSTALLED)
 
 check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes

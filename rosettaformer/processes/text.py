@@ -18,8 +18,8 @@ def printable(text: str, most: int = MOST, lines: bool = False) -> str:
 
 
 def words(error: BaseException) -> str:
-    """Returns the error's type and message."""
-    return f"{plain(type(error).__name__)}: {message(error)}"
+    """Returns the error's type, and its message if it has one."""
+    return ": ".join(filter(None, [plain(type(error).__name__), message(error)]))
 
 
 def message(error: BaseException) -> str:

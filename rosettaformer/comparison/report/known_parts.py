@@ -62,10 +62,13 @@ def _sentence(found: Sequence[Reading | None]) -> str:
 def _attention(
     given: Mapping[str, np.ndarray], words: Mapping[str, Sequence[str]], sides: Sequence[np.ndarray], bases: Iterable[float]
 ) -> Iterator[tuple[Reading, np.ndarray]]:
-    """Yields attention of the last queries, keys and values, of as many heads as fit, read in all ways."""
+    """Yields attention of the last queries, keys and values, of as many heads as fit, read in all ways. One layer may give all three."""
     last: dict[str, np.ndarray] = {}
     for path, array in given.items():
         last |= {name: array for name in PROJECTIONS if name in words[path]}
+    fused = [*given.values()][-1:]
+    if not last and fused and fused[0].ndim == sides[0].ndim == 3 and fused[0].shape[-1] == len(PROJECTIONS) * sides[0].shape[-1]:
+        last = dict(zip(PROJECTIONS, np.split(fused[0], len(PROJECTIONS), axis=-1), strict=True))
     if len(last) < len(PROJECTIONS) or any(array.ndim not in (3, 4) for array in last.values()):
         return
     query, key, value = (last[name].astype(np.float64) for name in PROJECTIONS)

@@ -38,6 +38,7 @@ class Server:
         self._inputs: dict[str, np.ndarray] = {}
         self._cotangents: list[np.ndarray] = []
         self._narrow = ""  # why there is no float64
+        self._first: Sequence[np.ndarray] | None = None  # the outputs when the model was described
         self._parts: fusing.Parts = {}
         self._timed: dict[tuple[str, bool], Callable[[], Any]] = {}
 
@@ -78,6 +79,7 @@ class Server:
         layers, variables = self.model.layers(), self.model.variables()
         calls = self.model.run(self._inputs, DTYPES[0])
         behaviour.learn(layers, variables, calls, self.model.values(), functools.partial(self.model.activate, dtype=DTYPES[0]))
+        self._first = [call.outputs for call in calls if not call.path][-1]
         self._once(variables, {call.path for call in calls})
         if not whole_attention:
             layers += layer_calls.opened(layers, variables)
@@ -123,7 +125,15 @@ class Server:
             except Exception as error:
                 self._narrow = message(error)
         calls, _ = self._calls(DTYPES[0])
+        self._require_the_same([call["outputs"] for call in calls if not call["path"]][-1])
         return calls, self._narrow if dtype == DTYPES[1] else ""
+
+    def _require_the_same(self, outputs: Sequence[np.ndarray]) -> None:
+        """Raises ValueError if the first run after the description gives other numbers than it did then."""
+        first, self._first = self._first, None
+        if first is None or behaviour.same(first, outputs):
+            return
+        raise ValueError("it gives other numbers when it is called again with the same inputs: something random is active, or it keeps a state")
 
     def _dtype(self, dtype: str) -> str:
         """The dtype that the model computes in if it is asked for this one."""
@@ -181,8 +191,8 @@ def reply(action: Callable[[], Any]) -> Answer:
     except MissingBackend as error:
         return "missing", message(error)
     except (ValueError, NotImplementedError) as error:
-        return "refused", message(error)
-    except Exception as error:
+        return "refused", message(error) or words(error)
+    except (Exception, SystemExit) as error:
         return "error", words(error)
 
 

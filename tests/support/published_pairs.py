@@ -1,0 +1,124 @@
+"""Models as libraries publish them, beside each other: transformers on the left, KerasHub or Flax on the right."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sides_in_process
+from invoke import Outcome, invoke
+
+__all__ = ["FLAX", "MODELS", "OTHERWISE", "PAIRS", "PLANTED", "Plant", "compare", "report_of", "told"]
+
+MODELS = Path(__file__).resolve().parents[1] / "compared"
+FLAX = Path(sys.prefix) / "flax-transformers"
+# family -> the model on the left of an equal pair with KerasHub, and with Flax
+PAIRS = {
+    family: f"torch.py:{family}"
+    for family in ("bert", "distilbert", "gpt2", "llama", "mistral", "qwen2", "gemma", "t5", "bart", "vit")
+} | {"roberta": "planted.py:roberta", "qwen3": "planted.py:qwen3"}  # fmt: skip
+WITHOUT_FLAX = {
+    "qwen2": "transformers 4 has no Flax model of it",
+    "qwen3": "transformers 4 has no Flax model of it",
+    "t5": "its Flax model calls `jnp.clip(a_max=...)`, which JAX 0.10 has not",
+}
+# What KerasHub fixes and no argument changes: where it differs from transformers, and what is said of it.
+OTHERWISE = {
+    "roberta": ("embeddings.LayerNorm", "epsilon 1e-12 on the left, 1e-05 on the right"),
+    "qwen3": ("layers.0.self_attn.q_norm", "epsilon 1e-06 on the left, 1e-05 on the right"),
+}
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A difference that is planted. where: the layer, or the two between which it is; fused: where a library holds all three projections
+    in one layer on both sides. said: what the first sentence of it says.
+    """
+
+    what: str
+    where: tuple[str, ...]
+    said: str
+    fused: tuple[str, ...] = ()
+
+    def is_named(self, report: dict[str, Any]) -> bool:
+        """Whether the report finds it where it is, and says what it is."""
+        where, said = told(report)
+        return where in (self.where, self.fused) and self.said in said
+
+
+ATTENTION = ("layers.0.self_attn.v_proj", "layers.0.self_attn.o_proj")
+FEED_FORWARD = ("layers.0.mlp.up_proj", "layers.0.mlp.down_proj")
+ROTARY = Plant("rotary layout", ATTENTION, "rotary positions that pair the halves of a head with the frequencies of neighbouring features")
+GROUPS = Plant("group order", ATTENTION, "the left has key heads that are tiled, the right key heads that are repeated")
+PLANTED = {
+    "bert_activation": Plant(
+        "GELU", ("encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense"), "the left has gelu_erf(dense), the right gelu_tanh"
+    ),
+    "bert_epsilon": Plant("epsilon", ("embeddings.LayerNorm",), "epsilon 1e-05 on the left, 1e-12 on the right"),
+    "roberta_activation": Plant(
+        "GELU", ("encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense"), "the left has gelu_tanh(dense), the right gelu_erf"
+    ),
+    "roberta_bias": Plant("missing bias", ("encoder.layer.0.output.dense",), "plus one vector, the same at every position, as a bias is"),
+    "distilbert_activation": Plant("GELU", ("transformer.layer.0.ffn.lin1", "transformer.layer.0.ffn.lin2"), "has gelu_tanh(lin1)"),
+    "distilbert_epsilon": Plant("epsilon", ("transformer.layer.0.output_layer_norm",), "epsilon 1e-05 on the left, 1e-12 on the right"),
+    "gpt2_scale": Plant("scale", ("h.0.ln_1", "h.0.attn.c_proj"), "the left has scores without a scale, the right scores over sqrt(k)", ("h.0.attn.c_attn", "h.0.attn.c_proj")),
+    "gpt2_bias": Plant("missing bias", ("h.0.mlp.c_proj",), "plus one vector, the same at every position, as a bias is"),
+    "llama_rotary": ROTARY,
+    "llama_groups": GROUPS,
+    "llama_gate": Plant("gate and up", FEED_FORWARD, "the left has silu(up_proj) * gate_proj, the right silu(gate_proj) * up_proj"),
+    "llama_activation": Plant("GELU", FEED_FORWARD, "the left has gelu_erf(gate_proj) * up_proj, the right silu(gate_proj) * up_proj"),
+    "llama_epsilon": Plant("epsilon", ("layers.0.input_layernorm",), "epsilon 0.001 on the left, 1e-06 on the right"),
+    "llama_scale": Plant("scale", ATTENTION, "the left has scores over k, the right scores over sqrt(k)"),
+    "mistral_rotary": ROTARY,
+    "mistral_groups": GROUPS,
+    "mistral_base": Plant("base of the rotation", ATTENTION, "of base 1000, the right rotary positions"),
+    "qwen2_groups": GROUPS,
+    "qwen2_bias": Plant("missing bias", ("layers.0.self_attn.k_proj",), "plus one vector, the same at every position, as a bias is"),
+    "qwen3_rotary": ROTARY,
+    "qwen3_groups": GROUPS,
+    "gemma_one": Plant("1 + scale", ("layers.0.post_attention_layernorm",), "1 + scale False on the left, True on the right"),
+    "gemma_activation": Plant("GELU", FEED_FORWARD, "the left has gelu_erf(gate_proj) * up_proj, the right gelu_tanh(gate_proj) * up_proj"),
+    "t5_scale": Plant("scale", ("encoder.block.0.layer.0.SelfAttention.v", "encoder.block.0.layer.0.SelfAttention.o"), ""),
+    "t5_epsilon": Plant("epsilon", ("encoder.block.0.layer.0.layer_norm",), "epsilon 0.001 on the left, 1e-06 on the right"),
+    "bart_scale": Plant(
+        "scale", ("decoder.layers.0.encoder_attn.v_proj", "decoder.layers.0.encoder_attn.out_proj"), "the left has scores over k, the right"
+    ),
+    "bart_activation": Plant("GELU", ("encoder.layers.0.fc1", "encoder.layers.0.fc2"), "the left has gelu_tanh(fc1), the right gelu_erf(fc1)"),
+    "vit_epsilon": Plant("epsilon", ("layers.0.layernorm_before",), "epsilon 1e-12 on the left, 1e-06 on the right"),
+    "vit_bias": Plant("missing bias", ("layers.0.attention.q_proj",), "bias on the right, none on the left"),
+}  # fmt: skip
+
+
+def compare(left: str, right: str, family: str, folder: Path, *options: object) -> Outcome:
+    """`rosettaformer compare` on two of these models, of which those of Flax have a process of their own."""
+    sides = MODELS / f"published_{left}", MODELS / f"published_{right}.py:{family}"
+    with sides_in_process.in_process(but="published_flax"):
+        return invoke("compare", *sides, *_inputs(right, family, folder), *options, "-q", "--json", folder / "report.json")
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def told(report: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+    """Where a difference is first, and the sentence about it."""
+    first = report["first"]
+    return ((first["left"],) if first["what"] == "layer" else (first["after"][0], first["before"][0])), report["sentences"][1]
+
+
+def _inputs(right: str, family: str, folder: Path) -> Iterator[object]:
+    if family == "vit":
+        yield from ("--input", "pixel_values: b=2 y=16 x=16 c=3 float32")
+    elif right == "flax" and family in ("roberta", "llama", "mistral", "gemma"):  # it makes no positions and no mask of its own
+        tokens = np.random.default_rng(0).integers(3, 60, (2, 7))
+        positions = np.broadcast_to(np.arange(7), (2, 7)) + (2 if family == "roberta" else 0)
+        np.savez(folder / "inputs.npz", input_ids=tokens, position_ids=positions, attention_mask=np.ones_like(tokens))
+        yield from ("--inputs", folder / "inputs.npz")
+    else:
+        yield from ("--input", "input_ids: b=2 t=7 int64 <60")
+        if family in ("t5", "bart"):
+            yield from ("--input", "decoder_input_ids: b=2 s=5 int64 <60")
