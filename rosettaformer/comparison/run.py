@@ -20,6 +20,8 @@ from .running.side_process import Failed, Process, answers, both
 from .running.sides import Side
 from .running.timing import timed
 
+SHOWN = 8  # pairs of layers that a note names
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -164,7 +166,8 @@ class _Comparison:
         self._notes += [f"not matched: {problem}" for problem in lacking + more]
         by_order = [f"{one} = {other}" for one, (other, how) in found.items() if how == "order"]
         if by_order:
-            self._notes.append(f"matched by the order of execution alone: {', '.join(by_order)}; --rename decides otherwise")
+            rest = f" and {len(by_order) - SHOWN} more" if len(by_order) > SHOWN else ""
+            self._notes.append(f"matched by the order of execution alone: {', '.join(by_order[:SHOWN])}{rest}; --rename decides otherwise")
         return found, table
 
     def _fuse(self, found: Mapping[str, tuple[str, str]], calls: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, str]]:
@@ -280,7 +283,7 @@ class _Comparison:
                             call["input_axes"][0] = tag
 
     def _carry(self) -> None:
-        self._notes += carry(self._sides, self._networks[0], self._table, self._options.weights, self._options.seed)
+        self._notes += carry(self._sides, self._networks, self._table, self._options.weights, self._options.seed)
 
     def _require_finite(self, runs: Sequence[Any]) -> None:
         for side, (calls, _) in zip(self._sides, runs, strict=True):

@@ -7,8 +7,8 @@ from pathlib import Path
 FOLDER = Path(sys.prefix) / "flax-transformers"
 sys.path.insert(0, str(FOLDER))
 
-import transformers
-from published_sizes import Sizes, sizes
+import transformers  # noqa: E402
+from published_sizes import Sizes, sizes  # noqa: E402
 
 
 def _encoder(own: Sizes):

@@ -11,15 +11,14 @@ import numpy as np
 import sides_in_process
 from invoke import Outcome, invoke
 
-__all__ = ["FLAX", "MODELS", "OTHERWISE", "PAIRS", "PLANTED", "Plant", "compare", "report_of", "told"]
+__all__ = ["FLAX", "MODELS", "OTHERWISE", "PAIRS", "PLANTED", "WITHOUT_FLAX", "Plant", "compare", "report_of", "told"]
 
 MODELS = Path(__file__).resolve().parents[1] / "compared"
 FLAX = Path(sys.prefix) / "flax-transformers"
 # family -> the model on the left of an equal pair with KerasHub, and with Flax
 PAIRS = {
-    family: f"torch.py:{family}"
-    for family in ("bert", "distilbert", "gpt2", "llama", "mistral", "qwen2", "gemma", "t5", "bart", "vit")
-} | {"roberta": "planted.py:roberta", "qwen3": "planted.py:qwen3"}  # fmt: skip
+    family: f"torch.py:{family}" for family in ("bert", "distilbert", "gpt2", "llama", "mistral", "qwen2", "gemma", "t5", "bart", "vit")
+} | {"roberta": "planted.py:roberta", "qwen3": "planted.py:qwen3"}
 WITHOUT_FLAX = {
     "qwen2": "transformers 4 has no Flax model of it",
     "qwen3": "transformers 4 has no Flax model of it",
@@ -51,45 +50,56 @@ class Plant:
 
 ATTENTION = ("layers.0.self_attn.v_proj", "layers.0.self_attn.o_proj")
 FEED_FORWARD = ("layers.0.mlp.up_proj", "layers.0.mlp.down_proj")
+OF_BERT = ("encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense")
 ROTARY = Plant("rotary layout", ATTENTION, "rotary positions that pair the halves of a head with the frequencies of neighbouring features")
 GROUPS = Plant("group order", ATTENTION, "the left has key heads that are tiled, the right key heads that are repeated")
+BIAS = "plus one vector, the same at every position, as a bias is"
+
+
+def _gelu(left: str, right: str, *where: str, of: str = "{}(dense)") -> Plant:
+    return Plant("activation", where, f"the left has {of.format(left)}, the right {of.format(right)}")
+
+
+def _epsilon(left: str, right: str, where: str) -> Plant:
+    return Plant("epsilon", (where,), f"epsilon {left} on the left, {right} on the right")
+
+
+def _scale(left: str, *where: str, fused: tuple[str, ...] = ()) -> Plant:
+    return Plant("scale", where, f"the left has {left}, the right scores over sqrt(k)", fused)
+
+
+GATED = "{}(gate_proj) * up_proj"
 PLANTED = {
-    "bert_activation": Plant(
-        "GELU", ("encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense"), "the left has gelu_erf(dense), the right gelu_tanh"
-    ),
-    "bert_epsilon": Plant("epsilon", ("embeddings.LayerNorm",), "epsilon 1e-05 on the left, 1e-12 on the right"),
-    "roberta_activation": Plant(
-        "GELU", ("encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense"), "the left has gelu_tanh(dense), the right gelu_erf"
-    ),
-    "roberta_bias": Plant("missing bias", ("encoder.layer.0.output.dense",), "plus one vector, the same at every position, as a bias is"),
-    "distilbert_activation": Plant("GELU", ("transformer.layer.0.ffn.lin1", "transformer.layer.0.ffn.lin2"), "has gelu_tanh(lin1)"),
-    "distilbert_epsilon": Plant("epsilon", ("transformer.layer.0.output_layer_norm",), "epsilon 1e-05 on the left, 1e-12 on the right"),
-    "gpt2_scale": Plant("scale", ("h.0.ln_1", "h.0.attn.c_proj"), "the left has scores without a scale, the right scores over sqrt(k)", ("h.0.attn.c_attn", "h.0.attn.c_proj")),
-    "gpt2_bias": Plant("missing bias", ("h.0.mlp.c_proj",), "plus one vector, the same at every position, as a bias is"),
+    "bert_activation": _gelu("gelu_erf", "gelu_tanh", *OF_BERT),
+    "bert_epsilon": _epsilon("1e-05", "1e-12", "embeddings.LayerNorm"),
+    "roberta_activation": _gelu("gelu_tanh", "gelu_erf", *OF_BERT),
+    "roberta_bias": Plant("missing bias", OF_BERT[1:], BIAS),
+    "distilbert_activation": _gelu("gelu_tanh", "gelu_erf", "transformer.layer.0.ffn.lin1", "transformer.layer.0.ffn.lin2", of="{}(lin1)"),
+    "distilbert_epsilon": _epsilon("1e-05", "1e-12", "transformer.layer.0.output_layer_norm"),
+    "gpt2_scale": _scale("scores without a scale", "h.0.ln_1", "h.0.attn.c_proj", fused=("h.0.attn.c_attn", "h.0.attn.c_proj")),
+    "gpt2_bias": Plant("missing bias", ("h.0.mlp.c_proj",), BIAS),
     "llama_rotary": ROTARY,
     "llama_groups": GROUPS,
     "llama_gate": Plant("gate and up", FEED_FORWARD, "the left has silu(up_proj) * gate_proj, the right silu(gate_proj) * up_proj"),
-    "llama_activation": Plant("GELU", FEED_FORWARD, "the left has gelu_erf(gate_proj) * up_proj, the right silu(gate_proj) * up_proj"),
-    "llama_epsilon": Plant("epsilon", ("layers.0.input_layernorm",), "epsilon 0.001 on the left, 1e-06 on the right"),
-    "llama_scale": Plant("scale", ATTENTION, "the left has scores over k, the right scores over sqrt(k)"),
+    "llama_activation": _gelu("gelu_erf", "silu", *FEED_FORWARD, of=GATED),
+    "llama_epsilon": _epsilon("0.001", "1e-06", "layers.0.input_layernorm"),
+    "llama_scale": _scale("scores over k", *ATTENTION),
     "mistral_rotary": ROTARY,
     "mistral_groups": GROUPS,
     "mistral_base": Plant("base of the rotation", ATTENTION, "of base 1000, the right rotary positions"),
     "qwen2_groups": GROUPS,
-    "qwen2_bias": Plant("missing bias", ("layers.0.self_attn.k_proj",), "plus one vector, the same at every position, as a bias is"),
+    "qwen2_bias": Plant("missing bias", ("layers.0.self_attn.k_proj",), BIAS),
     "qwen3_rotary": ROTARY,
     "qwen3_groups": GROUPS,
     "gemma_one": Plant("1 + scale", ("layers.0.post_attention_layernorm",), "1 + scale False on the left, True on the right"),
-    "gemma_activation": Plant("GELU", FEED_FORWARD, "the left has gelu_erf(gate_proj) * up_proj, the right gelu_tanh(gate_proj) * up_proj"),
+    "gemma_activation": _gelu("gelu_erf", "gelu_tanh", *FEED_FORWARD, of=GATED),
     "t5_scale": Plant("scale", ("encoder.block.0.layer.0.SelfAttention.v", "encoder.block.0.layer.0.SelfAttention.o"), ""),
-    "t5_epsilon": Plant("epsilon", ("encoder.block.0.layer.0.layer_norm",), "epsilon 0.001 on the left, 1e-06 on the right"),
-    "bart_scale": Plant(
-        "scale", ("decoder.layers.0.encoder_attn.v_proj", "decoder.layers.0.encoder_attn.out_proj"), "the left has scores over k, the right"
-    ),
-    "bart_activation": Plant("GELU", ("encoder.layers.0.fc1", "encoder.layers.0.fc2"), "the left has gelu_tanh(fc1), the right gelu_erf(fc1)"),
-    "vit_epsilon": Plant("epsilon", ("layers.0.layernorm_before",), "epsilon 1e-12 on the left, 1e-06 on the right"),
+    "t5_epsilon": _epsilon("0.001", "1e-06", "encoder.block.0.layer.0.layer_norm"),
+    "bart_scale": _scale("scores over k", "decoder.layers.0.encoder_attn.v_proj", "decoder.layers.0.encoder_attn.out_proj"),
+    "bart_activation": _gelu("gelu_tanh", "gelu_erf", "encoder.layers.0.fc1", "encoder.layers.0.fc2", of="{}(fc1)"),
+    "vit_epsilon": _epsilon("1e-12", "1e-06", "layers.0.layernorm_before"),
     "vit_bias": Plant("missing bias", ("layers.0.attention.q_proj",), "bias on the right, none on the left"),
-}  # fmt: skip
+}
 
 
 def compare(left: str, right: str, family: str, folder: Path, *options: object) -> Outcome:

@@ -124,8 +124,9 @@ def layers(
         alike = _alike(left, right, *_rest(mine, others, pairs))
         pairs |= {one: found for one, found in alike.items() if _flow(left, right, one, found[0], pairs) is not False}
         _along(left, right, waiting, pairs)
-    for mine, others in waiting:
+    for mine, others in sorted(waiting, key=lambda group: left.kind(group[0][0]).endswith("norm")):  # a norm follows what feeds it
         pairs |= {one: (other, "order") for one, other in zip(*_rest(mine, others, pairs), strict=True)}
+        _along(left, right, waiting, pairs)
     taken = {other for other, _ in pairs.values()}
     lost, spare = [path for path in lefts if path not in pairs], [path for path in rights if path not in taken]
     problems |= {("left", path): _unmatched("left", path, left, spare, right) for path in lost if path}

@@ -158,7 +158,7 @@ def unfinished(weights: Sequence[Mapping[str, Any]], layers: Mapping[str, tuple[
 
 
 def written(weights: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the table as TOML, from the rows of a report: what the names, the kinds of layers and their places do not say by themselves."""
+    """Returns the table as TOML, from the rows of a report: what names, kinds of layers and their places do not say by themselves."""
     several = {row["left"] for row in layers if row["left"].endswith("]")}  # what lies side by side, and the rows of a table
     holding = {row["layer"] for row in weights if row["left"]} - several
     rows = [(row["left"], f'"{row["right"]}"') for row in layers if row["left"] in holding and row["left"] != row["right"]]

@@ -253,8 +253,9 @@ class Rows:
             for values, array in zip(own, given, strict=True)
         ]
         said = []
-        lacking = {row["role"] for row in self._table if row["layer"] == left and row["left"] and not row["right"]}
-        for name in (own[0].keys() & own[1].keys()) - lacking:
+        alone = [row for row in self._table if row["layer"] == (left if row["left"] else right) and not (row["left"] and row["right"])]
+        lacking = {(row["left"] or row["right"]).rpartition(".")[2] for row in alone} | {row.get("role") for row in alone}
+        for name in sorted((own[0].keys() & own[1].keys()) - lacking):
             if not _same(numbers[0][name], numbers[1][name]):
                 texts = [
                     _text(number) if number == value else f"{_text(value)} = {_text(number)}"
@@ -262,12 +263,10 @@ class Rows:
                 ]
                 said.append(f"{name} {texts[0]} on the left, {texts[1]} on the right")
         said += self._scalars(left, right, {*own[0]} | {*own[1]})
-        for row in self._table:
-            if row["layer"] == left and row["left"] and not row["right"]:
-                said.append(f"{row['left'].rpartition('.')[2]} on the left, none on the right")
-            if row["layer"] == right and row["right"] and not row["left"]:
-                said.append(f"{row['right'].rpartition('.')[2]} on the right, none on the left")
-        return sorted(said)
+        for row in alone:
+            has, lacks = ("left", "right") if row["left"] else ("right", "left")
+            said.append(f"{row[has].rpartition('.')[2]} on the {has}, none on the {lacks}")
+        return said
 
     def _scalars(self, left: str, right: str, said: set[str]) -> list[str]:
         """Says which attributes of one name differ, but for those that are said already."""

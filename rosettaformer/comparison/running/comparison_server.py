@@ -133,7 +133,7 @@ class Server:
         first, self._first = self._first, None
         if first is None or behaviour.same(first, outputs):
             return
-        raise ValueError("it gives other numbers when it is called again with the same inputs: something random is active, or it keeps a state")
+        raise ValueError("it gives other numbers when called again with the same inputs: something random is active, or it keeps a state")
 
     def _dtype(self, dtype: str) -> str:
         """The dtype that the model computes in if it is asked for this one."""

@@ -1,6 +1,6 @@
 """Gives both sides the inputs, each in its own axes, and the weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,10 @@ class Given:
         return described
 
 
-def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice: str, seed: int) -> list[str]:
+def carry(sides: Sequence[Process], networks: Sequence[Network], table: Sequence[Pair], choice: str, seed: int) -> list[str]:
     """Gives both sides random weights, those of the left, the right or a file; of `own` each keeps its own. Returns notes.
+
+    With random weights what only one side has is zero where the other does without it.
 
     Raises ValueError on NaN, and if a side has one tensor under several names that are given different values.
     """
@@ -98,11 +100,15 @@ def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice
         return []
     notes: list[str] = []
     if choice == "random":
-        values, notes = random_weights.made(sides[0].call("values"), left, table, seed)
-        _load(sides[0], values, {})
+        _load(sides[0], random_weights.made(sides[0].call("values"), networks[0], seed), {})
+        for which, side in enumerate(sides):
+            if zero := random_weights.needless(networks[which], table, which):
+                held = side.call("values")
+                _load(side, {name: np.zeros_like(held[name]) for name in zero}, {})
+                notes += _of_zeros(zero, sides[1 - which].which)
         choice = "left"
     source = 1 if choice == "right" else 0
-    values = sides[source].call("values") if choice in ("left", "right") else _of_file(Path(choice), left)
+    values = sides[source].call("values") if choice in ("left", "right") else _of_file(Path(choice), networks[0])
     wrong = [name for name, array in values.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
     if wrong:
         raise ValueError(f"weights must be finite; NaN or infinite are {', '.join(wrong[:5])} of {choice}")
@@ -119,6 +125,14 @@ def carry(sides: Sequence[Process], left: Network, table: Sequence[Pair], choice
     if choice not in ("left", "right"):
         _load(sides[0], {row["left"]: values[row["left"]] for row in table if row["left"] in values}, {})
     return notes
+
+
+def _of_zeros(zero: Mapping[str, str], other: str) -> Iterator[str]:
+    """Yields a note for each reason for which variables are zero."""
+    for why in dict.fromkeys(zero.values()):
+        names = [name for name, reason in zero.items() if reason == why]
+        more = f" and {len(names) - 1} more have" if len(names) > 1 else " has"
+        yield f"{names[0]}{more} no partner on the {other}, and {'are' if len(names) > 1 else 'is'} zero: {why}"
 
 
 def _load(side: Process, values: Mapping[str, np.ndarray], origin: Mapping[str, str]) -> None:

@@ -38,7 +38,7 @@ def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] 
 
 
 def _maker(side: Side) -> Callable[[], Any]:
-    module = _module(Path(side.path))
+    module = _module(Path(side.path)) if side.path.endswith(".py") else _imported(side.path)
     found = getattr(module, side.name, None)
     if found is None:
         candidates = [
@@ -74,6 +74,19 @@ def _names(function: Any) -> list[str]:
     except (TypeError, ValueError):
         return []
     return ["**" if each.kind is each.VAR_KEYWORD else each.name for each in found[inspect.isclass(function) :]]
+
+
+def _imported(path: str) -> Any:
+    """The module of a dotted path, from the working directory or installed."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name and (path == error.name or path.startswith(f"{error.name}.")):
+            raise ValueError(f"there is no module {path}; a file is named with its end, as in {path}.py:Model") from None
+        raise ValueError(f"{path} cannot be imported: {words(error)}") from error
+    except Exception as error:
+        raise ValueError(f"{path} cannot be imported: {words(error)}") from error
 
 
 def _module(path: Path) -> Any:

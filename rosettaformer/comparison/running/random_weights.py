@@ -15,22 +15,33 @@ SPREAD = 0.3  # of biases, and of scales around what they are
 INSIDE = {"i", *INPUTS, *"xyz"}  # the letters of the axes that a kernel sums over
 
 
-def made(values: Mapping[str, np.ndarray], network: Network, table: Sequence[Pair], seed: int) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Returns random values of the variables that are trained or run along, and notes.
-
-    A table of one row that the other side has not is zero: what it adds is the same for every token.
-    """
-    rng, found, notes = np.random.default_rng([seed, 2]), dict[str, np.ndarray](), list[str]()
-    alone = {row["left"] for row in table if row["left"] and not row["right"]}
+def made(values: Mapping[str, np.ndarray], network: Network, seed: int) -> dict[str, np.ndarray]:
+    """Returns random values of the variables that are trained or run along."""
+    rng, found = np.random.default_rng([seed, 2]), dict[str, np.ndarray]()
     for several in network.variables.values():
         for one in several:
             name, before = one["name"], values[one["name"]]
-            if name in alone and one["role"] == "table" and before.shape[0] == 1:
-                found[name] = np.zeros_like(before)
-                notes.append(f"{name} has no partner on the right, and is zero: it adds the same to every token")
-            elif one["required"] and (one["trainable"] or one["role"] in ("mean", "variance")):
+            if one["required"] and (one["trainable"] or one["role"] in ("mean", "variance")):
                 found[name] = drawn_for(rng, one, before)
-    return found, notes
+    return found
+
+
+def needless(network: Network, table: Sequence[Pair], which: int) -> dict[str, str]:
+    """Returns the variables of a side that the other side need not have, as their function can do without them, and why: they are zero.
+
+    That is a table of one row, and the bias of a layer whose output batch norm alone is given.
+    """
+    sides = ("left", "right")
+    alone = {row[sides[which]] for row in table if row[sides[which]] and not row[sides[1 - which]]}
+    found = {}
+    for path, several in network.variables.items():
+        normed = {network.kind(other) for other in network.after(path)} == {"batch_norm"}
+        for one in several:
+            if one["name"] in alone and one["role"] == "table" and one["shape"][0] == 1:
+                found[one["name"]] = "it adds the same to every token"
+            elif one["name"] in alone and one["role"] == "bias" and normed:
+                found[one["name"]] = "batch norm, which follows, has an offset"
+    return found
 
 
 def visible(variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,5 +1,5 @@
-"""What LEFT and RIGHT name: a class or function of a file, a checkpoint in a backend, a folder that a library loads, a port's component, or
-an earlier report.
+"""What LEFT and RIGHT name: a class or function of a file or a module, a checkpoint in a backend, a folder that a library loads, a port's
+component, or an earlier report.
 """
 
 import dataclasses
@@ -15,17 +15,20 @@ from ...conformance.ports.port import PORTS
 
 LIBRARIES = ("transformers", "keras-hub")
 FORMS = (
-    "FILE.py:NAME, CHECKPOINT@BACKEND, transformers:DIR, keras-hub:DIR, a port (FILE.py, torch, tf or jax) with --component, or the JSON "
-    "of an earlier comparison"
+    "FILE.py:NAME, MODULE:NAME, CHECKPOINT@BACKEND, transformers:DIR, keras-hub:DIR, a port (FILE.py, torch, tf or jax) with --component, "
+    "or the JSON of an earlier comparison"
 )
 BACKEND = "torch"  # of a checkpoint that names none
+_WORD = re.compile(r"[^\W\d]\w*")
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")  # the path of a module, such as torchvision.models
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
     """One side, as it was named. kind: built, checkpoint, loaded, component or report.
 
-    name: the class or function of a file, the backend of a checkpoint, or the library that loads a folder.
+    path: of a file or a folder, or a module's dotted path. name: the class or function, the backend of a checkpoint, or the library that
+    loads a folder.
     """
 
     text: str
@@ -43,9 +46,11 @@ def parse(text: str, settings: Mapping[str, Any], component: str = "") -> Side:
     """Returns the side that a text names. Raises ValueError if there is none."""
     file, colon, name = text.rpartition(":")
     if colon and file.endswith(".py"):
-        if not re.fullmatch(r"[^\W\d]\w*", name):
+        if not _WORD.fullmatch(name):
             raise ValueError(f"{text}: a class or a function must be named after the colon, as in {file}:Model; got {name!r}")
         return Side(text, "built", _file(file), name, settings)
+    if colon and _DOTTED.fullmatch(file) and _WORD.fullmatch(name) and file not in LIBRARIES:
+        return Side(text, "built", file, name, settings)
     if component and (text.endswith(".py") or text in PORTS):
         return Side(text, "component", text if text in PORTS else _file(text), "", settings, component)
     if text.endswith(".py"):
@@ -79,7 +84,7 @@ def setting(texts: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not re.fullmatch(r"[^\W\d]\w*", name):
+        if not equals or not _WORD.fullmatch(name):
             raise ValueError(f"a setting must be NAME=VALUE, such as width=64; got {text!r:.100}")
         if name in found:
             raise ValueError(f"{name} is set twice")

@@ -1,0 +1,123 @@
+"""Compares published models of two libraries and writes the table in docs/compare.md, and the rename tables that are shipped.
+
+`make published` is the command.
+"""
+
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+os.environ["KERAS_BACKEND"] = "tensorflow"  # of this process
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from documents import HOUSE, made_by
+from published_pairs import OTHERWISE, PAIRS, PLANTED, WITHOUT_FLAX, compare, report_of, told
+
+from rosettaformer.atomic import replacing
+from rosettaformer.comparison.matching import rename_table
+
+__all__ = ["MARK", "cells"]
+
+MARK = "<!-- published -->\n"
+FORWARD = ("--no-gradients", "--no-step")
+SEEDS = range(1, 5)  # of random sizes
+TITLES = {
+    "bert": "BERT", "roberta": "RoBERTa", "distilbert": "DistilBERT", "gpt2": "GPT-2", "llama": "Llama", "mistral": "Mistral",
+    "qwen2": "Qwen 2", "qwen3": "Qwen 3", "gemma": "Gemma", "t5": "T5", "bart": "BART", "vit": "ViT",
+}  # fmt: skip
+RIGHTS = ("keras", "flax")
+
+
+def cells(family: str, folder: Path) -> list[str]:
+    """The cells of one row: the verdict beside each library, and how many planted differences are named first there."""
+    found = []
+    for right in RIGHTS:
+        if right == "flax" and family in WITHOUT_FLAX:
+            found += [f"not compared: {WITHOUT_FLAX[family]}", ""]
+            continue
+        table = ("--write-rename", rename_table.TABLES / f"{family}.toml") if right == "keras" else ()
+        code = compare(PAIRS[family], right, family, folder, *FORWARD, *table).code
+        found += [("equal", "differs")[code] if code < 2 else "fails", _named(right, family, folder)]
+    return found
+
+
+def _named(right: str, family: str, folder: Path) -> str:
+    """How many of the planted differences are named first."""
+    names = [name for name in PLANTED if name.partition("_")[0] == family]
+    hits = 0
+    for name in names:
+        code = compare(f"planted.py:{name}", right, family, folder, *FORWARD).code
+        hits += code == 1 and PLANTED[name].is_named(report_of(folder))
+    return f"{hits} of {len(names)}"
+
+
+def _random(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Family, seed and exit code of pairs with random sizes, which are equal."""
+    for family, left in PAIRS.items():
+        if left.startswith("torch"):
+            for seed in SEEDS:
+                yield family, seed, compare(left, "keras", family, folder, *FORWARD, "--set", f"seed={seed}").code
+
+
+def _fixed(folder: Path) -> Iterator[str]:
+    """What KerasHub fixes, as `compare` says it."""
+    for family in OTHERWISE:
+        compare(f"torch.py:{family}", "keras", family, folder, *FORWARD)
+        where, _ = told(report_of(folder))
+        yield f"{TITLES[family]} (`{where[0]}`: {OTHERWISE[family][1]})"
+
+
+def section() -> tuple[str, list[str]]:
+    """The text after the mark, and what is not as it should be."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = {family: cells(family, folder) for family in TITLES}
+        pairs = [*_random(folder)]
+        fixed = ", ".join(_fixed(folder))
+    planted = {family: ", ".join(PLANTED[name].what for name in PLANTED if name.partition("_")[0] == family) for family in TITLES}
+    lines = [
+        f"{made_by('published')} On the left transformers {version('transformers')}, on the right KerasHub",
+        f"{version('keras-hub')} or the Flax models of transformers 4.57.3; every pair by the one command, without a table. The differences",
+        "are planted in the left.",
+        "",
+        "| family | beside KerasHub | named | beside Flax | named | planted |",
+        "|---|---|---|---|---|---|",
+        *(f"| {TITLES[family]} | {' | '.join(cell)} | {planted[family]} |" for family, cell in rows.items()),
+        "",
+        "A difference is named if the first sentence is of its place and says what it is; of T5's scale it says that the difference is",
+        f"between {_t5()}, and not what it is, since the reference has no relative positions. As published two families differ from",
+        f"KerasHub's: {fixed}; here they have KerasHub's constants.",
+        f"Of {len(pairs)} pairs of random sizes {sum(code == 0 for *_, code in pairs)} are equal.",
+    ]
+    counts = Counter(cell for row in rows.values() for cell in row[::2])
+    problems = [f"{family}, seed {seed}: exit code {code}" for family, seed, code in pairs if code]
+    problems += [f"{family}: {cell}" for family, row in rows.items() for cell in row if cell in ("differs", "fails")]
+    problems += [f"{family}: {cell} named" for family, row in rows.items() for cell in row[1::2] if cell and len({*cell.split(" of ")}) > 1]
+    return "\n".join(lines) + "\n", [*problems, *([] if counts["equal"] else ["nothing is compared"])]
+
+
+def _t5() -> str:
+    return " and ".join(f"`{name.rpartition('.')[2]}`" for name in PLANTED["t5_scale"].where)
+
+
+def main(path: str) -> int:
+    """Writes the page, or returns 1 where something is not as it should be."""
+    text, problems = section()
+    if problems:
+        print("\n".join(problems), file=sys.stderr)
+        return 1
+    page = HOUSE / path
+    before, mark, rest = page.read_text().partition(MARK)
+    if not mark:
+        raise ValueError(f"{path} has no line {MARK.strip()}")
+    with replacing(page) as temporary:
+        temporary.write_text(before + mark + text + "\n## " + rest.partition("\n## ")[2])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
