@@ -11,6 +11,7 @@ HOUSE = Path(__file__).resolve().parent.parent
 # document -> the target of `make` that makes it, or the outputs in it
 DOCUMENTS = {
     "docs/check.md": "matrix",
+    "docs/compare.md": "published",
     "docs/files.md": "files",
     "docs/frameworks.md": "frameworks",
     "docs/keras-hub.md": "keras-hub",

@@ -163,12 +163,24 @@ def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
     return found
 
 
+# attributes that say nothing of what a layer computes
+UNTOLD = ("name", "path", "training", "built", "trainable", "called", "name_or_path", "transformers_version")
+
+
 def scalars(module: Any) -> dict[str, Any]:
-    """Returns the numbers and texts among the module's attributes, without underscores before their names."""
-    found = {
-        name.lstrip("_"): value for name, value in getattr(module, "__dict__", {}).items() if isinstance(value, (bool, int, float, str))
-    }
-    return {name: value for name, value in found.items() if name not in ("name", "path", "training", "built", "trainable", "called")}
+    """Returns the numbers and texts among the module's attributes, without underscores before their names, and those of its config."""
+    config = getattr(module, "config", None)
+    own, held = getattr(module, "__dict__", {}), getattr(config, "__dict__", {})
+    return _plain(own) | {f"config.{name}": value for name, value in _plain(held).items()}
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers and texts of a mapping, and of mappings in it."""
+    found = {name.lstrip("_"): value for name, value in values.items() if isinstance(value, (bool, int, float, str))}
+    for name, inner in values.items():
+        if type(inner) is dict:
+            found |= {f"{name.lstrip('_')}.{key}": value for key, value in inner.items() if isinstance(value, (bool, int, float, str))}
+    return {name: value for name, value in found.items() if name not in UNTOLD}
 
 
 def _rank(module: Any) -> int:

@@ -125,6 +125,43 @@ def test_odd_models_that_can_be_compared_are(name: str) -> None:
 
 
 @pytest.mark.second
+@pytest.mark.usefixtures("sides_in_process")
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("counted_nnx.py:Counted", "has no float64: index arguments to dynamic_update_slice"), ("unnamed_keras.py:model", "")],
+)
+def test_counters_in_int32_and_variables_without_names(model: str, said: str) -> None:
+    found = invoke("compare", MODELS / model, MODELS / model, "--input", "x: b=3 d=5 float32", "-q")
+    assert found.code == 0 and said in found.out, found
+
+
+@pytest.mark.second
+@pytest.mark.usefixtures("sides_in_process")
+def test_constants_are_a_sides_own_and_settings_of_what_holds_a_place_are_said(tmp_path: Path) -> None:
+    """The frequencies of rotary positions are a buffer that no state holds."""
+    for name, where, said in (
+        ("mistral_base", "rotary_emb", "config.rope_parameters.rope_theta 10000 on the left, 1000 on the right"),
+        ("llama_scale", "layers.0.self_attn.v_proj", "layers.0.self_attn: scaling 0.408248 on the left, 0.166667 on the right"),
+    ):
+        sides = [MODELS / f"published_torch.py:{name.partition('_')[0]}", MODELS / f"published_planted.py:{name}"]
+        found = invoke("compare", *sides, "--input", "input_ids: b=2 t=7 int64 <60", *FORWARD, "-q", "--json", tmp_path / "report.json")
+        assert found.code == 1 and told(report_of(tmp_path))[0][0] == where
+        assert said in found.out
+
+
+@pytest.mark.usefixtures("sides_in_process")
+def test_a_side_may_be_in_a_module(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "parts.py").write_text("import torch\n\n\ndef layer(width=5):\n    return torch.nn.Linear(5, width)\n")
+    options = ("--input", "input: b=3 d=5 float32", *FORWARD, "-q")
+    found = invoke("compare", "mine.parts:layer", "mine.parts:layer", *options, "--set", "width=7", folder=tmp_path)
+    assert found.code == 0, found
+    for side, said in (("mine.part:layer", "there is no module mine.part"), ("mine.parts:lair", "has no lair (nearest: layer)")):
+        found = invoke("compare", side, side, *options, folder=tmp_path)
+        assert found.code == 2 and said in found.err, found
+
+
+@pytest.mark.second
 @pytest.mark.parametrize("name", ENDS)
 def test_a_side_that_ends_its_process_is_one_message(name: str) -> None:
     refused(MODELS / f"odd.py:{name}", MODELS / "odd.py:Plain")

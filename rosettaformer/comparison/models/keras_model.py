@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -86,8 +87,7 @@ class KerasModel(Model):
         for path, layer, kind in sorted(self._layers(dtype), key=lambda row: -len(row[0])):
             own = [variable for variable in layer.variables if id(variable) not in taken and "float" in str(variable.dtype)]
             taken |= {id(variable) for variable in own}
-            inner = kind == "attention" or len({variable.name for variable in own}) < len(own)
-            yield path, layer, kind, {".".join(variable.path.split("/")[-2:]) if inner else variable.name: variable for variable in own}
+            yield path, layer, kind, dict(zip(_names(own, kind == "attention"), own, strict=True))
 
     def _tensors(self, dtype: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -206,6 +206,18 @@ class KerasModel(Model):
         if what == "step":
             return wrapped(self._stepping("float32", given, own, "sgd"))
         return wrapped(lambda: tensors(face, self._applied_to("float32", given, False)))
+
+
+def _names(own: Sequence[Any], inner: bool) -> list[str]:
+    """Returns the names of a layer's variables. inner: those of layers within it. Keras numbers variables without a name through the
+    process: here they are numbered in the layer.
+    """
+    inner |= len({variable.name for variable in own}) < len(own)
+    unnamed = [variable for variable in own if re.fullmatch(r"variable(_\d+)?", variable.name)]
+    if len(unnamed) > 1 or (unnamed and not inner):
+        numbers = {id(variable): f"variable_{number}" for number, variable in enumerate(unnamed)}
+        return [numbers.get(id(variable), variable.name) for variable in own]
+    return [".".join(variable.path.split("/")[-2:]) if inner else variable.name for variable in own]
 
 
 @contextlib.contextmanager

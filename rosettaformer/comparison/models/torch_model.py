@@ -214,9 +214,11 @@ class TorchModel(Model):
 
 
 def _owned(part: torch.nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """The floating variables: name, tensor, whether it is a parameter."""
+    """The floating variables: name, tensor, whether it is a parameter. A buffer that no state holds is a constant of the side's own."""
     yield from ((name, tensor, True) for name, tensor in part.named_parameters(recurse=recurse))
-    yield from ((name, tensor, False) for name, tensor in part.named_buffers(recurse=recurse) if tensor.is_floating_point())
+    buffers = {name: tensor for name, tensor in part.named_buffers(recurse=recurse) if tensor.is_floating_point()}
+    kept = part.state_dict() if buffers else {}
+    yield from ((name, tensor, False) for name, tensor in buffers.items() if name in kept)
 
 
 def _views(full: str, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

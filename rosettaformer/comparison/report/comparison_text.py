@@ -12,6 +12,7 @@ from ...conformance.compare import HIGHEST
 from .training_rows import CONVENTION
 
 COLOURS = {"equal": "green", "rounding": "yellow", "differs": "red", "not comparable": "dim", CONVENTION: "yellow"}
+AROUND = 6  # settings of what holds a place that are shown
 SHOWN = 12  # rows of gradients and of a step that differ
 Report = Mapping[str, Any]
 
@@ -48,6 +49,9 @@ def sentences(report: Report) -> list[str]:
     said = [_headline(report)]
     if found:
         said.append(_layer(found) if found["what"] == "layer" else _between(found))
+        if around := found.get("around"):
+            more = f" and {len(around) - AROUND} more" if len(around) > AROUND else ""
+            said.append(f"around it differ: {'; '.join(around[:AROUND])}{more}")
     said += _of_training(report)
     return said + [f"note: {note}" for note in report["notes"]]
 

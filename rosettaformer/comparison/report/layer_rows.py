@@ -96,7 +96,7 @@ class Rows:
         hidden = [row for row in rows if row.has_another_epsilon] if agree else []
         found = first(hidden or rows, output, self._between) if hidden or not agree else None
         if found:
-            found |= self._described(found, rows)
+            found |= self._described(found, rows) | {"around": self._around(found, rows)}
         elsewhere = [row.left for row in rows if row.leaf and row.verdict == "differs" and row not in hidden] if agree else []
         return {"layers": [row.plain() for row in rows], "outputs": [one.plain() for one in outputs], "first": found,
                 "elsewhere": elsewhere, "unmatched": self._unmatched()}  # fmt: skip
@@ -116,6 +116,16 @@ class Rows:
         pair = arrays[0][0], arrays[1][0]
         how = self._by_the_reference(found["before"], pair) if what == "inputs" else ""
         return {"where": places(*pair), "how": how or ("" if found["settings"] else relation(*pair))}
+
+    def _around(self, found: Mapping[str, Any], rows: Sequence[LayerRow]) -> list[str]:
+        """Says which numbers and texts of what holds the place differ, from the innermost: attention and its config, the whole model."""
+        place = found["left"] if found["what"] == "layer" else found["before"][0] or found["after"][0]
+        holders = [(row.left, row.right) for row in rows if not row.leaf and place.startswith(f"{row.left}.")]
+        said: dict[str, str] = {}
+        for left, right in [*sorted({*holders}, key=lambda pair: -len(pair[0])), ("", "")]:
+            for text in sorted({*self._scalars(left, right, set())} - {*found["settings"]}):
+                said.setdefault(text, f"{left}: {text}" if left else text)
+        return [*said.values()]
 
     def _by_the_reference(self, before: Sequence[str], pair: Sequence[np.ndarray]) -> str:
         """Says what the reference makes of what agrees before a layer whose inputs differ."""
@@ -274,7 +284,7 @@ class Rows:
         return [
             f"{name} {_text(value)} on the left, {_text(own[1][name])} on the right"
             for name, value in own[0].items()
-            if name in own[1] and name not in said and not _same(value, own[1][name])
+            if name in own[1] and name not in said and not ("epsilon" in said and "eps" in name) and not _same(value, own[1][name])
         ]
 
     def _unmatched(self) -> list[list[str]]:
