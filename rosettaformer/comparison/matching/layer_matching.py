@@ -1,5 +1,6 @@
 """Matches layers of the left and the right: by the rename table, by name, by kind and shape, and then by order."""
 
+import functools
 import math
 import re
 from collections import Counter
@@ -22,7 +23,7 @@ MAIN = ("kernel", "table", "scale", "query.kernel")
 DEPTH = 3  # how far away layers are looked at that tell others apart
 
 
-@dataclass
+@dataclass(eq=False)
 class Network:
     """Layers, variables and execution order of one model.
 
@@ -57,16 +58,27 @@ class Network:
 
     def held(self) -> list[str]:
         """The layers that have variables which the other side must have, in the order of execution; what is never called last."""
-        own = [path for path, several in self.variables.items() if any(one["required"] for one in several)]
-        return sorted(own, key=lambda path: self.order.index(path) if path in self.order else len(self.order))
+        rank = {path: index for index, path in enumerate(self.order)}
+        return sorted(filter(self._holds, self.variables), key=lambda path: rank.get(path, len(rank)))
+
+    def _holds(self, path: str) -> bool:
+        return any(one["required"] for one in self.variables.get(path, ()))
 
     def after(self, path: str) -> list[str]:
         """The layers with variables whose input is the layer's output."""
-        return [other for other in self.held() if other != path and path in self.gives and self.given.get(other) == self.gives[path]]
+        return [other for other in self._takers.get(self.gives.get(path, 0), ()) if other != path and self._holds(other)]
 
     def before(self, path: str) -> list[str]:
         """The layers with variables whose output is the layer's input."""
-        return [other for other in self.held() if other != path and path in self.given and self.gives.get(other) == self.given[path]]
+        return [other for other in self._givers.get(self.given.get(path, 0), ()) if other != path and self._holds(other)]
+
+    @functools.cached_property
+    def _takers(self) -> dict[int, list[str]]:
+        return _by_number(self.given)
+
+    @functools.cached_property
+    def _givers(self) -> dict[int, list[str]]:
+        return _by_number(self.gives)
 
     def places(self) -> dict[str, int]:
         """Returns what tells the layers with variables apart by what they are and by what feeds them and is fed by them, and so on."""
@@ -85,6 +97,14 @@ class Network:
 
     def within(self, path: str) -> frozenset[str]:
         return frozenset(one for one in self.held() if not path or one == path or one.startswith(f"{path}."))
+
+
+def _by_number(told: Mapping[str, int]) -> dict[int, list[str]]:
+    """Returns the layers by what tells their inputs or outputs apart."""
+    found: dict[int, list[str]] = {}
+    for path, number in told.items():
+        found.setdefault(number, []).append(path)
+    return found
 
 
 def normal(name: str) -> str:

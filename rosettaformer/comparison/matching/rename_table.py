@@ -29,7 +29,7 @@ from reference_numpy.suggestions import known
 
 from ...reading import read_toml
 
-FORM = '"left.name" = "right.name", or "left.name" = {name = "right.name", left = "o i", right = "i o"}, or a list of names, or of {name, slice}'
+FORM = '"left" = "right", or "left" = {name = "right", left = "o i", right = "i o"}, or a list of names, or of {name, slice}'
 NUMBER = "{n}"
 SHIPPED = "keras-hub:"  # before the family of a table that is shipped
 WHOLE = (0, -1)  # the range of what lies side by side, where only the sizes of the parts say it
