@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from invoke import invoke
 
-from rosettaformer.comparison.matching import fusing, rename_table, value_matching, weight_layout
+from reference_numpy import attention, feed_forward, rotary
+from reference_numpy.rotary_scaling import RotaryScaling
+from rosettaformer.comparison.matching import fusing, layer_matching, rename_table, value_matching, weight_layout
 from rosettaformer.comparison.models import behaviour
 from rosettaformer.comparison.models.base import Layer, LayerCall, Variable
-from rosettaformer.comparison.report.places import places
+from rosettaformer.comparison.report import known_parts
+from rosettaformer.comparison.report.places import places, relation
 from rosettaformer.modules import arguments
 
 MODELS = Path(__file__).resolve().parents[1] / "compared"
@@ -87,6 +90,48 @@ def test_rename_tables_have_numbers_parts_and_names_without_a_partner(tmp_path: 
         rename_table.read(tmp_path / "names.toml")
 
 
+def test_a_written_table_serves_other_sizes() -> None:
+    """It has {n} where all layers have the same names but for their number, and no row that names and kinds say by themselves."""
+    pairs = {"h.0.up": "l_0.gate", "h.1.up": "l_1.gate", "h.0.c[q]": "l_0.q", "h.1.c[q]": "l_1.q", "norm": "norm", "head.0": "final"}
+    layers = [{"left": left, "right": right} for left, right in pairs.items()]
+    row = {"how": "role", "left_axes": "o i", "right_axes": "i o", "sizes": {"o": 3, "i": 4}}
+    rows = [row | {"layer": left, "left": f"{left}.w", "right": f"{right}.k"} for left, right in pairs.items() if "[" not in left]
+    rows += [row | {"layer": f"h.{n}.c[q]", "left": f"h.{n}.c.w[q]", "right": f"l_{n}.q.k"} for n in (0, 1)]
+    flat = {"left_axes": "o (c h)", "right_axes": "(h c) o", "sizes": {"o": 3, "c": 4, "h": 2}, "how": "renamed, flattened"}
+    rows += [row | flat | {"layer": "", "left": "x", "right": "y"}, {"left": "spare", "right": "", "layer": ""}]
+    text = rename_table.written([*rows, {"left": "", "right": "unread", "layer": ""}], layers)
+    assert text.splitlines() == [
+        "# layers",
+        '"h.{n}.up" = "l_{n}.gate"',
+        '"head.0" = "final"',
+        "# variables",
+        '"x" = {name = "y", left = "o (c h)", right = "(h c) o", c = 4, h = 2}',
+        '"h.{n}.c.w" = ["l_{n}.q.k"]',
+        '"spare" = ""',
+        '"" = ["unread"]',
+    ]
+
+
+@pytest.mark.parametrize("family", rename_table.shipped())
+def test_tables_that_are_shipped_are_read(family: str) -> None:
+    table = rename_table.read(f"keras-hub:{family}").numbered([])
+    assert len(table.rows) + len(table.alone[0]) > 2
+
+
+def test_layers_that_are_alike_are_told_apart_by_their_place() -> None:
+    """Two dense layers of one shape, of which one feeds the other, whatever their names and the order of execution are."""
+
+    def network(order: list[str], fed: str, feeding: str) -> layer_matching.Network:
+        kernel = {"role": "kernel", "shape": (4, 4), "axes": "i o", "required": True}
+        variables = {path: [kernel | {"name": f"{path}.w", "layer": path}] for path in order}
+        layers = {path: {"path": path, "kind": "dense", "type": "Dense"} for path in order}
+        words = {path: [path] for path in order}
+        return layer_matching.Network(layers, variables, order, words, {feeding: 1, fed: 2}, {feeding: 2, fed: 3})
+
+    found, problems = layer_matching.layers(network(["a", "b"], "b", "a"), network(["y", "x"], "y", "x"), rename_table.Rename())
+    assert not problems and {one: other for one, (other, _) in found.items()} == {"": "", "a": "x", "b": "y"}
+
+
 def test_parts_of_a_variable_stand_for_it() -> None:
     whole = np.arange(12.0).reshape(2, 6)
     found = dict(fusing.views({"w": whole, "b": whole[0]}, {"w": [("w[q]", "l[q]", 1, 0, 4), ("w[k]", "l[k]", 1, 4, 6)]}))
@@ -100,6 +145,10 @@ def test_inputs_are_placed_by_name_by_meaning_and_in_order() -> None:
     found = arguments.placed(known, {"input_ids": 3 * ids}, ordered=False)
     assert {name: value.flat[0] for name, value in found.items()} == {"token_ids": 3, "padding_mask": 1, "segment_ids": 0}
     assert list(arguments.placed({"a": True, "b": True}, {"x1": 1, "x2": 2}).values()) == [1, 2]
+    given = {"input_ids": ids, "position_ids": 7 * ids, "attention_mask": ids}
+    assert [*arguments.placed({"tokens": True, "scale": False, "mask": False}, given)] == ["tokens"]  # nothing takes another one's place
+    assert arguments.beside(["tokens", "scale"], given) == ["position_ids", "attention_mask"]
+    assert arguments.placed({"tokens": True, "position_ids": True}, {"input_ids": ids})["position_ids"].tolist() == [[0, 1]]
     with pytest.raises(ValueError, match="the model has no argument for the input image; its arguments are token_ids"):
         arguments.placed(known, {"input_ids": ids, "image": ids}, ordered=False)
     with pytest.raises(ValueError, match="the model needs the arguments b; the inputs are a"):
@@ -148,3 +197,65 @@ def test_it_is_said_where_two_arrays_differ() -> None:
     other[0] = X[0]
     assert places(X.reshape(2, 7, 4, 3), other) == ["rows 1 of 2", "positions 1 to 2, 5 of 7"]
     assert places(X, X + 1) == places(X, X) == places(X, X[:1]) == []
+    assert not places(X, X + (np.arange(12) % 2).astype(np.float32))  # six places one after the other say nothing
+
+
+def test_it_is_said_how_two_arrays_differ() -> None:
+    assert relation(X, 2 * X) == "the left is 0.5 times the right"
+    assert relation(X + OFFSET, X.reshape(2, 7, 4, 3)) == "the left is the right plus one vector, the same at every position, as a bias is"
+    assert relation(X, X[..., ::-1]) == "the left has the features of the right in another order"
+    assert relation(X, X + np.sin(7 * X)) == relation(X, X[..., :3]) == ""
+
+
+def _given(heads: int, groups: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {
+        name: rng.standard_normal((2, 5, 4 * count)).astype(np.float32)
+        for name, count in (("query", heads), ("key", groups), ("value", groups))
+    }
+
+
+def _attended(given: dict[str, np.ndarray], heads: int, scale: float, layout: str, groups: int) -> np.ndarray:
+    """In float32, with rotary positions of a base that is none of the usual ones."""
+    angles = np.arange(5.0)[:, None] * rotary.rotary_frequencies(4, 777.0, RotaryScaling(), 5)
+    turned = rotary.Rotation(np.cos(angles)[None].astype(np.float32), np.sin(angles)[None].astype(np.float32))
+    query, key, value = (array.reshape(2, 5, -1, 4) for array in given.values())
+    if layout:
+        query, key = (rotary.rotated(array, turned, layout) for array in (query, key))
+    if groups:
+        key, value = (np.tile(array, (1, 1, heads // array.shape[2], 1)) for array in (key, value))
+    return attention.scaled_dot_product_attention(query, key, value, causal=True, scale=scale).reshape(2, 5, -1)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "said"),
+    [
+        (
+            (0.5, "halves", 0),
+            (0.5, "interleaved", 0),
+            "that pair the halves of a head, of base 777, the right rotary positions that pair neigh",
+        ),
+        ((0.25, "halves", 0), (0.5, "halves", 0), "the left has scores over k, the right scores over sqrt(k)"),
+        ((0.5, "halves", 1), (0.5, "halves", 0), "the left has key heads that are tiled, the right key heads that are repeated"),
+        ((0.5, "", 0), (0.5, "halves", 0), "the left has no rotation, the right rotary positions"),
+        ((0.123, "halves", 0), (0.5, "halves", 0), "a causal mask, scores over sqrt(k), the left nothing that the reference knows"),
+        ((0.123, "halves", 0), (0.234, "halves", 0), ""),
+    ],
+    ids=["layout", "scale", "groups", "no positions", "one side", "neither"],
+)
+def test_what_the_reference_knows_of_attention_is_said(left: tuple[Any, ...], right: tuple[Any, ...], said: str) -> None:
+    given = _given(4, 2)
+    sides = [_attended(given, 4, *each) for each in (left, right)]
+    found = known_parts.said(given, {name: [name] for name in given}, sides, [777.0])
+    assert said in found and bool(said) == bool(found)
+
+
+def test_what_the_reference_knows_of_a_feed_forward_network_is_said() -> None:
+    given = {"mlp.gate": X, "mlp.up": X[::-1] + 1}
+    sides = [feed_forward.activation(given["mlp.up"], "silu") * X, feed_forward.activation(X, "gelu_tanh") * given["mlp.up"]]
+    words = {path: path.split(".") for path in given}
+    assert known_parts.said(given, words, sides, []) == "the left has silu(up) * gate, the right gelu_tanh(gate) * up"
+    assert (
+        known_parts.said(given, words, [sides[0], X**3], []) == "the left has silu(up) * gate, the right nothing that the reference knows"
+    )
+    assert known_parts.said(given, words, [X**3, X**2], []) == ""

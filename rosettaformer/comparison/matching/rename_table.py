@@ -90,11 +90,12 @@ class Rename:
         return ".".join(self.rows[part].name if part in self.rows else part for part in name.split("."))
 
 
-def read(text: str) -> Rename:
+def read(name: str | Path) -> Rename:
     """Returns the table of a file, or one that is shipped, such as `keras-hub:llama`; an empty one without a name.
 
     Raises ValueError listing every row that is none.
     """
+    text = str(name)
     if not text:
         return Rename()
     path = Path(text)
@@ -105,14 +106,14 @@ def read(text: str) -> Rename:
     rows, parts, problems = {}, {}, []
     alone: tuple[list[str], list[str]] = ([], [])
     for left, value in read_toml(path).items():
-        if not left and isinstance(value, list) and all(isinstance(name, str) for name in value):
+        if not left and isinstance(value, list) and all(isinstance(each, str) for each in value):
             alone[1].extend(value)
         elif value == "":
             alone[0].append(left)
         elif isinstance(value, str) and left:
             rows[left] = Row(value)
-        elif isinstance(value, list) and left and value and all(isinstance(name, str) and name for name in value):
-            parts[left] = [(name, *WHOLE) for name in value]
+        elif isinstance(value, list) and left and value and all(isinstance(each, str) and each for each in value):
+            parts[left] = [(each, *WHOLE) for each in value]
         elif isinstance(value, list) and left and all(map(_is_part, value)):
             parts[left] = [(each["name"], *map(int, each["slice"].split(":"))) for each in value]
         elif isinstance(value, dict) and isinstance(value.get("name"), str):
