@@ -124,8 +124,8 @@ def _groups(heads: int, groups: int) -> list[tuple[str, Any]]:
 
 
 def _scales(size: int, heads: int) -> list[tuple[float, str]]:
-    found = {size**-0.5: "scores over sqrt(k)", 1.0: "scores without a scale", 1 / size: "scores over k"}
-    return [*(found | {(size * heads) ** -0.5: "scores over sqrt(h k)", size**-0.25: "scores over the fourth root of k"}).items()]
+    found = {(size * heads) ** -0.5: "scores over sqrt(h k)", size**-0.25: "scores over the fourth root of k"}
+    return [*(found | {1 / size: "scores over k", 1.0: "scores without a scale", size**-0.5: "scores over sqrt(k)"}).items()]
 
 
 def _feed_forward(given: Mapping[str, np.ndarray]) -> Iterator[tuple[Reading, np.ndarray]]:
