@@ -114,8 +114,7 @@ def test_a_written_table_serves_other_sizes() -> None:
 
 @pytest.mark.parametrize("family", rename_table.shipped())
 def test_tables_that_are_shipped_are_read(family: str) -> None:
-    table = rename_table.read(f"keras-hub:{family}").numbered([])
-    assert len(table.rows) + len(table.alone[0]) > 2
+    assert len(rename_table.read(f"keras-hub:{family}").rows) >= 10
 
 
 def test_layers_that_are_alike_are_told_apart_by_their_place() -> None:
