@@ -13,7 +13,7 @@ LIMIT = 300.0  # seconds for all snippets of a framework
 # Only the processor: then the measurements are the same on every machine.
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
-# row -> framework -> "code" or "measure" -> value
+# row -> framework -> "code", "measure" or "claims" -> value
 Values = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 

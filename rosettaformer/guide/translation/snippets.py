@@ -2,8 +2,9 @@
 
 import ast
 import importlib
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def namespace(framework: str) -> dict[str, Any]:
     """Returns the names that the framework's imports bind. Imports the framework."""
     if framework == "keras":
         importlib.import_module("impl_tf.framework")  # chooses the backend of Keras
-    names: dict[str, Any] = {"fitted": fitted}
+    names: dict[str, Any] = {"fitted": fitted, "refused": refused, "defaults": defaults}
     for line in IMPORTS[framework]:
         exec(line, names)
     return names
@@ -97,6 +98,20 @@ def alike(one: Any, other: Any, absolute: float = 0.0) -> bool:
     if isinstance(one, numbers) and isinstance(other, numbers) and isinstance(one, bool) == isinstance(other, bool):
         return (math.isnan(one) and math.isnan(other)) or one == other or math.isclose(one, other, rel_tol=2e-5, abs_tol=absolute)
     return type(one) is type(other) and one == other
+
+
+def refused(action: Callable[[], Any], error: type[Exception] = Exception) -> bool:
+    """Whether the action raises the error."""
+    try:
+        action()
+    except error:
+        return True
+    return False
+
+
+def defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the defaults of a function's arguments by name, in their order; of an argument without one, inspect.Parameter.empty."""
+    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
 
 
 def fitted(kernel_io: np.ndarray, fan_out: int | None = None) -> str:
