@@ -110,8 +110,9 @@ def refused(action: Callable[[], Any], error: type[Exception] = Exception) -> bo
 
 
 def defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the defaults of a function's arguments by name, in their order; of an argument without one, inspect.Parameter.empty."""
-    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    """Returns the arguments of a function or of a class with their defaults; inspect.Parameter.empty of an argument that has none."""
+    made = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]  # a metaclass hides the arguments
+    return {name: parameter.default for name, parameter in inspect.signature(made).parameters.items()}
 
 
 def fitted(kernel_io: np.ndarray, fan_out: int | None = None) -> str:
