@@ -56,21 +56,21 @@ class Server:
     def _value(self, row: Row, part: str) -> Value:
         started = time.monotonic()
         try:
-            value = self._held(row) if part == "claims" else self._executed(row, getattr(self._cell(row), part))
+            value = self._held(row) if part == "claims" else self._executed(row, getattr(self._cell(row), part), part)
             return {"value": value, "seconds": time.monotonic() - started}
         except Exception as error:
             return {"error": words(error), "seconds": time.monotonic() - started}
 
-    def _executed(self, row: Row, text: str) -> Any:
+    def _executed(self, row: Row, text: str, part: str) -> Any:
         names = self._names | snippets.native(self._framework, snippets.given(row.given))
-        return snippets.plain(snippets.execute(text, names, f"{row.id}.{self._framework}"))
+        return snippets.plain(snippets.execute(text, names, f"{row.id}.{self._framework}.{part}"))
 
     def _held(self, row: Row) -> int:
         """Returns how many claims hold. Raises ValueError, naming all that do not."""
         refuted = []
-        for claim in self._cell(row).claims:
+        for number, claim in enumerate(self._cell(row).claims):
             try:
-                value = self._executed(row, claim)
+                value = self._executed(row, claim, f"claims.{number}")
             except Exception as error:
                 value = words(error)
             if value is not True:
