@@ -56,28 +56,24 @@ class Server:
     def _value(self, row: Row, part: str) -> Value:
         started = time.monotonic()
         try:
-            value = self._held(row) if part == "claims" else self._executed(row, getattr(self._cell(row), part), part)
+            value = self._held(row) if part == "claims" else self._executed(row, part)
             return {"value": value, "seconds": time.monotonic() - started}
         except Exception as error:
             return {"error": words(error), "seconds": time.monotonic() - started}
 
-    def _executed(self, row: Row, text: str, part: str) -> Any:
-        names = self._names | snippets.native(self._framework, snippets.given(row.given))
-        return snippets.plain(snippets.execute(text, names, f"{row.id}.{self._framework}.{part}"))
+    def _names_of(self, row: Row) -> dict[str, Any]:
+        return self._names | snippets.native(self._framework, snippets.given(row.given))
+
+    def _executed(self, row: Row, part: str) -> Any:
+        text = getattr(self._cell(row), part)
+        return snippets.plain(snippets.execute(text, self._names_of(row), f"{row.id}.{self._framework}.{part}"))
 
     def _held(self, row: Row) -> int:
         """Returns how many claims hold. Raises ValueError, naming all that do not."""
-        refuted = []
-        for number, claim in enumerate(self._cell(row).claims):
-            try:
-                value = self._executed(row, claim, f"claims.{number}")
-            except Exception as error:
-                value = words(error)
-            if value is not True:
-                refuted.append(f"the claim must be True: {claim}; got {value}")
-        if refuted:
+        claims = self._cell(row).claims
+        if refuted := list(snippets.refuted(claims, lambda: self._names_of(row), f"{row.id}.{self._framework}.claims")):
             raise ValueError("\n".join(refuted))
-        return len(self._cell(row).claims)
+        return len(claims)
 
 
 def _reply(action: Callable[[], Any]) -> Answer:

@@ -4,10 +4,12 @@ import ast
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
+from ...processes import words
 
 # framework -> the imports that its snippets assume
 IMPORTS = {
@@ -43,6 +45,17 @@ def execute(code: str, names: dict[str, Any], origin: str = "<snippet>") -> Any:
     del tree.body[-1]
     exec(compile(tree, origin, "exec"), names)
     return eval(compile(ast.Expression(last.value), origin, "eval"), names)
+
+
+def refuted(claims: Iterable[str], names: Callable[[], dict[str, Any]], origin: str) -> Iterator[str]:
+    """Yields each claim whose value is not True, with what came. names: returns a namespace for one claim."""
+    for number, claim in enumerate(claims):
+        try:
+            value = plain(execute(claim, names(), f"{origin}.{number}"))
+        except Exception as error:
+            value = words(error)
+        if value is not True:
+            yield f"the claim must be True: {claim}; got {value}"
 
 
 def given(statements: str) -> dict[str, Any]:
