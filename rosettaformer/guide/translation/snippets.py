@@ -55,7 +55,7 @@ def refuted(claims: Iterable[str], names: Callable[[], dict[str, Any]], origin: 
         except Exception as error:
             value = words(error)
         if value is not True:
-            yield f"the claim must be True: {claim}; got {value}"
+            yield f"the claim must be True: {claim.strip()}; got {value}"
 
 
 def given(statements: str) -> dict[str, Any]:
