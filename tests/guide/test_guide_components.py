@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from browser import offline, wide
 from made_up_run import made_up
+from tiers import later
 
 from reference_numpy import TransformerConfig, layout
 from rosettaformer.conformance.cases import all_cases
@@ -28,6 +29,7 @@ from rosettaformer.guide.components.decisions import decisions, governing
 from rosettaformer.guide.components.modules import PACKAGES, read
 from rosettaformer.guide.components.names import Stock, full_name, stock
 from rosettaformer.guide.components.sources import Block, source
+from rosettaformer.guide.translation import snippets
 
 HOUSE = Path(__file__).resolve().parents[2]
 FORWARD = tuple(name for name in OWN if not name.endswith(VJP))
@@ -150,25 +152,14 @@ def test_what_frameworks_have_exists_with_these_defaults(framework: str) -> None
                 assert signature is not None and repr(signature.parameters[name].default) == value, (entry.name, name)
 
 
-def test_what_is_said_of_attention_and_softmax_in_the_frameworks_holds() -> None:
-    import jax
-    import keras
-    import tensorflow as tf
-    import torch
-    from flax import nnx
-
-    rng, nothing = np.random.default_rng(0), np.zeros((1, 1, 2, 3), bool)
-    query, key, value = (rng.normal(size=(1, length, 1, 4)).astype(np.float32) for length in (2, 3, 3))
-    hidden = np.full((1, 3), -np.inf, np.float32)
-    for row in (torch.softmax(torch.tensor(hidden), -1), tf.nn.softmax(hidden), jax.nn.softmax(hidden)):
-        assert np.isnan(np.asarray(row)).all()
-    assert not np.asarray(keras.layers.Softmax()(np.ones((1, 3), np.float32), mask=np.zeros((1, 3), bool))).any()
-    attentions: tuple[Any, ...] = (keras.ops.dot_product_attention, jax.nn.dot_product_attention, nnx.dot_product_attention)
-    for attention in attentions:
-        np.testing.assert_allclose(np.asarray(attention(query, key, value, mask=nothing))[0, 0, 0], value.mean(1)[0, 0], rtol=1e-5)
-    q, k, v = (torch.tensor(x).transpose(1, 2) for x in (query, key, value))
-    causal = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    np.testing.assert_allclose(causal[0, 0, 0], value[0, 0, 0], rtol=1e-6)  # the first query sees the first key alone
+@pytest.mark.parametrize("framework", ["torch", "tf", later("jax")])
+def test_what_is_said_of_what_frameworks_have_holds(framework: str) -> None:
+    column = {"torch": "pytorch", "tf": "keras", "jax": "flax"}[framework]
+    names = snippets.namespace("numpy") | snippets.namespace(column)
+    for component, entries in stock().items():
+        for entry in (entry for entry in entries if entry.framework == framework):
+            assert entry.claims, f"{component}: {entry.name}"
+            assert list(snippets.refuted(entry.claims, lambda: dict(names), f"{component}.{entry.name}")) == []
 
 
 SIZES = {"b": 2, "t": 3, "s": 3, "d": 12, "h": 3, "g": 3, "k": 4, "e": 4, "f": 7, "v": 11, "p": 8, "a": 2}

@@ -13,15 +13,16 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("pygments")
 
+from reference_numpy import preset, rotary
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.reference.components import COMPONENTS
 from rosettaformer.guide.components.decisions import governing
-from rosettaformer.guide.translation import DIRECTIONS, classes, direction, example, measurement, snippets
+from rosettaformer.guide.translation import DIRECTIONS, classes, direction, example, measurement, snippet_process, snippets
 from rosettaformer.guide.translation.measurement import Measured
 from rosettaformer.guide.translation.snippets import IMPORTS, fitted
-from rosettaformer.guide.translation.table import FRAMEWORKS, SECTIONS, Cell, Row, rows
+from rosettaformer.guide.translation.table import FRAMEWORKS, PARTS, SECTIONS, Cell, Row, rows
 
 HOUSE = Path(__file__).resolve().parents[2]
 ROWS = {row.id: row for row in rows()}
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.xdist_group("guide")  # measured once
 def test_every_snippet_has_a_value_the_columns_agree_and_the_examples_train_alike(measured: Measured) -> None:
     for row in rows():
         for framework, cell in row.cells.items():
-            asked = {part for part in ("code", "measure") if getattr(cell, part)}
+            asked = {part for part in PARTS if getattr(cell, part)}
             found = measured.values[row.id].get(framework, {})
             assert asked == set(found), f"{row.id}.{framework}"
             assert all(value is not None for value in found.values()), f"{row.id}.{framework}"
@@ -135,69 +136,28 @@ def test_a_default_is_read_from_behaviour(measured: Measured, identity: str) -> 
         assert snippets.alike(found[framework]["measure"], value, 0.0), framework
 
 
-def test_what_the_notes_on_norms_windows_and_caps_say_holds() -> None:
-    """What is measured in no cell. That stock layers lack something is seen in their signatures."""
-    import inspect
-
-    import jax
-    import keras
-    import torch
-    import torch.nn.functional as F
-    from flax import nnx
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    from reference_numpy import preset
-    from rosettaformer.checkpoints.hugging_face import FAMILIES
-
-    epsilons = {name: preset(name).epsilon for name in ("llama31_8b", "mistral_7b", "qwen3_600m", "gemma2_2b", "gemma3_1b")}
-    assert epsilons == {"llama31_8b": 1e-5, "mistral_7b": 1e-5, "qwen3_600m": 1e-6, "gemma2_2b": 1e-6, "gemma3_1b": 1e-6}
-    assert {name for name in ("llama31_8b", "qwen3_600m", "gemma3_1b") if preset(name).norm_one_plus_scale} == {"gemma3_1b"}
-    for dtype, epsilon in (("float64", 2.0**-52), ("float32", 2.0**-23), ("bfloat16", 2.0**-23), ("float16", 2.0**-23)):
-        small = torch.full((1, 2), 2.0**-10, dtype=getattr(torch, dtype))
-        assert float(F.rms_norm(small, (2,))[0, 0]) == pytest.approx(2**-10 / (2**-20 + epsilon) ** 0.5, rel=4e-3)
-    tiny = np.full((1, 2), 1e-4, np.float32)
-    assert float(keras.ops.rms_normalization(tiny)[0, 0]) == pytest.approx(1e-4 / (1e-8 + 1e-7) ** 0.5, rel=1e-4)
-    for layer in (torch.nn.RMSNorm, keras.layers.RMSNormalization, nnx.RMSNorm):
-        assert not {"bias", "use_bias", "center", "offset"} & {*inspect.signature(layer.__init__).parameters}
-    assert not hasattr(F, "swish") and hasattr(F, "hardswish") and F.gelu is not F.silu
-    gate, hidden = FAMILIES["phi3"].table[[row.name for row in FAMILIES["phi3"].table].index("layers.*.mlp.gate_up_proj.weight")].parts
-    assert (".gate." in gate.name, ".hidden." in hidden.name) == (True, True)
-    assert "score_mod" in inspect.signature(flex_attention).parameters and "mask_mod" in inspect.signature(create_block_mask).parameters
-    assert not {"window", "cap", "soft_cap"} & {*re.findall(r"\w+", (F.scaled_dot_product_attention.__doc__ or "").partition("->")[0])}
-    assert "sliding_window" in inspect.signature(keras.layers.GroupQueryAttention.__init__).parameters
-    modules: tuple[type, ...] = (nnx.MultiHeadAttention, keras.layers.MultiHeadAttention, torch.nn.MultiheadAttention)
-    mine = [inspect.signature(one.__init__).parameters for one in modules]  # type: ignore[misc]
-    assert [[name for name in one if "window" in name or "norm" in name] for one in mine] == [["normalize_qk"], ["sliding_window"], []]
-    assert not [name for name in inspect.signature(jax.nn.dot_product_attention).parameters if "cap" in name]
-    every = np.eye(7, dtype=np.float32).reshape(1, 7, 1, 7)
-    both = jax.nn.dot_product_attention(every, every, every, local_window_size=2)
-    assert np.flatnonzero(both[0, 3, 0]).tolist() == [1, 2, 3, 4, 5]  # without causality: on both sides
-    assert preset("qwen3_600m").query_key_norm == preset("gemma3_1b").query_key_norm == "head"
-    assert "layers.*.self_attn.q_norm.weight" in [row.name for row in FAMILIES["olmo2"].table]
-    assert FAMILIES["olmo2"].fixed["query_key_norm"] == "width"
+def test_every_note_about_a_framework_has_claims_and_a_refuted_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes of NumPy's column are about the reference, which its own tests hold."""
+    for row in rows():
+        for framework, cell in row.cells.items():
+            assert framework == "numpy" or cell.claims or not cell.note, f"{row.id}.{framework}"
+    cell = Cell(code="x", claims=("x == 1", "x == 2", "refused(lambda: x, ValueError)", "x.missing", "2"))
+    row = Row("row", "arrays", "row", given="x = 1", cells={"numpy": cell})
+    monkeypatch.setattr(snippet_process, "rows", lambda: (row,))
+    found = snippet_process.Server("numpy").values([])["row"]
+    assert found["code"]["value"] == 1
+    refuted = re.findall(r"the claim must be True: (.*?); got", found["claims"]["error"])
+    assert refuted == ["x == 2", "refused(lambda: x, ValueError)", "x.missing", "2"]
+    monkeypatch.setattr(snippet_process, "rows", lambda: (dataclasses.replace(row, cells={"numpy": Cell(claims=("x == 1",))}),))
+    assert snippet_process.Server("numpy").values([])["row"]["claims"]["value"] == 1
 
 
-def test_what_the_notes_on_rotary_positions_say_holds() -> None:
-    import flax.linen
-    import keras
-    import torch
-    from flax import nnx
-
-    from reference_numpy import preset, rotary
-
-    for library in (torch.nn, keras.layers, nnx, flax.linen):
-        assert not [name for name in dir(library) if re.search("rotary|rope(?!r)", name, re.IGNORECASE)], library
-    assert int(torch.tensor(257).bfloat16()) == 256
-    rng, position = np.random.default_rng(0), np.arange(5)[None]
-    query, key = rng.standard_normal((2, 1, 5, 1, 8))
-    config = preset("tiny", positions="rotary", key_size=8)
-    order = [0, 2, 4, 6, 1, 3, 5, 7]  # the even ones first
-    scores = []
-    for layout, chosen in (("interleaved", [*range(8)]), ("halves", order)):
-        turned = (rotary.rotary_embedding(x[..., chosen], position, config.replace(rotary_layout=layout)) for x in (query, key))
-        scores.append(np.einsum("bthk,bshk->bhts", *turned))
-    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-12)
+def test_what_the_notes_on_keras_hub_say_holds() -> None:
+    """It is no requirement of the guide, so that no claim of a row can import it."""
     keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+    rng, position = np.random.default_rng(0), np.arange(5)[None]
+    query = rng.standard_normal((1, 5, 1, 8))
+    config = preset("tiny", positions="rotary", key_size=8)
     found = keras_hub.layers.RotaryEmbedding()(query.astype(np.float32))
     np.testing.assert_allclose(found, rotary.rotary_embedding(query, position, config), rtol=1e-4, atol=1e-6)
     by_head = np.swapaxes(query, 1, 2).astype(np.float32)
@@ -207,6 +167,12 @@ def test_what_the_notes_on_rotary_positions_say_holds() -> None:
     once = rotary.rotary_embedding(query.astype(np.float16), position, config)
     assert np.abs(np.asarray(half, np.float64) - once).max() > 0  # cosine and sine are rounded before
     assert "llama3" not in (keras_hub.layers.RotaryEmbedding.__doc__ or "")
+    sines = np.asarray(keras_hub.layers.SinePositionEncoding()(np.zeros((1, 5, 8), np.float32)))[0]
+    np.testing.assert_allclose(sines[:, :2], np.stack([np.sin(position[0]), np.cos(position[0])], -1), rtol=1e-4, atol=1e-6)
+    layer = keras_hub.layers.TransformerEncoder(8, 2)
+    layer.build((1, 3, 4))
+    told = layer.get_config()
+    assert (told["activation"], told["dropout"], told["normalize_first"], told["layer_norm_epsilon"]) == ("relu", 0, False, 1e-5)
 
 
 def test_classes_follow_from_names_and_measurements(measured: Measured) -> None:
@@ -273,7 +239,7 @@ def test_links_lead_to_decisions_identities_are_anchors_and_code_is_short() -> N
         assert row.id not in reserved
         for framework, cell in row.cells.items():
             assert cell.names or cell.code or cell.note, f"{row.id}.{framework} must say what to write instead"
-            for part in (row.given, cell.code, cell.measure):
+            for part in (row.given, cell.code, cell.measure, *cell.claims):
                 ast.parse(part)
                 assert max((len(line) for line in part.splitlines()), default=0) <= 160, f"{row.id}.{framework}"
     real = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
@@ -296,3 +262,5 @@ def test_a_name_finds_its_row_in_every_direction(index: dict[str, set[tuple[str,
         for name, fragment in wanted.items():
             framework = {"nn": "pytorch", "F": "pytorch", "keras": "keras", "nnx": "flax"}[name.partition(".")[0]]
             assert ((name, fragment) in names) == (framework in (one, other)), (one, other, name)
+        for word in ("RoPE", "SwiGLU", "KV cache", "RMSNorm", "GQA", "EinsumDense", "nnx.scan", "safetensors", "mask_zero"):
+            assert any(word in name for name, _ in names), (one, other, word)

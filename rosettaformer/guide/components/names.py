@@ -4,7 +4,7 @@ import ast
 import functools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 
@@ -21,6 +21,7 @@ class Stock:
     """What a framework has for a component.
 
     difference: from the reference. defaults: of its signature, as Python writes them. parameters: canonical name -> native name, axes.
+    claims: expressions, after statements if needed, each of which must be True: what the difference says.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Stock:
     difference: str
     defaults: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    claims: Sequence[str] = ()
 
 
 @functools.cache

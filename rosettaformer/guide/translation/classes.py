@@ -12,8 +12,8 @@ from .table import FRAMEWORKS, Row
 CLASSES = {
     "same": ("Same", "the same name, and the same behaviour"),
     "name": ("Other name", "the same behaviour under another name"),
-    "default": ("Other default", "another default: say it, or get other numbers"),
-    "meaning": ("Other meaning", "it means something else: the code runs, and is wrong"),
+    "default": ("Different default", "the defaults differ: say the value, or get other numbers"),
+    "meaning": ("Different behaviour", "the same words do something else: the code runs, and is wrong"),
     "absent": ("Absent", "one of the two has nothing of the kind"),
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...processes import Answer, serve_methods, words
 from . import example, snippets
-from .table import FRAMEWORKS, Row, rows
+from .table import FRAMEWORKS, PARTS, Cell, Row, rows
 
 Value = dict[str, Any]
 PORTS = {
@@ -24,7 +24,8 @@ PORTS = {
 
 
 class Server:
-    """One column. `values` returns for every row the value of `code` and of `measure`: {"value": ...} or {"error": ...}, with "seconds"."""
+    """One column. `values` returns for every row the value of `code`, of `measure`, and how many `claims` hold: {"value": ...} or
+    {"error": ...}, with "seconds"."""
 
     def __init__(self, framework: str) -> None:
         if framework not in FRAMEWORKS:
@@ -37,7 +38,7 @@ class Server:
         """Returns the values of the rows with these ids; of all rows if none is named."""
         chosen = [row for row in rows() if not only or row.id in only]
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # snippets write their files here
-            return {row.id: {part: self._value(row, part) for part in ("code", "measure") if self._text(row, part)} for row in chosen}
+            return {row.id: {part: self._value(row, part) for part in PARTS if getattr(self._cell(row), part)} for row in chosen}
 
     def example(self) -> dict[str, Any]:
         """Returns the result of this framework's worked example."""
@@ -49,17 +50,30 @@ class Server:
         module, table = PORTS[self._framework]
         return [list(row) for row in getattr(importlib.import_module(module), table)]
 
-    def _text(self, row: Row, part: str) -> str:
-        return getattr(row.cells[self._framework], part)
+    def _cell(self, row: Row) -> Cell:
+        return row.cells[self._framework]
 
     def _value(self, row: Row, part: str) -> Value:
         started = time.monotonic()
         try:
-            names = self._names | snippets.native(self._framework, snippets.given(row.given))
-            value = snippets.plain(snippets.execute(self._text(row, part), names, f"{row.id}.{self._framework}.{part}"))
+            value = self._held(row) if part == "claims" else self._executed(row, part)
             return {"value": value, "seconds": time.monotonic() - started}
         except Exception as error:
             return {"error": words(error), "seconds": time.monotonic() - started}
+
+    def _names_of(self, row: Row) -> dict[str, Any]:
+        return self._names | snippets.native(self._framework, snippets.given(row.given))
+
+    def _executed(self, row: Row, part: str) -> Any:
+        text = getattr(self._cell(row), part)
+        return snippets.plain(snippets.execute(text, self._names_of(row), f"{row.id}.{self._framework}.{part}"))
+
+    def _held(self, row: Row) -> int:
+        """Returns how many claims hold. Raises ValueError, naming all that do not."""
+        claims = self._cell(row).claims
+        if refuted := list(snippets.refuted(claims, lambda: self._names_of(row), f"{row.id}.{self._framework}.claims")):
+            raise ValueError("\n".join(refuted))
+        return len(claims)
 
 
 def _reply(action: Callable[[], Any]) -> Answer:

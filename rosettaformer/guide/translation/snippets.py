@@ -2,11 +2,14 @@
 
 import ast
 import importlib
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
+from ...processes import words
 
 # framework -> the imports that its snippets assume
 IMPORTS = {
@@ -26,7 +29,7 @@ def namespace(framework: str) -> dict[str, Any]:
     """Returns the names that the framework's imports bind. Imports the framework."""
     if framework == "keras":
         importlib.import_module("impl_tf.framework")  # chooses the backend of Keras
-    names: dict[str, Any] = {"fitted": fitted}
+    names: dict[str, Any] = {"fitted": fitted, "refused": refused, "defaults": defaults}
     for line in IMPORTS[framework]:
         exec(line, names)
     return names
@@ -42,6 +45,17 @@ def execute(code: str, names: dict[str, Any], origin: str = "<snippet>") -> Any:
     del tree.body[-1]
     exec(compile(tree, origin, "exec"), names)
     return eval(compile(ast.Expression(last.value), origin, "eval"), names)
+
+
+def refuted(claims: Iterable[str], names: Callable[[], dict[str, Any]], origin: str) -> Iterator[str]:
+    """Yields each claim whose value is not True, with what came. names: returns a namespace for one claim."""
+    for number, claim in enumerate(claims):
+        try:
+            value = plain(execute(claim, names(), f"{origin}.{number}"))
+        except Exception as error:
+            value = words(error)
+        if value is not True:
+            yield f"the claim must be True: {claim.strip()}; got {value}"
 
 
 def given(statements: str) -> dict[str, Any]:
@@ -97,6 +111,21 @@ def alike(one: Any, other: Any, absolute: float = 0.0) -> bool:
     if isinstance(one, numbers) and isinstance(other, numbers) and isinstance(one, bool) == isinstance(other, bool):
         return (math.isnan(one) and math.isnan(other)) or one == other or math.isclose(one, other, rel_tol=2e-5, abs_tol=absolute)
     return type(one) is type(other) and one == other
+
+
+def refused(action: Callable[[], Any], error: type[Exception] = Exception) -> bool:
+    """Whether the action raises the error."""
+    try:
+        action()
+    except error:
+        return True
+    return False
+
+
+def defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the arguments of a function or of a class with their defaults; inspect.Parameter.empty of an argument that has none."""
+    made = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]  # a metaclass hides the arguments
+    return {name: parameter.default for name, parameter in inspect.signature(made).parameters.items()}
 
 
 def fitted(kernel_io: np.ndarray, fan_out: int | None = None) -> str:

@@ -28,6 +28,7 @@ SECTIONS = {
     "checkpoints": "Checkpoints and export",
 }
 KINDS = ("", "default", "meaning")
+PARTS = ("code", "measure", "claims")  # what is executed of a cell
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,15 @@ class Cell:
 
     names: its names there, the usual one first; empty if the framework has no counterpart. code: the same behaviour as in the other
     columns, in this framework; its last line is an expression, whose values agree along the row. measure: an expression, after statements
-    if needed, whose value the row compares. note: what else to know.
+    if needed, whose value the row compares. note: what else to know. claims: expressions, after statements if needed, each of which must be
+    True: what the note, or the row's text, says of this framework.
     """
 
     names: tuple[str, ...] = ()
     code: str = ""
     measure: str = ""
     note: str = ""
+    claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,4 +105,5 @@ def _row(section: str, identity: str, table: Mapping[str, Any]) -> Row:
 def _cell(where: str, table: Mapping[str, Any]) -> Cell:
     known(f"{where}: a field", table, [part.name for part in fields(Cell)])
     code, measure = (table.get(name, "").strip("\n") for name in ("code", "measure"))
-    return Cell(tuple(table.get("names", ())), code, measure, table.get("note", ""))
+    claims = tuple(claim.strip("\n") for claim in table.get("claims", ()))
+    return Cell(tuple(table.get("names", ())), code, measure, table.get("note", ""), claims)
