@@ -319,7 +319,7 @@ def test_what_names_nothing_is_refused_before_any_work(arguments: tuple[object, 
     ("left", "right", "options", "said"),
     [
         ("conv_torch.py:Net", "planted.py:narrow", IMAGE, "left fc1 (Linear: weight (12, 144), bias (12,)) has no layer on the other side"),
-        ("planted.py:damaged", "conv_torch.py:Net", IMAGE, "weights must be finite; NaN or infinite are fc1.weight"),
+        ("planted.py:damaged", "conv_torch.py:Net", (*IMAGE, "--weights", "left"), "must be finite; NaN or infinite are fc1.weight"),
         ("conv_torch.py:Net", "planted.py:text", IMAGE, "must build a torch.nn.Module"),
         ("conv_torch.py:Net", "planted.py:Crash", IMAGE, "crashes: the side's process ended with exit code 7"),
         ("conv_torch.py:Net", "conv_torch.py:Net", (), "inputs are required"),

@@ -328,10 +328,11 @@ def _described(network: Network, path: str) -> str:
 def _without_variables(left: Network, right: Network, rename: Rename, pairs: dict[str, tuple[str, str]]) -> None:
     """Layers of a kind that hold nothing: of one name, or as many of them between the same two layers."""
     taken = {other for other, _ in pairs.values()}
-    names = {normal(path): path for path in right.leaves() if path not in taken}
+    hold = {*left.held()}, {*right.held()}
+    names = {normal(path): path for path in right.leaves() if path not in taken and path not in hold[1]}
     for path in left.leaves():
         other = names.get(normal(rename.of(path)))
-        if path not in pairs and other and left.kind(path) == right.kind(other):
+        if path not in pairs and path not in hold[0] and other and left.kind(path) == right.kind(other):
             pairs[path] = (other, "name")
     back = {other: path for path, (other, _) in pairs.items()}
     mine, others = (_between(network, known) for network, known in ((left, {path: path for path in pairs}), (right, back)))

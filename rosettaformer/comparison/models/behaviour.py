@@ -38,7 +38,7 @@ def learn(layers: Sequence[Layer], variables: Sequence[Variable], calls: Sequenc
     once = {path for path in first if sum(call.path == path for call in calls) == 1}
     for layer in layers:
         own = [one for one in variables if one.layer == layer.path]
-        known = layer.kind not in LEARNED and any(one.role for one in own)
+        known = (layer.kind not in LEARNED and any(one.role for one in own)) or any(one.canonical for one in own)
         if known or not own or layer.path not in first:
             continue
         call = first[layer.path]

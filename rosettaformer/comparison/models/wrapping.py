@@ -1,5 +1,6 @@
 """A built model as one of its framework."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +11,13 @@ from .base import Model
 
 
 def wrapped(built: Any, make: Callable[[], Any], text: str, call: str = "") -> Model:
-    """Returns the model that was built as one of its framework. call: the method that is called, empty for the model itself.
+    """Returns the model that was built as one of its framework: a module, a method of one, or a partial function of one. call: the method
+    that is called, empty for the model itself.
 
     Raises ValueError if it is of no framework.
     """
+    if isinstance(built, functools.partial) and built.args and framework_of(built.args[0]):
+        return wrapped(built.args[0], lambda: make().args[0], text, call)
     if inspect.ismethod(built):
         return wrapped(built.__self__, lambda: make().__self__, text, built.__name__)
     framework = framework_of(built)
