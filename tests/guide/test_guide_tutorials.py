@@ -49,7 +49,7 @@ NUMBER = re.compile(
     rf"(?:(?:section|position|Llama|Qwen|Gemma) )?(?<![\w-])\d[\d.]*(?:e-?\d+)?(?<!\.)(?!\w)"
     rf"|\b{WORD}\b(?: \w+){{0,2}} {COUNTED}\b|\b{COUNTED} of {WORD}\b"
 )
-DURATION = re.compile(r"\bin [\d.]+ ?(s|min [\d.]+ s)\b")
+DURATION = re.compile(r"\bin [\d.]+ ?(s|min [\d.]+ s)\b( \([\d:]+\))?")
 
 
 @pytest.mark.parametrize(("name", "full"), TIERS)
