@@ -28,7 +28,7 @@ SOME = {
     "port-pytorch": ("attention", "diagnose", "model", "folder", "convert", "compare"),
     "port-keras": (),
     "port-flax": (),
-    "port-bert": ("parts", "pool_again", "folder", "convert", "compare"),
+    "port-bert": ("pool_again", "folder", "convert", "compare"),
     "port-llama": ("rotation_again", "half_again"),
     "port-llama-flax": ("rotation_again", "folder", "convert", "compare"),
     "add-a-component": ("proof", "cases", "said", "defect"),
