@@ -1,6 +1,6 @@
 """The tutorials of the guide, followed: files are written, changed and commands run as their pages say, step by step.
 
-`python tools/tutorials.py [PAGE ...]` records anew what the commands print.
+`python tools/tutorials.py [PAGE ...]` records anew what the commands print; `PAGE:BLOCK,BLOCK` those of these blocks alone.
 """
 
 import shlex
@@ -32,9 +32,16 @@ def all_pages() -> dict[str, Page]:
     return {name: page for name, page in every_page().items() if "session" in page.values}
 
 
+class Steps(Session):
+    """The steps of a page whose outputs may not be recorded yet, so that nothing is quoted from them."""
+
+    def quote(self, block: str, pattern: str) -> str:
+        return ""
+
+
 def session(page: Page) -> Session:
     """The steps of a page, as its template takes them."""
-    taken = Session(page.values["session"].folder)
+    taken = Steps(page.values["session"].folder)
     around = {"page": page, "pages": [], "sections": {}, "about": {}, "code": lambda code: code.text, "to": lambda path: path}
     pages.environment(tutorials.__package__.rpartition(".")[0]).get_template(page.template).render(
         around | dict(page.values) | {"session": taken}
@@ -86,10 +93,10 @@ def followed(page: Page, folder: Path, only: Collection[str] | None = None) -> I
             write(step, folder)
 
 
-def record(name: str, folder: Path) -> None:
-    """Writes what the commands of a page print into its snippets."""
+def record(name: str, folder: Path, only: Collection[str] | None = None) -> None:
+    """Writes what the commands of a page print into its snippets; only: as in `followed`."""
     page = all_pages()[name]
-    for block, shown, now in followed(page, folder):
+    for block, shown, now in followed(page, folder, only):
         if now != shown:
             (SNIPPETS / page.values["session"].folder / f"{block}.console").write_text(now)
             print(f"{name}: {block}", flush=True)
@@ -98,4 +105,5 @@ def record(name: str, folder: Path) -> None:
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or all_pages():
         with tempfile.TemporaryDirectory() as place:
-            record(chosen, Path(place))
+            name, _, named = chosen.partition(":")
+            record(name, Path(place), named.split(",") if named else None)

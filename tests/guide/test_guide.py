@@ -290,6 +290,13 @@ def test_the_models_snippets_agree_with_the_libraries(name: str) -> None:
     assert max(errors.values()) < 2e-6  # of float32 logits of size 1, after two layers
 
 
+def test_a_models_page_begins_with_its_tensors(guide: Path) -> None:
+    for page in (guide / "models").glob("*.html"):
+        if page.name != "index.html":
+            order = re.findall(r'<h2 id="(\w+)">', page.read_text(encoding="utf-8"))
+            assert order == ["tensors", "notes", "load", "choices", "pass"], page.name
+
+
 @pytest.mark.second
 def test_a_models_table_holds_every_tensor_that_the_library_stores(guide: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")

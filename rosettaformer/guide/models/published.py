@@ -25,7 +25,8 @@ class Model:
     """A published model.
 
     preset: its config. table: the tensors of its checkpoints; prefix: precedes the names of some of them, in files of a class with a head.
-    case: of the suite, with the model's choices at a small size. classes: those that write these checkpoints. text: sentences about it.
+    case: of the suite, with the model's choices at a small size. classes: those that write these checkpoints. notes: what its porters
+    need to know beside the tensors.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Model:
     table: Table
     case: str
     classes: tuple[str, ...]
-    text: str
+    notes: tuple[str, ...]
     prefix: str = ""
 
     @property
@@ -65,10 +66,12 @@ MODELS = (
         table=torch_layout.TABLE,
         case="transformer/paper_base",
         classes=("torch.nn.Transformer", "nn.TransformerEncoderLayer", "nn.TransformerDecoderLayer"),
-        text="`torch.nn.Transformer` is this model without its embeddings, its positions and its logits. In its state dict query, key and "
-        "value are one tensor, `in_proj_weight`, and kernels are transposed: PyTorch's linear layers hold `out in`. Embeddings and logits "
-        "stand around it under names of your own, which `rosettaformer convert` is told with `--source-embedding`, `--target-embedding` "
-        "and `--logits`.",
+        notes=(
+            "`torch.nn.Transformer` is this model without its embeddings, its positions and its logits.",
+            "Query, key and value are one tensor, `in_proj_weight`. PyTorch's linear layers hold `out in`, so every kernel is transposed.",
+            "Embeddings and logits stand around the module under names of your own. `rosettaformer convert` takes these names as "
+            "`--source-embedding`, `--target-embedding` and `--logits`.",
+        ),
     ),
     Model(
         name="bert",
@@ -78,8 +81,12 @@ MODELS = (
         table=FAMILIES["bert"].table,
         case="masked_language_logits/bert",
         classes=("BertModel", "BertForMaskedLM", "BertForSequenceClassification", "BertForPreTraining"),
-        text="Its linear layers hold `out in`, so that every kernel is transposed; heads are consecutive stretches of the output axis. Its "
-        "GELU is the exact one, its epsilon 1e-12, and position 0 is the first token of a row, padding or not.",
+        notes=(
+            "Its linear layers hold `out in`, so every kernel is transposed. Heads are consecutive stretches of the output axis.",
+            "Its GELU has the error function, and its epsilon is 1e-12. The frameworks' defaults are larger.",
+            "Position 0 is the first token of a row, padding or not.",
+            "The decoder of the masked-language head is the table of the tokens. Its bias, `cls.predictions.bias`, is the head's own.",
+        ),
         prefix=FAMILIES["bert"].prefix,
     ),
     Model(
@@ -90,8 +97,12 @@ MODELS = (
         table=FAMILIES["gpt2"].table,
         case="transformer/gpt2",
         classes=("GPT2Model", "GPT2LMHeadModel"),
-        text="Its layers are `Conv1D`s, which hold `in out`: no kernel is transposed. Query, key and value are thirds of one tensor, "
-        "`c_attn`. The logits use the embedding's table. Where a prompt is padded on the left, position 0 is the first real token.",
+        notes=(
+            "Its layers are `Conv1D`s, which hold `in out`, so no kernel is transposed.",
+            "Query, key and value are thirds of one tensor, `c_attn`.",
+            "The logits use the table of the tokens, without a bias.",
+            "Position 0 is the first real token, where a prompt is padded on the left.",
+        ),
         prefix=FAMILIES["gpt2"].prefix,
     ),
     Model(
@@ -102,12 +113,16 @@ MODELS = (
         table=FAMILIES["llama"].table,
         case="transformer/llama",
         classes=("LlamaModel", "LlamaForCausalLM", "LlamaForSequenceClassification"),
-        text="Its linear layers hold `out in`, so that every kernel is transposed; heads are consecutive stretches of the output axis, and "
-        "every four query heads share one of keys and values. The features that rotate are the pairs (j, j + k/2): Hugging Face has sorted "
-        "the rows of `q_proj` and `k_proj` for it, and Meta's own files, whose pairs are neighbours, are not such files. `gate_proj` goes "
-        "through SiLU and multiplies `up_proj`. No tensor holds a position: the frequencies follow from `rope_theta` and the scaling of "
-        "`config.json`. The logits have a kernel of their own, but for Llama 3.2 of 1 and 3 billion, where it is the embedding's table. "
-        "In half precision its norms round before their scale.",
+        notes=(
+            "Its linear layers hold `out in`, so every kernel is transposed. Heads are consecutive stretches of the output axis. A head "
+            "of keys and values serves several consecutive heads of queries.",
+            "The features j and j + k/2 of a head rotate together. Hugging Face has sorted the rows of `q_proj` and `k_proj` for this. In "
+            "Meta's own files neighbours rotate together, and the names differ.",
+            "`gate_proj` goes through SiLU and multiplies `up_proj`.",
+            "No tensor holds a position. The frequencies follow from `rope_theta` and the scaling of `config.json`.",
+            "The logits have a kernel of their own. In Llama 3.2 of 1 and 3 billion it is the table of the tokens.",
+            "In half precision its norms round before their scale multiplies.",
+        ),
         prefix=FAMILIES["llama"].prefix,
     ),
 )

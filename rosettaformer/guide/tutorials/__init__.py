@@ -20,16 +20,30 @@ PORT: Names = (
     ("rosettaformer diagnose", "#attention"), ("dtypes", "#half"), ("noise", "#half"), ("tolerance", "#half"),
     ("check --checkpoint", "#weights"), ("rosettaformer convert", "#weights"), ("JUnit", "#ci"), ("pytest", "#ci"),
 )  # fmt: skip
+DECODER = "RMS norms, rotary positions, a gated feed-forward, grouped heads, a cache"
+LLAMA: Names = (
+    "port a model", "Llama", "LlamaForCausalLM", ("RoPE", "#rotation"), ("SwiGLU", "#parts"), ("RMSNorm", "#parts"), ("suite", "#parts"),
+    ("grouped-query attention", "#attention"), ("GQA", "#attention"), ("bfloat16", "#half"), ("KV cache", "#cache"),
+    ("check --checkpoint", "#weights"), ("safetensors", "#weights"),
+)  # fmt: skip
 # (file, folder of its snippets, title, summary, names for the search)
 TUTORIALS: tuple[tuple[str, str, str, str, Names], ...] = (
     ("port-pytorch", "port_torch", "Port GPT-2 to PyTorch in an afternoon", f"{NUMBERS} nn.Linear.", PORT),
     ("port-keras", "port_keras", "Port GPT-2 to Keras in an afternoon", f"{NUMBERS} Dense.", PORT),
     ("port-flax", "port_flax", "Port GPT-2 to Flax NNX in an afternoon", f"{NUMBERS} nnx.Linear.", PORT),
     (
-        "port-llama", "port_llama", "Port Llama 3 to PyTorch",
-        "A decoder of today: RMS norms, rotary positions, a gated feed-forward, grouped heads.",
-        ("port a model", "Llama", "LlamaForCausalLM", ("RoPE", "#rotation"), ("SwiGLU", "#parts"), ("suite", "#parts"),
-         ("grouped-query attention", "#attention"), ("bfloat16", "#half"), ("check --checkpoint", "#weights")),
+        "port-bert", "port_bert", "Port BERT to PyTorch, coming from Keras",
+        "An encoder: padding masks, segments, post-norm, pooler, masked-language head.",
+        ("port a model", "BERT", "BertForMaskedLM", "Keras to PyTorch", ("mask_zero", "#padding"), ("padding_idx", "#padding"),
+         ("padding mask", "#padding"), ("segments", "#padding"), ("pooler", "#padding"), ("LayerNormalization", "#parts"),
+         ("epsilon", "#parts"), ("GELU", "#parts"), ("post-norm", "#layers"), ("MultiHeadAttention", "#attention"),
+         ("MaskedLMHead", "#head"), ("tied weights", "#head"), ("check --checkpoint", "#weights")),
+    ),
+    ("port-llama", "port_llama", "Port Llama 3 to PyTorch", f"{DECODER}.", LLAMA),
+    (
+        "port-llama-flax", "port_llama_flax", "Port Llama 3 to Flax NNX", f"{DECODER}; and what differs from PyTorch.",
+        (*LLAMA, "PyTorch to Flax", ("nnx.LinearGeneral", "#attention"), ("nnx.Einsum", "#attention"), ("nnx.Cache", "#cache"),
+         ("static cache", "#cache"), ("dynamic_update_slice", "#cache"), ("jax_enable_x64", "#parts"), ("nnx.eval_shape", "#weights")),
     ),
     (
         "add-a-backend", "add_a_backend", "Add a backend", "A fifth one in plain Python lists, from softmax to the whole model.",

@@ -53,6 +53,16 @@ class Session:
         self.steps.append(Step("run", name, text))
         return self._code(f"{name}.console", text, "console", "")
 
+    def quote(self, block: str, pattern: str) -> str:
+        """Returns the group of the pattern in `block.console`: a number in prose is that of the output.
+
+        Raises ValueError where the pattern is found nowhere, or finds different texts.
+        """
+        found = {*re.findall(pattern, self._read(f"{block}.console"), re.MULTILINE)}
+        if len(found) != 1:
+            raise ValueError(f"{pattern!r} must find one text in {self.folder}/{block}.console; got {sorted(found) or 'none'}")
+        return found.pop()
+
     def install(self, file: str) -> Code:
         """Shows commands that install the project; the README has the same."""
         text = self._read(file)
@@ -68,5 +78,5 @@ class Session:
 
 def regions(text: str) -> Mapping[str, str]:
     """Returns the parts of a file that begin with a line `# region NAME`, without these lines."""
-    parts = re.split(r"^# region (\w+)\n", text, flags=re.MULTILINE)
+    parts = re.split(r"^ *# region (\w+)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))

@@ -124,3 +124,17 @@ class Llama(nn.Module):
         real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
         x = self.stack(self.embed_tokens(ids), real[:, None, None, :], positions(real))
         return self.lm_head(x)
+
+    # region decode
+    def decode_in_steps(self, ids, real, splits):
+        real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        attentions = [layer.self_attn for layer in self.stack.layers]
+        for attention in attentions:
+            attention.cache = []
+        outputs, end, place = [], 0, positions(real)
+        for length in splits:
+            start, end = end, end + length
+            outputs.append(self(ids[:, start:end], real[:, :end], place[:, start:end]))
+        for attention in attentions:
+            attention.cache = None
+        return torch.cat(outputs, 1)

@@ -82,3 +82,7 @@ weights["transformer"] = [
     ("logits.kernel", "lm_head.weight", "v d"),
 ]
 call["transformer"] = {"ids": "target", "real": "target_mask_bt"}
+
+# region decode
+components["decode_in_steps"] = lambda c, dtype: components["transformer"](c, dtype).decode_in_steps
+call["decode_in_steps"] = {"ids": "target", "real": "target_mask_bt", "splits": "splits"}

@@ -1,0 +1,2 @@
+from port import call, components, dtypes, framework, weights
+from port import choices as config
