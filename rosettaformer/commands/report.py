@@ -45,7 +45,7 @@ from .ports import importable
     click.option("--shown", type=Choice(list(DTYPES)), default="float32", show_default=True, help="Of predictions and attention."),
     click.option("--steps", type=click.IntRange(min=0), default=8, show_default=True, help="Training steps; 0 leaves training out."),
     click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each row."),
-    click.option("--quick", is_flag=True, help="float32 alone, 3 steps, 3 rounds, nothing compiled to be trained or timed."),
+    click.option("--quick", is_flag=True, help="float32 alone, 3 steps, 3 rounds, eager rows but of JAX."),
     click.option("--compiled", is_flag=True, help="With --quick: compiled rows, too."),
     click.option("--limit", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for one answer."),
 )

@@ -128,12 +128,15 @@ def facts(report: Report) -> dict[str, str]:
     stacks = [f"{count} {name} layers" for name, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)) if count]
     shape = "encoder and decoder" if len(stacks) == 2 else "encoder-only" if config.encoder_layers else "decoder-only"
     heads = [name for name, there in (("classifier", config.classes), ("masked-language head", config.masked_language_head)) if there]
+    shared = f", {config.key_value_heads} of keys and values" if config.key_value_heads < config.heads else ""
+    activation = f"gated {config.activation}" if config.gated_feed_forward else config.activation
+    kind = [f"{config.norm} {config.norm_placement}-norm", f"{config.positions} positions", activation]
     sizes = [
-        *stacks, f"width {config.model_width}", f"{config.heads} heads", f"feed-forward {config.feed_forward_width}",
+        *stacks, f"width {config.model_width}", f"{config.heads} heads{shared}", f"feed-forward {config.feed_forward_width}",
         f"vocabulary {config.source_vocabulary if config.encoder_layers else config.target_vocabulary:,}",
     ]  # fmt: skip
     result = {
-        "model": f"{shape}, {config.norm_placement}-norm, {config.activation}" + (f", with {_and(heads)}" if heads else ""),
+        "model": ", ".join([shape, *kind]) + (f", with {_and(heads)}" if heads else ""),
         "sizes": ", ".join(sizes),
         "parameters": f"{subject.count:,}, stored in {subject.dtype}",
         "read from": f"{subject.path} ({kinds[subject.kind]})",

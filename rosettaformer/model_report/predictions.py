@@ -86,14 +86,15 @@ class Predictions:
         if not self.choices:
             return f"The model gives numbers and chooses nothing; the largest error is {number(self.error)}."
         size = f"the smallest margin between the first two logits is {number(self.margin)}, the largest error {number(self.error)}"
-        of = f"{self.choices} choice{'s' if self.choices > 1 else ''}"
         if self.flips:
             beyond = sum(not flip.explained for flip in self.flips)
             how = f"{beyond} of them by more than rounding explains" if beyond else "each within what rounding explains"
-            return f"{len(self.flips)} of the {of} of {len(self.found)} implementations flip{'s' * (len(self.flips) == 1)}, {how}: {size}."
+            return f"{len(self.flips)} of {self.choices * len(self.found)} choices flip, {how}: {size}."
         if self.close:
-            return f"No choice flips, but {self.close} of {of} could within the error: {size}."
-        return f"No choice flips, of {of}: {size}."
+            return f"No choice flips, but {self.close} of {self.choices} could within the error: {size}."
+        if self.choices == 1:
+            return f"The choice does not flip: {size}."
+        return f"None of {self.choices} choices flips in any implementation: {size}."
 
 
 def predict(

@@ -44,8 +44,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What is made. shown: the dtype of the predictions and of the attention weights. compiled: whether anything is compiled to be
-    trained or timed. limit: seconds for one answer.
+    """What is made. shown: the dtype of the predictions and of the attention weights. compiled: whether implementations are timed in
+    every mode, see `training_worker.modes`. limit: seconds for one answer.
     """
 
     names: Sequence[str] = tuple(IMPLEMENTATIONS)
