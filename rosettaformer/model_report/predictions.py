@@ -92,9 +92,7 @@ class Predictions:
             return f"{len(self.flips)} of {self.choices * len(self.found)} choices flip, {how}: {size}."
         if self.close:
             return f"No choice flips, but {self.close} of {self.choices} could within the error: {size}."
-        if self.choices == 1:
-            return f"The choice does not flip: {size}."
-        return f"None of {self.choices} choices flips in any implementation: {size}."
+        return f"{'No choice' if self.choices == 1 else f'None of {self.choices} choices'} flips: {size}."
 
 
 def predict(

@@ -72,8 +72,9 @@ class Timing:
 
 @dataclass
 class Speed:
-    """load: how many processes wanted to run before the report began, on average over a minute. compiled: whether every mode has a row, see `training_worker.modes`.
-    alone, peaks: MiB of each process with its framework loaded, and at its peak. outputs: the first row's output of each kind.
+    """load: how many processes wanted to run before the report began, on average over a minute. compiled: whether every mode has a row,
+    see `training_worker.modes`. alone, peaks: MiB of each process with its framework loaded, and at its peak. outputs: the first row's
+    output of each kind.
     """
 
     rounds: int
