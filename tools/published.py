@@ -81,8 +81,8 @@ def section() -> tuple[str, list[str]]:
     planted = {family: ", ".join(PLANTED[name].what for name in PLANTED if name.partition("_")[0] == family) for family in TITLES}
     lines = [
         f"{made_by('published')} On the left transformers {version('transformers')}, on the right KerasHub",
-        f"{version('keras-hub')} or the Flax models of transformers 4.57.3; every pair by the one command, without a table. The differences",
-        "are planted in the left.",
+        f"{version('keras-hub')} or the Flax models of transformers 4.57.3; every pair by the one command, without a table. The",
+        "differences are planted in the left.",
         "",
         "| family | beside KerasHub | named | beside Flax | named | planted |",
         "|---|---|---|---|---|---|",
@@ -90,7 +90,8 @@ def section() -> tuple[str, list[str]]:
         "",
         "A difference is named if the first sentence is of its place and says what it is; of T5's scale it says that the difference is",
         f"between {_t5()}, and not what it is, since the reference has no relative positions. As published two families differ from",
-        f"KerasHub's: {fixed}; here they have KerasHub's constants.",
+        f"KerasHub's, {fixed};",
+        "here they have KerasHub's constants.",
         f"Of {len(pairs)} pairs of random sizes {sum(code == 0 for *_, code in pairs)} are equal.",
     ]
     counts = Counter(cell for row in rows.values() for cell in row[::2])

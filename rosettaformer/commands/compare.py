@@ -83,9 +83,9 @@ def compare(
 ) -> None:
     """Compare two models on the same weights and inputs: outputs, every layer, gradients, one step of training.
 
-    LEFT and RIGHT are FILE.py:NAME or MODULE:NAME (a class or function that builds a model in PyTorch, Keras or Flax), CHECKPOINT@BACKEND (a
-    file or folder, in torch, tf, jax or numpy), transformers:DIR or keras-hub:DIR (a folder that the library loads), with --component a port
-    (its FILE.py, torch, tf or jax), or two JSON reports of this command.
+    LEFT and RIGHT are FILE.py:NAME or MODULE:NAME (a class or function that builds a model in PyTorch, Keras or Flax), CHECKPOINT@BACKEND
+    (a file or folder, in torch, tf, jax or numpy), transformers:DIR or keras-hub:DIR (a folder that the library loads), with --component a
+    port (its FILE.py, torch, tf or jax), or two JSON reports of this command.
     Errors are in units of rounding noise: the larger of the sides' |float32 - float64|.
 
     Exit codes: 0 equal, 1 differs (of two reports: something got worse), 2 wrong usage or bad input, 3 backend missing.

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,11 @@ from .ports import importable
     listed("only", f"Only these sections: {', '.join(SECTIONS)}."),
     listed("backend", f"Only these implementations: {', '.join(IMPLEMENTATIONS)}."),
     listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}."),
-    click.option("--shown", type=Choice(list(DTYPES)), default="float32", show_default=True, help="The dtype of the attention weights."),
+    click.option("--shown", type=Choice(list(DTYPES)), default="float32", show_default=True, help="Of predictions and attention."),
     click.option("--steps", type=click.IntRange(min=0), default=8, show_default=True, help="Training steps; 0 leaves training out."),
     click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each row."),
-    click.option("--quick", is_flag=True, help="float32 alone, 3 steps, 3 rounds."),
+    click.option("--quick", is_flag=True, help="float32 alone, 3 steps, 3 rounds, eager rows but of JAX."),
+    click.option("--compiled", is_flag=True, help="With --quick: compiled rows, too."),
     click.option("--limit", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for one answer."),
 )
 @section(
@@ -58,18 +59,20 @@ def report(
     checkpoint: Path, text: str | None, pair: str | None, seed: int, leave_out: tuple[str, ...], ignore: tuple[str, ...],
     onlys: tuple[str, ...], out: Path, figures: Path | None, json_file: Path | None, **choices: Any,
 ) -> None:  # fmt: skip
-    """Write one page about one model in four implementations: the NumPy reference, PyTorch, TensorFlow and JAX.
+    """Write one page about one model in five implementations: NumPy, PyTorch, TensorFlow, JAX, and transformers for its folders.
 
-    It holds the matrix of the model's cases, the error after every layer, every head's attention on a text, a short training, time and
-    memory, and the environment. A framework that is not installed is reported as missing, and the page is made without it.
+    It says what the model predicts and whether any choice flips, and holds the matrix of the model's cases, the error after every layer,
+    every head's attention on a text, a short training, time and memory, and the environment. A framework that is not installed is
+    reported as missing, and the page is made without it.
 
     Exit codes: 0 conforms, 1 differs, 2 wrong usage or bad input, 3 backend missing.
     """
     options = _options(onlys, **choices) | {"seed": seed, "leave_out": leave_out, "ignore": ignore}
     _require(out, figures, json_file)
     subject = open_subject(checkpoint, text, pair, seed, leave_out, ignore)
-    saying = _Saying()
-    found = make(subject, Options(**options), saying.say, saying.count)
+    asked = Options(**options)
+    saying = _Saying([*asked.parts, *(["figures"] if figures else [])])
+    found = make(subject, asked, saying.say)
     page = render(found)
     _write(found, page, out, figures, json_file, saying.say)
     good, headline, lead = verdict(found)
@@ -79,7 +82,7 @@ def report(
 
 
 def _options(onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[str, ...],
-             steps: int, quick: bool, rounds: int, **others: Any) -> dict[str, Any]:  # fmt: skip
+             steps: int, quick: bool, compiled: bool, rounds: int, **others: Any) -> dict[str, Any]:  # fmt: skip
     """Returns the fields of `Options`. Raises ValueError on unknown words, and on what contradicts --quick."""
     known("section", onlys, SECTIONS)
     known("implementation", backends, IMPLEMENTATIONS)
@@ -90,7 +93,8 @@ def _options(onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[st
     if not sections:
         raise ValueError("at least one section must be made; got --only training with --steps 0")
     chosen = tuple(dtype for dtype in DTYPES if dtype in (("float32",) if quick else dtypes or DTYPES))
-    given = {"steps": min(steps, 3) if quick else steps, "rounds": min(rounds, 3) if quick else rounds, "dtypes": chosen}
+    few = {"steps": min(steps, 3), "rounds": min(rounds, 3)} if quick else {"steps": steps, "rounds": rounds}
+    given = few | {"dtypes": chosen, "compiled": compiled or not quick}
     implementations = tuple(name for name in IMPLEMENTATIONS if not backends or name in backends)
     return given | others | {"sections": sections, "names": implementations}
 
@@ -117,27 +121,22 @@ def _write(found: Report, page: str, out: Path, figures: Path | None, json_file:
             temporary.mkdir()
             count = drawing.write(temporary, found, say)
             files.write_json(temporary / drawing.MARK, numbers)
-        say(f"{figures}: {count} figures")
+        say(f"figures: {count} in {figures}")
     if json_file:
         files.write_json(json_file, numbers)
     write_text(out, page)
 
 
 class _Saying:
-    """Reports on standard error: a line for each step it begins, and the progress of the matrix."""
+    """Reports on standard error: a line for each step it begins, with the number of its part of all parts."""
 
-    def __init__(self) -> None:
-        self._console, self._started, self._done = Console(stderr=True, highlight=False, markup=False), time.monotonic(), 0
+    def __init__(self, parts: Sequence[str]) -> None:
+        self._console, self._started, self._parts = Console(stderr=True, highlight=False, markup=False), time.monotonic(), parts
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._started
 
     def say(self, text: str) -> None:
-        self._console.print(f"{self.seconds:6.1f} s  {text}", soft_wrap=True)
-
-    def count(self, result: Any) -> None:
-        """Counts a result of the matrix."""
-        self._done += 1
-        if self._done % 50 == 0:
-            self.say(f"matrix: {self._done} comparisons")
+        number = self._parts.index(text.partition(":")[0]) + 1
+        self._console.print(f"{self.seconds:6.1f} s  {number}/{len(self._parts)}  {text}", soft_wrap=True)

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..processes import cores
+from ..processes import thread_share
 from .case import UNSAID, Case
 from .cases import fitted
 from .hidden import Hidden, marked
@@ -46,7 +46,7 @@ def run(
     thread at a time. After the first result for which `last` is true nothing more is asked: the rest is "not run".
     quick_compile: see `ports.process.Process`. store: keeps expectations; by default they are kept for this run.
     """
-    threads = max(1, cores() // max(1, len(ports)))
+    threads = thread_share(len(ports))
     observer = _Observer(progress, begin, last)
     stopped = threading.Event()
     with ThreadPoolExecutor(1) as reference, ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, reference, pool):

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reference_numpy import arithmetic, softmax
+from reference_numpy import arithmetic
 
-from .folder import Labels
+from .labels import Labels, probabilities
 from .models import Model
 from .tokenizer import Tokenizer
 
@@ -20,10 +20,3 @@ def classify(model: Model, tokenizer: Tokenizer, labels: Labels, texts: Sequence
     given = [text[0] if isinstance(text, tuple) and not text[1] else text for text in texts]
     logits_bc = model.classify(*tokenizer.read(given, model.config))
     return probabilities(arithmetic.upcast_half(logits_bc), labels)
-
-
-def probabilities(logits_bc: np.ndarray, labels: Labels) -> np.ndarray:
-    """Converts logits as the pipeline `text-classification` of `transformers` does."""
-    if labels.function == "softmax":
-        return softmax.softmax(logits_bc)
-    return 0.5 * (1 + np.tanh(logits_bc / 2)) if labels.function == "sigmoid" else logits_bc

@@ -8,16 +8,9 @@ from typing import Any
 from .. import checkpoints
 from ..checkpoints import Checkpoint, recognise
 from ..checkpoints.hugging_face.reading import CONFIG
+from .labels import Labels, labels_of
 from .options import defaults
 from .tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class Labels:
-    """The names of the classes, and the function that turns logits into probabilities: `softmax`, `sigmoid`, or `none` in a regression."""
-
-    names: tuple[str, ...]
-    function: str
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ def open_folder(path: Path, use: str, leave_out: Sequence[str] = (), ignore: Seq
         problems.append(problem)
     tokenizer = tried(Tokenizer, path, vocabulary, _entries(path, checkpoint))
     given = tried(defaults, checkpoint.foreign) if checkpoint and use == "generate" else {}
-    labels = tried(_labels, checkpoint) if checkpoint and use == "classify" else Labels((), "none")
+    labels = tried(labels_of, checkpoint) if checkpoint and use == "classify" else Labels((), "none")
     refuse(problems)
     return Folder(path, checkpoint, tokenizer, given, labels)
 
@@ -94,15 +87,3 @@ def _unfit(config: Any, use: str) -> str:
     if use == "fill" and not config.masked_language_head:
         return "masks are filled by a masked language head; the model has none (masked_language_head=False)"
     return ""
-
-
-def _labels(checkpoint: Checkpoint) -> Labels:
-    """Returns the labels of config.json; by default LABEL_0, ..., and softmax for more than one class."""
-    entries, classes = checkpoint.foreign.get(CONFIG, {}), checkpoint.config.classes
-    named = entries.get("id2label") or {}
-    if not isinstance(named, Mapping):
-        raise ValueError(f"id2label of {CONFIG} must map the classes to their names; got {named!r:.100}")
-    names = tuple(str(named.get(str(index), f"LABEL_{index}")) for index in range(classes))
-    kind = entries.get("problem_type")
-    several = kind == "multi_label_classification" or classes == 1
-    return Labels(names, "none" if kind == "regression" else "sigmoid" if several else "softmax")

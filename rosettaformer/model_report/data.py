@@ -14,7 +14,7 @@ from .report_making import Report
 from .speed import Speed
 from .training import Curves
 
-VERSION = 1  # of the JSON
+VERSION = 2  # of the JSON
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -33,6 +33,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "inputs": {name: np.asarray(array).tolist() for name, array in report.subject.inputs.items()},
             "tokens": {side: list(words) for side, words in report.subject.tokens.items()},
             "matrix": report.summary.to_dict() if report.summary else None,
+            "predictions": report.predictions and dataclasses.asdict(report.predictions) | {"sentence": report.predictions.sentence},
             **_layers(report.layers),
             "training": _curves(report.curves),
             "recorded": _recorded(report),
@@ -101,6 +102,8 @@ def _speed(speed: Speed | None) -> dict[str, Any] | None:
     rows = [dataclasses.asdict(row) | ({"median_ms": row.median_ms} if row.samples_ms else {}) for row in speed.timings]
     return {
         "rounds": speed.rounds,
+        "load": speed.load,
+        "warnings": speed.warnings,
         "threads": speed.threads,
         "tokens": speed.tokens,
         "rows": rows,

@@ -1,7 +1,6 @@
 """Draws every picture of a report to files, with matplotlib, from the report's data."""
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +22,10 @@ FORMATS = (".png", ".svg")
 MARK = "report.json"  # the numbers; a folder with this file is a folder of figures
 COLOURS = {
     "numpy": "0.4", "torch": "#c2410c", "tf": "#946200", "jax": "#1c64c8", "reference": "0.8", "training": "C0", "validation": "C1",
+    "transformers": "#7b3fa0",
 }  # fmt: skip
 STYLES = {"numpy": ("-", "o", 3.0), "torch": ("-", "s", 1.6), "tf": ((0, (5, 3)), "^", 1.6), "jax": ((0, (1, 3)), "D", 1.6),
+          "transformers": ((0, (3, 2, 1, 2)), "x", 1.6),
           "reference": ("-", "", 7.0)}  # fmt: skip
 
 Figures = Iterator[tuple[str, Callable[[Any], None], tuple[float, float]]]
@@ -61,7 +62,7 @@ def _figures(report: Report) -> Figures:
     for chart in _charts(report):
         yield chart.key, functools.partial(_chart, chart=chart), (7, 4)
     for one in report.layers.attention if report.layers and "attention" in report.options.sections else ():
-        size = 2.2 * len(one.found_lhts) + 1.5, 1.2 + 4.2 * one.reference_lhts.shape[1]
+        size = 2.2 * len(one.found_lhts) + 3.7, 1.2 + 2.3 * one.reference_lhts.shape[1]
         for layer in range(len(one.reference_lhts)):
             yield f"{one.name.replace(' ', '-')}-layer-{layer:02}", functools.partial(_attention, one=one, layer=layer), size
     if report.speed:
@@ -123,22 +124,23 @@ def _cell(cell: Cell) -> tuple[str, str]:
 
 
 def _attention(figure: Any, one: Attention, layer: int) -> None:
-    """Draws for every head a row of weights, and a row of differences from the reference."""
+    """Draws for every head the reference's weights, in its own range, and their difference in each implementation."""
     names, reference_hts = list(one.found_lhts), one.reference_lhts[layer]
-    grid = figure.subplots(2 * len(reference_hts), len(names), squeeze=False)
-    figure.suptitle(f"{one.name}, layer {layer}, {one.dtype}: weights, and difference from the float64 reference", fontsize="small")
-    for (head, reference_ts), (column, name) in itertools.product(enumerate(reference_hts), enumerate(names)):
-        found_ts = one.found_lhts[name][layer, head]
-        away_ts = found_ts - reference_ts
-        widest = max(float(np.abs(one.found_lhts[other][layer, head] - reference_ts).max()) for other in names) or 1.0
-        above, below = grid[2 * head, column], grid[2 * head + 1, column]
-        above.imshow(found_ts, vmin=0, vmax=float(reference_ts.max()), cmap="Blues", interpolation="nearest")
-        below.imshow(away_ts, vmin=-widest, vmax=widest, cmap="RdBu_r", interpolation="nearest")
-        largest = float(np.abs(away_ts).max())
-        above.set_title(f"{NAMES[name]}, head {head}", fontsize=7)
-        below.set_title(f"at most {largest:.1e} = {largest / one.noise_l[layer]:.2f} × noise", fontsize=7)
-        for axes in (above, below):
-            axes.set(xticks=[], yticks=[])
+    grid = figure.subplots(len(reference_hts), 1 + len(names), squeeze=False)
+    figure.suptitle(f"{one.name}, layer {layer}, {one.dtype}: weights of the float64 reference, and differences", fontsize="small")
+    for head, weights_ts in enumerate(reference_hts):
+        low, high, how = float(weights_ts[weights_ts > 0].min()), float(weights_ts.max()), ", even" if one.even(layer, head) else ""
+        attended_ts = np.where(weights_ts > 0, weights_ts, np.nan)
+        grid[head, 0].imshow(attended_ts, vmin=low, vmax=high, cmap="Blues", interpolation="nearest")
+        grid[head, 0].set_title(f"head {head}: {low:.3g} to {high:.3g}{how}", fontsize=7)
+        away = {name: one.found_lhts[name][layer, head] - weights_ts for name in names}
+        largest = {name: float(np.abs(away_ts).max()) for name, away_ts in away.items()}
+        widest = max(largest.values(), default=0.0) or 1.0
+        for axes, name in zip(grid[head, 1:], names, strict=True):
+            axes.imshow(away[name], vmin=-widest, vmax=widest, cmap="RdBu_r", interpolation="nearest")
+            axes.set_title(f"{NAMES[name]}: {largest[name]:.1e} = {largest[name] / one.noise_l[layer]:.2f} × noise", fontsize=7)
+    for axes in grid.flat:
+        axes.set(xticks=[], yticks=[])
 
 
 def _speed(figure: Any, speed: Speed) -> None:

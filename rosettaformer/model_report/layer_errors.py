@@ -1,4 +1,4 @@
-"""Measures how far four implementations are from the float64 reference at every layer and every component, dtype by dtype; and their
+"""Measures how far the implementations are from the float64 reference at every layer and every component, dtype by dtype; and their
 attention.
 """
 
@@ -15,12 +15,14 @@ from ..conformance.ports.adapters.submodules import transposed
 from ..conformance.ports.process import Worker
 from ..conformance.reference import components, trace
 from ..conformance.reference.tolerance import ORDERS, Expectation, expectation, in_orders
+from ..conformance.status import Kind
 from .reported_model import Subject
 from .workers import together
 
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str], None]
 LARGE = 20_000_000  # parameters
+EVEN = 0.05  # of a query's largest weight: the weights of an even head differ by at most that
 HEADS = {"encoder.self_attention": "source", "decoder.self_attention": "target", "decoder.cross_attention": "source"}  # name -> its keys
 
 
@@ -57,6 +59,12 @@ class Attention:
     reference_lhts: np.ndarray
     found_lhts: Mapping[str, np.ndarray]
     noise_l: Sequence[float]
+
+    def even(self, layer: int, head: int) -> bool:
+        """Whether every query spreads its weight evenly over the keys that it may attend to, whose weights are not 0."""
+        weights_ts = self.reference_lhts[layer, head]
+        highest_t, lowest_t = weights_ts.max(axis=1), np.where(weights_ts > 0, weights_ts, np.inf).min(axis=1)
+        return bool((highest_t - lowest_t <= EVEN * highest_t).all())
 
     def units(self, name: str, layer: int) -> np.ndarray:
         """Returns the largest difference of every head of a layer, in units of the layer's noise."""
@@ -97,27 +105,28 @@ def evaluate(
         progress(f"layers: {dtype}")
         states: dict[str, Any] = {"component": "states", "inputs": subject.inputs}
         own, exact = (dataclasses.replace(one, **states) for one in (case, wide))
-        with together(workers, lambda worker, own=own: worker.ask(own, limit), large) as answers:  # type: ignore[misc]
+        able = {name: worker for name, worker in workers.items() if dtype in worker.greeting[1]["dtypes"]}
+        with together(able, lambda worker, own=own: worker.ask(own, limit), large) as answers:  # type: ignore[misc]
             reference = components.answer(exact)
             runs = in_orders(lambda own=own: components.answer(own), ORDERS.values())  # type: ignore[misc]
-            found = _answered(answers(), f"states in {dtype}", result.problems)
+            found = answered(answers(), f"states in {dtype}", result.problems)
         expected = {name: _by_layer(value, [run[name] for run in runs]) for name, value in reference.items()}
         if dtype in dtypes:
             result.outputs += _outputs(expected, found, dtype)
         if dtype == shown:
             result.attention = [*_attention(subject, expected, reference, found, dtype)]
         if tree and dtype in dtypes:
-            progress(f"components: {dtype}")
-            result.tree += _tree(case, wide, workers, limit, result.problems, large)
+            progress(f"layers: components in {dtype}")
+            result.tree += _tree(case, wide, able, limit, result.problems, large)
     return result
 
 
-def _answered(answers: Mapping[str, tuple[str, Any]], what: str, problems: dict[str, list[str]]) -> dict[str, Any]:
-    """Returns the answers that are outputs; the reasons of the others are kept in `problems`."""
+def answered(answers: Mapping[str, tuple[str, Any]], what: str, problems: dict[str, list[str]]) -> dict[str, Any]:
+    """Returns the answers that are outputs; the reasons of the others are kept in `problems`, but of what an implementation lacks."""
     for name, (kind, answer) in answers.items():
-        if kind != "outputs":
+        if kind not in (Kind.OUTPUTS, Kind.NOT_COVERED):
             problems.setdefault(name, []).append(f"{what}: {kind}, {answer}")
-    return {name: answer for name, (kind, answer) in answers.items() if kind == "outputs"}
+    return {name: answer for name, (kind, answer) in answers.items() if kind == Kind.OUTPUTS}
 
 
 def _by_layer(reference: np.ndarray, runs: Sequence[np.ndarray]) -> list[Expectation]:
@@ -175,7 +184,7 @@ def _tree(
     with together(workers, lambda worker: _traced(worker, case, limit), large) as answers:
         calls = trace.record(wide)
         runs = in_orders(lambda: {path: call.output for path, call in trace.record(case).items()}, ORDERS.values())
-        found = {who: answer[0] for who, answer in _answered(answers(), f"components in {case.dtype}", problems).items()}
+        found = {who: answer[0] for who, answer in answered(answers(), f"components in {case.dtype}", problems).items()}
     places = []
     for path, depth in _walk(calls, None, 0):
         output = calls[path].output
@@ -191,8 +200,9 @@ def _tree(
 
 
 def _traced(worker: Worker, case: Case, limit: float) -> tuple[str, Any]:
-    """Returns the outputs of the worker's parts; plain NumPy shows nothing from outside, so the caller records it in this process."""
-    return ("outputs", [{}]) if worker.port.endswith(".plain") else worker.call("trace", case, [None], limit=limit)
+    """Returns the outputs of the worker's parts. Functions show none: of plain NumPy the caller records them in this process."""
+    functions = not worker.greeting[1]["framework"]
+    return (Kind.OUTPUTS, [{}]) if functions else worker.call("trace", case, [None], limit=limit)
 
 
 def _walk(calls: Mapping[str, trace.TracedCall], parent: str | None, depth: int) -> list[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 import base64
 import math
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,14 +11,14 @@ import numpy as np
 
 from .. import pages
 from ..conformance.reference.tolerance import MAX_FACTOR, ORDERS
-from ..conformance.report import html
+from ..conformance.report import grouping, html
 from ..inference.attention_page import LEVELS, packed
 from . import charts
 from .chart import number
 from .layer_errors import LARGE, Attention, OutputError
 from .report_making import Report
-from .speed import Speed, Timing
-from .workers import NAMES
+from .speed import Speed, Timing, size
+from .workers import LIBRARY, NAMES
 
 FINEST = 127  # a difference is stored as a multiple of 1 / FINEST of the largest of its head
 
@@ -25,9 +26,10 @@ FINEST = 127  # a difference is stored as a multiple of 1 / FINEST of the larges
 def render(report: Report) -> str:
     """Renders the page."""
     templates = pages.environment(__package__, "rosettaformer.conformance.report")
-    templates.filters |= {"significant": html.significant, "number": number}
+    templates.filters |= {"significant": html.significant, "number": number, "size": size, "listed": _and}
     templates.globals |= {"names": NAMES, "called": charts.title_of, "isfinite": math.isfinite}
-    matrix = html.context(report.summary) if report.summary else {"data": {"results": [], "findings": [], "failures": [], "highest": 0}}
+    shown = report.summary if report.summary and not _in_words(report) else None
+    matrix = html.context(shown) if shown else {"data": {"results": [], "findings": [], "failures": [], "highest": 0}}
     attention = report.layers.attention if report.layers and "attention" in report.options.sections else []
     layers = report.layers if report.layers and report.layers.outputs else None
     good, headline, lead = verdict(report)
@@ -39,13 +41,18 @@ def render(report: Report) -> str:
         headline=headline,
         lead=lead,
         matrix_title="Matrix",
+        in_words=_in_words(report),
+        left=grouping.reasons(report.summary) if report.summary else [],
         facts=facts(report),
+        said=report.predictions,
         layers=layers,
         layer_charts=[*charts.layer_charts(layers)] if layers else [],
         tables=[*_tables(layers.tree if layers else [], layers.outputs if layers else [])],
         attention=attention,
         largest=_largest,
         curves=report.curves,
+        training_title="Training" if report.curves is None or report.curves.learns else "Gradient agreement",
+        threads_said=bool(os.environ.get("OMP_NUM_THREADS")),
         training_charts=[*charts.training_charts(report.curves)] if report.curves and report.curves.found else [],
         recorded=charts.recorded_chart(report.subject.log),
         speed=report.speed,
@@ -61,20 +68,39 @@ def render(report: Report) -> str:
 
 def verdict(report: Report) -> tuple[bool, str, str]:
     """Returns whether all is well, the report in a sentence, and the numbers behind it."""
-    name, count = report.subject.path.resolve().name, len(report.present)
+    name, count = report.subject.path.resolve().name, len(report.own)
     who = {4: "Four", 3: "Three", 2: "Two"}.get(count, "One" if count else "No")
-    absent = f"; {_and([NAMES[one] for one in report.missing])} missing" if report.missing else ""
+    lacking = [NAMES[one] for one in report.missing if one != LIBRARY]
+    absent = f"; {_and(lacking)} missing" if lacking else ""
     if not report.conforms:
         failed = list(dict.fromkeys([*(row.port for row in (report.summary.failed if report.summary else ())), *report.problems]))
         subject = _and([NAMES.get(one, one) for one in failed]) or "The run"
         return False, f"{subject} {'differ' if len(failed) > 1 else 'differs'} on {name}{absent}", _lead(report)
     what = "conform" if report.summary and count > 1 else "conforms" if report.summary else "ran"
     implementations = "implementations" if count != 1 else "implementation"
-    return bool(count), f"{who} {implementations} {what} on {name}{absent}", _lead(report)
+    library = " beside transformers" if LIBRARY in report.present else ""
+    return bool(report.present), f"{who} {implementations} {what} on {name}{library}{absent}", _lead(report)
+
+
+def _in_words(report: Report) -> str:
+    """Returns a sentence that stands for a matrix of one dtype in which everything conforms; empty for any other."""
+    summary, dtypes = report.summary, report.options.dtypes
+    if summary is None or not summary.conforms or len(dtypes) > 1:
+        return ""
+    asked = _and(list(dict.fromkeys(row.component for row in summary.passed)))
+    worst = max(summary.passed, key=lambda row: row.ratio if math.isfinite(row.ratio) else 0.0)
+    who = _and([NAMES[name] for name in dict.fromkeys(row.port for row in summary.passed)])
+    left = f"; {len(summary.left)} are not compared" if summary.left else ""
+    return (
+        f"All {summary.compared} outputs conform in {dtypes[0]}: {asked} of {who}, on random tokens, full rows and padded ones. "
+        f"The largest error is {worst.ratio:.2f} times plain NumPy's, in {NAMES[worst.port]}, of {MAX_FACTOR:g} that may pass{left}."
+    )
 
 
 def _lead(report: Report) -> str:
     parts = []
+    if report.predictions:
+        parts.append(report.predictions.sentence.removesuffix("."))
     if report.summary:
         summary = report.summary
         ratios = [row.ratio for row in summary.passed if math.isfinite(row.ratio)]
@@ -102,12 +128,15 @@ def facts(report: Report) -> dict[str, str]:
     stacks = [f"{count} {name} layers" for name, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)) if count]
     shape = "encoder and decoder" if len(stacks) == 2 else "encoder-only" if config.encoder_layers else "decoder-only"
     heads = [name for name, there in (("classifier", config.classes), ("masked-language head", config.masked_language_head)) if there]
+    shared = f", {config.key_value_heads} of keys and values" if config.key_value_heads < config.heads else ""
+    activation = f"gated {config.activation}" if config.gated_feed_forward else config.activation
+    kind = [f"{config.norm} {config.norm_placement}-norm", f"{config.positions} positions", activation]
     sizes = [
-        *stacks, f"width {config.model_width}", f"{config.heads} heads", f"feed-forward {config.feed_forward_width}",
+        *stacks, f"width {config.model_width}", f"{config.heads} heads{shared}", f"feed-forward {config.feed_forward_width}",
         f"vocabulary {config.source_vocabulary if config.encoder_layers else config.target_vocabulary:,}",
     ]  # fmt: skip
     result = {
-        "model": f"{shape}, {config.norm_placement}-norm, {config.activation}" + (f", with {_and(heads)}" if heads else ""),
+        "model": ", ".join([shape, *kind]) + (f", with {_and(heads)}" if heads else ""),
         "sizes": ", ".join(sizes),
         "parameters": f"{subject.count:,}, stored in {subject.dtype}",
         "read from": f"{subject.path} ({kinds[subject.kind]})",
@@ -145,6 +174,7 @@ def _data(one: Attention) -> dict[str, Any]:
         "queries": list(one.queries),
         "keys": list(one.keys),
         "weights": packed(one.reference_lhts),
+        "even": [[one.even(layer, head) for head in range(heads)] for layer in range(layers)],
         "differences": differences,
         "scales": scales,
         "noise": list(map(float, one.noise_l)),

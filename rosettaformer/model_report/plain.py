@@ -1,4 +1,4 @@
-"""The plain NumPy reference as a port: it is asked like the other three, in a process of its own."""
+"""The plain NumPy reference as a port: it is asked like the others, in a process of its own."""
 
 from ..conformance.reference.components import COMPONENTS, answer
 

@@ -1,26 +1,34 @@
 """Makes everything that a report says."""
 
+import dataclasses
 import datetime
+import math
 import os
 import shlex
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..benchmarks.benchmark_report import environment
 from ..conformance import runner
 from ..conformance.cases.checkpoint import checkpoint_cases
 from ..conformance.report.summary import Summary
 from ..conformance.result import Result
-from ..processes import cores
+from ..conformance.status import Status
+from ..processes import thread_share
 from . import training
 from .layer_errors import LARGE, Layers, evaluate
+from .predictions import Predictions, predict
 from .reported_model import Subject
 from .speed import Speed, measure
-from .training_worker import MODES
-from .workers import IMPLEMENTATIONS, NAMES, opened, trainees
+from .training_worker import STEPS, modes
+from .workers import IMPLEMENTATIONS, LIBRARY, NAMES, OWN, opened, port_of, trainees
 
 SECTIONS = {
+    "predictions": "What the model says, and whether any choice flips.",
     "matrix": "The model's cases on every implementation, by dtype.",
     "layers": "The error after every layer, by dtype, and of every component.",
     "attention": "The attention of every head, and its difference from the reference.",
@@ -28,12 +36,17 @@ SECTIONS = {
     "speed": "Time and memory.",
 }
 
+OTHER_KINDS = {"canonical": "a canonical checkpoint", "run": "a run of rosettaformer train"}
+OFTEN = 50  # comparisons of the matrix between two lines of the log
+
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is made. shown: the dtype of the attention weights. limit: seconds for one answer."""
+    """What is made. shown: the dtype of the predictions and of the attention weights. compiled: whether implementations are timed in
+    every mode, see `training_worker.modes`. limit: seconds for one answer.
+    """
 
     names: Sequence[str] = tuple(IMPLEMENTATIONS)
     sections: Sequence[str] = tuple(SECTIONS)
@@ -41,21 +54,36 @@ class Options:
     shown: str = "float32"
     steps: int = 8
     rounds: int = 5
+    compiled: bool = True
     seed: int = 0
     leave_out: Sequence[str] = ()
     ignore: Sequence[str] = ()
     limit: float = 600.0
 
+    @property
+    def parts(self) -> list[str]:
+        """The parts of the work, in their order; a line of the log begins with the part's name and a colon."""
+        asked = [name for name in ("layers", "predictions", "matrix", "training", "speed") if name in self.sections]
+        if "attention" in self.sections and "layers" not in asked:
+            asked.insert(0, "layers")
+        return ["start", *asked]
+
 
 @dataclass
 class Report:
-    """missing: implementations whose framework is not available, with the reason. A section that was not requested is None."""
+    """ports: what the judge loads, by implementation. missing: implementations that cannot be asked, with the reason. load: how many
+    processes wanted to run before the report began, on average over a minute; NaN if the system does not say. A section that was not
+    requested is None.
+    """
 
     subject: Subject
     options: Options
+    ports: dict[str, str] = field(default_factory=dict)
+    load: float = math.nan
     missing: dict[str, str] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=dict)
     described: dict[str, dict[str, object]] = field(default_factory=dict)
+    predictions: Predictions | None = None
     summary: Summary | None = None
     layers: Layers | None = None
     curves: training.Curves | None = None
@@ -68,20 +96,28 @@ class Report:
         return [name for name in self.options.names if name not in self.missing]
 
     @property
+    def own(self) -> list[str]:
+        """Those of our implementations that could be asked."""
+        return [name for name in self.present if name in OWN]
+
+    @property
     def conforms(self) -> bool:
         """Whether everything that was compared agrees, and everything that was asked was answered."""
         return (self.summary is None or self.summary.conforms) and not self.problems
 
 
-def make(
-    subject: Subject, options: Options, progress: Progress = lambda text: None, result: Callable[[Result], None] = lambda result: None
-) -> Report:
-    """Runs what the options ask for. progress is told what is being done, result is called with every finished case of the matrix."""
-    report = Report(subject, options)
-    _evaluate(report, progress)
-    if "matrix" in options.sections and report.present:
-        progress("matrix: the model's cases")
-        report.summary = _matrix(report, result)
+def make(subject: Subject, options: Options, progress: Progress = lambda text: None) -> Report:
+    """Runs what the options ask for. progress is told what is being done, see `Options.parts`."""
+    report = Report(subject, options, load=_load())
+    with tempfile.TemporaryDirectory(prefix="rosettaformer-") as folder:
+        for name in options.names:
+            if name != LIBRARY or subject.kind == "hugging-face":
+                report.ports[name] = port_of(name, subject.path, Path(folder))
+            else:
+                report.missing[name] = f"it loads folders of Hugging Face; this is {OTHER_KINDS[subject.kind]}"
+        _evaluate(report, progress)
+        if "matrix" in options.sections and report.present:
+            report.summary = _matrix(report, progress)
     if {"training", "speed"} & {*options.sections} and report.present:
         _train(report, progress)
     report.stamp = _stamp(report)
@@ -89,58 +125,72 @@ def make(
 
 
 def _evaluate(report: Report, progress: Progress) -> None:
-    """Finds the available implementations; and compares each layer's output."""
+    """Finds the available implementations; and compares each layer's output, and what the model says."""
     options = report.options
-    progress(f"starting {', '.join(options.names)}")
-    with opened(options.names, options.limit) as workers:
+    progress(f"start: {', '.join(report.ports)}")
+    with opened(report.ports, options.limit) as workers:
         for name, worker in workers.items():
             kind, about = worker.greeting
             if kind == "ready":
                 report.described[name] = about
             else:
-                report.missing[name] = about if kind == "missing" else f"{kind}: {about}"
+                report.missing[name] = str(about) if kind == "missing" or name == LIBRARY else f"{kind}: {about}"
         ready = {name: worker for name, worker in workers.items() if name in report.described}
         if ready and {"layers", "attention"} & {*options.sections}:
             dtypes, tree = (options.dtypes, True) if "layers" in options.sections else ((), False)
             report.layers = evaluate(report.subject, ready, dtypes, options.shown, options.limit, progress, tree)
             _problems(report, report.layers.problems)
+        if ready and "predictions" in options.sections:
+            progress(f"predictions: {options.shown}")
+            report.predictions = predict(report.subject, ready, options.shown, options.limit, report.problems)
 
 
-def _matrix(report: Report, result: Callable[[Result], None]) -> Summary:
+def _matrix(report: Report, progress: Progress) -> Summary:
     cases = checkpoint_cases(report.subject.file, report.options.leave_out, report.options.ignore)
-    names = {IMPLEMENTATIONS[name]: name for name in report.present}
+    names = {report.ports[name]: name for name in report.present}
+    asked: dict[str, int] = {}
+    done = 0
+
+    def begin(port: str, modes: Counter[str]) -> None:
+        asked[port] = modes.total()
+
+    def count(result: Result) -> None:
+        nonlocal done
+        done += result.status != Status.NOT_COVERED
+        if done % OFTEN == 0 and result.status != Status.NOT_COVERED:
+            progress(f"matrix: {done}" + (f" of {sum(asked.values())}" if len(asked) == len(names) else "") + " comparisons")
+
+    progress(f"matrix: {len(cases)} cases")
     quick = report.subject.count < LARGE  # small models take longer to compile than to run
-    rows = runner.run(cases, [*names], report.options.dtypes, limit=report.options.limit, progress=result, quick_compile=quick)
-    return Summary([_renamed(row, names[row.port]) for row in rows])
-
-
-def _renamed(row: Result, name: str) -> Result:
-    return row if row.port == name else Result(**{**vars(row), "port": name})
+    options = report.options
+    rows = runner.run(cases, [*names], options.dtypes, limit=options.limit, progress=count, begin=begin, quick_compile=quick)
+    return Summary([dataclasses.replace(row, port=names[row.port]) for row in rows])
 
 
 def _train(report: Report, progress: Progress) -> None:
     """Trains for the curves, and then times: in the same processes, which hold the model."""
     options, subject = report.options, report.subject
     steps = options.steps if "training" in options.sections else 0
+    timed = report.present if "speed" in options.sections else report.own
     plan = training.plan(subject, max(1, steps), options.seed)
+    how = {name: modes(STEPS, name, options.compiled)[0] for name in report.own}
     if steps:
         report.curves = training.reference(plan, progress)
-        modes = ", ".join(f"{NAMES[name]} {MODES[name][0]}" for name in report.present if name != "numpy")
-        report.curves.notes = [*plan.notes, *([modes] if modes else [])]
-    with trainees(report.present, cores(), options.limit) as asks:
-        measured = Speed(options.rounds, cores(), "")
-        for name, ask in asks.items():
-            if steps:
-                progress(f"training: {steps} steps of {name}")
-                kind, answer = ask("curve", plan.config.to_dict(), dict(plan.values), plan.recipe.to_dict(), [*plan.batches])
-                if kind == "answer" and report.curves:
-                    report.curves.found[name] = [tuple(pair) for pair in answer]
-                else:
-                    _problems(report, {name: [f"training: {kind}, {answer}"]})
+        said = ", ".join(f"{NAMES[name]} {mode}" for name, mode in how.items() if name != "numpy")
+        report.curves.notes = [*plan.notes, *([said] if said else [])]
+    arguments = {name: f"{name}:{subject.path.resolve()}" if name == LIBRARY else name for name in timed}
+    with trainees(arguments, options.limit) as asks:
+        for name, mode in how.items() if steps else ():
+            progress(f"training: {steps} steps of {name}")
+            kind, answer = asks[name]("curve", plan.config.to_dict(), dict(plan.values), plan.recipe.to_dict(), [*plan.batches], mode)
+            if kind == "answer" and report.curves:
+                report.curves.found[name] = [tuple(pair) for pair in answer]
+            else:
+                _problems(report, {name: [f"training: {kind}, {answer}"]})
         if "speed" in options.sections:
-            report.speed = measured
-            measure(measured, asks, subject, plan, progress)
-            _problems(report, measured.problems)
+            report.speed = Speed(options.rounds, thread_share(), options.compiled, report.load)
+            measure(report.speed, asks, subject, plan, progress)
+            _problems(report, report.speed.problems)
 
 
 def _problems(report: Report, found: dict[str, list[str]]) -> None:
@@ -150,25 +200,25 @@ def _problems(report: Report, found: dict[str, list[str]]) -> None:
 
 def _stamp(report: Report) -> dict[str, str]:
     """Returns the lines on the environment, by their subjects."""
-    where = environment(cores(), {})
+    where = environment(thread_share(), {})
     options = report.options
     return {
         "command": shlex.join(["rosettaformer", *sys.argv[1:]]),
         "made": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         **where,
-        "load": _load(),
-        **{name: _about(about) for name, about in report.described.items() if name != "numpy"},
+        "load": f"{report.load:.1f} processes wanted to run before the report began, on average over a minute",
+        **{name: _about(about) for name, about in report.described.items() if about.get("version")},
         **{f"SHA-256 of {file}": digest for file, digest in report.subject.digests.items()},
         "seed": str(options.seed),
     }
 
 
-def _load() -> str:
-    """Returns how busy the machine is, which affects times."""
+def _load() -> float:
+    """Returns how many processes want to run, on average over a minute, which affects times."""
     try:
-        return f"{os.getloadavg()[1]:.1f} processes wanted to run, on average over five minutes"
+        return os.getloadavg()[0]
     except OSError:
-        return "the system does not say"
+        return math.nan
 
 
 def _about(about: dict[str, object]) -> str:

@@ -1,7 +1,7 @@
 """The model that a report is about, and what it reads."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from reference_numpy.strategy import Strategy
 from .. import checkpoints
 from ..backends import require
 from ..checkpoints.hugging_face.reading import CONFIG
+from ..inference.labels import Labels, labels_of
 from ..training.checkpoint_store import Store, digest
 from ..training.manifest import Manifest, read_tokens
 from ..training.run_log import read_log
@@ -22,9 +23,15 @@ from ..training.translator import load_model
 LONGEST = 64  # at most this many tokens of a text are read
 RANDOM = 24  # tokens if no text is given
 CELLS = 800_000  # attention weights that fit on a page of some megabytes
+UNLABELLED = Labels((), "none")
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
 Inputs = dict[str, Any]
+
+
+def numbered(ids: Sequence[int]) -> list[str]:
+    """Returns what stands for tokens without a tokenizer."""
+    return [f"#{id_}" for id_ in ids]
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,8 @@ class Subject:
     """A model and one row of tokens.
 
     file: what the cases are made of: the folder, or the file of a run's newest model. inputs: see `reference_numpy.states`, without those
-    that are None. tokens: the texts of the tokens, by side. notes: what was limited or chosen. digests: SHA-256 by file name. log: the
+    that are None. tokens: the texts of the tokens, by side. words: the texts of ids that the model may choose. labels: of its classes.
+    mask_id: the token that a masked language model fills. notes: what was limited or chosen. digests: SHA-256 by file name. log: the
     entries of a run's log.
     """
 
@@ -43,6 +51,9 @@ class Subject:
     parameters: Mapping[str, np.ndarray]
     inputs: Inputs
     tokens: Mapping[str, Sequence[str]]
+    words: Callable[[Sequence[int]], Sequence[str]] = numbered
+    labels: Labels = UNLABELLED
+    mask_id: int | None = None
     texts: Sequence[str] = ()
     notes: Sequence[str] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -84,7 +95,7 @@ def open_subject(
 def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Sequence[str]) -> Subject:
     kind = found if (found := checkpoints.recognised(path)) == "hugging-face" else "canonical"
     checkpoint = checkpoints.load(path, kind, **options)
-    subject = Subject(path, path, kind, *_model(checkpoint), {}, {})
+    subject = Subject(path, path, kind, *_model(checkpoint), {}, {}, labels=labels_of(checkpoint))
     if text is None:
         return subject
     if kind != "hugging-face":
@@ -97,7 +108,9 @@ def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Seque
     tokenizer = Tokenizer(path, config.source_vocabulary if config.encoder_layers else config.target_vocabulary, checkpoint.foreign[CONFIG])
     inputs, source, target = inputs_of(config, tokenizer, text, pair)
     given = {name: value for name, value in inputs.items() if value is not None}
-    return dataclasses.replace(subject, inputs=given, tokens={"source": source, "target": target}, texts=_texts(text, pair))
+    tokens = {"source": source, "target": target}
+    mask_id, texts = tokenizer.id_of("mask_token"), _texts(text, pair)
+    return dataclasses.replace(subject, inputs=given, tokens=tokens, words=tokenizer.words, mask_id=mask_id, texts=texts)
 
 
 def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str]) -> Subject:
@@ -122,7 +135,7 @@ def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str
         target = tokens.target([pair])[0]
     inputs: Inputs = {"source": source, "target": np.array([target])}
     words = {"source": tokens.words(source[0].tolist()), "target": tokens.words(target)}
-    return dataclasses.replace(subject, inputs=inputs, tokens=words, texts=_texts(text, pair), notes=notes)
+    return dataclasses.replace(subject, inputs=inputs, tokens=words, words=tokens.words, texts=_texts(text, pair), notes=notes)
 
 
 def _model(checkpoint: checkpoints.Checkpoint) -> tuple[TransformerConfig, Mapping[str, np.ndarray]]:
@@ -144,7 +157,7 @@ def _with_random(subject: Subject, seed: int) -> Subject:
             vocabulary = getattr(config, f"{side}_vocabulary")
             ids = rng.integers(0, vocabulary, (1, length))
             inputs[side] = np.where(ids == config.padding_id, (ids + 1) % vocabulary, ids)
-    tokens = {side: [f"#{id_}" for id_ in ids[0]] for side, ids in inputs.items()}
+    tokens = {side: numbered(ids[0]) for side, ids in inputs.items()}
     notes = [f"no text was given: the tokens are {length} random ids of seed {seed}"]
     return dataclasses.replace(subject, inputs=inputs, tokens=tokens, notes=notes)
 

@@ -11,13 +11,28 @@ import numpy as np
 
 from ..benchmarks.answers import BOUNDS, LOSS_BOUNDS
 from ..benchmarks.measure import PAUSE
-from ..processes import Answer
+from ..processes import Answer, cores
 from .layer_errors import whole_case
 from .reported_model import Subject
 from .training import Plan
+from .training_worker import STEPS, modes
 
 Ask = Callable[..., Answer]
 Progress = Callable[[str], None]
+SPREAD = 0.25  # between the quartiles, as a share of the median, from which times are said to be unsteady
+UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+
+def size(mib: float | None) -> str:
+    """Returns a size in the unit that suits it; a dash if there is none."""
+    if mib is None or not math.isfinite(mib):
+        return "–"
+    count = mib * 1024**2
+    if count < 1024:
+        return f"{count:.0f} bytes"
+    power = min(len(UNITS), int(math.log(count, 1024) + 1e-9))
+    value = count / 1024**power
+    return f"{value:,.0f} {UNITS[power - 1]}" if value >= 99.5 else f"{value:.3g} {UNITS[power - 1]}"
 
 
 @dataclass
@@ -48,19 +63,42 @@ class Timing:
         first, _, third = statistics.quantiles(self.samples_ms, method="inclusive")
         return first, third
 
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles, as a share of the median."""
+        first, third = self.quartiles_ms
+        return (third - first) / self.median_ms
+
 
 @dataclass
 class Speed:
-    """alone, peaks: MiB of each process with its framework loaded, and at its peak. outputs: the first row's output of each kind."""
+    """load: how many processes wanted to run before the report began, on average over a minute. compiled: whether every mode has a row,
+    see `training_worker.modes`. alone, peaks: MiB of each process with its framework loaded, and at its peak. outputs: the first row's
+    output of each kind.
+    """
 
     rounds: int
     threads: int
-    tokens: str
+    compiled: bool = True
+    load: float = math.nan
+    tokens: str = ""
     timings: list[Timing] = field(default_factory=list)
     alone: dict[str, float] = field(default_factory=dict)
     peaks: dict[str, float] = field(default_factory=dict)
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why the times are those of a machine that is busy; empty if they are not."""
+        found = []
+        if self.load > cores():
+            found.append(f"before the report began {self.load:.1f} processes wanted to run on {cores()} cores")
+        worst = max((timing for timing in self.timings if timing.samples_ms), key=lambda timing: timing.spread, default=None)
+        if worst and worst.spread > SPREAD:
+            first, third = worst.quartiles_ms
+            found.append(f"the rounds differ by a quarter or more: a {worst.what} has quartiles of {first:.3g} and {third:.3g} ms")
+        return found
 
 
 def measure(result: Speed, asks: Mapping[str, Ask], subject: Subject, plan: Plan, progress: Progress) -> None:
@@ -70,10 +108,12 @@ def measure(result: Speed, asks: Mapping[str, Ask], subject: Subject, plan: Plan
     result.tokens = " and ".join(f"{len(words)} {side} tokens" for side, words in subject.tokens.items() if len(words))
     for name, ask in asks.items():
         result.alone[name] = _number(ask("alone"))
-    _table(result, "forward pass", asks, lambda ask: ask("passes", *given), BOUNDS["float32"], progress)
+    _table(result, "forward pass", asks, lambda ask: ask("passes", *given, result.compiled), BOUNDS["float32"], progress)
     step = plan.config.to_dict(), dict(plan.values), plan.recipe.to_dict(), plan.batches[0]
     for mode in ("eager", "compiled"):
-        _table(result, "training step", asks, lambda ask, mode=mode: ask("training", *step, mode), LOSS_BOUNDS["float32"], progress)  # type: ignore[misc]
+        steps = {name: ask for name, ask in asks.items() if name in STEPS and mode in modes(STEPS, name, result.compiled)}
+        if steps:
+            _table(result, "training step", steps, lambda ask, mode=mode: ask("training", *step, mode), LOSS_BOUNDS["float32"], progress)  # type: ignore[misc]
     for name, ask in asks.items():
         result.peaks[name] = _number(ask("peak"))
 
@@ -91,8 +131,8 @@ def _table(result: Speed, what: str, asks: Mapping[str, Ask], rows: Callable[[As
             result.problems.setdefault(name, []).append(f"{what}: {kind}, {answer}")
             continue
         made += [(Timing(what, name, about["name"]), ask, index) for index, about in enumerate(answer)]
-    for timing, ask, index in made:
-        progress(f"speed: {what} of {timing.name} {timing.mode}")
+    for number, (timing, ask, index) in enumerate(made, start=1):
+        progress(f"speed: {what}, row {number} of {len(made)}: {timing.name} {timing.mode}")
         if (answer := _asked(timing, ask("check", index))) is None:
             continue
         timing.compile_s, output = answer

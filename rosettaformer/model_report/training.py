@@ -1,4 +1,4 @@
-"""Trains four implementations briefly on the same batches, beside the float64 reference."""
+"""Trains the four implementations briefly on the same batches, beside the float64 reference."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -27,24 +27,30 @@ Batch = tuple[np.ndarray | None, np.ndarray]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained: config and float32 parameters, a recipe, and the batches: source and target of every step. notes: choices made."""
+    """What is trained: config and float32 parameters, a recipe, and the batches: source and target of every step. notes: choices made.
+    learns: whether the batches hold anything that can be learned; of random tokens and classes the gradients alone mean something.
+    """
 
     config: TransformerConfig
     values: Mapping[str, np.ndarray]
     recipe: Recipe
     batches: Sequence[Batch]
     notes: Sequence[str]
+    learns: bool
 
 
 @dataclass
 class Curves:
-    """losses, norms: the reference's by step, and what is allowed. found: (loss, gradient norm) of every step by implementation."""
+    """losses, norms: the reference's by step, and what is allowed. found: (loss, gradient norm) of every step by implementation. learns:
+    see `Plan`.
+    """
 
     losses: list[Expectation]
     norms: list[Expectation]
     orders: int
     found: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    learns: bool = True
 
     def units(self, name: str) -> list[tuple[float, float]]:
         """Returns how far every loss and norm of an implementation is from the reference's, in units of its noise."""
@@ -63,14 +69,15 @@ def plan(subject: Subject, steps: int, seed: int) -> Plan:
     rng = np.random.default_rng([seed, 1])
     notes.append("float32, without dropout and label smoothing; Adam with the paper's schedule, warm-up of 100 steps")
     ids = {side: array for side, array in subject.inputs.items() if side in ("source", "target")}
-    if subject.texts and (config.classes or ids["target"].shape[1] > 1):
+    of_text = bool(subject.texts) and bool(config.classes or ids["target"].shape[1] > 1)
+    if of_text:
         notes.append("every step has the text as its batch")
         batches = [_batch(config, ids, rng)] * steps
     else:  # a target of one token has no label
         notes.append(f"every step has {ROWS} rows of random tokens, seed {seed}")
         lengths = {side: max(2, array.shape[1]) for side, array in ids.items()}
         batches = [_batch(config, _random(config, lengths, rng), rng) for _ in range(steps)]
-    return Plan(config, values, RECIPE, batches, notes)
+    return Plan(config, values, RECIPE, batches, notes, of_text and not config.classes)
 
 
 def _learner(subject: Subject, seed: int) -> tuple[TransformerConfig, dict[str, np.ndarray], list[str]]:
@@ -117,7 +124,7 @@ def reference(plan: Plan, progress: Callable[[str], None]) -> Curves:
             runs.append(np.array(_run(plan), np.float32))
     losses, norms = ([expectation(np.asarray(value), [np.asarray(run[step, kind]) for run in runs])
                       for step, value in enumerate(exact[:, kind])] for kind in (0, 1))  # fmt: skip
-    return Curves(losses, norms, len(orders), notes=plan.notes)
+    return Curves(losses, norms, len(orders), notes=plan.notes, learns=plan.learns)
 
 
 def _run(plan: Plan) -> list[tuple[float, float]]:

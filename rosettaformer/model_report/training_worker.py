@@ -1,4 +1,5 @@
-"""The process of one implementation that trains and is timed: `python -m rosettaformer.model_report.training_worker NAME`.
+"""The process of one implementation that trains and is timed: `python -m rosettaformer.model_report.training_worker NAME`, or
+`transformers:DIR`, which is timed alone.
 
 It takes (method, *arguments) and returns pairs (kind, answer), as the process of the benchmark's rows does; the methods are those of
 `Server`.
@@ -18,63 +19,52 @@ from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
 from ..benchmarks import worker
-from ..benchmarks.timed_rows import About, Row, named
+from ..benchmarks.timed_rows import About, Call, Row, named
 from ..conformance.case import Case
 from ..conformance.ports.port import Port
 from ..conformance.reference import components
 from ..processes import serve_methods
 from ..training import backends
+from .library import Library
+from .workers import LIBRARY
 
 # how a training step runs in use: a framework whose eager step is not for use has none
-MODES = {"numpy": ("eager",), "torch": ("eager", "compiled"), "tf": ("compiled",), "jax": ("compiled",)}
+STEPS = {"numpy": ("eager",), "torch": ("eager", "compiled"), "tf": ("compiled",), "jax": ("compiled",)}
+PASSES = STEPS | {"tf": ("eager", "compiled"), "transformers": ("eager", "compiled")}
 MIB = 1024
 
 
-class Server(worker.Server):
-    """Answers for the model that it is given: its training curve, and the rows of the benchmark's server for passes and steps."""
+def modes(of: Mapping[str, tuple[str, ...]], name: str, compiled: bool) -> tuple[str, ...]:
+    """Returns the modes in which an implementation runs. compiled: whether every mode is wanted; otherwise the one that starts soonest,
+    which is eager, but JAX's: operation by operation it compiles far longer than a whole step.
+    """
+    return of[name] if compiled else ("compiled" if name == "jax" else "eager",)
+
+
+class Rows(worker.Server):
+    """Answers for the rows of the model that it is given, as the benchmark's server does."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._trainer = backends.trainer(name)
-        self._port = None if name == "numpy" else Port(name)
         self._alone, self._peak = resident("VmRSS"), 0.0
 
     def alone(self) -> float:
         """Returns MiB of the process before it was given a model."""
         return self._alone
 
-    def curve(
-        self, config: Mapping[str, Any], values: Mapping[str, np.ndarray], recipe: Mapping[str, Any], batches: Sequence[tuple[Any, Any]]
-    ) -> list[tuple[float, float]]:
-        """Returns the loss before every step on these batches, and the norm of its gradient."""
-        given = TransformerConfig.from_dict(config), Recipe(**recipe), dict(values)
-        made = self._trainer(*given, seed=0, device="cpu", compiled=MODES[self._name][0] == "compiled")
-        return trained(made, given[1], batches)
-
     def passes(
-        self, component: str, config: Mapping[str, Any], values: Mapping[str, np.ndarray], inputs: Mapping[str, Any]
+        self, component: str, config: Mapping[str, Any], values: Mapping[str, np.ndarray], inputs: Mapping[str, Any], compiled: bool
     ) -> list[dict[str, Any]]:
         """Returns the rows of the forward pass of a component."""
         case = Case("report", component, TransformerConfig.from_dict(config), inputs, values, dtype="float32")
-        if self._port is None:
-            return self._about([Row(self._name, "eager", start=lambda: functools.partial(components.answer, case), read=_read)])
-        modes = [mode for mode in ("eager", "compiled") if mode in self._port.modes and (mode == "compiled" or self._name != "jax")]
-        adapter = self._port.adapter
-        starts = {mode: functools.partial(adapter.prepared, dataclasses.replace(case, mode=mode)) for mode in modes}
-        return self._about([Row(self._name, mode, compiles=mode == "compiled", start=start, read=_read) for mode, start in starts.items()])
+        return self._about([self._row(mode, functools.partial(self._pass, case, mode)) for mode in modes(PASSES, self._name, compiled)])
 
-    def training(
-        self, config: Mapping[str, Any], values: Mapping[str, np.ndarray], recipe: Mapping[str, Any], batch: tuple[Any, Any], mode: str
-    ) -> list[dict[str, Any]]:
-        """Returns the row of the training step in that mode, if it has one."""
-        given = TransformerConfig.from_dict(config), Recipe(**recipe), dict(values)
+    def _row(self, mode: str, start: Callable[[], Call]) -> Row:
+        return Row(self._name, mode, compiles=mode == "compiled", start=start, read=_read)
 
-        def start() -> Callable[[], float]:
-            made = self._trainer(*given, seed=0, device="cpu", compiled=mode == "compiled")
-            return lambda: float(made.train_step(*batch))
-
-        rows = [Row(self._name, mode, compiles=mode == "compiled", start=start, read=_read)] if mode in MODES[self._name] else []
-        return self._about(rows)
+    def _pass(self, case: Case, mode: str) -> Call:
+        """Builds the model, and returns its forward pass."""
+        raise NotImplementedError
 
     def memory(self, index: int) -> float | None:
         self._peak = max(self._peak, resident("VmHWM"))  # the peak is reset there
@@ -93,6 +83,60 @@ class Server(worker.Server):
         self.drop()
         self._rows, self._module = rows, None  # type: ignore[assignment]
         return [{field.name: getattr(row, field.name) for field in dataclasses.fields(About)} for row in rows]
+
+
+class Server(Rows):
+    """One of our four implementations, which also trains."""
+
+    def __init__(self, name: str) -> None:
+        self._trainer = backends.trainer(name)
+        self._port = None if name == "numpy" else Port(name)
+        super().__init__(name)
+
+    def _pass(self, case: Case, mode: str) -> Call:
+        if self._port is None:
+            return functools.partial(components.answer, case)
+        prepared: Call = self._port.adapter.prepared(dataclasses.replace(case, mode=mode))
+        return prepared
+
+    def curve(
+        self,
+        config: Mapping[str, Any],
+        values: Mapping[str, np.ndarray],
+        recipe: Mapping[str, Any],
+        batches: Sequence[tuple[Any, Any]],
+        mode: str,
+    ) -> list[tuple[float, float]]:
+        """Returns the loss before every step on these batches, and the norm of its gradient."""
+        given = TransformerConfig.from_dict(config), Recipe(**recipe), dict(values)
+        made = self._trainer(*given, seed=0, device="cpu", compiled=mode == "compiled")
+        return trained(made, given[1], batches)
+
+    def training(
+        self, config: Mapping[str, Any], values: Mapping[str, np.ndarray], recipe: Mapping[str, Any], batch: tuple[Any, Any], mode: str
+    ) -> list[dict[str, Any]]:
+        """Returns the row of the training step in that mode."""
+        given = TransformerConfig.from_dict(config), Recipe(**recipe), dict(values)
+
+        def start() -> Callable[[], float]:
+            made = self._trainer(*given, seed=0, device="cpu", compiled=mode == "compiled")
+            return lambda: float(made.train_step(*batch))
+
+        return self._about([self._row(mode, start)])
+
+
+class LibraryServer(Rows):
+    """A folder's model of transformers, with the attention that it takes by itself."""
+
+    def __init__(self, folder: str) -> None:
+        import transformers  # noqa: F401 - what is held without a model has it
+
+        super().__init__(LIBRARY)
+        self._folder = folder
+
+    def _pass(self, case: Case, mode: str) -> Call:
+        attention = {} if case.component == "states" else {"attn_implementation": None}
+        return Library(self._folder, **attention).timed(case, mode == "compiled")
 
 
 def trained(trainer: Any, recipe: Recipe, batches: Sequence[tuple[Any, Any]]) -> list[tuple[float, float]]:
@@ -131,5 +175,10 @@ def resident(name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / MIB
 
 
+def _server(argument: str) -> Rows:
+    name, colon, folder = argument.partition(":")
+    return LibraryServer(folder) if colon else Server(name)
+
+
 if __name__ == "__main__":
-    serve_methods(lambda: Server(sys.argv[1]), worker.reply)
+    serve_methods(lambda: _server(sys.argv[1]), worker.reply)

@@ -1,29 +1,38 @@
-"""Runs the four implementations as processes that answer."""
+"""Runs the implementations as processes that answer: our four, and transformers where it can load the folder."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from ..conformance import runner
 from ..conformance.ports.process import Worker
-from ..processes import Answer, Child, cores
+from ..processes import Answer, Child, thread_share
+from .library import write_port
 
 Ask = Callable[..., Answer]
 
 # name -> what the judge loads as a port
-IMPLEMENTATIONS = {"numpy": "rosettaformer.model_report.plain", "torch": "torch", "tf": "tf", "jax": "jax"}
+OWN = {"numpy": "rosettaformer.model_report.plain", "torch": "torch", "tf": "tf", "jax": "jax"}
+LIBRARY = "transformers"
+IMPLEMENTATIONS = (*OWN, LIBRARY)
 # name -> title on the page
-NAMES = {"numpy": "NumPy", "torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX"}
+NAMES = {"numpy": "NumPy", "torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", LIBRARY: "transformers"}
+
+
+def port_of(name: str, model: Path, folder: Path) -> str:
+    """Returns what the judge loads as the port of an implementation. folder: of files that are needed as long as it runs."""
+    return write_port(folder / "port_of_transformers.py", model) if name == LIBRARY else OWN[name]
 
 
 @contextlib.contextmanager
-def opened(names: Sequence[str], limit: float) -> Iterator[dict[str, Worker]]:
-    """Starts the processes of these implementations, and ends them after the block; a greeting says which of them cannot be asked."""
-    threads = max(1, cores() // max(1, len(names)))
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor(max(1, len(names))) as pool:
-        started = pool.map(lambda name: runner.open_worker(IMPLEMENTATIONS[name], threads, limit), names)
-        yield {name: stack.enter_context(contextlib.closing(worker)) for name, worker in zip(names, started, strict=True)}
+def opened(ports: Mapping[str, str], limit: float) -> Iterator[dict[str, Worker]]:
+    """Starts the processes of ports, by name, and ends them after the block; a greeting says which of them cannot be asked."""
+    threads = thread_share(len(ports))
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(max(1, len(ports))) as pool:
+        started = pool.map(lambda port: runner.open_worker(port, threads, limit), ports.values())
+        yield {name: stack.enter_context(contextlib.closing(worker)) for name, worker in zip(ports, started, strict=True)}
 
 
 @contextlib.contextmanager
@@ -37,14 +46,14 @@ def together(
 
 
 @contextlib.contextmanager
-def trainees(names: Sequence[str], threads: int, limit: float) -> Iterator[dict[str, Ask]]:
-    """Starts the processes that train and are timed, with that many threads each; yields functions that ask them, by name. For one that
-    could not start every answer is the reason.
+def trainees(arguments: Mapping[str, str], limit: float) -> Iterator[dict[str, Ask]]:
+    """Starts the processes that train and are timed, each with all threads; yields functions that ask them, by name. For one that could
+    not start every answer is the reason. arguments: what `training_worker` is told, by name.
     """
     with contextlib.ExitStack() as stack:
         started = {}
-        for name in names:
-            child = Child(f"{__package__}.training_worker", name, threads, "the implementation")
+        for name, argument in arguments.items():
+            child = Child(f"{__package__}.training_worker", argument, thread_share(), "the implementation")
             stack.callback(child.close)
             started[name] = child
         greetings = {name: child.answer(limit) for name, child in started.items()}
@@ -58,4 +67,4 @@ def trainees(names: Sequence[str], threads: int, limit: float) -> Iterator[dict[
 
             return ask
 
-        yield {name: asking(name) for name in names}
+        yield {name: asking(name) for name in arguments}

@@ -5,8 +5,11 @@
 """
 
 from .child import Answer, Child
-from .program import Program, cores, limited_threads
+from .program import Program, cores, limited_threads, thread_share
 from .serving import serve, serve_methods
 from .text import innermost, message, printable, words
 
-__all__ = ["Answer", "Child", "Program", "cores", "innermost", "limited_threads", "message", "printable", "serve", "serve_methods", "words"]
+__all__ = [
+    "Answer", "Child", "Program", "cores", "innermost", "limited_threads", "message", "printable", "serve", "serve_methods", "thread_share",
+    "words",
+]  # fmt: skip

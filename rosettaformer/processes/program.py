@@ -4,6 +4,7 @@ and a mark in the environment show.
 
 import contextlib
 import os
+import re
 import secrets
 import select
 import signal
@@ -178,6 +179,13 @@ class Program:
 def cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_share(sharers: int = 1) -> int:
+    """The threads of each of so many processes that run together: a share of the cores, but no more than OMP_NUM_THREADS says."""
+    own = re.match(r"[1-9]\d*", os.environ.get(THREADS[0], ""))
+    share = max(1, cores() // max(1, sharers))
+    return min(share, int(own[0])) if own else share
 
 
 def limited_threads(threads: int) -> dict[str, str]:

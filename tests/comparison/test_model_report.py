@@ -13,18 +13,30 @@ import pytest
 from browser import names_nothing_outside, offline, opened, wide
 from checkpoint_models import CONFIG, random_parameters
 from invoke import invoke, refused
-from model_folders import bert, gpt2
+from model_folders import bert, edit, gpt2, modern
 from training_runs import log, train
 
 from reference_numpy import TransformerConfig, parameters
 from reference_numpy.states import states
 from rosettaformer.checkpoints import canonical, load
+from rosettaformer.conformance.case import DTYPES, Case
+from rosettaformer.conformance.reference import components
+from rosettaformer.model_report import report_making
 from rosettaformer.model_report.chart import Chart
+from rosettaformer.model_report.layer_errors import Attention
+from rosettaformer.model_report.page import verdict
+from rosettaformer.model_report.predictions import Predictions, predict
+from rosettaformer.model_report.report_making import Options, Report
+from rosettaformer.model_report.reported_model import open_subject
+from rosettaformer.model_report.speed import Speed, Timing, size
+from rosettaformer.model_report.training_worker import PASSES, modes
+from rosettaformer.processes import cores, thread_share
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
+ALL = {"numpy", "torch", "tf", "jax", "transformers"}
 TEXT, PAIR = "the quick brown fox jumps over the lazy dog", "née Zoë went to 北京"
 
 
@@ -38,7 +50,7 @@ def report(checkpoint: Path, *options: object, code: int = 0, folder: Path) -> t
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A BERT in four implementations: the model, the folder, the page and the numbers."""
+    """A BERT in four implementations and in transformers: the model, the folder, the page and the numbers."""
     folder = tmp_path_factory.mktemp("encoder")
     model = bert(folder)
     only = ("--only", "matrix,layers,attention", "--dtype", "float32,bfloat16", "--figures", folder / "figures")
@@ -95,7 +107,7 @@ def test_attention_and_layers_are_those_of_transformers_and_their_errors_plain_n
     found = states(parameters.nest(values), TransformerConfig.from_dict(numbers["config"]), **inputs)["encoder"]["hidden_lbtd"][:, 0]
     errors = np.abs(found - hidden).max(axis=(1, 2))
     np.testing.assert_allclose([row["found"]["numpy"]["error"] for row in rows], errors, rtol=1e-6)
-    assert all(set(row["found"]) == {"numpy", "torch", "tf", "jax"} for row in rows)
+    assert all(set(row["found"]) == ALL for row in rows)
     assert all(0 < one["excess"] < 1 for row in rows for one in row["found"].values())
     half = [row for row in numbers["layers"] if row["dtype"] == "bfloat16"]
     assert min(row["noise"] / row["largest"] for row in half) > 1000 * max(row["noise"] / row["largest"] for row in rows)
@@ -107,10 +119,12 @@ def test_the_matrix_is_that_of_the_check_on_one_page_with_figures_that_names_not
     matrix = numbers["matrix"]
     assert (matrix["verdict"], matrix["failed"]) == ("all conform", 0)
     assert {(row["port"], row["dtype"]) for row in matrix["results"]} == {
-        (port, dtype) for port in ("numpy", "torch", "tf", "jax") for dtype in ("float32", "bfloat16")
+        (port, dtype) for port in ALL for dtype in ("float32", "bfloat16")
     }
     assert {row["component"] for row in matrix["results"]} == {"pool", "classify", "states"}
-    assert numbers["verdict"].startswith("Four implementations conform on encoder")
+    assert re.fullmatch(r"Four implementations conform on encoder\d* beside transformers", numbers["verdict"])
+    compared = {(row["port"], row["component"]) for row in matrix["results"] if row["status"] == "pass"}
+    assert {component for port, component in compared if port == "transformers"} == {"classify", "states"}
     assert numbers["verdict"] in page and f"{matrix['compared']} outputs compared, 0 failed" in page
     _, folder, _, numbers = encoder
     files = {path.name for path in (folder / "figures").iterdir()}
@@ -159,6 +173,7 @@ def test_a_canonical_file_reads_random_tokens_of_a_seed_and_is_timed(tmp_path: P
     assert [(row["what"], row["name"], row["status"], len(row["samples_ms"])) for row in rows] == [
         ("forward pass", "numpy", "timed", 2), ("training step", "numpy", "timed", 2),
     ]  # fmt: skip
+    assert "Gradient agreement" in page and "Nothing is learned from these batches" in page
     assert all(row["median_ms"] == np.median(row["samples_ms"]) and f"{row['median_ms']:.3g}" for row in rows)
     assert numbers["speed"]["peaks"]["numpy"] > numbers["speed"]["alone"]["numpy"] > 10
     again = json.loads((tmp_path / "report.json").read_text())
@@ -172,9 +187,11 @@ def test_a_framework_that_is_missing_is_said_and_never_passes(tmp_path: Path, mo
     monkeypatch.syspath_prepend(hidden.parent)
     file = tmp_path / "model.safetensors"
     canonical.save(file, CONFIG, random_parameters(CONFIG))
-    few = ("--only", "layers,matrix", "--dtype", "float32", "--backend", "numpy,jax")
+    few = ("--only", "layers,matrix", "--dtype", "float32", "--backend", "numpy,jax,transformers")
     page, numbers = report(file, *few, code=3, folder=tmp_path)
-    assert list(numbers["missing"]) == ["jax"] and "pip install" in numbers["missing"]["jax"]
+    assert "pip install" in numbers["missing"].pop("jax")
+    assert numbers["missing"] == {"transformers": "it loads folders of Hugging Face; this is a canonical checkpoint"}
+    assert "All 2 outputs conform in float32: transformer of NumPy" in page and 'class="matrix"' not in page
     assert numbers["verdict"] == "One implementation conforms on model.safetensors; JAX missing"
     assert all(set(row["found"]) == {"numpy"} for row in numbers["layers"])
     assert {row["port"] for row in numbers["matrix"]["results"]} == {"numpy"}
@@ -238,12 +255,182 @@ def test_ticks_of_a_linear_axis_have_different_labels(values: list[float]) -> No
 
 
 def test_a_long_text_is_cut_and_that_is_said(tmp_path: Path) -> None:
-    from rosettaformer.model_report.reported_model import open_subject
-
     gpt2(tmp_path, n_positions=512)
     subject = open_subject(tmp_path, "the lazy dog " * 60)
     assert subject.inputs["target"].shape == (1, 64) and len(subject.tokens["target"]) == 64
     assert re.fullmatch(r"the first 64 of \d{3} target tokens are read", subject.notes[0])
+
+
+class Answering:
+    """A process that answers what the reference gives, altered."""
+
+    greeting = ("ready", {"dtypes": DTYPES, "framework": ""})
+
+    def __init__(self, alter: Any) -> None:
+        self._alter = alter
+
+    def ask(self, case: Case, limit: float) -> Any:
+        return "outputs", {"output": self._alter(components.answer(case)["output"].copy())}
+
+
+def swapped(logits_btv: np.ndarray) -> np.ndarray:
+    """The likeliest two tokens change places at position 5."""
+    first, second = np.argsort(-logits_btv[0, 5])[:2]
+    logits_btv[0, 5, [first, second]] = logits_btv[0, 5, [second, first]]
+    return logits_btv
+
+
+def said(folder: Path, values: dict[str, np.ndarray], alter: Any) -> tuple[Predictions, dict[str, list[str]]]:
+    """What is said of a model whose logits one implementation alters."""
+    canonical.save(folder / "model.safetensors", CONFIG, values)
+    problems: dict[str, list[str]] = {}
+    subject = open_subject(folder / "model.safetensors")
+    found = predict(subject, {"numpy": Answering(lambda logits: logits), "torch": Answering(alter)}, "float32", 1.0, problems)  # type: ignore[dict-item]
+    assert found
+    return found, problems
+
+
+def test_a_choice_that_flips_is_seen_and_whether_rounding_explains_it(tmp_path: Path) -> None:
+    found, problems = said(tmp_path, random_parameters(CONFIG), swapped)
+    (flip,) = found.flips
+    assert (flip.name, flip.place[:14], flip.explained) == ("torch", "after token 5,", False)
+    assert flip.margin == pytest.approx(flip.error, rel=1e-4) and flip.reference != flip.found
+    assert [*problems] == ["torch"] and "transformer of the text in float32: error" in problems["torch"][0]
+    assert found.sentence.startswith("1 of 48 choices flip, 1 of them by more than rounding explains")
+    found, problems = said(tmp_path, random_parameters(CONFIG), lambda logits: logits)
+    assert (found.flips, found.close, problems) == ([], 0, {})
+    assert found.sentence == f"None of 24 choices flips: {found.sentence.partition(': ')[2]}" and 0 < found.error < 1e-4 < found.margin
+    twins = random_parameters(CONFIG)
+    twins["logits.kernel"][..., 1:] = twins["logits.kernel"][..., :1]  # every token is as likely as the others
+    twins["logits.bias"][:] = 0
+
+    def another(logits_btv: np.ndarray) -> np.ndarray:
+        logits_btv[0, 5, 7] = np.nextafter(logits_btv[0, 5, 7], np.float32(np.inf))
+        return logits_btv
+
+    found, problems = said(tmp_path, twins, another)
+    assert [flip.explained for flip in found.flips if flip.name == "torch"] == [True] and not problems
+    assert found.close == 24 and "each within what rounding explains" in found.sentence
+
+
+def test_a_busy_machine_is_said_and_threads_are_as_the_user_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady, unsteady = (
+        Timing("forward pass", "numpy", "eager", samples_ms=[10, 11, 12]),
+        Timing("x", "torch", "eager", samples_ms=[1, 2, 3]),
+    )
+    assert Speed(3, 1, load=cores(), timings=[steady]).warnings == []
+    (load,) = Speed(3, 1, load=cores() + 0.5, timings=[steady]).warnings
+    (spread,) = Speed(3, 1, timings=[steady, unsteady]).warnings
+    assert f"on {cores()} cores" in load and "quartiles of 1.5 and 2.5 ms" in spread
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert (thread_share(), thread_share(10**6)) == (cores(), 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1,1")
+    assert thread_share() == 1
+
+
+def test_a_quick_report_compiles_what_jax_runs_alone() -> None:
+    quick = {name: modes(PASSES, name, False) for name in PASSES}
+    assert quick == dict.fromkeys(PASSES, ("eager",)) | {"jax": ("compiled",)} and PASSES.keys() == ALL
+    assert modes(PASSES, "torch", True) == ("eager", "compiled")
+
+
+@pytest.mark.parametrize(
+    ("mib", "text"),
+    [(0.0, "0 bytes"), (0.00390625, "4 KiB"), (0.98, "1,004 KiB"), (1.0, "1 MiB"), (350.2, "350 MiB"), (2048.0, "2 GiB"), (None, "–")],
+)
+def test_sizes_are_in_the_unit_that_suits_them(mib: float | None, text: str) -> None:
+    assert size(mib) == text
+
+
+def test_a_head_is_even_where_every_query_weighs_its_keys_alike() -> None:
+    causal, other = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None], np.eye(4) * 0.9 + 0.025
+    one = Attention("decoder self-attention", "float32", "abcd", "abcd", np.stack([causal, other])[None], {}, [1e-7])
+    assert (one.even(0, 0), one.even(0, 1)) == (True, False)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A Llama with everything that --quick makes, in NumPy, PyTorch and transformers: the model, the folder, the page and the numbers."""
+    folder = tmp_path_factory.mktemp("llama")
+    model = modern(folder).float()
+    model.save_pretrained(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        return model, folder, *report(folder, "--text", TEXT, "--quick", "--backend", "numpy,torch,transformers", folder=folder)
+
+
+@pytest.mark.second
+def test_a_quick_report_about_a_llama_has_transformers_in_every_section_that_it_can_answer(llama: Any) -> None:
+    model, _, page, numbers = llama
+    asked = {"numpy", "torch", "transformers"}
+    assert re.fullmatch(r"Two implementations conform on llama\d* beside transformers", numbers["verdict"])
+    (place,) = numbers["predictions"]["places"]
+    with torch.inference_mode():
+        logits_v = model(torch.tensor(numbers["inputs"]["target"])).logits[0, -1].double()
+    likeliest = logits_v.softmax(0).topk(5)
+    for name in asked:
+        np.testing.assert_allclose([one["found"][name] for one in place["candidates"]], likeliest.values, rtol=1e-4)
+        assert place["errors"][name] < 1e-4 < place["margin"]
+    assert place["margin"] == pytest.approx(float(logits_v.topk(2).values.diff().abs()), rel=1e-3)
+    assert numbers["predictions"]["flips"] == [] and numbers["predictions"]["sentence"] in page
+    assert all({*row["found"]} == asked and row["found"]["transformers"]["excess"] < 1 for row in numbers["layers"])
+    assert {*numbers["attention"][0]["differences"]} == asked
+    compared = {row["component"] for row in numbers["matrix"]["results"] if row["port"] == "transformers" and row["status"] == "pass"}
+    assert compared == {"transformer", "states"} and "outputs conform in float32" in page
+    assert {*numbers["training"]["found"]} == {"numpy", "torch"}
+    rows = [(row["what"], row["name"], row["mode"], row["status"]) for row in numbers["speed"]["rows"]]
+    passes, steps = (rows[: len(asked)], rows[len(asked) :])
+    assert passes == [("forward pass", name, "eager", "timed") for name in ("numpy", "torch", "transformers")]
+    assert steps == [("training step", name, "eager", "timed") for name in ("numpy", "torch")]
+    assert "1 thread each, as OMP_NUM_THREADS says" in page and numbers["speed"]["threads"] == 1
+
+
+def made(folder: Path, library: Path, **options: Any) -> Report:
+    """A report about a folder beside what transformers loads from another one."""
+    subject = open_subject(folder, TEXT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            report_making, "port_of", lambda name, model, temporary, original=report_making.port_of: original(name, library, temporary)
+        )
+        return report_making.make(subject, Options(names=("numpy", "transformers"), dtypes=("float32",), **options))
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("kind", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Gemma2ForCausalLM"])
+def test_a_decoder_of_transformers_that_differs_is_named_and_one_that_does_not_is_not(kind: str, tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir()
+        modern(folder, kind=kind).float().save_pretrained(folder)
+    edit(other, rms_norm_eps=20.0)
+    good, bad = made(own, own, sections=("predictions", "matrix")), made(own, other, sections=("predictions", "layers"))
+    assert good.conforms and good.problems == {} and good.present == ["numpy", "transformers"]
+    assert {row.port for row in good.summary.passed} == {"numpy", "transformers"} and not good.predictions.flips  # type: ignore[union-attr]
+    assert {flip.name for flip in bad.predictions.flips} == {"transformers"} == {*bad.problems}  # type: ignore[union-attr]
+    assert not bad.conforms and verdict(bad)[1] == "transformers differs on own"
+    assert all(place.found["transformers"].excess > 1 for place in bad.layers.outputs[1:])  # type: ignore[union-attr]
+
+
+@pytest.mark.second
+def test_the_likeliest_tokens_of_each_mask_are_shown_and_a_folder_that_transformers_cannot_load_is_said(tmp_path: Path) -> None:
+    folder, broken = tmp_path / "own", tmp_path / "broken"
+    for one in (folder, broken):
+        one.mkdir()
+        model = bert(one, kind="BertForMaskedLM").float()
+        model.save_pretrained(one)
+    (broken / "config.json").write_text("{}")
+    subject = open_subject(folder, "the [MASK] brown [MASK]")
+    options = Options(names=("numpy", "transformers"), sections=("predictions",))
+    found = report_making.make(subject, options).predictions
+    assert found and [place.title for place in found.places] == ["[MASK] at token 2", "[MASK] at token 4"] and not found.flips
+    with torch.inference_mode():
+        p_sv = model(torch.tensor(subject.inputs["source"])).logits[0].softmax(1)
+    for place, position in zip(found.places, (2, 4), strict=True):
+        likeliest = p_sv[position].topk(5)
+        assert [one.word for one in place.candidates] == subject.words(likeliest.indices.tolist())
+        np.testing.assert_allclose([one.found["transformers"] for one in place.candidates], likeliest.values, rtol=1e-4)
+    without = made(folder, broken, sections=("predictions",))
+    assert without.present == ["numpy"] and "transformers cannot read the config" in without.missing["transformers"]
 
 
 @pytest.fixture(scope="module")
@@ -284,9 +471,9 @@ def test_keys_choose_a_head_and_a_weight(browser: Any, encoder: Any) -> None:
     weight = one["reference"][1][1][2][1]
     assert browser.find_element("css selector", "#reading caption").text == f"query 2 “{one['queries'][2]}” → key 1 “{one['keys'][1]}”"
     rows = reading(browser)
-    assert [row[0] for row in rows] == ["reference", "NumPy", "PyTorch", "TensorFlow", "JAX"]
+    assert [row[0] for row in rows] == ["reference", "NumPy", "PyTorch", "TensorFlow", "JAX", "transformers"]
     assert float(rows[0][1]) == pytest.approx(weight, abs=1.3e-5)
-    for (_, _, away, units), name in zip(rows[1:], ("numpy", "torch", "tf", "jax"), strict=True):
+    for (_, _, away, units), name in zip(rows[1:], ("numpy", "torch", "tf", "jax", "transformers"), strict=True):
         wanted = one["differences"][name][1][1][2][1]
         step = np.abs(one["differences"][name][1][1]).max() / 127
         shown = 0.51 * step + 0.0051 * abs(wanted)  # of 127 steps, in three digits
@@ -295,7 +482,7 @@ def test_keys_choose_a_head_and_a_weight(browser: Any, encoder: Any) -> None:
 
 
 @pytest.mark.second
-def test_every_map_is_drawn_in_every_implementation_and_a_cell_of_the_matrix_opens_its_cases(browser: Any) -> None:
+def test_a_map_of_the_reference_and_a_difference_of_every_implementation_and_a_cell_of_the_matrix_opens_its_cases(browser: Any) -> None:
     script = """
         return [...document.querySelectorAll("#maps canvas")].map((canvas) => {
           const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, colours = new Set();
@@ -304,9 +491,8 @@ def test_every_map_is_drawn_in_every_implementation_and_a_cell_of_the_matrix_ope
         });"""
     browser.find_element("css selector", "#maps canvas")
     drawn = browser.execute_script(script)
-    assert [(kind, name) for kind, name, *_ in drawn] == [
-        (kind, name) for kind in ("weight", "difference") for name in ("numpy", "torch", "tf", "jax")
-    ]
+    names = ("numpy", "torch", "tf", "jax", "transformers")
+    assert [(kind, name) for kind, name, *_ in drawn] == [("weight", "reference"), *(("difference", name) for name in names)]
     assert min(colours for _, _, colours, _ in drawn) > 20
     assert not any(black for *_, black in drawn)  # what is no number is drawn black
     browser.find_element("css selector", ".matrix td.pass a").click()
@@ -316,6 +502,8 @@ def test_every_map_is_drawn_in_every_implementation_and_a_cell_of_the_matrix_ope
 
 @pytest.mark.second
 @pytest.mark.parametrize("width", [390, 768, 1440])
-def test_no_width_scrolls_the_page_sideways(browser: Any, width: int) -> None:
+def test_no_width_scrolls_the_page_sideways_and_a_number_of_the_matrix_takes_one_line(browser: Any, width: int) -> None:
+    tallest = "return Math.max(...[...document.querySelectorAll('.matrix td[data-short]')].map((cell) => cell.offsetHeight))"
     with wide(browser, width):
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+        assert 0 < browser.execute_script(tallest) < 36

@@ -30,6 +30,15 @@ def bert(folder: Path, seed: int = 0, kind: str = "BertForSequenceClassification
     return _saved(kind, sizes | named | config, folder, seed)
 
 
+def modern(folder: Path, seed: int = 0, kind: str = "LlamaForCausalLM", **config: Any) -> Any:
+    """Saves a decoder with two heads for each key head, by default a Llama; returns the model."""
+    pytest.importorskip("transformers")
+    sizes = {"vocab_size": pieces(folder, kind.startswith("Gemma")), "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 20, "max_position_embeddings": 64, "bos_token_id": 1,
+             "eos_token_id": 2, "pad_token_id": None}  # fmt: skip
+    return _saved(kind, sizes | config, folder, seed)
+
+
 def _saved(kind: str, settings: dict[str, Any], folder: Path, seed: int) -> Any:
     model = made(Drawn(kind, settings), seed)
     model.save_pretrained(folder)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -13,16 +14,25 @@ from .sides import Side
 INSTALLS = {"transformers": "pip install transformers", "keras_hub": "pip install --no-deps keras-hub regex"}
 
 
+def transformers_model(side: Side) -> Any:
+    """Returns the module that transformers loads. Raises as `loaded`."""
+    return _made(side, _transformers(side)[0])
+
+
 def loaded(side: Side) -> Model:
     """Returns the model of a side. Raises ValueError if the library cannot load the folder, and MissingBackend."""
     make, vocabulary = (_transformers if side.name == "transformers" else _keras_hub)(side)
-    try:
-        model = wrapped(make(), make, side.text)
-    except (OSError, KeyError, ImportError, RuntimeError) as error:
-        raise ValueError(f"{side.text}: {side.name} cannot load the folder: {error}") from error
+    model = wrapped(_made(side, make), make, side.text)
     if vocabulary:
         model.defaults = (f"input_ids: b=2 t=7 int64 <{vocabulary}",)
     return model
+
+
+def _made(side: Side, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except (OSError, KeyError, ImportError, RuntimeError) as error:
+        raise ValueError(f"{side.text}: {side.name} cannot load the folder: {error}") from error
 
 
 def _imported(name: str) -> Any:

@@ -1,4 +1,4 @@
-// ---- attention: the chosen head, in every implementation, and its difference from the reference
+// ---- attention: the chosen head of the reference, and its difference in every implementation
 const maps = document.getElementById("maps"), squares = all(".overview button");
 let place = { map: 0, layer: 0, head: 0 }, cell = { query: 0, key: 0 };
 
@@ -20,7 +20,8 @@ function headOf(map, { layer, head }) {
     const scale = map.scales[name][layer][head] / data.finest;
     return [name, Float64Array.from(levels.subarray(from, from + size), (level) => level * scale)];
   }));
-  return { weights: map.values.subarray(from, from + size), away, noise: map.noise[layer] };
+  const weights = map.values.subarray(from, from + size);
+  return { weights, range: [weights.reduce((a, b) => (b > 0 ? Math.min(a, b) : a), 1), Math.max(...weights)], away, noise: map.noise[layer], even: map.even[layer][head] };
 }
 
 const short = (value) => number(value);
@@ -37,11 +38,14 @@ const mixed = (from, to, share) => from.map((value, i) => value + (to[i] - value
 
 function palette() {
   const ground = rgb("--sunken"), full = rgb("--accent"), warm = rgb("--warm"), cool = rgb("--cool");
-  return { weight: (share) => mixed(ground, full, Math.sqrt(Math.max(0, share))), difference: (share) => mixed(ground, share > 0 ? warm : cool, Math.abs(share)) };
+  return { weight: (share) => (share < 0 ? ground : mixed(ground, full, 0.12 + 0.88 * share)), difference: (share) => mixed(ground, share > 0 ? warm : cool, Math.abs(share)) };
 }
 
+// the colour of a weight, from the smallest to the largest of its head; a key that is not attended to has the ground's
+const between = ([low, high], value) => (value <= 0 ? -1 : high > low ? (value - low) / (high - low) : 0.5);
+
 // a map as pixels, its tokens beside it where they have room, and the chosen cell
-function picture(canvas, values, scale, colour, map) {
+function picture(canvas, colours, map) {
   const rows = map.queries.length, columns = map.keys.length, ratio = Math.min(devicePixelRatio, 2), width = canvas.clientWidth;
   const roomy = (width - 64) / columns >= 10 && canvas.dataset.labels !== undefined;
   const left = roomy ? 64 : 0, bottom = roomy ? 56 : 0, side = (width - left) / columns, height = side * rows + bottom;
@@ -49,7 +53,7 @@ function picture(canvas, values, scale, colour, map) {
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
   const context = canvas.getContext("2d"), image = new ImageData(columns, rows);
-  values.forEach((value, i) => image.data.set([...colour(scale ? Math.max(-1, Math.min(1, value / scale)) : 0), 255], 4 * i));
+  colours.forEach((colour, i) => image.data.set([...colour, 255], 4 * i));
   const small = new OffscreenCanvas(columns, rows);
   small.getContext("2d").putImageData(image, 0, 0);
   context.scale(ratio, ratio);
@@ -83,30 +87,30 @@ function panels(map) {
   const names = Object.keys(map.titles), wanted = names.join();
   if (maps.dataset.names === wanted) return;
   maps.dataset.names = wanted;
-  maps.style.setProperty("--count", names.length);
-  const figure = (kind, name) => element("figure", { class: kind }, element("figcaption", {}), element("canvas", { role: "img", "data-kind": kind, "data-name": name, "data-labels": "" }));
-  maps.replaceChildren(...names.map((name) => figure("weight", name)), ...names.map((name) => figure("difference", name)));
+  const figure = (kind, name) => element("figure", { class: kind }, element("figcaption", {}), element("canvas", { role: "img", "data-kind": kind, "data-name": name, ...(kind === "weight" ? { "data-labels": "" } : {}) }));
+  maps.replaceChildren(figure("weight", "reference"), ...names.map((name) => figure("difference", name)));
 }
 
 async function draw() {
-  const map = await unpacked(data.attention[place.map]), { weights, away, noise } = headOf(map, place), { weight, difference } = palette();
+  const map = await unpacked(data.attention[place.map]), { weights, range, away, noise, even } = headOf(map, place), { weight, difference } = palette();
   panels(map);
-  const most = Math.max(...weights), widest = Math.max(...Object.values(away).map((part) => part.reduce((a, b) => Math.max(a, Math.abs(b)), 0)));
+  const largest = (part) => part.reduce((a, b) => Math.max(a, Math.abs(b)), 0), widest = Math.max(0, ...Object.values(away).map(largest));
   document.getElementById("head-title").textContent = `${map.name} · layer ${place.layer} · head ${place.head}`;
   for (const node of all("canvas", maps)) {
-    const { kind, name } = node.dataset, part = away[name], own = part.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-    const values = kind === "weight" ? weights.map((value, i) => value + part[i]) : part;
-    const text = kind === "weight" ? `at most ${spoken(values.reduce((a, b) => Math.max(a, b), 0))}` : `at most ${short(own)} = ${(own / noise).toFixed(2)} × noise`;
-    node.previousSibling.replaceChildren(element("b", {}, kind === "weight" ? map.titles[name] : `${map.titles[name]} − reference`), element("span", {}, text));
-    node.setAttribute("aria-label", `${map.titles[name]}, layer ${place.layer}, head ${place.head}: ${kind === "weight" ? "weights" : `difference from the reference, ${text}`}`);
-    picture(node, values, kind === "weight" ? most : widest, kind === "weight" ? weight : difference, map);
+    const { kind, name } = node.dataset, own = kind === "weight", title = own ? "reference" : `${map.titles[name]} − reference`;
+    const text = own ? `${spoken(range[0])} to ${spoken(range[1])}${even ? ", even" : ""}` : `at most ${short(largest(away[name]))} = ${(largest(away[name]) / noise).toFixed(2)} × noise`;
+    const colours = own ? Array.from(weights, (value) => weight(between(range, value))) : Array.from(away[name], (value) => difference(widest ? value / widest : 0));
+    node.previousSibling.replaceChildren(element("b", {}, title), element("span", {}, text));
+    node.setAttribute("aria-label", `${title}, layer ${place.layer}, head ${place.head}: ${own ? "weights, " : ""}${text}`);
+    picture(node, colours, map);
   }
-  scales(most, widest, weight, difference);
+  scales(range, widest, weight, difference);
+  document.getElementById("evenness").textContent = even ? "This head is even: every query spreads its weight evenly over the keys that it may attend to." : "";
   read(map, weights, away, noise);
 }
 
-function scales(most, widest, weight, difference) {
-  for (const [id, ends, colour, low] of [["weight-scale", ["weight 0", short(most)], weight, 0], ["difference-scale", [`difference −${short(widest)}`, `+${short(widest)}`], difference, -1]]) {
+function scales(range, widest, weight, difference) {
+  for (const [id, ends, colour, low] of [["weight-scale", [`weight ${spoken(range[0])}`, spoken(range[1])], weight, 0], ["difference-scale", [`difference −${short(widest)}`, `+${short(widest)}`], difference, -1]]) {
     const bar = element("canvas", { width: 128, height: 1, "aria-hidden": "true" }), image = new ImageData(128, 1);
     for (let i = 0; i < 128; i++) image.data.set([...colour(low + (1 - low) * (i / 127)), 255], 4 * i);
     bar.getContext("2d").putImageData(image, 0, 0);
