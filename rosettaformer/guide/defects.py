@@ -4,6 +4,7 @@ import functools
 import multiprocessing
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from ..conformance.catalogue import Defect, all_defects
 from ..conformance.catalogue.effect import Effect, effect
 from ..conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, Edit, all_mistakes, all_sayings
 from ..conformance.reference import tolerance
-from ..conformance.reference.components import COMPONENTS
 from .code import Code
 from .site import Page
 
@@ -22,7 +22,36 @@ if TYPE_CHECKING:
     from .build import Run
 
 TITLES = {"torch": "PyTorch", "tf": "Keras", "jax": "Flax"}
+REPORT = re.compile(r"([\w.-]+(?:/[\w.-]+)?)#(\d+)")  # in the evidence: an issue or a pull request of a repository
 MEASURED = 6  # at most this many runs of a defect are measured: core cases first, the smallest of them
+# what the ids of a family begin with -> the family
+FAMILIES = {
+    "ATT": "Attention and its masks",
+    "CAP": "Caps and scales of logits",
+    "CAU": "Causal masks",
+    "DRP": "Dropout",
+    "EMB": "Embeddings and tied tables",
+    "FFN": "Feed-forward and activation",
+    "GEN": "Generation",
+    "HED": "Pooler and masked-language head",
+    "INI": "Initial weights",
+    "LOS": "Losses",
+    "MHA": "Attention heads and their projections",
+    "NRM": "Norms and their place",
+    "OPT": "Optimiser and schedule",
+    "OUT": "Output of the model",
+    "PAD": "Padding",
+    "PE": "Positions",
+    "PRC": "Precision",
+    "QKN": "Norms of queries and keys",
+    "RES": "Residuals",
+    "ROT": "Rotary positions",
+    "RSC": "Scaling of rotary positions",
+    "SEG": "Segments",
+    "SEQ": "Shifted and reversed sequences",
+    "STR": "Structure of the stacks",
+    "WIN": "Windows of attention",
+}
 # repositories that the catalogue's evidence names without their owner
 REPOSITORIES = {
     "CLIP4Clip": "ArrowLuo/CLIP4Clip",
@@ -57,18 +86,55 @@ REPOSITORIES = {
     "vllm": "vllm-project/vllm",
     "xformers": "facebookresearch/xformers",
 }
+# framework -> the repositories of the evidence whose code is written in it
+WRITTEN_IN = {
+    "PyTorch": frozenset(
+        "AutoGPTQ BERT-pytorch CLIP4Clip DeepSpeedExamples FARM Megatron-Bridge Megatron-LM OLMo OpenNMT-py ParlAI "
+        "PyTorch-NLP Pytorch-Simple-Transformer TransformerEngine TransformerLens allennlp annotated-transformer apex "
+        "attention-is-all-you-need-pytorch executorch fairseq fairseq2 fastai fish-speech flash-attention gpt-neox icefall "
+        "litgpt llm-foundry modded-nanogpt nanoGPT pytorch pytorch-image-models pytorch-vq-vae pytorch/examples pytorch/text "
+        "pytorch/tutorials sentence-transformers torchtitan torchtune transformers vllm xformers".split()
+    ),
+    "Keras": frozenset(
+        "DongjunLee/transformer-tensorflow Kyubyong/transformer google-research/bert keras keras-bert keras-hub keras-io "
+        "keras-radam openai/gpt-2 sequence_labeling_tf tensor2tensor tensorflow tensorflow/addons tensorflow/text tflearn "
+        "transformer-tensorflow2.0".split()
+    ),
+    "Flax": frozenset("axlearn equinox flax jax levanter maxtext optax sglang-jax".split()),
+}
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """Yields the index, and the pages in the order of the components."""
-    order = list(COMPONENTS)
-    defects = sorted(all_defects().values(), key=lambda defect: order.index(defect.component))
+    """Yields the index, and the pages in the order of families and numbers."""
+    defects = sorted(all_defects().values(), key=_place)
     groups: dict[str, list[Defect]] = {}
     for defect in defects:
-        groups.setdefault(defect.component, []).append(defect)
-    yield Page("defects/index.html", "Defects", "defects.html.jinja", {"groups": groups, "count": len(defects)})
+        groups.setdefault(_place(defect)[0], []).append(defect)
+    values = {
+        "groups": [(family, FAMILIES.get(family, family), [(one, title(one), seen_in(one)) for one in found]) for family, found in groups.items()],
+        "counts": Counter(framework for defect in defects for framework in seen_in(defect)),
+        "count": len(defects),
+    }
+    yield Page("defects/index.html", "Defects", "defects.html.jinja", values)
     for defect, found in zip(defects, measured([defect.id for defect in defects], run.cpus), strict=True):
         yield _page(defect, found)
+
+
+def title(defect: Defect) -> str:
+    """Returns its title as a heading."""
+    return defect.title[0].upper() + defect.title[1:]
+
+
+def seen_in(defect: Defect) -> list[str]:
+    """Returns the frameworks in whose code it was reported."""
+    repositories = {name for name, _ in REPORT.findall(defect.evidence)}
+    return [framework for framework, names in WRITTEN_IN.items() if repositories & names]
+
+
+def _place(defect: Defect) -> tuple[str, int]:
+    """Returns its family and its number, by which defects are sorted."""
+    family = defect.id.rstrip("0123456789")
+    return family, int(defect.id.removeprefix(family))
 
 
 def measured(identities: Sequence[str], cpus: int) -> Iterator[list[Effect]]:
@@ -97,8 +163,9 @@ def _page(defect: Defect, found: list[Effect]) -> Page:
         "evidence": _linked(defect.evidence),
         "said": Code(said, "mistakes/said.toml", "text") if said not in ("", NOTHING) else None,
     }
-    names = (defect.id, defect.title, *defect.variants)
-    return Page(f"defects/{defect.id}.html", f"{defect.id}: {defect.title}", "defect.html.jinja", values, defect.component, names)
+    values |= {"title": title(defect)}
+    names = (defect.id, title(defect), *defect.variants)
+    return Page(f"defects/{defect.id}.html", f"{defect.id}: {title(defect)}", "defect.html.jinja", values, defect.component, names)
 
 
 def _framework(defect: Defect, framework: str, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,4 +203,4 @@ def _linked(evidence: str) -> Any:
         repository = name if "/" in name else REPOSITORIES.get(name)
         return f'<a href="https://github.com/{repository}/issues/{number}">{found[0]}</a>' if repository else found[0]
 
-    return Markup(re.sub(r"([\w.-]+(?:/[\w.-]+)?)#(\d+)", link, str(escape(evidence))))
+    return Markup(REPORT.sub(link, str(escape(evidence))))

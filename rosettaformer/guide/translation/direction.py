@@ -1,8 +1,9 @@
-"""Makes the page of one direction."""
+"""Makes the pages of one direction: an overview, and a page for each section of the topics."""
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reference_numpy import layout, parameters, preset
@@ -18,36 +19,56 @@ from .snippets import IMPORTS
 from .table import FRAMEWORKS, SECTIONS, Row, rows
 
 COMPONENTS = ("embedding", "position_embedding", "layer_norm", "multi_head_attention", "feed_forward", "logits", "pooler", "classifier")
+OVERVIEW = (("Different defaults", "#defaults"), ("Worked example", "#example"), ("Weight layouts", "#layouts"))  # for the search
 SHOWN_STEPS = (1, 2, 5, 10, 20)  # whose losses are shown
 
 
-def page(one: str, other: str, measured: Measured) -> Page:
-    """Returns the page from one framework to the other."""
+def pages(one: str, other: str, measured: Measured) -> Iterator[Page]:
+    """Yields the overview of the direction from one framework to the other, and a page for each section of the topics."""
     entries = [_entry(row, one, other, measured) for row in rows() if row.cells[one].names or row.cells[other].names]
     differing = [entry for entry in entries if entry["relation"] in ("meaning", "default")]
-    title = f"From {FRAMEWORKS[one]} to {FRAMEWORKS[other]}"
-    values = {
+    groups = {name: [entry for entry in entries if entry["row"].section == name] for name in SECTIONS}
+    groups = {name: inside for name, inside in groups.items() if inside}
+    shared = {
         "one": one,
         "other": other,
         "frameworks": FRAMEWORKS,
         "classes": CLASSES,
-        "counts": {name: sum(entry["relation"] == name for entry in entries) for name in CLASSES},
-        "groups": [(name, text, [entry for entry in entries if entry["row"].section == name]) for name, text in SECTIONS.items()],
+        "topics": SECTIONS,
+        "groups": groups,
+        "paths": {name: path(one, other, name) for name in ("", *groups)},
+        "decided": _decided(),
+    }
+    overview = shared | {
+        "counts": counts(entries),
         "differing": sorted(differing, key=lambda entry: entry["relation"] != "meaning"),
-        "imports": [_block("\n".join(IMPORTS[name]), "rosettaformer/guide/translation/snippets.py") for name in (one, other)],
         "layouts": list(_layouts(one, other, measured.layouts)),
         "example": [(text, [_part(name, part) for name in (one, other)]) for part, text in example.PARTS.items()],
-        "decided": _decided(),
         "losses": [(step, *(measured.examples[name]["losses"][step - 1] for name in (one, other))) for step in SHOWN_STEPS],
     }
-    # the title of a topic first, by which the search names its results on several of these pages
-    names = {
-        (name, f"#{entry['row'].id}"): None
-        for entry in entries
-        for name in (entry["row"].title, *(name for cell in entry["cells"] for name in cell["cell"].names))
-    }
-    summary = f"{len(entries)} topics, {len(differing)} of which do something else when nothing is said"
-    return Page(f"translate/{one}-to-{other}.html", title, "translation.html.jinja", values, summary, tuple(names))
+    title = f"from {FRAMEWORKS[one]} to {FRAMEWORKS[other]}"
+    summary = f"{len(entries)} topics; {len(differing)} have a different default, or the same name and different behaviour"
+    yield Page(path(one, other), f"F{title[1:]}", "translation.html.jinja", overview, summary, OVERVIEW)
+    imports = [_block("\n".join(IMPORTS[name]), "rosettaformer/guide/translation/snippets.py") for name in (one, other)]
+    for section, inside in groups.items():
+        values = shared | {"section": section, "entries": inside, "counts": counts(inside), "imports": imports}
+        values["own"] = [(entry["row"].id, entry["row"].title) for entry in inside]
+        names = dict.fromkeys(name for entry in inside for name in _names(entry))
+        heading = SECTIONS[section]
+        yield Page(
+            path(one, other, section), f"{heading}, {title}", "translation_topics.html.jinja", values, "", ((heading, ""), *names)
+        )
+
+
+def path(one: str, other: str, section: str = "") -> str:
+    """Returns the path of a direction's overview, or of its page about a section."""
+    return f"translate/{'-'.join(filter(None, (f'{one}-to-{other}', section)))}.html"
+
+
+def counts(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Returns how many topics there are of each class."""
+    found = Counter(entry["relation"] for entry in entries)
+    return {name: found[name] for name in CLASSES}
 
 
 def show(value: Any) -> str:
@@ -68,6 +89,12 @@ def _entry(row: Row, one: str, other: str, measured: Measured) -> dict[str, Any]
         "given": _block(row.given.strip("\n"), row.origin) if row.given else None,
         "cells": [_cell(row, framework, measured.values[row.id].get(framework, {})) for framework in (one, other)],
     }
+
+
+def _names(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the words by which the search finds a topic: its title first, by which its results on several of these pages are named."""
+    for name in (entry["row"].title, *(name for cell in entry["cells"] for name in cell["cell"].names)):
+        yield name, f"#{entry['row'].id}"
 
 
 def _cell(row: Row, framework: str, values: Mapping[str, Any]) -> dict[str, Any]:
