@@ -21,11 +21,11 @@ ROOMS = ("components", "translation", "defects", "models", "tutorials", "glossar
 # what readers come for: (title, page, what it has); a page from PyTorch to Flax gives way to the direction that the reader chooses
 SOUGHT = (
     ("Layouts of weights", "translate/pytorch-to-flax.html#layouts", "Every parameter in both frameworks, with its axes."),
-    ("Masks", "translate/pytorch-to-flax-attention.html#attention-mask", "What True means, in functions and in modules; empty rows; causal alignment."),
+    ("Masks", "translate/pytorch-to-flax-attention.html#attention-mask", "What True means; empty rows; causal alignment."),
     ("Different defaults", "translate/pytorch-to-flax.html#defaults", "Epsilons, biases, GELU, momentum: what to pass explicitly."),
     ("BERT", "models/bert.html", "Every tensor of a checkpoint, every choice, one forward pass."),
-    ("GPT-2", "models/gpt2.html", "The same; and the tutorials port it from an empty file."),
-    ("Llama 3", "models/llama3.html", "The same; a tutorial ports it to PyTorch."),
+    ("GPT-2", "models/gpt2.html", "Fused projections, tensor by tensor; the tutorials port it from an empty file."),
+    ("Llama 3", "models/llama3.html", "Rotary positions, RMS norms, grouped heads; a tutorial ports it to PyTorch."),
     ("Attention", "components/multi_head_attention.html", "Four implementations, statement by statement; grouped heads."),
     ("Layer norm", "components/layer_norm.html", "Where epsilon stands, how the variance is computed, RMS norm beside it."),
     ("Dropout", "components/dropout.html", "Where it acts, what it is divided by, how masks are drawn."),

@@ -4,9 +4,10 @@ import functools
 import multiprocessing
 import re
 import textwrap
-from collections import Counter
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from ..conformance.case import Case
@@ -52,56 +53,6 @@ FAMILIES = {
     "STR": "Structure of the stacks",
     "WIN": "Windows of attention",
 }
-# repositories that the catalogue's evidence names without their owner
-REPOSITORIES = {
-    "CLIP4Clip": "ArrowLuo/CLIP4Clip",
-    "FARM": "deepset-ai/FARM",
-    "Megatron-LM": "NVIDIA/Megatron-LM",
-    "OpenNMT-py": "OpenNMT/OpenNMT-py",
-    "PaddleNLP": "PaddlePaddle/PaddleNLP",
-    "TransformerEngine": "NVIDIA/TransformerEngine",
-    "TransformerLens": "TransformerLensOrg/TransformerLens",
-    "allennlp": "allenai/allennlp",
-    "annotated-transformer": "harvardnlp/annotated-transformer",
-    "fairseq": "facebookresearch/fairseq",
-    "flash-attention": "Dao-AILab/flash-attention",
-    "flax": "google/flax",
-    "ggml": "ggml-org/ggml",
-    "gpt-neox": "EleutherAI/gpt-neox",
-    "jax": "jax-ml/jax",
-    "keras": "keras-team/keras",
-    "keras-hub": "keras-team/keras-hub",
-    "keras-io": "keras-team/keras-io",
-    "llama.cpp": "ggml-org/llama.cpp",
-    "mlx": "ml-explore/mlx",
-    "mlx-examples": "ml-explore/mlx-examples",
-    "mlx-lm": "ml-explore/mlx-lm",
-    "nanoGPT": "karpathy/nanoGPT",
-    "optax": "google-deepmind/optax",
-    "pytorch": "pytorch/pytorch",
-    "pytorch-image-models": "huggingface/pytorch-image-models",
-    "tensor2tensor": "tensorflow/tensor2tensor",
-    "tensorflow": "tensorflow/tensorflow",
-    "transformers": "huggingface/transformers",
-    "vllm": "vllm-project/vllm",
-    "xformers": "facebookresearch/xformers",
-}
-# framework -> the repositories of the evidence whose code is written in it
-WRITTEN_IN = {
-    "PyTorch": frozenset(
-        "AutoGPTQ BERT-pytorch CLIP4Clip DeepSpeedExamples FARM Megatron-Bridge Megatron-LM OLMo OpenNMT-py ParlAI "
-        "PyTorch-NLP Pytorch-Simple-Transformer TransformerEngine TransformerLens allennlp annotated-transformer apex "
-        "attention-is-all-you-need-pytorch executorch fairseq fairseq2 fastai fish-speech flash-attention gpt-neox icefall "
-        "litgpt llm-foundry modded-nanogpt nanoGPT pytorch pytorch-image-models pytorch-vq-vae pytorch/examples pytorch/text "
-        "pytorch/tutorials sentence-transformers torchtitan torchtune transformers vllm xformers".split()
-    ),
-    "Keras": frozenset(
-        "DongjunLee/transformer-tensorflow Kyubyong/transformer google-research/bert keras keras-bert keras-hub keras-io "
-        "keras-radam openai/gpt-2 sequence_labeling_tf tensor2tensor tensorflow tensorflow/addons tensorflow/text tflearn "
-        "transformer-tensorflow2.0".split()
-    ),
-    "Flax": frozenset("axlearn equinox flax jax levanter maxtext optax sglang-jax".split()),
-}
 
 
 def pages(run: "Run") -> Iterator[Page]:
@@ -111,8 +62,10 @@ def pages(run: "Run") -> Iterator[Page]:
     for defect in defects:
         groups.setdefault(_place(defect)[0], []).append(defect)
     values = {
-        "groups": [(family, FAMILIES.get(family, family), [(one, title(one), seen_in(one)) for one in found]) for family, found in groups.items()],
-        "counts": Counter(framework for defect in defects for framework in seen_in(defect)),
+        "groups": [
+            (family, FAMILIES.get(family, family), [(one, title(one), seen_in(one)) for one in found]) for family, found in groups.items()
+        ],
+        "counts": {framework: sum(framework in seen_in(defect) for defect in defects) for framework in TITLES.values()},
         "count": len(defects),
     }
     yield Page("defects/index.html", "Defects", "defects.html.jinja", values)
@@ -127,8 +80,14 @@ def title(defect: Defect) -> str:
 
 def seen_in(defect: Defect) -> list[str]:
     """Returns the frameworks in whose code it was reported."""
-    repositories = {name for name, _ in REPORT.findall(defect.evidence)}
-    return [framework for framework, names in WRITTEN_IN.items() if repositories & names]
+    names = {name for name, _ in REPORT.findall(defect.evidence)}
+    return [framework for framework in TITLES.values() if names & repositories()[framework].keys()]
+
+
+@functools.cache
+def repositories() -> Mapping[str, Mapping[str, str]]:
+    """Returns the repositories that the evidence names, by the framework of their code: name -> its address on GitHub, if it is known."""
+    return tomllib.loads((resources.files(__package__) / "repositories.toml").read_text(encoding="utf-8"))
 
 
 def _place(defect: Defect) -> tuple[str, int]:
@@ -198,9 +157,11 @@ def _linked(evidence: str) -> Any:
     """Returns the evidence as HTML: `transformers#7552` and `owner/repository#7552` link to that issue or pull request."""
     from markupsafe import Markup, escape
 
+    known = {name: address for table in repositories().values() for name, address in table.items()}
+
     def link(found: re.Match[str]) -> str:
         name, number = found.groups()
-        repository = name if "/" in name else REPOSITORIES.get(name)
+        repository = name if "/" in name else known.get(name)
         return f'<a href="https://github.com/{repository}/issues/{number}">{found[0]}</a>' if repository else found[0]
 
     return Markup(REPORT.sub(link, str(escape(evidence))))

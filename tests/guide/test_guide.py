@@ -219,21 +219,26 @@ SOUGHT = {
     "GQA": "components/multi_head_attention.html",
     "what is grouped-query attention?": "components/multi_head_attention.html",
     "num_key_value_heads": "components/multi_head_attention.html",
-    "EinsumDense": "translate/pytorch-to-keras-initialisation.html#attention-kernels",
-    "how to convert weights": "translate/pytorch-to-keras.html#layouts",
+    "EinsumDense": r"translate/[a-z-]+\.html#attention-kernels",
+    "how to convert weights": r"translate/[a-z-]+\.html#layouts",
     "sliding window": "components/window_mask.html",
-    "weight tying": "translate/pytorch-to-flax-weights.html#tying",
+    "weight tying": r"translate/[a-z-]+\.html#tying",
     "rotary base": "components/config.html#rotary_base",
 }
 
 
-def test_the_search_knows_other_words_and_has_pages_for_users_first(driver: Any, guide: Path, index: dict[str, set[tuple[str, str]]]) -> None:
+def test_the_search_knows_other_words_and_has_pages_for_users_first(
+    driver: Any, guide: Path, index: dict[str, set[tuple[str, str]]]
+) -> None:
+    script = """return arguments[0].map(query => {
+      box.value = query;
+      box.dispatchEvent(new Event("input"));
+      return found.querySelector("[role=option]").dataset.href;
+    })"""
     with visited(driver, guide / "index.html"):
-        for query, path in SOUGHT.items():
-            box = driver.find_element("id", "search")
-            box.clear()
-            box.send_keys(query)
-            assert first_found(driver).startswith(path), query
+        first = driver.execute_script(script, [*SOUGHT])
+    for (query, path), there in zip(SOUGHT.items(), first, strict=True):
+        assert re.match(path, there or "nothing"), (query, there)
     places = {place for path, names in index.items() for place in (path, *(path + fragment for _, fragment in names))}
     topics = {fragment for path, names in index.items() if path.startswith("translate/") for _, fragment in names}
     words = [word.lower() for thing in site.synonyms() for word in thing["words"]]

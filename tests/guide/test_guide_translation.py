@@ -267,7 +267,8 @@ def test_links_lead_to_decisions_identities_are_anchors_and_code_is_short() -> N
     known = {*decisions, *COMPONENTS, *all_defects()}
     assert decisions
     assert [(row.id, link) for row in rows() for link in row.links if link not in known] == []
-    reserved = {*SECTIONS, "defaults", "example", "layouts", "topics", "own", "filtered", "content", "search", "found", "theme", "know", "want"}
+    reserved = {*SECTIONS, "defaults", "example", "layouts", "topics", "own", "filtered", "content", "search", "found", "theme",
+                "know", "want"}  # fmt: skip
     for row in rows():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.id), row.id
         assert row.id not in reserved

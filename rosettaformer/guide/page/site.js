@@ -80,7 +80,7 @@ function copies(holder, what, blocks) {  // gives the holder its button
     } catch { button.textContent = said.textContent = "Not copied: the browser does not allow it"; }
     setTimeout(() => { button.textContent = "Copy"; said.textContent = ""; }, 2000);
   });
-  holder.append(button);
+  holder.prepend(button);
 }
 for (const figure of all("figure.code")) copies(figure, figure.querySelector("pre").getAttribute("aria-label"), () => all("code", figure));
 for (const head of all("#compare th")) {
@@ -121,7 +121,7 @@ const FILLERS = new Set("a an the how to do does i my is are what which where ca
 function fit(name, query) {  // 4 the whole name, 3 whole parts of it, 2 within it, 0 otherwise
   const text = name.toLowerCase();
   const words = query.split(/\s+/);
-  if (text === query) return 4;
+  if (text === query || text.replaceAll("_", " ") === query) return 4;
   if (!words.every(word => text.includes(word))) return 0;
   const parts = text.split(/[^\p{L}\p{N}_-]+/u);
   return words.every(word => parts.includes(word)) || text.endsWith("." + query) ? 3 : 2;

@@ -55,9 +55,7 @@ def pages(one: str, other: str, measured: Measured) -> Iterator[Page]:
         values["own"] = [(entry["row"].id, entry["row"].title) for entry in inside]
         names = dict.fromkeys(name for entry in inside for name in _names(entry))
         heading = SECTIONS[section]
-        yield Page(
-            path(one, other, section), f"{heading}, {title}", "translation_topics.html.jinja", values, "", ((heading, ""), *names)
-        )
+        yield Page(path(one, other, section), f"{heading}, {title}", "translation_topics.html.jinja", values, "", ((heading, ""), *names))
 
 
 def path(one: str, other: str, section: str = "") -> str:
