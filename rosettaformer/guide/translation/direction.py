@@ -1,6 +1,7 @@
 """Makes the pages of one direction: an overview, and a page for each section of the topics."""
 
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,10 +26,10 @@ SHOWN_STEPS = (1, 2, 5, 10, 20)  # whose losses are shown
 
 def pages(one: str, other: str, measured: Measured) -> Iterator[Page]:
     """Yields the overview of the direction from one framework to the other, and a page for each section of the topics."""
-    entries = [_entry(row, one, other, measured) for row in rows() if row.cells[one].names or row.cells[other].names]
-    differing = [entry for entry in entries if entry["relation"] in ("meaning", "default")]
-    groups = {name: [entry for entry in entries if entry["row"].section == name] for name in SECTIONS}
-    groups = {name: inside for name, inside in groups.items() if inside}
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows():
+        if row.cells[one].names or row.cells[other].names:
+            groups.setdefault(row.section, []).append(_entry(row, one, other, measured))
     shared = {
         "one": one,
         "other": other,
@@ -39,23 +40,22 @@ def pages(one: str, other: str, measured: Measured) -> Iterator[Page]:
         "paths": {name: path(one, other, name) for name in ("", *groups)},
         "decided": _decided(),
     }
-    overview = shared | {
-        "counts": counts(entries),
-        "differing": sorted(differing, key=lambda entry: entry["relation"] != "meaning"),
-        "layouts": list(_layouts(one, other, measured.layouts)),
-        "example": [(text, [_part(name, part) for name in (one, other)]) for part, text in example.PARTS.items()],
-        "losses": [(step, *(measured.examples[name]["losses"][step - 1] for name in (one, other))) for step in SHOWN_STEPS],
-    }
-    title = f"from {FRAMEWORKS[one]} to {FRAMEWORKS[other]}"
-    summary = f"{len(entries)} topics; {len(differing)} have a different default, or the same name and different behaviour"
-    yield Page(path(one, other), f"F{title[1:]}", "translation.html.jinja", overview, summary, OVERVIEW)
-    imports = [_block("\n".join(IMPORTS[name]), "rosettaformer/guide/translation/snippets.py") for name in (one, other)]
-    for section, inside in groups.items():
-        values = shared | {"section": section, "entries": inside, "counts": counts(inside), "imports": imports}
-        values["own"] = [(entry["row"].id, entry["row"].title) for entry in inside]
-        names = dict.fromkeys(name for entry in inside for name in _names(entry))
-        heading = SECTIONS[section]
-        yield Page(path(one, other, section), f"{heading}, {title}", "translation_topics.html.jinja", values, "", ((heading, ""), *names))
+    way = f"{FRAMEWORKS[one]} to {FRAMEWORKS[other]}"
+    overview = shared | _overview(one, other, [*itertools.chain(*groups.values())], measured)
+    summary = f"{sum(overview['counts'].values())} topics, {len(overview['differing'])} of which have a different default or behaviour"
+    yield Page(path(one, other), f"From {way}", "translation.html.jinja", overview, summary, OVERVIEW)
+    imports = [_block("\n".join(IMPORTS[name]), "rosettaformer/guide/translation/snippets.py", FRAMEWORKS[name]) for name in (one, other)]
+    for section, entries in groups.items():
+        values = {
+            "section": section,
+            "entries": entries,
+            "own": [(entry["row"].id, entry["row"].title) for entry in entries],
+            "counts": counts(entries),
+            "imports": imports,
+        }
+        names = ((SECTIONS[section], ""), *dict.fromkeys(name for entry in entries for name in _names(entry)))
+        heading = f"{SECTIONS[section]}, from {way}"
+        yield Page(path(one, other, section), heading, "translation_topics.html.jinja", shared | values, names=names)
 
 
 def path(one: str, other: str, section: str = "") -> str:
@@ -80,11 +80,23 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def _overview(one: str, other: str, entries: Sequence[Mapping[str, Any]], measured: Measured) -> dict[str, Any]:
+    """Returns what the overview has of all topics: the differing ones, the worked example, the layouts of weights."""
+    differing = [entry for entry in entries if entry["relation"] in ("meaning", "default")]
+    return {
+        "counts": counts(entries),
+        "differing": sorted(differing, key=lambda entry: entry["relation"] != "meaning"),
+        "layouts": list(_layouts(one, other, measured.layouts)),
+        "example": [(text, [_part(name, part) for name in (one, other)]) for part, text in example.PARTS.items()],
+        "losses": [(step, *(measured.examples[name]["losses"][step - 1] for name in (one, other))) for step in SHOWN_STEPS],
+    }
+
+
 def _entry(row: Row, one: str, other: str, measured: Measured) -> dict[str, Any]:
     return {
         "row": row,
         "relation": relation(row, one, other, measured.values),
-        "given": _block(row.given.strip("\n"), row.origin) if row.given else None,
+        "given": _block(row.given.strip("\n"), row.origin, "what is given") if row.given else None,
         "cells": [_cell(row, framework, measured.values[row.id].get(framework, {})) for framework in (one, other)],
     }
 
@@ -100,16 +112,16 @@ def _cell(row: Row, framework: str, values: Mapping[str, Any]) -> dict[str, Any]
     return {
         "framework": FRAMEWORKS[framework],
         "cell": cell,
-        "code": _block(cell.code, row.origin) if cell.code else None,
+        "code": _block(cell.code, row.origin, FRAMEWORKS[framework]) if cell.code else None,
         "value": show(values.get("code")),
-        "measure": _block(cell.measure, row.origin) if cell.measure else None,
+        "measure": _block(cell.measure, row.origin, FRAMEWORKS[framework]) if cell.measure else None,
         "measured": show(values["measure"]) if cell.measure else "",
     }
 
 
 def _part(framework: str, part: str) -> Any:
     code = example.parts(framework).get(part)
-    return _block(code.text, code.origin) if code else None
+    return _block(code.text, code.origin, FRAMEWORKS[framework]) if code else None
 
 
 @functools.cache
@@ -119,8 +131,8 @@ def _decided() -> Mapping[str, str]:
 
 
 @functools.cache
-def _block(text: str, origin: str) -> Any:
-    return highlighted(Code(text, origin))
+def _block(text: str, origin: str, label: str) -> Any:
+    return highlighted(Code(text, origin, label=label))
 
 
 def _layouts(one: str, other: str, tables: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[dict[str, Any]]:
