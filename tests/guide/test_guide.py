@@ -223,6 +223,7 @@ SOUGHT = {
     "how to convert weights": r"translate/[a-z-]+\.html#layouts",
     "sliding window": "components/window_mask.html",
     "weight tying": r"translate/[a-z-]+\.html#tying",
+    "RMSNorm half precision": r"translate/[a-z-]+\.html#rms-norm",  # of other words for a part of it
     "rotary base": "components/config.html#rotary_base",
 }
 
