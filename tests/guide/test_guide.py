@@ -269,6 +269,10 @@ def test_the_frameworks_that_are_chosen_stay_chosen_on_every_page(driver: Any, g
         assert not driver.find_element("css selector", ".yours").is_displayed()
         driver.get((guide / "translate" / "index.html").as_uri())
         assert driver.find_element("css selector", ".yours a").text == "From Flax to Keras"
+        keys(driver, "/")
+        keys(driver, "nnx.LayerNorm")
+        paths = [option.get_attribute("data-href") for option in driver.find_elements("css selector", "#found [role=option]")]
+        assert paths == ["../components/layer_norm.html#framework", "../translate/flax-to-keras-layers.html#layer-norm"]
         driver.execute_script("localStorage.clear()")
 
 

@@ -219,9 +219,11 @@ function about(holder, title, name, line) {
 }
 
 function entry(result) {
-  if (!(result.ways?.length > 1)) {
-    const made = option("div", result);
-    about(made, result.title, result.name, [result.section, result.summary]);
+  const only = result.ways?.length > 1 ? result.ways.find(way => direction() && way.path.includes(`/${direction()}`)) : result;
+  if (only) {
+    const made = option("div", only);
+    const heading = result.ways && only.topic ? only.topic : only.title;
+    about(made, heading, only.name, [only.section, heading === only.title ? only.summary : only.title]);
     return made;
   }
   const group = document.createElement("div");
