@@ -70,7 +70,7 @@ for (const box of document.querySelectorAll(".equation, .notes > div, .groups li
   }
   function arrange() {  // what the reader knows comes first, then what they want
     const order = names.map((_, i) => i).sort((a, b) => rank(frameworks[a]) - rank(frameworks[b]));
-    for (const row of table.rows) {
+    for (const row of document.querySelectorAll(".compare tr")) {
       const cells = Object.fromEntries([...row.cells].map(cell => [cell.dataset.column, cell]));
       row.append(...order.map(i => cells[names[i]]));
     }

@@ -83,8 +83,9 @@ function copies(holder, what, blocks) {  // gives the holder its button
   holder.prepend(button);
 }
 for (const figure of all("figure.code")) copies(figure, figure.querySelector("pre").getAttribute("aria-label"), () => all("code", figure));
-for (const head of all("#compare th")) {
-  copies(head, `the column ${head.querySelector("b").textContent}`, () => all(`td[data-column="${head.dataset.column}"] code`));
+for (const head of all(".compare th")) {
+  const column = () => all(`td[data-column="${head.dataset.column}"] code`, head.closest("table"));
+  copies(head, `the column ${head.querySelector("b").textContent}`, column);
 }
 
 // ---- contents at the side are folded where they stand above the text
