@@ -18,6 +18,20 @@ from .site import Page, write
 
 # the modules of this package that make pages, in the order of the navigation: each has `pages(run)`
 ROOMS = ("components", "translation", "defects", "models", "tutorials", "glossary")
+# what readers come for: (title, page, what it has); a page from PyTorch to Flax gives way to the direction that the reader chooses
+SOUGHT = (
+    ("Layouts of weights", "translate/pytorch-to-flax.html#layouts", "Every parameter in both frameworks, with its axes."),
+    ("Masks", "translate/pytorch-to-flax-attention.html#attention-mask", "What True means; empty rows; causal alignment."),
+    ("Different defaults", "translate/pytorch-to-flax.html#defaults", "Epsilons, biases, GELU, momentum: what to pass explicitly."),
+    ("BERT", "models/bert.html", "Every tensor of a checkpoint, every choice, one forward pass."),
+    ("GPT-2", "models/gpt2.html", "Fused projections, tensor by tensor; the tutorials port it from an empty file."),
+    ("Llama 3", "models/llama3.html", "Rotary positions, RMS norms, grouped heads; a tutorial ports it to PyTorch."),
+    ("Attention", "components/multi_head_attention.html", "Four implementations, statement by statement; grouped heads."),
+    ("Layer norm", "components/layer_norm.html", "Where epsilon stands, how the variance is computed, RMS norm beside it."),
+    ("Dropout", "components/dropout.html", "Where it acts, what it is divided by, how masks are drawn."),
+    ("Training", "translate/pytorch-to-flax-optimisers.html", "AdamW, decay, clipping, schedules, one whole step."),
+    ("Generation", "components/sample.html", "Temperature, top-k and top-p; greedy and beam search; decoding in steps."),
+)  # fmt: skip
 APART = ("translation", "defects")  # those that measure in processes of their own, which may run beside the ports
 
 
@@ -44,7 +58,7 @@ def build(out: Path, dtypes: Sequence[str], progress: Callable[[runner.Result], 
         begun = {room: pool.submit(_pages_of, room, Run(Summary([]))) for room in APART}
         run = measure(dtypes, progress)
         apart = {room: pages.result() for room, pages in begun.items()}  # before others parse: two threads must not, in Python 3.11
-        values = {"summary": run.summary, "ports": PORTS, "ratios": _ratios(run.summary)}
+        values = {"summary": run.summary, "ports": PORTS, "ratios": _ratios(run.summary), "sought": SOUGHT}
         made = [Page("index.html", "One Transformer, written four times", "home.html.jinja", values)]
         for room in ROOMS:
             made += apart[room] if room in apart else _pages_of(room, run)

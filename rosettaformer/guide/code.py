@@ -14,13 +14,14 @@ class Code:
 
     origin: its file or entry, by which the tests find and execute it: a file of the packages (`impl_torch/attention.py`), one of
     `rosettaformer/guide/snippets`, or an entry of the mistakes (`mistakes/NRM1.torch`). language: a name that Pygments knows, such as
-    console or toml. caption: the line above it.
+    console or toml. caption: the line above it. label: what it is called for who does not see it; by default its caption or its origin.
     """
 
     text: str
     origin: str
     language: str = "python"
     caption: str = ""
+    label: str = ""
 
 
 def highlighted(code: Code) -> Any:
@@ -32,7 +33,7 @@ def highlighted(code: Code) -> Any:
 
     inner = _slim(highlight(code.text.rstrip("\n") + "\n", get_lexer_by_name(code.language, stripnl=False), HtmlFormatter(nowrap=True)))
     caption = f"<figcaption>{escape(code.caption)}</figcaption>" if code.caption else ""
-    label = escape(code.caption or code.origin)
+    label = escape(code.label or code.caption or code.origin)
     return Markup(
         f'<figure class="code" data-origin="{escape(code.origin)}">{caption}'
         f'<pre tabindex="0" aria-label="{label}"><code class="language-{code.language}">{inner}</code></pre></figure>'
@@ -52,8 +53,8 @@ def lines(text: str) -> tuple[Any, ...]:
 
 
 def _slim(markup: str) -> str:
-    """Returns the markup without the spans of names, punctuation and spaces, which have no colour and are a third of it."""
-    return re.sub(r'<span class="(?:n|p|w)">([^<]*)</span>', r"\1", markup)
+    """Returns the markup without the spans of names, punctuation, spaces and dots, which need no colour and are a third of it."""
+    return re.sub(r'<span class="(?:n|p|w)">([^<]*)</span>|<span class="o">(\.)</span>', r"\1\2", markup)
 
 
 def styles() -> str:

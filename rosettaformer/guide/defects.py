@@ -4,8 +4,10 @@ import functools
 import multiprocessing
 import re
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from ..conformance.case import Case
@@ -14,7 +16,6 @@ from ..conformance.catalogue import Defect, all_defects
 from ..conformance.catalogue.effect import Effect, effect
 from ..conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, Edit, all_mistakes, all_sayings
 from ..conformance.reference import tolerance
-from ..conformance.reference.components import COMPONENTS
 from .code import Code
 from .site import Page
 
@@ -22,53 +23,77 @@ if TYPE_CHECKING:
     from .build import Run
 
 TITLES = {"torch": "PyTorch", "tf": "Keras", "jax": "Flax"}
+REPORT = re.compile(r"([\w.-]+(?:/[\w.-]+)?)#(\d+)")  # in the evidence: an issue or a pull request of a repository
 MEASURED = 6  # at most this many runs of a defect are measured: core cases first, the smallest of them
-# repositories that the catalogue's evidence names without their owner
-REPOSITORIES = {
-    "CLIP4Clip": "ArrowLuo/CLIP4Clip",
-    "FARM": "deepset-ai/FARM",
-    "Megatron-LM": "NVIDIA/Megatron-LM",
-    "OpenNMT-py": "OpenNMT/OpenNMT-py",
-    "PaddleNLP": "PaddlePaddle/PaddleNLP",
-    "TransformerEngine": "NVIDIA/TransformerEngine",
-    "TransformerLens": "TransformerLensOrg/TransformerLens",
-    "allennlp": "allenai/allennlp",
-    "annotated-transformer": "harvardnlp/annotated-transformer",
-    "fairseq": "facebookresearch/fairseq",
-    "flash-attention": "Dao-AILab/flash-attention",
-    "flax": "google/flax",
-    "ggml": "ggml-org/ggml",
-    "gpt-neox": "EleutherAI/gpt-neox",
-    "jax": "jax-ml/jax",
-    "keras": "keras-team/keras",
-    "keras-hub": "keras-team/keras-hub",
-    "keras-io": "keras-team/keras-io",
-    "llama.cpp": "ggml-org/llama.cpp",
-    "mlx": "ml-explore/mlx",
-    "mlx-examples": "ml-explore/mlx-examples",
-    "mlx-lm": "ml-explore/mlx-lm",
-    "nanoGPT": "karpathy/nanoGPT",
-    "optax": "google-deepmind/optax",
-    "pytorch": "pytorch/pytorch",
-    "pytorch-image-models": "huggingface/pytorch-image-models",
-    "tensor2tensor": "tensorflow/tensor2tensor",
-    "tensorflow": "tensorflow/tensorflow",
-    "transformers": "huggingface/transformers",
-    "vllm": "vllm-project/vllm",
-    "xformers": "facebookresearch/xformers",
+# what the ids of a family begin with -> the family
+FAMILIES = {
+    "ATT": "Attention and its masks",
+    "CAP": "Caps and scales of logits",
+    "CAU": "Causal masks",
+    "DRP": "Dropout",
+    "EMB": "Embeddings and tied tables",
+    "FFN": "Feed-forward and activation",
+    "GEN": "Generation",
+    "HED": "Pooler and masked-language head",
+    "INI": "Initial weights",
+    "LOS": "Losses",
+    "MHA": "Attention heads and their projections",
+    "NRM": "Norms and their place",
+    "OPT": "Optimiser and schedule",
+    "OUT": "Output of the model",
+    "PAD": "Padding",
+    "PE": "Positions",
+    "PRC": "Precision",
+    "QKN": "Norms of queries and keys",
+    "RES": "Residuals",
+    "ROT": "Rotary positions",
+    "RSC": "Scaling of rotary positions",
+    "SEG": "Segments",
+    "SEQ": "Shifted and reversed sequences",
+    "STR": "Structure of the stacks",
+    "WIN": "Windows of attention",
 }
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """Yields the index, and the pages in the order of the components."""
-    order = list(COMPONENTS)
-    defects = sorted(all_defects().values(), key=lambda defect: order.index(defect.component))
+    """Yields the index, and the pages in the order of families and numbers."""
+    defects = sorted(all_defects().values(), key=_place)
     groups: dict[str, list[Defect]] = {}
     for defect in defects:
-        groups.setdefault(defect.component, []).append(defect)
-    yield Page("defects/index.html", "Defects", "defects.html.jinja", {"groups": groups, "count": len(defects)})
+        groups.setdefault(_place(defect)[0], []).append(defect)
+    values = {
+        "groups": [
+            (family, FAMILIES.get(family, family), [(one, title(one), seen_in(one)) for one in found]) for family, found in groups.items()
+        ],
+        "counts": {framework: sum(framework in seen_in(defect) for defect in defects) for framework in TITLES.values()},
+        "count": len(defects),
+    }
+    yield Page("defects/index.html", "Defects", "defects.html.jinja", values)
     for defect, found in zip(defects, measured([defect.id for defect in defects], run.cpus), strict=True):
         yield _page(defect, found)
+
+
+def title(defect: Defect) -> str:
+    """Returns its title as a heading."""
+    return defect.title[0].upper() + defect.title[1:]
+
+
+def seen_in(defect: Defect) -> list[str]:
+    """Returns the frameworks in whose code it was reported."""
+    names = {name for name, _ in REPORT.findall(defect.evidence)}
+    return [framework for framework in TITLES.values() if names & repositories()[framework].keys()]
+
+
+@functools.cache
+def repositories() -> Mapping[str, Mapping[str, str]]:
+    """Returns the repositories that the evidence names, by the framework of their code: name -> its address on GitHub, if it is known."""
+    return tomllib.loads((resources.files(__package__) / "repositories.toml").read_text(encoding="utf-8"))
+
+
+def _place(defect: Defect) -> tuple[str, int]:
+    """Returns its family and its number, by which defects are sorted."""
+    family = defect.id.rstrip("0123456789")
+    return family, int(defect.id.removeprefix(family))
 
 
 def measured(identities: Sequence[str], cpus: int) -> Iterator[list[Effect]]:
@@ -97,8 +122,9 @@ def _page(defect: Defect, found: list[Effect]) -> Page:
         "evidence": _linked(defect.evidence),
         "said": Code(said, "mistakes/said.toml", "text") if said not in ("", NOTHING) else None,
     }
-    names = (defect.id, defect.title, *defect.variants)
-    return Page(f"defects/{defect.id}.html", f"{defect.id}: {defect.title}", "defect.html.jinja", values, defect.component, names)
+    values |= {"title": title(defect)}
+    names = (defect.id, title(defect), *defect.variants)
+    return Page(f"defects/{defect.id}.html", f"{defect.id}: {title(defect)}", "defect.html.jinja", values, defect.component, names)
 
 
 def _framework(defect: Defect, framework: str, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,9 +157,11 @@ def _linked(evidence: str) -> Any:
     """Returns the evidence as HTML: `transformers#7552` and `owner/repository#7552` link to that issue or pull request."""
     from markupsafe import Markup, escape
 
+    known = {name: address for table in repositories().values() for name, address in table.items()}
+
     def link(found: re.Match[str]) -> str:
         name, number = found.groups()
-        repository = name if "/" in name else REPOSITORIES.get(name)
+        repository = name if "/" in name else known.get(name)
         return f'<a href="https://github.com/{repository}/issues/{number}">{found[0]}</a>' if repository else found[0]
 
-    return Markup(re.sub(r"([\w.-]+(?:/[\w.-]+)?)#(\d+)", link, str(escape(evidence))))
+    return Markup(REPORT.sub(link, str(escape(evidence))))

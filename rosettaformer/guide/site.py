@@ -4,8 +4,10 @@ import html
 import json
 import posixpath
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -27,7 +29,7 @@ GLOSSARY = "glossary.html"  # the glossary's page, to which the others link
 STYLES = (
     "shared.css", "site.css", "home.css", "components.css", "translation.css", "defects.css", "models.css", "tutorials.css", "glossary.css",
 )  # fmt: skip
-SCRIPTS = ("site.js", "components.js", "translation.js")
+SCRIPTS = ("site.js", "search.js", "components.js")
 TAG = re.compile(r"<[a-z][^<>]*>")
 ATTRIBUTE = re.compile(r'\s(href|src|id)="([^"]*)"')
 
@@ -72,7 +74,10 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
         (folder / "assets" / "site.css").write_text(shared + styles(), encoding="utf-8")
         for name in SCRIPTS:
             (folder / "assets" / name).write_text(environment.loader.get_source(environment, name)[0], encoding="utf-8")
-        (folder / "assets" / "index.js").write_text(f"window.INDEX = {json.dumps(_index(made), ensure_ascii=False)};\n", encoding="utf-8")
+        index = {"INDEX": _index(made), "SYNONYMS": synonyms()}
+        (folder / "assets" / "index.js").write_text(
+            "".join(f"window.{name} = {json.dumps(value, ensure_ascii=False)};\n" for name, value in index.items()), encoding="utf-8"
+        )
         for page in made:
             file = folder / page.path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -112,6 +117,12 @@ def dangling(folder: Path) -> list[tuple[str, str]]:
 def slug(heading: str) -> str:
     """Returns the fragment of a heading."""
     return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
+
+
+def synonyms() -> list[dict[str, list[str]]]:
+    """Returns what the search takes for the same thing: its `words`, and the `pages` that come first for them."""
+    text = (resources.files(__package__) / "synonyms.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)["thing"]
 
 
 def _index(made: Iterable[Page]) -> list[list[Any]]:

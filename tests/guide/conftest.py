@@ -38,5 +38,5 @@ def guide(tmp_path_factory: pytest.TempPathFactory, measured: Measured) -> Path:
 @pytest.fixture(scope="session")
 def index(guide: Path) -> dict[str, set[tuple[str, str]]]:
     """What the search finds each page by: its names with their fragments."""
-    text = (guide / "assets" / "index.js").read_text(encoding="utf-8").removeprefix("window.INDEX = ").rstrip(";\n")
+    text = (guide / "assets" / "index.js").read_text(encoding="utf-8").partition("\n")[0].removeprefix("window.INDEX = ").rstrip(";")
     return {path: {(name, fragment) for name, fragment in names} for _, path, _, _, names in json.loads(text)}

@@ -19,15 +19,16 @@ from tiers import every, later
 
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS
-from rosettaformer.guide import site
+from rosettaformer.guide import defects, site
 from rosettaformer.guide.glossary import terms
-from rosettaformer.guide.translation import DIRECTIONS
+from rosettaformer.guide.translation import DIRECTIONS, direction
 from rosettaformer.guide.translation.snippets import IMPORTS
+from rosettaformer.guide.translation.table import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 # one page of every kind
 KINDS = ("index.html", "glossary.html", "components/index.html", "components/layer_norm.html", "components/keep.html",
-         "translate/index.html", "translate/pytorch-to-flax.html",
+         "translate/index.html", "translate/pytorch-to-flax.html", "translate/pytorch-to-flax-attention.html",
          "defects/index.html", "defects/MHA11.html", "models/index.html", "models/bert.html", "tutorials/index.html",
          "tutorials/add-a-backend.html", "tutorials/the-port-file.html")  # fmt: skip
 QUICK = ("index.html", "components/layer_norm.html", "defects/MHA11.html")  # in the first tier
@@ -46,13 +47,16 @@ def test_it_is_whole_and_small_and_loads_nothing_from_elsewhere(guide: Path) -> 
     assert site.dangling(guide) == []
     assert sum(file.stat().st_size for file in guide.rglob("*")) < 15e6
     assert {file.stem for file in (guide / "defects").glob("*.html")} == {"index", *all_defects()}
-    assert {file.stem for file in (guide / "translate").glob("*.html")} == {"index", *map("-to-".join, DIRECTIONS)}
+    made = {direction.path(*pair, section) for pair in DIRECTIONS for section in ("", *SECTIONS)}
+    assert {f"translate/{file.name}" for file in (guide / "translate").glob("*.html")} == {"translate/index.html", *made}
     assert all((guide / kind).is_file() for kind in KINDS)
     for file in guide.rglob("*.html"):
         text = file.read_text(encoding="utf-8")
         loaded = re.findall(r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["']([^"']+)""", text)
         assert all(not re.match(r"(https?:)?//", source) for source in loaded), file
         assert len(re.findall("<h1[ >]", text)) == 1, file
+        hidden = {tag for tag in re.findall("<[^>]+ hidden[ >]", text) if 'id="found"' not in tag and 'class="yours"' not in tag}
+        assert not hidden, (file, "all is readable without scripts")
 
 
 def test_every_block_of_code_stands_where_it_says(guide: Path) -> None:
@@ -142,7 +146,7 @@ QUERIES = [
     ("many heads", "tutorials/port-keras.html"),
     ("cotangent", "glossary.html"),
     ("keep", "components/keep.html"),
-    ("a whole encoder layer", "translate/numpy-to-keras.html"),
+    ("a whole encoder layer", "translate/numpy-to-keras-attention.html"),
 ]
 
 
@@ -159,7 +163,7 @@ def test_the_search_leads_there_by_keyboard(driver: Any, guide: Path, query: str
         assert driver.current_url.partition("#")[0].endswith(path)
 
 
-def test_the_search_has_components_first_one_result_for_a_topic_and_says_where_there_is_none(driver: Any, guide: Path) -> None:
+def test_the_search_has_components_first_one_result_for_a_topic_and_near_terms_where_there_is_none(driver: Any, guide: Path) -> None:
     for pair in ("keras-to-pytorch", "pytorch-to-flax"):
         with visited(driver, guide / "translate" / f"{pair}.html"):
             pass
@@ -167,7 +171,7 @@ def test_the_search_has_components_first_one_result_for_a_topic_and_says_where_t
             keys(driver, "/")
             keys(driver, "nn.LayerNorm")
             paths = [option.get_attribute("data-href") for option in driver.find_elements("css selector", "#found [role=option]")]
-            assert paths[:2] == ["components/layer_norm.html#framework", f"translate/{pair}.html#layer-norm"]
+            assert paths[:2] == ["components/layer_norm.html#framework", f"translate/{pair}-layers.html#layer-norm"]
     with visited(driver, guide / "index.html"):
         keys(driver, "/")
         keys(driver, "nn.LayerNorm")
@@ -180,7 +184,7 @@ def test_the_search_has_components_first_one_result_for_a_topic_and_says_where_t
         }  # fmt: skip
         assert violations(driver) == []
         next(way for way in ways if way.text == "PyTorch to Flax").click()
-        assert driver.current_url.endswith("translate/pytorch-to-flax.html#layer-norm")
+        assert driver.current_url.endswith("translate/pytorch-to-flax-layers.html#layer-norm")
         driver.execute_script("localStorage.clear()")
     with visited(driver, guide / "index.html"):
         keys(driver, "/")
@@ -190,10 +194,138 @@ def test_the_search_has_components_first_one_result_for_a_topic_and_says_where_t
         assert all("#" not in way.get_attribute("data-href") for way in first.find_elements("css selector", "a[role=option]"))
     with visited(driver, guide / "index.html"):
         keys(driver, "/")
-        keys(driver, "no such thing anywhere")
-        assert driver.find_element("id", "found").text == "nothing found"
-        keys(driver, Keys.ENTER + Keys.ESCAPE)
+        keys(driver, "rottary embeding")
+        offered = driver.find_element("id", "found").text.splitlines()
+        assert offered[0] == "Nothing found. Try one of these:"
+        assert "rotary embedding" in map(str.lower, offered[1:4]) and "The glossary" in offered
+        keys(driver, Keys.ARROW_DOWN * ([line.lower() for line in offered].index("rotary embedding") - 1) + Keys.ENTER)
+        assert first_found(driver).startswith("components/rotary_embedding.html")
+        keys(driver, Keys.ESCAPE)
         assert not driver.find_element("id", "found").is_displayed()
+
+
+def first_found(driver: Any) -> str:
+    return driver.find_element("css selector", "#found [role=option][data-href]").get_attribute("data-href")
+
+
+SOUGHT = {
+    "RoPE": "components/rotary_embedding.html",
+    "rotary position embedding": "components/rotary_embedding.html",
+    "SwiGLU": "components/feed_forward.html",
+    "gate_proj": "components/feed_forward.html",
+    "KV cache": "components/decode_in_steps.html",
+    "past_key_values": "components/decode_in_steps.html",
+    "RMSNorm": "components/rms_norm.html",
+    "GQA": "components/multi_head_attention.html",
+    "what is grouped-query attention?": "components/multi_head_attention.html",
+    "num_key_value_heads": "components/multi_head_attention.html",
+    "EinsumDense": r"translate/[a-z-]+\.html#attention-kernels",
+    "how to convert weights": r"translate/[a-z-]+\.html#layouts",
+    "sliding window": "components/window_mask.html",
+    "weight tying": r"translate/[a-z-]+\.html#tying",
+    "RMSNorm half precision": r"translate/[a-z-]+\.html#rms-norm",  # of other words for a part of it
+    "rotary base": "components/config.html#rotary_base",
+}
+
+
+def test_the_search_knows_other_words_and_has_pages_for_users_first(
+    driver: Any, guide: Path, index: dict[str, set[tuple[str, str]]]
+) -> None:
+    script = """return arguments[0].map(query => {
+      box.value = query;
+      box.dispatchEvent(new Event("input"));
+      return found.querySelector("[role=option]").dataset.href;
+    })"""
+    with visited(driver, guide / "index.html"):
+        first = driver.execute_script(script, [*SOUGHT])
+    for (query, path), there in zip(SOUGHT.items(), first, strict=True):
+        assert re.match(path, there or "nothing"), (query, there)
+    places = {place for path, names in index.items() for place in (path, *(path + fragment for _, fragment in names))}
+    topics = {fragment for path, names in index.items() if path.startswith("translate/") for _, fragment in names}
+    words = [word.lower() for thing in site.synonyms() for word in thing["words"]]
+    assert len(words) == len({*words})
+    assert {page for thing in site.synonyms() for page in thing["pages"]} <= places | topics
+
+
+def test_the_frameworks_that_are_chosen_stay_chosen_on_every_page(driver: Any, guide: Path) -> None:
+    with wide(driver, 1440), visited(driver, guide / "index.html"):
+        for name, framework in (("know", "Flax"), ("want", "PyTorch")):
+            driver.find_element("id", name).send_keys(framework)
+        assert driver.find_element("link text", "Layouts of weights").get_attribute("href").endswith("/flax-to-pytorch.html#layouts")
+        for component in ("layer_norm", "softmax"):
+            driver.get((guide / f"components/{component}.html").as_uri())
+            heads = [head for head in driver.find_elements("css selector", "#compare th") if head.is_displayed()]
+            assert [head.get_attribute("data-column") for head in heads] == ["impl_jax", "impl_torch"]
+            first = driver.find_element("css selector", "#compare tbody tr:first-child td:not([hidden])")
+            assert first.get_attribute("data-column") == "impl_jax"
+            assert driver.find_element("css selector", ".stock h3").text == "JAX, Flax"
+        driver.get((guide / "defects" / "MHA11.html").as_uri())
+        assert shown(driver) == ["PyTorch"]
+        driver.find_element("id", "want").send_keys("Keras")
+        assert shown(driver) == ["Keras"]
+        driver.get((guide / "translate" / "pytorch-to-flax-attention.html").as_uri())
+        driver.find_element("css selector", ".yours a").click()
+        assert driver.current_url.endswith("translate/flax-to-keras-attention.html")
+        assert not driver.find_element("css selector", ".yours").is_displayed()
+        driver.get((guide / "translate" / "index.html").as_uri())
+        assert driver.find_element("css selector", ".yours a").text == "From Flax to Keras"
+        keys(driver, "/")
+        keys(driver, "nnx.LayerNorm")
+        paths = [option.get_attribute("data-href") for option in driver.find_elements("css selector", "#found [role=option]")]
+        assert paths == ["../components/layer_norm.html#framework", "../translate/flax-to-keras-layers.html#layer-norm"]
+        driver.execute_script("localStorage.clear()")
+
+
+def test_every_block_of_code_is_copied_by_keyboard_and_of_a_console_the_commands(driver: Any, guide: Path) -> None:
+    def pasted() -> str:
+        box = driver.find_element("id", "search")
+        box.clear()
+        box.send_keys(Keys.CONTROL + "v")
+        return box.get_attribute("value")
+
+    with visited(driver, guide / "tutorials" / "index.html"):
+        for figure in driver.find_elements("css selector", "figure.code"):
+            code = figure.find_element("tag name", "code").get_attribute("textContent")
+            button = figure.find_element("css selector", "button[aria-label^='Copy ']")
+            button.send_keys(Keys.ENTER)
+            assert button.text == driver.find_element("css selector", "[role=status]").get_attribute("textContent") == "Copied"
+            commands = re.findall(r"^\$ (.*)$", code, re.MULTILINE)
+            assert pasted().split() == " ".join(commands or [code]).split()
+    with visited(driver, guide / "components" / "softmax.html"):
+        driver.find_element("css selector", "#compare th[data-column=impl_torch] button").send_keys(Keys.ENTER)
+        assert "def softmax(" in pasted() and "np." not in pasted()
+
+
+def test_the_contents_of_a_topics_page_stand_at_its_side_and_on_a_phone_both_frameworks_are_seen(driver: Any, guide: Path) -> None:
+    with wide(driver, 1440), visited(driver, guide / "translate" / "pytorch-to-flax-attention.html"):
+        topics = [heading.get_attribute("id") for heading in driver.find_elements("css selector", "article h2")]
+        links = driver.find_elements("css selector", ".contents a[href^='#']")
+        assert [link.get_attribute("href").partition("#")[2] for link in links] == topics
+        driver.execute_script("window.scrollTo(0, document.body.scrollHeight / 2)")
+        place = driver.execute_script("return document.querySelector('.contents').getBoundingClientRect().toJSON()")
+        assert 0 < place["top"] < 200 and place["bottom"] <= 900
+        driver.find_element("css selector", "[data-filter=meaning]").send_keys(Keys.ENTER)
+        left = [one.get_attribute("data-class") for one in driver.find_elements("css selector", "article:not([hidden])")]
+        assert 0 < len(left) < len(topics) and {*left} == {"meaning"}
+    with wide(driver, 390), visited(driver, guide / "translate" / "pytorch-to-flax.html"):
+        assert not driver.find_element("css selector", ".contents li").is_displayed()
+        for row in driver.find_elements("css selector", ".sides tbody tr")[:3]:
+            one, other = (cell.rect for cell in row.find_elements("tag name", "td"))
+            assert one["x"] >= 0 and one["x"] + one["width"] <= other["x"] + 1 and other["x"] + other["width"] <= 390
+        driver.find_element("css selector", "#topics ~ section a").click()
+        assert driver.current_url.endswith("translate/pytorch-to-flax-arrays.html")
+
+
+def test_defects_are_in_the_order_of_their_numbers_and_those_seen_in_a_framework_are_chosen(driver: Any, guide: Path) -> None:
+    with visited(driver, guide / "defects" / "index.html"):
+        texts = "return [...document.querySelectorAll('ul.defects a')].filter(link => link.checkVisibility()).map(link => link.innerText)"
+        titles = driver.execute_script(texts)
+        listed = [title.split()[0] for title in titles]
+        assert listed == sorted(all_defects(), key=lambda id: (id.rstrip("0123456789"), int(re.sub(r"\D", "", id))))
+        assert all(re.match(r"[A-Z]+\d+\s+[^a-z]", title) for title in titles)
+        driver.find_element("css selector", "[data-filter=Flax]").click()
+        left = [title.split()[0] for title in driver.execute_script(texts)]
+        assert left == [id for id in listed if "Flax" in defects.seen_in(all_defects()[id])] != []
 
 
 def test_every_term_of_the_glossary_is_found_and_words_lead_there(guide: Path, index: dict[str, set[tuple[str, str]]]) -> None:

@@ -233,7 +233,8 @@ def test_links_lead_to_decisions_identities_are_anchors_and_code_is_short() -> N
     known = {*decisions, *COMPONENTS, *all_defects()}
     assert decisions
     assert [(row.id, link) for row in rows() for link in row.links if link not in known] == []
-    reserved = {*SECTIONS, "defaults", "example", "layouts", "topics", "filtered", "content", "search", "found", "theme"}
+    reserved = {*SECTIONS, "defaults", "example", "layouts", "topics", "own", "filtered", "content", "search", "found", "theme",
+                "know", "want"}  # fmt: skip
     for row in rows():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.id), row.id
         assert row.id not in reserved
@@ -255,11 +256,11 @@ def test_links_lead_to_decisions_identities_are_anchors_and_code_is_short() -> N
 
 
 def test_a_name_finds_its_row_in_every_direction(index: dict[str, set[tuple[str, str]]]) -> None:
-    wanted = {"nn.LayerNorm": "#layer-norm", "keras.layers.LayerNormalization": "#layer-norm", "nnx.LayerNorm": "#layer-norm",
-              "F.scaled_dot_product_attention": "#attention-axes"}  # fmt: skip
+    wanted = {"nn.LayerNorm": ("layers", "#layer-norm"), "keras.layers.LayerNormalization": ("layers", "#layer-norm"),
+              "nnx.LayerNorm": ("layers", "#layer-norm"), "F.scaled_dot_product_attention": ("attention", "#attention-axes")}  # fmt: skip
     for one, other in DIRECTIONS:
-        names = index[f"translate/{one}-to-{other}.html"]
-        for name, fragment in wanted.items():
+        for name, (section, fragment) in wanted.items():
+            names = index[direction.path(one, other, section)]
             framework = {"nn": "pytorch", "F": "pytorch", "keras": "keras", "nnx": "flax"}[name.partition(".")[0]]
             assert ((name, fragment) in names) == (framework in (one, other)), (one, other, name)
         for word in ("RoPE", "SwiGLU", "KV cache", "RMSNorm", "GQA", "EinsumDense", "nnx.scan", "safetensors", "mask_zero"):

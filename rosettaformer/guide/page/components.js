@@ -9,12 +9,11 @@ for (const box of document.querySelectorAll(".equation, .notes > div, .groups li
   const table = compare.querySelector("table");
   const boxes = [...document.querySelectorAll(".columns input")];
   const titles = boxes.map(box => box.parentElement.textContent.trim());
+  const frameworks = titles.map(frameworkOf);
   const names = boxes.map(box => box.name);
   const rows = [...table.tBodies[0].rows];
   const narrow = matchMedia("(max-width: 46rem)");
   const medium = matchMedia("(max-width: 70rem)");
-  const keep = (name, value) => { try { localStorage.setItem(name, value); } catch {} };
-  const kept = name => { try { return localStorage.getItem(name); } catch { return null; } };
 
   // tabs
   const list = document.createElement("div");
@@ -41,14 +40,14 @@ for (const box of document.querySelectorAll(".equation, .notes > div, .groups li
   list.append(...tabs);
   compare.before(list);
 
-  let chosen = kept("tab");
+  let chosen = 0;  // the tab
   function choose(i) {
-    chosen = titles[i];
-    keep("tab", chosen);
+    chosen = i;
+    keep("tab", frameworks[i]);
     show();
   }
   function columns() {
-    if (narrow.matches) return [names[Math.max(0, titles.indexOf(chosen))]];
+    if (narrow.matches) return [names[chosen]];
     return names.filter((_, i) => boxes[i].checked);
   }
   function show() {
@@ -69,18 +68,28 @@ for (const box of document.querySelectorAll(".equation, .notes > div, .groups li
     for (const cell of table.querySelectorAll("[data-column]")) cell.hidden = !shown.includes(cell.dataset.column);
     for (const row of rows) row.hidden = ![...row.cells].some(cell => !cell.hidden && !cell.classList.contains("none"));
   }
+  function arrange() {  // what the reader knows comes first, then what they want
+    const order = names.map((_, i) => i).sort((a, b) => rank(frameworks[a]) - rank(frameworks[b]));
+    for (const row of document.querySelectorAll(".compare tr")) {
+      const cells = Object.fromEntries([...row.cells].map(cell => [cell.dataset.column, cell]));
+      row.append(...order.map(i => cells[names[i]]));
+    }
+  }
   function start() {
-    const wanted = (kept("columns") || "").split(" ").filter(name => names.includes(name));
-    const usual = medium.matches ? names.slice(0, 2) : names;
-    boxes.forEach(box => { box.checked = (wanted.length ? wanted : usual).includes(box.name); });
+    const wanted = kept("columns").split(" ").filter(name => frameworks.includes(name));
+    const usual = medium.matches ? frameworks.slice(0, 2) : frameworks;
+    boxes.forEach((box, i) => { box.checked = (wanted.length ? wanted : usual).includes(frameworks[i]); });
+    chosen = Math.max(0, frameworks.indexOf(kept("tab")));
+    arrange();
     show();
   }
   boxes.forEach(box => box.addEventListener("change", () => {
     if (!boxes.some(one => one.checked)) box.checked = true;
-    keep("columns", boxes.filter(one => one.checked).map(one => one.name).join(" "));
+    keep("columns", frameworks.filter((_, i) => boxes[i].checked).join(" "));
     show();
   }));
   narrow.addEventListener("change", show);
   medium.addEventListener("change", start);
+  document.addEventListener("choice", start);
   start();
 })();

@@ -1,155 +1,115 @@
 "use strict";
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const root = document.body.dataset.root;
+const kept = name => { try { return localStorage.getItem(name) ?? ""; } catch { return ""; } };
+const keep = (name, value) => { try { if (value) localStorage.setItem(name, value); else localStorage.removeItem(name); } catch {} };
+
+// what is sticky stands below the header
+const below = () => document.documentElement.style.setProperty("--top", `${document.querySelector("header.site").offsetHeight}px`);
+addEventListener("resize", below);
+below();
 
 // ---- light and dark, kept for the other pages
 document.getElementById("theme").addEventListener("click", () => {
   const page = document.documentElement;
   const dark = page.dataset.theme ? page.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   page.dataset.theme = dark ? "light" : "dark";
-  try { localStorage.setItem("theme", page.dataset.theme); } catch {}
+  keep("theme", page.dataset.theme);
 });
 
-// ---- search
-const box = document.getElementById("search");
-const found = document.getElementById("found");
+// ---- the framework that the reader knows and the one that they want, kept for the other pages
+const FRAMEWORKS = all("#know option").map(option => option.value).filter(Boolean);
+const frameworkOf = title => FRAMEWORKS.find(name => title.includes(name)) ?? title;
+const rank = framework => [kept("know"), kept("want"), ...FRAMEWORKS].indexOf(framework);  // what is known comes first, then what is wanted
+const DIRECTION = /translate\/(\w+-to-\w+)((?:-\w+)?)\.html$/;
+const here = location.pathname.match(DIRECTION)?.[1];  // the direction that this page is about
+if (here) keep("pair", here);
 
-const RANKS = ["components", "translate", "glossary.html", "tutorials"];  // of pages that match alike; the other sections follow
-const DIRECTION = /translate\/\w+-to-\w+\.html$/;
-const pair = location.pathname.match(DIRECTION)?.[0];  // the pair of frameworks that was read last comes first
-if (pair) try { localStorage.setItem("pair", pair); } catch {}
-
-function fit(name, query, words) {  // 4 the whole name, 3 whole parts of it, 2 within it, 0 otherwise
-  const text = name.toLowerCase();
-  if (text === query) return 4;
-  if (!words.every(word => text.includes(word))) return 0;
-  const parts = text.split(/[^\p{L}\p{N}_-]+/u);
-  return words.every(word => parts.includes(word)) || text.endsWith("." + query) ? 3 : 2;
+function direction() {  // the chosen one, empty if there is none
+  const [know, want] = [kept("know"), kept("want")];
+  return know && want && know !== want ? `${know}-to-${want}`.toLowerCase() : "";
 }
 
-function matches(typed) {
-  const query = typed.trim().toLowerCase().replace(/\(\)$/, "");
-  const words = query.split(/\s+/).filter(Boolean);
-  if (!words.length) return [];
-  let last = null;
-  try { last = localStorage.getItem("pair"); } catch {}
-  const results = [];
-  for (const [title, path, section, summary, names] of window.INDEX) {
-    const best = { score: 0, name: "", fragment: "" };
-    for (const [name, fragment] of [[title, ""], ...names]) {
-      const fits = fit(name, query, words);
-      const score = fits && fragment === "#source" ? fits - 0.5 : fits;  // used there, and no name of it
-      const titled = best.score > 0 && !best.name && DIRECTION.test(path);  // a framework's name is rather the direction than a topic
-      const shorter = score === best.score && score > 0 && name.length < (best.name || title).length && !titled;
-      if (score > best.score || shorter) Object.assign(best, { score, name: name === title ? "" : name, fragment });
-    }
-    const whole = [title, summary, ...names.map(([name]) => name)].join(" ").toLowerCase();
-    if (!best.score && words.every(word => whole.includes(word))) best.score = 1;
-    const rank = RANKS.indexOf(path.split("/")[0]);
-    const order = (rank < 0 ? RANKS.length : rank) - (path === last ? 0.5 : 0);
-    const topic = names.find(([, fragment]) => fragment && fragment === best.fragment)?.[0];
-    if (best.score) results.push({ title, path, section, summary, order, topic, length: (best.name || title).length, ...best });
+function arrange() {  // all of the page that follows the choice, but for tabs and columns, which listen to the event
+  const chosen = direction();
+  for (const link of all("a[data-direction]")) {
+    if (chosen) link.href = link.href.replace(/\w+-to-\w+?(?=[-.])/, chosen);
+    if (link.dataset.direction) link.textContent = `${link.dataset.direction} ${kept("know")} to ${kept("want")}`;
   }
-  return folded(results.sort((a, b) => b.score - a.score || a.order - b.order || a.length - b.length)).slice(0, 30);
+  for (const line of all(".yours")) line.hidden = !chosen || chosen === here;
+  for (const holder of new Set(all("[data-framework]").map(one => one.parentElement))) {
+    holder.append(...[...holder.children].sort((a, b) => rank(frameworkOf(a.dataset.framework)) - rank(frameworkOf(b.dataset.framework))));
+  }
 }
-
-function folded(results) {  // one topic on several directions is one result, at the place of the first of them
-  const topics = new Map();
-  return results.filter(result => {
-    if (!DIRECTION.test(result.path)) return true;
-    const first = topics.get(result.fragment);
-    if (first) first.ways.push(result);
-    else topics.set(result.fragment, Object.assign(result, { ways: [result] }));
-    return !first;
+for (const select of all("#know, #want")) {
+  select.value = kept(select.id);
+  select.addEventListener("change", () => {
+    keep(select.id, select.value);
+    keep("tab", kept("want") || kept("know"));
+    keep("columns", direction() && `${kept("know")} ${kept("want")}`);
+    arrange();
+    document.dispatchEvent(new Event("choice"));
   });
 }
+arrange();
 
-function choose(index) {
-  const options = all("[role=option]", found);
-  options.forEach((option, i) => option.setAttribute("aria-selected", i === index));
-  box.setAttribute("aria-activedescendant", options[index]?.id ?? "");
-  options[index]?.scrollIntoView({ block: "nearest" });
+// ---- a button on every block of code, which copies it; of a session in a console the commands
+const said = document.createElement("p");
+said.className = "unseen";
+said.setAttribute("role", "status");
+document.body.append(said);
+
+function copied(blocks) {  // the text of what is shown of the blocks
+  return blocks.map(block => {
+    const copy = block.cloneNode(true);
+    if (copy.querySelector(".gp")) all(".gp, .go", copy).forEach(part => part.remove());
+    return copy.textContent.replace(/^\n+|\s+$/g, "");
+  }).join("\n") + "\n";
 }
 
-function option(tag, { path, fragment }) {  // an element that can be chosen and leads there
-  const made = document.createElement(tag);
-  made.setAttribute("role", "option");
-  made.dataset.href = root + path + fragment;
-  return made;
+function copies(holder, what, blocks) {  // gives the holder its button
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.setAttribute("aria-label", `Copy ${what}`);
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(copied(blocks()));
+      button.textContent = said.textContent = "Copied";
+    } catch { button.textContent = said.textContent = "Not copied: the browser does not allow it"; }
+    setTimeout(() => { button.textContent = "Copy"; said.textContent = ""; }, 2000);
+  });
+  holder.prepend(button);
+}
+for (const figure of all("figure.code")) copies(figure, figure.querySelector("pre").getAttribute("aria-label"), () => all("code", figure));
+for (const head of all(".compare th")) {
+  const column = () => all(`td[data-column="${head.dataset.column}"] code`, head.closest("table"));
+  copies(head, `the column ${head.querySelector("b").textContent}`, column);
 }
 
-function about(holder, title, name, line) {
-  holder.append(title);
-  if (name && name !== title) {
-    const code = document.createElement("code");
-    code.textContent = name;
-    holder.append(" ", code);
-  }
-  const small = document.createElement("small");
-  small.textContent = line.filter(Boolean).join(" · ");
-  holder.append(small);
-}
+// ---- contents at the side are folded where they stand above the text
+if (matchMedia("(max-width: 68rem)").matches) for (const contents of all(".contents details")) contents.open = false;
 
-function entry(result) {
-  if (!(result.ways?.length > 1)) {
-    const made = option("div", result);
-    about(made, result.title, result.name, [result.section, result.summary]);
-    return made;
-  }
-  const group = document.createElement("div");
-  group.setAttribute("role", "group");
-  group.setAttribute("aria-label", `${result.section}: ${result.topic ?? "pages"}`);
-  about(group, result.topic ?? result.section, result.topic && result.name, [result.topic && result.section]);
-  for (const way of result.ways) {
-    const link = option("a", way);
-    link.href = link.dataset.href;
-    link.tabIndex = -1;
-    link.textContent = way.title.replace(/^From /, "");
-    group.append(link, " ");
-  }
-  return group;
+// ---- what has one of its classes alone: [data-class] names them, [data-filter] is a button for one
+{
+  const buttons = all("[data-filter]");
+  const things = all("[data-class]");
+  const filter = chosen => {
+    buttons.forEach(button => button.setAttribute("aria-pressed", String(button.dataset.filter === chosen)));
+    things.forEach(thing => { thing.hidden = Boolean(chosen) && !thing.dataset.class.split(" ").includes(chosen); });
+    all("section:has([data-class])").forEach(section => {
+      section.hidden = all("[data-class]", section).every(thing => thing.hidden);
+    });
+    const shown = things.filter(thing => !thing.hidden).length;
+    document.getElementById("filtered").textContent = chosen ? `${shown} of ${things.length}` : "";
+  };
+  buttons.forEach(button => button.addEventListener("click", () => filter(button.dataset.filter)));
+  addEventListener("hashchange", () => {  // a link leads to what the filter hides
+    const target = document.getElementById(location.hash.slice(1));
+    if (buttons.length && target?.closest("[hidden]")) { filter(""); target.scrollIntoView(); }
+  });
 }
-
-function show() {
-  const results = matches(box.value);
-  found.replaceChildren(...results.map(entry));
-  all("[role=option]", found).forEach((option, i) => { option.id = `found-${i}`; });
-  if (box.value.trim() && !results.length) {
-    const none = document.createElement("div");
-    none.setAttribute("role", "option");
-    none.setAttribute("aria-disabled", "true");
-    none.textContent = "nothing found";
-    found.append(none);
-  }
-  found.hidden = !box.value.trim();
-  box.setAttribute("aria-expanded", String(!found.hidden));
-  choose(0);
-}
-
-found.addEventListener("mousedown", event => event.preventDefault());  // the box keeps the focus, so that a click is one
-found.addEventListener("click", event => {
-  const chosen = event.target.closest("[role=option]");
-  if (chosen?.tagName === "DIV" && chosen.dataset.href) location.href = chosen.dataset.href;
-});
-box.addEventListener("input", show);
-box.addEventListener("focus", () => { if (box.value.trim()) show(); });
-box.addEventListener("blur", () => { found.hidden = true; box.setAttribute("aria-expanded", "false"); });
-box.addEventListener("keydown", event => {
-  const options = all("[role=option]", found);
-  const at = options.findIndex(option => option.getAttribute("aria-selected") === "true");
-  if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-    event.preventDefault();
-    if (options.length) choose((at + (event.key === "ArrowDown" ? 1 : options.length - 1)) % options.length);
-  } else if (event.key === "Enter" && options[at]?.dataset.href) {
-    location.href = options[at].dataset.href;
-  } else if (event.key === "Escape") {
-    found.hidden = true;
-    box.blur();
-  }
-});
-document.addEventListener("keydown", event => {
-  if (event.key === "/" && !event.target.closest("input, textarea, select")) { event.preventDefault(); box.focus(); }
-});
 
 // ---- tabs: [data-tabs] holds sections with data-tab, one of which is shown; the same name is chosen on every page
 function tabs(holder) {
@@ -178,18 +138,18 @@ function tabs(holder) {
     });
     return button;
   });
-  function select(chosen, keep = true) {
+  function select(chosen, keeping = true) {
     panels.forEach((panel, i) => { panel.hidden = i !== chosen; });
     buttons.forEach((button, i) => {
       button.setAttribute("aria-selected", String(i === chosen));
       button.tabIndex = i === chosen ? 0 : -1;
     });
-    if (keep) try { localStorage.setItem("tab", panels[chosen].dataset.tab); } catch {}
+    if (keeping) keep("tab", frameworkOf(panels[chosen].dataset.tab));
   }
-  let kept = null;
-  try { kept = localStorage.getItem("tab"); } catch {}
+  const usual = () => select(Math.max(0, panels.findIndex(panel => frameworkOf(panel.dataset.tab) === kept("tab"))), false);
   list.append(...buttons);
   holder.prepend(list);
-  select(Math.max(0, panels.findIndex(panel => panel.dataset.tab === kept)), false);
+  document.addEventListener("choice", usual);
+  usual();
 }
 all("[data-tabs]").forEach(tabs);

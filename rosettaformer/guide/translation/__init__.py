@@ -1,6 +1,7 @@
 """Makes pages "from X to Y": each name's counterpart, what differs, measured when the page is built, and a worked example.
 
-One table of topics has a column for each framework (`table`); a page is a pair of its columns. Every snippet of it is executed in its
+One table of topics has a column for each framework (`table`); a direction is a pair of its columns, and has an overview and a page for each
+section of the topics (`direction`). Every snippet of it is executed in its
 framework's process (`server`, `measurement`), and the class of a row follows from the names and the measurements (`classes`).
 """
 
@@ -18,12 +19,12 @@ DIRECTIONS = tuple((one, other) for one in FRAMEWORKS for other in FRAMEWORKS if
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """Yields the index, and a page for each direction. Raises ValueError if a snippet fails, or a measurement refutes a declaration."""
+    """Yields the index, and the pages of each direction. Raises ValueError if a snippet fails, or a measurement refutes a declaration."""
     measured = measurement.measure(cpus=run.cpus)
     if problems := classes.check(rows(), measured.values):
         raise ValueError("rows that the measurement refutes:\n  " + "\n  ".join(problems))
-    made = {pair: direction.page(*pair, measured) for pair in DIRECTIONS}
-    counts = {pair: page.values["counts"] for pair, page in made.items()}
+    made = {pair: list(direction.pages(*pair, measured)) for pair in DIRECTIONS}
+    counts = {pair: overview.values["counts"] for pair, (overview, *_) in made.items()}
     yield Page(
         "translate/index.html",
         "From one framework to another",
@@ -31,4 +32,5 @@ def pages(run: "Run") -> Iterator[Page]:
         {"frameworks": FRAMEWORKS, "directions": DIRECTIONS, "counts": counts, "classes": classes.CLASSES, "rows": rows()},
         summary="API mapping, defaults that differ, weight layouts, a worked example",
     )
-    yield from made.values()
+    for inside in made.values():
+        yield from inside

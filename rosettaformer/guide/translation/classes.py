@@ -11,9 +11,9 @@ from .table import FRAMEWORKS, Row
 # class -> its title and its explanation, the gravest last
 CLASSES = {
     "same": ("Same", "the same name, and the same behaviour"),
-    "name": ("Other name", "the same behaviour under another name"),
-    "default": ("Different default", "the defaults differ: say the value, or get other numbers"),
-    "meaning": ("Different behaviour", "the same words do something else: the code runs, and is wrong"),
+    "name": ("Different name", "the same behaviour under a different name"),
+    "default": ("Different default", "pass the argument explicitly, or the numbers differ"),
+    "meaning": ("Same name, different behaviour", "the code runs, and is wrong"),
     "absent": ("Absent", "one of the two has nothing of the kind"),
 }
 

@@ -1,8 +1,10 @@
-"""Makes the page of one direction."""
+"""Makes the pages of one direction: an overview, and a page for each section of the topics."""
 
 import functools
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reference_numpy import layout, parameters, preset
@@ -18,36 +20,53 @@ from .snippets import IMPORTS
 from .table import FRAMEWORKS, SECTIONS, Row, rows
 
 COMPONENTS = ("embedding", "position_embedding", "layer_norm", "multi_head_attention", "feed_forward", "logits", "pooler", "classifier")
+OVERVIEW = (("Different defaults", "#defaults"), ("Worked example", "#example"), ("Weight layouts", "#layouts"))  # for the search
 SHOWN_STEPS = (1, 2, 5, 10, 20)  # whose losses are shown
 
 
-def page(one: str, other: str, measured: Measured) -> Page:
-    """Returns the page from one framework to the other."""
-    entries = [_entry(row, one, other, measured) for row in rows() if row.cells[one].names or row.cells[other].names]
-    differing = [entry for entry in entries if entry["relation"] in ("meaning", "default")]
-    title = f"From {FRAMEWORKS[one]} to {FRAMEWORKS[other]}"
-    values = {
+def pages(one: str, other: str, measured: Measured) -> Iterator[Page]:
+    """Yields the overview of the direction from one framework to the other, and a page for each section of the topics."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows():
+        if row.cells[one].names or row.cells[other].names:
+            groups.setdefault(row.section, []).append(_entry(row, one, other, measured))
+    shared = {
         "one": one,
         "other": other,
         "frameworks": FRAMEWORKS,
         "classes": CLASSES,
-        "counts": {name: sum(entry["relation"] == name for entry in entries) for name in CLASSES},
-        "groups": [(name, text, [entry for entry in entries if entry["row"].section == name]) for name, text in SECTIONS.items()],
-        "differing": sorted(differing, key=lambda entry: entry["relation"] != "meaning"),
-        "imports": [_block("\n".join(IMPORTS[name]), "rosettaformer/guide/translation/snippets.py") for name in (one, other)],
-        "layouts": list(_layouts(one, other, measured.layouts)),
-        "example": [(text, [_part(name, part) for name in (one, other)]) for part, text in example.PARTS.items()],
+        "topics": SECTIONS,
+        "groups": groups,
+        "paths": {name: path(one, other, name) for name in ("", *groups)},
         "decided": _decided(),
-        "losses": [(step, *(measured.examples[name]["losses"][step - 1] for name in (one, other))) for step in SHOWN_STEPS],
     }
-    # the title of a topic first, by which the search names its results on several of these pages
-    names = {
-        (name, f"#{entry['row'].id}"): None
-        for entry in entries
-        for name in (entry["row"].title, *(name for cell in entry["cells"] for name in cell["cell"].names))
-    }
-    summary = f"{len(entries)} topics, {len(differing)} of which do something else when nothing is said"
-    return Page(f"translate/{one}-to-{other}.html", title, "translation.html.jinja", values, summary, tuple(names))
+    way = f"{FRAMEWORKS[one]} to {FRAMEWORKS[other]}"
+    overview = shared | _overview(one, other, [*itertools.chain(*groups.values())], measured)
+    summary = f"{sum(overview['counts'].values())} topics, {len(overview['differing'])} of which have a different default or behaviour"
+    yield Page(path(one, other), f"From {way}", "translation.html.jinja", overview, summary, OVERVIEW)
+    imports = [_block("\n".join(IMPORTS[name]), "rosettaformer/guide/translation/snippets.py", FRAMEWORKS[name]) for name in (one, other)]
+    for section, entries in groups.items():
+        values = {
+            "section": section,
+            "entries": entries,
+            "own": [(entry["row"].id, entry["row"].title) for entry in entries],
+            "counts": counts(entries),
+            "imports": imports,
+        }
+        names = ((SECTIONS[section], ""), *dict.fromkeys(name for entry in entries for name in _names(entry)))
+        heading = f"{SECTIONS[section]}, from {way}"
+        yield Page(path(one, other, section), heading, "translation_topics.html.jinja", shared | values, names=names)
+
+
+def path(one: str, other: str, section: str = "") -> str:
+    """Returns the path of a direction's overview, or of its page about a section."""
+    return f"translate/{'-'.join(filter(None, (f'{one}-to-{other}', section)))}.html"
+
+
+def counts(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Returns how many topics there are of each class."""
+    found = Counter(entry["relation"] for entry in entries)
+    return {name: found[name] for name in CLASSES}
 
 
 def show(value: Any) -> str:
@@ -61,13 +80,31 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def _overview(one: str, other: str, entries: Sequence[Mapping[str, Any]], measured: Measured) -> dict[str, Any]:
+    """Returns what the overview has of all topics: the differing ones, the worked example, the layouts of weights."""
+    differing = [entry for entry in entries if entry["relation"] in ("meaning", "default")]
+    return {
+        "counts": counts(entries),
+        "differing": sorted(differing, key=lambda entry: entry["relation"] != "meaning"),
+        "layouts": list(_layouts(one, other, measured.layouts)),
+        "example": [(text, [_part(name, part) for name in (one, other)]) for part, text in example.PARTS.items()],
+        "losses": [(step, *(measured.examples[name]["losses"][step - 1] for name in (one, other))) for step in SHOWN_STEPS],
+    }
+
+
 def _entry(row: Row, one: str, other: str, measured: Measured) -> dict[str, Any]:
     return {
         "row": row,
         "relation": relation(row, one, other, measured.values),
-        "given": _block(row.given.strip("\n"), row.origin) if row.given else None,
+        "given": _block(row.given.strip("\n"), row.origin, "what is given") if row.given else None,
         "cells": [_cell(row, framework, measured.values[row.id].get(framework, {})) for framework in (one, other)],
     }
+
+
+def _names(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the words by which the search finds a topic: its title first, by which its results on several of these pages are named."""
+    for name in (entry["row"].title, *(name for cell in entry["cells"] for name in cell["cell"].names)):
+        yield name, f"#{entry['row'].id}"
 
 
 def _cell(row: Row, framework: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,16 +112,16 @@ def _cell(row: Row, framework: str, values: Mapping[str, Any]) -> dict[str, Any]
     return {
         "framework": FRAMEWORKS[framework],
         "cell": cell,
-        "code": _block(cell.code, row.origin) if cell.code else None,
+        "code": _block(cell.code, row.origin, FRAMEWORKS[framework]) if cell.code else None,
         "value": show(values.get("code")),
-        "measure": _block(cell.measure, row.origin) if cell.measure else None,
+        "measure": _block(cell.measure, row.origin, FRAMEWORKS[framework]) if cell.measure else None,
         "measured": show(values["measure"]) if cell.measure else "",
     }
 
 
 def _part(framework: str, part: str) -> Any:
     code = example.parts(framework).get(part)
-    return _block(code.text, code.origin) if code else None
+    return _block(code.text, code.origin, FRAMEWORKS[framework]) if code else None
 
 
 @functools.cache
@@ -94,8 +131,8 @@ def _decided() -> Mapping[str, str]:
 
 
 @functools.cache
-def _block(text: str, origin: str) -> Any:
-    return highlighted(Code(text, origin))
+def _block(text: str, origin: str, label: str) -> Any:
+    return highlighted(Code(text, origin, label=label))
 
 
 def _layouts(one: str, other: str, tables: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[dict[str, Any]]:
