@@ -19,6 +19,10 @@ MODEL = LAYER | {"norm_placement": "post", "activation": "relu", "positions": "s
                  "classes": 0, "masked_language_head": False,}  # fmt: skip
 # what does nothing without a keep mask or a rotation, which are not covered, and what only half precision sees
 WITHOUT_EFFECT = ("config", "dropout_rate", "layer", "position_bs", "position_bt", "cast_before_scale", "round_scale")
+BERT = LAYER | {"norm_placement": "post", "positions": "learned", "position_start": "row", "position_offset": 0,
+                "scale_embedding": False, "embedding_norm": True}  # fmt: skip
+OF_MODEL = ("transformer", "training_loss")
+OF_BERT = ("pool", "classify", "masked_language_logits", "classification_loss")
 STACKS = ("encoder_layer", "decoder_layer", "encoder", "decoder")
 
 
@@ -66,6 +70,9 @@ class Port:
             lengths = arrays[0].shape[1], arrays[0 if "x_btd" in given else 1].shape[1]
             causal = self.back(self.plain.causal_mask(*lengths))
             given[name] = self.back(self.plain.combine_masks(*map(self.native, (given.get(name, causal), causal))))
+        if case.component in OF_BERT:
+            shape = given["source"].shape
+            given = {"source_mask_bs": np.ones(shape, bool), "segment_bs": np.zeros(shape, int)} | given
         if case.component == "cross_entropy":
             given.setdefault("mask_bt", np.ones(given["label_bt"].shape, bool))
             if not given["mask_bt"].any():
@@ -145,7 +152,7 @@ VARIANTS = {
 def _variant(case: Case) -> str:
     """Returns the plain function that answers a case; raises NotCovered if there is none."""
     config, component = case.config, case.component
-    assumed = LAYER if component in STACKS else MODEL if component in ("transformer", "training_loss") else {}
+    assumed = LAYER if component in STACKS else MODEL if component in OF_MODEL else BERT if component in OF_BERT else {}
     if component == "multi_head_attention":
         assumed = {"query_key_norm": "none", "score_scale": None, "score_cap": None}
     if component == "masked_language_head":
@@ -158,6 +165,8 @@ def _variant(case: Case) -> str:
         raise NotCovered("the plain version does not rotate")
     if any(getattr(value, "size", 1) == 0 for value in case.inputs.values()):
         raise NotCovered("there is nothing to compute")
+    if component in OF_BERT and not config.segments or component in OF_MODEL and not (config.encoder_layers and config.decoder_layers):
+        raise NotCovered("the plain models are the paper's and BERT")
     for name in ("token", "source", "target"):
         if getattr(case.inputs.get(name), "dtype", np.dtype(int)).kind == "f":
             raise NotCovered("the plain version takes ids")
@@ -194,7 +203,9 @@ def _given(case: Case) -> dict[str, Any]:
         del given["name"]
     accepted = inspect.signature(function_of(case.component)).parameters
     own = nest(case.parameters)
-    if case.component in ("transformer", "training_loss"):  # the tensors that the model uses twice
+    if case.component == "masked_language_logits" and case.config.tie_logits:  # here and below a tensor that the model uses twice
+        own["masked_language_head"]["logits"]["kernel"] = own["source_embedding"]["table"].T
+    if case.component in OF_MODEL:
         own.setdefault("target_embedding", own.get("source_embedding"))
         own["logits"] = {"kernel": own["target_embedding"]["table"].T} | own.get("logits", {})
     return given | ({"parameters": own} if "parameters" in accepted and "parameters" not in given else {})

@@ -265,6 +265,37 @@ def training_loss(parameters, source, target, padding_id, epsilon, smoothing):
     return cross_entropy(logits_btv, label_bt, token_mask(label_bt, padding_id), smoothing)
 
 
+def encode_bert(parameters, source, source_mask_bs, segment_bs, epsilon, activation):
+    position_1s = torch.arange(source.shape[1])[None]
+    x_bsd = embedding(parameters["source_embedding"], source, False)
+    x_bsd = x_bsd + position_embedding(parameters["source_position_embedding"], position_1s, 0)
+    x_bsd = x_bsd + segment_embedding(parameters["source_segment_embedding"], segment_bs)
+    x_bsd = layer_norm(parameters["source_embedding_norm"], x_bsd, epsilon)
+    mask_bhts = padding_mask(source_mask_bs)
+    return encoder(parameters["encoder"], x_bsd, mask_bhts, epsilon, activation, post_norm_encoder_layer)
+
+
+def pool(parameters, source, source_mask_bs, segment_bs, epsilon, activation):
+    x_bsd = encode_bert(parameters, source, source_mask_bs, segment_bs, epsilon, activation)
+    return pooler(parameters["pooler"], x_bsd)
+
+
+def classify(parameters, source, source_mask_bs, segment_bs, epsilon, activation):
+    pooled_br = pool(parameters, source, source_mask_bs, segment_bs, epsilon, activation)
+    return classifier(parameters["classifier"], pooled_br)
+
+
+def masked_language_logits(parameters, source, source_mask_bs, segment_bs, epsilon, activation):
+    x_bsd = encode_bert(parameters, source, source_mask_bs, segment_bs, epsilon, activation)
+    return masked_language_head(parameters["masked_language_head"], x_bsd, epsilon, activation)
+
+
+def classification_loss(parameters, source, label_b, source_mask_bs, segment_bs, epsilon, activation, smoothing):
+    logits_bc = classify(parameters, source, source_mask_bs, segment_bs, epsilon, activation)
+    counted_b1 = label_b[:, None] >= 0
+    return cross_entropy(logits_bc[:, None], label_b[:, None], counted_b1, smoothing)
+
+
 def cross_entropy(logits_btv, label_bt, mask_bt, smoothing):
     shifted_btv = logits_btv - torch.amax(logits_btv, dim=-1, keepdim=True)
     log_p_btv = shifted_btv - torch.log(torch.sum(torch.exp(shifted_btv), dim=-1, keepdim=True))
