@@ -176,7 +176,7 @@ def rotary() -> Any:
     )  # fmt: skip
     layouts = {"halves": [(j, j + size // 2) for j in range(size // 2)], "neighbours": [(2 * j, 2 * j + 1) for j in range(size // 2)]}
     for index, (name, pairs) in enumerate(layouts.items()):
-        x, y = 14 + index * (size * 2 * CELL - 40), 92
+        x, y = 14 + index * (size * CELL + 30), 92
         kinds = np.empty((1, size), object)
         for pair, (first, second) in enumerate(pairs):
             kinds[0, [first, second]] = f"head{pair}"

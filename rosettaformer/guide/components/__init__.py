@@ -90,6 +90,7 @@ def _page(component: str, run: "Run") -> Page:
         "docs": _with_decisions(paragraphs(f"{said.lead}\n\n{said.source}", _link), component),
         "facts": [_with_decisions(sentence(fact, _link), component) for fact in said.facts],
         "plain": [[*row] for row in plain.rows(component)],
+        "plain_note": plain.NOTES.get(component, ""),
         "without_plain": plain.WITHOUT.get(component, ""),
         "plain_uses": [(name, plain.home_of(name)) for name in plain.used(component)],
         "example": plain.example() if component == "scaled_dot_product_attention" else None,

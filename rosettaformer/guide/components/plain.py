@@ -32,6 +32,14 @@ FUNCTIONS = {
     "pool": ("pool", "encode_bert"),
     "initialise": ("initial_kernel", "initial_table"),
 }
+# what is to be known of them
+NOTES = {
+    "positional_encoding": "JAX computes the constants by NumPy, whose powers are more accurate than those of a compiled program.",
+    "rotary_embedding": "JAX computes the constants by NumPy, whose powers are more accurate than those of a compiled program.",
+    "scaled_dot_product_attention": "`alibi_bias` gives the `bias_bhts` of ALiBi (Press et al. 2022), which stands for positions, where the number of heads is a power of two.",
+    "transformer": "The model is that of the paper of 2017: post-norm, relu, sinusoidal positions.",
+    "pool": "The model is BERT: learned positions, segments, a norm of the embedding.",
+}
 # why a component has no plain version
 WITHOUT = {
     "states": "It is `transformer` that keeps what its layers return; there is no other mathematics in it to write down.",

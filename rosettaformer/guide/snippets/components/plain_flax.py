@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def linear(equation, parameters, x):
@@ -30,7 +31,7 @@ def position_embedding(parameters, position_bt, offset):
 
 
 def positional_encoding(position_bt, width):
-    feature_d = jnp.arange(width)
+    feature_d = np.arange(width)
     frequency_d = 10000.0 ** (-2 * (feature_d // 2) / width)
     angle_btd = position_bt[:, :, None] * frequency_d
     return jnp.where(feature_d % 2 == 0, jnp.sin(angle_btd), jnp.cos(angle_btd))
@@ -38,7 +39,7 @@ def positional_encoding(position_bt, width):
 
 def rotary_halves(x_bthk, position_bt, base):
     pairs = x_bthk.shape[-1] // 2
-    frequency_j = 1 / base ** (jnp.arange(pairs) / pairs)
+    frequency_j = 1 / base ** (np.arange(pairs) / pairs)
     angle_bt1j = position_bt[:, :, None, None] * frequency_j
     cosine, sine = jnp.cos(angle_bt1j), jnp.sin(angle_bt1j)
     first, second = x_bthk[..., :pairs], x_bthk[..., pairs:]
@@ -48,7 +49,7 @@ def rotary_halves(x_bthk, position_bt, base):
 
 def rotary_neighbours(x_bthk, position_bt, base):
     pairs = x_bthk.shape[-1] // 2
-    frequency_j = 1 / base ** (jnp.arange(pairs) / pairs)
+    frequency_j = 1 / base ** (np.arange(pairs) / pairs)
     angle_bt1j = position_bt[:, :, None, None] * frequency_j
     cosine, sine = jnp.cos(angle_bt1j), jnp.sin(angle_bt1j)
     first, second = x_bthk[..., 0::2], x_bthk[..., 1::2]
