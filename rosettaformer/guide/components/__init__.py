@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from ...conformance.reference.components import OWN, VJP, WHOLE, takes_config
 from ..code import Code
+from ..figures import figures as drawings
 from ..site import Page
-from . import sites
+from . import plain, sites
 from .alignment import aligned
 from .cells import cell_of, code_of
-from .component_arguments import Argument, arguments, cases_of, errors
+from .component_arguments import Argument, arguments, cases_of, errors, in_words
 from .config_fields import fields, fields_of
 from .decisions import decisions, governing
 from .facts import defects_of, figures, number, parameters_of
 from .modules import PACKAGES, Symbol, read
 from .names import full_name, stock, used
-from .prose import paragraphs, sentence
+from .prose import paragraphs, sentence, told
 from .sources import Source, source
 
 if TYPE_CHECKING:
@@ -83,9 +84,17 @@ def _page(component: str, run: "Run") -> Page:
     sources = [source(component, package) for package in PACKAGES]
     gradient = component + VJP if component + VJP in OWN else ""
     known = tuple(entry for entry in stock().get(component, ()))
+    said = told(sources[0].docstring, [one.name for one in arguments(component)], in_words())
     values = {
         "component": component,
-        "docs": _with_decisions(paragraphs(sources[0].docstring, _link), component),
+        "docs": _with_decisions(paragraphs(f"{said.lead}\n\n{said.source}", _link), component),
+        "facts": [_with_decisions(sentence(fact, _link), component) for fact in said.facts],
+        "plain": [[*row] for row in plain.rows(component)],
+        "plain_note": plain.NOTES.get(component, ""),
+        "without_plain": plain.WITHOUT.get(component, ""),
+        "plain_uses": [(name, plain.home_of(name)) for name in plain.used(component)],
+        "example": plain.example() if component == "scaled_dot_product_attention" else None,
+        "drawings": drawings(component),
         "say": lambda text: sentence(text, _link),
         "columns": [_column(one) for one in sources],
         "rows": [[cell_of(piece) for piece in row] for row in aligned(sources, component)],
@@ -94,7 +103,7 @@ def _page(component: str, run: "Run") -> Page:
         "used": {FRAMEWORKS[one.package.removeprefix("impl_")]: used(one) for one in sources[1:]},
         "calls": sources[0].calls,
         "called_by": [other for other in ORDER if component in source(other, PACKAGES[0]).calls],
-        "arguments": [(one, _meaning(one)) for one in arguments(component)],
+        "arguments": [(one, _with_decisions(_meaning(one), component)) for one in arguments(component)],
         "given": (given := cases_of()[component].given),
         "not_given": [one.name for one in arguments(component) if one.name not in (*given, *NEVER) and not one.field],
         "fields": [(one, _said(one.meaning)) for one in fields_of(component)] if takes_config(component) else [],
@@ -123,6 +132,7 @@ def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str]
     calls = [name for one in sources[1:] for name in used(one)]
     found = dict.fromkeys([(name, "#framework") for name in native])
     found |= dict.fromkeys([(name, "#source") for name in calls if name not in native])
+    found |= dict.fromkeys([(name, "#plain") for name in plain.functions(component) if name != component])
     found |= dict.fromkeys([(one.name, "#arguments") for one in arguments(component) if len(one.name) > 1 and one.name not in NEVER])
     if takes_config(component):
         found |= dict.fromkeys([(one.name, "#config") for one in fields_of(component)])
@@ -144,7 +154,8 @@ def _column(one: Source) -> dict[str, Any]:
     main = one.main[0]
     notes = "" if one.package == PACKAGES[0] else paragraphs(one.docstring, _link, blocks=False)
     files = dict.fromkeys(block.symbol.path for block in one.blocks)
-    return {"package": one.package, "title": COLUMNS.get(one.package, one.package), "name": main.symbol.name, "files": list(files),
+    titles = {"title": COLUMNS.get(one.package, one.package), "plain": plain.TITLES[one.package]}
+    return {"package": one.package, **titles, "name": main.symbol.name, "files": list(files),
             "path": f"{main.symbol.path}:{main.lines[0]}", "notes": notes}  # fmt: skip
 
 

@@ -30,11 +30,11 @@ def cell_of(piece: Piece | None) -> Cell | None:
         return None
     file = read(piece.symbol.package, piece.symbol.module)
     shown = range(piece.last - len(piece.text.split("\n")), piece.last)
-    made = tuple((len(file.lines[i]) - len(file.lines[i].lstrip()), _unindented(lines(file.text)[i])) for i in shown)
+    made = tuple((len(file.lines[i]) - len(file.lines[i].lstrip()), unindented(lines(file.text)[i])) for i in shown)
     return Cell(piece, made, isinstance(piece.node, ast.FunctionDef | ast.ClassDef))
 
 
-def _unindented(line: Any) -> Any:
+def unindented(line: Any) -> Any:
     """Returns a line of HTML without its leading spaces."""
     return type(line)(re.sub(r"^(<span class=\"\w+\">)? +(?(1)(</span>)?)", lambda found: "" if found[2] else found[1] or "", str(line)))
 

@@ -55,6 +55,11 @@ def arguments(component: str) -> tuple[Argument, ...]:
     return tuple(found)
 
 
+def in_words() -> Mapping[str, str]:
+    """Returns how a page says sentences of docstrings."""
+    return _texts()["sentences"]
+
+
 def letters_of(name: str, annotation: object) -> str:
     """Returns `b t d` for an array `x_btd`; empty if it is not an array, or is an array that may have any axes."""
     suffix = name.rpartition("_")[2]

@@ -2,7 +2,8 @@
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 from .equations import kind, mathml
 
@@ -11,7 +12,40 @@ WORDS = {
     "e": "value size", "f": "feed-forward width", "v": "vocabulary", "p": "position row", "a": "segment", "r": "head width", "c": "class",
     "l": "layer", "n": "new token", "w": "beam", "1": "size 1",
 }  # fmt: skip
+ASIDE = ("Half-precision ", "Computed in ", "Arguments ", "Returns ")  # how sentences begin that are not what a component is
 Link = Callable[[str], str]  # a name in backticks -> its link, or empty
+
+
+class Told(NamedTuple):
+    """A docstring by what its sentences are about: what the component is, facts about it, and where it comes from.
+
+    What it says of single arguments and errors is left out: the table of the arguments says it.
+    """
+
+    lead: str
+    facts: tuple[str, ...]
+    source: str
+
+
+def told(docstring: str, arguments: Collection[str], words: Mapping[str, str]) -> Told:
+    """Returns the parts of a docstring. words: sentences -> what stands for them, nothing where the arguments say it."""
+    text, _, source = " ".join(docstring.split()).partition(" Source: ")
+    lead: list[str] = []
+    facts: list[str] = []
+    for sentence in sentences(text):
+        about = re.match(r"(?:\w+(?:, | and ))*(\w+): ", sentence)
+        if sentence.startswith("Raises ") or (about and about[1] in arguments) or not (said := words.get(sentence, sentence)):
+            continue
+        equation = any(kind(span) == "equation" and _relates(span) for span in re.findall(r"`([^`]+)`", said))
+        aside = said.startswith(ASIDE) or said.partition(" ")[0] in arguments
+        (lead if equation or (len(lead) < 2 and not aside) else facts).append(said)
+    return Told(" ".join(lead), tuple(facts), f"Source: {source}" if source else "")
+
+
+def sentences(text: str) -> list[str]:
+    """Returns the sentences of a text; an abbreviation such as `et al.` ends none."""
+    joined = " ".join(text.split())
+    return [one for one in re.split(r"(?<=[^.][a-z0-9A-Z`)\]]\.) (?=[A-Z`a-z(])(?!al\.)", joined) if one]
 
 
 def paragraphs(docstring: str, link: Link, blocks: bool = True) -> str:

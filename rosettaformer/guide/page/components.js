@@ -1,44 +1,45 @@
 "use strict";
 // the columns of the comparison: as many as are chosen where there is room, one at a time as tabs where there is not
-for (const box of document.querySelectorAll(".equation, .notes > div, .groups li")) {
+for (const box of document.querySelectorAll(".equation, .notes > div, .groups li, .drawing")) {
   if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;  // so that the arrow keys can scroll it
 }
 (() => {
-  const compare = document.getElementById("compare");
-  if (!compare) return;
-  const table = compare.querySelector("table");
+  const compares = [...document.querySelectorAll(".compare")];
+  if (!compares.length) return;
   const boxes = [...document.querySelectorAll(".columns input")];
   const titles = boxes.map(box => box.parentElement.textContent.trim());
   const frameworks = titles.map(frameworkOf);
   const names = boxes.map(box => box.name);
-  const rows = [...table.tBodies[0].rows];
   const narrow = matchMedia("(max-width: 46rem)");
   const medium = matchMedia("(max-width: 70rem)");
 
-  // tabs
-  const list = document.createElement("div");
-  list.setAttribute("role", "tablist");
-  list.setAttribute("aria-label", "Framework");
-  const tabs = names.map((name, i) => {
-    const tab = document.createElement("button");
-    tab.type = "button";
-    tab.id = `column-${name}`;
-    tab.textContent = titles[i];
-    tab.setAttribute("role", "tab");
-    tab.setAttribute("aria-controls", compare.id);
-    tab.addEventListener("keydown", event => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      const next = step ? (i + step + names.length) % names.length : { Home: 0, End: names.length - 1 }[event.key];
-      if (next === undefined) return;
-      event.preventDefault();
-      choose(next);
-      tabs[next].focus();
+  // tabs, above each table
+  const lists = compares.map(compare => {
+    const list = document.createElement("div");
+    list.setAttribute("role", "tablist");
+    list.setAttribute("aria-label", "Framework");
+    const tabs = names.map((name, i) => {
+      const tab = document.createElement("button");
+      tab.type = "button";
+      tab.id = `${compare.id}-${name}`;
+      tab.textContent = titles[i];
+      tab.setAttribute("role", "tab");
+      tab.setAttribute("aria-controls", compare.id);
+      tab.addEventListener("keydown", event => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        const next = step ? (i + step + names.length) % names.length : { Home: 0, End: names.length - 1 }[event.key];
+        if (next === undefined) return;
+        event.preventDefault();
+        choose(next);
+        tabs[next].focus();
+      });
+      tab.addEventListener("click", () => { choose(i); });
+      return tab;
     });
-    tab.addEventListener("click", () => { choose(i); });
-    return tab;
+    list.append(...tabs);
+    compare.before(list);
+    return list;
   });
-  list.append(...tabs);
-  compare.before(list);
 
   let chosen = 0;  // the tab
   function choose(i) {
@@ -52,21 +53,24 @@ for (const box of document.querySelectorAll(".equation, .notes > div, .groups li
   }
   function show() {
     const shown = columns();
-    list.hidden = !narrow.matches;
-    if (narrow.matches) {
-      compare.setAttribute("role", "tabpanel");
-      compare.setAttribute("aria-labelledby", `column-${shown[0]}`);
-    } else {
-      compare.removeAttribute("role");
-      compare.removeAttribute("aria-labelledby");
-    }
-    tabs.forEach((tab, i) => {
-      tab.setAttribute("aria-selected", String(names[i] === shown[0]));
-      tab.tabIndex = names[i] === shown[0] ? 0 : -1;
+    compares.forEach((compare, at) => {
+      lists[at].hidden = !narrow.matches;
+      if (narrow.matches) {
+        compare.setAttribute("role", "tabpanel");
+        compare.setAttribute("aria-labelledby", `${compare.id}-${shown[0]}`);
+      } else {
+        compare.removeAttribute("role");
+        compare.removeAttribute("aria-labelledby");
+      }
+      [...lists[at].children].forEach((tab, i) => {
+        tab.setAttribute("aria-selected", String(names[i] === shown[0]));
+        tab.tabIndex = names[i] === shown[0] ? 0 : -1;
+      });
+      const table = compare.querySelector("table");
+      table.dataset.shown = shown.length;
+      for (const cell of table.querySelectorAll("[data-column]")) cell.hidden = !shown.includes(cell.dataset.column);
+      for (const row of table.tBodies[0].rows) row.hidden = ![...row.cells].some(cell => !cell.hidden && !cell.classList.contains("none"));
     });
-    table.dataset.shown = shown.length;
-    for (const cell of table.querySelectorAll("[data-column]")) cell.hidden = !shown.includes(cell.dataset.column);
-    for (const row of rows) row.hidden = ![...row.cells].some(cell => !cell.hidden && !cell.classList.contains("none"));
   }
   function arrange() {  // what the reader knows comes first, then what they want
     const order = names.map((_, i) => i).sort((a, b) => rank(frameworks[a]) - rank(frameworks[b]));

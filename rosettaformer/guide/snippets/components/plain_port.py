@@ -1,0 +1,212 @@
+"""What makes a port of the plain versions: a function of the case for every component that they have."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from reference_numpy.parameters import axes, flatten, nest, shapes
+from rosettaformer.conformance.reference.components import COMPONENTS, config_arguments, function_of
+from rosettaformer.ports import Case, NotCovered
+
+ANSWERED_APART = ("adam", "clip_global_norm", "initialise")  # whose plain versions are of one tensor
+# fields of the config -> the values that layers and models take for granted
+LAYER = {"norm": "layer", "gated_feed_forward": False, "query_key_norm": "none", "score_scale": None, "score_cap": None,
+         "norm_one_plus_scale": False, "logit_scale": 1, "logit_cap": None}  # fmt: skip
+MODEL = LAYER | {"norm_placement": "post", "activation": "relu", "positions": "sinusoidal", "sinusoid_layout": "interleaved",
+                 "scale_embedding": True, "position_start": "first_token", "embedding_norm": False, "segments": 0, "pooler": False,
+                 "classes": 0, "masked_language_head": False,}  # fmt: skip
+# what does nothing without a keep mask or a rotation, which are not covered, and what only half precision sees
+WITHOUT_EFFECT = ("config", "dropout_rate", "layer", "position_bs", "position_bt", "cast_before_scale", "round_scale")
+BERT = LAYER | {"norm_placement": "post", "positions": "learned", "position_start": "row", "position_offset": 0,
+                "scale_embedding": False, "embedding_norm": True}  # fmt: skip
+OF_MODEL = ("transformer", "training_loss")
+OF_BERT = ("pool", "classify", "masked_language_logits", "classification_loss")
+STACKS = ("encoder_layer", "decoder_layer", "encoder", "decoder")
+
+
+class Port:
+    """Answers cases by the functions of a plain file.
+
+    native: an array of NumPy as one of the framework; back: the way back.
+    """
+
+    def __init__(self, plain: Any, native: Callable[[Any], Any], back: Callable[[Any], np.ndarray] = np.asarray) -> None:
+        self.plain, self.native, self.back = plain, native, back
+
+    def functions(self) -> dict[str, Callable[[Case], Any]]:
+        """Returns the functions of a port file, by component."""
+        every = [component for component in COMPONENTS if component in ANSWERED_APART or self._names(component)]
+        return {component: self._answering(component) for component in every}
+
+    def _answering(self, component: str) -> Callable[[Case], Any]:
+        return getattr(self, f"_{component}", self._answer)
+
+    def _names(self, component: str) -> list[str]:
+        """Returns the plain functions among which the case decides."""
+        names = (component, *VARIANTS.get(component, ()))
+        return [name for name in names if hasattr(self.plain, name)]
+
+    def _answer(self, case: Case) -> Any:
+        function = getattr(self.plain, _variant(case))
+        given = {name: value for name, value in _given(case).items() if value is not None}
+        given = self._with_masks(case, given)
+        taken, accepted = inspect.signature(function).parameters, inspect.signature(function_of(case.component)).parameters
+        for name, value in given.items():
+            given_for_nothing = not isinstance(value, np.ndarray) and value == accepted[name].default
+            if name not in (*taken, *WITHOUT_EFFECT) and not given_for_nothing:
+                raise NotCovered(f"the plain version takes no {name}")
+        given |= {name: self._setting(case, name) for name in taken if name not in given}
+        result = self.back(function(**{name: self._converted(given[name]) for name in taken}))
+        return result.astype(np.int64) if result.dtype.kind == "i" else result
+
+    def _with_masks(self, case: Case, given: dict[str, Any]) -> dict[str, Any]:
+        """Returns what is given, with causality in the mask: the caller of a plain attention combines them."""
+        given = dict(given)
+        name = {"decoder_layer": "self_mask_bhts", "decoder": "self_mask_bhts"}.get(case.component, "mask_bhts")
+        if given.pop("causal", False) or name == "self_mask_bhts":
+            arrays = [value for key, value in given.items() if key in ("x_btd", "query_btd", "query_bthk", "memory_bsd", "key_bsgk")]
+            lengths = arrays[0].shape[1], arrays[0 if "x_btd" in given else 1].shape[1]
+            causal = self.back(self.plain.causal_mask(*lengths))
+            given[name] = self.back(self.plain.combine_masks(*map(self.native, (given.get(name, causal), causal))))
+        if case.component in OF_BERT:
+            shape = given["source"].shape
+            given = {"source_mask_bs": np.ones(shape, bool), "segment_bs": np.zeros(shape, int)} | given
+        if case.component == "cross_entropy":
+            given.setdefault("mask_bt", np.ones(given["label_bt"].shape, bool))
+            if not given["mask_bt"].any():
+                raise NotCovered("the plain version divides by the number of labels")
+        return given
+
+    def _setting(self, case: Case, name: str) -> Any:
+        """Returns an argument that neither inputs nor parameters give: a part of the model, or a field of the config."""
+        config = case.config
+        kind = case.component.partition("_")[0]
+        found = {
+            "activation": getattr(self.plain, config.activation),
+            "layer": getattr(self.plain, f"{config.norm_placement}_norm_{kind}_layer", None),
+            "base": config.rotary_base,
+            "padding_id": config.padding_id,
+            "epsilon": config.epsilon,
+            "smoothing": 0.0,
+            "top_k": 0,
+            "top_p": 1.0,
+            "temperature": 1.0,
+            "repetition_penalty": 1.0,
+        }
+        return found.get(name)
+
+    def _converted(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: self._converted(part) for name, part in value.items()}
+        return self.native(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+
+    def _noam(self, case: Case) -> np.ndarray:
+        step = self.native(np.asarray(case.inputs["step"], float))
+        return self.back(self.plain.noam(step, case.config.model_width, int(case.inputs["warmup"])))
+
+    def _adam(self, case: Case) -> dict[str, Any]:
+        trees = {key: flatten(case.inputs[key]) for key in ("parameters", "gradients", "first_moment", "second_moment")}
+        scalars = [_given(case).get(name, 0.0) for name in ("step", "learning_rate", "beta_1", "beta_2", "epsilon", "weight_decay")]
+        results: dict[str, dict[str, Any]] = {"parameters": {}, "first_moment": {}, "second_moment": {}}
+        for name in trees["parameters"]:
+            decay = scalars[-1] if name.rpartition(".")[2] in ("kernel", "table") else 0.0
+            answer = self.plain.adam(*(self._converted(tree[name]) for tree in trees.values()), *scalars[:-1], decay)
+            for kind, value in zip(results, answer, strict=True):
+                results[kind][name] = self.back(value)
+        return {kind: nest(tree) for kind, tree in results.items()}
+
+    def _clip_global_norm(self, case: Case) -> dict[str, Any]:
+        flat = flatten(case.inputs["gradients"])
+        if not any(value.any() for value in flat.values()):
+            raise NotCovered("the plain version divides by the norm")
+        clipped = self.plain.clip_global_norm([self._converted(value) for value in flat.values()], case.inputs["limit"])
+        return nest(dict(zip(flat, map(self.back, clipped), strict=True)))
+
+    def _initialise(self, case: Case) -> dict[str, np.ndarray]:
+        return dict(self._initial(case))
+
+    def _initial(self, case: Case) -> Iterator[tuple[str, np.ndarray]]:
+        letters, first = axes(case.config), case.inputs["seed"]
+        for seed, (name, shape) in enumerate(shapes(case.config).items(), first):
+            kind = name.rpartition(".")[2]
+            if kind == "kernel":  # the input axes are `h e` of the output projection `h e d`, otherwise the first
+                fan_in = int(np.prod(shape[:-1] if letters[name].endswith(" d") else shape[:1]))
+                yield name, self.back(self.plain.initial_kernel(seed, shape, fan_in, int(np.prod(shape)) // fan_in))
+            elif kind == "table":
+                yield name, self.back(self.plain.initial_table(seed, shape))
+            else:
+                yield name, np.full(shape, float(kind == "scale" and not case.config.norm_one_plus_scale))
+
+
+VARIANTS = {
+    "activation": ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu"),
+    "feed_forward": ("gated_feed_forward",),
+    "rotary_embedding": ("rotary_halves", "rotary_neighbours"),
+    "encoder_layer": ("pre_norm_encoder_layer", "post_norm_encoder_layer"),
+    "decoder_layer": ("pre_norm_decoder_layer", "post_norm_decoder_layer"),
+}
+
+
+def _variant(case: Case) -> str:
+    """Returns the plain function that answers a case; raises NotCovered if there is none."""
+    config, component = case.config, case.component
+    assumed = LAYER if component in STACKS else MODEL if component in OF_MODEL else BERT if component in OF_BERT else {}
+    if component == "multi_head_attention":
+        assumed = {"query_key_norm": "none", "score_scale": None, "score_cap": None}
+    if component == "masked_language_head":
+        assumed = {name: LAYER[name] for name in ("norm", "norm_one_plus_scale", "logit_scale", "logit_cap")}
+    for field, value in assumed.items():
+        if getattr(config, field) != value:
+            raise NotCovered(f"the plain version has {field}={value!r}")
+    attends = component in ("multi_head_attention", *STACKS)
+    if attends and config.positions == "rotary":
+        raise NotCovered("the plain version does not rotate")
+    if any(getattr(value, "size", 1) == 0 for value in case.inputs.values()):
+        raise NotCovered("there is nothing to compute")
+    whole = config.segments if component in OF_BERT else config.encoder_layers and config.decoder_layers
+    if component in (*OF_BERT, *OF_MODEL) and not whole:
+        raise NotCovered("the plain models are the paper's and BERT")
+    for name in ("token", "source", "target"):
+        if getattr(case.inputs.get(name), "dtype", np.dtype(int)).kind == "f":
+            raise NotCovered("the plain version takes ids")
+    without = {"dropout": "keep", "token_mask": "padding_id", "layer_norm": "offset"}.get(component)
+    if without and without not in {**case.parameters, **{k: v for k, v in _given(case).items() if v is not None}}:
+        raise NotCovered(f"the plain version takes {without}")
+    if component == "combine_masks" and any(value is None for value in case.inputs.values()):
+        raise NotCovered("the plain version combines two masks")
+    if (bias := case.inputs.get("bias_bhts")) is not None and np.isneginf(bias).any():
+        raise NotCovered("the plain version hides keys by its mask alone")
+    if component == "rms_norm" and "offset" in case.parameters:
+        raise NotCovered("the plain version has no offset")
+    if component == "rotary_embedding":
+        kind = config.layer_kind(case.inputs.get("layer", 0))
+        if config.rotary_size != config.key_size or kind.scaling.kind != "none" or kind.base != config.rotary_base:
+            raise NotCovered("the plain version rotates all features, by frequencies without scaling")
+        return "rotary_halves" if config.rotary_layout == "halves" else "rotary_neighbours"
+    if component in ("encoder_layer", "decoder_layer", "encoder", "decoder") and config.norm_placement not in ("pre", "post"):
+        raise NotCovered("the plain version has its norms before or after the sub-layers")
+    return {
+        "activation": config.activation,
+        "feed_forward": ("gated_" if config.gated_feed_forward else "") + "feed_forward",
+        "encoder_layer": f"{config.norm_placement}_norm_encoder_layer",
+        "decoder_layer": f"{config.norm_placement}_norm_decoder_layer",
+    }.get(component, component)
+
+
+def _given(case: Case) -> dict[str, Any]:
+    """Returns the arguments of the reference's function that the case gives."""
+    given = dict(case.inputs) | config_arguments(case.component, case.config, case.dtype)
+    given.pop("dtype", None)
+    given.pop("activation_name", None)
+    if case.component == "activation":
+        del given["name"]
+    accepted = inspect.signature(function_of(case.component)).parameters
+    own = nest(case.parameters)
+    if case.component == "masked_language_logits" and case.config.tie_logits:  # here and below a tensor that the model uses twice
+        own["masked_language_head"]["logits"]["kernel"] = own["source_embedding"]["table"].T
+    if case.component in OF_MODEL:
+        own.setdefault("target_embedding", own.get("source_embedding"))
+        own["logits"] = {"kernel": own["target_embedding"]["table"].T} | own.get("logits", {})
+    return given | ({"parameters": own} if "parameters" in accepted and "parameters" not in given else {})

@@ -1,0 +1,9 @@
+"""The port file of the plain versions in JAX, which computes in float64."""
+
+import jax
+import plain_flax
+from plain_port import Port
+
+jax.config.update("jax_enable_x64", True)
+suite, dtypes = 9, ("float64",)
+globals().update(Port(plain_flax, jax.numpy.asarray).functions())

@@ -1,0 +1,9 @@
+"""The port file of the plain versions in PyTorch, which computes in float64."""
+
+import plain_pytorch
+import torch
+from plain_port import Port
+
+torch.set_default_dtype(torch.float64)
+suite, dtypes = 9, ("float64",)
+globals().update(Port(plain_pytorch, torch.from_numpy).functions())
