@@ -87,8 +87,8 @@ def attention() -> Any:
     """Draws the arrays of one head of the attention, from the query to the output."""
     drawing = _Drawing(
         "attention", "Attention as boxes of shapes",
-        "One head of one sequence. Each query is multiplied by each key, the softmax makes weights of every row, and these weight the values: "
-        f"a row for each of the {SIZES['t']} queries in the end.",
+        "One head of one sequence. Each query is multiplied by each key, the softmax makes weights of every row, and these weight the "
+        f"values: a row for each of the {SIZES['t']} queries in the end.",
     )  # fmt: skip
     top, x, tallest = TOP, 10.0, max(SIZES["s"], SIZES["t"]) * CELL
     steps = (("query", "t k", "×"), ("keyᵀ", "k s", "÷ √k ="), ("logits", "t s", "softmax"), ("weights", "t s", "×"),
@@ -151,8 +151,8 @@ def causal() -> Any:
     target, source = shape("t s")
     drawing = _Drawing(
         "causal", "Two alignments of the causal mask",
-        f"For t = {target} queries (rows) and s = {source} keys (columns). Bottom-right, as here: the last query sees the last key, so that a step "
-        "on cached keys is a row of the whole. Top-left: query 0 sees key 0 alone. For t = s both are the same.",
+        f"For t = {target} queries (rows) and s = {source} keys (columns). Bottom-right, as in the reference: the last query sees the last "
+        "key, so that a step on cached keys is a row of the whole. Top-left: query 0 sees key 0 alone. For t = s both are the same.",
     )  # fmt: skip
     masks = {"bottom-right": mask.causal_mask(target, source)[0, 0], "top-left": np.tril(np.ones((target, source), bool))}
     for index, (name, seen) in enumerate(masks.items()):
@@ -171,8 +171,8 @@ def rotary() -> Any:
     size = SIZES["d"]
     drawing = _Drawing(
         "rotary", "Two layouts of rotary pairs",
-        f"The {size} features of a head turn in {size // 2} pairs. Halves: a feature of the first half with that of the same place in the second, "
-        "as in the files of Hugging Face. Neighbours: each even feature with the next, as in Meta's. No shape tells them apart.",
+        f"The {size} features of a head turn in {size // 2} pairs. Halves: a feature of the first half with that of the same place in the "
+        "second, as in the files of Hugging Face. Neighbours: each even feature with the next, as in Meta's. No shape tells them apart.",
     )  # fmt: skip
     layouts = {"halves": [(j, j + size // 2) for j in range(size // 2)], "neighbours": [(2 * j, 2 * j + 1) for j in range(size // 2)]}
     for index, (name, pairs) in enumerate(layouts.items()):

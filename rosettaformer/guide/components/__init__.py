@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...conformance.reference.components import OWN, VJP, WHOLE, takes_config
 from ..code import Code
-from ..site import Page
 from ..figures import figures as drawings
+from ..site import Page
 from . import plain, sites
 from .alignment import aligned
 from .cells import cell_of, code_of
@@ -154,7 +154,8 @@ def _column(one: Source) -> dict[str, Any]:
     main = one.main[0]
     notes = "" if one.package == PACKAGES[0] else paragraphs(one.docstring, _link, blocks=False)
     files = dict.fromkeys(block.symbol.path for block in one.blocks)
-    return {"package": one.package, "title": COLUMNS.get(one.package, one.package), "plain": plain.TITLES[one.package], "name": main.symbol.name, "files": list(files),
+    titles = {"title": COLUMNS.get(one.package, one.package), "plain": plain.TITLES[one.package]}
+    return {"package": one.package, **titles, "name": main.symbol.name, "files": list(files),
             "path": f"{main.symbol.path}:{main.lines[0]}", "notes": notes}  # fmt: skip
 
 

@@ -32,11 +32,13 @@ FUNCTIONS = {
     "pool": ("pool", "encode_bert"),
     "initialise": ("initial_kernel", "initial_table"),
 }
+CONSTANTS = "JAX computes the constants by NumPy, whose powers are more accurate than those of a compiled program."
 # what is to be known of them
 NOTES = {
-    "positional_encoding": "JAX computes the constants by NumPy, whose powers are more accurate than those of a compiled program.",
-    "rotary_embedding": "JAX computes the constants by NumPy, whose powers are more accurate than those of a compiled program.",
-    "scaled_dot_product_attention": "`alibi_bias` gives the `bias_bhts` of ALiBi (Press et al. 2022), which stands for positions, where the number of heads is a power of two.",
+    "positional_encoding": CONSTANTS,
+    "rotary_embedding": CONSTANTS,
+    "scaled_dot_product_attention": "`alibi_bias` gives the `bias_bhts` of ALiBi (Press et al. 2022), a penalty for distance in place of "
+    "positions. Its slopes are those of a number of heads that is a power of two.",
     "transformer": "The model is that of the paper of 2017: post-norm, relu, sinusoidal positions.",
     "pool": "The model is BERT: learned positions, segments, a norm of the embedding.",
 }
@@ -45,7 +47,7 @@ WITHOUT = {
     "states": "It is `transformer` that keeps what its layers return; there is no other mathematics in it to write down.",
     "decode_in_steps": "Its plain version is `transformer` on all tokens so far; keeping keys and values does not fit into fifteen lines.",
     "greedy_search": "Each step is `transformer` on all tokens so far, then the largest of the last logits; what remains is bookkeeping.",
-    "sample": "Each step is `transformer` on all tokens so far, then `truncate` and `draw`, which have plain versions; the rest is bookkeeping.",
+    "sample": "Each step is `transformer` on all tokens so far, then `truncate` and `draw`; the rest is bookkeeping.",
     "beam_search": "Each step is `transformer` on all tokens so far; the bookkeeping of its beams does not fit into fifteen lines.",
 }
 
@@ -73,7 +75,8 @@ def rows(component: str) -> list[tuple[Statement, ...]]:
 def used(component: str) -> list[str]:
     """Returns the plain functions that those of the component call and that are not shown with them."""
     shown = functions(component)
-    calls = [node.func.id for name in shown for node in ast.walk(function(PACKAGES[0], name)) if _calls_by_name(node)]
+    nodes = (node for name in shown for node in ast.walk(function(PACKAGES[0], name)))
+    calls = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     return [name for name in dict.fromkeys(calls) if name in _parsed(PACKAGES[0]) and name not in shown]
 
 
@@ -84,7 +87,7 @@ def function(package: str, name: str) -> ast.FunctionDef:
 
 def home_of(name: str) -> str:
     """Returns the component on whose page a plain function stands first."""
-    return name if name not in _homes() else _homes()[name]
+    return _homes().get(name, name)
 
 
 def example() -> tuple[Code, str]:
@@ -115,10 +118,6 @@ def _statement(package: str, first: int, last: int, opens: bool) -> Statement:
     plain, marked = text.split("\n"), lines(text)
     made = tuple((len(plain[i]) - len(plain[i].lstrip()), unindented(marked[i])) for i in range(first - 1, last))
     return Statement(made, f"{ORIGIN}/{FILES[package]}:{first}", opens)
-
-
-def _calls_by_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
 
 
 @functools.cache

@@ -165,7 +165,8 @@ def _variant(case: Case) -> str:
         raise NotCovered("the plain version does not rotate")
     if any(getattr(value, "size", 1) == 0 for value in case.inputs.values()):
         raise NotCovered("there is nothing to compute")
-    if component in OF_BERT and not config.segments or component in OF_MODEL and not (config.encoder_layers and config.decoder_layers):
+    whole = config.segments if component in OF_BERT else config.encoder_layers and config.decoder_layers
+    if component in (*OF_BERT, *OF_MODEL) and not whole:
         raise NotCovered("the plain models are the paper's and BERT")
     for name in ("token", "source", "target"):
         if getattr(case.inputs.get(name), "dtype", np.dtype(int)).kind == "f":
