@@ -142,10 +142,9 @@ def test_figures_say_what_they_show_and_take_the_page_s_colours(draw: Any) -> No
 
 
 def test_figures_show_the_reference_s_masks_and_shapes_that_fit() -> None:
-    shape = figures.shape
-    for equation, axes in (("tk,ks->ts", "t s"), ("ts,se->te", "t e")):
-        operands = (np.zeros(shape(" ".join(one))) for one in equation.partition("->")[0].split(","))
-        assert np.einsum(equation, *operands).shape == shape(axes)
+    shapes = re.findall(r">(\d+) × (\d+)<", str(figures.attention()))
+    query, key, logits, weights, value, output = (np.zeros((int(rows), int(columns))) for rows, columns in shapes)
+    assert (query @ key).shape == logits.shape == weights.shape and (weights @ value).shape == output.shape
     marked = Counter(node.get("class") for node in ElementTree.fromstring(str(figures.causal())).iter("rect"))
     assert marked["on"] == (3 + 4 + 5) + (1 + 2 + 3) and marked["off"] == 2 * 3 * 5 - marked["on"]
     assert figures.FIGURES.keys() <= {*ORDER}
