@@ -219,7 +219,7 @@ SOUGHT = {
     "GQA": "components/multi_head_attention.html",
     "what is grouped-query attention?": "components/multi_head_attention.html",
     "num_key_value_heads": "components/multi_head_attention.html",
-    "EinsumDense": r"translate/[a-z-]+\.html#attention-kernels",
+    "EinsumDense": r"translate/[a-z-]+\.html#einsum-layer",
     "how to convert weights": r"translate/[a-z-]+\.html#layouts",
     "sliding window": "components/window_mask.html",
     "weight tying": r"translate/[a-z-]+\.html#tying",

@@ -71,11 +71,14 @@ def require(results: list[Result], components: Iterable[str]) -> Counter[str]:
     return passed
 
 
-@pytest.mark.parametrize("framework", [later(framework) for framework in FRAMEWORKS])
-def test_every_plain_version_passes_every_case_that_it_covers(framework: str) -> None:
-    cases = [case for case in expectations.all_by_id().values() if case.component in WITH]
+EVERY = [(framework, WITH) for framework in FRAMEWORKS[:3]] + [("flax", WITH[::2]), ("flax", WITH[1::2])]
+
+
+@pytest.mark.parametrize("framework, components", [later(part) for part in EVERY])
+def test_every_plain_version_passes_every_case_that_it_covers(framework: str, components: tuple[str, ...]) -> None:
+    cases = [case for case in expectations.all_by_id().values() if case.component in components]
     results = runner.run(cases, (str(FOLDER / f"port_{framework}.py"),), ("float64",), store=expectations.store())
-    assert sum(require(results, WITH).values()) > 200
+    assert sum(require(results, components).values()) > 2 * len(components)
 
 
 def skeleton(node: ast.FunctionDef) -> list[str]:
@@ -139,10 +142,9 @@ def test_figures_say_what_they_show_and_take_the_page_s_colours(draw: Any) -> No
 
 
 def test_figures_show_the_reference_s_masks_and_shapes_that_fit() -> None:
-    shape = figures.shape
-    for equation, axes in (("tk,ks->ts", "t s"), ("ts,se->te", "t e")):
-        operands = (np.zeros(shape(" ".join(one))) for one in equation.partition("->")[0].split(","))
-        assert np.einsum(equation, *operands).shape == shape(axes)
+    shapes = re.findall(r">(\d+) × (\d+)<", str(figures.attention()))
+    query, key, logits, weights, value, output = (np.zeros((int(rows), int(columns))) for rows, columns in shapes)
+    assert (query @ key).shape == logits.shape == weights.shape and (weights @ value).shape == output.shape
     marked = Counter(node.get("class") for node in ElementTree.fromstring(str(figures.causal())).iter("rect"))
     assert marked["on"] == (3 + 4 + 5) + (1 + 2 + 3) and marked["off"] == 2 * 3 * 5 - marked["on"]
     assert figures.FIGURES.keys() <= {*ORDER}

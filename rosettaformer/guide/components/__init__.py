@@ -18,7 +18,7 @@ from .decisions import decisions, governing
 from .facts import defects_of, figures, number, parameters_of
 from .modules import PACKAGES, Symbol, read
 from .names import full_name, stock, used
-from .prose import paragraphs, sentence, told
+from .prose import paragraphs, sentence, sentences, told
 from .sources import Source, source
 
 if TYPE_CHECKING:
@@ -208,8 +208,9 @@ def _line(component: str) -> str:
 
 
 def _first(component: str) -> str:
-    """Returns the first paragraph of its docstring."""
-    return " ".join(source(component, PACKAGES[0]).docstring.partition("\n\n")[0].split())
+    """Returns the first paragraph of its docstring, as its page says it."""
+    words = in_words()
+    return " ".join(words.get(one, one) for one in sentences(source(component, PACKAGES[0]).docstring.partition("\n\n")[0]))
 
 
 def _with_decisions(markup: str, component: str) -> str:

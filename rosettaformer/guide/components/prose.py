@@ -12,7 +12,7 @@ WORDS = {
     "e": "value size", "f": "feed-forward width", "v": "vocabulary", "p": "position row", "a": "segment", "r": "head width", "c": "class",
     "l": "layer", "n": "new token", "w": "beam", "1": "size 1",
 }  # fmt: skip
-ASIDE = ("Half-precision ", "Computed in ", "Arguments ", "Returns ")  # how sentences begin that are not what a component is
+ASIDE = ("Half-precision ", "Computed in ", "Errors ", "Arguments ", "Returns ")  # how sentences begin that are not what a component is
 Link = Callable[[str], str]  # a name in backticks -> its link, or empty
 
 
