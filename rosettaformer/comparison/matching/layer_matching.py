@@ -329,10 +329,11 @@ def _without_variables(left: Network, right: Network, rename: Rename, pairs: dic
     """Layers of a kind that hold nothing: of one name, or as many of them between the same two layers."""
     taken = {other for other, _ in pairs.values()}
     hold = {*left.held()}, {*right.held()}
-    names = {normal(path): path for path in right.leaves() if path not in taken and path not in hold[1]}
+    names = {normal(path): path for path in right.leaves() if path not in taken}
     for path in left.leaves():
         other = names.get(normal(rename.of(path)))
-        if path not in pairs and path not in hold[0] and other and left.kind(path) == right.kind(other):
+        both_hold = path in hold[0] and other in hold[1]
+        if path not in pairs and not both_hold and other and left.kind(path) == right.kind(other):
             pairs[path] = (other, "name")
     back = {other: path for path, (other, _) in pairs.items()}
     mine, others = (_between(network, known) for network, known in ((left, {path: path for path in pairs}), (right, back)))
