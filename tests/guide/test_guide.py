@@ -146,7 +146,7 @@ QUERIES = [
     ("many heads", "tutorials/port-keras.html"),
     ("cotangent", "glossary.html"),
     ("keep", "components/keep.html"),
-    ("a whole encoder layer", "translate/numpy-to-keras-attention.html"),
+    ("a whole encoder layer", "translate/pytorch-to-keras-attention.html"),
 ]
 
 
