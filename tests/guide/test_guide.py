@@ -222,6 +222,12 @@ SOUGHT = {
     "EinsumDense": r"translate/[a-z-]+\.html#einsum-layer",
     "how to convert weights": r"translate/[a-z-]+\.html#layouts",
     "sliding window": "components/window_mask.html",
+    "padding-mask": "components/padding_mask.html",
+    "key-value cache": "components/decode_in_steps.html",
+    "flash attention": "components/scaled_dot_product_attention.html",
+    "generation": "components/sample.html",
+    "attention with linear biases": r"translate/[a-z-]+\.html#attention-bias",
+    "layouts of weights": r"translate/[a-z-]+\.html#layouts",
     "weight tying": r"translate/[a-z-]+\.html#tying",
     "RMSNorm half precision": r"translate/[a-z-]+\.html#rms-norm",  # of other words for a part of it
     "rotary base": "components/config.html#rotary_base",
@@ -309,9 +315,12 @@ def test_the_contents_of_a_topics_page_stand_at_its_side_and_on_a_phone_both_fra
         assert 0 < len(left) < len(topics) and {*left} == {"meaning"}
     with wide(driver, 390), visited(driver, guide / "translate" / "pytorch-to-flax.html"):
         assert not driver.find_element("css selector", ".contents li").is_displayed()
-        for row in driver.find_elements("css selector", ".sides tbody tr")[:3]:
-            one, other = (cell.rect for cell in row.find_elements("tag name", "td"))
-            assert one["x"] >= 0 and one["x"] + one["width"] <= other["x"] + 1 and other["x"] + other["width"] <= 390
+        cells = "[...row.cells].map(cell => cell.getBoundingClientRect().toJSON())"
+        rows = driver.execute_script(f"return [...document.querySelectorAll('.sides tbody tr')].map(row => {cells})")
+        assert rows
+        for topic, one, other in rows:  # a card: the topic above, the frameworks side by side below it
+            assert topic["bottom"] <= one["top"] + 1 and topic["width"] > 300
+            assert one["left"] >= 0 and one["right"] <= other["left"] + 1 and other["right"] <= 390
         driver.find_element("css selector", "#topics ~ section a").click()
         assert driver.current_url.endswith("translate/pytorch-to-flax-arrays.html")
 
@@ -326,6 +335,17 @@ def test_defects_are_in_the_order_of_their_numbers_and_those_seen_in_a_framework
         driver.find_element("css selector", "[data-filter=Flax]").click()
         left = [title.split()[0] for title in driver.execute_script(texts)]
         assert left == [id for id in listed if "Flax" in defects.seen_in(all_defects()[id])] != []
+
+
+def test_without_scripts_no_control_is_shown_that_does_nothing(driver: Any, guide: Path) -> None:
+    driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        for page in ("translate/pytorch-to-flax-attention.html", "defects/index.html", "components/layer_norm.html"):
+            driver.get((guide / page).as_uri())
+            controls = driver.find_elements("css selector", "button, select, input")
+            assert controls and not [control.get_attribute("outerHTML") for control in controls if control.is_displayed()], page
+    finally:
+        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
 def test_every_term_of_the_glossary_is_found_and_words_lead_there(guide: Path, index: dict[str, set[tuple[str, str]]]) -> None:

@@ -16,16 +16,19 @@ function fit(name, query) {  // 4 the whole name, 3 whole parts of it, 2 within 
   return words.every(word => parts.includes(word)) || text.endsWith("." + query) ? 3 : 2;
 }
 
+const without = text => text.split(/\s+/).filter(word => !FILLERS.has(word)).join(" ") || text;
+const plain = text => without(text.toLowerCase().replaceAll("-", " "));  // with hyphens or without, it is the same
+
 function understood(typed) {  // the query, the same in other words, and the pages that come first
   const query = typed.trim().toLowerCase().replace(/\(\)$/, "").replace(/[?\s]+$/, "");
-  const short = query.split(/\s+/).filter(word => !FILLERS.has(word)).join(" ") || query;
-  const within = word => ` ${short} `.includes(` ${word} `);
+  const [short, bare] = [without(query), plain(query)];
+  const within = word => ` ${bare} `.includes(` ${word} `);
   let [longest, thing] = ["", null];
   for (const one of window.SYNONYMS) for (const word of one.words) {
-    if (within(word.toLowerCase()) && word.length > longest.length) [longest, thing] = [word.toLowerCase(), one];
+    if (within(plain(word)) && plain(word).length > longest.length) [longest, thing] = [plain(word), one];
   }
-  const others = thing ? thing.words.map(word => short.replace(longest, word.toLowerCase())) : [];
-  return { query: short, readings: [...new Set([query, short, ...others])], first: longest === short && thing ? thing.pages : [] };
+  const others = thing ? thing.words.map(word => bare.replace(longest, word.toLowerCase())) : [];
+  return { query: short, readings: [...new Set([query, short, bare, ...others])], first: longest === bare && thing ? thing.pages : [] };
 }
 
 function matches(typed) {
