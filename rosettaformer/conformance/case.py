@@ -14,6 +14,7 @@ from ..checkpoints.strict import DTYPES, numpy_dtype
 
 SUITE_VERSION = 9  # grows whenever cases are added; a case says in which version it appeared
 UNSAID = 8  # the version whose cases a port answers that names none
+REAL, LAST = "real", "last"  # what of the outputs is compared
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Case:
     the heads.
     twice: the port answers twice and must answer the same.
     since: the version of the suite in which the case appeared. excluded: why the case cannot be run on a port; empty if it can.
+    folder: where the parameters also are as Hugging Face's folders, one for each dtype and named after it; empty if they are not. compared:
+    what of the outputs is compared, `REAL` tokens or the `LAST` position; everything if empty. outputs: the names of those that are; all if
+    empty.
     A case is declared in float64; `at` gives the case that a port runs.
     """
 
@@ -44,6 +48,9 @@ class Case:
     since: int = 1
     excluded: str = ""
     shared: tuple[str, ...] = ()
+    folder: str = ""
+    compared: str = ""
+    outputs: tuple[str, ...] = ()
     dtype: str = "float64"
     device: str = "cpu"
     mode: str = ""  # "": the port's default mode
@@ -68,6 +75,34 @@ class Case:
             device=device,
             mode=mode,
         )
+
+    @property
+    def real_bt(self) -> np.ndarray | None:
+        """The mask of the real tokens, of the target if there is one; None if all are real."""
+        return next((self.inputs[name] for name in MASKS if self.inputs.get(name) is not None), None)
+
+    def part(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns what is compared of a port's outputs: 0 takes the place of whatever they are at padding.
+
+        An output without the axes `b t` of the tokens is returned as it is.
+        """
+        found = {name: array for name, array in outputs.items() if not self.outputs or name in self.outputs}
+        if self.compared == LAST:
+            return {name: array[:, -1:] if array.ndim == 3 else array for name, array in found.items()}
+        if self.compared == REAL and self.real_bt is not None:
+            return {name: _zero_at_padding(name, array, self.real_bt) for name, array in found.items()}
+        return found
+
+
+MASKS = ("target_mask_bt", "source_mask_bs")
+
+
+def _zero_at_padding(name: str, array: np.ndarray, real_bt: np.ndarray) -> np.ndarray:
+    axes = "lbtd" if name.endswith("_lbtd") else "btv"
+    start = axes.index("b")
+    if array.ndim != len(axes) or array.shape[start : start + 2] != real_bt.shape:
+        return array
+    return np.where(real_bt[..., None], array, array.dtype.type(0))
 
 
 def _cast(value: Any, dtype: str) -> Any:

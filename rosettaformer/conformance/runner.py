@@ -15,6 +15,7 @@ from typing import Any
 from ..processes import thread_share
 from .case import UNSAID, Case
 from .cases import fitted
+from .cases.like import for_port
 from .hidden import Hidden, marked
 from .ports.command import PREFIX, Command
 from .ports.port import undefined
@@ -131,10 +132,10 @@ class _Plan:
     def questions(self, about: dict[str, Any]) -> list[Question]:
         """Returns the questions to a port that describes itself so; cases of other layouts than its own are left out if others remain.
 
-        Raises ValueError if its config is invalid.
+        Raises ValueError if its config is invalid, and if it is the port of a whole model and the cases have no folder.
         """
         cases, hidden = self._fit(about["config"], about.get("shared", ()), about.get("suite", UNSAID))
-        cases = without_other_layouts(cases, about["components"])
+        cases = for_port(without_other_layouts(cases, about["components"]), about)
         return [
             Question(case, hidden, dtype, device, mode, *unable(case, dtype, device, about))
             for mode in _chosen(self.modes, about["modes"])
@@ -165,7 +166,10 @@ class _Plan:
         key = repr((sorted(config.items()), *shared, suite))
         with self._lock:
             if key not in self._fitted:
-                cases = fitted(self.cases, config, shared)
+                try:
+                    cases = fitted(self.cases, config, shared)
+                except ValueError as error:
+                    raise ValueError(f"the port's config does not fit: {error}") from None
                 self._fitted[key] = cases, Hidden(cases, self.cases, suite)
             return self._fitted[key]
 
@@ -189,7 +193,7 @@ def _judged(worker: Worker, plan: _Plan, limit: float, observer: _Observer) -> l
     try:
         questions = plan.questions(about)
     except ValueError as error:
-        return [observer.report(Result("", "", worker.port, "", "", "", Status.NOT_STARTED, f"the port's config does not fit: {error}"))]
+        return [observer.report(Result("", "", worker.port, "", "", "", Status.NOT_STARTED, str(error)))]
     asked = [question for question in questions if not question.status]
     with observer.lock:
         observer.begin(worker.port, Counter(question.mode for question in asked))

@@ -42,7 +42,7 @@ def _of_both(config: TransformerConfig) -> Iterator[Case]:
     if config.padding_id is not None:
         masks["checkpoint_ragged"] = (ragged(B, S), ragged(B, T)[::-1])
     for name, (source, target) in masks.items():
-        yield Case(name, "transformer", config, {"source": _ids(config, "source", source), "target": _ids(config, "target", target)})
+        yield Case(name, "transformer", config, {"source": ids_of(config, "source", source), "target": ids_of(config, "target", target)})
 
 
 def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
@@ -51,9 +51,9 @@ def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
         for name, inputs, dtypes in _texts(config, "source", "source_mask_bs"):
             yield _case(name, component, config, inputs, dtypes)
         if config.segments > 1:
-            mask = ragged(B, _length(config, S))
+            mask = ragged(B, length_of(config, S))
             segment_bs = (np.arange(mask.shape[1]) >= mask.sum(1, keepdims=True) // 2).astype(int)
-            inputs = {"source": _ids(config, "source", mask), "source_mask_bs": mask, "segment_bs": segment_bs}
+            inputs = {"source": ids_of(config, "source", mask), "source_mask_bs": mask, "segment_bs": segment_bs}
             yield _case("checkpoint_two_segments", component, config, inputs)
 
 
@@ -61,13 +61,13 @@ def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
     for component in ("transformer", "states"):
         for name, inputs, dtypes in _texts(config, "target", "target_mask_bt"):
             yield _case(name, component, config, {"source": None, **inputs}, dtypes)
-    length = _length(config, T)
+    length = length_of(config, T)
     mask = ragged(B, length)[:, ::-1]
-    inputs = {"target": _ids(config, "target", mask), "memory_bsd": None, "target_mask_bt": mask}
+    inputs = {"target": ids_of(config, "target", mask), "memory_bsd": None, "target_mask_bt": mask}
     yield _case("checkpoint", "decode_in_steps", config, inputs | {"splits": (length - length // 2, *[1] * (length // 2))}, SINGLE)
-    tokens = min(TOKENS, _length(config, T + TOKENS) // 2)
-    mask = ragged(B, _length(config, T + TOKENS) - tokens)[:, ::-1]
-    inputs = {"source": None, "prefix": _ids(config, "target", mask), "prefix_mask_bp": mask}
+    tokens = min(TOKENS, length_of(config, T + TOKENS) // 2)
+    mask = ragged(B, length_of(config, T + TOKENS) - tokens)[:, ::-1]
+    inputs = {"source": None, "prefix": ids_of(config, "target", mask), "prefix_mask_bp": mask}
     strategy = {"start_id": None, "end_id": config.target_vocabulary - 1, "max_new_tokens": tokens}
     yield _case("checkpoint", "greedy_search", config, inputs | {f"strategy.{key}": value for key, value in strategy.items()}, SINGLE[1:])
 
@@ -78,20 +78,20 @@ def _case(name: str, component: str, config: TransformerConfig, inputs: Inputs, 
 
 def _texts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, Inputs, tuple[str, ...]]]:
     """Yields name, inputs and dtypes: full rows, rows that are padded on either side, and a long one."""
-    length = _length(config, S)
-    yield "checkpoint", {side: _ids(config, side, np.ones((B, length), bool))}, DTYPES
+    length = length_of(config, S)
+    yield "checkpoint", {side: ids_of(config, side, np.ones((B, length), bool))}, DTYPES
     for name, mask in (("right", ragged(B, length)), ("left", ragged(B, length)[:, ::-1])):
-        yield f"checkpoint_{name}_padding", {side: _ids(config, side, mask), mask_name: mask}, DTYPES
-    if (long := _length(config, LONG)) > length:
-        yield "checkpoint_long", {side: _ids(config, side, np.ones((1, long), bool))}, SINGLE
+        yield f"checkpoint_{name}_padding", {side: ids_of(config, side, mask), mask_name: mask}, DTYPES
+    if (long := length_of(config, LONG)) > length:
+        yield "checkpoint_long", {side: ids_of(config, side, np.ones((1, long), bool))}, SINGLE
 
 
-def _length(config: TransformerConfig, wanted: int) -> int:
+def length_of(config: TransformerConfig, wanted: int) -> int:
     """Returns that many tokens, or as many as the model has positions for."""
     return min(wanted, config.max_positions or wanted)
 
 
-def _ids(config: TransformerConfig, side: str, mask: np.ndarray) -> np.ndarray:
+def ids_of(config: TransformerConfig, side: str, mask: np.ndarray) -> np.ndarray:
     """Returns random ids; the padding id, if there is one, exactly where the mask is False."""
     vocabulary, padding_id = getattr(config, f"{side}_vocabulary"), config.padding_id
     ids = rng(f"checkpoint {side}").integers(0, vocabulary, mask.shape)

@@ -31,6 +31,8 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "devices": lambda value: _is_names(value),
     "precision": lambda value: type(value) is str,
     "notice": lambda value: type(value) is str,
+    "whole": lambda value: type(value) is bool,
+    "limits": lambda value: _is_mapping(value, _is_value),
 }
 NEEDED = ("modes", "config", "dtypes", "components")
 

@@ -78,7 +78,7 @@ class Port:
     axes or one per component (`names.Names`); gradients (`layer_norm_vjp`) are then the framework's own. Optional are `call` (the arguments
     that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `suite` (the version of
     the suite up to which it answers cases), `dtypes` (the supported ones) and `module_paths` (rows of two for any outermost component).
-    docs/ports.md describes the file.
+    docs/ports.md describes the file. A file with `load` and none of these is the port of a whole model (`adapters.whole_model`).
     Raises MissingBackend if a framework is not installed or cannot be imported, and ValueError if the name is not a valid port.
     """
 
@@ -91,7 +91,7 @@ class Port:
             if reason := unavailable(error):
                 raise MissingBackend(reason) from None
             raise
-        self.components = _components(self.module)
+        self.components = getattr(self.adapter, "components", None) or _components(self.module)
         self.modes = _names("modes", getattr(self.module, "modes", ("eager",)))
         self.dtypes = known("dtype", _names("dtypes", getattr(self.module, "dtypes", DTYPES)), DTYPES)
         self.config: Mapping[str, Any] = getattr(self.module, "config", {})
@@ -113,7 +113,8 @@ class Port:
             "components": self.components,
             "notice": old_paths(getattr(self.module, "__file__", None) or ""),
         }
-        return own | ({} if self.adapter is None else self.adapter.describe() | {"shared": self.adapter.names.shared})
+        shared = {"shared": self.adapter.names.shared} if hasattr(self.adapter, "names") else {}
+        return own | ({} if self.adapter is None else self.adapter.describe()) | shared
 
     def answer(self, case: Case) -> Any:
         """Returns the port's outputs for the case; raises NotCovered if the port does not define the component or ignores `skip_padding`.
@@ -138,7 +139,7 @@ class Port:
 
         Raises NotCovered if the port consists of functions, which show nothing of their inside.
         """
-        if self.adapter is None:
+        if not hasattr(self.adapter, "trace"):
             raise NotCovered("the port gives functions, and only modules of a framework can be traced")
         if case.component not in self.components:
             raise NotCovered(undefined(case.component))
@@ -170,9 +171,10 @@ def load_file(path: Path) -> Any:
 
 
 def _adapter(module: Any) -> Any:
-    """Returns the adapter of the framework that the port names, or None."""
+    """Returns the adapter of the framework that the port names, or of a whole model; None for a port of functions."""
     if not hasattr(module, "framework"):
-        return None
+        whole = callable(getattr(module, "load", None)) and not any(callable(getattr(module, name, None)) for name in COMPONENTS)
+        return importlib.import_module(".adapters.whole_model", __package__).Adapter(module) if whole else None
     (framework,) = known("framework", (module.framework,), FRAMEWORKS)
     if not isinstance(getattr(module, "components", None), Mapping):
         raise ValueError("a port that names its framework must give components, a mapping from component to build(config, dtype)")

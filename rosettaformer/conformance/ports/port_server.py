@@ -74,7 +74,7 @@ def _evaluate(port: Port, effects: SideEffects, case: Case) -> dict[str, np.ndar
     for name, value in outputs.items():
         if not wire.is_array(value):
             raise _Wrong(f"{name}: must be a NumPy array of numbers; got {wire.named(value)}")
-    arrays = {name: wire.base(value) for name, value in outputs.items()}
+    arrays = case.part({name: wire.base(value) for name, value in outputs.items()})
     size = sum(array.nbytes for array in arrays.values())
     most = wire.answer_limit(case.size)
     if size > most:

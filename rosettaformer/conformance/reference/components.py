@@ -173,7 +173,7 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
     for name in (f"parameters.{kernel}" for kernel in case.shared):
         if name in outputs:
             outputs[name] = _of_shared(outputs[name])
-    return statistics.measured(case.component, case.inputs, outputs)
+    return case.part(statistics.measured(case.component, case.inputs, outputs))
 
 
 def _of_shared(gradient: np.ndarray) -> np.ndarray:

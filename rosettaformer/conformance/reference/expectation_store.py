@@ -33,8 +33,9 @@ class Store:
 
 
 def digest(case: Case) -> str:
-    """Returns the SHA-256 of what an expectation depends on: component, config, dtype, device, inputs and parameters."""
-    found = hashlib.sha256(repr((case.component, case.config.to_dict(), case.dtype, case.device)).encode())
+    """Returns the SHA-256 of what an expectation depends on: component, config, dtype, device, what is compared, inputs
+    and parameters."""
+    found = hashlib.sha256(repr(_asked(case)).encode())
     for kind in (case.inputs, case.parameters):
         for name, value in sorted(_flat(kind), key=lambda item: item[0]):
             array = np.asarray(value)
@@ -42,6 +43,11 @@ def digest(case: Case) -> str:
             found.update(array.tobytes() if array.dtype != object else repr(value).encode())
         found.update(b"|")
     return found.hexdigest()
+
+
+def _asked(case: Case) -> tuple[Any, ...]:
+    part = (case.compared, case.outputs) if case.compared or case.outputs else ()
+    return case.component, case.config.to_dict(), case.dtype, case.device, *part
 
 
 def _flat(values: Mapping[str, Any]) -> list[tuple[str, Any]]:

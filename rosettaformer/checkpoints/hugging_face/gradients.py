@@ -1,0 +1,37 @@
+"""Gradients by the names of a folder's tensors, as canonical ones."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters
+from reference_numpy.suggestions import nearest
+
+from .. import tables
+from .reading import family_of
+
+
+def canonical(folder: str | Path, config: TransformerConfig, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the gradients by canonical name. Of tied tensors one name suffices; where several are given, their gradients are added.
+
+    Raises ValueError on a name that the model does not have, on another shape, and if a tensor has no gradient.
+    """
+    family = family_of(Path(folder), arrays)
+    if family is None:
+        raise ValueError(f"{folder} must be a folder of a supported family")
+    natives = {native.name: native for native in tables.natives(family.table, config)}
+    rows = {row.parts[0].name: row.name for row in family.table}
+    stored = family.twins | {rows[name]: rows[other] for name, other in parameters.ties(config).items()}
+    found: dict[str, np.ndarray] = {}
+    for key, array in arrays.items():
+        name = family.native(key)
+        name = stored.get(name, name)
+        if name not in natives:
+            raise ValueError(f"gradients must be those of the folder's tensors; got {key}{nearest(name, natives)}")
+        if array.shape != natives[name].shape:
+            raise ValueError(f"the gradient of {key} must have the shape {natives[name].shape}; got {array.shape}")
+        found[name] = found[name] + array if name in found else array
+    if missing := [name for name in natives if name not in stored and name not in found]:
+        raise ValueError(f"gradients must be those of every tensor; got none of {', '.join(missing[:4])}")
+    return {part: piece for name, array in found.items() for part, piece in tables.split(natives[name], array).items()}

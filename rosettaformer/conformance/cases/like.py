@@ -1,0 +1,120 @@
+"""Cases of a whole model by its logits: a folder as Hugging Face writes it, prompts, and what a port gives of them.
+
+A short prompt hides most mistakes: of positions beyond a window or an original length, of padding, of batches, of cached steps. Each of
+these is a case here. What stands at padding is compared with nothing.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+
+from ...checkpoints import load
+from ..case import DTYPES, LAST, REAL, Case
+from ..reference.components import VJP
+from .build import ragged
+from .checkpoint import ids_of, length_of
+from .gradients import gradient
+
+B, SHORT, PADDED, LONG = 4, 7, 19, 600
+SINGLE = ("float64", "float32")
+
+
+def like_cases(folder: Path) -> list[Case]:
+    """Returns the cases of the model in a folder that holds it in each dtype, in folders named after them.
+
+    Raises ValueError listing everything that is wrong with it.
+    """
+    dtypes = tuple(dtype for dtype in DTYPES if (folder / dtype).exists())
+    checkpoint = load(folder / dtypes[0], "hugging-face")
+    config = checkpoint.config
+    common = {"parameters": checkpoint.parameters, "folder": str(folder), "compared": REAL}
+    found = [dataclasses.replace(case, **common) for case in (_of_encoder if config.encoder_layers else _of_decoder)(config)]
+    found += [_gradient(case) for case in found if case.name in ("short", "left_padding") and case.component != "states"]
+    return [dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes)).at("float64") for case in found]
+
+
+def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
+    for component in ("transformer", "states"):
+        for name, inputs in _prompts(config, "target", "target_mask_bt"):
+            yield _case(name, component, config, {"source": None, **inputs})
+    for name, length, first in (("steps", PADDED, PADDED // 2), ("long_steps", LONG + 6, LONG)):
+        length = length_of(config, length)
+        first = min(first, length - 1)
+        rows = B if name == "steps" else 1
+        mask = ragged(rows, length)[:, ::-1]
+        single = min(4, length - first)
+        splits = (first, *[1] * single, *([length - first - single] if length - first > single else []))
+        inputs = {"target": ids_of(config, "target", mask), "memory_bsd": None, "target_mask_bt": mask, "splits": splits}
+        yield _case(name, "decode_in_steps", config, inputs)
+
+
+def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
+    for component in (*(["masked_language_logits"] if config.masked_language_head else []), "states"):
+        for name, inputs in _prompts(config, "source", "source_mask_bs"):
+            yield _case(name, component, config, inputs)
+        if config.segments > 1:
+            mask = ragged(B, length_of(config, PADDED))
+            segment_bs = (np.arange(mask.shape[1]) >= mask.sum(1, keepdims=True) // 2).astype(int)
+            inputs = {"source": ids_of(config, "source", mask), "source_mask_bs": mask, "segment_bs": segment_bs}
+            yield _case("two_segments", component, config, inputs)
+
+
+def _case(name: str, component: str, config: TransformerConfig, inputs: dict[str, Any]) -> Case:
+    states = component == "states"
+    outputs = ("encoder.hidden_lbtd", "decoder.hidden_lbtd") if states else ()
+    return Case(name, component, config, inputs, dtypes=SINGLE if states else DTYPES, outputs=outputs)
+
+
+def _prompts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields prompts by name: the one that everybody tries, one token, rows alone and in batches, padding on either side, long ones."""
+    long, padded = length_of(config, LONG), length_of(config, PADDED)
+    full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2), "long": (1, long)}
+    for name, (rows, length) in full.items():
+        yield name, {side: ids_of(config, side, np.ones((rows, length_of(config, length)), bool))}
+    masks = {
+        "right_padding": ragged(B, padded),
+        "left_padding": ragged(B, padded)[:, ::-1],
+        "left_padding_alone": np.arange(padded)[None] >= padded // 3,
+        "long_left_padding": np.arange(long)[None] >= np.array([[0], [long // 3]]),
+    }
+    for name, mask in masks.items():
+        yield name, {side: ids_of(config, side, mask), mask_name: mask}
+
+
+def _gradient(case: Case) -> Case:
+    """Returns the case of its gradients by the parameters, of a cotangent that is 0 at padding."""
+    found = gradient(case)
+    cotangent = case.part({"output": found.inputs["cotangent"]})["output"]
+    names = tuple(f"parameters.{name}" for name in case.parameters)
+    inputs = dict(found.inputs) | {"cotangent": cotangent}
+    return dataclasses.replace(found, inputs=inputs, outputs=names, dtypes=SINGLE, compared="", since=case.since)
+
+
+def for_port(cases: Sequence[Case], about: Mapping[str, Any]) -> list[Case]:
+    """Returns the cases as a port that describes itself so is asked them; those that it declares not to answer are excluded.
+
+    Raises ValueError if the port is that of a whole model and no case has a folder.
+    """
+    if not about.get("whole"):
+        return list(cases)
+    if not any(case.folder for case in cases):
+        raise ValueError("a port with load(folder) is judged on a folder of Hugging Face: --like FAMILY, or --like DIR")
+    return [_limited(case, about.get("limits", {})) for case in cases]
+
+
+def _limited(case: Case, limits: Mapping[str, Any]) -> Case:
+    token_bt, real_bt = next(case.inputs[side] for side in ("target", "source") if case.inputs.get(side) is not None), case.real_bt
+    if limits.get("rows") == 1 and len(token_bt) > 1:
+        return dataclasses.replace(case, excluded="the port declares rows = 1")
+    if limits.get("positions") != LAST or case.component == "decode_in_steps":
+        return case
+    if case.component == "states" or case.component.endswith(VJP):
+        return dataclasses.replace(case, excluded='the port declares positions = "last"')
+    if real_bt is not None and not real_bt[:, -1].all():
+        return dataclasses.replace(case, excluded='the port declares positions = "last", and padding is last')
+    return dataclasses.replace(case, compared=LAST)

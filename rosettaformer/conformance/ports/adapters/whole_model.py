@@ -1,0 +1,156 @@
+"""A port of a whole model: `load(folder)`, which returns a function from tokens to logits.
+
+The file of such a port has nothing else that it must have:
+
+    def load(folder):                       # as Hugging Face writes it, in the dtype that its config.json says
+        model = ...
+        return lambda token_bt, mask_bt: model(token_bt, mask_bt)  # logits_btv
+
+The function takes the tokens alone, or the tokens and the mask of the real ones; a third argument is the segments. It may have further
+functions as attributes: `step(token_bt, mask_bt, cache)`, which returns logits and the next cache; `hidden(token_bt, mask_bt)`, the states
+`l b t d`; `gradients(token_bt, mask_bt, cotangent_btv)`, a mapping from the folder's names of tensors to the gradients of
+`sum(cotangent * logits)`. docs/like.md describes the file.
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ....processes import wire
+from ...case import LAST, Case, numpy_dtype
+from ...reference.components import VJP, forward_of
+from ..port import NotCovered
+
+COMPONENTS = ("transformer", "transformer_vjp", "masked_language_logits", "masked_language_logits_vjp", "states", "decode_in_steps")
+LIMITS = {"positions": ("all", LAST), "rows": (0, 1)}  # what a file may declare -> its values, the default first
+SIDES = (("target", "target_mask_bt"), ("source", "source_mask_bs"))
+
+
+class Adapter:
+    """Answers cases by the function that a file's `load` returns, one folder at a time.
+
+    Raises ValueError on a declaration that has no such value.
+    """
+
+    components = COMPONENTS
+
+    def __init__(self, module: ModuleType) -> None:
+        self._load = module.load
+        self.limits = {name: getattr(module, name, values[0]) for name, values in LIMITS.items()}
+        for name, values in LIMITS.items():
+            if self.limits[name] not in values:
+                raise ValueError(f"{name} must be {' or '.join(map(repr, values))}; got {self.limits[name]!r}")
+        self._loaded: tuple[str, Any] = ("", None)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what the port declares that it does not give."""
+        return {"limits": {name: value for name, value in self.limits.items() if value != LIMITS[name][0]}, "whole": True}
+
+    def run(self, case: Case) -> Any:
+        """Returns the answer. Raises NotCovered if the port has nothing that gives it."""
+        function = self._function(os.path.join(case.folder, case.dtype), case.dtype)
+        component = forward_of(case.component) or case.component
+        if case.component.endswith(VJP):
+            return _gradients(function, case)
+        if component == "states":
+            stack = "encoder" if case.config.encoder_layers else "decoder"
+            hidden = _attribute(function, "hidden")(*_inputs(_attribute(function, "hidden"), case))
+            return {f"{stack}.hidden_lbtd": _array(hidden, case.dtype)}
+        if component == "decode_in_steps":
+            return _steps(_attribute(function, "step"), case)
+        logits = _array(function(*_inputs(function, case)), case.dtype)
+        return logits[:, None] if logits.ndim == 2 and self.limits["positions"] == LAST else logits
+
+    def _function(self, folder: str, dtype: str) -> Callable[..., Any]:
+        if self._loaded[0] != folder:
+            self._loaded = ("", None)  # the memory of one model is enough
+            given = {"dtype": dtype} if "dtype" in inspect.signature(self._load).parameters else {}
+            function = self._load(folder, **given)
+            if not callable(function):
+                raise TypeError(f"load(folder) must return a function of tokens; got {wire.named(function)}")
+            self._loaded = (folder, function)
+        return self._loaded[1]
+
+
+def _attribute(function: Any, name: str) -> Callable[..., Any]:
+    if not callable(found := getattr(function, name, None)):
+        raise NotCovered(f"what load(folder) returns has no {name}")
+    return found
+
+
+def _tokens(case: Case) -> tuple[np.ndarray, np.ndarray | None]:
+    side, mask = next(names for names in SIDES if case.inputs.get(names[0]) is not None)
+    return case.inputs[side], case.inputs.get(mask)
+
+
+def _inputs(function: Callable[..., Any], case: Case, *more: Any) -> list[Any]:
+    """Returns the arguments: tokens, and as many of mask and segments as the function takes, then `more`.
+
+    Raises NotCovered if the case has padding or segments that the function does not take.
+    """
+    token_bt, mask_bt = _tokens(case)
+    segment_bt = case.inputs.get("segment_bs")
+    given = {"mask": mask_bt, "segments": segment_bt}
+    taken = _count(function) - len(more)
+    for place, (name, value) in enumerate(given.items(), start=2):
+        if value is not None and taken < place:
+            raise NotCovered(f"its function takes no {name}")
+    mask_bt = np.ones(token_bt.shape, bool) if mask_bt is None else mask_bt
+    segment_bt = np.zeros_like(token_bt) if segment_bt is None else segment_bt
+    return [*(token_bt.copy(), mask_bt.copy(), segment_bt.copy())[: max(1, min(taken, 3))], *more]
+
+
+def _count(function: Callable[..., Any]) -> int:
+    """Returns how many arguments a call may give by their places."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    if any(each.kind == each.VAR_POSITIONAL for each in parameters):
+        return 3
+    return sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
+
+
+def _steps(step: Callable[..., Any], case: Case) -> np.ndarray:
+    """Returns the logits of all steps. Each is given its tokens, the mask of everything so far and the cache, at first None."""
+    token_bt, mask_bt = _tokens(case)
+    mask_bt = np.ones(token_bt.shape, bool) if mask_bt is None else mask_bt
+    cache, logits = None, []
+    for end, length in zip(np.cumsum(case.inputs["splits"]), case.inputs["splits"], strict=True):
+        found = step(token_bt[:, end - length : end].copy(), mask_bt[:, :end].copy(), cache)
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise TypeError(f"step must return a pair, logits and the next cache; got {wire.named(found)}")
+        logits.append(_array(found[0], case.dtype))
+        cache = found[1]
+    return np.concatenate(logits, axis=1)
+
+
+def _gradients(function: Any, case: Case) -> dict[str, np.ndarray]:
+    """Returns the gradients by canonical name, of those by the names in the folder."""
+    from ....checkpoints.hugging_face.gradients import canonical
+
+    gradients = _attribute(function, "gradients")
+    found = gradients(*_inputs(gradients, case, case.inputs["cotangent"].copy()))
+    if not isinstance(found, Mapping):
+        raise TypeError(f"gradients must return a mapping from names of tensors to arrays; got {wire.named(found)}")
+    arrays = {str(name): _array(value, case.dtype) for name, value in found.items()}
+    own = canonical(os.path.join(case.folder, case.dtype), case.config, arrays)
+    return {f"parameters.{name}": array for name, array in own.items()}
+
+
+def _array(value: Any, dtype: str) -> np.ndarray:
+    """Returns an array of the dtype, of a tensor of any framework. A wider one is rounded: only what is computed counts.
+
+    Raises NotCovered if it is narrower, which a port that declares its `dtypes` does not return.
+    """
+    if hasattr(value, "detach"):  # torch has no bfloat16 for NumPy
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) in ("torch.bfloat16", "torch.float16") else value
+    array, wanted = np.asarray(value), numpy_dtype(dtype)
+    if array.dtype.kind in "f" and array.dtype.itemsize < wanted.itemsize:
+        raise NotCovered(f"it computes in {array.dtype}; `dtypes` in the file says in which dtypes")
+    return array.astype(wanted) if array.dtype.kind == "f" else array
