@@ -25,11 +25,12 @@ from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import FAILURES, Status
 from ..extras import install
-from .options import OUT, Missing, ignore_option, leave_out_option, listed
+from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, listed
 from .ports import importable, require_ports
 from .progress import Checking
 
 Names = tuple[str, ...]
+CHOICES = ("components", "expression", "full", "checkpoint", "leave_out", "ignore", "grad", "like", "seed", "dtypes")
 DEVICES = ("cpu", "cuda", "cuda-tf32")
 IN = click.Path(path_type=Path, exists=True)
 
@@ -53,6 +54,7 @@ IN = click.Path(path_type=Path, exists=True)
 )
 @leave_out_option
 @ignore_option
+@like_options
 @click.option(
     "--limit",
     type=click.FloatRange(min=0.1),
@@ -113,11 +115,9 @@ def check(
     if quick:
         _refuse_for_quick(results, selection)
         selection["dtypes"] = ("float32",)
-    chosen = selection["expression"] is not None or any(selection[name] for name in ("components", "full", "checkpoint"))
+    chosen = selection["expression"] is not None or any(selection[name] for name in ("components", "full", "checkpoint", "like"))
     core = quick or (not (results or chosen) and all(port in PORTS for port in named))
-    cases = _cases(
-        core, **{name: selection[name] for name in ("components", "expression", "full", "checkpoint", "leave_out", "ignore", "grad")}
-    )
+    cases = _cases(core, **{name: selection[name] for name in CHOICES})
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
     started = time.monotonic()
     if results:
@@ -129,7 +129,8 @@ def check(
         rows = _run(cases, named or tuple(PORTS), selection, core, quick, limit, last)
     seconds = time.monotonic() - started
     summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version, incomplete)
-    diagnoses = _diagnose(summary, entries, limit) if html_file and not (results or selection["checkpoint"]) else {}
+    own = cases if selection["like"] else None
+    diagnoses = _diagnose(summary, entries, limit, own) if html_file and not (results or selection["checkpoint"]) else {}
     files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
     if str(json_file) != "-":
         matrix.render(Console(), summary, seconds)
@@ -145,7 +146,9 @@ def _fails(entries: Sequence[deviations.Deviation], version: int, result: runner
     return accepted.status in FAILURES
 
 
-def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: float) -> dict[str, Diagnosis]:
+def _diagnose(
+    summary: Summary, entries: Sequence[deviations.Deviation], limit: float, cases: Sequence[Case] | None
+) -> dict[str, Diagnosis]:
     """Diagnoses the ports that fail, for the report."""
     from . import diagnose
 
@@ -155,18 +158,24 @@ def _diagnose(summary: Summary, entries: Sequence[deviations.Deviation], limit: 
             failing.setdefault(result.port, {})[result.component] = None
     for port, components in failing.items():
         click.echo(f"diagnosing {port}: {', '.join(components)} ...", err=True)
-    return {port: diagnose.run(port, tuple(components), entries, answer_limit=limit) for port, components in failing.items()}
+    return {port: diagnose.run(port, tuple(components), entries, answer_limit=limit, cases=cases) for port, components in failing.items()}
 
 
 def _cases(
-    core: bool, components: Names, expression: str | None, full: bool, checkpoint: Path | None, leave_out: Names, ignore: Names, grad: bool
-) -> list[Case]:
-    """Returns the cases to run: those chosen, those of the checkpoint, or all; only their core if that suffices."""
+    core: bool, components: Names, expression: str | None, full: bool, checkpoint: Path | None, leave_out: Names, ignore: Names, grad: bool,
+    like: str, seed: int, dtypes: Names,
+) -> list[Case]:  # fmt: skip
+    """Returns the cases to run: those chosen, those of the checkpoint or of a whole model, or all; only their core if that suffices."""
+    if like and checkpoint:
+        raise ValueError("--checkpoint and --like each say on which weights a port is judged; give one")
     for option, names in (("--leave-out", leave_out), ("--ignore", ignore)):
         if names and not checkpoint:
             raise ValueError(f"{option} {names[0]} is of a --checkpoint; got none")
-    own = checkpoint_cases(checkpoint, leave_out, ignore) if checkpoint else []
-    cases = of_components([*own, *gradients(own)] if checkpoint else all_cases(grad=True), components, grad or full)
+    if like:
+        cases = of_components(like_cases(like, seed, dtypes), components, grad=True)
+    else:
+        own = checkpoint_cases(checkpoint, leave_out, ignore) if checkpoint else []
+        cases = of_components([*own, *gradients(own)] if checkpoint else all_cases(grad=True), components, grad or full)
     if expression is not None:
         cases = choose(cases, expression)
     return [case for case in cases if case.core] if core else cases
@@ -174,7 +183,8 @@ def _cases(
 
 def _refuse_for_quick(results: Path | None, selection: dict[str, Any]) -> None:
     """Raises ValueError on options that contradict --quick."""
-    given = {"--results": results, "--dtype": selection["dtypes"], "--full": selection["full"], "--checkpoint": selection["checkpoint"]}
+    given = {"--results": results, "--dtype": selection["dtypes"], "--full": selection["full"]}
+    given |= {f"--{name}": selection[name] for name in ("checkpoint", "like")}
     if wrong := [option for option, value in given.items() if value]:
         raise ValueError(f"--quick runs core cases in float32; it takes no {', '.join(wrong)}")
 
@@ -183,7 +193,7 @@ def _refuse_for_results(ports: Names, selection: dict[str, Any]) -> None:
     """Raises ValueError on options without meaning if nothing is run."""
     if ports:
         raise ValueError(f"--results judges outputs that exist; it takes no port, got {', '.join(ports)}")
-    for name in ("devices", "modes", "checkpoint"):
+    for name in ("devices", "modes", "checkpoint", "like"):
         if selection[name]:
             raise ValueError(f"--results judges outputs that exist; it takes no --{name.removesuffix('s')}")
 

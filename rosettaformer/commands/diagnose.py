@@ -20,7 +20,7 @@ from ..conformance.ports.port import MissingBackend
 from ..conformance.reference.components import COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
-from .options import OUT, Missing, listed
+from .options import OUT, Missing, like_cases, like_options, listed
 
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
@@ -29,6 +29,7 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.argument("port", required=False)
 @click.option("--command", help="The port is this command, in another environment or language.")
 @listed("component", "Only these components.")
+@like_options
 @click.option("--mode", default="", help="eager or compiled. [default: the port's own]")
 @click.option(
     "--deviations", "declared", type=click.Path(path_type=Path, exists=True), help="Leave out the deviations that this file declares."
@@ -41,8 +42,9 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.option("--answer-limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer of the port.")
 @click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")
 def diagnose(
-    port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, **options: Any
-) -> None:
+    port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, like: str, seed: int,
+    **options: Any,
+) -> None:  # fmt: skip
     """Say what is wrong with PORT: the mistakes that, made in the reference, give its outputs.
 
     For every component that fails, the catalogue of defects, settings that ports choose otherwise, other wirings and other constants are
@@ -55,9 +57,10 @@ def diagnose(
     known("component", components, COMPONENTS)
     files.require([json_file] if json_file else [])
     name = f"command:{command}" if command else str(port)
-    entries = deviations.read(declared, all_cases(grad=True)) if declared else []
+    cases = like_cases(like, seed, ()) if like else None
+    entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []
     try:
-        found = run(name, components, entries, **options)
+        found = run(name, components, entries, cases=cases, **options)
     except MissingBackend as error:
         raise Missing(f"{name} is missing: {error}") from None
     if json_file is not None:

@@ -1,6 +1,7 @@
 """What commands share: options and their groups, a folder's model and its options, suggestions for unknown words, missing packages."""
 
 import importlib.util
+import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,27 @@ leave_out_option = click.option(
 ignore_option = click.option(
     "--ignore", multiple=True, metavar="NAME", help="A tensor, or an entry of config.json, to take for absent; repeatable."
 )
+
+
+def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--like and --seed: the whole model that a port is judged on."""
+    function = click.option("--seed", type=click.IntRange(0), default=0, help="Of the random weights of --like FAMILY. [default: 0]")(
+        function
+    )
+    return click.option(
+        "--like", metavar="FAMILY|DIR", default="",
+        help="Judge the whole model by its logits: of a family's new random folder, such as qwen3, or of a folder of your own.",
+    )(function)  # fmt: skip
+
+
+def like_cases(like: str, seed: int, dtypes: Names) -> list[Any]:
+    """Returns the cases of --like, in these dtypes or in all; its folders are removed when the command ends. Raises ValueError as
+    `cases_of`."""
+    from ..conformance.case import DTYPES
+    from ..conformance.cases.like_folders import cases_of
+
+    root = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
+    return cases_of(like, Path(root), dtypes or DTYPES, seed)
 
 
 def require_picture(path: Path | None, option: str) -> None:

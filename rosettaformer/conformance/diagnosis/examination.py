@@ -34,6 +34,7 @@ def diagnose(
     limit: float | None = None,
     answer_limit: float = 60.0,
     declared: Collection[tuple[str, str]] = (),
+    cases: Sequence[Case] | None = None,
     progress: Progress = lambda what, share: None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Diagnosis:
@@ -42,12 +43,12 @@ def diagnose(
     components: only these. pairs: search also for two alterations together. gradients: run the gradient cases of the components whose
     outputs are right, and walk the gradients of the largest one, where its modules can be traced. limit: seconds after which the best so
     far is returned, as it is at KeyboardInterrupt; None for none. answer_limit: seconds for one answer. declared: cases and dtypes in which
-    the port is known to deviate, and which are left out. progress is called with what is being done and the share of it that is done, say
-    with each sentence as soon as it is known to hold.
+    the port is known to deviate, and which are left out. cases: those of a whole model; the suite's if None. progress is called with what
+    is being done and the share of it that is done, say with each sentence as soon as it is known to hold.
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
     deadline = Deadline(limit)
-    with contextlib.closing(Subject(port, mode, answer_limit, declared, deadline)) as subject:
+    with contextlib.closing(Subject(port, mode, answer_limit, declared, deadline, cases)) as subject:
         examiner = _Examiner(subject, pairs, deadline, progress, functools.cache(say))  # nothing is said twice
         try:
             for component in COMPONENTS:

@@ -1,13 +1,14 @@
 """The port that is examined: its process, the cases that it is asked, and its answers."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from reference_numpy.suggestions import known
 
 from ..case import DTYPES, UNSAID, Case
 from ..cases import all_cases
+from ..cases.like import for_port
 from ..catalogue import all_defects
 from ..ports.port import MissingBackend
 from ..result import of_pair
@@ -24,11 +25,15 @@ class Subject:
     """A port in its process.
 
     mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out. deadline: when it is
-    asked nothing any more, with `TimeIsUp`.
-    Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
+    asked nothing any more, with `TimeIsUp`. cases: those of a whole model; the suite's if None.
+    Raises ValueError where the port cannot be started, lacks the mode, or is that of a whole model and has no cases of one; MissingBackend
+    where its framework is not installed.
     """
 
-    def __init__(self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]], deadline: Deadline) -> None:
+    def __init__(
+        self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]], deadline: Deadline,
+        cases: Sequence[Case] | None = None,
+    ) -> None:  # fmt: skip
         self._port, self._limit, self._mode, self._declared, self._deadline = port, limit, mode, declared, deadline
         self.worker = open_worker(port, threads=2)
         kind, about = self.worker.greeting
@@ -44,7 +49,7 @@ class Subject:
         self.framework: str = about.get("framework", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
         suite = about.get("suite", UNSAID)
-        own = all_cases(about["config"], True, about.get("shared", ()))
+        own = for_port(all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases, about)
         self.all_cases = [case for case in own if not case.excluded and case.since <= suite]
 
     @property

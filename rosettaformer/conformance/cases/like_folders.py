@@ -1,0 +1,38 @@
+"""The folders that a port of a whole model is given: one model in each dtype, as Hugging Face writes it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from reference_numpy.suggestions import nearest
+
+from ...checkpoints import load
+from ...checkpoints.hugging_face import FAMILIES, new, save
+from ..case import Case
+from .like import like_cases
+
+
+def cases_of(like: str, root: Path, dtypes: Sequence[str], seed: int = 0) -> list[Case]:
+    """Returns the cases of a family's new random model, or of the model in a folder, which is written into `root` in each dtype.
+
+    like: a family, or a folder of Hugging Face. Of a folder the port is given the folder itself in the dtype that it has.
+    Raises ValueError if it is neither, and listing everything that is wrong with a folder.
+    """
+    if Path(like).is_dir():
+        _copied(Path(like).resolve(), root, dtypes)
+    elif like in FAMILIES:
+        for dtype in dtypes:
+            new.write(like, root / dtype, seed=seed, dtype=dtype)
+    else:
+        families = ", ".join(FAMILIES)
+        raise ValueError(f"--like must be a folder, or one of {families}; got {like!r}{nearest(like, FAMILIES)}")
+    return like_cases(root)
+
+
+def _copied(folder: Path, root: Path, dtypes: Sequence[str]) -> None:
+    checkpoint = load(folder, "hugging-face")
+    own = str(next(iter(checkpoint.parameters.values())).dtype)
+    for dtype in dtypes:
+        if dtype == own:
+            (root / dtype).symlink_to(folder, target_is_directory=True)
+        else:
+            save(root / dtype, checkpoint.config, checkpoint.parameters, foreign=checkpoint.foreign, dtype=dtype, tokenizer=folder)
