@@ -22,6 +22,8 @@ from .gradients import gradient
 
 B, SHORT, PADDED, LONG = 4, 7, 19, 600
 SINGLE = ("float64", "float32")
+CORE = ("short", "long", "left_padding", "steps")  # what diagnosis asks in every dtype
+STATES = ("short", "left_padding", "long")
 
 
 def like_cases(folder: Path) -> list[Case]:
@@ -41,7 +43,8 @@ def like_cases(folder: Path) -> list[Case]:
 def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
     for component in ("transformer", "states"):
         for name, inputs in _prompts(config, "target", "target_mask_bt"):
-            yield _case(name, component, config, {"source": None, **inputs})
+            if component != "states" or name in STATES:
+                yield _case(name, component, config, {"source": None} | inputs)
     for name, length, first in (("steps", PADDED, PADDED // 2), ("long_steps", LONG + 6, LONG)):
         length = length_of(config, length)
         first = min(first, length - 1)
@@ -56,7 +59,8 @@ def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
 def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
     for component in (*(["masked_language_logits"] if config.masked_language_head else []), "states"):
         for name, inputs in _prompts(config, "source", "source_mask_bs"):
-            yield _case(name, component, config, inputs)
+            if component != "states" or name in STATES:
+                yield _case(name, component, config, inputs)
         if config.segments > 1:
             mask = ragged(B, length_of(config, PADDED))
             segment_bs = (np.arange(mask.shape[1]) >= mask.sum(1, keepdims=True) // 2).astype(int)
@@ -67,7 +71,7 @@ def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
 def _case(name: str, component: str, config: TransformerConfig, inputs: dict[str, Any]) -> Case:
     states = component == "states"
     outputs = ("encoder.hidden_lbtd", "decoder.hidden_lbtd") if states else ()
-    return Case(name, component, config, inputs, dtypes=SINGLE if states else DTYPES, outputs=outputs)
+    return Case(name, component, config, inputs, dtypes=SINGLE if states else DTYPES, outputs=outputs, core=name in CORE)
 
 
 def _prompts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -22,6 +22,7 @@ from .kernels import FUSED, PROJECTIONS, exchanged, interleaved, of_bias, of_pro
 from .loss_settings import losses
 from .order_settings import orders
 from .precision_settings import precisions
+from .reading_settings import readings
 from .schedule_settings import schedules
 from .search_settings import searches
 from .transformer import other_final_norm
@@ -58,6 +59,7 @@ def all_settings() -> dict[str, Alteration]:
         _biases,
         _layouts,
         orders,
+        readings,
         precisions,
         losses,
         updates,

@@ -14,6 +14,7 @@ from ..case import Case
 from ..reference.components import COMPONENTS, FORWARD, forward_of
 from . import crashes, explanation, stability
 from .altered import Combination
+from .beginning import beginning
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
 from .examined_port import Subject
@@ -73,6 +74,7 @@ class _Examiner(Inquiry):
     def examine(self, component: str) -> None:
         """Adds the findings on a component, in the first dtype in which it fails; where it cannot run in float64, in the next one, too."""
         cannot = None
+        right: list[str] = []
         for dtype in self._subject.dtypes_of(component):
             self._deadline.check()
             place = About(component, dtype)
@@ -86,10 +88,14 @@ class _Examiner(Inquiry):
                 self._say(explanation.first(component, dtype, search, failed, self._subject.beyond(component)))
                 self._heard = None
                 search = self._in_its_dtype(place, search)
+                self.record.beginning = beginning(search, dtype, right)
                 self._examine(place, search, failed)
+                self.record.beginning = ""
                 if search.answers or cannot or dtype != "float64":
                     return
                 cannot = self.record.findings[-1]
+            elif search.answers:
+                right.append(dtype)
 
     def stop(self, reason: str) -> None:
         """Ends the examination: what is known of the component that is being searched is its finding."""

@@ -20,6 +20,11 @@ def _curve(change: Callable[[np.ndarray, float], np.ndarray], meant: str, value:
     return {"feed_forward.activation": curve}
 
 
+def _where_given(name: str, value: float) -> Callable:
+    """Replaces an argument that is not None."""
+    return on_arguments(**{name: lambda given: None if given is None else value})
+
+
 def _gelu(x: np.ndarray, root: float, cubic: float) -> np.ndarray:
     return 0.5 * x * (1 + arithmetic.tanh(root * (x + cubic * x**3)))
 
@@ -50,6 +55,30 @@ MODEL: tuple[tuple[Any, ...], ...] = (
     (
         "epsilon", "layer_norm", "epsilon is", 1e-5, "the config's epsilon, or declare the model's in `config`",
         lambda c: {"normalization.layer_norm": on_arguments(epsilon=c)},
+        True,
+    ),
+    (
+        "rms_norm.epsilon", "rms_norm", "epsilon of the RMS norm is", 1e-5, "the config's epsilon (rms_norm_eps)",
+        lambda c: {"normalization.rms_norm": on_arguments(epsilon=c)},
+        True,
+    ),
+    (
+        "rotary.base", "rotary_embedding", "the base of the rotary frequencies is", 10000.0, "the config's base (rope_theta)",
+        lambda c: {"rotary.rotary_frequencies": on_arguments(base=c)},
+        True,
+    ),
+    (
+        "rotary.factor", "rotary_embedding", "positions are, before they rotate, multiplied by", 1.0, "the positions as they are",
+        lambda c: {"rotary.rotation": on_arguments(position_bt=lambda position: position * c)},
+    ),
+    (
+        "score_cap", "scaled_dot_product_attention", "the cap of the attention's logits is", 50.0, "the config's attn_logit_softcapping",
+        lambda c: {"attention.scaled_dot_product_attention": _where_given("cap", c)},
+        True,
+    ),
+    (
+        "logit_cap", "logits", "the cap of the next token's logits is", 30.0, "the config's final_logit_softcapping",
+        lambda c: {"embedding.logits": _where_given("cap", c)},
         True,
     ),
     (

@@ -39,13 +39,15 @@ class Record:
     """The findings on a port, the smallest components first.
 
     known: the alterations that explain what was examined so far. open: findings on parts, with their searches, until what explains the
-    whole settles them. pairs: whether two alterations together are searched. say: is called with every finding.
+    whole settles them. beginning: where the error of a whole model begins, which every finding on it says first. pairs: whether two
+    alterations together are searched. say: is called with every finding.
     """
 
     def __init__(self, subject: Subject, pairs: bool, say: Callable[[str], None]) -> None:
         self.findings: list[Finding] = []
         self.known: Combination = ()
         self.open: list[tuple[Finding, Search]] = []
+        self.beginning = ""
         self._subject, self._pairs, self._say = subject, pairs, say
         self._doubtful: dict[Alteration, list[Alteration]] = {}  # what is known, and what it may be as well
 
@@ -75,8 +77,9 @@ class Record:
         fixes = (
             [explanation.fix(one, self._subject.framework) for one in found[0]] if len(found) == 1 and verdict != Verdict.FOLLOWS else []
         )
-        self._say(f"{place.name}: {text}")
-        self.findings.append(Finding(component, dtype, verdict, ids, "\n".join([f"{place.name}: {text}", *fixes]), tuple(paths)))
+        text = ": ".join(filter(None, (place.name, "" if paths else self.beginning, text)))
+        self._say(text)
+        self.findings.append(Finding(component, dtype, verdict, ids, "\n".join([text, *fixes]), tuple(paths)))
         return self.findings[-1]
 
     def change(self, finding: Finding, text: str, verdict: Verdict | None = None) -> None:

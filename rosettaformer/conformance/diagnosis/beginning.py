@@ -1,0 +1,72 @@
+"""Where the error of a whole model begins: from which position on, only with padding, only in a batch, only in some dtypes.
+
+It is said of every error, whether a cause is found or not, since it halves the search.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..case import Case
+from ..compare import relative_error
+from ..reference import tolerance
+from .altered import Outputs
+from .search import Search
+
+LARGE = 0.5  # of the largest error: where the root mean square alone is wrong
+
+
+def beginning(search: Search, dtype: str, right: Sequence[str] = ()) -> str:
+    """Returns it in words; empty for cases that are not of a whole model's folder. right: the dtypes in which the component conforms."""
+    probes = search.hypotheses.probes
+    failing = [index for index in search.failing if probes[index].folder]
+    if not failing:
+        return ""
+    wrong = [probes[index] for index in failing]
+    only = [words for words in (_only(wrong, [probes[index] for index in search.right()]),) if words]
+    only += [f"only in {dtype} ({' and '.join(right)} {'conforms' if len(right) == 1 else 'conform'})"] if right else []
+    places = [_first(probes[index], search.clean[index], search.answers[index]) for index in failing]
+    found = [place for place in places if place is not None]
+    return ", ".join([*only, *([_from(min(found))] if found else [])])
+
+
+def _only(wrong: Sequence[Case], right: Sequence[Case]) -> str:
+    """Returns what all the cases that fail have and none of the others: padding, or more than one row."""
+    kinds = (
+        ("only with padding on the left", _left),
+        ("only with padding on the right", lambda case: _padded(case) and not _left(case)),
+        ("only with padding", _padded),
+        ("only in a batch", lambda case: _rows(case) > 1),
+    )
+    return next((words for words, has in kinds if all(map(has, wrong)) and right and not any(map(has, right))), "")
+
+
+def _padded(case: Case) -> bool:
+    return case.real_bt is not None and not case.real_bt.all()
+
+
+def _left(case: Case) -> bool:
+    return case.real_bt is not None and not case.real_bt[:, 0].all()
+
+
+def _rows(case: Case) -> int:
+    return next(len(case.inputs[side]) for side in ("target", "source") if case.inputs.get(side) is not None)
+
+
+def _first(case: Case, clean: dict[str, tolerance.Expectation], answer: Outputs) -> int | None:
+    """Returns the first position of a real token at which the output is wrong; None if the output has no positions."""
+    name = next(iter(clean))
+    got, expected = np.asarray(answer.get(name)), clean[name]
+    if got.ndim < 3 or got.shape != expected.reference.shape or case.compared == "last":
+        return None
+    error = relative_error(expected, got).max(axis=-1)
+    error = error if error.ndim == 2 else error.max(axis=0)  # of the layers
+    bound = 1.0 if error.max() > 1 else LARGE * error.max()
+    position_bt = np.arange(error.shape[1]) if case.real_bt is None else np.maximum(np.cumsum(case.real_bt, axis=1) - 1, 0)
+    return int(np.broadcast_to(position_bt, error.shape)[error > bound].min(initial=error.shape[1]))
+
+
+def _from(position: int) -> str:
+    if position == 0:
+        return "wrong from position 0 on"
+    return "equal at position 0, wrong elsewhere" if position == 1 else f"equal up to position {position - 1}, wrong from there on"
