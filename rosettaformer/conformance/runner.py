@@ -15,8 +15,8 @@ from typing import Any
 from ..processes import thread_share
 from .case import UNSAID, Case
 from .cases import fitted
-from .cases.like import for_port
 from .hidden import Hidden, marked
+from .limits import for_port
 from .ports.command import PREFIX, Command
 from .ports.port import undefined
 from .ports.process import Process, Worker

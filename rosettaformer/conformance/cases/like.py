@@ -5,7 +5,7 @@ these is a case here. What stands at padding is compared with nothing.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ...checkpoints import load
-from ..case import DTYPES, LAST, REAL, Case
-from ..reference.components import VJP
+from ..case import DTYPES, REAL, Case
 from .build import ragged
 from .checkpoint import ids_of, length_of
 from .gradients import gradient
@@ -97,28 +96,3 @@ def _gradient(case: Case) -> Case:
     names = tuple(f"parameters.{name}" for name in case.parameters)
     inputs = dict(found.inputs) | {"cotangent": cotangent}
     return dataclasses.replace(found, inputs=inputs, outputs=names, dtypes=SINGLE, compared="", since=case.since)
-
-
-def for_port(cases: Sequence[Case], about: Mapping[str, Any]) -> list[Case]:
-    """Returns the cases as a port that describes itself so is asked them; those that it declares not to answer are excluded.
-
-    Raises ValueError if the port is that of a whole model and no case has a folder.
-    """
-    if not about.get("whole"):
-        return list(cases)
-    if not any(case.folder for case in cases):
-        raise ValueError("a port with load(folder) is judged on a folder of Hugging Face: --like FAMILY, or --like DIR")
-    return [_limited(case, about.get("limits", {})) for case in cases]
-
-
-def _limited(case: Case, limits: Mapping[str, Any]) -> Case:
-    token_bt, real_bt = next(case.inputs[side] for side in ("target", "source") if case.inputs.get(side) is not None), case.real_bt
-    if limits.get("rows") == 1 and len(token_bt) > 1:
-        return dataclasses.replace(case, excluded="the port declares rows = 1")
-    if limits.get("positions") != LAST or case.component == "decode_in_steps":
-        return case
-    if case.component == "states" or case.component.endswith(VJP):
-        return dataclasses.replace(case, excluded='the port declares positions = "last"')
-    if real_bt is not None and not real_bt[:, -1].all():
-        return dataclasses.replace(case, excluded='the port declares positions = "last", and padding is last')
-    return dataclasses.replace(case, compared=LAST)

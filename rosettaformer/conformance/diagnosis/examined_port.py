@@ -8,8 +8,8 @@ from reference_numpy.suggestions import known
 
 from ..case import DTYPES, UNSAID, Case
 from ..cases import all_cases
-from ..cases.like import for_port
 from ..catalogue import all_defects
+from ..limits import for_port
 from ..ports.port import MissingBackend
 from ..result import of_pair
 from ..runner import open_worker

@@ -17,7 +17,9 @@ from ...processes import Answer, Program, limited_threads, printable
 from ...processes.wire import answer_limit
 from ...reading import parse_json
 from ..case import DTYPES, UNSAID, Case
+from ..cases import prompts
 from ..cases.case_files import answer_path, read_answer, write_cases
+from ..limits import limits_of
 from ..reference import statistics
 from ..reference.components import COMPONENTS, OWN
 from ..status import Kind
@@ -89,6 +91,26 @@ class Command(Worker):
 
     def _run(self, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
         """Returns the answers of one call, by path; and how it ended, if it ended badly."""
+        folder = _folder(next(iter(cases.values())))
+        return self._read(folder, cases, limit) if folder else self._compute(cases, limit)
+
+    def _read(self, model: str, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
+        """Returns the logits that the command writes for prompts, given the folder of the model."""
+        asked = {path: case for path, case in cases.items() if prompts.is_prompt(case)}
+        answers: dict[str, Answer] = dict.fromkeys(cases.keys() - asked, (Kind.NOT_COVERED, "a command gives logits alone"))
+        if not asked:
+            return answers, None
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            questions, outputs = Path(folder, "prompts"), Path(folder, "logits")
+            questions.mkdir()
+            outputs.mkdir()
+            files = {path: outputs / f"{name}.npy" for path, name in prompts.write(questions, asked).items()}
+            with self._running(model, str(questions), str(outputs)) as program:
+                end = _end(program, list(files.values()), limit)
+            return answers | prompts.read(files, asked, died=end is not None), end
+
+    def _compute(self, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
+        """Returns the outputs that the command writes for cases, whose files hold their parameters."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             questions, outputs = Path(folder, "cases"), Path(folder, "outputs")
             questions.mkdir()
@@ -96,12 +118,7 @@ class Command(Worker):
                 (outputs / path).parent.mkdir(parents=True, exist_ok=True)
             write_cases(questions, cases)
             with self._running(str(questions), str(outputs)) as program:
-                hung = _hangs(program, [outputs / path for path in cases], limit)
-            end: Answer | None = None
-            if hung:
-                end = Kind.HANG, f"no answer within {limit:g} s"
-            elif program.code:
-                end = Kind.CRASH, f"the command ended with {program.end}"
+                end = _end(program, [outputs / path for path in cases], limit)
             return _collect(outputs, cases, died=end is not None), end
 
     @contextlib.contextmanager
@@ -129,6 +146,7 @@ def _about(said: Any) -> dict[str, Any]:
         "modes": ("eager",),
         "config": said.get("config", {}),
         "suite": suite,
+        "limits": limits_of(said),
         "dtypes": known("dtype", said.get("dtypes", DTYPES), DTYPES),
         "components": known("component", said.get("components", [*OWN]), COMPONENTS),
     }
@@ -155,12 +173,13 @@ def _paths(case: Case) -> list[str]:
 
 
 def batches(cases: Iterable[Case], most: int = BATCH_BYTES) -> Iterator[list[Case]]:
-    """Yields cases in batches whose files take at most about that many bytes of disk, and whose paths all differ."""
+    """Yields cases in batches whose files take at most about that many bytes of disk, whose paths all differ, and of one folder."""
     batch: list[Case] = []
     paths: set[str] = set()
     size = 0
     for case in cases:
-        if batch and (size + case.size > most or paths & {*_paths(case)}):
+        other = batch and _folder(case) != _folder(batch[0])
+        if batch and (other or size + case.size > most or paths & {*_paths(case)}):
             yield batch
             batch, paths, size = [], set(), 0
         batch.append(case)
@@ -168,6 +187,18 @@ def batches(cases: Iterable[Case], most: int = BATCH_BYTES) -> Iterator[list[Cas
         size += case.size
     if batch:
         yield batch
+
+
+def _end(program: Program, outputs: Sequence[Path], limit: float) -> Answer | None:
+    """Waits until the process ends; returns how, if it ends badly."""
+    if _hangs(program, outputs, limit):
+        return Kind.HANG, f"no answer within {limit:g} s"
+    return (Kind.CRASH, f"the command ended with {program.end}") if program.code else None
+
+
+def _folder(case: Case) -> str:
+    """Returns the folder of a whole model in the case's dtype; empty for a case of a component."""
+    return os.path.join(case.folder, case.dtype) if case.folder else ""
 
 
 def _hangs(program: Program, outputs: Sequence[Path], limit: float) -> bool:

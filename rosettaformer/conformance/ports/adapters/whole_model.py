@@ -22,11 +22,11 @@ import numpy as np
 
 from ....processes import wire
 from ...case import LAST, Case, numpy_dtype
+from ...limits import limits_of
 from ...reference.components import VJP, forward_of
 from ..port import NotCovered
 
 COMPONENTS = ("transformer", "transformer_vjp", "masked_language_logits", "masked_language_logits_vjp", "states", "decode_in_steps")
-LIMITS = {"positions": ("all", LAST), "rows": (0, 1)}  # what a file may declare -> its values, the default first
 SIDES = (("target", "target_mask_bt"), ("source", "source_mask_bs"))
 
 
@@ -40,15 +40,12 @@ class Adapter:
 
     def __init__(self, module: ModuleType) -> None:
         self._load = module.load
-        self.limits = {name: getattr(module, name, values[0]) for name, values in LIMITS.items()}
-        for name, values in LIMITS.items():
-            if self.limits[name] not in values:
-                raise ValueError(f"{name} must be {' or '.join(map(repr, values))}; got {self.limits[name]!r}")
+        self.limits = limits_of(vars(module))
         self._loaded: tuple[str, Any] = ("", None)
 
     def describe(self) -> dict[str, Any]:
         """Returns what the port declares that it does not give."""
-        return {"limits": {name: value for name, value in self.limits.items() if value != LIMITS[name][0]}, "whole": True}
+        return {"limits": self.limits, "whole": True}
 
     def run(self, case: Case) -> Any:
         """Returns the answer. Raises NotCovered if the port has nothing that gives it."""
@@ -63,7 +60,7 @@ class Adapter:
         if component == "decode_in_steps":
             return _steps(_attribute(function, "step"), case)
         logits = _array(function(*_inputs(function, case)), case.dtype)
-        return logits[:, None] if logits.ndim == 2 and self.limits["positions"] == LAST else logits
+        return logits[:, None] if logits.ndim == 2 and self.limits.get("positions") == LAST else logits
 
     def _function(self, folder: str, dtype: str) -> Callable[..., Any]:
         if self._loaded[0] != folder:

@@ -1,0 +1,58 @@
+"""Prompts as files, for a command that reads a folder of Hugging Face and writes logits.
+
+A prompt is an npz file with `token_bt`, `mask_bt` (True at real tokens) and, for an encoder, `segment_bt`; its logits `b t v` are expected
+in an npy file of the same name. bfloat16, which NumPy has not, is written as float32.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ...processes import Answer, printable
+from ..case import LAST, Case, numpy_dtype
+from ..status import Kind
+
+COMPONENTS = ("transformer", "masked_language_logits")
+
+
+def is_prompt(case: Case) -> bool:
+    """Whether the case asks a whole model for its logits."""
+    return case.component in COMPONENTS
+
+
+def write(folder: Path, cases: Mapping[str, Case]) -> dict[str, str]:
+    """Writes the prompts of these cases into an empty folder; returns each one's name by the same key."""
+    names = {}
+    for number, (key, case) in enumerate(cases.items(), start=1):
+        names[key] = f"{number:04}-{case.name}"
+        token_bt = next(case.inputs[side] for side in ("target", "source") if case.inputs.get(side) is not None)
+        arrays = {"token_bt": token_bt, "mask_bt": np.ones(token_bt.shape, bool) if case.real_bt is None else case.real_bt}
+        if case.config.encoder_layers:
+            segment_bt = case.inputs.get("segment_bs")
+            arrays["segment_bt"] = np.zeros_like(token_bt) if segment_bt is None else segment_bt
+        np.savez(folder / f"{names[key]}.npz", **arrays)
+    return names
+
+
+def read(files: Mapping[str, Path], cases: Mapping[str, Case], died: bool) -> dict[str, Answer]:
+    """Returns the logits that were written, by the same keys; if the command died, without a last file that cannot be read."""
+    found: dict[str, Answer] = {}
+    for key, file in files.items():
+        if not file.exists():
+            continue
+        try:
+            array = np.load(file, allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            if not died:
+                found[key] = Kind.ERROR, printable(f"{file.name} must be an npy file: {error}")
+            continue
+        found[key] = Kind.OUTPUTS, cases[key].part({"output": _logits(array, cases[key])})
+    return found
+
+
+def _logits(array: np.ndarray, case: Case) -> np.ndarray:
+    wanted = numpy_dtype(case.dtype)
+    wide = array.dtype.kind == "f" and array.dtype.itemsize >= wanted.itemsize
+    array = array.astype(wanted) if wide else array
+    return array[:, None] if array.ndim == 2 and case.compared == LAST else array
