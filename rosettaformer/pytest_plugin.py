@@ -12,11 +12,12 @@ pytest loads this module in every run on a machine that has rosettaformer; there
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -34,32 +35,50 @@ __all__ = ["DeclaredDeviation", "PortCase", "parametrize_with_cases"]
 SKIPPED = (Status.NOT_COMPARABLE, Status.EMPTY, Status.NOT_SHOWN, Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.SKIPPED)
 
 
+class _Asked(NamedTuple):
+    """A port, and the whole model that it is judged on, if it is."""
+
+    port: str
+    like: str = ""
+    seed: int = 0
+
+
+def _like_cases(asked: _Asked, closing: ExitStack) -> list[Case]:
+    """The cases of a whole model, whose folders are removed when `closing` is closed."""
+    from .conformance.case import DTYPES
+    from .conformance.cases.like_folders import cases_of
+
+    root = closing.enter_context(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
+    return cases_of(asked.like, Path(root), DTYPES, asked.seed)
+
+
 class _Ports:
     """The ports' processes of a pytest process, one a port, and what has become of their cases."""
 
     def __init__(self) -> None:
         self._closing = ExitStack()
-        self._open: dict[str, Single] = {}
+        self._open: dict[_Asked, Single] = {}
         self._store: Store | None = None
-        self._results: dict[tuple[str, str, str, str], Result] = {}
+        self._results: dict[tuple[_Asked, str, str, str], Result] = {}
 
-    def started(self, port: str) -> Single:
-        """The port, whose process is started when it is asked for first."""
+    def started(self, asked: _Asked) -> Single:
+        """The port, whose process is started when it is asked for first, and a whole model's folders written."""
         from .conformance.reference.expectation_store import Store
         from .conformance.single import Single
 
         self._store = self._store or Store()
-        if port not in self._open:
+        if asked not in self._open:
             sharers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-            self._open[port] = Single(port, sharers, self._store)
-            self._closing.callback(self._open[port].close)
-        return self._open[port]
+            cases = _like_cases(asked, self._closing) if asked.like else None
+            self._open[asked] = Single(asked.port, sharers, self._store, cases)
+            self._closing.callback(self._open[asked].close)
+        return self._open[asked]
 
-    def result(self, port: str, case: str, dtype: str, mode: str, limit: float) -> Result:
+    def result(self, asked: _Asked, case: str, dtype: str, mode: str, limit: float) -> Result:
         """The result of a case, which is run once."""
-        key = (port, case, dtype, mode)
+        key = (asked, case, dtype, mode)
         if key not in self._results:
-            self._results[key] = self.started(port).result(case, dtype, mode, limit)
+            self._results[key] = self.started(asked).result(case, dtype, mode, limit)
         return self._results[key]
 
     def close(self) -> None:
@@ -71,13 +90,18 @@ class _Ports:
 class _Question:
     """What the argument `case` of a test is. ports is set when the test is set up."""
 
-    port: str
+    asked: _Asked
     limit: float = field(repr=False)
     ports: _Ports = field(init=False, repr=False)
 
+    @property
+    def port(self) -> str:
+        """The port's name."""
+        return self.asked.port
+
     def result(self, case: str, dtype: str, mode: str) -> Result:
         """What becomes of a case with the port."""
-        return self.ports.result(self.port, case, dtype, mode, self.limit)
+        return self.ports.result(self.asked, case, dtype, mode, self.limit)
 
 
 @dataclass
@@ -142,6 +166,8 @@ def parametrize_with_cases(
     components: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
     modes: Sequence[str] | None = None,
+    like: str = "",
+    seed: int = 0,
     core: bool = False,
     grad: bool = False,
     deviations: str | Path | None = None,
@@ -151,7 +177,8 @@ def parametrize_with_cases(
     """Parametrizes the argument `case` of a test with the cases of the suite, each of which offers `judge()`.
 
     port: as `rosettaformer check` takes it; or command: a port in another environment or language. components, dtypes: all by default.
-    modes: eager, compiled; the port's own by default. core: only the cases of a quick check. grad: the gradients, too; one that is named
+    modes: eager, compiled; the port's own by default. like: the cases of a whole model, as `rosettaformer check --like` takes it, with
+    random weights of this seed. core: only the cases of a quick check. grad: the gradients, too; one that is named
     among the components (layer_norm_vjp) needs no grad. deviations: the file that declares accepted failures; each entry whose cases are
     all among these becomes one more test, which fails when the entry is stale. min_version: failures of cases that are newer than this
     version of the suite are expected. limit: seconds for one case.
@@ -165,21 +192,24 @@ def parametrize_with_cases(
     if not 1 <= (min_version or SUITE_VERSION) <= SUITE_VERSION:
         raise ValueError(f"min_version must be from 1 to {SUITE_VERSION}; got {min_version}")
     port = port or f"command:{command}"
-    cases, known = _chosen(components, dtypes, core, grad)
+    asked = _Asked(port, like, seed)
+    cases, known = _chosen(asked, components, dtypes, core, grad)
     entries = [entry for entry in read(Path(deviations), known) if entry.port == port] if deviations else []
     pairs = [(case.id, dtype) for case in cases for dtype in case.dtypes if dtypes is None or dtype in dtypes]
     parameters: list[Any] = []
     for mode in modes or ("",):
         for case, dtype in pairs:
             name = "-".join(filter(None, (case, dtype, mode)))
-            parameters.append(pytest.param(PortCase(port, limit, case, dtype, mode, entries, min_version or SUITE_VERSION), id=name))
+            parameters.append(pytest.param(PortCase(asked, limit, case, dtype, mode, entries, min_version or SUITE_VERSION), id=name))
     for number, entry in enumerate(entries, 1):
         if entry.covers <= set(pairs):
-            parameters.append(pytest.param(DeclaredDeviation(port, limit, entry, modes or ("",)), id=f"deviation-{number}-{entry.case}"))
+            parameters.append(pytest.param(DeclaredDeviation(asked, limit, entry, modes or ("",)), id=f"deviation-{number}-{entry.case}"))
     return pytest.mark.parametrize("case", parameters)
 
 
-def _chosen(components: Sequence[str] | None, dtypes: Sequence[str] | None, core: bool, grad: bool) -> tuple[list[Case], list[Case]]:
+def _chosen(
+    asked: _Asked, components: Sequence[str] | None, dtypes: Sequence[str] | None, core: bool, grad: bool
+) -> tuple[list[Case], list[Case]]:
     """The cases that are asked for, and all."""
     from .conformance.case import DTYPES
     from .conformance.cases import all_cases, of_components
@@ -188,8 +218,9 @@ def _chosen(components: Sequence[str] | None, dtypes: Sequence[str] | None, core
     for what, names, known in (("components", components, COMPONENTS), ("dtypes", dtypes, DTYPES)):
         if isinstance(names, str) or (unknown := [name for name in names or () if name not in known]):
             raise ValueError(f"{what} must be a list of {', '.join(known)}; got {names if isinstance(names, str) else ', '.join(unknown)}")
-    cases = all_cases(grad=True)
-    return [case for case in of_components(cases, components or (), grad) if case.core or not core], cases
+    with ExitStack() as closing:
+        cases = _like_cases(asked, closing) if asked.like else all_cases(grad=True)
+    return [case for case in of_components(cases, components or (), grad or bool(asked.like)) if case.core or not core], cases
 
 
 _PORTS = pytest.StashKey[_Ports]()
@@ -201,9 +232,9 @@ def _question(item: pytest.Item) -> _Question | None:
     return next((value for value in values if isinstance(value, _Question)), None)
 
 
-def _test(item: pytest.Item, question: PortCase) -> tuple[str, str]:
+def _test(item: pytest.Item, question: PortCase) -> tuple[str, _Asked]:
     """The test function of an item, and the port of which it asks."""
-    return item.nodeid.partition("[")[0], question.port
+    return item.nodeid.partition("[")[0], question.asked
 
 
 @pytest.hookimpl(trylast=True)
@@ -215,14 +246,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     standing: dict[tuple[object, ...], PortCase] = {}
     asked: dict[pytest.Item, PortCase] = {item: found for item in items if isinstance(found := _question(item), PortCase)}
     ports = config.stash.setdefault(_PORTS, _Ports()) if asked else _Ports()
-    others = [item for item, question in asked.items() if ports.started(question.port).is_other_layout(question.id)]
+    others = [item for item, question in asked.items() if ports.started(question.asked).is_other_layout(question.id)]
     own = {_test(item, question) for item, question in asked.items() if item not in others}
     left = [item for item in others if _test(item, asked[item]) in own]
     for item, question in asked.items():
         if item in left:
             continue
-        status, reason = ports.started(question.port).unable(question.id, question.dtype, question.mode)
-        component = question.component if ports.started(question.port).ready else ""
+        status, reason = ports.started(question.asked).unable(question.id, question.dtype, question.mode)
+        component = question.component if ports.started(question.asked).ready else ""
         key = (*_test(item, question), component, status, reason)
         if status and key in standing:
             standing[key].alike += 1

@@ -17,10 +17,10 @@ from ..conformance.report import matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import Status
 from ..processes import printable
-from .options import Choice, Missing
+from .options import Choice, Missing, like_cases
 
 FRAMEWORKS = ("torch", "tf", "jax")
-KINDS = ("torch", "keras", "flax", "numpy", "command")
+KINDS = ("torch", "keras", "flax", "numpy", "command", "like")
 TEMPLATES = Path(__file__).parent.parent / "templates"
 PLACEHOLDER = "my_port.py"  # the templates' placeholder for the name
 SHEBANG = "#!/usr/bin/env python3"
@@ -48,6 +48,8 @@ def new_port(
 
     Kinds: modules of torch, keras or flax; functions in numpy; or a command, which may live in another environment or language.
 
+    new-port like FAMILY writes FAMILY_port.py, a port of a whole model that is judged by its logits: check FAMILY_port.py --like FAMILY.
+
     new-port --from my_model.py:Model [NAME] proposes the port of your own class, as my_model_port.py without NAME: it builds the class at
     small sizes and matches its parameters and arguments with those of the reference. What it cannot decide is marked TODO in the file. FILE
     may be an importable module, as in torch.nn:TransformerEncoderLayer.
@@ -59,6 +61,8 @@ def new_port(
     if kind is None or name is None:
         raise click.UsageError("a kind and a name are needed, or --from")
     Choice(KINDS).convert(kind, None, None)
+    if kind == "like":
+        sys.exit(_like(name, check))
     path = Path(f"{name}.py")
     _refuse(name, path)
     _write(kind, path)
@@ -67,6 +71,21 @@ def new_port(
     code = _check(f"{PREFIX}./{path}" if kind == "command" else str(path)) if check else 0
     click.echo(f"\nPut your own code in {path}, then:\n  rosettaformer check {named}\n  rosettaformer diagnose {named}")
     sys.exit(code)
+
+
+def _like(family: str, check: bool) -> int:
+    """Writes the port of a whole model of a family, and checks it; returns the exit code."""
+    from ..checkpoints.hugging_face import FAMILIES
+
+    Choice([*FAMILIES]).convert(family, None, None)
+    path = Path(f"{family}_port.py")
+    _refuse(path.stem, path)
+    _write("like", path)
+    click.echo(f"wrote {path}")
+    code = _check(str(path), like=family) if check else 0
+    named = f"{path} --like {family}"
+    click.echo(f"\nPut your own code in {path}, then:\n  rosettaformer check {named}\n  rosettaformer diagnose {named}")
+    return code
 
 
 def _propose(
@@ -122,14 +141,17 @@ def _write(kind: str, path: Path) -> None:
             temporary.chmod(0o755)
 
 
-def _check(port: str, component: str = "") -> int:
+def _check(port: str, component: str = "", like: str = "") -> int:
     """Prints how the port fares and returns the exit code.
 
     A template runs the core cases in float32; a port of one component what `rosettaformer check` runs: every case in every dtype.
     """
     console = Console(stderr=True)
     with console.status("checking"):
-        cases = [case for case in all_cases() if (case.component == component if component else case.core)]
+        if like:
+            cases = [case for case in like_cases(like, 0, ("float32",)) if case.core]
+        else:
+            cases = [case for case in all_cases() if (case.component == component if component else case.core)]
         results = runner.run(cases, [port], DTYPES if component else ["float32"])
     if any(result.status == Status.MISSING for result in results):
         click.echo(f"not checked: the framework is missing: {results[0].message}")

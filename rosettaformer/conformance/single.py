@@ -1,11 +1,13 @@
 """Runs one case at a time: a port's process stays open between them."""
 
 import time
+from collections.abc import Sequence
 
 from ..processes import cores
-from .case import UNSAID
-from .cases import all_cases
+from .case import UNSAID, Case
+from .cases import all_cases, fitted
 from .hidden import Hidden
+from .limits import for_port
 from .reference.components import is_layout
 from .reference.expectation_store import Store
 from .result import Result, judge
@@ -16,16 +18,18 @@ from .status import Kind, Status
 class Single:
     """A port that answers one case at a time. It must be closed."""
 
-    def __init__(self, port: str, sharers: int = 1, store: Store | None = None) -> None:
-        """sharers: how many processes like this one share the machine. store: keeps expectations."""
+    def __init__(self, port: str, sharers: int = 1, store: Store | None = None, cases: Sequence[Case] | None = None) -> None:
+        """sharers: how many processes like this one share the machine. store: keeps expectations. cases: those of a whole model; the
+        suite's if None.
+        """
         self._port, self._store = port, store or Store()
         self._worker = open_worker(port, max(1, cores() // sharers))
         kind, self._about = self._worker.greeting
         self.ready = kind == Kind.READY  # whether the port has started
-        self._cases = (
-            {case.id: case for case in all_cases(self._about["config"], True, self._about.get("shared", ()))} if self.ready else {}
-        )
-        own = all_cases(grad=True) if self._cases and self._about["config"] else ()
+        fixed = (self._about["config"], True, self._about.get("shared", ())) if self.ready else ({}, False, ())
+        asked = for_port(all_cases(*fixed) if cases is None else fitted(cases, fixed[0], fixed[2]), self._about) if self.ready else ()
+        self._cases = {case.id: case for case in asked}
+        own = all_cases(grad=True) if self._cases and self._about["config"] and cases is None else ()
         self._hidden = Hidden(self._cases.values(), own, self._about.get("suite", UNSAID) if self.ready else UNSAID)
 
     def is_other_layout(self, case_id: str) -> bool:

@@ -1,2 +1,106 @@
-def write(family, path, *, seed=0, size="tiny", dtype="float32", max_shard_bytes=None, settings={}):
-    raise NotImplementedError
+"""Makes small random models of the families, as folders that Hugging Face's library loads."""
+
+import copy
+import tomllib
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters
+from reference_numpy.suggestions import known
+
+from . import decoder, entries
+from .families import FAMILIES
+from .family import Family
+from .reading import CONFIG, GENERATION
+from .writing import save
+
+SIZES = ("tiny", "small")
+HEADS = ("language_head", "masked_language_head")  # the class of a new model has one of them
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+GAIN = 1.3  # of a kernel: what comes out is a little larger than what goes in
+
+
+def write(
+    family: str,
+    path: str | Path,
+    *,
+    seed: int = 0,
+    size: str = "tiny",
+    dtype: str = "float32",
+    max_shard_bytes: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a new folder with a random model of a family: config.json, safetensors and generation_config.json.
+
+    Every weight shows: scales of norms lie far from 1, biases far from 0, a head that is not tied is another table. The weights of a seed
+    are the same in every dtype, but for its rounding. settings: entries of config.json to change, nested ones by names with dots
+    (`rope_parameters.factor`).
+    Raises ValueError on an unknown family or size, on settings that its config.json cannot have, and if the path exists.
+    """
+    known("family", [family], FAMILIES)
+    known("size", [size], SIZES)
+    said = _said(FAMILIES[family], size, settings or {})
+    config = _config(FAMILIES[family], said)
+    generation = {name: said[name] for name in IDS if said.get(name) is not None}
+    foreign = {CONFIG: said, GENERATION: {"_from_model_config": True, **generation}}
+    save(path, config, weights(config, seed), foreign=foreign, dtype=dtype, max_shard_bytes=max_shard_bytes)
+
+
+def weights(config: TransformerConfig, seed: int) -> dict[str, np.ndarray]:
+    """Returns random parameters by canonical name, in float64, of a model whose outputs stay of the size of its inputs."""
+    return {name: _drawn(name, shape, config, seed) for name, shape in parameters.shapes(config).items()}
+
+
+def _drawn(name: str, shape: tuple[int, ...], config: TransformerConfig, seed: int) -> np.ndarray:
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    kind = name.rpartition(".")[2]
+    if kind == "scale":
+        return generator.uniform(0.4, 1.8, shape) - (1 if config.norm_one_plus_scale else 0)
+    drawn = generator.standard_normal(shape)
+    if kind == "kernel":
+        of_heads = len(shape) == 3 and name.endswith("attention.output.kernel")
+        return drawn * GAIN / np.sqrt(shape[0] * shape[1] if of_heads else shape[0])
+    return drawn * {"bias": 0.5, "offset": 0.5}.get(kind, 1.0)
+
+
+@cache
+def _tables() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def _said(family: Family, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries of config.json. Raises ValueError on settings of entries that the family does not have."""
+    tables = copy.deepcopy(_tables())
+    said, shared = tables[family.model_type], tables["decoder"] if family.prefix == decoder.PREFIX else {"small": {}}
+    larger = shared.pop("small") | said.pop("small")
+    said = shared | said | (larger if size == "small" else {})
+    said["architectures"] = [next(name for name, heads in family.classes.items() if set(heads) & {*HEADS})]
+    for name, value in settings.items():
+        *outer, last = name.split(".")
+        held = said
+        for depth, part in enumerate(outer, start=1):
+            held = held.setdefault(part, {})
+            if not isinstance(held, dict):
+                raise ValueError(f"{'.'.join(outer[:depth])} must be an object to have {name}; got {held!r:.50}")
+        held[last] = value
+    if "model_type" in settings:
+        raise ValueError(f"model_type is the family's, {family.model_type}; give another family")
+    return said | {"model_type": family.model_type}
+
+
+def _config(family: Family, said: Mapping[str, Any]) -> TransformerConfig:
+    named = said["architectures"]
+    if not (isinstance(named, list) and len(named) == 1 and named[0] in family.classes):
+        raise ValueError(f"architectures must name one class of {', '.join(family.classes)}; got {named!r:.100}")
+    heads = family.classes[named[0]]
+    if unsupported := [head.name for head in family.heads if head.name in heads and head.flag is None]:
+        raise ValueError(f"{named[0]} has a {unsupported[0]}, which is not supported")
+    config, problems = entries.config_of(family, said, heads)
+    if config is None:
+        raise ValueError("; ".join(problems))
+    return config

@@ -34,7 +34,9 @@ def like_cases(folder: Path) -> list[Case]:
     checkpoint = load(folder / dtypes[0], "hugging-face")
     config = checkpoint.config
     common = {"parameters": checkpoint.parameters, "folder": str(folder), "compared": REAL}
-    found = [dataclasses.replace(case, **common) for case in (_of_encoder if config.encoder_layers else _of_decoder)(config)]
+    padding = checkpoint.foreign["config.json"].get("pad_token_id")
+    made = (_of_encoder if config.encoder_layers else _of_decoder)(config)
+    found = [dataclasses.replace(case, **common, inputs=_without_padding_id(case, padding)) for case in made]
     found += [_gradient(case) for case in found if case.name in ("short", "left_padding") and case.component != "states"]
     return [dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes)).at("float64") for case in found]
 
@@ -87,6 +89,17 @@ def _prompts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[t
     }
     for name, mask in masks.items():
         yield name, {side: ids_of(config, side, mask), mask_name: mask}
+
+
+def _without_padding_id(case: Case, padding: Any) -> dict[str, Any]:
+    """Returns the inputs, in which no real token has the id of padding, and every padding token has it."""
+    inputs = dict(case.inputs)
+    side = next(side for side in ("target", "source") if inputs.get(side) is not None)
+    if type(padding) is int:
+        ids, real_bt = inputs[side], True if case.real_bt is None else case.real_bt
+        other = (padding + 1) % getattr(case.config, f"{side}_vocabulary")
+        inputs[side] = np.where(real_bt, np.where(ids == padding, other, ids), padding)
+    return inputs
 
 
 def _gradient(case: Case) -> Case:
