@@ -50,6 +50,7 @@ COMMANDS = {
     "vectors": "Export golden vectors, or verify them.",
     "convert": "Convert a checkpoint from one format to another.",
     "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",
+    "new-checkpoint": "Write a small random model of a family, as a folder of Hugging Face.",
     "train": "Train a model on a task, in any backend; resume it in any.",
     "translate": "Translate lines with a run's model, in any backend.",
     "generate": "Continue texts, or answer chats, with a folder of GPT-2, Llama or others, in any backend.",

@@ -1,0 +1,51 @@
+"""`rosettaformer new-checkpoint`: a small random model of a family, as a folder of Hugging Face."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..checkpoints import load
+from ..checkpoints.hugging_face import FAMILIES, new
+from ..checkpoints.strict import DTYPES
+from .options import Choice
+
+
+@click.command("new-checkpoint")
+@click.argument("family", metavar="FAMILY")
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new folder.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the weights: the same in every dtype.")
+@click.option("--size", type=Choice(new.SIZES), default=new.SIZES[0], show_default=True, help="Of the model.")
+@click.option("--dtype", type=Choice(DTYPES), default="float32", show_default=True, help="Of the tensors.")
+@click.option("--max-shard-bytes", type=click.IntRange(min=1), help="Write shards of at most this size, with an index.")
+@click.option("--set", "settings", multiple=True, metavar="ENTRY=VALUE", help="An entry of config.json, as JSON or a word; repeatable.")
+def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], **options: Any) -> None:
+    """Write a small random model of FAMILY as Hugging Face writes it: config.json, safetensors, generation_config.json.
+
+    FAMILY is a model_type, such as bert, gpt2, llama or qwen3. Every weight is random and large enough to show: scales of norms far from 1,
+    biases far from 0, attention scores and logits beyond their caps. The sizes are small and all different; windows and original lengths
+    are shorter than a prompt of 100 tokens. transformers loads the folder.
+    Nested entries have dots: --set rope_parameters.factor=4.
+    """
+    Choice([*FAMILIES]).convert(family, None, None)
+    new.write(family, out, settings=_parsed(settings), **options)
+    checkpoint = load(out, "hugging-face")
+    size = sum(array.size for array in checkpoint.parameters.values())
+    click.echo(f"wrote {out}: {checkpoint.foreign['config.json']['architectures'][0]}, {size:,} parameters, {options['dtype']}")
+
+
+def _parsed(settings: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the entries by name. Raises ValueError on one that has no value, or is given twice."""
+    found: dict[str, Any] = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ValueError(f"--set must be ENTRY=VALUE; got {text!r}")
+        if name in found:
+            raise ValueError(f"--set gives {name} twice")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
