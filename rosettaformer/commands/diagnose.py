@@ -22,6 +22,7 @@ from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
 from .options import OUT, Missing, like_cases, like_options, listed
 
+LIMIT = 60.0  # seconds for the diagnosis of a whole model
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
 
@@ -37,8 +38,9 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.option("--pairs/--no-pairs", default=True, show_default=True, help="Search also for two mistakes together.")
 @click.option("--gradients/--no-gradients", default=True, show_default=True, help="Where outputs are right, judge gradients too.")
 @click.option(
-    "--limit", type=click.FloatRange(min=0.1), help="Seconds for the whole diagnosis; then the best so far is printed. [default: none]"
-)
+    "--limit", type=click.FloatRange(min=0.1),
+    help="Seconds for the whole diagnosis; then the best so far is printed. [default: none; 60 with --like]",
+)  # fmt: skip
 @click.option("--answer-limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer of the port.")
 @click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")
 def diagnose(
@@ -58,6 +60,7 @@ def diagnose(
     files.require([json_file] if json_file else [])
     name = f"command:{command}" if command else str(port)
     cases = like_cases(like, seed, ()) if like else None
+    options["limit"] = options["limit"] or (LIMIT if like else None)
     entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []
     try:
         found = run(name, components, entries, cases=cases, **options)

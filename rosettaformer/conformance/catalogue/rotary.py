@@ -72,6 +72,23 @@ def _permuted(names: tuple[str, ...], inverse: bool = False, heads: bool = True)
     return {"attention.query_key_norm": altered}
 
 
+def _regrouped(name: str, heads: Callable[[Any], int]) -> Replaces:
+    """Stores a kernel for the other layout as if it had as many heads as a function of the config says, and rotates by that layout."""
+
+    def altered(original: Callable, parameters: Any, own: str, x_bthk: Array, config: Any) -> Array:
+        count = heads(config) if config is not None and own == name else 0
+        own_count, size = x_bthk.shape[2], x_bthk.shape[2] * x_bthk.shape[3]
+        if not count or config.positions != "rotary" or config.rotary_size != config.key_size or count == own_count or size % (2 * count):
+            return original(parameters, own, x_bthk, config)
+        wrong, right = (np.arange(size).reshape(number, 2, -1).swapaxes(1, 2).ravel() for number in (count, own_count))
+        if config.rotary_layout == "interleaved":
+            wrong, right = np.argsort(wrong), np.argsort(right)
+        read = x_bthk.reshape(*x_bthk.shape[:2], size)[..., wrong][..., np.argsort(right)]
+        return original(parameters, own, read.reshape(x_bthk.shape), config)
+
+    return {"attention.query_key_norm": altered}
+
+
 def _all_of_a_head(original: Callable, config: Any, kind: Any, position_bt: Array, dtype: Any) -> Any:
     fits = config.key_size % 2 == 0 and kind.scaling.kind != "longrope"
     return original(config.replace(rotary_fraction=1.0) if fits else config, kind, position_bt, dtype)
@@ -159,6 +176,13 @@ VARIANTS: Variants = {
         "the key's kernel alone is permuted for the other layout": _permuted(("key",)),
         "the query's kernel alone is permuted for the other layout": _permuted(("query",)),
         "the key's kernel is permuted as that of one head": _permuted(("key",), heads=False),
+        "the key's kernel is permuted for the other layout as if it had as many heads as a group": _regrouped(
+            "key", lambda config: config.heads // config.key_value_heads
+        ),
+        "the key's kernel is permuted for the other layout as if it had as many heads as the queries": _regrouped(
+            "key", lambda config: config.heads
+        ),
+        "the key's kernel is permuted for the other layout as if it had one head": _regrouped("key", lambda config: 1),
     },
     "ROT2": {
         "the frequencies are those of the whole head, base^(-2j/k)": {ROTATION: _frequencies_of_a_head},

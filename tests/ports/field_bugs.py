@@ -1,0 +1,333 @@
+"""A port of a whole model that is the library transformers' own, with one mistake that was made in the field: FIELD_BUG names it.
+
+    FIELD_BUG=20 rosettaformer check tests/ports/field_bugs.py --like qwen3
+
+A mistake changes the library's source, what is read of config.json, what is read of the tensors, or how the model is called.
+"""
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+dtypes = ("float32", "bfloat16")
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+PARTIAL = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+
+
+def nothing(*given: Any) -> None:
+    """Changes nothing."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake in a family's model. settings: what its folder is to have in config.json. source: texts of the library -> other ones.
+
+    config, weights, model: change the config, the tensors by name (given the config), the model that holds them. call: changes the
+    arguments of a call, given the model and the cache of a step. logits: changes what comes out.
+    """
+
+    family: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    source: tuple[tuple[str, str], ...] = ()
+    config: Callable[[Any], Any] = nothing
+    weights: Callable[[dict[str, Any], Any], Any] = nothing
+    model: Callable[[Any], Any] = nothing
+    call: Callable[[Any, dict[str, Any]], Any] = nothing
+    logits: Callable[[Any], Any] = lambda logits: logits
+
+
+# the library's pairs of halves, as pairs of neighbours
+INTERLEAVED = (
+    ("emb = torch.cat((freqs, freqs), dim=-1)", "emb = torch.repeat_interleave(freqs, 2, dim=-1)"),
+    ("    x1 = x[..., : x.shape[-1] // 2]\n", "    return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)\n"),
+    ("    x2 = x[..., x.shape[-1] // 2 :]\n    return torch.cat((-x2, x1), dim=-1)\n", ""),
+)
+ANGLES = "position_ids[..., None].float() * self.inv_freq.to(device=x.device, dtype=torch.float)"
+
+
+def of(name: str, value: Any) -> Callable[[Any], Any]:
+    """Sets an entry of the config, nested ones by dots."""
+
+    def change(config: Any) -> None:
+        *outer, last = name.split(".")
+        held = functools.reduce(lambda held, part: held[part] if isinstance(held, dict) else getattr(held, part), outer, config)
+        held.update({last: value}) if isinstance(held, dict) else setattr(held, last, value)
+
+    return change
+
+
+def of_kernels(names: str, change: Callable[[Any, Any], Any]) -> Callable[[dict[str, Any], Any], Any]:
+    """Changes the tensors whose names end so."""
+
+    def changed(tensors: dict[str, Any], config: Any) -> None:
+        for name in [name for name in tensors if name.endswith(tuple(names.split()))]:
+            tensors[name] = change(tensors[name], config)
+
+    return changed
+
+
+def permuted(kernel: Any, heads: int) -> Any:
+    """Rows of halves as rows of neighbours, as a file of GGUF has them."""
+    return kernel.view(heads, 2, -1, kernel.shape[1]).transpose(1, 2).reshape(kernel.shape)
+
+
+def wrong_groups(tensors: dict[str, Any], config: Any) -> None:
+    heads, groups = config.num_attention_heads, config.num_key_value_heads
+    of_kernels("q_proj.weight", lambda kernel, config: permuted(kernel, heads))(tensors, config)
+    of_kernels("k_proj.weight", lambda kernel, config: permuted(kernel, heads // groups))(tensors, config)
+
+
+def by_groups(kernel: Any, config: Any) -> Any:
+    heads, groups = config.num_attention_heads, config.num_key_value_heads
+    size = kernel.shape[0] // (heads + 2 * groups)
+    parts = kernel.view(groups, heads // groups + 2, size, -1)
+    return torch.cat([part.reshape(-1, kernel.shape[1]) for part in (parts[:, :-2], parts[:, -2], parts[:, -1])])
+
+
+def exchanged(tensors: dict[str, Any], config: Any) -> None:
+    for name in [name for name in tensors if "gate_proj" in name]:
+        other = name.replace("gate_proj", "up_proj")
+        tensors[name], tensors[other] = tensors[other], tensors[name]
+
+
+def frequencies(rotary: Any, kind: str) -> Any:
+    """The frequencies of another rope_type with the same entries."""
+    own = {**rotary.config.rope_parameters, "rope_type": kind}
+    found = rotary.compute_default_rope_parameters(types.SimpleNamespace(**{**vars(rotary.config), "rope_parameters": own}))
+    return found[0]
+
+
+def unscaled_prompt(model: Any, given: dict[str, Any]) -> None:
+    rotary = model.model.rotary_emb
+    prompt = given.get("past_key_values") is None and given.get("use_cache")
+    rotary.inv_freq = frequencies(rotary, "default") if prompt else rotary.original_inv_freq
+
+
+def unscaled_within(model: Any, given: dict[str, Any]) -> None:
+    rotary = model.model.rotary_emb
+    within = int(given["position_ids"].max()) < rotary.config.rope_parameters["original_max_position_embeddings"]
+    rotary.inv_freq = frequencies(rotary, "default") if within else rotary.original_inv_freq
+
+
+def rounded_frequencies(model: Any) -> None:
+    rotary = model.model.rotary_emb
+    rotary.inv_freq = rotary.inv_freq.to(model.dtype).float()
+
+
+def never_long(model: Any) -> None:
+    model.model.rotary_emb.config.rope_parameters["original_max_position_embeddings"] = 10**9
+
+
+def larger_window_in_steps(model: Any, given: dict[str, Any]) -> None:
+    if given.get("use_cache"):
+        first = given.get("past_key_values") is None
+        model.config.sliding_window = own_window(model) + (not first)
+        given["past_key_values"] = transformers.DynamicCache() if first else given["past_key_values"]
+
+
+def own_window(model: Any) -> int:
+    model.window = getattr(model, "window", None) or model.config.sliding_window
+    return model.window
+
+
+def without_offset(model: Any, given: dict[str, Any]) -> None:
+    cache, length = given.get("past_key_values"), given["input_ids"].shape[1]
+    if cache is not None:
+        real_bs = given["attention_mask"].bool()
+        seen_ts = torch.ones(length, real_bs.shape[1], dtype=torch.bool).tril()
+        allowed = seen_ts[None, None] & real_bs[:, None, None]
+        given["attention_mask"] = torch.where(allowed, 0.0, torch.finfo(model.dtype).min).to(model.dtype)
+
+
+def from_the_cache(model: Any, given: dict[str, Any]) -> None:
+    past = given["attention_mask"].shape[1] - given["input_ids"].shape[1]
+    given["position_ids"] = past + torch.arange(given["input_ids"].shape[1])[None]
+
+
+def from_zero(model: Any, given: dict[str, Any]) -> None:
+    if given.get("past_key_values") is not None:
+        given["position_ids"] = torch.arange(given["input_ids"].shape[1])[None].expand(given["input_ids"].shape)
+
+
+def tied(model: Any) -> None:
+    model.lm_head.weight = model.model.embed_tokens.weight
+
+
+def empty_head(model: Any) -> None:
+    model.lm_head.weight = torch.nn.Parameter(torch.zeros_like(model.lm_head.weight))
+
+
+def short(x: Any) -> Any:
+    """x in TF32: 10 bits of the mantissa, rounded to the nearest."""
+    return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) if x.dtype == torch.float32 else x
+
+
+def in_tf32(model: Any) -> None:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.forward = functools.partial(lambda own, x: torch.nn.functional.linear(short(x), short(own.weight), own.bias), module)
+
+
+def over_each_head(norm: Any, x: Any, size: int) -> Any:
+    heads = x.unflatten(-1, (-1, size)).float()
+    normed = heads * torch.rsqrt(heads.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+    return (norm.weight * normed.flatten(-2)).to(x.dtype)
+
+
+NORMED = "= self.{0}_norm(self.{0}_proj(hidden_states).view(hidden_shape)).transpose(1, 2)"
+PLAIN = "= self.{0}_proj(hidden_states).view(hidden_shape).transpose(1, 2)"
+ROTATED = "query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)\n"
+EACH_HEAD = "over_each_head(self.{0}_norm, self.{0}_proj(hidden_states), self.head_dim)"
+BUGS = {
+    "1": Bug("phi3", {"rope_parameters": PARTIAL}, config=of("rope_parameters.partial_rotary_factor", 1.0)),
+    "3": Bug("llama", source=INTERLEAVED),
+    "4": Bug("llama", {"num_attention_heads": 8, "head_dim": 12}, source=INTERLEAVED, weights=wrong_groups),
+    "7": Bug("llama", config=of("rope_parameters.rope_theta", 10000.0)),
+    "8": Bug("llama", config=of("rope_parameters.rope_type", "default")),
+    "9": Bug("llama", call=unscaled_prompt),
+    "10": Bug("llama", {"rope_parameters": YARN | {"attention_factor": 1.15}}, config=of("rope_parameters.factor", 0.25)),
+    "11": Bug("llama", call=unscaled_within),
+    "12": Bug(
+        "gemma3_text", config=of("rope_parameters.sliding_attention", {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0})
+    ),
+    "13": Bug("gemma3_text", config=of("rope_parameters.sliding_attention.rope_theta", 1000000.0)),
+    "14": Bug("llama", model=rounded_frequencies),
+    "16": Bug("llama", source=((ANGLES, "(position_ids[..., None].to(x.dtype) * self.inv_freq.to(x.dtype)).float()"),)),
+    "18": Bug("phi3", model=never_long),
+    "20": Bug(
+        "qwen3",
+        source=(
+            *((NORMED.format(name), PLAIN.format(name)) for name in "qk"),
+            (ROTATED, f"{ROTATED}        query_states, key_states = self.q_norm(query_states), self.k_norm(key_states)\n"),
+        ),
+    ),
+    "21": Bug("olmo2", source=(("(self.weight * hidden_states).to(input_dtype)", "self.weight * hidden_states.to(input_dtype)"),)),
+    "22": Bug("gemma", source=(("self.embed_scale.to(self.weight.dtype)", "self.embed_scale).to(self.weight.dtype"),
+                               ("return super().forward(input_ids) *", "return (super().forward(input_ids).float() *"))),
+    "23": Bug("gemma", weights=of_kernels("norm.weight", lambda scale, config: scale + 1)),
+    "24": Bug(
+        "olmo2", source=tuple((f"self.{name}_norm(self.{name}_proj(hidden_states))", EACH_HEAD.format(name)) for name in "qk")
+    ),
+    "28": Bug("phi3", weights=of_kernels("qkv_proj.weight", by_groups)),
+    "29": Bug("llama", source=(("    if n_rep == 1:", "    return hidden_states.repeat(1, n_rep, 1, 1)\n    if n_rep == 1:"),)),
+    "30": Bug(
+        "gemma2",
+        source=(("config.query_pre_attn_scalar**-0.5", "(config.hidden_size // config.num_attention_heads) ** -0.5"),),
+    ),
+    "31": Bug(
+        "mistral",
+        source=(("self.scaling = self.head_dim**-0.5", "self.scaling = (config.hidden_size // config.num_attention_heads) ** -0.5"),),
+    ),
+    "32": Bug("mistral", config=lambda config: of("sliding_window", config.sliding_window + 1)(config)),
+    "33": Bug("mistral", call=larger_window_in_steps),
+    "34": Bug("gemma2", config=lambda config: of("layer_types", config.layer_types[1:] + config.layer_types[:1])(config)),
+    "35": Bug("qwen3", call=without_offset),
+    "36": Bug("gpt2", call=from_the_cache),
+    "37": Bug("gpt2", call=from_zero),
+    "40": Bug("qwen3", source=(("self.scaling = self.head_dim**-0.5", "self.scaling = self.head_dim**-1.0"),)),
+    "43": Bug("gemma2", config=of("attn_logit_softcapping", None)),
+    "44": Bug(
+        "gemma2",
+        source=(
+            ("attn_weights = attn_weights / softcap", "raw = attn_weights\n        attn_weights = attn_weights / softcap"),
+            ("attn_weights = attn_weights * softcap", "attn_weights = attn_weights * raw"),
+        ),
+    ),
+    "45": Bug("gemma2", config=of("final_logit_softcapping", None)),
+    "45b": Bug(
+        "gemma2",
+        source=(
+            ("    if softcap is not None:\n", "    if attention_mask is not None:\n        attn_weights = attn_weights + attention_mask\n"
+             "        attention_mask = None\n    if softcap is not None:\n"),
+        ),
+    ),
+    "46": Bug("gemma", source=(("super().forward(input_ids) * self.embed_scale.to(self.weight.dtype)", "super().forward(input_ids)"),)),
+    "47": Bug("llama", model=tied),
+    "48": Bug("qwen2", model=empty_head),
+    "50": Bug("llama", weights=exchanged),
+    "51": Bug("phi3", weights=of_kernels("gate_up_proj.weight", lambda kernel, config: torch.cat([kernel[::2], kernel[1::2]]))),
+    "52": Bug("gemma", config=of("hidden_act", "gelu")),
+    "60": Bug("llama", model=in_tf32),
+    "61": Bug("llama", logits=lambda logits: logits.bfloat16().to(logits.dtype)),
+}  # fmt: skip
+
+
+def class_of(config: Any, bug: Bug | None) -> Any:
+    """The library's class of the config's model, from its source with the bug's changes. Raises ValueError where a text is not in it."""
+    kind = getattr(transformers, config.architectures[0])
+    if bug is None or not bug.source:
+        return kind
+    original = importlib.import_module(kind.__module__)
+    source = inspect.getsource(original)
+    for text, instead in bug.source:
+        if text not in source:
+            raise ValueError(f"{original.__name__} must hold {text!r}")
+        source = source.replace(text, instead)
+    made = types.ModuleType(f"{original.__name__}_with_a_bug")
+    made.__package__, made.__file__ = original.__package__, original.__file__
+    made.__dict__["over_each_head"] = over_each_head
+    sys.modules[made.__name__] = made
+    exec(compile(source, str(original.__file__), "exec"), made.__dict__)
+    return getattr(made, kind.__name__)
+
+
+def model_of(config: Any, tensors: Mapping[str, Any] | None, dtype: Any, bug: Bug | None) -> Any:
+    """The model of these tensors, or as the library initialises it, with the bug in it."""
+    tensors, kind = None if tensors is None else dict(tensors), class_of(config, bug)
+    if bug:
+        bug.config(config)
+    config._attn_implementation = "eager"
+    model = kind._from_config(config, dtype=dtype)
+    state = model.state_dict() if tensors is None else tensors
+    if bug:
+        bug.weights(state, config)
+    left = model.load_state_dict(state, strict=False)
+    if left.unexpected_keys or [name for name in left.missing_keys if name != "lm_head.weight"]:
+        raise ValueError(f"the tensors must be the model's; {left}")
+    model.tie_weights()
+    if bug:
+        bug.model(model)
+    return model.eval()
+
+
+def function_of(model: Any, bug: Bug | None) -> Any:
+    """What a port returns for a model."""
+
+    @torch.no_grad()
+    def run(token_bt: Any, mask_bt: Any, **options: Any) -> Any:
+        mask_bt = torch.from_numpy(mask_bt)
+        position_bt = (mask_bt.cumsum(1) - 1).clamp(min=0)[:, -token_bt.shape[1] :]
+        given = {"input_ids": torch.from_numpy(token_bt), "attention_mask": mask_bt.long(), "position_ids": position_bt, **options}
+        if bug:
+            bug.call(model, given)
+        return model(**given)
+
+    def logits(token_bt: Any, mask_bt: Any) -> Any:
+        found = run(token_bt, mask_bt).logits
+        return bug.logits(found) if bug else found
+
+    def step(token_bt: Any, mask_bt: Any, cache: Any) -> Any:
+        found = run(token_bt, mask_bt, past_key_values=cache, use_cache=True)
+        return bug.logits(found.logits) if bug else found.logits, found.past_key_values
+
+    logits.step = step  # type: ignore[attr-defined]
+    return logits
+
+
+def load(folder: str) -> Any:
+    """The function of the folder's model."""
+    bug = BUGS[name] if (name := os.environ.get("FIELD_BUG", "")) else None
+    tensors = load_file(f"{folder}/model.safetensors")
+    dtype = next(iter(tensors.values())).dtype
+    return function_of(model_of(transformers.AutoConfig.from_pretrained(folder), tensors, dtype, bug), bug)
