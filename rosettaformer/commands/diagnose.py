@@ -22,7 +22,7 @@ from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
 from .options import OUT, Missing, like_cases, like_options, listed
 
-LIMIT = 60.0  # seconds for the diagnosis of a whole model
+LIMIT = 120.0  # seconds for the diagnosis of a whole model
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
 
@@ -39,7 +39,7 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.option("--gradients/--no-gradients", default=True, show_default=True, help="Where outputs are right, judge gradients too.")
 @click.option(
     "--limit", type=click.FloatRange(min=0.1),
-    help="Seconds for the whole diagnosis; then the best so far is printed. [default: none; 60 with --like]",
+    help="Seconds for the whole diagnosis; then the best so far is printed. [default: none; 120 with --like]",
 )  # fmt: skip
 @click.option("--answer-limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer of the port.")
 @click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")

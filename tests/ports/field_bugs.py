@@ -125,8 +125,8 @@ def rounded_frequencies(model: Any) -> None:
     rotary.inv_freq = rotary.inv_freq.to(model.dtype).float()
 
 
-def never_long(model: Any) -> None:
-    model.model.rotary_emb.config.rope_parameters["original_max_position_embeddings"] = 10**9
+def never_long(model: Any, given: dict[str, Any]) -> None:
+    model.model.rotary_emb.long_inv_freq = model.model.rotary_emb.original_inv_freq
 
 
 def larger_window_in_steps(model: Any, given: dict[str, Any]) -> None:
@@ -199,12 +199,12 @@ BUGS = {
     "10": Bug("llama", {"rope_parameters": YARN | {"attention_factor": 1.15}}, config=of("rope_parameters.factor", 0.25)),
     "11": Bug("llama", call=unscaled_within),
     "12": Bug(
-        "gemma3_text", config=of("rope_parameters.sliding_attention", {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0})
+        "gemma3_text", config=of("rope_parameters.sliding_attention", {"rope_type": "linear", "rope_theta": 2000.0, "factor": 8.0})
     ),
     "13": Bug("gemma3_text", config=of("rope_parameters.sliding_attention.rope_theta", 1000000.0)),
-    "14": Bug("llama", model=rounded_frequencies),
+    "14": Bug("gemma", model=rounded_frequencies),
     "16": Bug("llama", source=((ANGLES, "(position_ids[..., None].to(x.dtype) * self.inv_freq.to(x.dtype)).float()"),)),
-    "18": Bug("phi3", model=never_long),
+    "18": Bug("phi3", call=never_long),
     "20": Bug(
         "qwen3",
         source=(
@@ -213,8 +213,13 @@ BUGS = {
         ),
     ),
     "21": Bug("olmo2", source=(("(self.weight * hidden_states).to(input_dtype)", "self.weight * hidden_states.to(input_dtype)"),)),
-    "22": Bug("gemma", source=(("self.embed_scale.to(self.weight.dtype)", "self.embed_scale).to(self.weight.dtype"),
-                               ("return super().forward(input_ids) *", "return (super().forward(input_ids).float() *"))),
+    "22": Bug(
+        "gemma",
+        source=(
+            ("super().forward(input_ids) * self.embed_scale.to(self.weight.dtype)",
+             "(super().forward(input_ids).float() * self.embed_scale).to(self.weight.dtype)"),
+        ),
+    ),
     "23": Bug("gemma", weights=of_kernels("norm.weight", lambda scale, config: scale + 1)),
     "24": Bug(
         "olmo2", source=tuple((f"self.{name}_norm(self.{name}_proj(hidden_states))", EACH_HEAD.format(name)) for name in "qk")

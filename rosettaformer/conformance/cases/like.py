@@ -19,9 +19,11 @@ from .build import ragged
 from .checkpoint import ids_of, length_of
 from .gradients import gradient
 
-B, SHORT, PADDED, LONG = 4, 7, 19, 600
-SINGLE = ("float64", "float32")
-CORE = ("short", "long", "left_padding", "steps")  # what diagnosis asks in every dtype
+B, SHORT, PADDED = 4, 7, 19
+MEDIUM, LONG = 100, 600  # tokens beyond small windows and original lengths; beyond 500
+FAR = 1200  # tokens from which on frequencies in half precision show
+SINGLE, HALF = ("float64", "float32"), ("bfloat16", "float16")
+CORE = ("short", "medium", "long", "far", "left_padding", "steps")  # what diagnosis asks in every dtype
 STATES = ("short", "left_padding", "long")
 
 
@@ -46,10 +48,10 @@ def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
         for name, inputs in _prompts(config, "target", "target_mask_bt"):
             if component != "states" or name in STATES:
                 yield _case(name, component, config, {"source": None} | inputs)
-    for name, length, first in (("steps", PADDED, PADDED // 2), ("long_steps", LONG + 6, LONG)):
+    for name, length, first in (("steps", PADDED, PADDED // 2), ("medium_steps", MEDIUM, MEDIUM - 9), ("long_steps", LONG + 6, LONG)):
         length = length_of(config, length)
         first = min(first, length - 1)
-        rows = B if name == "steps" else 1
+        rows = 1 if name == "long_steps" else B
         mask = ragged(rows, length)[:, ::-1]
         single = min(4, length - first)
         splits = (first, *[1] * single, *([length - first - single] if length - first > single else []))
@@ -72,13 +74,14 @@ def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
 def _case(name: str, component: str, config: TransformerConfig, inputs: dict[str, Any]) -> Case:
     states = component == "states"
     outputs = ("encoder.hidden_lbtd", "decoder.hidden_lbtd") if states else ()
-    return Case(name, component, config, inputs, dtypes=SINGLE if states else DTYPES, outputs=outputs, core=name in CORE)
+    dtypes = SINGLE if states or name in ("long_steps", "long_left_padding") else HALF if name == "far" else DTYPES
+    return Case(name, component, config, inputs, dtypes=dtypes, outputs=outputs, core=name in CORE)
 
 
 def _prompts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields prompts by name: the one that everybody tries, one token, rows alone and in batches, padding on either side, long ones."""
     long, padded = length_of(config, LONG), length_of(config, PADDED)
-    full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2), "long": (1, long)}
+    full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2), "medium": (1, MEDIUM), "long": (1, long), "far": (1, FAR)}
     for name, (rows, length) in full.items():
         yield name, {side: ids_of(config, side, np.ones((rows, length_of(config, length)), bool))}
     masks = {

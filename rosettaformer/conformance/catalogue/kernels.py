@@ -14,6 +14,7 @@ Tree = Mapping[str, Any]
 OUTPUT = "bthe,hed->btd"
 PROJECTIONS = {"query": "btd,dhk->bthk", "key": "bsd,dgk->bsgk", "value": "bsd,dge->bsge", "output": OUTPUT}  # by their contractions
 FUSED = ("query", "key", "value")
+SITES = ("attention.multi_head_attention", "attention.project")  # where their parameters are given: in a pass, and in a step
 
 
 def of_projection(change: Callable[..., Tree], *names: str) -> Callable:
@@ -107,17 +108,17 @@ def _by_groups(parameters: Tree) -> Tree:
 
 
 ALTERED: Altered = {
-    "MHA3": {"attention.multi_head_attention": on_arguments(parameters=_interleaved_by_head)},
+    "MHA3": dict.fromkeys(SITES, on_arguments(parameters=_interleaved_by_head)),
     "MHA4": {"attention._projection": of_projection(interleaved)},
     "MHA5": {"attention._projection": of_projection(_transposed_if_square)},
-    "MHA6": {"attention.multi_head_attention": exchanged(("key", "value"), ("value", "key"))},
+    "MHA6": dict.fromkeys(SITES, exchanged(("key", "value"), ("value", "key"))),
     "MHA8": {"attention._projection": of_projection(without_bias)},
     "MHA12": {"attention._projection": of_projection(without_bias, "key")},
 }
 VARIANTS: Variants = {
     "MHA3": {
-        "a fused query-key-value kernel is read group by group: the queries of a group, its key, its value": {
-            "attention.multi_head_attention": on_arguments(parameters=_by_groups)
-        }
+        "a fused query-key-value kernel is read group by group: the queries of a group, its key, its value": dict.fromkeys(
+            SITES, on_arguments(parameters=_by_groups)
+        )
     },
 }

@@ -7,7 +7,7 @@ import numpy as np
 
 from .alteration import Altered, Replaces, Variants
 from .combinators import bound, on_arguments
-from .kernels import PROJECTIONS
+from .kernels import PROJECTIONS, SITES
 
 Array = np.ndarray
 PROJECTION, ATTENTION = "attention._projection", "attention.scaled_dot_product_attention"
@@ -24,7 +24,7 @@ def _shared(**others: str) -> Replaces:
         }
         return dict(parameters) | same
 
-    return {"attention.multi_head_attention": on_arguments(parameters=read)}
+    return dict.fromkeys(SITES, on_arguments(parameters=read))
 
 
 def _left_out(*names: str) -> Replaces:

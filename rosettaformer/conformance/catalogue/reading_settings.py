@@ -8,10 +8,9 @@ import numpy as np
 
 from .alteration import CONFIGURED, LOADED, Alteration, setting
 from .combinators import on_arguments, on_call
-from .kernels import FUSED
+from .kernels import FUSED, SITES
 
 Tree = Mapping[str, Any]
-ATTENTION = ("attention.multi_head_attention", "attention.project")
 RMS = "normalization.rms_norm"
 EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12)
 FRACTIONS = (0.25, 0.5, 0.75)
@@ -33,6 +32,12 @@ def readings() -> Iterator[Alteration]:
         title, fix = f"a part of {fraction:g} of each head rotates", "rotate the config's partial_rotary_factor of each head"
         altered = on_arguments(config=lambda config, fraction=fraction: _with_fraction(config, fraction))
         yield setting(f"rotary_fraction={fraction:g}", "rotary_embedding", title, fix, altered, "rotary.rotation", elsewhere=CONFIGURED)
+    title, fix = (
+        "the attention is scaled by 1 / sqrt(width / heads)",
+        "scale by the size of a head, or by the config's query_pre_attn_scalar",
+    )
+    altered = on_arguments(config=lambda config: config and config.replace(score_scale=(config.model_width // config.heads) ** -0.5))
+    yield setting("score_scale=width / heads", "multi_head_attention", title, fix, altered, "attention._settings", elsewhere=CONFIGURED)
     for name, change in WINDOWS.items():
         title, fix = f"the window is {name}", "use the config's sliding_window"
         yield setting(f"window={name}", "window_mask", title, fix, on_arguments(window=change), elsewhere=CONFIGURED)
@@ -42,7 +47,7 @@ def readings() -> Iterator[Alteration]:
             words = ", ".join(order)
             title, altered = f"a fused kernel of query, key and value is split as {words}", on_arguments(parameters=_split(order))
             yield setting(
-                f"fused={' '.join(order)}", "multi_head_attention", title, fix, altered, *ATTENTION, elsewhere=LOADED,
+                f"fused={' '.join(order)}", "multi_head_attention", title, fix, altered, *SITES, elsewhere=LOADED,
             )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from .cache_settings import caches
 from .choice_settings import choices
 from .combinators import on_arguments, on_result
 from .deviation import normalised, variance
-from .kernels import FUSED, PROJECTIONS, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias
+from .kernels import FUSED, PROJECTIONS, SITES, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias
 from .loss_settings import losses
 from .order_settings import orders
 from .precision_settings import precisions
@@ -153,7 +153,8 @@ def _layouts() -> Iterator[Alteration]:
             yield setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
     for order in ORDERS:
         title, fix = f"the fused projection is read in the order {order}", "split the fused kernel in the order query, key, value"
-        yield setting(f"projections={order}", "multi_head_attention", title, fix, exchanged(FUSED, order.split()), elsewhere=LOADED)
+        altered = exchanged(FUSED, order.split())
+        yield setting(f"projections={order}", "multi_head_attention", title, fix, altered, *SITES, elsewhere=LOADED)
     for name in ("hidden", "output"):
         title, altered = f"the feed-forward's {name} kernel is read transposed", _of_layer(name, transposed)
         yield setting(f"feed_forward.{name}.kernel=transposed", "feed_forward", title, applied, altered, elsewhere=LOADED)

@@ -77,6 +77,7 @@ class _Examiner(Inquiry):
         right: list[str] = []
         for dtype in self._subject.dtypes_of(component):
             self._deadline.check()
+            self._only_rounds = bool(right) and self._subject.whole
             place = About(component, dtype)
             search, failed = self._ask(place, bool(cannot))
             if cannot and not search.failing:

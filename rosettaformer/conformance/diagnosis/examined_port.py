@@ -48,6 +48,7 @@ class Subject:
         self.covered: Collection[str] = about["components"]
         self.framework: str = about.get("framework", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
+        self.whole = cases is not None
         suite = about.get("suite", UNSAID)
         own = for_port(all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases, about)
         self.all_cases = [case for case in own if not case.excluded and case.since <= suite]

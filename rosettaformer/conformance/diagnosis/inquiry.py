@@ -154,7 +154,10 @@ class Inquiry(Parts):
         return False
 
     def _alone(self, search: Search) -> list[Combination]:
-        """Further explanations by one alteration: at one place, besides NaN, a constant."""
+        """Further explanations by one alteration: at one place, besides NaN, a constant. Of a whole model, whose places take long to try, a
+        constant first."""
+        if self._subject.whole and (found := search.constants(self.record.known)):
+            return found
         return search.explain(self.record.known) or self._besides_missing(search) or search.constants(self.record.known)
 
     def _together(self, place: About, search: Search) -> list[Combination]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
-from ..catalogue import all_defects, injected
+from ..catalogue import Alteration, all_defects, injected
 from ..catalogue.settings import all_settings
 from ..ports.adapters.recorder import Force
 from ..ports.adapters.submodules import transposed
@@ -30,6 +30,7 @@ from .symptoms import Symptom, describe
 from .tracing import Progress, Tracing
 
 TRIED = 3  # cases that fail
+POSITIONS = ("rotary_embedding", "positional_encoding", "position_embedding")
 
 
 class Substitution:
@@ -88,6 +89,7 @@ class Parts:
         self._defects = [defect for defect in all_defects().values() if not defect.unobservable]
         self._settings = list(all_settings().values())
         self._store = Store()
+        self._only_rounds = False  # whether what is searched conforms in a wider dtype, so that only rounding can be wrong
         self._symptoms: list[Symptom] = []  # what is known to hold of what is being searched
 
     @property
@@ -180,9 +182,14 @@ class Parts:
             finding = self.record.explained(place, part, found) if found else self.record.nameless(place, part, symptoms)
         self.record.open.append((finding, part))
 
+    def _possible(self, one: Alteration) -> bool:
+        return one.rounding or not self._only_rounds
+
     def _new_search(self, cases: Sequence[Case], answers: Sequence[Outputs], failed: int = 0) -> Search:
         return Search(self._hypotheses(cases), answers, failed)
 
     def _hypotheses(self, cases: Sequence[Case]) -> Hypotheses:
-        defects, settings = (candidates(cases, kind) for kind in (self._defects, self._settings))
+        defects, settings = (candidates(cases, filter(self._possible, kind)) for kind in (self._defects, self._settings))
+        if self._only_rounds:  # each takes long to try: first those of positions, which show in long texts
+            defects.sort(key=lambda one: one.component not in POSITIONS)
         return Hypotheses(cases, defects, settings, self._deadline, self._store)
