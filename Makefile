@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 TOOL := PYTHONPATH=tests:tests/support:tests/backends $(BIN)/python tools
 
 .PHONY: help check test test-second test-all lint soak bench clean \
-  docs files fingerprints frameworks keras-hub matrix mutation performance published said session tables tutorials wild
+  docs field-bugs files fingerprints frameworks keras-hub matrix mutation performance published said session tables tutorials wild
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -42,7 +42,7 @@ lint: $(INSTALLED)  ## ruff and mypy
 soak: $(INSTALLED)  ## 200 random configurations on every port: no false alarm
 	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
 
-docs: files performance tables matrix session tutorials frameworks keras-hub published said mutation wild  ## every document that is made: hours; the targets below are its parts
+docs: files performance tables matrix session tutorials frameworks keras-hub field-bugs published said mutation wild  ## every document that is made: hours; the targets below are its parts
 
 files: $(INSTALLED)  ## docs/files.md and the table in README.md
 	$(TOOL)/files.py
@@ -67,6 +67,9 @@ frameworks: $(INSTALLED)  ## what users do in each framework, run and compared: 
 
 keras-hub: $(INSTALLED)  ## KerasHub's decoders beside the reference, on every backend of Keras: docs/keras-hub.md, two minutes
 	$(TOOL)/keras_hub_page.py docs/keras-hub.md
+
+field-bugs: $(INSTALLED)  ## the field's bugs, planted in transformers and judged: docs/field-bugs.md, half an hour
+	$(TOOL)/field_bugs.py docs/field-bugs.md
 
 published: $(INSTALLED)  ## models as libraries publish them, compared: the table in docs/compare.md and the rename tables, five minutes
 	$(TOOL)/published.py docs/compare.md

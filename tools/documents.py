@@ -12,6 +12,7 @@ HOUSE = Path(__file__).resolve().parent.parent
 DOCUMENTS = {
     "docs/check.md": "matrix",
     "docs/compare.md": "published",
+    "docs/field-bugs.md": "field-bugs",
     "docs/files.md": "files",
     "docs/frameworks.md": "frameworks",
     "docs/keras-hub.md": "keras-hub",

@@ -47,6 +47,12 @@ VARIANTS: Variants = {
             "softmax.softmax": uniform_when_empty,
         }
     },
+    "CAU3": {
+        "the causal mask of a step begins at the first key, and a query without a key attends to all": {
+            "mask.causal_mask": top_left,
+            "softmax.softmax": uniform_when_empty,
+        }
+    },
     "CAU2": {
         "the look-ahead mask is inverted: a query sees itself and the future": {"mask.causal_mask": _from_diagonal},
         "the look-ahead mask is inverted, and a query without a key attends to all": {
