@@ -225,9 +225,7 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
     ("llama", ("--dtype", "float8"), "float8"),
     ("llama", ("--seed", "-1"), "-1"),
 ])  # fmt: skip
-def test_what_it_cannot_be_is_one_message_and_nothing_is_written(
-    tmp_path: Path, family: str, given: tuple[str, ...], message: str
-) -> None:
+def test_what_it_cannot_be_is_one_message_and_nothing_is_written(tmp_path: Path, family: str, given: tuple[str, ...], message: str) -> None:
     error = refused("new-checkpoint", family, "--out", tmp_path / "a", *given)
     assert re.search(message, error), error
     assert not [*tmp_path.iterdir()]
