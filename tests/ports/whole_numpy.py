@@ -9,10 +9,10 @@ from rosettaformer.checkpoints import tables
 from rosettaformer.checkpoints.hugging_face import FAMILIES
 
 
-def load(folder):
-    """Returns the function of the folder's model."""
+def load(folder, **changes):
+    """Returns the function of the folder's model, with other fields of its config."""
     checkpoint = read(folder, "hugging-face")
-    config, values = checkpoint.config, nest(checkpoint.parameters)
+    config, values = checkpoint.config.replace(**changes), nest(checkpoint.parameters)
     encoder, family = bool(config.encoder_layers), FAMILIES[checkpoint.foreign["config.json"]["model_type"]]
 
     def logits(token_bt, mask_bt, segment_bt=None):

@@ -26,7 +26,7 @@ from whole_numpy import load as right
 {top}
 
 def load(folder):
-    own = right(folder)
+    own = right(folder{changes})
 
     def logits({arguments}):
         y = own({given})
@@ -54,12 +54,17 @@ def quick(family: str = "qwen3") -> list[Case]:
 
 
 def written(
-    folder: Path, fault: str = "pass", top: str = "", further: str = "", arguments: str = "token_bt, mask_bt", given: str = ""
-) -> str:
-    """A port of the plain one: `fault` changes its logits y, `top` and `further` are further lines of the file and of `load`."""
+    folder: Path, fault: str = "pass", top: str = "", further: str = "", arguments: str = "token_bt, mask_bt", given: str = "",
+    changes: str = "",
+) -> str:  # fmt: skip
+    """A port of the plain one: `fault` changes its logits y, `top` and `further` are further lines of the file and of `load`, `changes`
+    other fields of its config."""
     path = folder / "a_whole_port.py"
     given = given or arguments
-    path.write_text(TEXT.format(ports=str(PLAIN.parent), fault=fault, top=top, further=further, arguments=arguments, given=given))
+    changes = changes and f", {changes}"
+    path.write_text(
+        TEXT.format(ports=str(PLAIN.parent), fault=fault, top=top, further=further, arguments=arguments, given=given, changes=changes)
+    )
     return str(path)
 
 
