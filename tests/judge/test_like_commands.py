@@ -17,7 +17,7 @@ from rosettaformer.conformance.cases import prompts
 from rosettaformer.conformance.result import Result
 
 NAMES = ("short", "one_token", "batch", "medium", "right_padding", "left_padding")
-COMMAND = '''
+COMMAND = """
 import json, os, signal, sys, time
 from pathlib import Path
 
@@ -40,7 +40,7 @@ for question in sorted(questions.glob("*.npz")):
     logits_btv = run(*arguments).astype(np.float32)
 DOES
     np.save(file, logits_btv)
-'''
+"""
 
 
 def _cases(family: str = "qwen3", names: tuple[str, ...] = NAMES) -> list[Case]:

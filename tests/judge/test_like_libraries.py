@@ -1,21 +1,15 @@
 """Ports of whole models in PyTorch: the library transformers' own models conform, and so does a decoder that is written anew."""
 
-from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from decoder_folders import KINDS, all_in_float64
-from decoder_folders import loaded as decoder
-from hugging_face_folders import loaded
-from in_process import InProcess
-from whole_models import PLAIN, judged, models
+from decoder_folders import KINDS
+from whole_models import PLAIN, in_this_process, judged, models
 
 import rosettaformer
 from rosettaformer.checkpoints.hugging_face import FAMILIES
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.ports.adapters import whole_model
+from rosettaformer.conformance.case import Case
 
 pytestmark = pytest.mark.second
 pytest.importorskip("torch")
@@ -24,11 +18,11 @@ PORTS = PLAIN.parent
 
 
 @pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "open_worker", InProcess)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_process(monkeypatch)
 
 
-def _failing(port: Path, family: str, dtype: str, among: Any = lambda case: True) -> dict[str, str]:
+def _failing(port: Path, family: str, dtype: str, among: Callable[[Case], bool] = lambda case: True) -> dict[str, str]:
     """What does not pass, with the reason; there is nothing that is not covered but the steps of an encoder."""
     cases = [case for case in models(family) if dtype in case.dtypes and among(case)]
     results = judged(port, cases, dtype)
@@ -46,5 +40,41 @@ def test_the_librarys_own_model_conforms(family: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_a_decoder_that_is_written_anew_conforms(dtype: str) -> None:
-    found = _failing(PORTS / "whole_plain.py", "qwen3", dtype, lambda case: case.component == "transformer")
-    assert found == {}
+    assert _failing(PORTS / "whole_plain.py", "qwen3", dtype, lambda case: case.component == "transformer") == {}
+
+
+# the template, with the library's model in float64 throughout
+DOUBLE = """
+import importlib.util
+import types
+from pathlib import Path
+
+from decoder_folders import all_in_float64
+from {module} import loaded
+
+found = importlib.util.spec_from_file_location("like_template", {template!r})
+template = importlib.util.module_from_spec(found)
+found.loader.exec_module(template)
+kind = types.SimpleNamespace(from_pretrained=lambda folder, **given: loaded(Path(folder), {kind!r}))
+template.AutoModelForCausalLM = template.AutoModelForMaskedLM = kind
+dtypes = ("float64",)
+
+def load(folder):
+    own = template.load(folder)
+    found = all_in_float64()(own)
+    for name, function in vars(own).items():
+        if callable(function) and name != "__wrapped__":
+            setattr(found, name, all_in_float64()(function))
+    return found
+"""
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "gpt2", "bert"])
+def test_the_librarys_own_model_conforms_in_float64(tmp_path: Path, family: str) -> None:
+    """Of a decoder since Llama the library's source computes in float64 what it says is to be in float32."""
+    pytest.importorskip("transformers")
+    kind = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}.get(family) or f"{KINDS[family]}ForCausalLM"
+    module = "decoder_folders" if family in KINDS else "hugging_face_folders"
+    port = tmp_path / "in_double.py"
+    port.write_text(DOUBLE.format(module=module, template=str(TEMPLATE), kind=kind))
+    assert _failing(port, family, "float64") == {}

@@ -8,15 +8,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from in_process import InProcess
 from invoke import invoke, refused
 from tiers import later
-from whole_models import PLAIN, written
+from whole_models import PLAIN, in_this_process, written
 
 import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.checkpoints.hugging_face import new
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.diagnosis import examined_port
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
 pytest_plugins = ["pytester"]
@@ -35,9 +32,8 @@ link = "https://example.org/1"
 
 
 @pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "open_worker", InProcess)
-    monkeypatch.setattr(examined_port, "open_worker", InProcess)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_process(monkeypatch)
 
 
 def _checked(*arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -61,9 +57,7 @@ def test_a_port_of_a_whole_model_needs_to_be_told_of_which(tmp_path: Path, comma
     (("check", "--like", "qwen3", "--seed", "-1"), "-1"),
     (("check", "--like", "qwen3", "-k", "nothing_like_this"), "nothing_like_this"),
 ])  # fmt: skip
-def test_what_contradicts_it_is_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], message: str
-) -> None:
+def test_what_contradicts_it_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], message: str) -> None:
     port = written(tmp_path)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")

@@ -2,21 +2,29 @@
 
 import functools
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import in_process
+import pytest
 from expectations import store
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.cases.like_folders import cases_of
+from rosettaformer.conformance.diagnosis import examined_port
+from rosettaformer.conformance.reference.expectation_store import Store
+from rosettaformer.conformance.reference.tolerance import Expectation
 from rosettaformer.conformance.result import Result
+from rosettaformer.processes import Answer
 
-__all__ = ["PLAIN", "judged", "models", "quick", "written"]
+__all__ = ["PLAIN", "in_this_process", "judged", "models", "quick", "written"]
 
 PLAIN = Path(__file__).parents[1] / "ports" / "whole_numpy.py"
 SLOW = ("long", "far")  # beginnings of the names of cases that take long
-TEXT = '''
+TEXT = """
 import sys
 import numpy as np
 
@@ -37,8 +45,28 @@ def load(folder):
     logits.step = getattr(own, "step", None)
     {further}
     return logits
-'''
+"""
+_REFERENCE = threading.RLock()  # of the reference: what is expected is computed in other orders, and the plain port is the reference
 _KEPT: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
+
+
+class _InProcess(in_process.InProcess):
+    def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
+        with _REFERENCE:
+            return super().call(method, *arguments, limit=limit)
+
+
+class _Locked(Store):
+    def expect(self, case: Case) -> dict[str, Expectation]:
+        with _REFERENCE:
+            return store().expect(case)
+
+
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs ports in the process of the tests, while nothing that is expected is computed."""
+    monkeypatch.setattr(runner, "open_worker", _InProcess)
+    monkeypatch.setattr(runner, "Store", _Locked)
+    monkeypatch.setattr(examined_port, "open_worker", _InProcess)
 
 
 @functools.cache
@@ -70,4 +98,4 @@ def written(
 
 def judged(port: str | Path, cases: Sequence[Case], dtype: str = "float32") -> dict[str, Result]:
     """The result of each case in that dtype, by its id."""
-    return {result.case: result for result in runner.run(cases, [str(port)], [dtype], store=store())}
+    return {result.case: result for result in runner.run(cases, [str(port)], [dtype], store=_Locked())}
