@@ -154,6 +154,12 @@ def test_what_is_declared_is_not_covered_and_the_rest_passes(tmp_path: Path, lin
     assert _statuses(results)["pass"] == len(quick()) - len(wanted), _of(results, "differs")
 
 
+def test_a_default_that_is_declared_leaves_nothing_out(tmp_path: Path) -> None:
+    port = written(tmp_path, top="rows, masks, positions = 0, True, 'all'")
+    assert _statuses(judged(port, quick())) == {"pass": len(quick())}
+    assert InProcess(port).greeting[1]["limits"] == {}
+
+
 @pytest.mark.parametrize("fault", ["y = 1.001 * y[:, -1]", "y = y[:, -2]", "y = y[:, 0]"])
 def test_a_mistake_in_the_last_position_is_seen(tmp_path: Path, fault: str) -> None:
     cases = [case for case in quick() if case.id in ("transformer/short", "transformer/batch", "transformer/left_padding")]

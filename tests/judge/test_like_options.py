@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from invoke import invoke, refused
+from invoke import invoke, refused, succeeded
 from tiers import later
 from whole_models import PLAIN, in_this_process, written
 
@@ -183,6 +183,15 @@ def test_the_plug_in_has_every_case_and_refuses_what_is_no_model() -> None:
     assert [one.id for one in mark.args[1]] == [f"decode_in_steps/{name}-float32" for name in ("steps", "medium_steps", "long_steps")]
     with pytest.raises(ValueError, match="--like must be a folder, or one of bert"):
         parametrize_with_cases("port.py", like="qwen4")
+
+
+def test_a_new_port_names_its_file_and_its_family(tmp_path: Path) -> None:
+    found = succeeded("new-port", "like", "qwen3", "--no-check", folder=tmp_path)
+    assert found.out.startswith("wrote qwen3_port.py\n") and "conform" not in found.out
+    for command in ("check", "diagnose"):
+        assert f"rosettaformer {command} qwen3_port.py --like qwen3\n" in found.out
+        assert f"rosettaformer {command} qwen3_port.py --like FAMILY " in (tmp_path / "qwen3_port.py").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["qwen3_port.py"]
 
 
 @pytest.mark.second
