@@ -81,6 +81,11 @@ def test_it_is_said_where_an_error_begins(words: str, family: str) -> None:
     assert beginning(_search(_cases(family), BEGIN[words]), "float32") == words
 
 
+def test_positions_are_counted_from_the_first_real_token() -> None:
+    words = "equal up to position 2, wrong from there on"
+    assert beginning(_search(_cases("qwen3", names=["left_padding_alone"]), BEGIN[words]), "float32") == words
+
+
 def test_the_dtypes_that_conform_are_named() -> None:
     search = _search(_cases("qwen3", dtype="bfloat16"), BEGIN["equal at position 0, wrong elsewhere"])
     said = "equal at position 0, wrong elsewhere"
@@ -125,6 +130,10 @@ SHOWN = {
 }  # fmt: skip
 FIRST = ("rms_norm.epsilon=0.001", "rms_norm.scale=none", "rotary_fraction=0.5", "fused=key query value")
 SAME = {"fused=query value key": {"MHA6"}}  # what has another name, too
+
+
+def test_every_reading_has_a_family_that_shows_it() -> None:
+    assert SHOWN.keys() == {id_.partition("=")[0] for id_ in READINGS} and {*FIRST, *SAME} < {*READINGS}
 
 
 @pytest.mark.parametrize("id_", [id_ if id_ in FIRST else later(id_) for id_ in READINGS])
