@@ -142,13 +142,24 @@ def test_a_port_of_components_is_asked_the_same(tmp_path: Path, port: str, monke
     assert code == 0 and {row["status"] for row in rows.values()} == {"pass"} and len(rows) > 10
 
 
+# another field of the config -> the family, the defect that it is, and where the error begins
+NAMED = {
+    "rotary_layout='interleaved'": ("qwen3", "ROT1", "equal at position 0, wrong elsewhere"),
+    "window=25": ("mistral", "WIN1", "equal up to position 23, wrong from there on"),
+    "score_cap=None": ("gemma2", "CAP1", "equal at position 0, wrong elsewhere"),
+    "scale_embedding=False": ("gemma", "EMB1", "wrong from position 0 on"),
+}
+
+
 @pytest.mark.second
-def test_diagnose_names_a_mistake_and_where_it_begins(tmp_path: Path) -> None:
-    port = written(tmp_path, **INTERLEAVED)
-    found = invoke("diagnose", port, "--like", "qwen3", "--component", "transformer", "--json", tmp_path / "a.json")
+@pytest.mark.parametrize("changes", NAMED)
+def test_diagnose_names_a_mistake_and_where_it_begins(tmp_path: Path, changes: str) -> None:
+    family, id_, words = NAMED[changes]
+    port = written(tmp_path, changes=changes, top="dtypes = ('float32',)")
+    found = invoke("diagnose", port, "--like", family, "--component", "transformer", "--json", tmp_path / "a.json")
     (finding,) = json.loads((tmp_path / "a.json").read_text())
-    assert (found.code, finding["verdict"], finding["explanations"]) == (1, "explained", [["ROT1"]]), finding
-    assert finding["text"].startswith("transformer: equal at position 0, wrong elsewhere: your output equals the reference with ROT1")
+    assert (found.code, finding["verdict"], finding["explanations"]) == (1, "explained", [[id_]]), finding
+    assert finding["text"].startswith(f"transformer: {words}: your output equals the reference with {id_}")
 
 
 @pytest.mark.second
