@@ -27,8 +27,9 @@ LAYER_NORM = [case for case in all_cases() if case.id in ("layer_norm/small_vari
 
 # The ordinary tests run the templates whose processes start in a second.
 SLOW = {"torch": pytest.mark.second} | dict.fromkeys(("keras", "flax"), pytest.mark.exhaustive)
-TEMPLATES = [pytest.param(kind, marks=SLOW.get(kind, ())) for kind in KINDS]
-COMMANDS = [pytest.param(kind, marks=pytest.mark.exhaustive if kind in NEEDS else ()) for kind in KINDS if kind != "numpy"]
+OF_COMPONENTS = [kind for kind in KINDS if kind != "like"]  # tests/judge/test_like_options.py is about that of a whole model
+TEMPLATES = [pytest.param(kind, marks=SLOW.get(kind, ())) for kind in OF_COMPONENTS]
+COMMANDS = [pytest.param(kind, marks=pytest.mark.exhaustive if kind in NEEDS else ()) for kind in OF_COMPONENTS if kind != "numpy"]
 COMMANDS.append(pytest.param("numpy", marks=pytest.mark.second))
 
 
@@ -92,7 +93,7 @@ def test_every_command_that_a_template_recommends_conforms(kind: str, tmp_path: 
         (("numpy", "class"), "the name of a port must be a Python name, such as my_port; got 'class'"),
         (("numpy", "json"), "the name of a port must not be that of an installed module; got 'json'"),
         (("numpy", "mine"), "mine.py exists, and is not overwritten"),
-        (("mxnet", "my_port"), "must be one of torch, keras, flax, numpy, command; got 'mxnet'"),
+        (("mxnet", "my_port"), "must be one of torch, keras, flax, numpy, command, like; got 'mxnet'"),
     ],
 )
 def test_wrong_usage_is_one_message_and_writes_nothing(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def canonical(folder: str | Path, config: TransformerConfig, arrays: Mapping[str
         raise ValueError(f"{folder} must be a folder of a supported family")
     natives = {native.name: native for native in tables.natives(family.table, config)}
     rows = {row.parts[0].name: row.name for row in family.table}
-    stored = family.twins | {rows[name]: rows[other] for name, other in parameters.ties(config).items()}
+    stored = {**family.twins} | {rows[name]: rows[other] for name, other in parameters.ties(config).items()}
     found: dict[str, np.ndarray] = {}
     for key, array in arrays.items():
         name = family.native(key)

@@ -35,7 +35,7 @@ def like_cases(folder: Path) -> list[Case]:
     dtypes = tuple(dtype for dtype in DTYPES if (folder / dtype).exists())
     checkpoint = load(folder / dtypes[0], "hugging-face")
     config = checkpoint.config
-    common = {"parameters": checkpoint.parameters, "folder": str(folder), "compared": REAL}
+    common: dict[str, Any] = {"parameters": checkpoint.parameters, "folder": str(folder), "compared": REAL}
     padding = checkpoint.foreign["config.json"].get("pad_token_id")
     made = (_of_encoder if config.encoder_layers else _of_decoder)(config)
     found = [dataclasses.replace(case, **common, inputs=_without_padding_id(case, padding)) for case in made]

@@ -4,15 +4,19 @@ A prompt is an npz file with `token_bt`, `mask_bt` (True at real tokens) and, fo
 in an npy file of the same name. bfloat16, which NumPy has not, is written as float32.
 """
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from ...processes import Answer, printable
+from ...processes.wire import answer_limit
+from ...reading import read_bytes
 from ..case import LAST, Case, numpy_dtype
 from ..status import Kind
 
+HEADER = 1 << 16  # bytes of an npy file before its array, at most
 COMPONENTS = ("transformer", "masked_language_logits")
 
 
@@ -42,13 +46,19 @@ def read(files: Mapping[str, Path], cases: Mapping[str, Case], died: bool) -> di
         if not file.exists():
             continue
         try:
-            array = np.load(file, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
+            array = _array(file, cases[key])
+        except Exception as error:  # NumPy raises errors of many kinds on a damaged header
             if not died:
-                found[key] = Kind.ERROR, printable(f"{file.name} must be an npy file: {error}")
+                found[key] = Kind.ERROR, printable(f"{file.name} must be an npy file: {str(error).replace(str(file), file.name)}")
             continue
         found[key] = Kind.OUTPUTS, cases[key].part({"output": _logits(array, cases[key])})
     return found
+
+
+def _array(file: Path, case: Case) -> np.ndarray:
+    """Returns the array of a file. Raises an exception if it is no npy file, or too large."""
+    content = read_bytes(file, answer_limit(case.size) + HEADER)
+    return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
 
 
 def _logits(array: np.ndarray, case: Case) -> np.ndarray:

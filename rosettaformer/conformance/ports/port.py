@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import os
 import sys
 import traceback
@@ -78,7 +79,8 @@ class Port:
     axes or one per component (`names.Names`); gradients (`layer_norm_vjp`) are then the framework's own. Optional are `call` (the arguments
     that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `suite` (the version of
     the suite up to which it answers cases), `dtypes` (the supported ones) and `module_paths` (rows of two for any outermost component).
-    docs/ports.md describes the file. A file with `load` and none of these is the port of a whole model (`adapters.whole_model`).
+    docs/ports.md describes the file. A file with `load` and none of these is the port of a whole model (`adapters.whole_model`);
+    functions there that are named after components and do not take a case are its helpers.
     Raises MissingBackend if a framework is not installed or cannot be imported, and ValueError if the name is not a valid port.
     """
 
@@ -173,12 +175,20 @@ def load_file(path: Path) -> Any:
 def _adapter(module: Any) -> Any:
     """Returns the adapter of the framework that the port names, or of a whole model; None for a port of functions."""
     if not hasattr(module, "framework"):
-        whole = callable(getattr(module, "load", None)) and not any(callable(getattr(module, name, None)) for name in COMPONENTS)
+        whole = callable(getattr(module, "load", None)) and not any(_of_cases(getattr(module, name, None)) for name in COMPONENTS)
         return importlib.import_module(".adapters.whole_model", __package__).Adapter(module) if whole else None
     (framework,) = known("framework", (module.framework,), FRAMEWORKS)
     if not isinstance(getattr(module, "components", None), Mapping):
         raise ValueError("a port that names its framework must give components, a mapping from component to build(config, dtype)")
     return importlib.import_module(f".adapters.{framework}", __package__).Adapter(module)
+
+
+def _of_cases(function: Any) -> bool:
+    """Whether a function answers cases: in the file of a whole model one of a component's name may be a helper, such as `softmax(x)`."""
+    try:
+        return callable(function) and [*inspect.signature(function).parameters] == ["case"]
+    except (TypeError, ValueError):
+        return False
 
 
 def _components(module: Any) -> tuple[str, ...]:

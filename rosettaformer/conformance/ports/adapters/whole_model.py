@@ -134,7 +134,7 @@ def _gradients(function: Any, case: Case) -> dict[str, np.ndarray]:
     found = gradients(*_inputs(gradients, case, case.inputs["cotangent"].copy()))
     if not isinstance(found, Mapping):
         raise TypeError(f"gradients must return a mapping from names of tensors to arrays; got {wire.named(found)}")
-    arrays = {str(name): _array(value, case.dtype) for name, value in found.items()}
+    arrays = {str(name): _array(value, case.dtype) for name, value in found.items() if value is not None}
     own = canonical(os.path.join(case.folder, case.dtype), case.config, arrays)
     return {f"parameters.{name}": array for name, array in own.items()}
 
@@ -142,8 +142,10 @@ def _gradients(function: Any, case: Case) -> dict[str, np.ndarray]:
 def _array(value: Any, dtype: str) -> np.ndarray:
     """Returns an array of the dtype, of a tensor of any framework. A wider one is rounded: only what is computed counts.
 
-    Raises NotCovered if it is narrower, which a port that declares its `dtypes` does not return.
+    Raises TypeError if it is none, and NotCovered if it is narrower, which a port that declares its `dtypes` does not return.
     """
+    if value is None or isinstance(value, tuple | Mapping | str):
+        raise TypeError(f"what load(folder) returns must give one array; got {wire.named(value)}")
     if hasattr(value, "detach"):  # torch has no bfloat16 for NumPy
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) in ("torch.bfloat16", "torch.float16") else value

@@ -1,0 +1,239 @@
+"""New random models of every family: they are what transformers loads, every weight of them shows, and no mistake hides in their sizes."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import decoder_folders
+import hugging_face_folders
+import numpy as np
+import pytest
+from checkpoint_models import assert_same_bits
+from hugging_face_folders import assert_close, ours, theirs
+from invoke import refused, succeeded
+from tiers import every, later
+
+from reference_numpy import TransformerConfig
+from rosettaformer import checkpoints
+from rosettaformer.checkpoints import container
+from rosettaformer.checkpoints.hugging_face import FAMILIES, new
+from rosettaformer.checkpoints.strict import DTYPES, numpy_dtype
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases.like import LONG, MEDIUM, SHORT
+from rosettaformer.conformance.cases.like_folders import cases_of
+from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.conformance.reference.patching import patched
+
+FAR = 1000  # in units of what passes in float32
+BEYOND = 1.5  # in units of the cap
+SEEN = {"bert": "masked_language_logits/two_segments"}  # the case in which every weight takes part
+SIZES = pytest.mark.parametrize("size", new.SIZES)
+
+
+def _case(family: str, folder: Path, id_: str = "transformer/short") -> Case:
+    id_ = SEEN.get(family, id_)
+    return next(case for case in cases_of(family, folder, ("float64", "float32")) if case.id == id_)
+
+
+def _config(family: str, size: str = "tiny") -> TransformerConfig:
+    return new._config(FAMILIES[family], new._said(FAMILIES[family], size, {}))
+
+
+def _prompts(config: TransformerConfig, length: int) -> dict[str, np.ndarray]:
+    """Two rows of random tokens, of which the second is padded on the left; an encoder's with segments."""
+    rng = np.random.default_rng(length)
+    ids = rng.integers(1, config.source_vocabulary, (2, length))
+    mask = np.arange(length) >= np.array([[0], [length // 3]])
+    return {"ids": ids, "mask": mask} | ({"segments": rng.integers(0, config.segments, ids.shape)} if config.encoder_layers else {})
+
+
+@pytest.mark.parametrize(("family", "lengths"), [("gpt2", (SHORT,)), *(later((family, (SHORT, LONG))) for family in FAMILIES)], ids=str)
+def test_the_library_loads_it_and_gives_the_references_numbers(tmp_path: Path, family: str, lengths: tuple[int, ...]) -> None:
+    """Strictly; logits, hidden states and maps of attention in float64, of short texts and of those beyond 500 tokens."""
+    pytest.importorskip("transformers")
+    new.write(family, tmp_path / "a", dtype="float64")
+    checkpoint = checkpoints.load(tmp_path / "a", "hugging-face")
+    kind = checkpoint.foreign["config.json"]["architectures"][0]
+    decoder = family in decoder_folders.KINDS
+    library = (decoder_folders if decoder else hugging_face_folders).loaded(tmp_path / "a", kind)
+    for length in lengths:
+        given = _prompts(checkpoint.config, length)
+        if decoder:
+            with decoder_folders.all_in_float64():
+                wanted = theirs(library, given)
+        else:
+            wanted = theirs(library, given)
+        assert_close(ours(checkpoint, kind, given), wanted, given["mask"], 1e-9)
+
+
+def _neutral(name: str, array: np.ndarray, config: TransformerConfig) -> np.ndarray:
+    """The values with which the parameter does nothing; of a kernel and of a table the rows in another order."""
+    kind = name.rpartition(".")[2]
+    if kind == "scale":
+        return np.full_like(array, not config.norm_one_plus_scale)
+    return np.zeros_like(array) if kind in ("bias", "offset") else np.roll(array, 1, axis=0)
+
+
+def _unseen(name: str, config: TransformerConfig) -> bool:
+    """A key's bias adds the same to all scores of a query, unless the keys rotate."""
+    return name.endswith("key.bias") and config.positions != "rotary"
+
+
+@pytest.mark.parametrize("family", every(4, FAMILIES))
+def test_every_weight_shows(tmp_path: Path, family: str) -> None:
+    """Without it the logits differ by far more than what passes in float32."""
+    case = _case(family, tmp_path)
+    bound = tolerance.expect(case.at("float32"))["output"].bound
+    right = components.answer(case)["output"]
+    for name, array in case.parameters.items():
+        other = dataclasses.replace(case, parameters={**case.parameters, name: _neutral(name, array, case.config)})
+        error = np.abs(components.answer(other)["output"] - right).max()
+        assert (error > FAR * bound) != _unseen(name, case.config), (name, error / bound)
+
+
+@pytest.mark.parametrize("family", every(3, FAMILIES))
+@SIZES
+def test_logits_stay_of_the_size_of_their_inputs(tmp_path: Path, family: str, size: str) -> None:
+    """In float16 too: nothing overflows, and nothing vanishes."""
+    new.write(family, tmp_path / "a", size=size)
+    checkpoint = checkpoints.load(tmp_path / "a")
+    config = checkpoint.config
+    side, component = ("source", "masked_language_logits") if config.encoder_layers else ("target", "transformer")
+    inputs = {"source": None, side: np.arange(1, 8)[None]}
+    logits = components.answer(Case("a", component, config, inputs, checkpoint.parameters).at("float64"))["output"]
+    assert 1 < logits.std() < 30 and np.abs(logits).max() < 300
+
+
+def _capped(family: str, folder: Path) -> list[tuple[float, float]]:
+    """What is capped, as its largest size and its cap."""
+    found: list[tuple[float, float]] = []
+
+    def capped(original: Any, x: np.ndarray, cap: float) -> np.ndarray:
+        found.append((float(np.abs(x).max()), cap))
+        return original(x, cap)
+
+    case = _case(family, folder)
+    with patched({"softmax.soft_cap": capped}):
+        components.answer(case)
+    return found
+
+
+def test_caps_are_reached(tmp_path: Path) -> None:
+    config = _config("gemma2")
+    found = _capped("gemma2", tmp_path)
+    assert [cap for _, cap in found] == [config.score_cap] * config.decoder_layers + [config.logit_cap]
+    assert all(largest > BEYOND * cap for largest, cap in found), found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@SIZES
+def test_windows_and_original_lengths_are_shorter_than_a_prompt(family: str, size: str) -> None:
+    config = _config(family, size)
+    assert config.window < MEDIUM - 1
+    for scaling in (config.rotary_scaling, config.local_rotary_scaling):
+        assert (scaling.original_length or 0) < MEDIUM
+    assert (config.max_positions or LONG) >= LONG
+    assert bool(config.window) == (family in ("mistral", "qwen2", "gemma2", "gemma3_text", "phi3"))
+    kinds = {"llama": "llama3", "phi3": "longrope", "gemma3_text": "linear"}
+    assert config.rotary_scaling.kind == kinds.get(family, "none")
+    if family in ("qwen2", "gemma2", "gemma3_text"):
+        layers = [config.layer_kind(layer) for layer in range(config.decoder_layers)]
+        assert len({bool(kind.window) for kind in layers}) == 2
+        assert len({(kind.base, kind.scaling.kind) for kind in layers}) == (2 if family == "gemma3_text" else 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@SIZES
+def test_no_two_sizes_are_equal(family: str, size: str) -> None:
+    """Of the axes and of the layers; the key heads of BERT and GPT-2 are their heads."""
+    config = _config(family, size)
+    layers = config.encoder_layers or config.decoder_layers
+    vocabulary = config.source_vocabulary if config.encoder_layers else config.target_vocabulary
+    sizes = [config.model_width, config.heads, config.key_size, config.feed_forward_width, vocabulary, layers]
+    sizes += [] if family in ("bert", "gpt2") else [config.key_value_heads]
+    assert len({*sizes}) == len(sizes), sizes
+    assert min(sizes) > 1
+
+
+@pytest.mark.parametrize("family", every(4, FAMILIES))
+def test_a_seed_has_one_folder_and_another_seed_another(tmp_path: Path, family: str) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        new.write(family, tmp_path / name, seed=seed)
+    bytes_of = {name: {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "abc"}
+    assert bytes_of["a"] == bytes_of["b"]
+    assert bytes_of["a"].keys() == {"config.json", "generation_config.json", "model.safetensors"}
+    one, other = (container.read(tmp_path / name).tensors for name in "ac")
+    assert one.keys() == other.keys() and not any(np.array_equal(one[name], other[name]) for name in one)
+    assert len({array.tobytes() for array in one.values()}) == len(one)  # nor are two tensors equal
+
+
+@pytest.mark.parametrize("family", every(4, FAMILIES))
+def test_every_dtype_is_a_rounding_of_the_same_weights(tmp_path: Path, family: str) -> None:
+    for dtype in DTYPES:
+        new.write(family, tmp_path / dtype, dtype=dtype)
+    own = {dtype: container.read(tmp_path / dtype).tensors for dtype in DTYPES}
+    for dtype in DTYPES:
+        assert {str(array.dtype) for array in own[dtype].values()} == {dtype}
+        assert json.loads((tmp_path / dtype / "config.json").read_text())["dtype"] == dtype
+        assert_same_bits(own[dtype], {name: array.astype(numpy_dtype(dtype)) for name, array in own["float64"].items()})
+
+
+def test_shards_hold_the_same(tmp_path: Path) -> None:
+    new.write("llama", tmp_path / "a")
+    succeeded("new-checkpoint", "llama", "--out", tmp_path / "b", "--max-shard-bytes", 40_000)
+    assert len(list((tmp_path / "b").glob("model-*.safetensors"))) > 3 and (tmp_path / "b" / "model.safetensors.index.json").exists()
+    assert_same_bits(checkpoints.load(tmp_path / "b").parameters, checkpoints.load(tmp_path / "a").parameters)
+
+
+def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
+    """A larger size, another seed and dtype, entries with dots; and says it in one line."""
+    options = ("--seed", 3, "--size", "small", "--dtype", "bfloat16", "--set", "rope_parameters.factor=4", "--set", "hidden_act=gelu")
+    said = succeeded("new-checkpoint", "llama", "--out", tmp_path / "a", *options)
+    checkpoint = checkpoints.load(tmp_path / "a", "hugging-face")
+    count = sum(array.size for array in checkpoint.parameters.values())
+    assert said.out == f"wrote {tmp_path / 'a'}: LlamaForCausalLM, {count:,} parameters, bfloat16\n"
+    config = checkpoint.config
+    assert (config.model_width, config.rotary_scaling.factor, config.activation) == (192, 4.0, "gelu_erf")
+    assert config.rotary_scaling.kind == "llama3"  # the other entries of the object are as they were
+    want = {name: array.astype(numpy_dtype("bfloat16")) for name, array in new.weights(config, 3).items()}
+    assert_same_bits(checkpoint.parameters, want)
+    said_there = json.loads((tmp_path / "a" / "generation_config.json").read_text())
+    assert said_there == {"_from_model_config": True, "bos_token_id": 1, "eos_token_id": 2}
+
+
+@pytest.mark.parametrize(("family", "given", "message"), [
+    ("qwen4", (), "must be one of bert, gpt2, .*; got 'qwen4' .nearest: qwen[23]"),
+    ("llama", ("--set", "nonsense=1"), "nonsense"),
+    ("llama", ("--set", "rope_parameters.nonsense=1"), "nonsense"),
+    ("llama", ("--set", "hidden_size=wide"), "hidden_size"),
+    ("llama", ("--set", "hidden_size=-3"), "hidden_size"),
+    ("llama", ("--set", "num_key_value_heads=4"), "num_key_value_heads must divide num_attention_heads; got 4 and 6"),
+    ("llama", ("--set", "hidden_size.more=3"), "hidden_size must be an object to have hidden_size.more; got 48"),
+    ("llama", ("--set", "hidden_size"), "--set must be ENTRY=VALUE; got 'hidden_size'"),
+    ("llama", ("--set", "hidden_size=3", "--set", "hidden_size=3"), "--set gives hidden_size twice"),
+    ("llama", ("--set", "model_type=gemma"), "model_type is the family's, llama"),
+    ("llama", ("--set", "rope_parameters.rope_type=su"), "su"),
+    ("llama", ("--set", 'architectures=["LlamaForQuestions"]'), "architectures must name one class of .*; got"),
+    ("llama", ("--set", "architectures=3"), "architectures must name one class of .*; got 3"),
+    ("gpt2", ("--set", "n_positions=0"), "n_positions"),
+    ("bert", ("--set", 'architectures=["BertForPreTraining"]'), "next_sentence|architectures"),
+    ("bert", ("--set", "is_decoder=true"), "is_decoder"),
+    ("gemma2", ("--set", 'layer_types=["full_attention"]'), "layer_types"),
+    ("llama", ("--size", "large"), "large"),
+    ("llama", ("--dtype", "float8"), "float8"),
+    ("llama", ("--seed", "-1"), "-1"),
+])  # fmt: skip
+def test_what_it_cannot_be_is_one_message_and_nothing_is_written(tmp_path: Path, family: str, given: tuple[str, ...], message: str) -> None:
+    error = refused("new-checkpoint", family, "--out", tmp_path / "a", *given)
+    assert re.search(message, error), error
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "notes.txt").write_text("mine")
+    error = refused("new-checkpoint", "llama", "--out", tmp_path / "a")
+    assert f"{tmp_path / 'a'} is there: a model of Hugging Face needs a new folder" in error
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["notes.txt"] and len([*tmp_path.iterdir()]) == 1

@@ -1,0 +1,183 @@
+"""Where the error of a whole model begins, and its settings and constants: what was planted is said, and nothing else."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from expectations import all_by_id, store
+from tiers import every, later
+from whole_models import models
+
+from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases.like_folders import cases_of
+from rosettaformer.conformance.catalogue import all_defects
+from rosettaformer.conformance.catalogue.combinators import on_arguments
+from rosettaformer.conformance.catalogue.reading_settings import readings
+from rosettaformer.conformance.catalogue.settings import all_settings
+from rosettaformer.conformance.diagnosis.beginning import beginning
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
+from rosettaformer.conformance.diagnosis.search import Search
+from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.reference.patching import patched
+
+Change = Callable[[Case, np.ndarray], np.ndarray]
+NAMES = ("short", "one_token", "batch", "medium", "right_padding", "left_padding", "left_padding_alone")
+
+
+def _cases(family: str, component: str = "transformer", names: Sequence[str] = NAMES, dtype: str = "float32") -> list[Case]:
+    component = "masked_language_logits" if family == "bert" and component == "transformer" else component
+    return [case.at(dtype) for case in models(family) if case.component == component and case.name in names and dtype in case.dtypes]
+
+
+def _search(cases: Sequence[Case], change: Change) -> Search:
+    answers = []
+    for case in cases:
+        ((name, right),) = components.answer(case).items()
+        answers.append(case.part({name: change(case, right.copy())}))
+    return Search(Hypotheses(cases, [], [], store=store()), answers)
+
+
+def _scaled(where: Callable[[Case, np.ndarray], Any]) -> Change:
+    """Doubles what is at these places `b t`."""
+    return lambda case, y: np.where(np.broadcast_to(where(case, _positions(case)), y.shape[-3:-1])[..., None], 2 * y, y)
+
+
+def _positions(case: Case) -> np.ndarray:
+    """The position of each token, counted from the first real one."""
+    token_bt = next(case.inputs[side] for side in ("target", "source") if case.inputs.get(side) is not None)
+    mask_bt = np.ones(token_bt.shape, bool) if case.real_bt is None else case.real_bt
+    return np.maximum(np.cumsum(mask_bt, axis=1) - 1, 0)
+
+
+def _padded(case: Case) -> bool:
+    return case.real_bt is not None
+
+
+def _left(case: Case) -> bool:
+    return case.real_bt is not None and not case.real_bt[:, 0].all()
+
+
+# a mistake -> in words
+BEGIN: dict[str, Change] = {
+    "": lambda case, y: y,
+    "wrong from position 0 on": _scaled(lambda case, position: True),
+    "equal at position 0, wrong elsewhere": _scaled(lambda case, position: position > 0),
+    "equal up to position 2, wrong from there on": _scaled(lambda case, position: position >= 3),
+    "equal up to position 49, wrong from there on": _scaled(lambda case, position: position >= 50),
+    "only with padding on the left, wrong from position 0 on": _scaled(lambda case, position: _left(case)),
+    "only with padding on the left, equal at position 0, wrong elsewhere": _scaled(lambda case, position: (position > 0) & _left(case)),
+    "only with padding on the right, wrong from position 0 on": _scaled(lambda case, position: _padded(case) and not _left(case)),
+    "only with padding, wrong from position 0 on": _scaled(lambda case, position: _padded(case)),
+    "only in a batch, equal up to position 3, wrong from there on": _scaled(lambda case, position: (position > 3) & (len(position) > 1)),
+}
+
+
+@pytest.mark.parametrize("words", BEGIN)
+@pytest.mark.parametrize("family", ["qwen3", later("bert")])
+def test_it_is_said_where_an_error_begins(words: str, family: str) -> None:
+    assert beginning(_search(_cases(family), BEGIN[words]), "float32") == words
+
+
+def test_positions_are_counted_from_the_first_real_token() -> None:
+    words = "equal up to position 2, wrong from there on"
+    assert beginning(_search(_cases("qwen3", names=["left_padding_alone"]), BEGIN[words]), "float32") == words
+
+
+def test_the_dtypes_that_conform_are_named() -> None:
+    search = _search(_cases("qwen3", dtype="bfloat16"), BEGIN["equal at position 0, wrong elsewhere"])
+    said = "equal at position 0, wrong elsewhere"
+    assert beginning(search, "bfloat16", ["float32"]) == f"only in bfloat16 (float32 conforms), {said}"
+    assert beginning(search, "bfloat16", ["float64", "float32"]) == f"only in bfloat16 (float64 and float32 conform), {said}"
+
+
+@pytest.mark.parametrize("component", ["states", "decode_in_steps"])
+def test_states_and_steps_have_positions_too(component: str) -> None:
+    cases = _cases("qwen3", component, (*NAMES, "steps"))
+    assert len(cases) == {"states": 2, "decode_in_steps": 1}[component]
+    words = "equal up to position 2, wrong from there on"
+    assert beginning(_search(cases, BEGIN[words]), "float32") == words
+
+
+def test_nothing_is_said_of_the_cases_of_components_and_of_an_output_that_has_no_positions() -> None:
+    cases = [all_by_id()[f"transformer/{name}"].at("float32") for name in ("llama", "left_padding")]
+    assert beginning(_search(cases, lambda case, y: 2 * y), "float32") == ""
+    search = _search(_cases("qwen3", names=("short", "left_padding")), lambda case, y: y[:, :, :-1])
+    assert beginning(search, "float32") == ""
+
+
+def _named(family: str, replaces: Mapping[str, Any], name: str, constants: bool = False) -> set[str]:
+    """What explains the answers of the reference with these functions in it: the ids, or those of the constants."""
+    cases = _cases(family, names=[name], dtype="float64")
+    with patched(replaces), np.errstate(all="ignore"):
+        answers = [components.answer(case) for case in cases]
+    defects = [one for one in all_defects().values() if not one.unobservable]
+    kinds = [[], []] if constants else [candidates(cases, some) for some in (defects, all_settings().values())]
+    search = Search(Hypotheses(cases, *kinds, store=store()), answers)
+    assert search.failing
+    found = search.constants() if constants else search.explain(located=False)
+    return {one.id for combination in found for one in combination}
+
+
+READINGS = {one.id: one for one in readings()}
+# a setting -> the family and the prompt that show it
+SHOWN = {
+    "rms_norm.epsilon": ("qwen3", "short"), "rms_norm.scale": ("qwen3", "short"), "norm.scale": ("gemma", "short"),
+    "rotary_fraction": ("smollm3", "short"), "score_scale": ("gemma2", "short"), "window": ("mistral", "medium"),
+    "fused": ("phi3", "short"),
+}  # fmt: skip
+FIRST = ("rms_norm.epsilon=0.001", "rms_norm.scale=none", "rotary_fraction=0.5", "fused=key query value")
+SAME = {"fused=query value key": {"MHA6"}}  # what has another name, too
+
+
+def test_every_reading_has_a_family_that_shows_it() -> None:
+    assert SHOWN.keys() == {id_.partition("=")[0] for id_ in READINGS} and {*FIRST, *SAME} < {*READINGS}
+
+
+@pytest.mark.parametrize("id_", [id_ if id_ in FIRST else later(id_) for id_ in READINGS])
+def test_another_reading_of_a_folder_is_found(id_: str) -> None:
+    family, name = SHOWN[id_.partition("=")[0]]
+    assert _named(family, READINGS[id_].replaces, name) == SAME.get(id_, {id_})
+
+
+# a constant, with its value -> the family that has it, and the functions that it replaces
+CONSTANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "rms_norm.epsilon=0.0007": ("qwen3", {"normalization.rms_norm": on_arguments(epsilon=7e-4)}),
+    "rotary.base=123000": ("qwen3", {"rotary.rotary_frequencies": on_arguments(base=123e3)}),
+    "rotary.factor=0.9": ("qwen3", {"rotary.rotation": on_arguments(position_bt=lambda position: 0.9 * position)}),
+    "score_cap=3.5": ("gemma2", {"attention.scaled_dot_product_attention": on_arguments(cap=3.5)}),
+    "logit_cap=21": ("gemma2", {"embedding.logits": on_arguments(cap=21.0)}),
+    "attention.scale=0.7": (
+        "qwen3", {"attention.scaled_dot_product_attention": on_arguments(query_bthk=lambda query: (0.7 * query).astype(query.dtype))}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("id_", CONSTANTS)
+def test_another_constant_of_a_model_is_found_with_its_value(id_: str) -> None:
+    family, replaces = CONSTANTS[id_]
+    assert id_ in _named(family, replaces, "short", constants=True)
+
+
+# the variants of ROT1, with the sizes of a Llama at which each is another model
+ROTATIONS = {
+    one.title: (one, {"head_dim": 12, "num_attention_heads": 8 if "as many heads as a group" in one.title else 4})
+    for one in all_defects()["ROT1"].hypotheses
+}
+
+
+@pytest.mark.parametrize("title", every(4, ROTATIONS))
+def test_kernels_that_are_permuted_wrongly_are_found(tmp_path: Path, title: str) -> None:
+    one, sizes = ROTATIONS[title]
+    new.write("llama", tmp_path / "model", dtype="float64", settings=sizes)
+    (tmp_path / "dtypes").mkdir()
+    cases = [case for case in cases_of(str(tmp_path / "model"), tmp_path / "dtypes", ["float64"]) if case.id == "transformer/short"]
+    with patched(one.replaces):
+        answers = [components.answer(case) for case in cases]
+    defects = candidates(cases, [each for each in all_defects().values() if not each.unobservable])
+    search = Search(Hypotheses(cases, defects, store=store()), answers)
+    assert search.failing
+    assert {(each.id, each.title) for combination in search.explain(located=False) for each in combination} == {("ROT1", title)}

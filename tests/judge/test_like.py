@@ -1,0 +1,334 @@
+"""A port of a whole model, `load(folder)`: what it gives is judged at real tokens, and what it does not give is not covered."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import InProcess
+from tiers import later
+from whole_models import PLAIN, in_this_process, judged, models, quick, written
+
+from rosettaformer.checkpoints.hugging_face import FAMILIES
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.result import Result
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_process(monkeypatch)
+
+
+def _statuses(results: Mapping[str, Result]) -> Counter[str]:
+    return Counter(str(result.status) for result in results.values())
+
+
+def _of(results: Mapping[str, Result], status: str) -> dict[str, str]:
+    """The messages of the cases with that status."""
+    return {case: result.message for case, result in results.items() if result.status == status}
+
+
+@pytest.mark.parametrize(("family", "dtype", "long"), [
+    ("qwen3", "float32", False), *(later(("qwen3", dtype, True)) for dtype in DTYPES),
+    *((family, "float32", False) if family == "bert" else later((family, "float32", False)) for family in FAMILIES
+      if family != "qwen3"),
+])  # fmt: skip
+def test_a_port_that_gives_everything_conforms(family: str, dtype: str, long: bool) -> None:
+    cases = [case for case in (models(family) if long else quick(family)) if dtype in case.dtypes]
+    results = judged(PLAIN, cases, dtype)
+    assert {*results} == {case.id for case in cases} and _statuses(results) == {"pass": len(cases)}, results
+    components = {case.component for case in cases}
+    wanted = {"transformer", "transformer_vjp", "states", "decode_in_steps"}
+    wanted = {"masked_language_logits", "masked_language_logits_vjp", "states"} if family == "bert" else wanted
+    assert components == (wanted if dtype in ("float64", "float32") else wanted & {"transformer", "decode_in_steps"})
+
+
+PADDED = ("transformer/right_padding", "transformer/left_padding", "transformer/left_padding_alone")
+LOGITS = [case.id for case in quick() if case.component == "transformer"]
+# a mistake in the logits -> the cases that show it; the others pass
+PLANTED = {
+    "y = 1.001 * y": LOGITS,
+    "y[:, -1, 0] += 0.01": LOGITS,
+    "y[:, 3:] *= 1.01": [case for case in LOGITS if case != "transformer/one_token"],
+    "y = y if mask_bt.all() else np.roll(y, 1, axis=1)": [*PADDED],
+    "y = y if len(y) == 1 else y[:1].repeat(len(y), 0)": ["transformer/batch", *PADDED[:2]],
+    "y[:, 50:] *= 1.01": ["transformer/medium"],
+    "y[0, 0, 0] = np.nan": [case for case in LOGITS if case != "transformer/left_padding_alone"],
+    "y = y[..., :-1]": LOGITS,
+    "y = y[:, :-1]": LOGITS,
+    "y = y.swapaxes(1, 2)": LOGITS,
+    "y = y[0]": LOGITS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_mistake_is_seen_where_it_is_and_nowhere_else(tmp_path: Path, fault: str) -> None:
+    cases = [case for case in quick() if case.id in LOGITS]
+    results = judged(written(tmp_path, fault), cases)
+    assert {case for case, result in results.items() if result.status == "differs"} == {*PLANTED[fault]}
+    assert {case for case, result in results.items() if result.status == "pass"} == {*LOGITS} - {*PLANTED[fault]}
+
+
+@pytest.mark.parametrize("garbage", ["1e30", "np.nan", "np.inf", "0"])
+@pytest.mark.parametrize("family", ["qwen3", "bert"])
+def test_what_stands_at_padding_is_compared_with_nothing(tmp_path: Path, garbage: str, family: str) -> None:
+    """Of logits, of hidden states and of steps."""
+    further = f"""
+    def hidden(token_bt, mask_bt, segment_bt=None):
+        y = own.hidden(token_bt, mask_bt, segment_bt).copy()
+        y[:, ~mask_bt] = {garbage}
+        return y
+
+    def step(token_bt, mask_bt, cache):
+        y, cache = own.step(token_bt, mask_bt, cache)
+        y = y.copy()
+        y[~mask_bt[:, -token_bt.shape[1]:]] = {garbage}
+        return y, cache
+
+    logits.hidden = hidden
+    if logits.step:
+        logits.step = step
+"""
+    arguments = "token_bt, mask_bt, segment_bt" if family == "bert" else "token_bt, mask_bt"
+    results = judged(written(tmp_path, f"y[~mask_bt] = {garbage}", further=further, arguments=arguments), quick(family))
+    assert _statuses(results) == {"pass": len(quick(family))}, _of(results, "differs")
+
+
+@pytest.mark.parametrize(("arguments", "given", "refused"), [
+    ("token_bt", "token_bt, np.ones(token_bt.shape, bool)", dict.fromkeys(PADDED, "its function takes no mask")),
+    ("token_bt, mask_bt", "", {}),
+    ("token_bt, mask_bt=None", "token_bt, mask_bt", {}),
+    ("*given", "*given[:2]", {}),
+    ("token_bt, mask_bt, segment_bt", "token_bt, mask_bt", {}),
+    ("token_bt, mask_bt, segment_bt, *, more=3", "token_bt, mask_bt", {}),
+])  # fmt: skip
+def test_a_function_is_given_what_it_takes(tmp_path: Path, arguments: str, given: str, refused: dict[str, str]) -> None:
+    results = judged(written(tmp_path, arguments=arguments, given=given), [case for case in quick() if case.id in LOGITS])
+    assert _of(results, "not covered") == refused
+    assert _statuses(results)["pass"] == len(LOGITS) - len(refused)
+
+
+@pytest.mark.parametrize(("arguments", "given", "refused"), [
+    ("token_bt", "token_bt, np.ones(token_bt.shape, bool), np.zeros_like(token_bt)",
+     {"right_padding", "left_padding", "left_padding_alone", "two_segments"}),
+    ("token_bt, mask_bt", "token_bt, mask_bt, np.zeros_like(token_bt)", {"two_segments"}),
+    ("token_bt, mask_bt, segment_bt", "", set[str]()),
+])  # fmt: skip
+def test_an_encoder_is_given_its_segments(tmp_path: Path, arguments: str, given: str, refused: set[str]) -> None:
+    cases = [case for case in quick("bert") if case.component == "masked_language_logits"]
+    results = judged(written(tmp_path, arguments=arguments, given=given), cases)
+    assert {case.partition("/")[2] for case in _of(results, "not covered")} == refused
+    assert _statuses(results)["pass"] == len(cases) - len(refused)
+
+
+# a declaration -> how the logits are then given, and for which cases of the whole suite it excludes which
+LIMITED = {
+    "rows = 1": ("assert len(token_bt) == 1", lambda case: len(_tokens(case)) > 1),
+    "masks = False": ("assert mask_bt.all()", lambda case: case.real_bt is not None),
+    "positions = 'last'": ("y = y[:, -1]", lambda case: case.component in ("states", "transformer_vjp") or _ends_in_padding(case)),
+    "positions = 'last' ": ("y = y[:, -1:]", lambda case: case.component in ("states", "transformer_vjp") or _ends_in_padding(case)),
+    "positions = 'last'  ": ("pass", lambda case: case.component in ("states", "transformer_vjp") or _ends_in_padding(case)),
+}  # fmt: skip
+
+
+def _tokens(case: Any) -> Any:
+    return case.inputs["target"]
+
+
+def _ends_in_padding(case: Any) -> bool:
+    return case.component != "decode_in_steps" and case.real_bt is not None and not case.real_bt[:, -1].all()
+
+
+@pytest.mark.parametrize("line", LIMITED)
+def test_what_is_declared_is_not_covered_and_the_rest_passes(tmp_path: Path, line: str) -> None:
+    """Logits of the last position may be `b v` or `b 1 v`, or those of every position."""
+    fault, excluded = LIMITED[line]
+    results = judged(written(tmp_path, fault, top=line), quick())
+    wanted = {case.id for case in quick() if excluded(case)}
+    declared = line.strip().replace("'", '"')
+    assert {*_of(results, "not covered")} == wanted and 0 < len(wanted) < len(quick())
+    assert all(message.startswith(f"the port declares {declared}") for message in _of(results, "not covered").values())
+    assert _statuses(results)["pass"] == len(quick()) - len(wanted), _of(results, "differs")
+
+
+def test_a_default_that_is_declared_leaves_nothing_out(tmp_path: Path) -> None:
+    port = written(tmp_path, top="rows, masks, positions = 0, True, 'all'")
+    assert _statuses(judged(port, quick())) == {"pass": len(quick())}
+    assert InProcess(port).greeting[1]["limits"] == {}
+
+
+@pytest.mark.parametrize("fault", ["y = 1.001 * y[:, -1]", "y = y[:, -2]", "y = y[:, 0]"])
+def test_a_mistake_in_the_last_position_is_seen(tmp_path: Path, fault: str) -> None:
+    cases = [case for case in quick() if case.id in ("transformer/short", "transformer/batch", "transformer/left_padding")]
+    assert _statuses(judged(written(tmp_path, fault, top="positions = 'last'"), cases)) == {"differs": 3}
+
+
+WRONG = {
+    "return y, None": ("error", "what load.folder. returns must give one array; got tuple"),
+    "return (y,)": ("error", "must give one array; got tuple"),
+    "return None": ("error", "must give one array; got NoneType"),
+    "return 'text'": ("error", "must give one array; got str"),
+    "return {'logits': y}": ("error", "must give one array; got dict"),
+    "return y.tolist()": ("pass", ""),
+    "return (each for each in y)": ("differs", "must be a NumPy array of numbers; got an array of object"),
+    "return y.astype(object)": ("differs", "must be a NumPy array of numbers; got an array of object"),
+    "return y.astype(int)": ("differs", "must be float32; got int64"),
+    "raise RuntimeError('no such thing')": ("error", "RuntimeError: no such thing .a_whole_port.py:"),
+    "token_bt[...] = 0": ("pass", ""),  # the arrays are the port's own
+    "mask_bt[...] = False": ("pass", ""),
+    "return y.astype(np.float64)": ("pass", ""),
+    "return y.astype(np.float16)": ("not covered", "it computes in float16; `dtypes` in the file says in which dtypes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_whatever_the_function_returns_is_a_row(tmp_path: Path, fault: str) -> None:
+    status, message = WRONG[fault]
+    (result,) = judged(written(tmp_path, fault), [case for case in quick() if case.id == "transformer/batch"]).values()
+    assert re.fullmatch(status, result.status) and re.search(message, result.message), result
+
+
+LOADS = {
+    "raise RuntimeError('no weights')": "RuntimeError: no weights",
+    "return None": "TypeError: load(folder) must return a function of tokens; got NoneType",
+    "return own(np.ones((1, 2), int), np.ones((1, 2), bool))": "must return a function of tokens; got an array of float32",
+    "import no_such_module": "No module named 'no_such_module'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("further", LOADS)
+def test_a_load_that_fails_is_a_row_of_each_case(tmp_path: Path, further: str) -> None:
+    cases = [case for case in quick() if case.name == "short"]
+    results = judged(written(tmp_path, further=further), cases)
+    assert _statuses(results) == {"error": len(cases)}
+    assert all(LOADS[further] in result.message for result in results.values()), results
+
+
+def test_a_folder_is_loaded_once_and_another_dtypes_is_another(tmp_path: Path) -> None:
+    """A port that takes a dtype is told it, and the folder holds it."""
+    log = tmp_path / "log.txt"
+    text = f"""
+def load(folder, dtype):
+    with open({str(log)!r}, "a") as file:
+        file.write(f"{{dtype}} {{folder}}\\n")
+    return right_load(folder)
+"""
+    port = tmp_path / "told.py"
+    port.write_text(f"import sys\nsys.path.insert(0, {str(PLAIN.parent)!r})\nfrom whole_numpy import load as right_load\n{text}")
+    cases = [case for case in quick() if case.component == "transformer"]
+    results = runner.run(cases, [str(port)], ["float64", "bfloat16"])
+    assert {result.status for result in results} == {"pass"} and len(results) == 2 * len(cases)
+    assert log.read_text().split() == [word for dtype in ("float64", "bfloat16") for word in (dtype, f"{cases[0].folder}/{dtype}")]
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    ("rows = 2", "rows must be 0 or 1; got 2"), ("rows = True", "rows must be 0 or 1; got True"),
+    ("masks = None", "masks must be True or False; got None"), ("positions = 'first'", "positions must be 'all' or 'last'; got 'first'"),
+])  # fmt: skip
+def test_a_declaration_that_is_none_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        InProcess(written(tmp_path, top=line))
+
+
+# what stands at the end of `load` -> the components whose cases then fail, and what is said
+PARTS = {
+    "own_step = own.step; logits.step = lambda token_bt, mask_bt, cache: own_step(token_bt, mask_bt, None)": ("decode_in_steps", ""),
+    "own_step = own.step; logits.step = lambda token_bt, mask_bt, cache: (own_step(token_bt, mask_bt, cache)[0] * 1.01, cache)": (
+        "decode_in_steps", ""
+    ),
+    "logits.step = lambda token_bt, mask_bt, cache: own(token_bt, mask_bt[:, -token_bt.shape[1]:])": (
+        "decode_in_steps", "step must return a pair, logits and the next cache; got an array of float32"
+    ),
+    "logits.step = lambda token_bt, mask_bt, cache: (None, None)": ("decode_in_steps", "must give one array; got NoneType"),
+    "logits.hidden = lambda token_bt, mask_bt: own.hidden(token_bt, mask_bt)[1:]": ("states", "must have shape"),
+    "logits.hidden = lambda token_bt, mask_bt: own.hidden(token_bt, mask_bt)[::-1]": ("states", "allowed"),
+    "logits.hidden = lambda token_bt, mask_bt: tuple(own.hidden(token_bt, mask_bt))": ("states", "must give one array; got tuple"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("further", PARTS)
+def test_a_mistake_in_steps_or_states_is_seen_there_alone(tmp_path: Path, further: str) -> None:
+    component, message = PARTS[further]
+    results = judged(written(tmp_path, further=further), quick())
+    failed = {case: result.message for case, result in results.items() if result.status in ("differs", "error")}
+    assert {*failed} == {case.id for case in quick() if case.component == component}
+    assert all(message in said for said in failed.values()), failed
+    assert _statuses(results)["pass"] == len(results) - len(failed)
+
+
+HEAD, TABLE, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
+# what becomes of the gradients by the folder's names -> the status, and what is said
+GRADIENTS = {
+    "found": ("pass", ""),
+    "{f'{name}': 1.01 * array for name, array in found.items()}": ("differs", "parameters."),
+    f"{{name: array for name, array in found.items() if name != {NORM!r}}}": (
+        "error", "gradients must be those of every tensor; got none of norm.weight"
+    ),
+    f"found | {{{NORM!r}: None}}": ("error", "got none of norm.weight"),
+    "found | {'model.norm.wieght': found['model.norm.weight']}": (
+        "error", "gradients must be those of the folder's tensors; got model.norm.wieght (nearest: norm.weight)"
+    ),
+    "{name: array.T for name, array in found.items()}": ("error", "must have the shape"),
+    f"found | {{{HEAD!r}: found[{TABLE!r}]}}": ("differs", "parameters.logits.kernel"),
+    "[*found.values()]": ("error", "gradients must return a mapping from names of tensors to arrays; got list"),
+    "None": ("error", "gradients must return a mapping from names of tensors to arrays; got NoneType"),
+    "{name: array.astype(np.float16) for name, array in found.items()}": ("not covered", "it computes in float16"),
+    "{name: array.astype(np.float64) for name, array in found.items()}": ("pass", ""),
+    "{name.removeprefix('model.'): array for name, array in found.items()}": ("pass", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", GRADIENTS)
+def test_gradients_are_judged_by_the_names_in_the_folder(tmp_path: Path, change: str) -> None:
+    further = f"""
+    def gradients(token_bt, mask_bt, segment_bt, cotangent_btv):
+        found = own.gradients(token_bt, mask_bt, segment_bt, cotangent_btv)
+        return {change}
+
+    logits.gradients = gradients
+"""
+    status, message = GRADIENTS[change]
+    cases = [case for case in quick() if case.id == "transformer_vjp/short"]
+    (result,) = judged(written(tmp_path, further=further), cases).values()
+    assert (result.status, message in result.message or message in result.output) == (status, True), result
+
+
+def test_gradients_of_tied_tensors_are_added_and_one_name_suffices(tmp_path: Path) -> None:
+    cases = [case for case in quick("gemma") if case.component == "transformer_vjp"]
+    assert _statuses(judged(PLAIN, cases)) == {"pass": 2}
+    further = f"""
+    def gradients(token_bt, mask_bt, segment_bt, cotangent_btv):
+        found = own.gradients(token_bt, mask_bt, segment_bt, cotangent_btv)
+        assert {HEAD!r} not in found
+        return found | {{{HEAD!r}: found[{TABLE!r}] * np.float32(0.25), {TABLE!r}: found[{TABLE!r}] * np.float32(0.75)}}
+
+    logits.gradients = gradients
+"""
+    assert _statuses(judged(written(tmp_path, further=further), cases)) == {"pass": 2}
+
+
+def test_what_a_function_does_not_have_is_not_covered(tmp_path: Path) -> None:
+    results = judged(written(tmp_path, further="del logits.step, logits.hidden, logits.gradients"), quick())
+    others = {case.id for case in quick() if case.component != "transformer"}
+    assert {*_of(results, "not covered")} == others and _statuses(results)["pass"] == len(quick()) - len(others)
+    assert {*_of(results, "not covered").values()} == {
+        f"what load(folder) returns has no {name}" for name in ("step", "hidden", "gradients")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("top", [
+    "from numpy import exp as softmax", "def softmax(x, axis=-1): ...", "def rms_norm(scale, x): ...", "def embedding(token_bt): ...",
+    "class transformer: ...", "transformer = print",
+])  # fmt: skip
+def test_a_helper_may_have_the_name_of_a_component(tmp_path: Path, top: str) -> None:
+    cases = [case for case in quick() if case.id == "transformer/short"]
+    assert _statuses(judged(written(tmp_path, top=top), cases)) == {"pass": 1}
+
+
+def test_a_function_that_takes_a_case_makes_it_a_port_of_components(tmp_path: Path) -> None:
+    cases = [case for case in quick() if case.name == "short"]
+    results = judged(written(tmp_path, top="def softmax(case): ..."), cases)
+    assert {result.message for result in results.values()} == {f"the port does not define {case.component}" for case in cases}

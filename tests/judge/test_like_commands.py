@@ -1,0 +1,175 @@
+"""A command as the port of a whole model: it is called with a folder, prompts, and where its logits belong; whatever it does is a row."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiers import every, later
+from whole_models import PLAIN, models
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import prompts
+from rosettaformer.conformance.result import Result
+
+NAMES = ("short", "one_token", "batch", "medium", "right_padding", "left_padding")
+COMMAND = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+import numpy as np
+
+if sys.argv[1] == "--describe":
+    DESCRIBE
+    sys.exit()
+folder, questions, answers = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+with open(LOG, "a") as log:
+    log.write(f"{Path(folder).name} {len(list(questions.iterdir()))}\\n")
+sys.path.insert(0, PORTS)
+from whole_numpy import load
+
+run = load(folder)
+for question in sorted(questions.glob("*.npz")):
+    name, file = question.stem.partition("-")[2], answers / f"{question.stem}.npy"
+    given = np.load(question)
+    arguments = [given[key] for key in ("token_bt", "mask_bt", "segment_bt") if key in given]
+    logits_btv = run(*arguments).astype(np.float32)
+DOES
+    np.save(file, logits_btv)
+"""
+
+
+def _cases(family: str = "qwen3", names: tuple[str, ...] = NAMES) -> list[Case]:
+    return [case for case in models(family) if case.component in prompts.COMPONENTS and case.name in names]
+
+
+def _command(folder: Path, does: Mapping[str, str], describe: str = "pass") -> str:
+    """A command that does what stands under the name of a prompt, or under "all", before it writes its logits."""
+    lines = "".join(f"    if name == {name!r} or {name!r} == 'all':\n        {code}\n" for name, code in does.items())
+    text = COMMAND.replace("DESCRIBE", describe).replace("LOG", repr(str(folder / "log.txt"))).replace("PORTS", repr(str(PLAIN.parent)))
+    (folder / "command.py").write_text(text.replace("DOES", lines))
+    return f"command:{sys.executable} {folder / 'command.py'}"
+
+
+def _judged(folder: Path, does: Mapping[str, str], describe: str = "pass", cases: list[Case] | None = None) -> dict[str, Result]:
+    results = runner.run(_cases() if cases is None else cases, [_command(folder, does, describe)], ["float32"], limit=20)
+    return {result.case.partition("/")[2]: result for result in results}
+
+
+@pytest.mark.parametrize("family", ["qwen3", later("bert")])
+def test_a_command_that_gives_logits_conforms_and_is_called_once_for_a_dtype(tmp_path: Path, family: str) -> None:
+    """In bfloat16 it writes float32; gradients, states and steps it cannot give."""
+    cases = [case for case in models(family) if case.name in ("short", "left_padding", "steps", "two_segments")]
+    asked = [case for case in cases if case.component in prompts.COMPONENTS]
+    results = runner.run(cases, [_command(tmp_path, {})], ["float32", "bfloat16"])
+    for result in results:
+        if result.component in prompts.COMPONENTS:
+            assert result.status == "pass", result
+        else:
+            assert (result.status, result.message) == ("not covered", "a command gives logits alone")
+    assert (tmp_path / "log.txt").read_text().split("\n")[:-1] == [f"{dtype} {len(asked)}" for dtype in ("float32", "bfloat16")]
+
+
+# the name of a prompt -> what the command does with it, the status, and what is said
+ROWS = {
+    "short": ("pass", "pass", ""),
+    "one_token": ("logits_btv = logits_btv[..., :-1]", "differs", "must have shape (1, 1, 101); got (1, 1, 100)"),
+    "batch": ("logits_btv *= 1.01", "differs", "allowed"),
+    "medium": ("file.write_bytes(b'\\x93NUMPY torn'); continue", "error", "medium.npy must be an npy file"),
+    "right_padding": ("continue", "not covered", "the command gave no answer"),
+    "left_padding": ("logits_btv[~given['mask_bt']] = np.nan", "pass", ""),
+}  # fmt: skip
+
+
+def test_what_a_command_does_is_its_row(tmp_path: Path) -> None:
+    results = _judged(tmp_path, {name: code for name, (code, *_) in ROWS.items()})
+    for name, (_, status, message) in ROWS.items():
+        assert (results[name].status, message in results[name].message) == (status, True), results[name]
+
+
+def test_a_command_that_crashes_is_asked_for_what_is_left(tmp_path: Path) -> None:
+    """A file that was being written then is no answer."""
+    torn = "file.write_bytes(b'\\x93NUMPY torn'); print('first line', file=sys.stderr); os.kill(os.getpid(), signal.SIGKILL)"
+    results = _judged(tmp_path, {"one_token": torn})
+    assert results["one_token"].status == "crash" and "the command ended with signal 9: first line" in results["one_token"].message
+    assert Counter(result.status for result in results.values()) == {"crash": 1, "pass": len(NAMES) - 1}
+
+
+# a file in the place of logits -> the status, and what is said
+HOSTILE = {
+    "os.mkfifo(file); continue": ("error", "is not a file"),
+    "os.symlink('/dev/zero', file); continue": ("error", "is not a file"),
+    "file.mkdir(); continue": ("error", "is not a file"),
+    "os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40); continue": ("error", "must be at most "),
+    "file.write_bytes(b''); continue": ("error", "must be an npy file"),
+    "np.savez(file.with_suffix('.npz'), logits_btv); os.rename(file.with_suffix('.npz'), file); continue": ("error", "must be an npy file"),
+    "np.save(file, np.array([None]), allow_pickle=True); continue": ("error", "must be an npy file"),
+    "np.save(file, np.array(['text'])); continue": ("differs", "must have shape"),
+    "np.save(file, np.float32(1)); continue": ("differs", "must have shape"),
+    "np.save(file, logits_btv.astype(complex)); continue": ("differs", "must be float32; got complex128"),
+    "np.save(file, logits_btv.astype(np.float16)); continue": ("differs", "must be float32; got float16"),
+    "DAMAGED(b'(7,), }      ', b'(7999999999,)')": ("error", "must be an npy file"),
+    "DAMAGED(b'(7,), }          ', b'(7999999999,), }')": ("error", "must be an npy file"),
+    "DAMAGED(b'<f8', b'|O8')": ("error", "must be an npy file"),
+    "np.save(file, logits_btv.astype(np.float64)); continue": ("pass", ""),
+    "np.save(file, np.asfortranarray(logits_btv)); continue": ("pass", ""),
+    "np.save(file, logits_btv.astype('>f4')); continue": ("pass", ""),
+}  # fmt: skip
+DAMAGED = "np.save(file, np.zeros(7)); file.write_bytes(file.read_bytes().replace"  # its header has other bytes
+
+
+@pytest.mark.parametrize("code", every(3, HOSTILE))
+def test_whatever_stands_in_the_place_of_logits_is_a_row(tmp_path: Path, code: str) -> None:
+    status, message = HOSTILE[code]
+    code = f"{code.replace('DAMAGED', DAMAGED)}); continue" if "DAMAGED" in code else code
+    (result,) = _judged(tmp_path, {"all": code}, cases=_cases(names=("short",))).values()
+    assert (result.status, message in result.message) == (status, True), result
+    assert result.message.isprintable()
+
+
+@pytest.mark.parametrize(("said", "does", "refused", "passes"), [
+    ({"rows": 1}, "assert len(logits_btv) == 1", {"batch", "right_padding", "left_padding"}, True),
+    ({"masks": False}, "assert given['mask_bt'].all()", {"right_padding", "left_padding"}, True),
+    ({"positions": "last"}, "logits_btv = logits_btv[:, -1]", {"right_padding"}, True),
+    ({"positions": "last"}, "logits_btv = logits_btv[:, -1:]", {"right_padding"}, True),
+    ({"positions": "last"}, "logits_btv = 1.01 * logits_btv[:, -1]", {"right_padding"}, False),
+    ({"dtypes": ["bfloat16"]}, "pass", {*NAMES}, True),
+    ({"config": {}, "dtypes": ["float32"], "components": ["transformer"]}, "pass", set[str](), True),
+])  # fmt: skip
+def test_what_a_command_says_that_it_does_not_give_is_not_covered(
+    tmp_path: Path, said: dict[str, object], does: str, refused: set[str], passes: bool
+) -> None:
+    results = _judged(tmp_path, {"all": does}, f"print({json.dumps(json.dumps(said))})")
+    assert {name for name, result in results.items() if result.status == "not covered"} == refused
+    assert {result.status for name, result in results.items() if name not in refused} <= {"pass" if passes else "differs"}, results
+
+
+@pytest.mark.parametrize(("said", "message"), [
+    ({"rows": 3}, "rows must be 0 or 1; got 3"), ({"positions": ["last"]}, "positions must be 'all' or 'last'; got ['last']"),
+    ({"masks": "no"}, "masks must be True or False; got 'no'"),
+])  # fmt: skip
+def test_a_declaration_that_is_none_is_one_row(tmp_path: Path, said: dict[str, object], message: str) -> None:
+    results = _judged(tmp_path, {}, f"print({json.dumps(json.dumps(said))})")
+    assert [(result.status, message in result.message) for result in results.values()] == [("not started", True)], results
+
+
+def test_prompts_are_files_that_numpy_reads(tmp_path: Path) -> None:
+    names = prompts.write(tmp_path, {case.name: case for case in _cases("bert", (*NAMES, "two_segments"))})
+    for case in _cases("bert", (*NAMES, "two_segments")):
+        given = np.load(tmp_path / f"{names[case.name]}.npz", allow_pickle=False)
+        assert {*given} == {"token_bt", "mask_bt", "segment_bt"}
+        assert given["token_bt"].shape == given["mask_bt"].shape == given["segment_bt"].shape and given["mask_bt"].dtype == bool
+        np.testing.assert_array_equal(given["token_bt"], case.inputs["source"])
+        np.testing.assert_array_equal(given["mask_bt"], True if case.real_bt is None else case.real_bt)
+        np.testing.assert_array_equal(given["segment_bt"], case.inputs.get("segment_bs", 0))
+    assert {*np.load(next(iter(sorted(_written(tmp_path).glob("*.npz")))))} == {"token_bt", "mask_bt"}
+
+
+def _written(folder: Path) -> Path:
+    (folder / "decoder").mkdir()
+    prompts.write(folder / "decoder", {"one": _cases()[0]})
+    return folder / "decoder"

@@ -1,0 +1,229 @@
+"""`check`, `diagnose`, `new-port like` and the pytest plug-in on a port of a whole model: options, reports, deviations, own folders."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from invoke import invoke, refused, succeeded
+from tiers import later
+from whole_models import PLAIN, in_this_process, written
+
+import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
+from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.pytest_plugin import parametrize_with_cases
+
+pytest_plugins = ["pytester"]
+
+FEW = ("-k", "transformer/short or transformer/left_padding_alone", "--dtype", "float32")
+WRONG = "y = y if mask_bt.all() else np.roll(y, 1, axis=1)"
+INTERLEAVED = {"changes": "rotary_layout='interleaved'", "top": "dtypes = ('float32',)"}
+NEEDED = "a port with load(folder) is judged on a folder of Hugging Face: --like FAMILY, or --like DIR"
+ENTRY = """
+[[deviation]]
+case = "transformer/left_padding_alone"
+port = "{port}"
+reason = "known to be off"
+link = "https://example.org/1"
+"""
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_process(monkeypatch)
+
+
+def _checked(*arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
+    """How `check` ends, and its rows by case and dtype."""
+    found = invoke("check", *arguments, "--json", "-")
+    return found.code, {f"{row['case']}-{row['dtype']}": row for row in json.loads(found.out)["results"]}
+
+
+@pytest.mark.parametrize("command", ["check", "diagnose"])
+def test_a_port_of_a_whole_model_needs_to_be_told_of_which(tmp_path: Path, command: str) -> None:
+    assert NEEDED in refused(command, written(tmp_path), "--component", "transformer")
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    (("check", "--like", "qwen4"), "--like must be a folder, or one of bert, gpt2, .*; got 'qwen4' .nearest: qwen[23]"),
+    (("diagnose", "--like", "no/such/folder"), "--like must be a folder, or one of bert, .*; got 'no/such/folder'"),
+    (("check", "--like", "qwen3", "--checkpoint", "model.safetensors"), "--checkpoint and --like each say on which weights .*; give one"),
+    (("check", "--like", "qwen3", "--quick"), "--quick runs core cases in float32; it takes no --like"),
+    (("check", "--like", "qwen3", "--leave-out", "classifier"), "--leave-out classifier is of a --checkpoint; got none"),
+    (("check", "--like", "."), "config.json"),
+    (("check", "--like", "qwen3", "--seed", "-1"), "-1"),
+    (("check", "--like", "qwen3", "-k", "nothing_like_this"), "nothing_like_this"),
+])  # fmt: skip
+def test_what_contradicts_it_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], message: str) -> None:
+    port = written(tmp_path)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert re.search(message, refused(given[0], port, *given[1:]))
+
+
+def test_results_that_exist_have_no_model(tmp_path: Path) -> None:
+    assert "--results judges outputs that exist; it takes no --like" in refused("check", "--results", tmp_path, "--like", "qwen3")
+
+
+def test_check_says_which_cases_fail_and_another_seed_is_another_model(tmp_path: Path) -> None:
+    code, rows = _checked(PLAIN, "--like", "qwen3", *FEW)
+    assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 2}
+    code, rows = _checked(written(tmp_path, WRONG), "--like", "qwen3", *FEW)
+    assert code == 1 and {case: row["status"] for case, row in rows.items()} == {
+        "transformer/short-float32": "pass", "transformer/left_padding_alone-float32": "differs"
+    }  # fmt: skip
+    code, others = _checked(written(tmp_path, WRONG), "--like", "qwen3", "--seed", 1, *FEW)
+    assert others["transformer/left_padding_alone-float32"]["error"] != rows["transformer/left_padding_alone-float32"]["error"]
+
+
+@pytest.mark.second
+def test_the_report_for_a_browser_holds_the_diagnosis(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    port = written(tmp_path, **INTERLEAVED)
+    assert _checked(port, "--like", "qwen3", *FEW, "--html", tmp_path / "a.html")[0] == 1
+    page = (tmp_path / "a.html").read_text()
+    assert "transformer/left_padding_alone" in page and "equal at position 0, wrong elsewhere" in page and "ROT1" in page
+
+
+def test_a_report_for_servers_has_a_row_for_each_case(tmp_path: Path) -> None:
+    port = written(tmp_path, WRONG)
+    assert _checked(port, "--like", "qwen3", *FEW, "--junit", tmp_path / "a.xml")[0] == 1
+    rows = [row for row in ElementTree.parse(tmp_path / "a.xml").getroot().iter("testcase") if "transformer" in str(row.attrib)]
+    assert len(rows) == 2 and len([row for row in rows if row.find("failure") is not None]) == 1, [row.attrib for row in rows]
+
+
+@pytest.mark.second
+def test_deviations_are_accepted_and_a_stale_one_is_not(tmp_path: Path) -> None:
+    port = written(tmp_path, WRONG)
+    (tmp_path / "deviations.toml").write_text(ENTRY.format(port=port))
+    code, rows = _checked(port, "--like", "qwen3", *FEW, "--deviations", tmp_path / "deviations.toml")
+    assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 1, "deviation": 1}
+    (tmp_path / "deviations.toml").write_text(ENTRY.format(port=PLAIN))
+    code, rows = _checked(PLAIN, "--like", "qwen3", *FEW, "--deviations", tmp_path / "deviations.toml")
+    assert code == 1 and "stale" in {row["status"] for row in rows.values()}
+
+
+@pytest.mark.parametrize(("own", "shards"), [("float32", None), ("bfloat16", 40_000), later(("float16", 40_000)), later(("float64", None))])
+def test_a_folder_of_ones_own_is_given_itself_in_its_dtype(tmp_path: Path, own: str, shards: int | None) -> None:
+    """And written anew in the others."""
+    new.write("olmo2", tmp_path / "mine", seed=5, dtype=own, max_shard_bytes=shards)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    log = tmp_path / "log.txt"
+    port = written(tmp_path, further=f"open({str(log)!r}, 'a').write(f'{{__import__(\"os\").path.realpath(folder)}}\\n')")
+    code, rows = _checked(port, "--like", tmp_path / "mine", "-k", "transformer/short", "--dtype", "float32,bfloat16,float16,float64")
+    assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 4}
+    folders = [Path(line) for line in log.read_text().splitlines()]
+    assert folders.count(tmp_path / "mine") == 1 and len(folders) == 4
+    assert {path.name for path in folders if path != tmp_path / "mine"} == {"float64", "float32", "bfloat16", "float16"} - {own}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()} == before
+    assert not any(path.exists() for path in folders if path != tmp_path / "mine")  # what was written is removed
+
+
+COMPONENTS = """
+from rosettaformer.conformance.reference import components
+
+def transformer(case):
+    return components.answer(case)
+"""
+
+
+@pytest.mark.parametrize("port", ["file", later("torch"), later("tf"), later("jax")])
+def test_a_port_of_components_is_asked_the_same(tmp_path: Path, port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if port == "file":
+        (tmp_path / "by_components.py").write_text(COMPONENTS)
+        code, rows = _checked(tmp_path / "by_components.py", "--like", "qwen3", *FEW)
+        assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 2}
+        return
+    pytest.importorskip({"tf": "tensorflow"}.get(port, port))
+    code, rows = _checked(port, "--like", "gemma2", "-k", "not (long or far)", "--dtype", "float32")
+    assert code == 0 and {row["status"] for row in rows.values()} == {"pass"} and len(rows) > 10
+
+
+# another field of the config -> the family, the defect that it is, and where the error begins
+NAMED = {
+    "rotary_layout='interleaved'": ("qwen3", "ROT1", "equal at position 0, wrong elsewhere"),
+    "window=25": ("mistral", "WIN1", "equal up to position 23, wrong from there on"),
+    "score_cap=None": ("gemma2", "CAP1", "equal at position 0, wrong elsewhere"),
+    "scale_embedding=False": ("gemma", "EMB1", "wrong from position 0 on"),
+}
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("changes", NAMED)
+def test_diagnose_names_a_mistake_and_where_it_begins(tmp_path: Path, changes: str) -> None:
+    family, id_, words = NAMED[changes]
+    port = written(tmp_path, changes=changes, top="dtypes = ('float32',)")
+    found = invoke("diagnose", port, "--like", family, "--component", "transformer", "--json", tmp_path / "a.json")
+    (finding,) = json.loads((tmp_path / "a.json").read_text())
+    assert (found.code, finding["verdict"], finding["explanations"]) == (1, "explained", [[id_]]), finding
+    assert finding["text"].startswith(f"transformer: {words}: your output equals the reference with {id_}")
+
+
+@pytest.mark.second
+def test_diagnose_finds_nothing_in_a_right_port(tmp_path: Path) -> None:
+    found = invoke("diagnose", PLAIN, "--like", "gpt2", "--component", "transformer")
+    assert found.code == 0 and "nothing to explain" in found.out, found
+
+
+SUITE = """
+import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
+from rosettaformer.pytest_plugin import parametrize_with_cases
+
+@parametrize_with_cases("a_whole_port.py", like="qwen3", dtypes=["float32"], components=["transformer"], core=True)
+def test_conforms(case):
+    case.judge()
+"""
+
+
+@pytest.mark.second
+def test_the_plug_in_makes_a_test_of_each_case(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    written(pytester.path, WRONG)
+    pytester.makepyfile(test_port=SUITE)
+    result = pytester.runpytest_subprocess("-p", "rosettaformer.pytest_plugin", "-p", "no:cacheprovider", "-v")
+    assert result.parseoutcomes() == {"passed": 5, "failed": 1}
+    result.stdout.fnmatch_lines(["*test_conforms[[]transformer/short-float32[]] PASSED*", "*transformer/left_padding-float32[]] FAILED*"])
+    result.stdout.fnmatch_lines(["E*AssertionError: a_whole_port.py differs transformer/left_padding float32 eager: output: *"])
+
+
+def test_the_plug_in_has_every_case_and_refuses_what_is_no_model() -> None:
+    (mark,) = [parametrize_with_cases("port.py", like="qwen3", dtypes=["float32"], components=["decode_in_steps"]).mark]
+    assert [one.id for one in mark.args[1]] == [f"decode_in_steps/{name}-float32" for name in ("steps", "medium_steps", "long_steps")]
+    with pytest.raises(ValueError, match="--like must be a folder, or one of bert"):
+        parametrize_with_cases("port.py", like="qwen4")
+
+
+def test_a_new_port_names_its_file_and_its_family(tmp_path: Path) -> None:
+    found = succeeded("new-port", "like", "qwen3", "--no-check", folder=tmp_path)
+    assert found.out.startswith("wrote qwen3_port.py\n") and "conform" not in found.out
+    for command in ("check", "diagnose"):
+        assert f"rosettaformer {command} qwen3_port.py --like qwen3\n" in found.out
+        assert f"rosettaformer {command} qwen3_port.py --like FAMILY " in (tmp_path / "qwen3_port.py").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["qwen3_port.py"]
+
+
+@pytest.mark.second
+def test_a_new_port_conforms_and_one_wrong_line_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    found = invoke("new-port", "like", "qwen3")
+    assert found.code == 0, found
+    assert "rosettaformer check qwen3_port.py --like qwen3" in found.out and found.out.startswith("wrote qwen3_port.py")
+    text = (tmp_path / "qwen3_port.py").read_text()
+    assert "qwen3_port.py" in text and "my_port.py" not in text
+    right = "(mask_bt.cumsum(1) - 1).clamp(min=0)"
+    assert right in text
+    (tmp_path / "wrong.py").write_text(text.replace(right, "torch.arange(mask_bt.shape[1])[None].expand(mask_bt.shape)"))
+    code, rows = _checked("wrong.py", "--like", "gpt2", *FEW)
+    assert code == 1 and rows["transformer/left_padding_alone-float32"]["status"] == "differs"
+    assert rows["transformer/short-float32"]["status"] == "pass"
+    assert "qwen3_port.py exists, and is not overwritten" in refused("new-port", "like", "qwen3")
+
+
+def test_a_new_port_of_an_unknown_family_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert re.search("must be one of bert, gpt2.*nearest: qwen", refused("new-port", "like", "qwen4"))
+    assert not [*tmp_path.iterdir()]

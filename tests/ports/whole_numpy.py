@@ -1,0 +1,46 @@
+"""A port of a whole model: the reference itself, with everything that such a port may give. Of each step it computes the whole text."""
+
+import numpy as np
+
+from reference_numpy import encoder_only, states, transformer
+from reference_numpy.parameters import flatten, nest
+from rosettaformer.checkpoints import load as read
+from rosettaformer.checkpoints import tables
+from rosettaformer.checkpoints.hugging_face import FAMILIES
+
+
+def load(folder, **changes):
+    """Returns the function of the folder's model, with other fields of its config."""
+    checkpoint = read(folder, "hugging-face")
+    config, values = checkpoint.config.replace(**changes), nest(checkpoint.parameters)
+    encoder, family = bool(config.encoder_layers), FAMILIES[checkpoint.foreign["config.json"]["model_type"]]
+
+    def logits(token_bt, mask_bt, segment_bt=None):
+        if encoder:
+            return encoder_only.masked_language_logits(values, config, token_bt, mask_bt, segment_bs=segment_bt)
+        return transformer.transformer(values, config, None, token_bt, target_mask_bt=mask_bt)
+
+    def step(token_bt, mask_bt, cache):
+        text = token_bt if cache is None else np.concatenate([cache, token_bt], axis=1)
+        return logits(text, mask_bt)[:, -token_bt.shape[1] :], text
+
+    def hidden(token_bt, mask_bt, segment_bt=None):
+        given = {"source": token_bt, "source_mask_bs": mask_bt, "segment_bs": segment_bt}
+        given = given if encoder else {"target": token_bt, "target_mask_bt": mask_bt}
+        return next(value for name, value in flatten(states.states(values, config, **given)).items() if name.endswith("hidden_lbtd"))
+
+    def gradients(token_bt, mask_bt, segment_bt, cotangent_btv):
+        if encoder:
+            found = encoder_only.masked_language_logits_vjp(
+                values, config, token_bt, mask_bt, segment_bs=segment_bt, cotangent=cotangent_btv
+            )
+        else:
+            found = transformer.transformer_vjp(values, config, None, token_bt, target_mask_bt=mask_bt, cotangent=cotangent_btv)
+        own = flatten(found["parameters"])
+        natives = (native for native in tables.natives(family.table, config) if native.parts[0][0].name in own)
+        return {family.stored(native.name, True): tables.merged(native, own) for native in natives}
+
+    logits.hidden, logits.gradients = hidden, gradients
+    if not encoder:
+        logits.step = step
+    return logits

@@ -1,0 +1,101 @@
+"""Ports of whole models that tests write, the models that they are given, and what the judge says of them."""
+
+import functools
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import in_process
+import pytest
+from expectations import store
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES, Case
+from rosettaformer.conformance.cases.like_folders import cases_of
+from rosettaformer.conformance.diagnosis import examined_port
+from rosettaformer.conformance.reference.expectation_store import Store
+from rosettaformer.conformance.reference.tolerance import Expectation
+from rosettaformer.conformance.result import Result
+from rosettaformer.processes import Answer
+
+__all__ = ["PLAIN", "in_this_process", "judged", "models", "quick", "written"]
+
+PLAIN = Path(__file__).parents[1] / "ports" / "whole_numpy.py"
+SLOW = ("long", "far")  # beginnings of the names of cases that take long
+TEXT = """
+import sys
+import numpy as np
+
+sys.path.insert(0, {ports!r})
+from whole_numpy import load as right
+
+{top}
+
+def load(folder):
+    own = right(folder{changes})
+
+    def logits({arguments}):
+        y = own({given})
+        {fault}
+        return y
+
+    logits.hidden, logits.gradients = own.hidden, own.gradients
+    logits.step = getattr(own, "step", None)
+    {further}
+    return logits
+"""
+_REFERENCE = threading.RLock()  # of the reference: what is expected is computed in other orders, and the plain port is the reference
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
+
+
+class _InProcess(in_process.InProcess):
+    def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
+        with _REFERENCE:
+            return super().call(method, *arguments, limit=limit)
+
+
+class _Locked(Store):
+    def expect(self, case: Case) -> dict[str, Expectation]:
+        with _REFERENCE:
+            return store().expect(case)
+
+
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs ports in the process of the tests, while nothing that is expected is computed."""
+    monkeypatch.setattr(runner, "open_worker", _InProcess)
+    monkeypatch.setattr(runner, "Store", _Locked)
+    monkeypatch.setattr(examined_port, "open_worker", _InProcess)
+
+
+@functools.cache
+def models(family: str = "qwen3", dtypes: Sequence[str] = DTYPES) -> list[Case]:
+    """The cases of a family's new model, whose folders stay to the end."""
+    _KEPT.append(tempfile.TemporaryDirectory())
+    return cases_of(family, Path(_KEPT[-1].name), dtypes)
+
+
+def quick(family: str = "qwen3") -> list[Case]:
+    """Those of texts that are not long."""
+    return [case for case in models(family) if not case.name.startswith(SLOW)]
+
+
+def written(
+    folder: Path, fault: str = "pass", top: str = "", further: str = "", arguments: str = "token_bt, mask_bt", given: str = "",
+    changes: str = "",
+) -> str:  # fmt: skip
+    """A port of the plain one: `fault` changes its logits y, `top` and `further` are further lines of the file and of `load`, `changes`
+    other fields of its config."""
+    path = folder / "a_whole_port.py"
+    given = given or arguments
+    changes = changes and f", {changes}"
+    path.write_text(
+        TEXT.format(ports=str(PLAIN.parent), fault=fault, top=top, further=further, arguments=arguments, given=given, changes=changes)
+    )
+    return str(path)
+
+
+def judged(port: str | Path, cases: Sequence[Case], dtype: str = "float32") -> dict[str, Result]:
+    """The result of each case in that dtype, by its id."""
+    return {result.case: result for result in runner.run(cases, [str(port)], [dtype], store=_Locked())}
