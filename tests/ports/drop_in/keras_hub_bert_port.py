@@ -5,7 +5,7 @@ import sys
 import types
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-if importlib.util.find_spec("sentencepiece") is None:  # some converters import it, for tokenizers alone
+if "sentencepiece" not in sys.modules and not importlib.util.find_spec("sentencepiece"):  # some converters import it, for tokenizers
     sys.modules["sentencepiece"] = types.SimpleNamespace(SentencePieceProcessor=None)
 
 import keras
