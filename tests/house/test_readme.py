@@ -37,8 +37,8 @@ EXAMPLES = {
                         "What diagnose says": {"output"}},
     "docs/ci.md": {"": {"sh", "python", "toml"}, "A GitHub workflow": {"yaml"}},
     "docs/like.md": {"": {"sh", "python"}, "A command": {"python", "sh"}, "Your own model": {"sh"}, "What diagnose says": {"console"}},
-    "docs/drop-in.md": dict.fromkeys(("KerasHub's conversions", "MaxText's logit checker", "An ONNX export",
-                                      "An engine that gives the next token"), {"python", "sh"}),
+    "docs/drop-in.md": {"KerasHub's conversions": {"python", "sh"}, "MaxText's logit checker": {"python", "sh"},
+                        "An ONNX export": {"python", "sh"}, "An engine that gives the next token": {"python", "sh"}},
 }  # fmt: skip
 TEXTS = {page: (HOUSE / page).read_text() for page in [*EXAMPLES, "docs/checkpoints.md"]}
 README, EVERYTHING = TEXTS["README.md"], "".join(TEXTS.values())

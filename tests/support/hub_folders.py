@@ -54,8 +54,9 @@ FOLDERS: Mapping[str, Mapping[str, Entry]] = {
     "bert": {
         "hidden_act": Entry("gelu_new", "differs", "GELU is its tanh approximation (bert_backbone.py:131); `gelu` is the exact one"),
         "layer_norm_eps": Entry(1e-12, "differs", "it is not read: every norm has 1e-12 (bert_backbone.py:117)"),
-        "architectures": Entry(["BertModel"], "error", "a `BertForMaskedLM` has no pooler, which is read (convert_bert.py:150), and the head "
-                               "for masked tokens is not"),
+        "architectures": Entry(
+            ["BertModel"], "error", "a `BertForMaskedLM` has no pooler, which is read (convert_bert.py:150); its head is not"
+        ),
     },
 }  # fmt: skip
 REFUSED = ("phi3", "olmo2")  # no converter
