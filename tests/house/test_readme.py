@@ -37,7 +37,7 @@ EXAMPLES = {
                         "What diagnose says": {"output"}},
     "docs/ci.md": {"": {"sh", "python", "toml"}, "A GitHub workflow": {"yaml"}},
     "docs/like.md": {"": {"sh", "python"}, "A command": {"python", "sh"}, "Your own model": {"sh"}, "What diagnose says": {"console"}},
-    "docs/drop-in.md": {"KerasHub's conversions": {"python", "sh"}, "MaxText's logit checker": {"python", "sh"},
+    "docs/drop-in.md": {"KerasHub's conversions": {"python", "sh", "output"}, "MaxText's logit checker": {"python", "sh"},
                         "An ONNX export": {"python", "sh"}, "An engine that gives the next token": {"python", "sh"}},
 }  # fmt: skip
 TEXTS = {page: (HOUSE / page).read_text() for page in [*EXAMPLES, "docs/checkpoints.md"]}
@@ -220,7 +220,7 @@ def test_commands_on_folders_run(tmp_path: Path) -> None:
         run(re.sub(r"\bDIR\b", str(llama), line), tmp_path)
 
 
-@pytest.mark.second
+@pytest.mark.exhaustive
 def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
     """Its files are those of tests/ports/drop_in, which `test_drop_in` holds."""
     pytest.importorskip("transformers")
@@ -228,7 +228,10 @@ def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
         write(block, tmp_path)
     for block in (block for block in blocks(HOUSE / "docs/like.md") if block.language == "sh"):
         for line in lines(block):
-            as_run(line, False, tmp_path)
+            if "--command" in line:  # `python` is this one's in a shell of `run`
+                run(f"{line} {LESS[line]}", tmp_path)
+            else:
+                as_run(line, False, tmp_path)
 
 
 @pytest.mark.exhaustive

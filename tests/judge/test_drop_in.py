@@ -11,6 +11,7 @@ import pytest
 from examples import HOUSE
 from hub_folders import FOLDERS, REFUSED, table
 from in_process import InProcess
+from invoke import invoke
 from tiers import later
 
 from rosettaformer.checkpoints.hugging_face import FAMILIES, new
@@ -99,6 +100,16 @@ def test_kerashub_conforms_with_the_entries_that_the_page_names_and_needs_each(
             assert statuses(half) == (set() if family == "bert" else {"pass"}), (family, half)
         else:
             assert FOLDERS[family][without].status in found, (family, without, found)
+
+
+@pytest.mark.exhaustive
+def test_diagnosis_names_the_causes_that_the_page_quotes(tmp_path: Path) -> None:
+    pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+    settings = {name: entry.value for name, entry in FOLDERS["bert"].items() if name != "hidden_act"}
+    new.write("bert", tmp_path / "bert", settings=settings)
+    for port, like in (("keras_hub_port", "qwen2"), ("keras_hub_bert_port", tmp_path / "bert")):
+        said = invoke("diagnose", PORTS / f"{port}.py", "--like", like, "--limit", 900).out
+        assert f"\n{said.partition(chr(10))[0]}\n" in PAGES["drop-in.md"], said
 
 
 def test_the_page_has_the_table_of_these_entries() -> None:
