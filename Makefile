@@ -56,7 +56,7 @@ tables: $(INSTALLED)  ## the tables of the families in docs/checkpoints.md
 matrix: $(INSTALLED)  ## the matrix in docs/check.md and README.md, and its picture: three minutes, with chromium
 	$(TOOL)/matrix.py
 
-session: $(INSTALLED)  ## the console session of docs/porting.md
+session: $(INSTALLED)  ## the console sessions of docs/porting.md and docs/like.md: six minutes
 	$(TOOL)/session.py
 
 tutorials: $(INSTALLED)  ## what the commands of the guide's tutorials print

@@ -184,7 +184,7 @@ def parametrize_with_cases(
     version of the suite are expected. limit: seconds for one case.
     Raises ValueError on unknown names, and lists everything that is wrong with the deviations file.
     """
-    from .conformance.case import SUITE_VERSION
+    from .conformance.case import DTYPES, SUITE_VERSION
     from .conformance.deviations import read
 
     if bool(port) == bool(command):
@@ -196,6 +196,8 @@ def parametrize_with_cases(
     cases, known = _chosen(asked, components, dtypes, core, grad)
     entries = [entry for entry in read(Path(deviations), known) if entry.port == port] if deviations else []
     pairs = [(case.id, dtype) for case in cases for dtype in case.dtypes if dtypes is None or dtype in dtypes]
+    if like:  # the folder of a dtype is loaded once
+        pairs.sort(key=lambda pair: DTYPES.index(pair[1]))
     parameters: list[Any] = []
     for mode in modes or ("",):
         for case, dtype in pairs:

@@ -16,6 +16,7 @@ DOCUMENTS = {
     "docs/files.md": "files",
     "docs/frameworks.md": "frameworks",
     "docs/keras-hub.md": "keras-hub",
+    "docs/like.md": "session",
     "docs/mutation.md": "mutation",
     "docs/performance.md": "performance",
     "docs/porting.md": "session",

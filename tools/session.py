@@ -1,6 +1,6 @@
-"""Replays the console session of docs/porting.md.
+"""Replays the console sessions of docs/porting.md and docs/like.md.
 
-python tools/session.py       # records what its commands print
+python tools/session.py       # records what their commands print
 """
 
 import re
@@ -10,9 +10,11 @@ from pathlib import Path
 from documents import stamped
 from examples import HOUSE, run
 
-__all__ = ["CONSOLE", "PAGE", "masked", "printed", "replayed", "steps"]
+__all__ = ["CONSOLE", "LIKE", "PAGE", "masked", "printed", "replayed", "steps"]
 
 PAGE = HOUSE / "docs" / "porting.md"
+LIKE = HOUSE / "docs" / "like.md"
+LONGER = " --limit 900"  # on a busy machine
 CONSOLE = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```python\n# (my_(?:model|layer)\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -33,17 +35,19 @@ def masked(text: str) -> list[str]:
     return [re.sub(r"─+", "─", re.sub(r" +", " ", line)).strip() for line in numbers.splitlines()]
 
 
-def replayed(page: str, folder: Path) -> str:
-    """The page with what its commands print."""
+def replayed(page: str, folder: Path, more: str = "") -> str:
+    """The page with what its commands print, which are run with more words at their end."""
+    (folder / "tests").symlink_to(HOUSE / "tests")
     for name, text in FILE.findall(page):
         (folder / name).write_text(text)
 
     def again(block: re.Match[str]) -> str:
-        return "".join(f"$ {line}\n{printed(line, folder)}" for line, _ in steps(block[0]))
+        return "".join(f"$ {line}\n{printed(line + more, folder)}" for line, _ in steps(block[0]))
 
     return CONSOLE.sub(again, page)
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        PAGE.write_text(stamped(replayed(PAGE.read_text(), Path(place))))
+    for path, options in ((PAGE, ""), (LIKE, LONGER)):
+        with tempfile.TemporaryDirectory() as place:
+            path.write_text(stamped(replayed(path.read_text(), Path(place), options)))

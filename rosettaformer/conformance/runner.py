@@ -136,17 +136,15 @@ class _Plan:
         """
         cases, hidden = self._fit(about["config"], about.get("shared", ()), about.get("suite", UNSAID))
         cases = for_port(without_other_layouts(cases, about["components"]), about)
-        questions = [
+        pairs = [(case, dtype) for case in cases for dtype in self.dtypes if dtype in case.dtypes]
+        if any(case.folder for case in cases):  # each folder is loaded once
+            pairs.sort(key=lambda pair: self.dtypes.index(pair[1]))
+        return [
             Question(case, hidden, dtype, device, mode, *unable(case, dtype, device, about))
             for mode in _chosen(self.modes, about["modes"])
             for device in self.devices
-            for case in cases
-            for dtype in self.dtypes
-            if dtype in case.dtypes
+            for case, dtype in pairs
         ]
-        if any(case.folder for case in cases):  # each dtype's folder is loaded once
-            questions.sort(key=lambda question: self.dtypes.index(question.dtype))
-        return questions
 
     def expected(self, question: Question) -> Future[Expected]:
         """Returns the reference's answer, whose computation begins at the latest with this call."""

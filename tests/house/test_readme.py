@@ -36,6 +36,9 @@ EXAMPLES = {
     "docs/porting.md": {"A model": {"python"}, "Its port": {"python", "sh"}, "A session": {"python", "console"},
                         "What diagnose says": {"output"}},
     "docs/ci.md": {"": {"sh", "python", "toml"}, "A GitHub workflow": {"yaml"}},
+    "docs/like.md": {"": {"sh", "python"}, "A command": {"python", "sh"}, "Your own model": {"sh"}, "What diagnose says": {"console"}},
+    "docs/drop-in.md": {"KerasHub's conversions": {"python", "sh", "output"}, "MaxText's logit checker": {"python", "sh"},
+                        "An ONNX export": {"python", "sh"}, "An engine that gives the next token": {"python", "sh"}},
 }  # fmt: skip
 TEXTS = {page: (HOUSE / page).read_text() for page in [*EXAMPLES, "docs/checkpoints.md"]}
 README, EVERYTHING = TEXTS["README.md"], "".join(TEXTS.values())
@@ -50,6 +53,10 @@ LESS = {
     "rosettaformer new-port --from my_model.py:Attention": "--no-check",
     "rosettaformer check my_port.py": "--component layer_norm --dtype float32",
     "rosettaformer diagnose my_port.py": "--component layer_norm --no-pairs",
+    "rosettaformer check my_port.py --like qwen3": "--dtype float32 -k short",
+    "rosettaformer diagnose my_port.py --like qwen3": "--component transformer --limit 60",
+    "rosettaformer check --command 'python my_command.py' --like qwen3 --dtype float32,bfloat16": "-k short",
+    "rosettaformer check my_port.py --like DIR": "--dtype float32 -k short",
 }
 MORE = {
     "rosettaformer check": "--quick",
@@ -211,6 +218,20 @@ def test_commands_on_folders_run(tmp_path: Path) -> None:
     (block,) = section("docs/checkpoints.md", "Llama, Mistral, Qwen, Gemma, Phi-3, OLMo 2, SmolLM3", "sh")
     for line in lines(block):
         run(re.sub(r"\bDIR\b", str(llama), line), tmp_path)
+
+
+@pytest.mark.exhaustive
+def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
+    """Its files are those of tests/ports/drop_in, which `test_drop_in` holds."""
+    pytest.importorskip("transformers")
+    for block in (block for block in blocks(HOUSE / "docs/like.md") if block.language == "python"):
+        write(block, tmp_path)
+    for block in (block for block in blocks(HOUSE / "docs/like.md") if block.language == "sh"):
+        for line in lines(block):
+            if "--command" in line:  # `python` is this one's in a shell of `run`
+                run(f"{line} {LESS[line]}", tmp_path)
+            else:
+                as_run(line, False, tmp_path)
 
 
 @pytest.mark.exhaustive

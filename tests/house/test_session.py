@@ -1,9 +1,10 @@
-"""The session of docs/porting.md: what it prints is what its commands print. `python tools/session.py` records it anew."""
+"""The sessions of docs/porting.md and docs/like.md: what they print is what their commands print. `python tools/session.py` records them
+anew."""
 
 from pathlib import Path
 
 import pytest
-from session import CONSOLE, PAGE, masked, replayed, steps
+from session import CONSOLE, LIKE, LONGER, PAGE, masked, replayed, steps
 
 
 @pytest.mark.second
@@ -13,6 +14,13 @@ def test_the_session_prints_what_it_shows(tmp_path: Path) -> None:
     commands = [line.split()[:2] for block in CONSOLE.findall(page) for line, _ in steps(block)]
     assert [words[1] for words in commands if words[0] == "rosettaformer"] == ["new-port", "diagnose", "check"]
     assert masked(replayed(page, tmp_path)) == masked(page)
+
+
+@pytest.mark.exhaustive
+def test_what_is_said_of_mistakes_of_the_field_is_what_is_shown(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    page = LIKE.read_text()
+    assert masked(replayed(page, tmp_path, LONGER)) == masked(page)
 
 
 def test_the_session_goes_from_red_to_green() -> None:

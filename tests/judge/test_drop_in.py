@@ -1,0 +1,136 @@
+"""Ports that stand in the place of other projects' checks (docs/drop-in.md, docs/like.md): each is quoted as it is, and conforms."""
+
+import importlib.util
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from examples import HOUSE
+from hub_folders import FOLDERS, REFUSED, table
+from in_process import InProcess
+from invoke import invoke
+from tiers import later
+
+from rosettaformer.checkpoints.hugging_face import FAMILIES, new
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.cases.like_folders import cases_of
+from rosettaformer.conformance.result import Result
+
+PORTS = HOUSE / "tests" / "ports" / "drop_in"
+PAGES = {page: (HOUSE / "docs" / page).read_text() for page in ("like.md", "drop-in.md")}
+FAMILY = "qwen3"  # on which the ports are judged
+PROMPTS = ("short", "medium", "left_padding")
+# port -> what it needs, the prompts that it is given here (all of them if none is named), and how many of them it answers
+CONFORMING = {
+    "jax_port": ("jax", ("left_padding",), 1),  # JAX compiles it for every length
+    "like_port": ("transformers", (), 5),
+    "onnx_port": ("onnxruntime", PROMPTS, 3),
+    "engine_port": ("transformers", (), 4),
+}
+
+
+def asked(
+    port: str, like: str, folder: Path, names: tuple[str, ...] = (), start: object = InProcess, dtype: str = "float32"
+) -> list[Result]:
+    """The results of a port on a family's new folder, or on a folder, without what it does not cover. start: as `runner.open_worker`."""
+    cases = [case for case in cases_of(like, folder, [dtype]) if not names or case.name in names]
+    with pytest.MonkeyPatch.context() as patch:
+        if start:
+            patch.setattr(runner, "open_worker", start)
+        results = runner.run(cases, [port], [dtype])
+    return [result for result in results if result.status != "not covered"]
+
+
+def statuses(results: list[Result]) -> set[str]:
+    return {str(result.status) for result in results}
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in PORTS.glob("*.py")))
+def test_a_page_quotes_the_file_as_it_is(file: str) -> None:
+    quoted = f"```python\n{(PORTS / file).read_text()}```\n"
+    assert sum(quoted in text for text in PAGES.values()) == 1
+
+
+@pytest.mark.parametrize("port", [later(port) if port != "jax_port" else port for port in CONFORMING])
+def test_a_port_conforms(port: str, tmp_path: Path) -> None:
+    needs, names, count = CONFORMING[port]
+    pytest.importorskip(needs)
+    results = asked(str(PORTS / f"{port}.py"), FAMILY, tmp_path, names)
+    assert (len(results), statuses(results)) == (count, {"pass"}), results
+
+
+@pytest.mark.second
+def test_the_command_conforms(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    line = f"command:{shlex.quote(sys.executable)} {shlex.quote(str(PORTS / 'command_port.py'))}"
+    results = asked(line, FAMILY, tmp_path, PROMPTS, start=None)
+    assert (len(results), statuses(results)) == (len(PROMPTS), {"pass"}), results
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("family", FAMILIES)
+def test_kerashub_conforms_with_the_entries_that_the_page_names_and_needs_each(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+    if importlib.util.find_spec("sentencepiece") is None:  # the port's own stand-in would outlive the test
+        monkeypatch.setitem(sys.modules, "sentencepiece", SimpleNamespace(SentencePieceProcessor=None))
+    port = str(PORTS / f"keras_hub{'_bert' * (family == 'bert')}_port.py")
+    if family in REFUSED:
+        (refusal,) = {result.message for result in asked(port, family, tmp_path, ("short",))}
+        assert "no converter" in refusal
+        return
+    wanted = {name: entry.value for name, entry in FOLDERS[family].items()}
+    for without in (None, *wanted):
+        settings = {name: value for name, value in wanted.items() if name != without}
+        if "layer_types" in settings:
+            settings["num_hidden_layers"] = len(settings["layer_types"])
+        place = tmp_path / str(without)
+        place.mkdir()
+        new.write(family, place / "folder", dtype=settings.pop("dtype", "float32"), settings=settings)
+        (place / "asked").mkdir()
+        found = statuses(asked(port, str(place / "folder"), place / "asked", PROMPTS))
+        if without is None:
+            assert found == {"pass"}, (family, found)
+            half = asked(port, str(place / "folder"), place / "asked", PROMPTS, dtype="bfloat16")
+            assert statuses(half) == (set() if family == "bert" else {"pass"}), (family, half)
+        else:
+            assert FOLDERS[family][without].status in found, (family, without, found)
+
+
+@pytest.mark.exhaustive
+def test_diagnosis_names_the_causes_that_the_page_quotes(tmp_path: Path) -> None:
+    pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+    settings = {name: entry.value for name, entry in FOLDERS["bert"].items() if name != "hidden_act"}
+    new.write("bert", tmp_path / "bert", settings=settings)
+    for port, like in (("keras_hub_port", "qwen2"), ("keras_hub_bert_port", tmp_path / "bert")):
+        said = invoke("diagnose", PORTS / f"{port}.py", "--like", like, "--limit", 900).out
+        assert f"\n{said.partition(chr(10))[0]}\n" in PAGES["drop-in.md"], said
+
+
+def test_the_page_has_the_table_of_these_entries() -> None:
+    assert {*FOLDERS, *REFUSED} == {*FAMILIES}
+    assert table() in PAGES["drop-in.md"]
+
+
+def test_a_folder_is_loaded_once_for_each_dtype(tmp_path: Path) -> None:
+    text = """
+        from rosettaformer.ports import NotCovered
+        def load(folder):
+            with open(LOADS, "a") as file:
+                print(folder.rpartition("/")[2], file=file)
+            def logits(token_bt):
+                raise NotCovered("nothing")
+            return logits
+    """
+    (tmp_path / "own_port.py").write_text(f"LOADS = {str(tmp_path / 'loads')!r}\n{textwrap.dedent(text)}")
+    (tmp_path / "folders").mkdir()
+    cases = [case for case in cases_of(FAMILY, tmp_path / "folders", DTYPES[:2]) if case.name in ("short", "one_token")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "open_worker", InProcess)
+        runner.run(cases, [str(tmp_path / "own_port.py")], DTYPES[:2])
+    assert (tmp_path / "loads").read_text().split() == [*DTYPES[:2]]
