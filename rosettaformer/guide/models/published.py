@@ -27,7 +27,8 @@ class Model:
 
     preset: its config. table: the tensors of its checkpoints; prefix: precedes the names of some of them, in files of a class with a head.
     case: of the suite, with the model's choices at a small size. classes: those that write these checkpoints. notes: what its porters
-    need to know beside the tensors. tutorials: the framework -> the page that ports it from an empty file.
+    need to know beside the tensors. tutorials: the framework -> the page that ports it from an empty file. family: the
+    `model_type` of its config.json, empty if it has none.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Model:
     classes: tuple[str, ...]
     notes: tuple[str, ...]
     prefix: str = ""
+    family: str = ""
     tutorials: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -90,6 +92,7 @@ MODELS = (
             "The decoder of the masked-language head is the table of the tokens. Its bias, `cls.predictions.bias`, is the head's own.",
         ),
         prefix=FAMILIES["bert"].prefix,
+        family="bert",
         tutorials={"PyTorch": "port-bert"},
     ),
     Model(
@@ -107,6 +110,7 @@ MODELS = (
             "Position 0 is the first real token, where a prompt is padded on the left.",
         ),
         prefix=FAMILIES["gpt2"].prefix,
+        family="gpt2",
         tutorials={"PyTorch": "port-pytorch", "Keras": "port-keras", "Flax": "port-flax"},
     ),
     Model(
@@ -128,6 +132,7 @@ MODELS = (
             "In half precision its norms round before their scale multiplies.",
         ),
         prefix=FAMILIES["llama"].prefix,
+        family="llama",
         tutorials={"PyTorch": "port-llama", "Flax": "port-llama-flax"},
     ),
 )

@@ -1,8 +1,5 @@
 # region start
-from functools import partial
-
 import llama
-from torch.nn.functional import pad
 
 from rosettaformer.ports import NotCovered
 
@@ -91,6 +88,11 @@ components["decode_in_steps"] = lambda c, dtype: components["transformer"](c, dt
 call["decode_in_steps"] = {"ids": "target", "real": "target_mask_bt", "splits": "splits"}
 
 # region generation
+from functools import partial
+
+from torch.nn.functional import pad
+
+
 def greedy_search(model, ids, real, strategy):
     end, steps = strategy["end_id"], strategy["max_new_tokens"]
     token, log_p = llama.generate(model, ids, end, steps, real)

@@ -1,7 +1,4 @@
 # region start
-from functools import partial
-
-import jax.numpy as jnp
 import llama
 from flax import nnx
 
@@ -96,6 +93,11 @@ components["decode_in_steps"] = lambda c, dtype: components["transformer"](c, dt
 call["decode_in_steps"] = {"ids": "target", "real": "target_mask_bt", "splits": "splits"}
 
 # region generation
+from functools import partial
+
+import jax.numpy as jnp
+
+
 def greedy_search(model, ids, real, strategy):
     end, steps = strategy["end_id"], strategy["max_new_tokens"]
     token, log_p = llama.generate(model, ids, end, steps, real)
