@@ -17,6 +17,7 @@ from invoke import refused
 from selenium.webdriver.common.keys import Keys
 from tiers import every, later
 
+from rosettaformer.checkpoints.hugging_face import FAMILIES
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS
 from rosettaformer.guide import defects, site
@@ -446,7 +447,26 @@ def test_a_models_page_begins_with_its_tensors(guide: Path) -> None:
     for page in (guide / "models").glob("*.html"):
         if page.name != "index.html":
             order = re.findall(r'<h2 id="(\w+)">', page.read_text(encoding="utf-8"))
-            assert order == ["tensors", "notes", "load", "choices", "pass"], page.name
+            entries = [] if page.name == "transformer.html" else ["entries"]
+            assert order == ["tensors", "notes", *entries, "load", "choices", "pass"], page.name
+
+
+def test_a_models_page_explains_every_key_of_its_config_json(guide: Path) -> None:
+    for name, family in (("llama3", "llama"), ("gpt2", "gpt2"), ("bert", "bert")):
+        rows, own = rows_of(guide, name), FAMILIES[family]
+        assert [*rows] == [*(entry.name for entry in own.entries), *(key for joint in own.joints for key in joint.entries)]
+        for key, row in rows.items():  # what is deciding has a field, whose page says the rest, and a component that it acts in
+            assert "decides with" in row or ("components/config.html#" in row and len(re.findall("<td>", row)) == 5), key
+    cells = {key: re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row) for key, row in rows_of(guide, "llama3").items()}
+    wanted = {"num_key_value_heads": ("multi_head_attention", "8"), "rms_norm_eps": ("rms_norm", "1e-05"),
+              "rope_theta": ("rotary_embedding", "500000.0"), "head_dim": ("multi_head_attention", "128")}  # fmt: skip
+    for key, (component, value) in wanted.items():
+        assert cells[key][3].count("<a ") == 1 and f">{component}<" in cells[key][3] and cells[key][4].split()[0] == value, key
+
+
+def rows_of(guide: Path, model: str) -> dict[str, str]:
+    text = html.unescape((guide / "models" / f"{model}.html").read_text(encoding="utf-8"))
+    return dict(re.findall(r'<tr id="key-(\w+)">(.*?)</tr>', text, re.DOTALL))
 
 
 @pytest.mark.second

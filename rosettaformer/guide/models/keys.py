@@ -14,10 +14,20 @@ from ..components.sources import source
 from .published import Model
 
 
+# fields that more components are given than compute with them
+ACTING = {
+    "encoder_layers": ("encoder",), "decoder_layers": ("decoder",), "epsilon": ("layer_norm", "rms_norm"),
+    "key_size": ("multi_head_attention",), "value_size": ("multi_head_attention",),
+    **dict.fromkeys(("rotary_base", "rotary_scaling", "rotary_fraction"), ("rotary_embedding",)),
+}  # fmt: skip
+LAYERS = "how many layers follow one another"  # what the fields of their number mean here
+
+
 @dataclass(frozen=True)
 class Key:
-    """A key of config.json. fields: of the config that it decides. meaning: of the first of them. components: those within which it acts.
-    value: the model's; default: the library's, if the key is absent; both as config.json writes them.
+    """A key of config.json. fields: of the config that it decides. meaning: of the first of them. beside: the key with which it decides, if
+    it has no field of its own. components: those within which it acts. value: the model's; within: the key that holds it; default: the
+    library's, if the key is absent; both values as config.json writes them.
     """
 
     name: str
@@ -26,6 +36,8 @@ class Key:
     components: tuple[str, ...]
     value: str
     default: str
+    within: str = ""
+    beside: str = ""
 
 
 def keys(model: Model, passed: Collection[str]) -> list[Key]:
@@ -53,12 +65,15 @@ def _keys(model: Model, family: Family, passed: Collection[str]) -> Iterator[Key
         values = joint.write(config, {})
         for name, default in joint.entries.items():
             found = tuple(field for field, own in joint.fields.items() if own == name and field in active)
-            yield _key(name, found, passed, values.get(name), default)
+            within = next((own for own, value in values.items() if isinstance(value, dict) and name in value), "")
+            value = values[within][name] if within else values.get(name)
+            yield _key(name, found, passed, value, default, within, "" if found else next(iter(joint.entries)))
 
 
-def _key(name: str, found: tuple[str, ...], passed: Collection[str], value: Any, default: Any) -> Key:
+def _key(name: str, found: tuple[str, ...], passed: Collection[str], value: Any, default: Any, within: str = "", beside: str = "") -> Key:
     acting = dict.fromkeys(component for field in found for component in _acting(field, frozenset(passed)))
-    return Key(name, found, fields()[found[0]].meaning if found else "", tuple(acting), _shown(value), _shown(default))
+    meaning = "" if not found else LAYERS if found[0].endswith("_layers") else fields()[found[0]].meaning
+    return Key(name, found, meaning, tuple(acting), _shown(value), _shown(default), within, beside)
 
 
 def _written(entry: Entry, value: Any) -> Any:
@@ -75,6 +90,8 @@ def _shown(value: Any) -> str:
 @functools.cache
 def _acting(field: str, passed: frozenset[str]) -> tuple[str, ...]:
     """Returns the components that depend on the field while nothing that they call does."""
+    if field in ACTING:
+        return tuple(one for one in ACTING[field] if one in passed)
     reading = [one for one in ORDER if one in passed and any(field == own.name for own in fields_of(one))]
     return tuple(one for one in reading if not {*reading} & {*_below(one)})
 
