@@ -44,6 +44,7 @@ def _page(model: Model, followed: Pass) -> Page:
         "snippet": Code(snippet, origin, caption=f"{model.name}.py"),
     }
     names: tuple[str | tuple[str, str], ...] = (model.name, *model.classes, *((row.name, "#tensors") for row in tensors))
+    names += (("load a checkpoint", "#load"),)
     names += (("config.json", "#entries"), *((key.name, f"#key-{key.name}") for key in found)) if found else ()
     return Page(f"models/{model.name}.html", model.title, "model.html.jinja", values, model.summary, names)
 
