@@ -6,6 +6,7 @@ import html
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from browser import brightness, offline, prefer, violations, visited, wide
 from invoke import refused
 from selenium.webdriver.common.keys import Keys
 from tiers import every, later
+from tutorials import all_pages, followed
 
 from rosettaformer.checkpoints.hugging_face import FAMILIES
 from rosettaformer.conformance.catalogue import all_defects
@@ -81,6 +83,12 @@ def source_of(origin: str) -> str:
     """The text of a file of the project; of a mistake what its table holds."""
     if origin == "rosettaformer/guide/translation/snippets.py":  # what the snippets of a framework take for granted
         return "\n".join(line for lines in IMPORTS.values() for line in lines)
+    if origin.endswith("#final"):  # what a tutorial has made of a file, by git
+        folder, name = origin.removesuffix("#final").split("/")[-2:]
+        page = next(page for page in all_pages().values() if page.values["session"].folder == folder)
+        with tempfile.TemporaryDirectory() as place:
+            list(followed(page, Path(place), ()))
+            return (Path(place) / name).read_text(encoding="utf-8")
     if not origin.startswith("mistakes/"):
         text = (ROOT / origin.partition("#")[0]).read_text(encoding="utf-8")
         return "\n".join([text, *strings(tomllib.loads(text))]) if origin.endswith(".toml") else text

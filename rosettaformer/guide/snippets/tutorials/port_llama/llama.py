@@ -155,7 +155,7 @@ def generate(model, ids, end, steps, real=None):
         ended = ended | (token == end)
         if ended.all():
             break
-        ids, place = token[:, None], place[:, -1:] + 1  # after the prompt a step reads one token
+        ids, place = token[:, None], place[:, -1:] + 1  # then one token at a time
         real = torch.cat([real, torch.ones_like(ids, dtype=torch.bool)], 1)
     model.caches(lambda: None)
     return tuple(torch.stack(part, 1) for part in zip(*found, strict=True))

@@ -172,6 +172,6 @@ def generate(model, ids, end, steps, real=None):
         ended = ended | (token == end)
         if ended.all():
             break
-        ids, place = token[:, None], place[:, -1:] + 1  # after the prompt a step reads one token
+        ids, place = token[:, None], place[:, -1:] + 1  # then one token at a time
     model.caches(lambda c, dtype: None)
     return tuple(jnp.stack(part, 1) for part in zip(*found, strict=True))
