@@ -26,7 +26,7 @@ SOUGHT = (
     ("BERT", "models/bert.html", "Every tensor of a checkpoint, every choice, one forward pass."),
     ("GPT-2", "models/gpt2.html", "Fused projections, tensor by tensor; the tutorials port it from an empty file."),
     ("Llama 3", "models/llama3.html", "Rotary positions, RMS norms, grouped heads: every tensor, every choice."),
-    ("Port Llama 3", "tutorials/port-llama-flax.html", "To Flax, from PyTorch or anew, with a cache, weights and generation; to PyTorch, too."),
+    ("Port Llama 3", "tutorials/port-llama-flax.html", "To Flax, from PyTorch or anew: cache, weights, generation; and to PyTorch."),
     ("Attention", "components/multi_head_attention.html", "Four implementations, statement by statement; grouped heads."),
     ("Layer norm", "components/layer_norm.html", "Where epsilon stands, how the variance is computed, RMS norm beside it."),
     ("Dropout", "components/dropout.html", "Where it acts, what it is divided by, how masks are drawn."),

@@ -236,7 +236,8 @@ SOUGHT = {
     "flash attention": "components/scaled_dot_product_attention.html",
     "generation": "components/greedy_search.html",
     **dict.fromkeys(
-        ("text generation", "greedy decoding", "model.generate", "eos", "eos_token", "end token", "prefill"), "components/greedy_search.html"
+        ("text generation", "greedy decoding", "model.generate", "eos", "eos_token", "end token", "prefill"),
+        "components/greedy_search.html",
     ),
     "sampling": "components/sample.html",
     "rms_norm_eps": "models/llama3.html#key-rms_norm_eps",
@@ -502,6 +503,23 @@ def test_a_models_page_explains_every_key_of_its_config_json(guide: Path) -> Non
               "rope_theta": ("rotary_embedding", "500000.0"), "head_dim": ("multi_head_attention", "128")}  # fmt: skip
     for key, (component, value) in wanted.items():
         assert cells[key][3].count("<a ") == 1 and f">{component}<" in cells[key][3] and cells[key][4].split()[0] == value, key
+
+
+def test_the_tutorials_are_linked_from_where_readers_look_for_them(guide: Path) -> None:
+    wanted = {
+        "port-llama-flax": (
+            "index.html", "models/llama3.html", "translate/index.html", "translate/pytorch-to-flax.html", "components/greedy_search.html",
+            "translate/pytorch-to-flax-attention.html", "components/rotary_embedding.html", "components/rms_norm.html",
+            "components/feed_forward.html", "components/multi_head_attention.html", "components/decode_in_steps.html",
+        ),
+        "port-llama": ("models/llama3.html", "translate/flax-to-pytorch-attention.html", "components/rotary_embedding.html"),
+        "port-bert": ("models/bert.html", "translate/keras-to-pytorch.html", "components/encoder_layer.html"),
+    }  # fmt: skip
+    for tutorial, pages in wanted.items():
+        for page in pages:
+            text = (guide / page).read_text(encoding="utf-8").partition("<main")[2]
+            assert f"tutorials/{tutorial}.html" in text, (page, tutorial)
+    assert "tutorials/port-llama-flax.html#weights" in (guide / "models/llama3.html").read_text(encoding="utf-8").partition('id="load"')[2]
 
 
 def rows_of(guide: Path, model: str) -> dict[str, str]:

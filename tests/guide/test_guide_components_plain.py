@@ -52,7 +52,8 @@ def loaded(framework: str) -> Iterator[str]:
 
 # JAX compiles each operation: it has few components here
 PARTS = [(framework, WITH) for framework in FRAMEWORKS[:3]] + [("flax", ("rotary_embedding", "softmax", "scaled_dot_product_attention"))]
-BESIDE = ("penalise/penalty", "training_loss/unsmoothed", "greedy_search/plain")  # of components whose core cases the plain versions do not cover
+# of components whose core cases the plain versions do not cover
+BESIDE = ("penalise/penalty", "training_loss/unsmoothed", "greedy_search/plain")
 
 
 @pytest.mark.parametrize("framework, components", PARTS, ids=FRAMEWORKS)

@@ -40,8 +40,9 @@ NOTES = {
     "scaled_dot_product_attention": "`alibi_bias` gives the `bias_bhts` of ALiBi (Press et al. 2022), a penalty for distance in place of "
     "positions. Its slopes are those of a number of heads that is a power of two.",
     "transformer": "The model is that of the paper of 2017: post-norm, relu, sinusoidal positions.",
-    "greedy_search": "`target` is the prompt, or the start token; `allowed_v` is True for the tokens that an answer may hold: not for padding, and not for the start. "
-    "Each step reads all tokens so far. With a cache of keys and values (`decode_in_steps`) it reads one: the tutorials on Llama 3 write that loop.",
+    "greedy_search": "`target` is the prompt, or the start token; `allowed_v` is True for the tokens that an answer may hold: not for "
+    "padding, and not for the start. Each step reads all tokens so far. With a cache of keys and values (`decode_in_steps`) it reads "
+    "one: the tutorials on Llama 3 write that loop.",
     "pool": "The model is BERT: learned positions, segments, a norm of the embedding.",
 }
 # why a component has no plain version

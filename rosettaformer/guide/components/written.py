@@ -8,8 +8,9 @@ SECTIONS: tuple[tuple[dict[str, str], dict[str, str]], ...] = (
         LLAMA,
         {
             "rms_norm": "parts", "feed_forward": "parts", "activation": "parts", "rotary_embedding": "rotation",
-            "scaled_dot_product_attention": "attention", "multi_head_attention": "attention", "decoder_layer": "layers", "decoder": "layers",
-            "transformer": "model", "token_positions": "model", "decode_in_steps": "cache", "greedy_search": "generation",
+            "scaled_dot_product_attention": "attention", "multi_head_attention": "attention", "decoder_layer": "layers",
+            "decoder": "layers", "transformer": "model",
+            "token_positions": "model", "decode_in_steps": "cache", "greedy_search": "generation",
             "sample": "generation",
         },
     ),

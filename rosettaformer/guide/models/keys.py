@@ -13,7 +13,6 @@ from ..components.config_fields import fields, fields_of
 from ..components.sources import source
 from .published import Model
 
-
 # fields that more components are given than compute with them
 ACTING = {
     "encoder_layers": ("encoder",), "decoder_layers": ("decoder",), "epsilon": ("layer_norm", "rms_norm"),
@@ -91,7 +90,7 @@ def _shown(value: Any) -> str:
 def _acting(field: str, passed: frozenset[str]) -> tuple[str, ...]:
     """Returns the components that depend on the field while nothing that they call does."""
     if field in ACTING:
-        return tuple(one for one in ACTING[field] if one in passed)
+        return tuple(one for one in ACTING[field] if one in passed) or ACTING[field]
     reading = [one for one in ORDER if one in passed and any(field == own.name for own in fields_of(one))]
     return tuple(one for one in reading if not {*reading} & {*_below(one)})
 
