@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LIGHT, DARK = "xcode", "github-dark"
+FOLDED = re.compile(r'(?:<span class="go">[^\n]*: not covered [^\n]*</span>\n){4,}')  # of a console's output, what is shown on demand
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class Code:
     origin: its file or entry, by which the tests find and execute it: a file of the packages (`impl_torch/attention.py`), one of
     `rosettaformer/guide/snippets`, or an entry of the mistakes (`mistakes/NRM1.torch`). language: a name that Pygments knows, such as
     console or toml. caption: the line above it. label: what it is called for who does not see it; by default its caption or its origin.
+    repaired: of code that is wrong as it stands, the steps of the page that repair it: (number, fragment).
     """
 
     text: str
@@ -22,6 +24,7 @@ class Code:
     language: str = "python"
     caption: str = ""
     label: str = ""
+    repaired: tuple[tuple[str, str], ...] = ()
 
 
 def highlighted(code: Code) -> Any:
@@ -32,7 +35,10 @@ def highlighted(code: Code) -> Any:
     from pygments.lexers import get_lexer_by_name
 
     inner = _slim(highlight(code.text.rstrip("\n") + "\n", get_lexer_by_name(code.language, stripnl=False), HtmlFormatter(nowrap=True)))
-    caption = f"<figcaption>{escape(code.caption)}</figcaption>" if code.caption else ""
+    inner = FOLDED.sub(r'<span class="folded">\g<0></span>', inner) if code.language == "console" else inner
+    steps = " and ".join(f'<a href="#{escape(fragment)}">step {escape(number)}</a>' for number, fragment in code.repaired)
+    warning = f' <strong class="wrong">wrong as it stands: repaired in {steps}</strong>' if steps else ""
+    caption = f"<figcaption>{escape(code.caption)}{warning}</figcaption>" if code.caption else ""
     label = escape(code.label or code.caption or code.origin)
     return Markup(
         f'<figure class="code" data-origin="{escape(code.origin)}">{caption}'

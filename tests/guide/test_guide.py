@@ -6,6 +6,7 @@ import html
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from browser import brightness, offline, prefer, violations, visited, wide
 from invoke import refused
 from selenium.webdriver.common.keys import Keys
 from tiers import every, later
+from tutorials import all_pages, followed
 
+from rosettaformer.checkpoints.hugging_face import FAMILIES
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS
 from rosettaformer.guide import defects, site
@@ -80,6 +83,12 @@ def source_of(origin: str) -> str:
     """The text of a file of the project; of a mistake what its table holds."""
     if origin == "rosettaformer/guide/translation/snippets.py":  # what the snippets of a framework take for granted
         return "\n".join(line for lines in IMPORTS.values() for line in lines)
+    if origin.endswith("#final"):  # what a tutorial has made of a file, by git
+        folder, name = origin.removesuffix("#final").split("/")[-2:]
+        page = next(page for page in all_pages().values() if page.values["session"].folder == folder)
+        with tempfile.TemporaryDirectory() as place:
+            list(followed(page, Path(place), ()))
+            return (Path(place) / name).read_text(encoding="utf-8")
     if not origin.startswith("mistakes/"):
         text = (ROOT / origin.partition("#")[0]).read_text(encoding="utf-8")
         return "\n".join([text, *strings(tomllib.loads(text))]) if origin.endswith(".toml") else text
@@ -225,7 +234,40 @@ SOUGHT = {
     "padding-mask": "components/padding_mask.html",
     "key-value cache": "components/decode_in_steps.html",
     "flash attention": "components/scaled_dot_product_attention.html",
-    "generation": "components/sample.html",
+    "generation": "components/greedy_search.html",
+    **dict.fromkeys(
+        ("text generation", "greedy decoding", "model.generate", "eos", "eos_token", "end token", "prefill"),
+        "components/greedy_search.html",
+    ),
+    "sampling": "components/sample.html",
+    "rms_norm_eps": "models/llama3.html#key-rms_norm_eps",
+    "head_dim": "models/llama3.html#key-head_dim",
+    "config.json": "models/llama3.html#entries",
+    "repeat_kv": "components/multi_head_attention.html",
+    "rotary permutation": r"translate/[a-z-]+\.html#rotary-kernels",
+    "unpermute": r"translate/[a-z-]+\.html#rotary-kernels",
+    "inv_freq": r"translate/[a-z-]+\.html#rotary-base",
+    "rope_scaling": r"translate/[a-z-]+\.html#rotary-base",
+    "apply_rotary_pos_emb": "components/rotary_embedding.html",
+    "view_as_complex": r"translate/[a-z-]+\.html#rotary-pairs",
+    "position_ids": "components/token_positions.html",
+    "left-padding": "components/token_positions.html",
+    "hugging face": "models/index.html",
+    "from_pretrained": "models/llama3.html#load",
+    "safe_open": r"translate/[a-z-]+\.html#safetensors",
+    "StaticCache": r"translate/[a-z-]+\.html#key-value-cache",
+    "static cache": r"translate/[a-z-]+\.html#key-value-cache",
+    "nnx.data": r"translate/[a-z-]+\.html#module-attributes",
+    "nnx.split": r"translate/[a-z-]+\.html#structure-and-values",
+    "nnx.to_flat_state": r"translate/[a-z-]+\.html#parameters-by-path",
+    "nnx.eval_shape": r"translate/[a-z-]+\.html#abstract-model",
+    "bf16": r"translate/[a-z-]+\.html#mixed-precision",
+    "torch_dtype": r"translate/[a-z-]+\.html#mixed-precision",
+    "retrace": r"translate/[a-z-]+\.html#recompile",
+    "recompilation": r"translate/[a-z-]+\.html#recompile",
+    "compare outputs": "tutorials/index.html#commands",
+    "verify port": "tutorials/index.html#commands",
+    "allclose": "tutorials/index.html#commands",
     "attention with linear biases": r"translate/[a-z-]+\.html#attention-bias",
     "layouts of weights": r"translate/[a-z-]+\.html#layouts",
     "weight tying": r"translate/[a-z-]+\.html#tying",
@@ -446,7 +488,43 @@ def test_a_models_page_begins_with_its_tensors(guide: Path) -> None:
     for page in (guide / "models").glob("*.html"):
         if page.name != "index.html":
             order = re.findall(r'<h2 id="(\w+)">', page.read_text(encoding="utf-8"))
-            assert order == ["tensors", "notes", "load", "choices", "pass"], page.name
+            entries = [] if page.name == "transformer.html" else ["entries"]
+            assert order == ["tensors", "notes", *entries, "load", "choices", "pass"], page.name
+
+
+def test_a_models_page_explains_every_key_of_its_config_json(guide: Path) -> None:
+    for name, family in (("llama3", "llama"), ("gpt2", "gpt2"), ("bert", "bert")):
+        rows, own = rows_of(guide, name), FAMILIES[family]
+        assert [*rows] == [*(entry.name for entry in own.entries), *(key for joint in own.joints for key in joint.entries)]
+        for key, row in rows.items():  # what is deciding has a field, whose page says the rest, and a component that it acts in
+            assert "decides with" in row or ("components/config.html#" in row and len(re.findall("<td>", row)) == 5), key
+    cells = {key: re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row) for key, row in rows_of(guide, "llama3").items()}
+    wanted = {"num_key_value_heads": ("multi_head_attention", "8"), "rms_norm_eps": ("rms_norm", "1e-05"),
+              "rope_theta": ("rotary_embedding", "500000.0"), "head_dim": ("multi_head_attention", "128")}  # fmt: skip
+    for key, (component, value) in wanted.items():
+        assert cells[key][3].count("<a ") == 1 and f">{component}<" in cells[key][3] and cells[key][4].split()[0] == value, key
+
+
+def test_the_tutorials_are_linked_from_where_readers_look_for_them(guide: Path) -> None:
+    wanted = {
+        "port-llama-flax": (
+            "index.html", "models/llama3.html", "translate/index.html", "translate/pytorch-to-flax.html", "components/greedy_search.html",
+            "translate/pytorch-to-flax-attention.html", "components/rotary_embedding.html", "components/rms_norm.html",
+            "components/feed_forward.html", "components/multi_head_attention.html", "components/decode_in_steps.html",
+        ),
+        "port-llama": ("models/llama3.html", "translate/flax-to-pytorch-attention.html", "components/rotary_embedding.html"),
+        "port-bert": ("models/bert.html", "translate/keras-to-pytorch.html", "components/encoder_layer.html"),
+    }  # fmt: skip
+    for tutorial, pages in wanted.items():
+        for page in pages:
+            text = (guide / page).read_text(encoding="utf-8").partition("<main")[2]
+            assert f"tutorials/{tutorial}.html" in text, (page, tutorial)
+    assert "tutorials/port-llama-flax.html#weights" in (guide / "models/llama3.html").read_text(encoding="utf-8").partition('id="load"')[2]
+
+
+def rows_of(guide: Path, model: str) -> dict[str, str]:
+    text = html.unescape((guide / "models" / f"{model}.html").read_text(encoding="utf-8"))
+    return dict(re.findall(r'<tr id="key-(\w+)">(.*?)</tr>', text, re.DOTALL))
 
 
 @pytest.mark.second

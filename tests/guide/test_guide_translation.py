@@ -255,6 +255,21 @@ def test_links_lead_to_decisions_identities_are_anchors_and_code_is_short() -> N
     assert all(id in governing(component) for id, component in decided.items())
 
 
+def test_every_topic_is_shown_in_every_direction_also_where_both_lack_it(guide: Path, measured: Measured) -> None:
+    lacking = {row.id for row in rows() if not (row.cells["pytorch"].names or row.cells["flax"].names)}
+    assert {"rotary", "rotary-pairs", "rotary-base"} <= lacking
+    assert {classes.relation(ROWS[id], "pytorch", "flax", measured.values) for id in lacking} == {"absent"}
+    for one, other in DIRECTIONS:
+        for section in SECTIONS:
+            page = (guide / direction.path(one, other, section)).read_text(encoding="utf-8")
+            shown = re.findall(r'<h2 id="([a-z-]+)">', page)
+            assert shown == [row.id for row in rows() if row.section == section], (one, other, section)
+            for row in (ROWS[identity] for identity in lacking & {*shown}):
+                article = page.partition(f'<h2 id="{row.id}">')[2].partition("</article>")[0]
+                shown_codes = article.count('<p class="value">')
+                assert shown_codes == sum(bool(row.cells[name].code) for name in (one, other)), (one, other, row.id)
+
+
 def test_a_name_finds_its_row_in_every_direction(index: dict[str, set[tuple[str, str]]]) -> None:
     wanted = {"nn.LayerNorm": ("layers", "#layer-norm"), "keras.layers.LayerNormalization": ("layers", "#layer-norm"),
               "nnx.LayerNorm": ("layers", "#layer-norm"), "F.scaled_dot_product_attention": ("attention", "#attention-axes")}  # fmt: skip

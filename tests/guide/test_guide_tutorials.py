@@ -2,15 +2,21 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from session import masked
 from tutorials import HOUSE, SNIPPETS, all_pages, every_page, followed, session
 
+from rosettaformer.guide import site
+from rosettaformer.guide.code import Code, highlighted
 from rosettaformer.guide.site import Page
+from rosettaformer.guide.tutorials import REPAIRED
 from rosettaformer.guide.tutorials.documents import Document
-from rosettaformer.guide.tutorials.session import Session, regions
+from rosettaformer.guide.tutorials.session import Session, changed, regions
+from rosettaformer.pages import environment
 
 NEEDS = {
     "index": (),
@@ -30,7 +36,7 @@ SOME = {
     "port-flax": (),
     "port-bert": ("pool_again", "folder", "convert", "compare"),
     "port-llama": ("rotation_again", "half_again"),
-    "port-llama-flax": ("rotation_again", "folder", "convert", "compare"),
+    "port-llama-flax": ("rotation_again", "folder", "compare"),
     "add-a-component": ("proof", "cases", "said", "defect"),
 }
 TIERS = [
@@ -71,9 +77,11 @@ def test_what_a_page_shows_is_what_its_commands_print(name: str, full: bool, tmp
 def test_a_port_goes_from_red_to_green_in_every_component(name: str) -> None:
     shown = {step.name: step.text for step in session(all_pages()[name]).steps if step.kind == "run"}
     assert sum(": differs" in text for text in shown.values()) >= 2  # the mistake, and half precision or padding
-    for last in ("ci", "checkpoint", "gradients", *(block for block in shown if block.endswith("_again") or block == "decode")):
+    again = [block for block in shown if block.endswith("_again") or block in ("decode", "generation")]
+    for last in ("ci", "checkpoint", "gradients", *again):
         assert ": all conform" in shown[last] and "FAIL" not in shown[last], last
-    assert len(re.findall(r"^ \w+ +f32 ", shown["ci"], re.MULTILINE)) == (8 if name == "port-bert" else 7)
+    gpt2 = name in ("port-pytorch", "port-keras", "port-flax")
+    assert len(re.findall(r"^ \w+ +f32 ", shown["ci"], re.MULTILINE)) == (7 if gpt2 else 8)
     assert any(text.splitlines()[1].startswith("explained ") for block, text in shown.items() if block.startswith("diagnose"))
 
 
@@ -116,6 +124,90 @@ def typed(text: str) -> set[str]:
 def test_a_number_in_prose_is_quoted_from_an_output_or_cited(name: str) -> None:
     assert typed("<p>And it is red, in one\nquestion of eight, and 3 of 7 fail.</p>") == {"one question", "3", "7"}
     assert typed(templates(all_pages()[name])) <= CITED
+
+
+EXTENDING = ("dtypes", "cache")  # changes of what was right before
+
+
+def rendered(page: Page) -> str:
+    """The page, with the origins of its blocks of code in their places."""
+    around = {"page": page, "pages": [], "sections": {}, "about": {}, "code": lambda code: f"[{code.origin}]", "to": lambda path: path}
+    return environment(site.__package__).get_template(page.template).render(around | dict(page.values))
+
+
+@pytest.mark.parametrize("name", [name for name in NEEDS if name.startswith("port-")])
+def test_what_is_wrong_at_first_says_where_it_is_repaired_and_the_whole_files_are_shown(name: str) -> None:
+    page = all_pages()[name]
+    parts = {part.partition('"')[0]: part for part in rendered(page).split('<h2 id="')[1:]}
+    taken = session(page)
+    found: dict[str, list[str]] = {}
+    for change in (step for step in taken.steps if step.kind == "change" and step.name not in EXTENDING):
+        file = change.text.partition("--- a/")[2].partition("\n")[0]
+        removed = {line[1:] for line in change.text.splitlines() if re.match(r"-[^-\n]", line)}
+        regions_of = regions((SNIPPETS / taken.folder / file).read_text())
+        (place,) = (region for region, text in regions_of.items() if removed <= {*text.splitlines()})
+        section = next(id for id, part in parts.items() if f"/{change.name}.diff]" in part)
+        found.setdefault(f"{file}#{place}", []).append(section)
+    assert {place: tuple(sections) for place, sections in found.items()} == REPAIRED[taken.folder]
+    model = next(iter(found)).partition("#")[0].replace("port.py", "gpt2.py")
+    assert f"/{model}#final]" in parts["weights"] and "/port.py#final]" in parts["weights"]
+    shown = page.values["session"].add(*next(iter(found)).split("#"))
+    assert 'wrong as it stands: repaired in <a href="#' in highlighted(shown)
+
+
+def test_what_a_console_says_of_what_is_not_covered_is_marked_to_be_folded_and_a_change_must_fit() -> None:
+    said = "$ x\n" + "port.py: not covered a (1)\n" * 4 + "4 compared\n"
+    shown = highlighted(Code(said, "", "console"))
+    assert '<span class="folded"><span class="go">port.py' in shown and '</span>\n</span><span class="go">4 compared' in shown
+    assert "folded" not in highlighted(Code(said.replace("port.py: not covered a (1)\n", "", 1), "", "console"))
+    assert changed("a\nb\n", "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n", "f") == "a\nc\n"
+    with pytest.raises(ValueError, match="lines once in f; got 0 times"):
+        changed("a\n", "--- a/f\n+++ b/f\n@@ -1 +1 @@\n-b\n+c\n", "f")
+
+
+LOADED = """
+from pathlib import Path
+
+import jax, jax.numpy as jnp, llama, load, numpy as np, torch, transformers
+from flax import nnx
+
+sizes = {"vocab_size": 101, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4}
+kinds = {
+    "one file": ({"num_key_value_heads": 2}, torch.float32, "1GB"),
+    "shards": ({"num_key_value_heads": 2}, torch.float32, "60KB"),
+    "tied": ({"num_key_value_heads": 4, "tie_word_embeddings": True}, torch.float32, "1GB"),
+    "bfloat16": ({"num_key_value_heads": 1, "head_dim": 8}, torch.bfloat16, "1GB"),
+}
+ids = np.arange(20)[None] * 7 % 101
+for kind, (more, dtype, size) in kinds.items():
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **more)).to(dtype)
+    theirs.save_pretrained(kind, max_shard_size=size)
+    with torch.inference_mode():
+        wanted = theirs.float()(torch.from_numpy(ids)).logits.numpy()
+    c = load.config(kind)
+    for own in (jnp.float32, jnp.bfloat16):
+        model = load.filled(lambda: llama.Llama(c, own, nnx.Rngs(0)), kind)
+        assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {jnp.dtype(own)}, kind
+        if own == jnp.float32:
+            np.testing.assert_allclose(model(ids), wanted, atol=1e-5, err_msg=kind)
+traces, call = [], llama.Stack.__call__
+llama.Stack.__call__ = lambda *rest: traces.append(1) or call(*rest)
+llama.generate(model, jnp.asarray(ids), 1000, 6)
+llama.generate(model, jnp.asarray(ids), 1000, 6)
+print(sorted(path.name for path in Path("shards").glob("*.safetensors"))[-1], len(traces))
+"""
+
+
+@pytest.mark.second
+def test_llama_in_flax_loads_what_the_library_writes_and_compiles_two_programs_to_generate(tmp_path: Path) -> None:
+    """One file and several, a tied head, half precision; one program for the prompt, and one for all tokens after it."""
+    for needed in NEEDS["port-llama-flax"]:
+        pytest.importorskip(needed)
+    list(followed(all_pages()["port-llama-flax"], tmp_path, ()))
+    (tmp_path / "loaded.py").write_text(LOADED)
+    ran = subprocess.run([sys.executable, "loaded.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert re.fullmatch(r"model-0000[2-9]-of-.*safetensors 2", ran.stdout.splitlines()[-1]), ran.stdout
 
 
 def test_a_quote_is_the_text_of_an_output_and_no_other() -> None:

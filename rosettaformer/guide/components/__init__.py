@@ -20,6 +20,7 @@ from .modules import PACKAGES, Symbol, read
 from .names import full_name, stock, used
 from .prose import paragraphs, sentence, sentences, told
 from .sources import Source, source
+from .written import written
 
 if TYPE_CHECKING:
     from ..build import Run
@@ -114,6 +115,7 @@ def _page(component: str, run: "Run") -> Page:
         "figures": [(name, cases_of()[name], figures(run.summary, name)) for name in (component, gradient) if name],
         "defects": list(defects_of(component)),
         "gradient": _gradient(gradient) if gradient else None,
+        "written": written(component),
         "fast": [(COLUMNS[one.package], [_fast(symbol) for symbol in one.fast]) for one in sources[1:] if one.fast],
         "before": _neighbour(component, -1),
         "after": _neighbour(component, 1),

@@ -40,14 +40,16 @@ NOTES = {
     "scaled_dot_product_attention": "`alibi_bias` gives the `bias_bhts` of ALiBi (Press et al. 2022), a penalty for distance in place of "
     "positions. Its slopes are those of a number of heads that is a power of two.",
     "transformer": "The model is that of the paper of 2017: post-norm, relu, sinusoidal positions.",
+    "greedy_search": "`target` is the prompt, or the start token; `allowed_v` is True for the tokens that an answer may hold: not for "
+    "padding, and not for the start. Each step reads all tokens so far. With a cache of keys and values (`decode_in_steps`) it reads "
+    "one: the tutorials on Llama 3 write that loop.",
     "pool": "The model is BERT: learned positions, segments, a norm of the embedding.",
 }
 # why a component has no plain version
 WITHOUT = {
     "states": "It is `transformer` that keeps what its layers return; there is no other mathematics in it to write down.",
     "decode_in_steps": "Its plain version is `transformer` on all tokens so far; keeping keys and values does not fit into fifteen lines.",
-    "greedy_search": "Each step is `transformer` on all tokens so far, then the largest of the last logits; what remains is bookkeeping.",
-    "sample": "Each step is `transformer` on all tokens so far, then `truncate` and `draw`; the rest is bookkeeping.",
+    "sample": "It is `greedy_search` with `draw(truncate(...))` of the last logits in place of the largest one.",
     "beam_search": "Each step is `transformer` on all tokens so far; the bookkeeping of its beams does not fit into fifteen lines.",
 }
 

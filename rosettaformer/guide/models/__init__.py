@@ -11,6 +11,7 @@ from reference_numpy import parameters
 from ...checkpoints import tables
 from ..code import Code
 from ..site import Page
+from . import keys
 from .following import Pass, followed
 from .published import MODELS, Model
 
@@ -37,9 +38,14 @@ def _page(model: Model, followed: Pass) -> Page:
         "tensors": tensors,
         "parameters": _total(model),
         "followed": followed,
+        "keys": (found := keys.keys(model, {step.component for step in followed.steps})),
+        "key_notes": keys.notes(model),
+        "single": keys.single(model),
         "snippet": Code(snippet, origin, caption=f"{model.name}.py"),
     }
     names: tuple[str | tuple[str, str], ...] = (model.name, *model.classes, *((row.name, "#tensors") for row in tensors))
+    names += (("load a checkpoint", "#load"),)
+    names += (("config.json", "#entries"), *((key.name, f"#key-{key.name}") for key in found)) if found else ()
     return Page(f"models/{model.name}.html", model.title, "model.html.jinja", values, model.summary, names)
 
 

@@ -1,6 +1,7 @@
 """The models that have a page: their presets, their tables of tensors, and the case whose forward pass is followed."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from reference_numpy import TransformerConfig, preset
@@ -26,7 +27,8 @@ class Model:
 
     preset: its config. table: the tensors of its checkpoints; prefix: precedes the names of some of them, in files of a class with a head.
     case: of the suite, with the model's choices at a small size. classes: those that write these checkpoints. notes: what its porters
-    need to know beside the tensors.
+    need to know beside the tensors. tutorials: the framework -> the page that ports it from an empty file. family: the
+    `model_type` of its config.json, empty if it has none.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Model:
     classes: tuple[str, ...]
     notes: tuple[str, ...]
     prefix: str = ""
+    family: str = ""
+    tutorials: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def config(self) -> TransformerConfig:
@@ -88,6 +92,8 @@ MODELS = (
             "The decoder of the masked-language head is the table of the tokens. Its bias, `cls.predictions.bias`, is the head's own.",
         ),
         prefix=FAMILIES["bert"].prefix,
+        family="bert",
+        tutorials={"PyTorch": "port-bert"},
     ),
     Model(
         name="gpt2",
@@ -104,6 +110,8 @@ MODELS = (
             "Position 0 is the first real token, where a prompt is padded on the left.",
         ),
         prefix=FAMILIES["gpt2"].prefix,
+        family="gpt2",
+        tutorials={"PyTorch": "port-pytorch", "Keras": "port-keras", "Flax": "port-flax"},
     ),
     Model(
         name="llama3",
@@ -124,5 +132,7 @@ MODELS = (
             "In half precision its norms round before their scale multiplies.",
         ),
         prefix=FAMILIES["llama"].prefix,
+        family="llama",
+        tutorials={"PyTorch": "port-llama", "Flax": "port-llama-flax"},
     ),
 )

@@ -12,6 +12,7 @@ for (const box of document.querySelectorAll(".equation, .notes > div, .groups li
   const names = boxes.map(box => box.name);
   const narrow = matchMedia("(max-width: 46rem)");
   const medium = matchMedia("(max-width: 70rem)");
+  const large = matchMedia("(min-width: 106rem)");  // enough for all columns without breaking most of their lines
 
   // tabs, above each table
   const lists = compares.map(compare => {
@@ -81,7 +82,7 @@ for (const box of document.querySelectorAll(".equation, .notes > div, .groups li
   }
   function start() {
     const wanted = kept("columns").split(" ").filter(name => frameworks.includes(name));
-    const usual = medium.matches ? frameworks.slice(0, 2) : frameworks;
+    const usual = medium.matches ? frameworks.slice(0, 2) : large.matches ? frameworks : frameworks.slice(1);
     boxes.forEach((box, i) => { box.checked = (wanted.length ? wanted : usual).includes(frameworks[i]); });
     chosen = Math.max(0, frameworks.indexOf(kept("tab")));
     arrange();
@@ -93,7 +94,7 @@ for (const box of document.querySelectorAll(".equation, .notes > div, .groups li
     show();
   }));
   narrow.addEventListener("change", show);
-  medium.addEventListener("change", start);
+  for (const size of [medium, large]) size.addEventListener("change", start);
   document.addEventListener("choice", start);
   start();
 })();

@@ -88,6 +88,22 @@ for (const head of all(".compare th")) {
   copies(head, `the column ${head.querySelector("b").textContent}`, column);
 }
 
+// ---- of an output what is not covered is shown on demand
+for (const part of all(".folded")) {
+  const button = document.createElement("button");
+  const count = part.textContent.trim().split("\n").length;
+  button.type = "button";
+  button.className = "go fold";
+  const fold = hidden => {
+    part.hidden = hidden;
+    button.setAttribute("aria-expanded", String(!hidden));
+    button.textContent = `${hidden ? "Show" : "Hide"} ${count} lines on what is not covered`;
+  };
+  button.addEventListener("click", () => fold(!part.hidden));
+  part.before(button, "\n");
+  fold(true);
+}
+
 // ---- contents at the side are folded where they stand above the text
 if (matchMedia("(max-width: 68rem)").matches) for (const contents of all(".contents details")) contents.open = false;
 

@@ -14,7 +14,7 @@ CLASSES = {
     "name": ("Different name", "the same behaviour under a different name"),
     "default": ("Different default", "pass the argument explicitly, or the numbers differ"),
     "meaning": ("Same name, different behaviour", "the code runs, and is wrong"),
-    "absent": ("Absent", "one of the two has nothing of the kind"),
+    "absent": ("Absent", "one of the two, or each of them, has nothing of the kind: the code is what to write"),
 }
 
 

@@ -21,15 +21,21 @@ from .table import FRAMEWORKS, SECTIONS, Row, rows
 
 COMPONENTS = ("embedding", "position_embedding", "layer_norm", "multi_head_attention", "feed_forward", "logits", "pooler", "classifier")
 OVERVIEW = (("Different defaults", "#defaults"), ("Worked example", "#example"), ("Weight layouts", "#layouts"))  # for the search
+# framework -> the models that tutorials port to it from an empty file, each with its page
+TUTORIALS = {
+    "pytorch": {"GPT-2": "port-pytorch", "Llama 3": "port-llama"},
+    "keras": {"GPT-2": "port-keras"},
+    "flax": {"GPT-2": "port-flax", "Llama 3": "port-llama-flax"},
+}
+FROM_KERAS = {"BERT": "port-bert"}  # to PyTorch
 SHOWN_STEPS = (1, 2, 5, 10, 20)  # whose losses are shown
 
 
 def pages(one: str, other: str, measured: Measured) -> Iterator[Page]:
     """Yields the overview of the direction from one framework to the other, and a page for each section of the topics."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows():
-        if row.cells[one].names or row.cells[other].names:
-            groups.setdefault(row.section, []).append(_entry(row, one, other, measured))
+    for row in rows():  # what both lack is written in both: its code is there
+        groups.setdefault(row.section, []).append(_entry(row, one, other, measured))
     shared = {
         "one": one,
         "other": other,
@@ -39,6 +45,7 @@ def pages(one: str, other: str, measured: Measured) -> Iterator[Page]:
         "groups": groups,
         "paths": {name: path(one, other, name) for name in ("", *groups)},
         "decided": _decided(),
+        "tutorials": TUTORIALS[other] | (FROM_KERAS if (one, other) == ("keras", "pytorch") else {}),
     }
     way = f"{FRAMEWORKS[one]} to {FRAMEWORKS[other]}"
     overview = shared | _overview(one, other, [*itertools.chain(*groups.values())], measured)

@@ -1,7 +1,7 @@
 """Tutorials: a model ported from an empty file, a backend, a component; and the documents on ports. The tests execute every step."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,15 @@ TUTORIALS: tuple[tuple[str, str, str, str, Names], ...] = (
         ("LayerScale", "contributing"),
     ),
 )  # fmt: skip
+# folder -> `file#region` of what a tutorial has wrong at first -> the sections that repair it
+REPAIRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "port_torch": {"gpt2.py#dot_product": ("attention", "half")},
+    "port_keras": {"gpt2.py#feed_forward": ("parts",), "gpt2.py#dot_product": ("half",), "port.py#multi_head": ("heads",)},
+    "port_flax": {"port.py#start": ("parts",), "gpt2.py#dot_product": ("attention", "half")},
+    "port_bert": {"bert.py#feed_forward": ("parts",), "bert.py#encoder": ("padding",)},
+    "port_llama": {"llama.py#rotary": ("rotation", "half")},
+    "port_llama_flax": {"llama.py#norm": ("half",), "llama.py#rotary": ("rotation",)},
+}
 # (page, file of docs/, title, summary, names for the search)
 DOCUMENTS: tuple[tuple[str, str, str, str, Names], ...] = (
     (
@@ -82,7 +91,11 @@ def pages(run: "Run") -> Iterator[Page]:
     )
     for file, folder, title, summary, names in TUTORIALS:
         template = f"tutorial-{file}.html.jinja"
-        yield Page(f"tutorials/{file}.html", title, template, {"session": Session(folder)}, summary, (*names, *_headings(template)))
+        headings = _headings(template)
+        steps = {fragment: number for number, _, fragment in headings}
+        wrong = {place: tuple((steps[one], one) for one in ones) for place, ones in REPAIRED.get(folder, {}).items()}
+        found = (*names, *((text, f"#{fragment}") for _, text, fragment in headings))
+        yield Page(f"tutorials/{file}.html", title, template, {"session": Session(folder, wrong)}, summary, found)
     links = {file: f"{page}.html" for page, file, *_ in DOCUMENTS}
     for page, file, title, summary, names in DOCUMENTS:
         document = Document(file, links, {"keep": "../components/keep.html"})
@@ -90,9 +103,9 @@ def pages(run: "Run") -> Iterator[Page]:
         yield Page(f"tutorials/{page}.html", title, "document.html.jinja", {"document": document, "lead": summary}, summary, found)
 
 
-def _headings(template: str) -> tuple[tuple[str, str], ...]:
-    """Returns the numbered headings of a template and of those that it extends, with their fragments."""
+def _headings(template: str) -> tuple[tuple[str, str, str], ...]:
+    """Returns the numbered headings of a template and of those that it extends: (number, text, fragment)."""
     text = (resources.files(__package__.rpartition(".")[0]) / "page" / template).read_text(encoding="utf-8")
     base = re.search(r'{% extends "(.*?)" %}', text)
-    own = re.findall(r'<h2 id="([^"]+)"><span>\d+</span> (.+?)</h2>', text)
-    return (*((title, f"#{fragment}") for fragment, title in own), *(_headings(base[1]) if base else ()))
+    own = re.findall(r'<h2 id="([^"]+)"><span>(\d+)</span> (.+?)</h2>', text)
+    return (*((number, title, fragment) for fragment, number, title in own), *(_headings(base[1]) if base else ()))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from typing import NamedTuple
 
@@ -26,11 +27,13 @@ class Step(NamedTuple):
 class Session:
     """The steps of one page; its template takes them one after the other, so that what is shown is what is done.
 
-    folder: of the page's snippets, below that of the tutorials.
+    folder: of the page's snippets, below that of the tutorials. repaired: of texts that are wrong when they are added, `file#region` -> the
+    steps that repair them, as `Code` has them.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, repaired: Mapping[str, tuple[tuple[str, str], ...]] | None = None) -> None:
         self.folder = folder
+        self._repaired = repaired or {}
         self.steps: list[Step] = []
 
     def add(self, file: str, region: str = "", caption: str = "") -> Code:
@@ -39,7 +42,8 @@ class Session:
         text = regions(text)[region] if region else text
         grown = any(step.kind == "add" and step.name == file for step in self.steps)
         self.steps.append(Step("add", file, text))
-        return self._code(file, text, LANGUAGES.get(file.rpartition(".")[2], "text"), caption or (f"{file}, continued" if grown else file))
+        code = self._code(file, text, LANGUAGES.get(file.rpartition(".")[2], "text"), caption or (f"{file}, continued" if grown else file))
+        return replace(code, repaired=self._repaired.get(f"{file}#{region}", ()))
 
     def change(self, name: str, caption: str = "") -> Code:
         """Changes the reader's files by `name.diff`."""
@@ -52,6 +56,16 @@ class Session:
         text = self._read(f"{name}.console")
         self.steps.append(Step("run", name, text))
         return self._code(f"{name}.console", text, "console", "")
+
+    def final(self, file: str) -> Code:
+        """Shows a file of the reader as it is after all steps so far. Raises ValueError where a change does not fit it."""
+        text = ""
+        for step in self.steps:
+            if step.kind == "add" and step.name == file:
+                text += step.text
+            elif step.kind == "change":
+                text = changed(text, step.text, file)
+        return self._code(f"{file}#final", text, LANGUAGES.get(file.rpartition(".")[2], "text"), file)
 
     def quote(self, block: str, pattern: str) -> str:
         """Returns the group of the pattern in `block.console`: a number in prose is that of the output.
@@ -74,6 +88,20 @@ class Session:
 
     def _code(self, file: str, text: str, language: str, caption: str) -> Code:
         return Code(text.strip("\n") + "\n", f"rosettaformer/guide/{FOLDER}/{self.folder}/{file}", language, caption)
+
+
+def changed(text: str, diff: str, file: str) -> str:
+    """Returns the text of the file after a diff, which may be about others. Raises ValueError where its lines are not found once."""
+    for part in re.split(r"^--- ", diff, flags=re.MULTILINE)[1:]:
+        if part.partition("\n")[0] != f"a/{file}":
+            continue
+        for hunk in re.split(r"^@@.*\n", part, flags=re.MULTILINE)[1:]:
+            lines = [line or " " for line in hunk.splitlines()]
+            before, after = ("".join(line[1:] + "\n" for line in lines if line[0] in f" {sign}") for sign in "-+")
+            if text.count(before) != 1:
+                raise ValueError(f"a change must find its lines once in {file}; got {text.count(before)} times:\n{before}")
+            text = text.replace(before, after)
+    return text
 
 
 def regions(text: str) -> Mapping[str, str]:

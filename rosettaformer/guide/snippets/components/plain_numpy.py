@@ -355,3 +355,19 @@ def truncate(logits_bv, temperature, top_k, top_p):
 def draw(logits_bv, uniform_b):
     cumulative_bv = np.cumsum(softmax(logits_bv), axis=1)
     return np.sum(cumulative_bv <= uniform_b[:, None], axis=1)
+
+
+def greedy_search(parameters, source, target, allowed_v, padding_id, end_id, steps, epsilon):
+    source_mask_bs = token_mask(source, padding_id)
+    memory_bsd = encode(parameters, source, source_mask_bs, epsilon)
+    ended_b1 = np.zeros((len(target), 1), bool)
+    for _ in range(steps):
+        target_mask_bt = token_mask(target, padding_id)
+        logits_btv = decode(parameters, target, target_mask_bt, memory_bsd, source_mask_bs, epsilon)
+        likeliest_b1 = np.argmax(np.where(allowed_v, logits_btv[:, -1:], -np.inf), axis=-1)
+        token_b1 = np.where(ended_b1, padding_id, likeliest_b1)
+        target = np.concatenate([target, token_b1], axis=1)
+        ended_b1 = ended_b1 | (token_b1 == end_id)
+        if np.all(ended_b1):
+            break
+    return target

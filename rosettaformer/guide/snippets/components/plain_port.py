@@ -21,7 +21,7 @@ MODEL = LAYER | {"norm_placement": "post", "activation": "relu", "positions": "s
 WITHOUT_EFFECT = ("config", "dropout_rate", "layer", "position_bs", "position_bt", "cast_before_scale", "round_scale")
 BERT = LAYER | {"norm_placement": "post", "positions": "learned", "position_start": "row", "position_offset": 0,
                 "scale_embedding": False, "embedding_norm": True}  # fmt: skip
-OF_MODEL = ("transformer", "training_loss")
+OF_MODEL = ("transformer", "training_loss", "greedy_search")
 OF_BERT = ("pool", "classify", "masked_language_logits", "classification_loss")
 STACKS = ("encoder_layer", "decoder_layer", "encoder", "decoder")
 
@@ -123,6 +123,26 @@ class Port:
             raise NotCovered("the plain version divides by the norm")
         clipped = self.plain.clip_global_norm([self._converted(value) for value in flat.values()], case.inputs["limit"])
         return nest(dict(zip(flat, map(self.back, clipped), strict=True)))
+
+    def _greedy_search(self, case: Case) -> dict[str, np.ndarray]:
+        """Returns the tokens of the plain search, and what the plain model says of them."""
+        _variant(case)
+        given, padding_id, epsilon = _given(case), case.config.padding_id, case.config.epsilon
+        strategy = dict(given.pop("strategy"))
+        start_id, end_id, steps = (strategy.pop(name) for name in ("start_id", "end_id", "max_new_tokens"))
+        source, prefix = given.pop("source"), given.pop("prefix", None)
+        if padding_id is None or strategy or given.keys() - {"parameters", "config"}:
+            raise NotCovered("the plain version takes no masks and no penalties, and pads by an id")
+        prefix = np.full((len(source), 1), start_id) if prefix is None else prefix
+        allowed_v = np.isin(np.arange(case.config.target_vocabulary), [padding_id, *({start_id} - {end_id})], invert=True)
+        own, source, target, allowed = map(self._converted, (given["parameters"], source, prefix, allowed_v))
+        target = self.plain.greedy_search(own, source, target, allowed, padding_id, end_id, steps, epsilon)
+        logits_btv = self.back(self.plain.transformer(own, source, target, padding_id, epsilon))[:, prefix.shape[1] - 1 : -1]
+        log_p_btv = logits_btv - np.log(np.exp(logits_btv).sum(-1, keepdims=True, where=allowed_v))
+        token_bn, left = self.back(target)[:, prefix.shape[1] :], steps - logits_btv.shape[1]
+        log_p_bn = np.where(token_bn == padding_id, 0, np.take_along_axis(log_p_btv, token_bn[:, :, None], 2)[:, :, 0])
+        filled = ((0, 0), (0, left))  # the plain version stops where all have ended
+        return {"token_bn": np.pad(token_bn, filled, constant_values=padding_id), "log_p_bn": np.pad(log_p_bn, filled)}
 
     def _initialise(self, case: Case) -> dict[str, np.ndarray]:
         return dict(self._initial(case))

@@ -355,3 +355,19 @@ def truncate(logits_bv, temperature, top_k, top_p):
 def draw(logits_bv, uniform_b):
     cumulative_bv = torch.cumsum(softmax(logits_bv), dim=1)
     return torch.sum(cumulative_bv <= uniform_b[:, None], dim=1)
+
+
+def greedy_search(parameters, source, target, allowed_v, padding_id, end_id, steps, epsilon):
+    source_mask_bs = token_mask(source, padding_id)
+    memory_bsd = encode(parameters, source, source_mask_bs, epsilon)
+    ended_b1 = torch.zeros((len(target), 1), dtype=torch.bool)
+    for _ in range(steps):
+        target_mask_bt = token_mask(target, padding_id)
+        logits_btv = decode(parameters, target, target_mask_bt, memory_bsd, source_mask_bs, epsilon)
+        likeliest_b1 = torch.argmax(torch.where(allowed_v, logits_btv[:, -1:], -math.inf), dim=-1)
+        token_b1 = torch.where(ended_b1, padding_id, likeliest_b1)
+        target = torch.cat([target, token_b1], dim=1)
+        ended_b1 = ended_b1 | (token_b1 == end_id)
+        if torch.all(ended_b1):
+            break
+    return target

@@ -126,15 +126,36 @@ class Llama(nn.Module):
         return self.lm_head(x)
 
     # region decode
+    def caches(self, made):
+        for layer in self.stack.layers:
+            layer.self_attn.cache = made()
+
     def decode_in_steps(self, ids, real, splits):
         real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-        attentions = [layer.self_attn for layer in self.stack.layers]
-        for attention in attentions:
-            attention.cache = []
+        self.caches(list)
         outputs, end, place = [], 0, positions(real)
         for length in splits:
             start, end = end, end + length
             outputs.append(self(ids[:, start:end], real[:, :end], place[:, start:end]))
-        for attention in attentions:
-            attention.cache = None
+        self.caches(lambda: None)
         return torch.cat(outputs, 1)
+
+
+# region generation
+@torch.inference_mode()
+def generate(model, ids, end, steps, real=None):
+    real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+    place, ended, found = positions(real), torch.zeros(len(ids), dtype=torch.bool), []
+    model.caches(list)
+    for _ in range(steps):
+        logits = model(ids, real, place)[:, -1]  # of what follows the last token
+        token = logits.argmax(-1).masked_fill(ended, end)
+        log_p = logits.log_softmax(-1).gather(1, token[:, None])[:, 0]
+        found.append((token, log_p.masked_fill(ended, 0)))
+        ended = ended | (token == end)
+        if ended.all():
+            break
+        ids, place = token[:, None], place[:, -1:] + 1  # then one token at a time
+        real = torch.cat([real, torch.ones_like(ids, dtype=torch.bool)], 1)
+    model.caches(lambda: None)
+    return tuple(torch.stack(part, 1) for part in zip(*found, strict=True))

@@ -86,3 +86,21 @@ call["transformer"] = {"ids": "target", "real": "target_mask_bt"}
 # region decode
 components["decode_in_steps"] = lambda c, dtype: components["transformer"](c, dtype).decode_in_steps
 call["decode_in_steps"] = {"ids": "target", "real": "target_mask_bt", "splits": "splits"}
+
+# region generation
+from functools import partial
+
+from torch.nn.functional import pad
+
+
+def greedy_search(model, ids, real, strategy):
+    end, steps = strategy["end_id"], strategy["max_new_tokens"]
+    token, log_p = llama.generate(model, ids, end, steps, real)
+    left = (0, steps - token.shape[1])  # it stops where all rows have ended
+    return {"token_bn": pad(token, left, value=end), "log_p_bn": pad(log_p, left)}
+
+
+components["greedy_search"] = lambda c, dtype: partial(
+    greedy_search, components["transformer"](c, dtype)
+)
+call["greedy_search"] = {"ids": "prefix", "real": "prefix_mask_bp", "strategy": "strategy"}

@@ -123,18 +123,19 @@ class Llama(nnx.Module):
         return self.lm_head(x)
 
     # region decode
+    def caches(self, made):
+        for layer in self.stack.layers:
+            cache = made(layer.self_attn.c, self.embed_tokens.embedding.dtype)
+            layer.self_attn.cache = nnx.data(cache)
+
     def decode_in_steps(self, ids, real, splits):
         real = jnp.ones(ids.shape, bool) if real is None else real
-        attentions = [layer.self_attn for layer in self.stack.layers]
-        for attention in attentions:
-            cache = Cache(*ids.shape, attention.c, self.embed_tokens.embedding.dtype)
-            attention.cache = nnx.data(cache)
+        self.caches(lambda c, dtype: Cache(*ids.shape, c, dtype))
         outputs, end, place = [], 0, positions(real)
         for length in splits:
             start, end = end, end + length
             outputs.append(step(self, ids[:, start:end], real, place[:, start:end]))
-        for attention in attentions:
-            attention.cache = None
+        self.caches(lambda c, dtype: None)
         return jnp.concatenate(outputs, 1)
 
 
@@ -155,3 +156,22 @@ class Cache(nnx.Module):
             held[...] = jax.lax.dynamic_update_slice_in_dim(held[...], new, start, 1)
         self.length[...] = start + key.shape[1]
         return start, self.key[...], self.value[...]
+
+
+# region generation
+def generate(model, ids, end, steps, real=None):
+    real = jnp.ones(ids.shape, bool) if real is None else real
+    place, ended, found = positions(real), jnp.zeros(len(ids), bool), []
+    real = jnp.pad(real, ((0, 0), (0, steps)), constant_values=True)  # the final shape
+    model.caches(lambda c, dtype: Cache(*real.shape, c, dtype))
+    for _ in range(steps):
+        logits = step(model, ids, real, place)[:, -1]  # of what follows the last token
+        token = jnp.where(ended, end, logits.argmax(-1))
+        log_p = jnp.take_along_axis(nnx.log_softmax(logits), token[:, None], 1)[:, 0]
+        found.append((token, jnp.where(ended, 0, log_p)))
+        ended = ended | (token == end)
+        if ended.all():
+            break
+        ids, place = token[:, None], place[:, -1:] + 1  # then one token at a time
+    model.caches(lambda c, dtype: None)
+    return tuple(jnp.stack(part, 1) for part in zip(*found, strict=True))
