@@ -138,8 +138,8 @@ def page(made: list[str]) -> str:
     seen = [row for row in own if "not seen:" not in row]
     same, missing = sum("| as " in row for row in made), sum("not covered:" in row for row in made)
     summary = (
-        f"Of {len(made)}, {missing} are not covered and {same} are the same mistake as another one. Of the other {len(own)}, `check --like` "
-        f"catches {len(caught)}, and `diagnose` names {len(named)} of these; the practice sees {len(seen)}."
+        f"Of {len(made)}, {missing} are not covered and {same} are the same mistake as another one. Of the other {len(own)}, "
+        f"`check --like` catches {len(caught)}, and `diagnose` names {len(named)} of these; the practice sees {len(seen)}."
     )
     table = ["| | what was wrong | thread | caught | begins | diagnose | five tokens |", "|---|---|---|---|---|---|---|", *made]
     return "\n".join([HEAD, summary, "", *table, ""])
