@@ -25,7 +25,7 @@ from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import FAILURES, Status
 from ..extras import install
-from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, listed
+from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, like_words, listed
 from .ports import importable, require_ports
 from .progress import Checking
 
@@ -133,7 +133,7 @@ def check(
     diagnoses = _diagnose(summary, entries, limit, own) if html_file and not (results or selection["checkpoint"]) else {}
     files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
     if str(json_file) != "-":
-        matrix.render(Console(), summary, seconds)
+        matrix.render(Console(), summary, seconds, like_words(selection["like"], selection["seed"]))
     if lost := [f"{result.port}: {result.message}" for result in summary.results if result.status == Status.NOT_STARTED]:
         raise ValueError("; ".join(lost))
     missing = any(result.status == Status.MISSING for result in summary.results)

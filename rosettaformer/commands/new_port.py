@@ -17,7 +17,7 @@ from ..conformance.report import matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import Status
 from ..processes import printable
-from .options import Choice, Missing, like_cases
+from .options import Choice, Missing, like_cases, like_words
 
 FRAMEWORKS = ("torch", "tf", "jax")
 KINDS = ("torch", "keras", "flax", "numpy", "command", "like")
@@ -157,5 +157,5 @@ def _check(port: str, component: str = "", like: str = "") -> int:
         click.echo(f"not checked: the framework is missing: {results[0].message}")
         return Missing.exit_code
     summary = Summary([result for result in results if result.status != Status.NOT_COVERED])
-    matrix.render(Console(), summary)
+    matrix.render(Console(), summary, options=like_words(like))
     return 0 if summary.conforms else 1

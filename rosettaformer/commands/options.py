@@ -114,6 +114,11 @@ def like_cases(like: str, seed: int, dtypes: Names) -> list[Any]:
     return cases_of(like, Path(root), dtypes or DTYPES, seed)
 
 
+def like_words(like: str, seed: int = 0) -> tuple[str, ...]:
+    """Returns the words that give --like and --seed to another command."""
+    return (*(("--like", like) if like else ()), *(("--seed", str(seed)) if seed else ()))
+
+
 def require_picture(path: Path | None, option: str) -> None:
     """Raises ValueError if the file's suffix names no format, and Missing if pictures cannot be drawn."""
     if path and path.suffix not in SUFFIXES:

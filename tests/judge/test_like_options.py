@@ -42,6 +42,13 @@ def _checked(*arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
     return found.code, {f"{row['case']}-{row['dtype']}": row for row in json.loads(found.out)["results"]}
 
 
+def test_the_next_command_is_said_with_the_model(tmp_path: Path) -> None:
+    port = written(tmp_path, "y = y[:, ::-1]")
+    found = invoke("check", port, "--like", "qwen3", "--seed", "3", *FEW)
+    assert found.code == 1
+    assert found.out.splitlines()[-1] == f"next: rosettaformer diagnose {port} --like qwen3 --seed 3"
+
+
 @pytest.mark.parametrize("command", ["check", "diagnose"])
 def test_a_port_of_a_whole_model_needs_to_be_told_of_which(tmp_path: Path, command: str) -> None:
     assert NEEDED in refused(command, written(tmp_path), "--component", "transformer")

@@ -26,10 +26,10 @@ LEGEND = (
 PARTLY = " (n/m): n of m cases were compared, the others are below."
 
 
-def render(console: Console, summary: Summary, seconds: float | None = None) -> None:
+def render(console: Console, summary: Summary, seconds: float | None = None, options: Sequence[str] = ()) -> None:
     """Prints the matrix, what failed, what is accepted although it fails, what was not compared, the totals, and what to do next.
 
-    seconds: how long the run took.
+    seconds: how long the run took. options: those of the run that `diagnose` needs, too.
     """
     if rows := grouping.shown_rows(summary):
         console.print(_table(summary, rows))
@@ -48,7 +48,8 @@ def render(console: Console, summary: Summary, seconds: float | None = None) -> 
     took = f" in {duration(seconds)}" if seconds is not None else ""
     console.print(f"{summary.totals}: [{colour}]{escape(summary.verdict)}[/] ({suite}){took}", highlight=False, soft_wrap=True)
     for port in dict.fromkeys(result.port for result in summary.failed if result.component and result.mode):
-        console.print(f"next: rosettaformer diagnose {_named(port)}", highlight=False, markup=False, soft_wrap=True)
+        command = " ".join([_named(port), *map(shlex.quote, options)])
+        console.print(f"next: rosettaformer diagnose {command}", highlight=False, markup=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

@@ -1,0 +1,50 @@
+"""No false alarm about whole models: the library's own models of random configurations conform, and diagnosis has nothing to say."""
+
+from pathlib import Path
+from typing import Any
+
+import decoder_folders
+import hugging_face_folders
+import numpy as np
+import pytest
+from tiers import later
+from whole_models import in_this_process, judged
+
+import rosettaformer
+from rosettaformer.checkpoints.hugging_face import FAMILIES, new
+from rosettaformer.conformance.cases.like import like_cases
+
+TEMPLATE = Path(rosettaformer.__file__).parent / "templates" / "like_port.py"
+POSITIONS = {"bert": "max_position_embeddings", "gpt2": "n_positions"}
+DTYPES = ("float32", "bfloat16")
+LONG, EVERY = ("long", "far"), 5  # beginnings of the names of cases that take long: every fifth model has them
+
+
+def settings(family: str, seed: int) -> dict[str, Any]:
+    """Random entries of config.json of the family, whose models read texts of 20 to 700 tokens at least."""
+    drawn = (decoder_folders if family in decoder_folders.KINDS else hugging_face_folders).drawn(family, seed).settings
+    longest = int(np.random.default_rng(seed).integers(20, 700))
+    kept = {name: value for name, value in drawn.items() if value is not None and name != "num_labels"}
+    return kept | ({POSITIONS[family]: longest} if family in POSITIONS else {"max_position_embeddings": 64})
+
+
+@pytest.mark.parametrize("many", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("family", [later(family) for family in FAMILIES])
+def test_random_models_conform(
+    family: str, many: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    in_this_process(monkeypatch)
+    wrong = {}
+    for seed in range(request.config.getoption("--soak") if many else 1):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        dtypes = DTYPES if many else DTYPES[:1]
+        for dtype in dtypes:
+            new.write(family, folder / dtype, seed=seed, dtype=dtype, settings=settings(family, seed))
+        for dtype in dtypes:
+            cases = [case for case in like_cases(folder) if dtype in case.dtypes and not (seed % EVERY and case.name.startswith(LONG))]
+            for result in judged(TEMPLATE, cases, dtype).values():
+                if result.status != "pass":
+                    wrong[seed, dtype, result.case] = f"{result.status} {result.excess:.3g} {result.message}"
+    assert wrong == {}
