@@ -53,8 +53,10 @@ class Inquiry(Parts):
     def _search(self, place: About, search: Search) -> list[Combination]:
         """Adds the finding on the answers; returns what explains them."""
         self._fewer = None
-        if place.component not in FORWARD:
+        if place.component not in FORWARD or self._subject.whole:
             self._symptoms = self._describe(place, search)
+        if self._subject.whole and any(one.kind == "rounding" for one in self._symptoms) and self._in_float32(place, search):
+            return []  # everything else takes long to try
         if found := self._quickly(place, search):
             self.record.explained(place, search, found)
         elif parts := self._follows(place, search):
@@ -73,7 +75,7 @@ class Inquiry(Parts):
 
     def _nearly(self, place: About, search: Search) -> Nearly | None:
         """What gives the answers but for their last digits, where no symptom says all of them."""
-        if place.component in FORWARD:
+        if place.component in FORWARD and not self._subject.whole:
             self._symptoms = self._describe(place, search)
         if self._described or place.component not in FORWARD:
             return None

@@ -137,9 +137,11 @@ def _exp_by_square(x: np.ndarray) -> np.ndarray:
 
 
 def _power_a_unit_larger(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """Returns the power as a library whose powers are off by one unit in the last place; 1 where the exponent is 0, as every library."""
+    """Returns the power; in float32 one unit in the last place larger, as libraries differ, but where the exponent is 0, and it is exact."""
     power = np.power(base, exponent)
-    return np.where(np.equal(exponent, 0), power, np.nextafter(power, np.inf, dtype=power.dtype))
+    if power.dtype != np.float32:
+        return power
+    return np.where(np.equal(exponent, 0), power, np.nextafter(power, np.float32(np.inf)))
 
 
 def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarray, **options: Any) -> dict[str, Any]:
