@@ -185,7 +185,8 @@ def test_the_search_has_components_first_one_result_for_a_topic_and_near_terms_w
         keys(driver, "/")
         keys(driver, "nn.LayerNorm")
         results = driver.find_elements("css selector", "#found > *")
-        assert [result.get_attribute("role") for result in results] == ["option", "group"]
+        assert [result.get_attribute("role") for result in results] == ["option", "group", "group"]
+        assert results[2].get_attribute("aria-label") == "From X to Y: The variance in a layer norm"
         assert results[1].get_attribute("aria-label") == "From X to Y: Layer normalisation"
         ways = results[1].find_elements("css selector", "a[role=option]")
         assert {way.text for way in ways} == {
@@ -376,7 +377,8 @@ def test_the_frameworks_that_are_chosen_stay_chosen_on_every_page(driver: Any, g
         keys(driver, "/")
         keys(driver, "nnx.LayerNorm")
         paths = [option.get_attribute("data-href") for option in driver.find_elements("css selector", "#found [role=option]")]
-        assert paths == ["../components/layer_norm.html#framework", "../translate/flax-to-keras-layers.html#layer-norm"]
+        topics = [f"../translate/flax-to-keras-layers.html#{topic}" for topic in ("layer-norm", "layer-norm-variance")]
+        assert paths == ["../components/layer_norm.html#framework", *topics]
         driver.execute_script("localStorage.clear()")
 
 

@@ -150,7 +150,8 @@ def test_what_is_wrong_at_first_says_where_it_is_repaired_and_the_whole_files_ar
         found.setdefault(f"{file}#{place}", []).append(section)
     assert {place: tuple(sections) for place, sections in found.items()} == REPAIRED[taken.folder]
     model = next(iter(found)).partition("#")[0].replace("port.py", "gpt2.py")
-    assert f"/{model}#final]" in parts["weights"] and "/port.py#final]" in parts["weights"]
+    last = parts["keras" if name == "port-bert" else "weights"]
+    assert f"/{model}#final]" in last and "/port.py#final]" in last
     shown = page.values["session"].add(*next(iter(found)).split("#"))
     assert 'wrong as it stands: repaired in <a href="#' in highlighted(shown)
 
