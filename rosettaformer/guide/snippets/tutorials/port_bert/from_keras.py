@@ -4,6 +4,7 @@ import os
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import bert
+import keras
 import keras_hub
 import numpy as np
 import port
@@ -46,12 +47,12 @@ def canonical(model):
 
 
 # region model
-rng = np.random.default_rng(0)
+keras.utils.set_random_seed(0)
 sizes = {"vocabulary_size": 101, "num_layers": 2, "num_heads": 4, "hidden_dim": 48}
 backbone = keras_hub.models.BertBackbone(**sizes, intermediate_dim=96, max_sequence_length=32)
 theirs = keras_hub.models.BertMaskedLM(backbone)
 for variable in theirs.weights:  # biases are zero in a new model
-    variable.assign(variable + 0.1 * rng.standard_normal(variable.shape))
+    variable.assign(variable + 0.1 * keras.random.normal(variable.shape))
 
 layer, head = backbone.transformer_layers[0].get_config(), theirs.get_layer("mlm_head").get_config()
 print("layers", layer["activation"]["config"], layer["layer_norm_epsilon"])
