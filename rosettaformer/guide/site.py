@@ -29,7 +29,7 @@ GLOSSARY = "glossary.html"  # the glossary's page, to which the others link
 STYLES = (
     "shared.css", "site.css", "home.css", "components.css", "translation.css", "defects.css", "models.css", "tutorials.css", "glossary.css",
 )  # fmt: skip
-SCRIPTS = ("site.js", "search.js", "components.js")
+SCRIPTS = ("site.js", "matching.js", "search.js", "components.js")
 TAG = re.compile(r"<[a-z][^<>]*>")
 ATTRIBUTE = re.compile(r'\s(href|src|id)="([^"]*)"')
 

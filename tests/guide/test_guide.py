@@ -185,7 +185,8 @@ def test_the_search_has_components_first_one_result_for_a_topic_and_near_terms_w
         keys(driver, "/")
         keys(driver, "nn.LayerNorm")
         results = driver.find_elements("css selector", "#found > *")
-        assert [result.get_attribute("role") for result in results] == ["option", "group"]
+        assert [result.get_attribute("role") for result in results] == ["option", "group", "group"]
+        assert results[2].get_attribute("aria-label") == "From X to Y: The variance in a layer norm"
         assert results[1].get_attribute("aria-label") == "From X to Y: Layer normalisation"
         ways = results[1].find_elements("css selector", "a[role=option]")
         assert {way.text for way in ways} == {
@@ -211,6 +212,34 @@ def test_the_search_has_components_first_one_result_for_a_topic_and_near_terms_w
         assert first_found(driver).startswith("components/rotary_embedding.html")
         keys(driver, Keys.ESCAPE)
         assert not driver.find_element("id", "found").is_displayed()
+
+
+def test_a_page_has_a_result_for_each_topic_that_fits_and_the_chosen_direction_is_among_those_of_each(driver: Any, guide: Path) -> None:
+    def topics() -> dict[str, list[str]]:
+        """Topic -> where its results lead, in the order that is shown."""
+        shown: dict[str, list[str]] = {}
+        for way in driver.find_elements("css selector", "#found [role=option]"):
+            path, _, fragment = way.get_attribute("data-href").partition("#")
+            if path.startswith("translate/"):
+                shown.setdefault(fragment, []).append(path)
+        return shown
+
+    with visited(driver, guide / "index.html"):
+        try:
+            keys(driver, "/")
+            keys(driver, "attn_mask")
+            assert {"attention-mask", "module-mask", "padding-mask"} <= topics().keys()  # of one page
+            for name, framework in (("know", "Keras"), ("want", "PyTorch")):
+                driver.find_element("id", name).send_keys(framework)
+            for query, topic in (("nnx.LayerNorm", "layer-norm"), ("attn_mask", "module-mask")):
+                box = driver.find_element("id", "search")
+                box.clear()
+                box.send_keys(query)
+                found = topics()
+                assert all(ways[0].startswith("translate/keras-to-pytorch") for ways in found.values()), (query, found)
+                assert (len(found[topic]) > 1) == (query == "nnx.LayerNorm")  # a name that this direction does not have
+        finally:
+            driver.execute_script("localStorage.clear()")
 
 
 def first_found(driver: Any) -> str:
@@ -273,6 +302,34 @@ SOUGHT = {
     "weight tying": r"translate/[a-z-]+\.html#tying",
     "RMSNorm half precision": r"translate/[a-z-]+\.html#rms-norm",  # of other words for a part of it
     "rotary base": "components/config.html#rotary_base",
+    "token_type_ids": "components/segment_embedding.html",
+    "segment_ids": "components/segment_embedding.html",
+    "token_ids": "components/embedding.html",
+    "convert keras to pytorch": "translate/keras-to-pytorch.html$",
+    "MLM": "tutorials/port-bert.html#head",
+    **dict.fromkeys(("KerasHub", "BertBackbone", "BertMaskedLM", "from_preset"), "tutorials/port-bert.html#keras"),
+    **{
+        word: rf"translate/[a-z-]+\.html#{topic}$"
+        for topic, words in {
+            "dense-kernel": ("initialisers", "initializers"),
+            "clip-norm": ("gradient clipping", "clipvalue"),
+            "gelu": ("gelu_approximate", "tanh approximation"),
+            "training-mode": ("training flag", "training=True"),
+            "cross-entropy": ("from_logits",),
+            "reduction": ("mean_with_sample_weight",),
+            "schedule-decay": ("CosineDecay",),
+            "mixed-precision": ("mixed_float16",),
+            "loss-scaling": ("LossScaleOptimizer",),
+            "load-dense": ("get_weights",),
+            "heads-and-sizes": ("num_heads", "key_dim", "embed_dim"),
+            "attention-layout": ("query_dense",),
+            "padded-batches": ("ragged", "padded_batch", "collate_fn", "bucket", "prefetch", "num_workers"),
+            "train-step": ("apply_gradients",),
+            "compile-and-fit": ("epoch", "EarlyStopping", "metrics"),
+            "repeated-ids": ("sparse gradient", "IndexedSlices"),
+        }.items()
+        for word in words
+    },
 }
 
 
@@ -320,7 +377,8 @@ def test_the_frameworks_that_are_chosen_stay_chosen_on_every_page(driver: Any, g
         keys(driver, "/")
         keys(driver, "nnx.LayerNorm")
         paths = [option.get_attribute("data-href") for option in driver.find_elements("css selector", "#found [role=option]")]
-        assert paths == ["../components/layer_norm.html#framework", "../translate/flax-to-keras-layers.html#layer-norm"]
+        topics = [f"../translate/flax-to-keras-layers.html#{topic}" for topic in ("layer-norm", "layer-norm-variance")]
+        assert paths == ["../components/layer_norm.html#framework", *topics]
         driver.execute_script("localStorage.clear()")
 
 

@@ -65,6 +65,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "query-key-norm": {"flax": "layer norm over each head"},
     "module-mask": {"pytorch": "True = is hidden", "keras": "True = may attend"},
     "dropout-compiled": {"pytorch": "others", "keras": "others", "flax": "the same"},
+    "repeated-ids": {"pytorch": [-1.0, -1.0], "keras": [-2.0, -1.0], "flax": [-1.0, -1.0]},
+    "schedule-decay": {"pytorch": [0.5, 0.0, 0.5], "keras": [0.5, 0.0, 0.0], "flax": [0.5, 0.0, 0.0]},
+    "loss-scaling": {"pytorch": [65536.0, 2000], "keras": [32768.0, 2000]},
     "integers": {"pytorch": ["int64"] * 3, "keras": ["int32"] * 3, "flax": ["int32"] * 3},
 }
 
@@ -173,6 +176,21 @@ def test_what_the_notes_on_keras_hub_say_holds() -> None:
     layer.build((1, 3, 4))
     told = layer.get_config()
     assert (told["activation"], told["dropout"], told["normalize_first"], told["layer_norm_epsilon"]) == ("relu", 0, False, 1e-5)
+    layer = keras_hub.layers.TransformerEncoder(8, 2, dropout=0.5)
+    layer.build((1, 3, 4))
+    dropped = {own.name.rstrip("_0123456789") for own in layer._flatten_layers() if type(own).__name__ == "Dropout"}
+    assert dropped == {"self_attention_dropout", "feedforward_dropout", "dropout"}  # "dropout" is that of attention's weights
+
+
+def test_what_the_pages_say_of_keras_hubs_bert_holds() -> None:
+    keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+    sizes = {"vocabulary_size": 7, "num_layers": 1, "num_heads": 1, "hidden_dim": 2, "intermediate_dim": 2}
+    backbone = keras_hub.models.BertBackbone(**sizes)
+    layer = backbone.transformer_layers[0].get_config()
+    assert (layer["activation"]["config"], layer["layer_norm_epsilon"]) == ("keras_hub>gelu_approximate", 1e-12)
+    assert backbone.get_layer("embeddings_layer_norm").epsilon == 1e-12
+    head = keras_hub.models.BertMaskedLM(backbone).get_layer("mlm_head").get_config()
+    assert (head["intermediate_activation"], head["layer_norm_epsilon"]) == ("gelu", 1e-5)
 
 
 def test_classes_follow_from_names_and_measurements(measured: Measured) -> None:

@@ -88,6 +88,8 @@ MODELS = (
         notes=(
             "Its linear layers hold `out in`, so every kernel is transposed. Heads are consecutive stretches of the output axis.",
             "Its GELU has the error function, and its epsilon is 1e-12. The frameworks' defaults are larger.",
+            "The layers of KerasHub's `BertBackbone` have the tanh form of GELU, and the head of its `BertMaskedLM` has an epsilon of "
+            "1e-5. Read them off `layer.get_config()`.",
             "Position 0 is the first token of a row, padding or not.",
             "The decoder of the masked-language head is the table of the tokens. Its bias, `cls.predictions.bias`, is the head's own.",
         ),

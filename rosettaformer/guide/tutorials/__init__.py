@@ -37,7 +37,8 @@ TUTORIALS: tuple[tuple[str, str, str, str, Names], ...] = (
         ("port a model", "BERT", "BertForMaskedLM", "Keras to PyTorch", ("mask_zero", "#padding"), ("padding_idx", "#padding"),
          ("padding mask", "#padding"), ("segments", "#padding"), ("pooler", "#padding"), ("LayerNormalization", "#parts"),
          ("epsilon", "#parts"), ("GELU", "#parts"), ("post-norm", "#layers"), ("MultiHeadAttention", "#attention"),
-         ("MaskedLMHead", "#head"), ("tied weights", "#head"), ("check --checkpoint", "#weights")),
+         ("MaskedLMHead", "#head"), ("tied weights", "#head"), ("check --checkpoint", "#weights"), ("BertBackbone", "#keras"),
+         ("BertMaskedLM", "#keras"), ("KerasHub", "#keras"), ("variable.path", "#keras"), ("checkpoints.save", "#keras")),
     ),
     ("port-llama", "port_llama", "Port Llama 3 to PyTorch", f"{DECODER}.", LLAMA),
     (
