@@ -75,7 +75,7 @@ IN = click.Path(path_type=Path, exists=True)
 )  # fmt: skip
 @click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead.")
 @click.option("--junit", "junit_file", type=OUT, help="Write the results as JUnit XML, for CI servers.")
-@click.option("--html", "html_file", type=OUT, help="Write a report to read in a browser: one file.")
+@click.option("--html", "html_file", type=OUT, help="Write a report to read in a browser: one file, with a diagnosis of what fails.")
 def check(
     ports: Names,
     commands: Names,
@@ -129,11 +129,13 @@ def check(
         rows = _run(cases, named or tuple(PORTS), selection, core, quick, limit, last)
     seconds = time.monotonic() - started
     summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version, incomplete)
-    own = cases if selection["like"] else None
-    diagnoses = _diagnose(summary, entries, limit, own) if html_file and not (results or selection["checkpoint"]) else {}
-    files.write(summary, json_file, junit_file, html_file, () if results else named or tuple(PORTS), diagnoses)
+    files.write(summary, json_file, junit_file)
     if str(json_file) != "-":
         matrix.render(Console(), summary, seconds, like_words(selection["like"], selection["seed"]))
+    if html_file:  # its diagnosis may take long
+        own = cases if selection["like"] else None
+        diagnoses = {} if results or selection["checkpoint"] else _diagnose(summary, entries, limit, own)
+        files.write_html(summary, html_file, () if results else named or tuple(PORTS), diagnoses)
     if lost := [f"{result.port}: {result.message}" for result in summary.results if result.status == Status.NOT_STARTED]:
         raise ValueError("; ".join(lost))
     missing = any(result.status == Status.MISSING for result in summary.results)
@@ -156,9 +158,12 @@ def _diagnose(
     for result in summary.failed:
         if result.component:
             failing.setdefault(result.port, {})[result.component] = None
+    longest = None if cases is None else diagnose.LIMIT
+    found = {}
     for port, components in failing.items():
-        click.echo(f"diagnosing {port}: {', '.join(components)} ...", err=True)
-    return {port: diagnose.run(port, tuple(components), entries, answer_limit=limit, cases=cases) for port, components in failing.items()}
+        click.echo(f"diagnosing {port}: {', '.join(components)}{f', {longest:g} s at most' * bool(longest)} ...", err=True)
+        found[port] = diagnose.run(port, tuple(components), entries, answer_limit=limit, cases=cases, limit=longest)
+    return found
 
 
 def _cases(

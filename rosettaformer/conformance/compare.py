@@ -81,8 +81,10 @@ def _compare_exactly(expectation: Expectation, got: np.ndarray) -> Comparison:
 def _other_places(reference: np.ndarray, got: np.ndarray) -> str:
     """Returns what is wrong with the places of NaN and infinity; empty if nothing is."""
     for kind, test in (("NaN", np.isnan), ("infinite", np.isinf)):
-        if (count := int((test(got) != test(reference)).sum())):  # fmt: skip
-            return f"{count} of {got.size} elements are {kind} where the reference is not, or the reverse"
+        found, wanted = test(got), test(reference)
+        for places, are in ((found & ~wanted, "are"), (wanted & ~found, "are not")):
+            if count := int(places.sum()):
+                return f"{count} of {got.size} elements {are} {kind} where the reference is{' not' * (are == 'are')}"
     return ""
 
 

@@ -3,7 +3,7 @@
 import copy
 import tomllib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,12 @@ def _tables() -> dict[str, dict[str, Any]]:
 
 
 def _said(family: Family, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of config.json. Raises ValueError on settings of entries that the family does not have."""
+    """Returns the entries of config.json. Raises ValueError on settings of entries that the family does not have, or that do not count."""
     tables = copy.deepcopy(_tables())
     said, shared = tables[family.model_type], tables["decoder"] if family.prefix == decoder.PREFIX else {"small": {}}
     larger = shared.pop("small") | said.pop("small")
     said = shared | said | (larger if size == "small" else {})
+    _refuse_beside(said, settings)
     said["architectures"] = [next(name for name, heads in family.classes.items() if set(heads) & {*HEADS})]
     for name, value in settings.items():
         *outer, last = name.split(".")
@@ -91,6 +92,20 @@ def _said(family: Family, size: str, settings: Mapping[str, Any]) -> dict[str, A
     if "model_type" in settings:
         raise ValueError(f"model_type is the family's, {family.model_type}; give another family")
     return said | {"model_type": family.model_type}
+
+
+def _refuse_beside(said: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raises ValueError on a setting beside rope_parameters of what stands within it, which alone counts."""
+
+    def within(held: Any, path: str) -> Iterator[str]:
+        for name, value in held.items() if isinstance(held, Mapping) else ():
+            yield f"{path}.{name}"
+            yield from within(value, f"{path}.{name}")
+
+    places = [*within(said.get("rope_parameters"), "rope_parameters")]
+    for name in settings.keys() - said.keys():
+        if own := [place for place in places if place.endswith(f".{name}")]:
+            raise ValueError(f"{name} counts only where rope_parameters has none; set {' or '.join(own)}")
 
 
 def _config(family: Family, said: Mapping[str, Any]) -> TransformerConfig:

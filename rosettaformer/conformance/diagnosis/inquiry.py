@@ -17,6 +17,7 @@ from .findings import Verdict
 from .parts import Parts
 from .record import About
 from .search import Search
+from .symptoms import rounding
 from .tracing import Progress
 
 TWICE = 3  # the number of cases of a component that are evaluated two times at first
@@ -53,10 +54,10 @@ class Inquiry(Parts):
     def _search(self, place: About, search: Search) -> list[Combination]:
         """Adds the finding on the answers; returns what explains them."""
         self._fewer = None
-        if place.component not in FORWARD or self._subject.whole:
+        if place.component not in FORWARD:
             self._symptoms = self._describe(place, search)
-        if self._subject.whole and any(one.kind == "rounding" for one in self._symptoms) and self._in_float32(place, search):
-            return []  # everything else takes long to try
+        if self._rounds(place, search) and self._in_float32(place, search):
+            return []
         if found := self._quickly(place, search):
             self.record.explained(place, search, found)
         elif parts := self._follows(place, search):
@@ -73,9 +74,18 @@ class Inquiry(Parts):
             return self._search_long(place, search, near)
         return found
 
+    def _rounds(self, place: About, search: Search) -> bool:
+        """Whether a whole model, of which everything else takes long to try, differs in float64 by the rounding of a smaller dtype."""
+        if not self._subject.whole or place.dtype != "float64":
+            return False
+        self._symptoms = rounding(search.hypotheses.probes, search.answers, search.clean)
+        for one in self._symptoms:
+            self._say(f"{place.name}: {one.sentence}")
+        return bool(self._symptoms)
+
     def _nearly(self, place: About, search: Search) -> Nearly | None:
         """What gives the answers but for their last digits, where no symptom says all of them."""
-        if place.component in FORWARD and not self._subject.whole:
+        if place.component in FORWARD:
             self._symptoms = self._describe(place, search)
         if self._described or place.component not in FORWARD:
             return None

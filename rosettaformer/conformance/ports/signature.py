@@ -22,11 +22,21 @@ def hint(error: BaseException, module: Any, case: Any) -> str:
     """
     if not (isinstance(error, TypeError | AttributeError) and isinstance(case, Case)):
         return ""
+    if case.folder:
+        return _of_whole(error)
     if not hasattr(module, "framework"):
         return _of_function(case) if "'Case'" in message(error) or _not_within(error, module) else ""
     if traceback.extract_tb(error.__traceback__)[-1].name == "_built":
         return "; components must map each name to what is called as build(config, dtype) and gives the module"
     return _of_module(case, getattr(module, "call", {})) if _not_within(error, module) else ""
+
+
+def _of_whole(error: BaseException) -> str:
+    """How what `load` returns is called: its arguments do not fit, or a framework is given what is not its own."""
+    if "ndarray" not in message(error) and not _NO_FIT.search(message(error)):
+        return ""
+    how = "; what load(folder) returns is called with NumPy arrays, as many as it takes of token_bt, mask_bt and segment_bt"
+    return how + ": lambda token_bt: model(torch.from_numpy(token_bt))" * ("Tensor" in message(error))
 
 
 def _not_within(error: BaseException, module: Any) -> bool:

@@ -137,7 +137,7 @@ def _exp_by_square(x: np.ndarray) -> np.ndarray:
 
 
 def _power_a_unit_larger(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """Returns the power; in float32 one unit in the last place larger, as libraries differ, but where the exponent is 0, and it is exact."""
+    """Returns the power; in float32 one unit in the last place larger, as libraries differ, unless the exponent is 0."""
     power = np.power(base, exponent)
     if power.dtype != np.float32:
         return power

@@ -21,21 +21,21 @@ def require(paths: Iterable[Path]) -> None:
             atomic.require(path)
 
 
-def write(
-    summary: Summary, json_file: Path | None, junit_file: Path | None, html_file: Path | None, ports: Sequence[str],
-    diagnoses: Mapping[str, Diagnosis],
-) -> None:  # fmt: skip
-    """Writes the requested reports. ports: the ports that the HTML report describes; diagnoses: of those that fail."""
+def write(summary: Summary, json_file: Path | None, junit_file: Path | None) -> None:
+    """Writes the results as JSON and as JUnit, where they are asked for."""
     if json_file:
         write_json(json_file, summary.to_dict())
     if junit_file:
         atomic.write_text(junit_file, junit.render(summary))
-    if html_file:
-        from . import html
 
-        findings = {port: diagnosis.findings for port, diagnosis in diagnoses.items()}
-        divergences = [divergence for diagnosis in diagnoses.values() for divergence in diagnosis.divergences]
-        atomic.write_text(html_file, html.render(summary, describe_ports(ports), findings, divergences))
+
+def write_html(summary: Summary, path: Path, ports: Sequence[str], diagnoses: Mapping[str, Diagnosis]) -> None:
+    """Writes the page of the results. ports: those that it describes; diagnoses: of those that fail."""
+    from . import html
+
+    findings = {port: diagnosis.findings for port, diagnosis in diagnoses.items()}
+    divergences = [divergence for diagnosis in diagnoses.values() for divergence in diagnosis.divergences]
+    atomic.write_text(path, html.render(summary, describe_ports(ports), findings, divergences))
 
 
 def write_json(path: Path, value: Any) -> None:

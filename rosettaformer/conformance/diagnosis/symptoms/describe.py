@@ -44,6 +44,14 @@ def describe(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], framew
     return merged(found)[:SAID]
 
 
+def rounding(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean) -> list[Symptom]:
+    """Of the symptoms that hold those that say that the answers are rounded to a smaller dtype."""
+    runs, found = [Run(case) for case in cases], list[Symptom]()
+    for name in dict.fromkeys(name for expectations in clean for name in expectations):
+        found += chosen([*rounded([one for one in _answered(name, runs, clean, answers) if one.fails])], name)
+    return found
+
+
 def _answered(name: str, runs: Iterable[Run], clean: Clean, answers: Iterable[Mapping[str, Any]]) -> Iterator[Answered]:
     for run, expectations, answer in zip(runs, clean, answers, strict=True):
         if name in expectations and isinstance(got := answer.get(name), np.ndarray) and got.size and got.dtype.kind not in "OSU":

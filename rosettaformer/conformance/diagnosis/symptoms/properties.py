@@ -150,7 +150,7 @@ FACTOR = 8  # by which an error may be larger or smaller than that of the dtype'
 
 def rounded(failing: Sequence[Answered]) -> Iterator[Symptom]:
     """Reports the smallest dtype that holds the answers exactly, or has their errors."""
-    if not all(one.shaped and one.expectation.dtype.kind == "f" and np.isfinite(one.got).all() for one in failing):
+    if not failing or not all(one.shaped and one.expectation.dtype.kind == "f" and np.isfinite(one.got).all() for one in failing):
         return
     if any(np.ptp(one.got) == 0 for one in failing):
         return
