@@ -221,6 +221,8 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
     ("bert", ("--set", 'architectures=["BertForPreTraining"]'), "next_sentence|architectures"),
     ("bert", ("--set", "is_decoder=true"), "is_decoder"),
     ("gemma2", ("--set", 'layer_types=["full_attention"]'), "layer_types"),
+    ("qwen3", ("--set", "rope_theta=5000"), "rope_theta counts only where rope_parameters has none; set rope_parameters.rope_theta"),
+    ("gemma3_text", ("--set", "rope_theta=5000"), r"set rope_parameters.full_attention.rope_theta or rope_parameters.sliding\S+rope_theta"),
     ("llama", ("--size", "large"), "large"),
     ("llama", ("--dtype", "float8"), "float8"),
     ("llama", ("--seed", "-1"), "-1"),

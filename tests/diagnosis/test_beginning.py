@@ -20,6 +20,7 @@ from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis.beginning import beginning
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
 from rosettaformer.conformance.diagnosis.search import Search
+from rosettaformer.conformance.diagnosis.shapes import shapes
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.patching import patched
 
@@ -79,6 +80,22 @@ BEGIN: dict[str, Change] = {
 @pytest.mark.parametrize("family", ["qwen3", later("bert")])
 def test_it_is_said_where_an_error_begins(words: str, family: str) -> None:
     assert beginning(_search(_cases(family), BEGIN[words]), "float32") == words
+
+
+SHAPES: dict[str, Change] = {
+    "its axes are t b v; b t v are required": lambda case, y: y.swapaxes(0, 1),
+    "its axes are b v t; b t v are required": lambda case, y: y.swapaxes(1, 2),
+    'it gives one position: say positions = "last" in the file': lambda case, y: y[:, -1] if y.shape[1] > 1 else y,
+    "it gives one row, without an axis for rows": lambda case, y: y[0] if len(y) == 1 else y,
+    "a token has 100 logits; the vocabulary has 101 entries": lambda case, y: y[..., :-1],
+    "its shape is (1, 3, 101); (1, 7, 101) is required": lambda case, y: y[:, :3],
+    "": lambda case, y: y[..., ::-1],
+}
+
+
+@pytest.mark.parametrize("sentence", SHAPES)
+def test_of_logits_of_another_shape_that_is_said(sentence: str) -> None:
+    assert shapes(_search(_cases("qwen3"), SHAPES[sentence])) == sentence
 
 
 def test_positions_are_counted_from_the_first_real_token() -> None:

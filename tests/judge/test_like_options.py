@@ -10,10 +10,12 @@ from xml.etree import ElementTree
 import pytest
 from invoke import invoke, refused, succeeded
 from tiers import later
-from whole_models import PLAIN, in_this_process, written
+from whole_models import PLAIN, in_this_process, quick, written
 
 import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.commands import diagnose
+from rosettaformer.conformance import diagnosis
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
 pytest_plugins = ["pytester"]
@@ -93,6 +95,28 @@ def test_the_report_for_a_browser_holds_the_diagnosis(tmp_path: Path) -> None:
     assert _checked(port, "--like", "qwen3", *FEW, "--html", tmp_path / "a.html")[0] == 1
     page = (tmp_path / "a.html").read_text()
     assert "transformer/left_padding_alone" in page and "equal at position 0, wrong elsewhere" in page and "ROT1" in page
+
+
+def test_the_verdict_is_there_before_the_diagnosis_for_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+
+    def stopped(*given: Any, limit: float, **options: Any) -> None:
+        assert limit == diagnose.LIMIT
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(diagnose, "run", stopped)
+    pages = ("--junit", tmp_path / "a.xml", "--html", tmp_path / "a.html")
+    said = invoke("check", written(tmp_path, WRONG), "--like", "qwen3", *FEW, *pages)
+    assert "1 failed" in said.out and "120 s at most" in said.err
+    assert (tmp_path / "a.xml").exists() and not (tmp_path / "a.html").exists()
+
+
+def test_a_model_that_computes_in_float32_is_said_to_do_so(tmp_path: Path) -> None:
+    as_far = "y = y * (1 + 1e-7 * np.sin(np.arange(y.size)).reshape(y.shape)).astype(y.dtype)"
+    port = written(tmp_path, as_far, top="dtypes = ('float64', 'float32')")
+    said = diagnosis.diagnose(port, cases=quick()[:3]).findings
+    assert [(finding.component, str(finding.verdict)) for finding in said] == [("transformer", "described")]
+    assert "as far from the reference as float32 arithmetic makes it" in said[0].text
 
 
 def test_a_report_for_servers_has_a_row_for_each_case(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def first(component: str, dtype: str, search: Search, failed: Failed, beyond: in
     """On how many cases a component fails, and how the first one does. beyond: the number of cases in dtypes that the port has not."""
     count = len(search.failing) + len(failed)
     seen = search.complaint() if search.failing else failed[0][1].partition("\n")[0]
-    more = f" ({beyond} more are in no dtype that it has)" * bool(beyond)
+    more = f" ({beyond} more are asked in other dtypes than it has)" * bool(beyond)
     return f"{component} fails on {count} of {len(search.answers) + len(failed)} cases in {dtype}{more}; the first: {seen}"
 
 

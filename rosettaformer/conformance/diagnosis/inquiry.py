@@ -17,6 +17,7 @@ from .findings import Verdict
 from .parts import Parts
 from .record import About
 from .search import Search
+from .shapes import shapes
 from .symptoms import rounding
 from .tracing import Progress
 
@@ -54,9 +55,12 @@ class Inquiry(Parts):
     def _search(self, place: About, search: Search) -> list[Combination]:
         """Adds the finding on the answers; returns what explains them."""
         self._fewer = None
+        if self._subject.whole and (sentence := shapes(search)):
+            self.record.add(place, Verdict.DESCRIBED, sentence)
+            return []
         if place.component not in FORWARD:
             self._symptoms = self._describe(place, search)
-        if self._rounds(place, search) and self._in_float32(place, search):
+        if self._rounds(place, search) and self._in_float32(place, search, rounds=True):
             return []
         if found := self._quickly(place, search):
             self.record.explained(place, search, found)
@@ -132,10 +136,12 @@ class Inquiry(Parts):
             self._current = (place, search) if search.failing else None
         return search
 
-    def _in_float32(self, place: About, search: Search) -> bool:
+    def _in_float32(self, place: About, search: Search, rounds: bool = False) -> bool:
         """Whether float32 says what float64 hides: there a table or a constant of fewer digits does not show. Adds the finding where it
-        conforms, or is explained."""
-        if place.dtype != "float64" or "float32" not in self._subject.dtypes or self._described or search.imprecise():
+        conforms, or is explained. rounds: whether the answers are known to be rounded."""
+        if place.dtype != "float64" or "float32" not in self._subject.dtypes or self._described:
+            return False
+        if not rounds and search.imprecise():
             return False
         narrow = About(place.component, "float32")
         other, failed = self._ask(narrow, every=True)
