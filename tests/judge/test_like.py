@@ -121,7 +121,7 @@ def test_of_a_module_its_own_method_says_what_it_takes(tmp_path: Path, name: str
 
 
 def test_what_takes_no_numpy_arrays_is_told_how_it_is_called(tmp_path: Path) -> None:
-    top = "def tensors(token_bt):\n    raise TypeError(\"must be Tensor, not numpy.ndarray\")"
+    top = 'def tensors(token_bt):\n    raise TypeError("must be Tensor, not numpy.ndarray")'
     results = judged(written(tmp_path, top=top, further="return lambda token_bt: tensors(token_bt)"), quick()[:1])
     (message,) = _of(results, "error").values()
     assert message.endswith("segment_bt: lambda token_bt: model(torch.from_numpy(token_bt))")

@@ -8,7 +8,7 @@ them, or where a factor is the same size of each, its root or its reciprocal. Li
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..catalogue.combinators import on_arguments, on_call, on_result
 from ..catalogue.loss_settings import BOTH
 from ..catalogue.place import Place, places
 from ..catalogue.schedule_settings import Rate, other_rate
+from ..reference.tolerance import Expectation
 from . import altered
 from .hypotheses import Hypotheses
 from .model_constants import MODEL
@@ -76,6 +77,7 @@ LONGEST = 3.0
 PATIENCE, NEARER = 4, 0.8  # the fit ends if after 4 steps more than 0.8 of the error is left
 STEP = 1e-7  # of the numerical derivative
 SAME = 1e-5  # relative: numbers that are one, and what is left of an error that is fitted, before the hypothesis is verified
+NEAR = 1e-3  # what is left of an error where rounding explains it
 Outputs = Mapping[str, Any]
 
 
@@ -139,22 +141,39 @@ def constants(
             continue
         for place in (None, *places(sites)):
             meant = [index for index in failing if any(place is None or place.holds(site) for site in sites[index])][:FITTED]
-            values: list[float] = []
+            fits: list[_Fitted] = []
             if len(meant) == 1 and _numbers(answers[meant[0]]) == 1:
                 continue  # one number is given by some value of any constant
             for index in meant:
-                value = _fit(constant, place, hypotheses.probes[index], answers[index], base)
-                if value is None or (values and constant.start != 1 and not _same(value, values[0])):
+                fitted = _fit(constant, place, hypotheses.probes[index], answers[index], base, _rounding(hypotheses.clean[index]))
+                if fitted is None or (fits and constant.start != 1 and not fitted.same(fits[0])):
                     break
-                values.append(value)
-            if not values or len(values) < len(meant):
+                fits.append(fitted)
+            if not fits or len(fits) < len(meant):
                 continue
-            one = all(_same(value, values[0]) for value in values)
+            one, best = all(fitted.same(fits[0]) for fitted in fits), min(fits, key=lambda fitted: fitted.spread)
+            values = [fitted.value for fitted in fits]
             sizes = _sizes([hypotheses.probes[index] for index in meant], values) if constant.start == 1 else []
             if sizes and not (one and _same(float(f"{values[0]:.3g}"), values[0])):
                 yield [constant.of_sizes(words, place) for words in sizes]
             elif one:
-                yield [replace(constant.alteration(value), place=place) for value in dict.fromkeys((_short(values[0]), values[0]))]
+                yield [replace(constant.alteration(value), place=place) for value in dict.fromkeys((best.short, best.value))]
+
+
+class _Fitted(NamedTuple):
+    """A value that gives an answer. spread: how far from it other values give the answer as well, since its digits are rounded."""
+
+    value: float
+    spread: float
+
+    def same(self, other: "_Fitted") -> bool:
+        return _same(self.value, other.value) or abs(self.value - other.value) <= self.spread + other.spread
+
+    @property
+    def short(self) -> float:
+        """The number of few digits that may be meant."""
+        numbers = (float(f"{self.value:.{digits}g}") for digits in (2, 3, 4, 6))
+        return next((number for number in numbers if abs(number - self.value) <= max(SAME * abs(self.value), self.spread)), self.value)
 
 
 def _same(one: float, other: float) -> bool:
@@ -174,14 +193,13 @@ def _numbers(answer: Outputs) -> int:
     return sum(np.size(value) for value in answer.values() if np.asarray(value).dtype.kind == "f")
 
 
-def _short(value: float) -> float:
-    """The number of few digits that may be meant."""
-    numbers = (float(f"{value:.{digits}g}") for digits in (3, 6))
-    return next((number for number in numbers if abs(number - value) <= SAME * abs(value)), value)
+def _fit(
+    constant: _Constant, place: Place | None, probe: Case, answer: Outputs, base: altered.Combination, rounding: float
+) -> _Fitted | None:  # fmt: skip
+    """The value with which the altered reference gives the answer, by Gauss and Newton; None where there is none.
 
-
-def _fit(constant: _Constant, place: Place | None, probe: Case, answer: Outputs, base: altered.Combination) -> float | None:
-    """The value with which the altered reference gives the answer, by Gauss and Newton; None where there is none."""
+    rounding: the norm of the errors that pass.
+    """
     case = probe.at("float64")
 
     def error(parameter: float) -> np.ndarray:
@@ -200,7 +218,15 @@ def _fit(constant: _Constant, place: Place | None, probe: Case, answer: Outputs,
             return None
         if abs(step) <= 1e-14 * max(abs(parameter), 1.0):
             break
-    return constant.at(parameter) if np.linalg.norm(at) < SAME * before else None
+    if not np.linalg.norm(at) < max(SAME * before, min(rounding, NEAR * before)):
+        return None
+    value, spread = constant.at(parameter), float(np.linalg.norm(at) / np.linalg.norm(slope))
+    return _Fitted(value, spread * (value if constant.scales else 1))
+
+
+def _rounding(clean: Mapping[str, Expectation]) -> float:
+    """The norm of the errors that pass, of all outputs."""
+    return math.hypot(*(one.bound_rmse * math.sqrt(one.reference.size) for one in clean.values() if one.dtype.kind == "f"))
 
 
 def _difference(predicted: Outputs, answer: Outputs) -> np.ndarray:
