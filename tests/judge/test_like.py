@@ -111,6 +111,24 @@ def test_a_function_is_given_what_it_takes(tmp_path: Path, arguments: str, given
     assert _statuses(results)["pass"] == len(LOGITS) - len(refused)
 
 
+MODULE = """
+    class Module:  # as torch's: a call says nothing of what `forward` takes
+        def __call__(self, *given, **named):
+            return self.forward(*given, **named)
+
+        def forward(self, token_bt, mask_bt):
+            assert token_bt.dtype == np.int64 and mask_bt.dtype == bool
+            return own(token_bt, mask_bt)
+
+    logits = Module()
+"""
+
+
+def test_a_module_is_given_what_its_forward_takes(tmp_path: Path) -> None:
+    cases = [case for case in quick() if case.id in LOGITS]
+    assert _statuses(judged(written(tmp_path, further=MODULE), cases)) == {"pass": len(LOGITS)}
+
+
 @pytest.mark.parametrize(("arguments", "given", "refused"), [
     ("token_bt", "token_bt, np.ones(token_bt.shape, bool), np.zeros_like(token_bt)",
      {"right_padding", "left_padding", "left_padding_alone", "two_segments"}),
