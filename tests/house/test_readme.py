@@ -220,7 +220,7 @@ def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
     """Its files are those of tests/ports, as `test_drop_in` holds."""
     pytest.importorskip("transformers")
     for title in ("", "A command"):
-        write(*section("docs/like.md", title, "python"), tmp_path)
+        write(section("docs/like.md", title, "python")[0], tmp_path)
     for block in (block for block in blocks(HOUSE / "docs/like.md") if block.language == "sh"):
         for line in lines(block):
             if "--command" in line:  # `python` is this one's in a shell of `run`
