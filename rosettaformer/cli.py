@@ -43,7 +43,7 @@ COMMANDS = {
     "check": "Check ports against the reference and print the matrix.",
     "compare": "Compare any two models on the same weights and inputs, layer by layer.",
     "diagnose": "Say what is wrong with a port, and how to fix it.",
-    "list": "List components with their arguments, cases, defects, or ports.",
+    "list": "List families, components, dtypes; or config fields, cases, defects, ports.",
     "explain": "Explain a defect of the catalogue, and measure its error.",
     "new-port": "Write a port that runs at once, to put your own code in.",
     "guide": "Write the porting guide: a site to open in a browser, measured now.",

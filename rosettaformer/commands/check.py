@@ -101,7 +101,7 @@ def check(
     every mode, or in those of --mode; with --quick the core cases among them in float32. Where only core cases are run, our JAX port is
     compiled without LLVM's optimisation of its machine code. The gradient of a component is one of its own (layer_norm_vjp), run with
     --grad, with --full or by its name.
-    EXPR is about names such as layer_norm/large_mean-float32: -k "layer_norm and not float16". rosettaformer list shows them.
+    EXPR is about names such as layer_norm/large_mean-float32: -k "layer_norm and not float16". rosettaformer list cases shows them.
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
     if html_file and not importable("jinja2"):

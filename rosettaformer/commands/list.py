@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from typing import TypeVar
@@ -11,7 +12,7 @@ import click
 
 from reference_numpy.strategy import Strategy
 
-from ..conformance.case import Case
+from ..conformance.case import DTYPES, Case
 from ..conformance.cases import all_cases
 from ..conformance.cases.expression import choose, matching
 from ..conformance.catalogue import all_defects
@@ -23,6 +24,7 @@ from .options import Choice
 
 Thing = TypeVar("Thing")
 
+WIDTH = 100  # of the overview
 NEVER = ("parameters", "config", "dtype", "cotangent")  # names that a case gives in another form
 AXES = (
     "axes: b batch, t target or query position, s source or key position, n new token or beam, d model width, h query heads, g key heads, "
@@ -118,16 +120,39 @@ def _chosen(things: Iterable[Thing], name: Callable[[Thing], str], expression: s
 
 
 KINDS = {"components": _components, "config": _config, "cases": _cases, "defects": _defects, "ports": _ports}
+LISTS = {
+    "components": "every component with its arguments, and what it computes",
+    "-k COMPONENT": "everything about a component: parameters, axes, what a port's module is called with",
+    "config": "every field of the config, its values, and what it says",
+    "cases": "every case of the suite, and its dtypes",
+    "defects": "every defect of the catalogue; rosettaformer explain ID shows its page",
+    "ports": "every port by name, and whether its framework is installed",
+}
+
+
+def _overview() -> Iterable[str]:
+    """Prints the names that options take, and the lists that there are."""
+    from ..checkpoints.hugging_face import FAMILIES
+
+    names = {
+        "families, for --like": FAMILIES,
+        f"components, for --component; most have a gradient, NAME{VJP}": [name for name in COMPONENTS if not forward_of(name)],
+        "dtypes, for --dtype": DTYPES,
+    }
+    for title, words in names.items():
+        yield from (f"{title}:", textwrap.fill(", ".join(words), WIDTH, initial_indent="    ", subsequent_indent="    "), "")
+    yield "lists:"
+    yield from (f"    rosettaformer list {words:14}{what}" for words, what in LISTS.items())
 
 
 @click.command()
-@click.argument("kind", type=Choice(KINDS), default="components")
+@click.argument("kind", type=Choice(KINDS), required=False)
 @click.option("-k", "expression", metavar="EXPR", help="Only those that EXPR is true of: words joined by and, or, not, as in pytest.")
-def list(kind: str, expression: str | None) -> None:
-    """List the components with their arguments, or the fields of the config, the cases, the defects of the catalogue, or the ports.
+def list(kind: str | None, expression: str | None) -> None:
+    """List the names that there are: families, components, dtypes; or everything of one KIND.
 
-    KIND is components (the default), config, cases, defects or ports. With -k a component comes with its whole description: its canonical
-    parameters with their axes and shapes, the arguments that its cases give a port's module, and the fields that it takes from the config.
+    With -k KIND is components, if none is given, and each of them comes with its whole description: its canonical parameters with their
+    axes and shapes, the arguments that its cases give a port's module, and the fields that it takes from the config.
     """
-    for line in KINDS[kind](expression):
+    for line in _overview() if kind is None and expression is None else KINDS[kind or "components"](expression):
         click.echo(line)

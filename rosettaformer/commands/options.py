@@ -2,7 +2,7 @@
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +93,27 @@ ignore_option = click.option(
 )
 
 
+class _Like(click.Option):
+    """--like, whose help lists the families; their modules are imported only where the help is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from ..checkpoints.hugging_face import FAMILIES
+
+        self.help = f"Judge the whole model by its logits: of a new random folder of a family, or of a folder. {families(FAMILIES)}."
+        return super().get_help_record(ctx)
+
+
+def families(names: Iterable[str]) -> str:
+    """Returns the sentence of a help that lists the families."""
+    return f"FAMILY is {' or '.join(', '.join(names).rsplit(', ', 1))}"
+
+
 def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--like and --seed: the whole model that a port is judged on."""
     function = click.option("--seed", type=click.IntRange(0), default=0, help="Of the random weights of --like FAMILY. [default: 0]")(
         function
     )
-    return click.option(
-        "--like", metavar="FAMILY|DIR", default="",
-        help="Judge the whole model by its logits: of a family's new random folder, such as qwen3, or of a folder of your own.",
-    )(function)  # fmt: skip
+    return click.option("--like", metavar="FAMILY|DIR", default="", cls=_Like)(function)
 
 
 def like_cases(like: str, seed: int, dtypes: Names) -> list[Any]:

@@ -18,10 +18,12 @@ from reference_numpy.presets import PRESETS
 from rosettaformer import backends
 from rosettaformer.checkpoints import container
 from rosettaformer.checkpoints.canonical import save
+from rosettaformer.checkpoints.hugging_face import FAMILIES
 from rosettaformer.commands import doctor
 from rosettaformer.commands import explain as explain_command
 from rosettaformer.commands.declared import parameter_lines
-from rosettaformer.conformance.case import SUITE_VERSION
+from rosettaformer.commands.list import KINDS
+from rosettaformer.conformance.case import DTYPES, SUITE_VERSION
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.build import parameters_of
 from rosettaformer.conformance.cases.case_files import answer_path
@@ -128,7 +130,10 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        ((), ["layer_norm(parameters, x_btd, epsilon, one_plus_scale, cast_before_scale)", "combine_masks(mask_bhts, other_bhts)"]),
+        (
+            ("components",),
+            ["layer_norm(parameters, x_btd, epsilon, one_plus_scale, cast_before_scale)", "combine_masks(mask_bhts, other_bhts)"],
+        ),
         (("-k", "softmax and not vjp"), ["softmax(logits, mask)", "    cases: 9; its gradient is softmax_vjp"]),
         (
             ("-k", "layer_norm"),
@@ -192,6 +197,25 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
 def test_list(arguments: tuple[str, ...], lines: list[str]) -> None:
     result = invoke("list", *arguments)
     assert (result.code, [line for line in lines if line not in result.out]) == (0, [])
+
+
+def test_list_by_itself_is_an_overview_that_names_every_list() -> None:
+    """And every family, component and dtype, once."""
+    text = invoke("list").out
+    for names in (FAMILIES, [name for name in COMPONENTS if not name.endswith("_vjp")], DTYPES):
+        assert f"\n    {', '.join(names)}\n" in text.replace(",\n    ", ", ")
+    assert re.findall(r"^    rosettaformer list (\S+)  ", text, re.MULTILINE) == [*KINDS]
+    assert "    rosettaformer list -k COMPONENT  " in text
+    assert len(text.splitlines()) < 30
+
+
+def test_the_help_of_what_takes_a_family_lists_them_and_imports_them_for_that_alone() -> None:
+    *others, last = FAMILIES
+    for command in ("check", "diagnose", "new-checkpoint"):
+        assert f"FAMILY is {', '.join(others)} or {last}." in " ".join(invoke(command, "--help").out.split())
+    script = "import sys, rosettaformer.commands.check, rosettaformer.commands.diagnose; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "rosettaformer.commands.options" in found and "rosettaformer.checkpoints.hugging_face" not in found
 
 
 def test_list_says_of_every_field_what_it_is() -> None:

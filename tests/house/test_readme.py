@@ -29,14 +29,15 @@ from rosettaformer.conformance.report.matrix import LEGEND
 
 # section by page -> the languages of its blocks, each of which a test below runs or compares
 EXAMPLES = {
-    "README.md": {"First minute": {"sh", "output"}, "Architecture": {"text"}, "Compare": {"sh", "python"}, "Port": {"sh", "output"},
-                  "Prove": {"sh", "python"}, "Train, generate, convert": {"sh"}},
+    "README.md": {"A whole model": {"python", "sh", "output"}, "First minute": {"sh", "output"}, "Architecture": {"text"},
+                  "Compare": {"sh"}, "Port": {"sh"}, "Prove": {"sh", "python"}, "Train, generate, convert": {"sh"}},
     "docs/check.md": {"": {"sh", "output"}},
     "docs/models.md": {"On the same weights": {"python"}, "Answers": {"python"}},
     "docs/porting.md": {"A model": {"python"}, "Its port": {"python", "sh"}, "A session": {"python", "console"},
                         "What diagnose says": {"output"}},
     "docs/ci.md": {"": {"sh", "python", "toml"}, "A GitHub workflow": {"yaml"}},
-    "docs/like.md": {"": {"sh", "python"}, "A command": {"python", "sh"}, "Your own model": {"sh"}, "What diagnose says": {"console"}},
+    "docs/like.md": {"": {"sh", "python"}, "A class of your own": {"python"}, "A command": {"python", "sh"}, "Your own model": {"sh"},
+                     "What diagnose says": {"console"}},
     "docs/drop-in.md": {"KerasHub's conversions": {"python", "sh", "output"}, "MaxText's logit checker": {"python", "sh"},
                         "An ONNX export": {"python", "sh"}, "An engine that gives the next token": {"python", "sh"}},
 }  # fmt: skip
@@ -153,12 +154,6 @@ def test_python_sections_run_in_order_in_one_namespace(title: str, full: bool) -
         assert 0 < min(errors) <= max(errors) < 1e-5
 
 
-def test_the_readme_compares_a_port_with_the_reference() -> None:
-    pytest.importorskip("torch")
-    (block,) = section("README.md", "Compare", "python")
-    assert 0 < float(printed_by(block.text)) < 1e-5
-
-
 @pytest.mark.parametrize("full", FULL)
 @pytest.mark.parametrize(
     ("page", "title"),
@@ -222,10 +217,10 @@ def test_commands_on_folders_run(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
-    """Its files are those of tests/ports/drop_in, which `test_drop_in` holds."""
+    """Its files are those of tests/ports, as `test_drop_in` holds."""
     pytest.importorskip("transformers")
-    for block in (block for block in blocks(HOUSE / "docs/like.md") if block.language == "python"):
-        write(block, tmp_path)
+    for title in ("", "A command"):
+        write(section("docs/like.md", title, "python")[0], tmp_path)
     for block in (block for block in blocks(HOUSE / "docs/like.md") if block.language == "sh"):
         for line in lines(block):
             if "--command" in line:  # `python` is this one's in a shell of `run`
@@ -288,9 +283,16 @@ def test_the_port_of_the_readme_conforms_and_counts_what_it_does_not_cover(comma
         assert (tmp_path / "results.xml").exists()
 
 
-def test_what_the_readme_quotes_of_a_diagnosis_is_what_the_session_shows() -> None:
-    (quoted,) = section("README.md", "Port", "output")
-    assert any(quoted.text in block.text for block in section("docs/porting.md", "A session", "console"))
+def test_what_the_readme_says_of_a_whole_model_stands_where_it_is_run_and_counted() -> None:
+    """The file, the commands and the diagnosis are those of docs/like.md, the numbers those of docs/field-bugs.md."""
+    own = {block.language: block.text for block in section("README.md", "A whole model", "python", "output")}
+    assert own["python"] == (HOUSE / "tests/ports/drop_in/like_port.py").read_text()
+    assert any(own["output"] in block.text for block in section("docs/like.md", "What diagnose says", "console"))
+    commands, longer = (lines(section(page, title, "sh")[0]) for page, title in (("README.md", "A whole model"), ("docs/like.md", "")))
+    assert commands == longer
+    (counted,) = re.findall(r"Of the other .*", (HOUSE / "docs/field-bugs.md").read_text())
+    (said,) = re.findall(r"Of \d+ mistakes of published ports.*show \d+", README)
+    assert re.findall(r"\d+", said) == re.findall(r"\d+", counted)
 
 
 @pytest.mark.second

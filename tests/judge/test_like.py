@@ -111,20 +111,29 @@ def test_a_function_is_given_what_it_takes(tmp_path: Path, arguments: str, given
     assert _statuses(results)["pass"] == len(LOGITS) - len(refused)
 
 
-@pytest.mark.parametrize("name", ["forward", "call"])
-def test_of_a_module_its_own_method_says_what_it_takes(tmp_path: Path, name: str) -> None:
-    module = f"class Module:\n        def {name}(self, token_bt): return own(token_bt, np.ones(token_bt.shape, bool))\n"
-    module += f"        def __call__(self, *given, **named): return self.{name}(*given, **named)\n    return Module()"
-    results = judged(written(tmp_path, further=module), [case for case in quick() if case.id in LOGITS])
-    assert _of(results, "not covered") == dict.fromkeys(PADDED, "its function takes no mask")
-    assert _statuses(results)["pass"] == len(LOGITS) - len(PADDED)
-
-
 def test_what_takes_no_numpy_arrays_is_told_how_it_is_called(tmp_path: Path) -> None:
     top = 'def tensors(token_bt):\n    raise TypeError("must be Tensor, not numpy.ndarray")'
     results = judged(written(tmp_path, top=top, further="return lambda token_bt: tensors(token_bt)"), quick()[:1])
     (message,) = _of(results, "error").values()
     assert message.endswith("segment_bt: lambda token_bt: model(torch.from_numpy(token_bt))")
+
+
+MODULE = """
+    class Module:  # as torch's: a call says nothing of what `forward` takes
+        def __call__(self, *given, **named):
+            return self.forward(*given, **named)
+
+        def forward(self, token_bt, mask_bt):
+            assert token_bt.dtype == np.int64 and mask_bt.dtype == bool
+            return own(token_bt, mask_bt)
+
+    logits = Module()
+"""
+
+
+def test_a_module_is_given_what_its_forward_takes(tmp_path: Path) -> None:
+    cases = [case for case in quick() if case.id in LOGITS]
+    assert _statuses(judged(written(tmp_path, further=MODULE), cases)) == {"pass": len(LOGITS)}
 
 
 @pytest.mark.parametrize(("arguments", "given", "refused"), [

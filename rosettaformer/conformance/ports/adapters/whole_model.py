@@ -102,10 +102,9 @@ def _inputs(function: Callable[..., Any], case: Case, *more: Any) -> list[Any]:
 
 
 def _count(function: Callable[..., Any]) -> int:
-    """Returns how many arguments a call may give by their places."""
-    own = next((call for name in ("forward", "call") if callable(call := getattr(function, name, None))), function)  # of a module
+    """Returns how many arguments a call may give by their places; of a torch module, its `forward`."""
     try:
-        parameters = inspect.signature(own).parameters.values()
+        parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
     except (TypeError, ValueError):
         return 2
     if any(each.kind == each.VAR_POSITIONAL for each in parameters):
