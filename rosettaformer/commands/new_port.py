@@ -158,4 +158,7 @@ def _check(port: str, component: str = "", like: str = "") -> int:
         return Missing.exit_code
     summary = Summary([result for result in results if result.status != Status.NOT_COVERED])
     matrix.render(Console(), summary, options=like_words(like))
+    for result in results:
+        if result.status == Status.NOT_STARTED:
+            click.echo(result.message)
     return 0 if summary.conforms else 1

@@ -37,11 +37,14 @@ class Status(StrEnum):
     MISSING = "missing"  # the framework is not installed, or broken
     NOT_STARTED = "not started"  # the name is not that of a port, so that no case could be run on it
     LEFT_OVER = "left over"  # processes outlived the port
-    SKIPPED = "skipped"  # the port had crashed too often, or lacks the device
+    SKIPPED = "skipped"  # the port had crashed too often, could not load its model, or lacks the device
     NOT_RUN = "not run"  # the run had stopped at a failure
     DEVIATION = "deviation"  # fails, as declared
     STALE = "stale"  # declared, but does not fail
     NEW = "new"  # fails, but is newer than the requested version
 
 
-FAILURES = (Status.DIFFERS, Status.ERROR, Status.CRASH, Status.HANG)
+# reasons of SKIPPED: nothing was answered before, and whoever asks again hears the same
+UNLOADED, UNSTARTED = "load(folder) had failed", "the command had ended before its first answer, each time in the same way"
+UNANSWERED = (Status.ERROR, Status.CRASH, Status.HANG)
+FAILURES = (Status.DIFFERS, *UNANSWERED)

@@ -115,3 +115,13 @@ def test_an_xla_that_does_not_know_the_quick_flags_compiles_as_always(monkeypatc
     monkeypatch.setattr(process, "QUICK_XLA", "--xla_no_such_flag=true")
     with contextlib.closing(runner.open_worker("jax", 1, quick_compile=True)) as worker:
         assert worker.greeting[0] == "ready"
+
+
+@pytest.mark.parametrize(("given", "why"), [
+    (("--command", "./no_such_program"), "./no_such_program does not exist"), (("./none.py",), "a port must define load(folder)"),
+])  # fmt: skip
+def test_why_a_port_does_not_start_is_said_once(given: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "none.py").write_text("def build(folder): ...")
+    monkeypatch.chdir(tmp_path)
+    found = invoke("check", *given, "--component", "softmax")
+    assert found.code == 2 and (found.out + found.err).count(why) == 1 and "did not start" in found.out

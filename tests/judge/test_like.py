@@ -205,7 +205,7 @@ WRONG = {
     "token_bt[...] = 0": ("pass", ""),  # the arrays are the port's own
     "mask_bt[...] = False": ("pass", ""),
     "return y.astype(np.float64)": ("pass", ""),
-    "return y.astype(np.float16)": ("not covered", "it computes in float16; `dtypes` in the file says in which dtypes"),
+    "return y.astype(np.float16)": ("not covered", "it computes in float16, where float32 was asked; `dtypes` in the file says"),
 }  # fmt: skip
 
 
@@ -221,15 +221,31 @@ LOADS = {
     "return None": "TypeError: load(folder) must return a function of tokens; got NoneType",
     "return own(np.ones((1, 2), int), np.ones((1, 2), bool))": "must return a function of tokens; got an array of float32",
     "import no_such_module": "No module named 'no_such_module'",
+    "raise SystemExit('no weights')": "SystemExit: no weights",
+    "load()": "TypeError: load() missing 1 required positional argument: 'folder'",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("further", LOADS)
-def test_a_load_that_fails_is_a_row_of_each_case(tmp_path: Path, further: str) -> None:
+def test_a_load_that_fails_is_one_row_and_is_not_tried_again_for_its_folder(tmp_path: Path, further: str) -> None:
+    log = tmp_path / "log.txt"
+    cases = [case for case in quick() if case.name in ("short", "batch")]
+    port = written(tmp_path, further=f"open({str(log)!r}, 'a').write(f'{{folder}}\\n'); {further}")
+    results = runner.run(cases, [port], ["float64", "float32"])
+    assert len(log.read_text().split()) == len({*log.read_text().split()}) == 2
+    first, *others = [result for result in results if result.dtype == "float32"]
+    assert first.status == "error" and LOADS[further] in first.message and "is called as" not in first.message
+    assert others and {(result.status, result.message) for result in others} == {("skipped", "load(folder) had failed")}
+
+
+def test_a_load_that_says_what_is_not_covered_says_it_of_each_case(tmp_path: Path) -> None:
+    further = "from rosettaformer.ports import NotCovered; open(__file__ + '.log', 'a').write('x'); raise NotCovered('no weights')"
+    port = written(tmp_path, further=further)
     cases = [case for case in quick() if case.name == "short"]
-    results = judged(written(tmp_path, further=further), cases)
-    assert _statuses(results) == {"error": len(cases)}
-    assert all(LOADS[further] in result.message for result in results.values()), results
+    assert {(result.status, result.message) for result in judged(port, cases).values()} == {("not covered", "no weights")} and len(
+        cases
+    ) > 1
+    assert Path(f"{port}.log").read_text() == "x"
 
 
 def test_a_folder_is_loaded_once_and_another_dtypes_is_another(tmp_path: Path) -> None:

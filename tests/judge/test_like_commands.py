@@ -99,6 +99,56 @@ def test_a_command_that_crashes_is_asked_for_what_is_left(tmp_path: Path) -> Non
     assert Counter(result.status for result in results.values()) == {"crash": 1, "pass": len(NAMES) - 1}
 
 
+def _runs(folder: Path) -> list[str]:
+    """The folders of the calls so far, without the number of prompts."""
+    return [line.split()[0] for line in (folder / "log.txt").read_text().splitlines()]
+
+
+DIES = "sys.exit(f'no weights in {folder}, {questions}, {answers}')"
+LOST = ("skipped", "the command had ended before its first answer, each time in the same way")
+
+
+def test_a_command_that_dies_at_once_is_not_run_for_every_dtype(tmp_path: Path) -> None:
+    command = _command(tmp_path, {"all": DIES})
+    results = runner.run(_cases(), [command], ["float64", "float32", "bfloat16", "float16"], limit=20)
+    died = [result for result in results if result.status == "crash"]
+    assert {result.message for result in died} == {"the command ended with exit code 1: no weights in FOLDER, PROMPTS, LOGITS"}
+    assert [result.dtype for result in died] == _runs(tmp_path) == ["float64", "float64", "float32"]
+    assert {(result.status, result.message) for result in results if result not in died} == {LOST}
+
+
+def test_a_command_that_dies_in_some_dtypes_is_asked_in_the_others(tmp_path: Path) -> None:
+    """And so is one whose calls do not all end in the same way."""
+    command = _command(tmp_path, {"all": "Path(folder).name != 'bfloat16' and sys.exit(Path(folder).name)"})
+    results = runner.run(_cases(), [command], ["float64", "float32", "bfloat16"], limit=20)
+    assert _runs(tmp_path) == ["float64"] * 2 + ["float32"] * 2 + ["bfloat16"]
+    assert {result.status for result in results if result.dtype == "bfloat16"} == {"pass"}
+
+
+# what the command does with every prompt -> what is said of all of them, after what was expected
+ELSEWHERE = {
+    "file = answers / f'{name}.npy'": "there is short.npy and 5 more; the command ended with exit code 0",
+    "file = file.with_suffix('.out'); print('saved them', file=sys.stderr)": "there is 0001-short.out.npy and 5 more; the command ended "
+    "with exit code 0: saved them",
+    "continue": "there is nothing; the command ended with exit code 0",
+    "os.path.exists(answers) and os.rmdir(answers); continue": "there is nothing; the command ended with exit code 0",
+    "(answers / '\\x1b[2J').touch(); continue": "there is \\x1b[2J; the command ended with exit code 0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", ELSEWHERE)
+def test_a_command_that_gives_no_file_of_an_expected_name_is_told_which_was_expected(tmp_path: Path, code: str) -> None:
+    results = _judged(tmp_path, {"all": code})
+    said = f"the command gave no answer: LOGITS/0001-short.npy was expected, and {ELSEWHERE[code]}"
+    assert {(result.status, result.message) for result in results.values()} == {("not covered", said)} and len(results) == len(NAMES)
+
+
+def test_a_single_file_of_another_name_is_said_too(tmp_path: Path) -> None:
+    results = _judged(tmp_path, {"batch": "file = answers / 'batch.npy'"})
+    assert "LOGITS/0003-batch.npy was expected, and there is batch.npy; the command" in results["batch"].message
+    assert Counter(result.status for result in results.values()) == {"not covered": 1, "pass": len(NAMES) - 1}
+
+
 # a file in the place of logits -> the status, and what is said
 HOSTILE = {
     "os.mkfifo(file); continue": ("error", "is not a file"),

@@ -51,6 +51,34 @@ def test_the_next_command_is_said_with_the_model(tmp_path: Path) -> None:
     assert found.out.splitlines()[-1] == f"next: rosettaformer diagnose {port} --like qwen3 --seed 3"
 
 
+def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
+    """By `check` with no word of `diagnose`, which has nothing to add; by `diagnose` as the only finding."""
+    port = written(tmp_path, further=f"open({str(tmp_path / 'log.txt')!r}, 'a').write('x'); raise RuntimeError('no weights')")
+    found = invoke("check", port, "--like", "qwen3", "-k", "not long and not far", "--dtype", "float64,float32")
+    assert found.code == 1 and found.out.count("no weights") == 1 and ": fails (suite" in found.out.splitlines()[-1]
+    (tmp_path / "log.txt").unlink()
+    found = invoke("diagnose", port, "--like", "qwen3", "--json", tmp_path / "a.json")
+    (finding,) = json.loads((tmp_path / "a.json").read_text())
+    assert (found.code, finding["component"], finding["verdict"]) == (1, "transformer", "error"), finding
+    assert re.fullmatch(
+        r"transformer: fails on every case: RuntimeError: no weights \(.*\); nothing else has an answer either", finding["text"]
+    )
+    assert found.out.count("no weights") == 1 and found.err.count("no weights") <= 1
+    assert (tmp_path / "log.txt").read_text() == "xxxx"  # a dtype each
+
+
+def test_a_model_that_cannot_be_loaded_in_one_dtype_is_examined_in_the_others(tmp_path: Path) -> None:
+    port = written(tmp_path, further="assert 'float64' not in folder", changes="rotary_layout='interleaved'")
+    invoke("diagnose", port, "--like", "qwen3", "--component", "transformer", "--no-gradients", "--json", tmp_path / "a.json")
+    first, second = json.loads((tmp_path / "a.json").read_text())
+    assert (first["verdict"], first["dtype"], second["explanations"], second["dtype"]) == ("error", "float64", [["ROT1"]], "float32")
+
+
+def test_diagnose_does_not_call_right_what_has_no_answer(tmp_path: Path) -> None:
+    found = invoke("diagnose", written(tmp_path, further="del logits.hidden"), "--like", "qwen3", "--component", "states")
+    assert found.code == 1 and "states: nothing was compared: what load(folder) returns has no hidden" in found.out
+
+
 @pytest.mark.parametrize("command", ["check", "diagnose"])
 def test_a_port_of_a_whole_model_needs_to_be_told_of_which(tmp_path: Path, command: str) -> None:
     assert NEEDED in refused(command, written(tmp_path), "--component", "transformer")

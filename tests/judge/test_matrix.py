@@ -77,8 +77,33 @@ def test_after_a_failure_it_says_what_is_next_and_how_long_it_took() -> None:
     assert lines[-3].endswith(" in 2 min 5 s")
     for rows in ([row("softmax/plain")], [Result("", "", "mine.py", "", "", "", "error", "SyntaxError")]):
         assert "next:" not in rendered(*rows)
+    for reason in ("load(folder) had failed", "the command had ended before its first answer, each time in the same way"):
+        others = [
+            row("transformer/short", "error"),
+            row("states/short", "not covered"),
+            row("transformer/batch", "skipped", message=reason),
+        ]
+        assert "next:" not in rendered(*others)  # it would only say the same
+        assert "next: rosettaformer diagnose mine.py" in rendered(*others, row("transformer/far", "not comparable"))
+    assert "next:" in rendered(
+        row("softmax/plain", "crash"), row("logits/plain", "skipped", message="the port's process had ended 4 times")
+    )
     folder = dataclasses.replace(row("softmax/plain", "differs", port="outputs"), mode="")
     assert "next:" not in rendered(folder)  # outputs that were made elsewhere
+
+
+def test_why_a_port_did_not_start_is_left_to_the_command() -> None:
+    text = rendered(Result("", "", "mine.py", "", "", "", "not started", "SyntaxError"), row("softmax/plain", port="torch"))
+    assert "SyntaxError" not in text and "mine.py did not start" in text
+
+
+@pytest.mark.parametrize("status", ["error", "crash", "hang"])
+def test_a_port_without_a_wrong_answer_fails_and_does_not_differ(status: str) -> None:
+    summary = Summary([row("softmax/plain", status), row("softmax/other")], min_cases=3)
+    assert (summary.verdict, summary.conforms) == ("fails; at least 3 cases must be compared; got 2", False)
+    assert Summary([row("softmax/plain", status), row("softmax/other", "differs")]).verdict == "differs"
+    assert ": fails (suite" in rendered(row("softmax/plain", status))
+    assert Summary([row("softmax/plain"), row("softmax/other", "stale")]).verdict == "differs"
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_what_is_not_covered_is_said_and_different_configs_have_different_refere
         ("config = 12", "ValueError: config must map names of config fields to the values that the port fixes; got 12"),
         ("dtypes = ('float31',)", "ValueError: dtype must be one of float64, float32, bfloat16, float16; got 'float31' (nearest: float32)"),
         ("framework = 'mxnet'", "ValueError: framework must be one of torch, tf, jax; got 'mxnet'"),
-        ("del layer_norm", "ValueError: a port must define at least one component, by a function of its name: embedding, "),
+        ("del layer_norm", "ValueError: a port must define load(folder), judged with --like, or functions named after components "),
         ("1 / 0", "ZeroDivisionError: division by zero (own_port.py:2)"),
         ("def f(:", "SyntaxError: "),
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (own_port.py:2)"),

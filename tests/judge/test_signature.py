@@ -1,7 +1,8 @@
 """A port whose functions or modules take other arguments is told what they are called with."""
 
+import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,3 +82,28 @@ def test_a_torch_module_with_another_argument(tmp_path: Path) -> None:
     assert kind == "error"
     assert "unexpected keyword argument" in message
     assert message.endswith(f"; softmax is called as softmax({', '.join(f'{name}=...' for name in case.inputs)})")
+
+
+PORT = "a port must define load(folder), judged with --like, or functions named after components (`rosettaformer list components`), or its "
+
+
+@pytest.mark.parametrize(
+    ("source", "got"),
+    [
+        ("def build(folder): ...", "build"),
+        ("weights = 3\n_load = print", "no function"),
+        ("def a(): ...\ndef laod(folder): ...\ndef layer_nrom(case): ...", "laod (nearest: load), layer_nrom (nearest: layer_norm), a"),
+        ("def a(): ...\ndef b(): ...\ndef c(): ...\ndef d(): ...", "a, b, c, ..."),
+    ],
+)
+def test_a_file_that_defines_nothing_of_a_port(source: str, got: str) -> None:
+    module = ModuleType("no_port")
+    exec(source, module.__dict__)
+    assert signature.nothing(module) == f"{PORT}framework and components; got {got}"
+
+
+def test_what_load_returns_is_not_called_with_a_case() -> None:
+    error = TypeError("takes 0 positional arguments but 1 was given")
+    of_model = dataclasses.replace(layer_norm_case(), folder="anywhere")
+    assert signature.hint(error, SimpleNamespace(load=print), of_model) == ""
+    assert signature.hint(error, SimpleNamespace(), of_model) == signature.hint(error, SimpleNamespace(load=print), layer_norm_case())

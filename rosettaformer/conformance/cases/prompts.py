@@ -4,8 +4,10 @@ A prompt is an npz file with `token_bt`, `mask_bt` (True at real tokens) and, fo
 in an npy file of the same name. bfloat16, which NumPy has not, is written as float32.
 """
 
+import difflib
 import io
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,8 @@ from ...reading import read_bytes
 from ..case import LAST, Case, numpy_dtype
 from ..status import Kind
 
+SILENCE = "the command gave no answer"
+MOST = 100  # at most this many files are looked at for the one that was meant
 HEADER = 1 << 16  # bytes of an npy file before its array, at most
 COMPONENTS = ("transformer", "masked_language_logits")
 
@@ -53,6 +57,22 @@ def read(files: Mapping[str, Path], cases: Mapping[str, Case], died: bool) -> di
             continue
         found[key] = Kind.OUTPUTS, cases[key].part({"output": _logits(array, cases[key])})
     return found
+
+
+def silence(folder: Path, files: Sequence[Path], end: str) -> str:
+    """Returns why cases have no answer, of a command that did not fail: which file was expected where others are found in the folder, or
+    where there is none of those expected. end: how the command ended.
+    """
+    missing = [file.name for file in files if not file.exists()]
+    try:
+        others = sorted({*os.listdir(folder)} - {file.name for file in files})
+    except OSError:  # the command removed it
+        others = []
+    if not missing or (len(missing) < len(files) and not others):
+        return SILENCE
+    meant = difflib.get_close_matches(missing[0], others[:MOST], n=1, cutoff=0.0)
+    found = printable("".join(meant)) + f" and {len(others) - 1} more" * (len(others) > 1)
+    return f"{SILENCE}: LOGITS/{missing[0]} was expected, and there is {found or 'nothing'}; the command ended with {end}"
 
 
 def _array(file: Path, case: Case) -> np.ndarray:

@@ -45,9 +45,9 @@ def alike(defects: Iterable[Alteration], failed: Sequence[Case], search: Search,
 
 def _errors(failed: Failed) -> str:
     """The errors, the commonest first; errors that differ only in numbers are one."""
-    kinds = Counter(_kind(error) for _, error in failed)
-    first = {_kind(error): error for _, error in reversed(failed)}
-    listed = [_line(first[kind]) + (f" (on {count})" if len(kinds) > 1 else "") for kind, count in kinds.most_common(SHOWN)]
+    kinds = Counter(kind(error) for _, error in failed)
+    first = {kind(error): error for _, error in reversed(failed)}
+    listed = [_line(first[each]) + (f" (on {count})" if len(kinds) > 1 else "") for each, count in kinds.most_common(SHOWN)]
     return ", ".join(listed) + (f", and {len(kinds) - SHOWN} other errors" if len(kinds) > SHOWN else "")
 
 
@@ -57,5 +57,6 @@ def _line(error: str) -> str:
     return f"{line} (and {len(rest)} more lines)" if rest else line
 
 
-def _kind(error: str) -> str:
-    return re.sub(r"\d+(?!\d*\)$)", "0", error)  # but for that of the line
+def kind(error: str) -> str:
+    """The error without its numbers, but for that of the line; bfloat16 is float16."""
+    return re.sub(r"\d+(?!\d*\)$)", "0", error.replace("bfloat16", "float16"))

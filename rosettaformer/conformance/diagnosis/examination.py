@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ..case import Case
 from ..reference.components import COMPONENTS, FORWARD, forward_of
+from ..status import Kind
 from . import crashes, explanation, stability
 from .altered import Combination
 from .beginning import beginning
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
 from .examined_port import Subject
-from .findings import Diagnosis, Verdict
+from .findings import Diagnosis, Finding, Verdict
 from .hypotheses import candidates
 from .inquiry import Inquiry
 from .record import About
@@ -54,11 +55,12 @@ def diagnose(
         try:
             for component in COMPONENTS:
                 forward = forward_of(component)
-                wanted = not components or component in components or (gradients and forward in components)
+                wanted = not examiner.silent and (not components or component in components or (gradients and forward in components))
                 if component in subject.covered and wanted and (not forward or (gradients and examiner.record.right(forward))):
                     examiner.examine(component)
-            if gradients:
+            if gradients and not examiner.silent:
                 examiner.examine_gradients(components or FORWARD)
+            examiner.require_answers()
         except TimeIsUp as error:
             examiner.stop(str(error))
         except KeyboardInterrupt:
@@ -67,9 +69,11 @@ def diagnose(
 
 
 class _Examiner(Inquiry):
-    """Examines component by component. stopped: why it ended early; empty where it did not."""
+    """Examines component by component. stopped: why it ended early; empty where it did not. silent: a whole model has no answer at all.
+    answered: some case has one."""
 
     stopped = ""
+    silent = answered = False
 
     def examine(self, component: str) -> None:
         """Adds the findings on a component, in the first dtype in which it fails; where it cannot run in float64, in the next one, too."""
@@ -80,6 +84,9 @@ class _Examiner(Inquiry):
             self._only_rounds = bool(right) and self._subject.whole
             place = About(component, dtype)
             search, failed = self._ask(place, bool(cannot))
+            self.answered = self.answered or bool(search.answers)
+            if failed and not search.answers and self._silent(place, failed):
+                return
             if cannot and not search.failing:
                 if search.answers and not failed:
                     self.record.change(cannot, text=f"{cannot.text}\n  {dtype} conforms")
@@ -97,6 +104,24 @@ class _Examiner(Inquiry):
                 cannot = self.record.findings[-1]
             elif search.answers:
                 right.append(dtype)
+
+    def require_answers(self) -> None:
+        """Adds the finding on a whole model that nothing was compared, where nothing was."""
+        if self._subject.whole and not (self.answered or self.record.findings) and self._subject.refused:
+            component, why = next(iter(self._subject.refused.items()))
+            self.record.add(About(component, self._subject.dtypes[0]), Verdict.ERROR, f"nothing was compared: {why}")
+
+    def _silent(self, place: About, failed: Failed) -> bool:
+        """Whether a whole model has no answer to any case, for the same reason as to these; then that is the only finding."""
+        errors = {crashes.kind(error) for _, error in failed}
+        if not self._subject.whole or self.record.findings or len(errors) > 1 or any("no answer within" in error for error in errors):
+            return False
+        replies = [(kind, answer) for _, kind, answer in self._subject.sample() if kind != Kind.SKIPPED]
+        self.silent = not any(kind == Kind.OUTPUTS or crashes.kind(answer) not in errors for kind, answer in replies)
+        if self.silent:
+            text = f"{crashes.sentence(failed, ())}; nothing else has an answer either"
+            self.record.findings.append(Finding(place.component, place.dtype, Verdict.ERROR, (), f"{place.name}: {text}"))
+        return self.silent
 
     def stop(self, reason: str) -> None:
         """Ends the examination: what is known of the component that is being searched is its finding."""

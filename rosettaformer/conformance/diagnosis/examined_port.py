@@ -49,6 +49,7 @@ class Subject:
         self.framework: str = about.get("framework", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
         self.whole = cases is not None
+        self.refused: dict[str, str] = {}  # component -> why the first of its cases that is not covered is none
         suite = about.get("suite", UNSAID)
         own = for_port(all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases, about)
         self.all_cases = [case for case in own if not case.excluded and case.since <= suite]
@@ -93,10 +94,17 @@ class Subject:
             self._deadline.check()  # what hangs at the end may only have been cut short
             wrong = of_pair(case.component, bool(case.inputs.get("return_weights")), answer) if kind == Kind.OUTPUTS else ""
             kind, answer = (Kind.DIFFERS, wrong) if wrong else (kind, answer)
-            if kind not in (Kind.NOT_COVERED, Kind.UNSUPPORTED):
+            if kind in (Kind.NOT_COVERED, Kind.UNSUPPORTED):
+                self.refused.setdefault(case.component, answer)
+            else:
                 heard(case, kind, answer)
                 replies.append((case, kind, answer))
         return replies
+
+    def sample(self) -> list[Reply]:
+        """The replies to the first case of every component in every dtype."""
+        every = [self.cases(component, dtype)[:1] for dtype in self.dtypes for component in self.covered]
+        return self.ask(case for cases in every for case in cases)
 
     def first(self, case: Case) -> Outputs | None:
         """The answer to the case of another process of the port, which is asked nothing before it; None where it has none."""

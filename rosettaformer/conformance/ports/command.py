@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from ..cases.case_files import answer_path, read_answer, write_cases
 from ..limits import limits_of
 from ..reference import statistics
 from ..reference.components import COMPONENTS, OWN
-from ..status import Kind
+from ..status import UNSTARTED, Kind
 from .port_server import UNEQUAL, equal
 from .process import RESTARTS, Worker
 
 PREFIX = "command:"  # prefix of the names of such ports
 BATCH_BYTES = 1 << 28  # the cases of one call of the command take about this much disk at most
 MOST_SAID = 1 << 20  # bytes of what a command says about itself
+SAME = 2  # calls for one folder that end in the same way before an answer; after one more, for another folder, there are no others
 POLL = 0.05  # seconds between two looks at what the command has written
 
 
@@ -64,16 +66,18 @@ class Command(Worker):
 
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
         """Yields the answers to many cases, in their order. limit: seconds in which another answer must appear."""
+        lost = _Lost()
         for batch in batches(cases):
-            yield from self._batch(batch, limit)
+            yield from self._batch(batch, limit, lost)
 
-    def _batch(self, batch: list[Case], limit: float) -> Iterator[Answer]:
+    def _batch(self, batch: list[Case], limit: float, lost: "_Lost") -> Iterator[Answer]:
         """Yields the answers of one call; if it ends badly, one case is to blame, and the others without an answer are run again."""
         waiting = {path: case for case in batch for path in _paths(case)}
         answers: dict[str, Answer] = {}
         deaths, end = 0, None
-        while waiting and deaths <= RESTARTS:
+        while waiting and deaths <= RESTARTS and lost.count < SAME + (not deaths):
             new, end = self._run(waiting, limit)
+            lost.hear(end, new, waiting)
             answers |= new
             waiting = _unanswered(waiting, new)
             if not end:
@@ -83,9 +87,8 @@ class Command(Worker):
                 for path in _paths(next(iter(waiting.values()))):
                     answers[path] = end
                     waiting.pop(path, None)
-        silence: Answer = (
-            (Kind.SKIPPED, f"the command had ended {deaths} times") if end else (Kind.NOT_COVERED, "the command gave no answer")
-        )
+        silence: Answer = (Kind.SKIPPED, f"the command had ended {deaths} times") if end else (Kind.NOT_COVERED, prompts.SILENCE)
+        silence = (Kind.SKIPPED, UNSTARTED) if lost.count >= SAME else silence
         for case in batch:
             yield _one(case, [answers.get(path, silence) for path in _paths(case)])
 
@@ -107,7 +110,11 @@ class Command(Worker):
             files = {path: outputs / f"{name}.npy" for path, name in prompts.write(questions, asked).items()}
             with self._running(model, str(questions), str(outputs)) as program:
                 end = _end(program, list(files.values()), limit)
-            return answers | prompts.read(files, asked, died=end is not None), end
+            answers |= prompts.read(files, asked, died=end is not None)
+            if end:
+                return answers, (end[0], _named(end[1], {model: "FOLDER", str(questions): "PROMPTS", str(outputs): "LOGITS"}))
+            silence = Kind.NOT_COVERED, prompts.silence(outputs, list(files.values()), program.end)
+            return dict.fromkeys(asked, silence) | answers, None
 
     def _compute(self, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
         """Returns the outputs that the command writes for cases, whose files hold their parameters."""
@@ -132,6 +139,22 @@ class Command(Worker):
 
     def close(self) -> None:
         """Does nothing: between two calls nothing of a command is left."""
+
+
+@dataclass
+class _Lost:
+    """How calls for whole models ended, one after another in the same way, that gave no answer; and how many there were."""
+
+    end: Answer | None = None
+    count: int = 0
+
+    def hear(self, end: Answer | None, answers: Mapping[str, Answer], cases: Mapping[str, Case]) -> None:
+        """Counts a call that ended so and gave these answers to the cases."""
+        whole = any(case.folder for case in cases.values())
+        if not (whole and end) or any(prompts.is_prompt(cases[path]) for path in answers):
+            self.count = 0
+        else:
+            self.count, self.end = (self.count + 1 if end == self.end else 1), end
 
 
 def _about(said: Any) -> dict[str, Any]:
@@ -194,6 +217,13 @@ def _end(program: Program, outputs: Sequence[Path], limit: float) -> Answer | No
     if _hangs(program, outputs, limit):
         return Kind.HANG, f"no answer within {limit:g} s"
     return (Kind.CRASH, f"the command ended with {program.end}") if program.code else None
+
+
+def _named(text: str, names: Mapping[str, str]) -> str:
+    """Returns the text with names in the place of paths, which are others in each call."""
+    for path, name in names.items():
+        text = text.replace(path, name)
+    return text
 
 
 def _folder(case: Case) -> str:

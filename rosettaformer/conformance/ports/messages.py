@@ -18,7 +18,7 @@ from ..status import Kind
 
 START = "start"  # the method that the greeting answers
 OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.UNSUPPORTED)  # the kinds that any method may answer with a text as the reason
-REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS)}
+REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS, Kind.SKIPPED)}
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
     "modes": lambda value: _is_names(value) and bool(value),

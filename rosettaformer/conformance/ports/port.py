@@ -22,6 +22,7 @@ from ...reading import read_bytes
 from ..case import DTYPES, SUITE_VERSION, UNSAID, Case
 from ..reference.components import COMPONENTS, forward_of
 from .old_paths import old_paths
+from .signature import nothing
 
 # name -> (module that the judge calls, framework module that it needs, how to install it)
 PORTS = {
@@ -48,6 +49,10 @@ class NotCovered(Exception):
 def undefined(component: str) -> str:
     """Returns why a port that does not define the component does not cover its cases."""
     return f"the port does not define {component}"
+
+
+class NotLoaded(Exception):
+    """The model's folder could not be loaded for an earlier case, whose answer says why; the message says that much."""
 
 
 class MissingBackend(Exception):
@@ -199,7 +204,7 @@ def _components(module: Any) -> tuple[str, ...]:
     else:
         found = tuple(name for name in COMPONENTS if callable(getattr(module, name, None)))
     if not found:
-        raise ValueError(f"a port must define at least one component, by a function of its name: {', '.join(COMPONENTS)}")
+        raise ValueError(nothing(module))
     return found
 
 

@@ -1,7 +1,7 @@
 """The process of one port: `python -m rosettaformer.conformance.ports.port_server PORT`, asked by `process.Process`.
 
 A question is the name of a method of `Port` and its arguments, and the answer a pair of its kind (outputs, differs, error, not covered,
-unsupported) and its content (`messages`).
+unsupported, skipped) and its content (`messages`).
 """
 
 import gc
@@ -21,7 +21,7 @@ from ..reference import statistics
 from ..reference.components import named_outputs
 from ..status import Kind
 from .messages import asked
-from .port import MissingBackend, NotCovered, Port, Unsupported
+from .port import MissingBackend, NotCovered, NotLoaded, Port, Unsupported
 from .side_effects import SideEffects
 from .signature import hint
 
@@ -43,6 +43,8 @@ def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
         return Kind.NOT_COVERED, message(innermost(error))
     except Unsupported as error:
         return Kind.UNSUPPORTED, message(error)
+    except NotLoaded as error:
+        return Kind.SKIPPED, message(error)
     except _Wrong as error:
         return Kind.DIFFERS, message(error)
     except BaseException as error:  # SystemExit, and what else foreign code derives from BaseException

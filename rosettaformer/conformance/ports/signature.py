@@ -6,9 +6,17 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from reference_numpy.suggestions import Nearest
+
 from ...processes.text import message
 from ..case import Case
-from ..reference.components import forward_of
+from ..reference.components import COMPONENTS, forward_of
+
+FEW = 3  # at most this many names of a file are listed
+PORT = (
+    "a port must define load(folder), judged with --like, or functions named after components (`rosettaformer list components`), or its "
+    "framework and components"
+)
 
 _NO_FIT = re.compile(
     r"unexpected keyword argument|missing (\d+|a) required|takes .*positional argument|too many positional|multiple values for argument"
@@ -18,11 +26,12 @@ _NO_FIT = re.compile(
 def hint(error: BaseException, module: Any, case: Any) -> str:
     """Returns the arguments that a component is called with, to be added to an error which says that its arguments do not fit.
 
-    module: defines the port. case: what it was asked. Empty if the error says something else.
+    module: defines the port. case: what it was asked. Empty if the error says something else, and for a whole model,
+    which is called otherwise.
     """
     if not (isinstance(error, TypeError | AttributeError) and isinstance(case, Case)):
         return ""
-    if case.folder:
+    if case.folder and callable(getattr(module, "load", None)):
         return _of_whole(error)
     if not hasattr(module, "framework"):
         return _of_function(case) if "'Case'" in message(error) or _not_within(error, module) else ""
@@ -37,6 +46,16 @@ def _of_whole(error: BaseException) -> str:
         return ""
     how = "; what load(folder) returns is called with NumPy arrays, as many as it takes of token_bt, mask_bt and segment_bt"
     return how + ": lambda token_bt: model(torch.from_numpy(token_bt))" * ("Tensor" in message(error))
+
+
+def nothing(module: Any) -> str:
+    """Returns what a port defines, for a file that defines nothing of it: with some of its functions, first those whose names are nearly
+    that of one which the judge calls.
+    """
+    candidates = Nearest(["load", *COMPONENTS])
+    named = {name: candidates.to(name) for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
+    listed = [f"{name}{like}" for name, like in sorted(named.items(), key=lambda item: not item[1])]
+    return f"{PORT}; got {', '.join([*listed[:FEW], *['...'] * (len(listed) > FEW)]) or 'no function'}"
 
 
 def _not_within(error: BaseException, module: Any) -> bool:

@@ -13,7 +13,7 @@ from ..case import SUITE_VERSION
 from ..ports.command import PREFIX
 from ..reference.tolerance import MAX_FACTOR
 from ..runner import Result
-from ..status import Status
+from ..status import UNANSWERED, UNLOADED, UNSTARTED, Status
 from . import grouping
 from .grouping import SHORT
 from .summary import Cell, Summary
@@ -23,11 +23,14 @@ LEGEND = (
     "noise: plain NumPy's largest error in the dtype, against float64; a port's largest error stands in units of it.\n"
     f"1.00: as accurate as plain NumPy; up to {MAX_FACTOR:g} passes."
 )
+# statuses of cases that have no answer and do not fail
+WITHOUT = (Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.NOT_STARTED, Status.LEFT_OVER, Status.SKIPPED, Status.NOT_RUN)
 PARTLY = " (n/m): n of m cases were compared, the others are below."
 
 
 def render(console: Console, summary: Summary, seconds: float | None = None, options: Sequence[str] = ()) -> None:
-    """Prints the matrix, what failed, what is accepted although it fails, what was not compared, the totals, and what to do next.
+    """Prints the matrix, what failed, what is accepted although it fails, what was not compared, the totals, and what to do next; but not
+    why a port did not start, which is the command's error.
 
     seconds: how long the run took. options: those of the run that `diagnose` needs, too.
     """
@@ -39,6 +42,8 @@ def render(console: Console, summary: Summary, seconds: float | None = None, opt
     _list(console, summary.failed, "red")
     _list(console, summary.accepted, "yellow")
     for reason in grouping.reasons(summary):
+        if reason.status == Status.NOT_STARTED:
+            continue
         why = f"by {reason.text}" if reason.status == Status.UNSUPPORTED else reason.text
         console.print(f"[yellow]{escape(reason.port)}: {reason.status}[/] {escape(why)} ({reason.count})", highlight=False, soft_wrap=True)
     colour = "green" if summary.conforms else "red"
@@ -47,9 +52,17 @@ def render(console: Console, summary: Summary, seconds: float | None = None, opt
         suite += f", must conform to {summary.min_version}"
     took = f" in {duration(seconds)}" if seconds is not None else ""
     console.print(f"{summary.totals}: [{colour}]{escape(summary.verdict)}[/] ({suite}){took}", highlight=False, soft_wrap=True)
-    for port in dict.fromkeys(result.port for result in summary.failed if result.component and result.mode):
+    for port in _to_diagnose(summary):
         command = " ".join([_named(port), *map(shlex.quote, options)])
         console.print(f"next: rosettaformer diagnose {command}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _to_diagnose(summary: Summary) -> list[str]:
+    """Returns the ports that fail, but for outputs that were made elsewhere and ports that have not even started."""
+    failing = dict.fromkeys(result.port for result in summary.failed if result.component and result.mode)
+    silent = {result.port for result in summary.left if result.status == Status.SKIPPED and result.message in (UNLOADED, UNSTARTED)}
+    answered = {result.port for result in summary.results if result.status not in (*UNANSWERED, *WITHOUT)}
+    return [port for port in failing if port in answered or port not in silent]
 
 
 def duration(seconds: float) -> str:

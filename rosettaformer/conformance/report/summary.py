@@ -10,7 +10,7 @@ from typing import Any
 
 from ..case import SUITE_VERSION
 from ..result import Result
-from ..status import FAILURES, Status
+from ..status import FAILURES, UNANSWERED, Status
 
 ACCEPTED = (Status.DEVIATION, Status.NEW)
 WORDS = {Status.DEVIATION: "declared"}  # otherwise the status itself
@@ -109,7 +109,8 @@ class Summary:
     def verdict(self) -> str:
         """The run in a few words."""
         if not self.conforms:
-            return "; ".join(filter(None, ("differs" if self.failed else "", self.shortage)))
+            without = all(result.status in UNANSWERED for result in self.failed)
+            return "; ".join(filter(None, (("fails" if without else "differs") if self.failed else "", self.shortage)))
         parts = self._counted(*ACCEPTED, Status.NOT_COMPARABLE, Status.NOT_SHOWN, Status.NOT_GIVEN)
         if self.incomparable_parts:
             parts.append(f"{self.incomparable_parts} single outputs that are not comparable")

@@ -24,7 +24,8 @@ from ....processes import wire
 from ...case import LAST, Case, numpy_dtype
 from ...limits import limits_of
 from ...reference.components import VJP, forward_of
-from ..port import NotCovered
+from ...status import UNLOADED
+from ..port import NotCovered, NotLoaded, Unsupported
 
 COMPONENTS = ("transformer", "transformer_vjp", "masked_language_logits", "masked_language_logits_vjp", "states", "decode_in_steps")
 SIDES = (("target", "target_mask_bt"), ("source", "source_mask_bs"))
@@ -42,13 +43,14 @@ class Adapter:
         self._load = module.load
         self.limits = limits_of(vars(module))
         self._loaded: tuple[str, Any] = ("", None)
+        self._refused: dict[str, Exception] = {}  # folder -> what a case of it is answered, since it could not be loaded
 
     def describe(self) -> dict[str, Any]:
         """Returns what the port declares that it does not give."""
         return {"limits": self.limits, "whole": True}
 
     def run(self, case: Case) -> Any:
-        """Returns the answer. Raises NotCovered if the port has nothing that gives it."""
+        """Returns the answer. Raises NotCovered if the port has nothing that gives it, and NotLoaded if its folder has failed to load."""
         function = self._function(os.path.join(case.folder, case.dtype), case.dtype)
         component = forward_of(case.component) or case.component
         if case.component.endswith(VJP):
@@ -63,14 +65,25 @@ class Adapter:
         return logits[:, None] if logits.ndim == 2 and self.limits.get("positions") == LAST else logits
 
     def _function(self, folder: str, dtype: str) -> Callable[..., Any]:
+        """Returns what `load` returns for the folder, which is loaded once: if that fails, it is not tried again."""
+        if folder in self._refused:
+            raise self._refused[folder]
         if self._loaded[0] != folder:
             self._loaded = ("", None)  # the memory of one model is enough
-            given = {"dtype": dtype} if "dtype" in inspect.signature(self._load).parameters else {}
-            function = self._load(folder, **given)
-            if not callable(function):
-                raise TypeError(f"load(folder) must return a function of tokens; got {wire.named(function)}")
-            self._loaded = (folder, function)
+            try:
+                self._loaded = (folder, self._of_folder(folder, dtype))
+            except BaseException as error:  # SystemExit, too
+                kind = next((kind for kind in (NotCovered, Unsupported) if isinstance(error, kind)), None)
+                self._refused[folder] = kind(*error.args) if kind else NotLoaded(UNLOADED)
+                raise
         return self._loaded[1]
+
+    def _of_folder(self, folder: str, dtype: str) -> Callable[..., Any]:
+        given = {"dtype": dtype} if "dtype" in inspect.signature(self._load).parameters else {}
+        function = self._load(folder, **given)
+        if not callable(function):
+            raise TypeError(f"load(folder) must return a function of tokens; got {wire.named(function)}")
+        return function
 
 
 def _attribute(function: Any, name: str) -> Callable[..., Any]:
@@ -146,10 +159,11 @@ def _array(value: Any, dtype: str) -> np.ndarray:
     """
     if value is None or isinstance(value, tuple | Mapping | str):
         raise TypeError(f"what load(folder) returns must give one array; got {wire.named(value)}")
+    given = str(getattr(value, "dtype", "")).removeprefix("torch.")
     if hasattr(value, "detach"):  # torch has no bfloat16 for NumPy
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) in ("torch.bfloat16", "torch.float16") else value
     array, wanted = np.asarray(value), numpy_dtype(dtype)
     if array.dtype.kind in "f" and array.dtype.itemsize < wanted.itemsize:
-        raise NotCovered(f"it computes in {array.dtype}; `dtypes` in the file says in which dtypes")
+        raise NotCovered(f"it computes in {given or array.dtype}, where {dtype} was asked; `dtypes` in the file says in which dtypes")
     return array.astype(wanted) if array.dtype.kind == "f" else array
