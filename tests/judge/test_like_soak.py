@@ -17,7 +17,7 @@ from rosettaformer.conformance.cases.like import like_cases
 TEMPLATE = Path(rosettaformer.__file__).parent / "templates" / "like_port.py"
 POSITIONS = {"bert": "max_position_embeddings", "gpt2": "n_positions"}
 DTYPES = ("float32", "bfloat16")
-LONG, EVERY = ("long", "far"), 5  # beginnings of the names of cases that take long: every fifth model has them
+LONG, EVERY = ("long", "far"), 10  # beginnings of the names of cases that take long: every tenth model has them
 
 
 def settings(family: str, seed: int) -> dict[str, Any]:
