@@ -161,7 +161,8 @@ def _diagnose(
     longest = None if cases is None else diagnose.LIMIT
     found = {}
     for port, components in failing.items():
-        click.echo(f"diagnosing {port}: {', '.join(components)}{f', {longest:g} s at most' * bool(longest)} ...", err=True)
+        at_most = f", {longest:g} s at most" if longest else ""
+        click.echo(f"diagnosing {port}: {', '.join(components)}{at_most} ...", err=True)
         found[port] = diagnose.run(port, tuple(components), entries, answer_limit=limit, cases=cases, limit=longest)
     return found
 
