@@ -97,8 +97,11 @@ def test_what_stands_at_padding_is_compared_with_nothing(tmp_path: Path, garbage
     assert _statuses(results) == {"pass": len(quick(family))}, _of(results, "differs")
 
 
+MASKLESS = "its function takes no mask, which prompts with padding need"
+
+
 @pytest.mark.parametrize(("arguments", "given", "refused"), [
-    ("token_bt", "token_bt, np.ones(token_bt.shape, bool)", dict.fromkeys(PADDED, "its function takes no mask")),
+    ("token_bt", "token_bt, np.ones(token_bt.shape, bool)", dict.fromkeys(PADDED, MASKLESS)),
     ("token_bt, mask_bt", "", {}),
     ("token_bt, mask_bt=None", "token_bt, mask_bt", {}),
     ("*given", "*given[:2]", {}),
@@ -268,10 +271,17 @@ def load(folder, dtype):
 @pytest.mark.parametrize(("line", "message"), [
     ("rows = 2", "rows must be 0 or 1; got 2"), ("rows = True", "rows must be 0 or 1; got True"),
     ("masks = None", "masks must be True or False; got None"), ("positions = 'first'", "positions must be 'all' or 'last'; got 'first'"),
+    ("position = 'last'", "a port declares positions, rows, masks, dtypes; got position (nearest: positions)"),
+    ("mask = False", "got mask (nearest: masks)"), ("dtype = ('float32',)", "got dtype (nearest: dtypes)"),
 ])  # fmt: skip
 def test_a_declaration_that_is_none_is_refused(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         InProcess(written(tmp_path, top=line))
+
+
+@pytest.mark.parametrize("line", ["dtype = 'float32'", "row = 1", "position = 3", "mask = None", "dtypes_ = ('float8',)"])
+def test_a_variable_of_another_meaning_is_none(tmp_path: Path, line: str) -> None:
+    assert InProcess(written(tmp_path, top=line))
 
 
 # what stands at the end of `load` -> the components whose cases then fail, and what is said

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from decoder_folders import KINDS
+from tiers import exhaustive
 from whole_models import PLAIN, in_this_process, judged, models
 
 import rosettaformer
@@ -69,7 +70,7 @@ def load(folder):
 """
 
 
-@pytest.mark.parametrize("family", ["gemma3_text", "gpt2", "bert"])
+@pytest.mark.parametrize("family", [family if family in ("gemma3_text", "gpt2", "bert") else exhaustive(family) for family in FAMILIES])
 def test_the_librarys_own_model_conforms_in_float64(tmp_path: Path, family: str) -> None:
     """Of a decoder since Llama the library's source computes in float64 what it says is to be in float32."""
     pytest.importorskip("transformers")

@@ -104,11 +104,11 @@ def _inputs(function: Callable[..., Any], case: Case, *more: Any) -> list[Any]:
     """
     token_bt, mask_bt = _tokens(case)
     segment_bt = case.inputs.get("segment_bs")
-    given = {"mask": mask_bt, "segments": segment_bt}
+    given = {"mask, which prompts with padding need": mask_bt, "segments, which two texts need": segment_bt}
     taken = _count(function) - len(more)
-    for place, (name, value) in enumerate(given.items(), start=2):
+    for place, (what, value) in enumerate(given.items(), start=2):
         if value is not None and taken < place:
-            raise NotCovered(f"its function takes no {name}")
+            raise NotCovered(f"its function takes no {what}")
     mask_bt = np.ones(token_bt.shape, bool) if mask_bt is None else mask_bt
     segment_bt = np.zeros_like(token_bt) if segment_bt is None else segment_bt
     return [*(token_bt.copy(), mask_bt.copy(), segment_bt.copy())[: max(1, min(taken, 3))], *more]
