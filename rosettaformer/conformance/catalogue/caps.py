@@ -25,6 +25,16 @@ def _curve(curve: Callable[[Array, Any], Array]) -> Replaces:
     return {CAP: altered}
 
 
+def _within(function: str, replaces: Replaces) -> Replaces:
+    """Replaces these functions within another one alone."""
+
+    def altered(original: Callable, *args: Any, **options: Any) -> Any:
+        with patched(replaces):
+            return original(*args, **options)
+
+    return {function: altered}
+
+
 def _after_the_mask(original: Callable, *args: Any, **options: Any) -> Any:
     given = bound(original, *args, **options)
     cap = given.pop("cap")
@@ -61,10 +71,11 @@ def _cap_before_the_scale(original: Callable, parameters: Any, x_btd: Array, sca
     return (arithmetic.upcast_half(capped_btv) * arithmetic.upcast_half(capped_btv).dtype.type(scale)).astype(x_btd.dtype, copy=False)
 
 
+_UNBOUND = _curve(lambda x, cap: x * arithmetic.tanh(x / cap))
 ALTERED: Altered = {
     "CAP1": {ATTENTION: on_arguments(cap=None)},
     "CAP2": {ATTENTION: _after_the_mask},
-    "CAP3": _curve(lambda x, cap: x * arithmetic.tanh(x / cap)),
+    "CAP3": _UNBOUND,
     "CAP4": {"attention._logits": _before_the_scale},
     "CAP5": {HEAD: on_arguments(cap=None)},
     "CAP6": {HEAD: on_arguments(scale=1.0)},
@@ -75,6 +86,8 @@ VARIANTS: Variants = {
         "the cap is tanh(x / cap), not multiplied by the cap": _curve(lambda x, cap: arithmetic.tanh(x / cap)),
         "the cap is cap tanh(x), not divided by the cap": _curve(lambda x, cap: cap * arithmetic.tanh(x)),
         "the cap clips at -cap and cap": _curve(lambda x, cap: np.clip(x, -cap, cap)),
+        "the soft cap of the attention's logits alone is x tanh(x / cap)": _within(ATTENTION, _UNBOUND),
+        "the soft cap of the next token's logits alone is x tanh(x / cap)": _within(HEAD, _UNBOUND),
     },
     "CAP5": {"the logits are capped before they are scaled": {HEAD: _cap_before_the_scale}},
     "CAP6": {"the logits are divided by their scale": {HEAD: on_arguments(scale=lambda scale: 1 / scale)}},
