@@ -203,6 +203,17 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
     assert said_there == {"_from_model_config": True, "bos_token_id": 1, "eos_token_id": 2}
 
 
+@pytest.mark.parametrize("count", [3, 6])
+@pytest.mark.parametrize("family", ["gemma2", "smollm3", "qwen3"])
+def test_what_is_listed_by_layer_has_as_many_as_there_are(tmp_path: Path, family: str, count: int) -> None:
+    new.write(family, tmp_path / "a", settings={"num_hidden_layers": count})
+    said = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert {len(value) for name, value in said.items() if isinstance(value, list) and name != "architectures"} <= {count}
+    assert said.get("no_rope_layers", [1, 0])[:2] == [1, 0]
+    with pytest.raises(ValueError, match="layer_types"):
+        new.write("gemma2", tmp_path / "b", settings={"num_hidden_layers": count, "layer_types": ["full_attention"] * 4})
+
+
 @pytest.mark.parametrize(("family", "given", "message"), [
     ("qwen4", (), "must be one of bert, gpt2, .*; got 'qwen4' .nearest: qwen[23]"),
     ("llama", ("--set", "nonsense=1"), "nonsense"),

@@ -20,12 +20,23 @@ DTYPES = ("float32", "bfloat16")
 LONG, EVERY = ("long", "far"), 10  # beginnings of the names of cases that take long: every tenth model has them
 
 
+WIDER = {"bert": "hidden_size", "gpt2": "n_embd"}
+HIDDEN = {"gpt2": "n_inner"}
+
+
 def settings(family: str, seed: int) -> dict[str, Any]:
-    """Random entries of config.json of the family, whose models read texts of 20 to 700 tokens at least."""
+    """Random entries of config.json of the family, whose models read texts of 20 to 700 tokens at least.
+
+    Widths are those of a model: a norm over few features, or after a feed-forward of few, makes much of one rounding.
+    """
     drawn = (decoder_folders if family in decoder_folders.KINDS else hugging_face_folders).drawn(family, seed).settings
     longest = int(np.random.default_rng(seed).integers(20, 700))
     kept = {name: value for name, value in drawn.items() if value is not None and name != "num_labels"}
-    return kept | ({POSITIONS[family]: longest} if family in POSITIONS else {"max_position_embeddings": 64})
+    if family in WIDER:
+        kept[WIDER[family]] *= 8
+    hidden = HIDDEN.get(family, "intermediate_size")
+    kept[hidden] = 20 + kept.get(hidden, 20)
+    return kept | {POSITIONS.get(family, "max_position_embeddings"): longest if family in POSITIONS else 64}
 
 
 @pytest.mark.parametrize("many", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])

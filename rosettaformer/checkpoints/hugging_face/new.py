@@ -81,6 +81,7 @@ def _said(family: Family, size: str, settings: Mapping[str, Any]) -> dict[str, A
     said = shared | said | (larger if size == "small" else {})
     _refuse_beside(said, settings)
     said["architectures"] = [next(name for name, heads in family.classes.items() if set(heads) & {*HEADS})]
+    layers = said.get("num_hidden_layers")
     for name, value in settings.items():
         *outer, last = name.split(".")
         held = said
@@ -89,9 +90,18 @@ def _said(family: Family, size: str, settings: Mapping[str, Any]) -> dict[str, A
             if not isinstance(held, dict):
                 raise ValueError(f"{'.'.join(outer[:depth])} must be an object to have {name}; got {held!r:.50}")
         held[last] = value
+    _lengthen(said, layers, settings)
     if "model_type" in settings:
         raise ValueError(f"model_type is the family's, {family.model_type}; give another family")
     return said | {"model_type": family.model_type}
+
+
+def _lengthen(said: dict[str, Any], before: Any, settings: Mapping[str, Any]) -> None:
+    """Repeats, or cuts, what has an item for each layer where another number of layers is set alone."""
+    count = said.get("num_hidden_layers")
+    for name, value in said.items() if isinstance(count, int) and count > 0 else ():
+        if isinstance(value, list) and len(value) == before and name not in settings and name != "architectures":
+            said[name] = [value[layer % len(value)] for layer in range(count)]
 
 
 def _refuse_beside(said: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -58,6 +58,10 @@ class Hypotheses:
         """The deterministic defects, and their variants, that alter a probe."""
         return [defect for defect in self._defects if not defect.random and self._alters(defect)]
 
+    def called(self, id_: str) -> list[Alteration]:
+        """The defect of that id, whether it alters a probe or not."""
+        return [defect for defect in self._defects if defect.id == id_ and not defect.variant]
+
     @functools.cached_property
     def random(self) -> list[Alteration]:
         """The defects that draw at random in a probe."""

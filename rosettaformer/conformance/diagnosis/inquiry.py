@@ -21,6 +21,7 @@ from .shapes import shapes
 from .symptoms import rounding
 from .tracing import Progress
 
+LOST = 1e-2  # of the largest value: more is no loss of digits
 TWICE = 3  # the number of cases of a component that are evaluated two times at first
 
 
@@ -60,12 +61,16 @@ class Inquiry(Parts):
             return []
         if place.component not in FORWARD:
             self._symptoms = self._describe(place, search)
-        if self._rounds(place, search) and self._in_float32(place, search, rounds=True):
+        if self._rounds(place, search):
             return []
         if found := self._quickly(place, search):
             self.record.explained(place, search, found)
         elif parts := self._follows(place, search):
             self.record.add(place, Verdict.FOLLOWS, parts)
+        elif self._subject.whole and (found := search.constants(self.record.known)):
+            self.record.explained(place, search, found)  # places take long to try
+        elif lost := self._lost(place, search):
+            self.record.add(place, Verdict.IMPRECISE, explanation.imprecise(lost, place.dtype), lost)
         elif (near := self._nearly(place, search)) and (found := search.constants(self.record.known)):
             self.record.explained(place, search, found)  # a number that is nearly another, not its digits
         elif near and self._in_float32(place, search):
@@ -79,13 +84,23 @@ class Inquiry(Parts):
         return found
 
     def _rounds(self, place: About, search: Search) -> bool:
-        """Whether a whole model, of which everything else takes long to try, differs in float64 by the rounding of a smaller dtype."""
-        if not self._subject.whole or place.dtype != "float64":
+        """Whether the answers of a whole model, of which everything else takes long to try, differ by rounding alone. Adds the finding."""
+        if not self._subject.whole or place.dtype not in ("float64", "float32"):
             return False
         self._symptoms = rounding(search.hypotheses.probes, search.answers, search.clean)
         for one in self._symptoms:
             self._say(f"{place.name}: {one.sentence}")
-        return bool(self._symptoms)
+        if place.dtype == "float64":
+            return bool(self._symptoms) and self._in_float32(place, search, rounds=True)
+        if not self._symptoms:
+            return False
+        self.record.nameless(place, search, self._symptoms)
+        return True
+
+    def _lost(self, place: About, search: Search) -> list[Combination]:
+        """What multiplies with fewer digits in a whole model whose errors in float32 are as small."""
+        small = self._subject.whole and place.dtype == "float32" and rest(search, (), search.failing) < LOST
+        return search.low_products() if small else []
 
     def _nearly(self, place: About, search: Search) -> Nearly | None:
         """What gives the answers but for their last digits, where no symptom says all of them."""
@@ -172,10 +187,7 @@ class Inquiry(Parts):
         return False
 
     def _alone(self, search: Search) -> list[Combination]:
-        """Further explanations by one alteration: at one place, besides NaN, a constant. Of a whole model, whose places take long to try, a
-        constant first."""
-        if self._subject.whole and (found := search.constants(self.record.known)):
-            return found
+        """Further explanations by one alteration: at one place, besides NaN, a constant."""
         return search.explain(self.record.known) or self._besides_missing(search) or search.constants(self.record.known)
 
     def _together(self, place: About, search: Search) -> list[Combination]:

@@ -126,10 +126,14 @@ class Search(Evidence):
     def imprecise(self) -> list[Combination]:
         """The defects that do nothing but lose digits, where no error is larger than they make: which digits depends on the summation
         order, so that equality can not be asked."""
+        return self.low_products() or [(defect,) for defect in self.hypotheses.defects if self._loses_digits((defect,))]
+
+    def low_products(self) -> list[Combination]:
+        """The defect that multiplies float32 as TF32, where no error is larger than that makes."""
         low = [dataclasses.replace(probe, device="cuda-tf32") for probe in self.hypotheses.probes if probe.dtype == "float32"]
-        if len(low) == len(self.answers) and all(map(altered.equal, map(tolerance.expect, low), self.answers)):
-            return [(defect,) for defect in self.hypotheses.defects if defect.id == "PRC1"]
-        return [(defect,) for defect in self.hypotheses.defects if self._loses_digits((defect,))]
+        pairs = zip(low, self.answers, strict=True) if len(low) == len(self.answers) else ()
+        meant = bool(pairs) and all(altered.equal(tolerance.expect(probe), answer) for probe, answer in pairs)
+        return [(defect,) for defect in self.hypotheses.called("PRC1")] if meant else []
 
     def _loses_digits(self, combination: Combination) -> bool:
         """True where the altered reference equals every answer, no answer supports it, and by itself it fails the very probes that fail, on
