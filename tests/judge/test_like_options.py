@@ -67,7 +67,9 @@ def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_be_loaded_in_one_dtype_is_examined_in_the_others(tmp_path: Path) -> None:
     port = written(tmp_path, further="assert 'float64' not in folder")
-    invoke("diagnose", port, "--like", "qwen3", "--component", "transformer", "--no-gradients", "--limit", 600, "--json", tmp_path / "a.json")
+    invoke(
+        "diagnose", port, "--like", "qwen3", "--component", "transformer", "--no-gradients", "--limit", 600, "--json", tmp_path / "a.json"
+    )
     (finding,) = json.loads((tmp_path / "a.json").read_text())
     assert (finding["verdict"], finding["dtype"], finding["text"].splitlines()[1:]) == ("error", "float64", ["  float32 conforms"])
 
