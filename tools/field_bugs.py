@@ -33,6 +33,7 @@ DTYPES = ("float32", "bfloat16")
 LIMIT = 1200.0  # seconds for a diagnosis, on a busy machine, too
 TOKENS, ATOL = 5, 1e-2  # of the practice: a short prompt, and a tolerance that somebody chose
 NAMED = (Verdict.EXPLAINED, Verdict.INDISTINGUISHABLE, Verdict.FOLLOWS)
+SAID = (Verdict.DESCRIBED, Verdict.IMPRECISE)
 
 HEAD = f"""# The field's bugs
 
@@ -90,12 +91,11 @@ def _said(found: list[diagnosis.findings.Finding]) -> tuple[str, str]:
     if not found:
         return "", ""
     first = found[0]
-    begins = first.text.partition(": ")[2].partition(": ")[0].partition("\n")[0]
-    if first.verdict not in NAMED:
-        return begins, f"*{first.verdict}*" + (
-            f" ({' or '.join(' and '.join(ids) for ids in first.explanations)})" if first.explanations else ""
-        )
-    return begins, " or ".join(" and ".join(f"`{id_}`" for id_ in ids) for ids in first.explanations)
+    begins, _, said = first.text.partition(": ")[2].partition(": ")
+    names = " or ".join(" and ".join(f"`{id_}`" for id_ in ids) for ids in first.explanations)
+    if first.verdict in NAMED:
+        return begins.partition("\n")[0], names
+    return begins.partition("\n")[0], f"*{first.verdict}*: {said.partition(chr(10))[0]}" if first.verdict in SAID else f"*{first.verdict}*"
 
 
 def _practice(bug: field_bugs.Bug, folder: str) -> float:
@@ -136,11 +136,13 @@ def page(made: list[str]) -> str:
     own = [row for row in made if "not covered:" not in row and "| as " not in row]
     caught = [row for row in own if "| no (of" not in row]
     named = [row for row in caught if row.split(" | ")[5].startswith("`")]
+    said = [row for row in caught if row.split(" | ")[5].startswith(tuple(f"*{verdict}*" for verdict in SAID))]
     seen = [row for row in own if "not seen:" not in row]
     same, missing = sum("| as " in row for row in made), sum("not covered:" in row for row in made)
     summary = (
         f"Of {len(made)}, {missing} are not covered and {same} are the same mistake as another one. Of the other {len(own)}, "
-        f"`check --like` catches {len(caught)}, and `diagnose` names {len(named)} of these; the practice sees {len(seen)}."
+        f"`check --like` catches {len(caught)}, and `diagnose` names {len(named)} of these and describes {len(said)}; the practice "
+        f"sees {len(seen)}."
     )
     table = ["| | what was wrong | thread | caught | begins | diagnose | five tokens |", "|---|---|---|---|---|---|---|", *made]
     return "\n".join([HEAD, summary, "", *table, ""])
