@@ -99,7 +99,9 @@ def _said(family: Family, size: str, settings: Mapping[str, Any]) -> dict[str, A
 def _lengthen(said: dict[str, Any], before: Any, settings: Mapping[str, Any]) -> None:
     """Repeats, or cuts, what has an item for each layer where another number of layers is set alone."""
     count = said.get("num_hidden_layers")
-    for name, value in said.items() if isinstance(count, int) and count > 0 else ():
+    if not isinstance(count, int):
+        return
+    for name, value in said.items():
         if isinstance(value, list) and len(value) == before and name not in settings and name != "architectures":
             said[name] = [value[layer % len(value)] for layer in range(count)]
 
