@@ -92,6 +92,14 @@ def test_some_planted_differences_are_found_in_their_layers(name: str, tmp_path:
     _planted(name, tmp_path)
 
 
+@pytest.mark.second
+def test_of_torchvisions_and_kerass_residual_blocks_the_place_of_the_stride_is_found(tmp_path: Path) -> None:
+    pytest.importorskip("keras")
+    report = compared("bottleneck_torch.py:net", "bottleneck_keras.py:net", *LARGE, *FORWARD, code=1, folder=tmp_path)
+    assert (report["first"]["left"], report["first"]["right"]) == ("1.conv1", "conv3_block1_1_conv")
+    assert "stride [1, 1] on the left, [2, 2] on the right" in report["sentences"][1]
+
+
 # PyTorch as it is published
 
 TOKENS = ("--input", "ids: b=3 t=7 int64 <19")
