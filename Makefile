@@ -39,8 +39,9 @@ lint: $(INSTALLED)  ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-soak: $(INSTALLED)  ## 200 random configurations on every port: no false alarm
+soak: $(INSTALLED)  ## 200 random configurations on every port, 300 whole models of transformers: no false alarm
 	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
+	$(BIN)/python -m pytest tests/judge/test_like_soak.py --soak 25
 
 docs: files performance tables matrix session tutorials frameworks keras-hub field-bugs published said mutation wild  ## every document that is made: hours; the targets below are its parts
 
