@@ -87,7 +87,7 @@ def test_kerashub_conforms_with_the_entries_that_the_page_names_and_needs_each(
         monkeypatch.setitem(sys.modules, "sentencepiece", SimpleNamespace(SentencePieceProcessor=None))
     port = str(PORTS / f"keras_hub{'_bert' * (family == 'bert')}_port.py")
     if family in REFUSED:
-        (refusal,) = {result.message for result in asked(port, family, tmp_path, ("short",))}
+        (refusal,) = {result.message for result in asked(port, family, tmp_path, ("short",)) if result.status != "skipped"}
         assert "no converter" in refusal
         return
     wanted = {name: entry.value for name, entry in FOLDERS[family].items()}
