@@ -1,10 +1,22 @@
 """A training run: loss and gradients, clipping, the schedule and Adam on batch after batch."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from . import checks, decoding, encoder_only, loss, mask, optimizer, schedule, sites, transformer
+from . import (
+    checks,
+    decoding,
+    encoder_only,
+    loss,
+    mask,
+    optimizer,
+    schedule,
+    sharding,
+    sites,
+    transformer,
+)
 from . import parameters as canonical
 from .arrays import Array, Keep, Tree
 from .config import TransformerConfig as Config
@@ -20,9 +32,10 @@ class Trainer:
     The loss is `encoder_only.classification_loss` if the config has classes, otherwise
     `transformer.training_loss`. parameters: by canonical name; their dtype, float32 or float64, is
     the run's. seed: of the random keep masks, which are a function of seed and step, so that a
-    resumed run draws the same. device and compiled are choices of frameworks; here only "cpu", and
-    no effect. Raises ValueError if the parameters do not fit the config, and if the loss leaves
-    some of them out.
+    resumed run draws the same. device, compiled, mesh and recompute (of activations, in the
+    backward pass) are choices of frameworks; here only "cpu" and one device, and no effect. group:
+    the processes of the run. Raises ValueError if the parameters do not fit the config, and if the
+    loss leaves some of them out.
     """
 
     def __init__(
@@ -33,9 +46,14 @@ class Trainer:
         seed: int = 0,
         device: str = "cpu",
         compiled: bool = True,
+        mesh: sharding.Mesh | None = None,
+        recompute: bool = False,
     ) -> None:
         if device != "cpu":
             raise ValueError(f"device must be cpu; got {device!r}")
+        if mesh is not None and mesh.devices > 1:
+            raise ValueError(f"the reference computes on one device; got the mesh {mesh}")
+        self.group = sharding.Group()
         config.need_objective()
         canonical.match(parameters, canonical.shapes(config), canonical.training_dtype(parameters))
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
@@ -102,7 +120,12 @@ class Trainer:
 
     def state(self) -> dict[str, Array]:
         """Copies of the parameters and moments: `parameters.NAME`, `first_moment.NAME`, ..."""
-        return {name: np.array(value) for name, value in self._state.items()}
+        return dict(self.tensors())
+
+    def tensors(self) -> Iterator[tuple[str, Array]]:
+        """The items of `state`, one by one: on a mesh, no process holds more than one whole."""
+        for name, value in self._state.items():
+            yield name, np.array(value)
 
     def load_state(self, state: Tree, steps: int) -> None:
         """Continues the run with this `state` after this number of steps; ValueError lists what is

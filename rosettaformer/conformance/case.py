@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from reference_numpy import TransformerConfig
+from reference_numpy.sharding import Mesh
 
 from ..checkpoints.strict import DTYPES, numpy_dtype
 
@@ -33,6 +34,7 @@ class Case:
     folder: where the parameters also are as Hugging Face's folders, one for each dtype and named after it; empty if they are not. compared:
     what of the outputs is compared, `REAL` tokens or the `LAST` position; everything if empty. outputs: the names of those that are; all if
     empty.
+    mesh: the devices that the port computes on; None if it is one.
     A case is declared in float64; `at` gives the case that a port runs.
     """
 
@@ -54,6 +56,7 @@ class Case:
     dtype: str = "float64"
     device: str = "cpu"
     mode: str = ""  # "": the port's default mode
+    mesh: Mesh | None = None
 
     @property
     def id(self) -> str:

@@ -16,7 +16,7 @@ PORTS = ("impl_torch", "impl_tf", "impl_jax")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
 # what the ports share: declarations and checks, never the reference's math
 SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout", "fields", "recipe", "sites", "strategy", "suggestions",
-          "presets", "rotary_scaling"}  # fmt: skip
+          "presets", "rotary_scaling", "sharding"}  # fmt: skip
 # The reference's files that every port has a twin of.
 PARTS = (
     "embedding",
@@ -37,7 +37,7 @@ TWINS = (*PARTS, *MODELS, "cache", "sampling", "beams", "decoding")
 OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
 # What is tuned by hand lies below the pages, what compiles and drives whole models above them, under the same names in every port.
 KERNELS = ("__init__", "attention", "int8", "projection", "unpadding")
-PROGRAMS = ("__init__", "compiled", "fused", "search", "unpadding")
+PROGRAMS = ("__init__", "compiled", "fused", "search", "sharding", "unpadding")
 # What one framework needs beside them: torch compiles a step of decoding ahead of time; JAX draws and unpads in its step of training.
 PROGRAMS_OF = {"impl_torch": ("program", "request"), "impl_tf": (), "impl_jax": ("step",)}
 # The floors of a port, lowest first; every import runs down or stays on its floor.
