@@ -97,7 +97,7 @@ def backward(
             whole = heads.axis(part, name) is None
             tree[name] = operations.shared_gradient(device, path, gradient) if whole else heads.placed(part, name, gradient)
     if "bias" in parameters["output"]:
-        gradients["output"]["bias"] = cotangent.reshape(-1, cotangent.shape[-1]).sum(0)
+        gradients["output"]["bias"] = operations.bias_gradient(device, site, cotangent.reshape(-1, cotangent.shape[-1]).sum(0))
     result = {"parameters": gradients}
     for of in ("query", "memory"):
         name = "query_btd" if of == "query" else "memory_bsd"
@@ -119,7 +119,8 @@ def dot_product(operations: Operations, original: Callable, query_bthk: Any, key
     placed = {}
     for name, whole in (("key_bsgk", key_bsgk), ("value_bsge", value_bsge)):
         placed[name] = np.zeros_like(whole)
-        np.add.at(placed[name], (slice(None), slice(None), taken), found[name])
+        placed[name][:, :, taken] = found[name]
+        placed[name] = operations.key_gradient(device, placed[name])
     return found | placed
 
 
@@ -130,7 +131,7 @@ def norm(operations: Operations, original: Callable, parameters: Tree, name: str
     alone = device is None or config is None or config.query_key_norm != "width"
     if alone or device is None or (name == "key" and device.notes.get("few")):
         return original(parameters, name, x_bthk, config, **given)
-    whole_bthk = operations.normed_heads(device, x_bthk)
+    whole_bthk = operations.normed_heads(device, name, x_bthk)
     if whole_bthk.shape == x_bthk.shape:
         return original(parameters, name, x_bthk, config, **given)
     scale = {f"{name}_norm": {part: device.gather("model", own, 0) for part, own in parameters[f"{name}_norm"].items()}}

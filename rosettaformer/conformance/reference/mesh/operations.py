@@ -40,6 +40,22 @@ def shared_gradient(device: Device, name: str, partial: Array) -> Array:
     return gradient
 
 
+def key_gradient(device: Device, partial_bsgk: Array) -> Array:
+    """Returns the gradient of keys or values that every device has whole, of which it used those of its heads: its share."""
+    return partial_bsgk
+
+
+def bias_gradient(device: Device, site: str, gradient: Array) -> Array:
+    """Returns the gradient of the bias that is added to a sum, which every device has whole."""
+    return gradient
+
+
+def whole_gradient(device: Device, name: str, gradient: Array) -> Array:
+    """Returns the gradient of a parameter that `model` does not split: the first device's copy."""
+    first: Array = device.all("model", gradient)[0]
+    return first
+
+
 def data_gradient(device: Device, name: str, gradient: Array) -> Array:
     """Returns the gradient of a parameter, of which each row of the mesh has the share of its part of the batch."""
     whole: Array = device.sum("data", gradient)
@@ -51,8 +67,8 @@ def groups(device: Device, heads: int, count: int) -> list[int]:
     return sorted({head * count // heads for head in range(heads)[device.part(heads)]})
 
 
-def normed_heads(device: Device, x_bthk: Array) -> Array:
-    """Returns the heads over which a norm of the width divides, of which the device has some."""
+def normed_heads(device: Device, name: str, x_bthk: Array) -> Array:
+    """Returns the heads over which a norm of the width divides, of which the device has some. name: "query" or "key"."""
     return device.gather("model", x_bthk, 2)
 
 
@@ -125,6 +141,9 @@ class Operations:
     output_gradient: Callable[..., Array] = output_gradient
     input_gradient: Callable[..., Array] = input_gradient
     shared_gradient: Callable[..., Array] = shared_gradient
+    key_gradient: Callable[..., Array] = key_gradient
+    bias_gradient: Callable[..., Array] = bias_gradient
+    whole_gradient: Callable[..., Array] = whole_gradient
     data_gradient: Callable[..., Array] = data_gradient
     groups: Callable[..., list[int]] = groups
     normed_heads: Callable[..., Array] = normed_heads

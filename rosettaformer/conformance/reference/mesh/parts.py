@@ -63,7 +63,7 @@ def feed_forward_vjp(
         for part, tree in found["parameters"].items()
     }
     if "bias" in parameters["output"]:
-        gradients["output"]["bias"] = cotangent.reshape(-1, cotangent.shape[-1]).sum(0)
+        gradients["output"]["bias"] = operations.bias_gradient(device, site, cotangent.reshape(-1, cotangent.shape[-1]).sum(0))
     return {"parameters": gradients, "x_btd": operations.input_gradient(device, site, "x", found["x_btd"])}
 
 

@@ -48,17 +48,20 @@ def _on(case: Case, operations: Operations, device: Device) -> dict[str, np.ndar
     for name, array in outputs.items():
         if name.startswith(PARAMETERS):
             gradient = operations.data_gradient(device, name.removeprefix(PARAMETERS), array)
-            found[name] = assembled(device, gradient, placed.get(name.removeprefix(PARAMETERS)))
+            found[name] = assembled(device, operations, name.removeprefix(PARAMETERS), gradient, placed)
         else:
             found[name] = operations.rows(device, array, count) if array.ndim else array
     return found
 
 
-def assembled(device: Device, gradient: np.ndarray, axis: int | None) -> np.ndarray:
-    """Returns a whole gradient: of an axis that is split each device's part, otherwise the first device's copy."""
+def assembled(device: Device, operations: Operations, name: str, gradient: np.ndarray, placed: Mapping[str, int]) -> np.ndarray:
+    """Returns a whole gradient: of an axis that is split each device's part, otherwise what `whole_gradient` says of the copies.
+
+    placed: the axes that are split, by name.
+    """
+    if (axis := placed.get(name)) is None:
+        return operations.whole_gradient(device, name, gradient)
     copies = device.all("model", gradient)
-    if axis is None:
-        return copies[0]
     own = chunks(gradient.shape[axis], device.mesh.model)
     return np.concatenate([copy[(slice(None),) * axis + (part,)] for copy, part in zip(copies, own, strict=True)], axis)
 

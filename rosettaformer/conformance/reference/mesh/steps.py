@@ -25,7 +25,7 @@ def gradients(operations: Operations, original: Any, trainer: Any, source: Any, 
     placed = split_axes(trainer.config, device.mesh, "transformer")
     found = {}
     for name, gradient in parameters.flatten(tree).items():
-        found[name] = assembled(device, operations.data_gradient(device, name, gradient), placed.get(name))
+        found[name] = assembled(device, operations, name, operations.data_gradient(device, name, gradient), placed)
     return value, parameters.nest(found)
 
 
