@@ -18,7 +18,7 @@ from .cases import fitted
 from .hidden import Hidden, marked
 from .limits import for_port
 from .ports.command import PREFIX, Command
-from .ports.port import undefined
+from .ports.port import ON_ONE_DEVICE, undefined
 from .ports.process import Process, Worker
 from .reference import near_ties
 from .reference.components import SEARCHES, without_other_layouts
@@ -240,7 +240,9 @@ def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
 
 def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[Status | None, str]:
     """Returns the status of a question that the port is not asked, and the reason."""
-    if case.component not in about["components"]:
+    if case.mesh and not about.get("on_mesh"):
+        return Status.NOT_COVERED, ON_ONE_DEVICE
+    if case.component not in about["components"] and (about.get("whole") or not case.mesh):
         return Status.NOT_COVERED, undefined(case.component)
     if case.excluded:
         return Status.NOT_COVERED, case.excluded
