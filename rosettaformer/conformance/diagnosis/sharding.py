@@ -9,7 +9,7 @@ from ..reference.tolerance import Expectation
 
 
 def fingerprint(case: Case, expected: Mapping[str, Expectation], given: Mapping[str, np.ndarray]) -> str:
-    """Returns a sentence on the outputs that a port gave of a case on `case.mesh`, in the case's dtype, which differ from the expected ones:
-    what a reduction, a gather or a split went wrong with, as the outputs show it. Empty if they show nothing that is known.
+    """Returns a sentence on the outputs that a port gave of a case on `case.mesh` and that differ from the expected ones: which reduction,
+    gather or split is wrong, as the outputs show it. Empty if they show nothing that is known.
     """
     return ""

@@ -129,7 +129,8 @@ class Port:
     def answer(self, case: Case) -> Any:
         """Returns the port's outputs for the case; raises NotCovered if the port does not define the component or ignores `skip_padding`.
 
-        A case on a mesh is answered by `on_mesh` of the file, which is given it as it is, or by the port of a whole model. A function is given a case whose dotted input names are nested, as the arguments of the reference's function are.
+        A case on a mesh is answered by `on_mesh` of the file, which is given it as it is, or by the port of a whole model. A function is
+        given a case whose dotted input names are nested, as the arguments of the reference's function are.
         """
         if case.mesh and not getattr(self.adapter, "takes_mesh", False):
             return _meshes().answer(self.module, case)

@@ -22,7 +22,7 @@ def answer(module: ModuleType, case: Case) -> Any:
 
 
 def gathered(value: Any) -> Any:
-    """Returns whole NumPy arrays, of tensors of any framework that may be sharded. A collective where a tensor lies in several processes."""
+    """Returns whole NumPy arrays, of tensors of any framework that may be sharded; collective if one lies in several processes."""
     if isinstance(value, Mapping):
         return {name: gathered(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
