@@ -57,7 +57,9 @@ def _layer_cases(build: Builder) -> Iterator[Case]:
     whole = models(build)
     crossed, dropped = whole["untied"], whole["untied"].replace(**RATES)
     masks = drawn(dropped, "layer", S, S)
-    keep = {name.replace("encoder.layers.0.", "keep."): mask for name, mask in masks.items() if name.startswith("encoder.layers.0.")}
+    keep: dict[str, Any] = {
+        name.replace("encoder.layers.0.", "keep."): mask for name, mask in masks.items() if name.startswith("encoder.layers.0.")
+    }
     source, target = ragged(ROWS, S)[:, None, None], left_padding(ROWS, T)[:, None, None]
     x: dict[str, Any] = {"x_btd": f"{ROWS} {T} d"}
     memory = {"memory_bsd": f"{ROWS} {S} d"}

@@ -55,7 +55,8 @@ def mesh_cases(meshes: Sequence[Mesh], fixed: Mapping[str, Any] | None = None, s
 def on_meshes(cases: Sequence[Case], meshes: Sequence[Mesh]) -> list[Case]:
     """Returns the cases for each mesh. Raises ValueError on the first that does not divide their configs."""
     for mesh in meshes:
-        if why := "; ".join(dict.fromkeys(filter(None, (_misfit(case.config, mesh) for case in cases)))):
+        problems = (problem for case in cases for problem in _misfit(case.config, mesh).split("; ") if problem)
+        if why := "; ".join(dict.fromkeys(problems)):
             raise ValueError(f"the mesh {mesh} does not fit: {why}")
     return [dataclasses.replace(case, mesh=mesh) for mesh in meshes for case in cases]
 
