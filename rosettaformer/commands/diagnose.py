@@ -55,7 +55,7 @@ def diagnose(
 
     For every component that fails, the catalogue of defects, settings that ports choose otherwise, other wirings and other constants are
     searched, everywhere and at one place, alone and in pairs. Those that give the port's output on all of the component's cases are named;
-    where none does, the output is described. With --mesh the cases on meshes are asked, and their outputs say what of the sharding is wrong.
+    where none does, the output is described. With --mesh the cases on meshes are asked, whose outputs say what of the sharding is wrong.
     `rosettaformer explain ID` shows a defect's page. Exit 0 where everything that the port covers conforms, otherwise 1.
     """
     if (port is None) == (command is None):

@@ -44,7 +44,7 @@ def like_cases(folder: Path, meshes: Sequence[Mesh] = ()) -> list[Case]:
     found = [dataclasses.replace(case, **common, inputs=_without_padding_id(case, padding)) for case in made]
     found += [_gradient(case) for case in found if case.name in ("short", "left_padding") and case.component != "states"]
     if meshes and config.decoder_layers:
-        found += [dataclasses.replace(case, **common, compared="") for case in _of_training(config)]
+        found += [dataclasses.replace(case, **common | {"compared": ""}) for case in _of_training(config)]
     found = [dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes)).at("float64") for case in found]
     return on_meshes(found, meshes) if meshes else found
 
