@@ -25,4 +25,7 @@ def all_faults() -> Mapping[str, Fault]:
     for id_, table in words.items():
         if table.keys() != REQUIRED or tuple(table["fix"]) != FRAMEWORKS:
             raise ValueError(f"faults.toml: {id_} must have {', '.join(sorted(REQUIRED))}, and a fix for {', '.join(FRAMEWORKS)}")
-    return {id_: Fault(id=id_, replaces=altered[id_], variants=variants.get(id_, {}), **table) for id_, table in words.items()}
+    axes = dict.fromkeys(over_model.ALTERED, "model") | dict.fromkeys(over_data.ALTERED, "data") | dict.fromkeys(over_data.ON_BOTH, "")
+    return {
+        id_: Fault(id=id_, axis=axes[id_], replaces=altered[id_], variants=variants.get(id_, {}), **table) for id_, table in words.items()
+    }

@@ -5,6 +5,8 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from reference_numpy.sharding import Mesh
+
 from ...reference.mesh import OPERATIONS, Operations
 
 Replaces = Mapping[str, Callable]  # an operation -> the altered one, which takes the operation that it replaces first
@@ -21,8 +23,8 @@ class Fault:
     """What sharded ports were seen to do.
 
     what: what is computed instead. shows: how it shows, and on which mesh. fix: what is right, by framework. evidence: where it was made.
-    component: what a case must be to show it. replaces: the operations that are others. variants: the same as others do it, by title. place:
-    where alone it is, a sub-layer's path or kind; everywhere if empty.
+    axis: along which axis of a mesh alone it is made; empty for both. replaces: the operations that are others. variants: the same as others
+    do it, by title. place: where alone it is, a sub-layer's path or kind, or the name of norms; everywhere if empty.
     """
 
     id: str
@@ -31,6 +33,7 @@ class Fault:
     shows: str
     fix: Mapping[str, str]
     evidence: str
+    axis: str
     replaces: Replaces
     variants: Mapping[str, Replaces] = field(default_factory=dict)
     place: str = ""
@@ -45,6 +48,12 @@ class Fault:
     def placed(self) -> bool:
         """Whether it can be at one place alone."""
         return all(name in PLACED for name in self.replaces)
+
+    def on(self, mesh: Mesh) -> Mesh:
+        """The smallest mesh that shows what it does on a mesh."""
+        if not self.axis:
+            return mesh
+        return Mesh(**{self.axis: mesh.sizes[self.axis]})
 
     @property
     def operations(self) -> Operations:

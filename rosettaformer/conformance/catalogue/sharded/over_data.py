@@ -86,6 +86,7 @@ def _piece(split: tuple[Any, ...], shape: tuple[int, ...], mesh: Mesh, row: int,
     return tuple(found)
 
 
+ON_BOTH = ("SHD11", "SHD26", "SHD27")  # what is made of both axes, or of either
 MEANS = {"label_count": _own, "loss": _mean, "data_gradient": _mean}
 ALTERED: Altered = {
     "SHD20": {"data_gradient": _own},

@@ -73,7 +73,7 @@ def _own_tokens(original: Callable, device: Device, site: str, norm: Callable, t
 
 def _restarting(axis: str, original: Callable, device: Device, function: Callable, mask_bt: Array, *rest: Any) -> Array:
     own = [mask_bt[:, part] for part in chunks(mask_bt.shape[1], device.mesh.sizes[axis])]
-    return np.concatenate([original(device, function, mask, *rest) for mask in own], 1)
+    return np.concatenate([original(device, function, mask, *rest) for mask in own if mask.shape[1]], 1)
 
 
 def _exponentials(device: Device, logits_btv: Array, top_bt1: Array) -> Array:

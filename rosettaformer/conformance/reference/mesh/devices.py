@@ -14,20 +14,49 @@ from reference_numpy.sharding import Mesh, chunks
 _HERE = threading.local()
 
 
+class Stopped(Exception):
+    """Another device has failed."""
+
+
 class _Exchange:
-    """Where devices lay down a value each, and read those of all."""
+    """Where devices lay down a value each, and read those of all. The last one to come wakes the others."""
 
     def __init__(self, count: int) -> None:
-        self.barrier = threading.Barrier(count)
-        self.values: list[Any] = [None] * count
+        self._count, self._arrived, self.stopped = count, 0, False
+        self._values: list[Any] = [None] * count
+        self._guard, self._waiting = threading.Lock(), [threading.Lock() for _ in range(count)]
+        for lock in self._waiting:
+            lock.acquire()
 
     def all(self, index: int, value: Any) -> list[Any]:
-        """Returns the values of all devices, once each of them has called."""
-        self.values[index] = value
-        self.barrier.wait()
-        found = list(self.values)
-        self.barrier.wait()
-        return found
+        """Returns the values of all devices, once each of them has called. Raises Stopped if one of them has failed."""
+        with self._guard:
+            if self.stopped:
+                raise Stopped
+            values = self._values
+            values[index] = value
+            self._arrived += 1
+            last = self._arrived == self._count
+            if last:
+                self._values, self._arrived = [None] * self._count, 0
+        if last:
+            self._wake(index)
+        else:
+            self._waiting[index].acquire()
+        if self.stopped:
+            raise Stopped
+        return values
+
+    def stop(self) -> None:
+        """Ends every wait, for good."""
+        with self._guard:
+            self.stopped = True
+            self._wake(-1)
+
+    def _wake(self, index: int) -> None:
+        for other, lock in enumerate(self._waiting):
+            if other != index and lock.locked():
+                lock.release()
 
 
 @dataclass(frozen=True)
@@ -89,11 +118,11 @@ def run(mesh: Mesh, names: Mapping[int, str], function: Callable[[Device], Any])
         try:
             with np.errstate(all="ignore"):
                 results[index] = function(devices[index])
-        except threading.BrokenBarrierError:
+        except Stopped:
             pass
         except BaseException as error:
             errors.append(error)
-            exchange.barrier.abort()
+            exchange.stop()
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(mesh.devices)]
     for thread in threads:
