@@ -221,7 +221,7 @@ def _run(
 ) -> list[runner.Result]:  # fmt: skip
     """Runs the ports and reports progress."""
     dtypes, devices = selection["dtypes"] or DTYPES, selection["devices"] or ("cpu",)
-    modes = selection["modes"] or (("all",) if selection["full"] else ("",))
+    modes = selection["modes"] or (("all",) if selection["full"] and not selection["meshes"] else ("",))
     asked = without_other_layouts(cases, OWN) if {*ports} <= {*PORTS} and not selection["meshes"] else cases
     meshes = selection["meshes"] or ("",)
     runs = [f"{port} on {mesh}" if mesh else port for mesh in meshes for port in ports]

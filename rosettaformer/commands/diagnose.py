@@ -89,7 +89,7 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
         def advance(what: str, share: float) -> None:
             progress.update(task, description=f"{port}: {what}", completed=share)
 
-        told = {"declared": declared, "progress": advance, "say": lambda sentence: _say(console, sentence)}
+        told: dict[str, Any] = {"declared": declared, "progress": advance, "say": lambda sentence: _say(console, sentence)}
         if any(case.mesh for case in options.get("cases") or ()):
             given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
             return on_mesh.diagnose(port, components=components, **told, **given)

@@ -6,7 +6,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, parameters, sites
 
-from .build import Builder, ragged, rng
+from .build import Builder, rng
 from .transformer import ids
 
 ROWS, T, S = 5, 6, 7
@@ -44,6 +44,12 @@ def models(build: Builder) -> dict[str, TransformerConfig]:
     }
 
 
+def uneven(rows: int, length: int) -> np.ndarray:
+    """Returns a mask with right padding, True = real: however rows are divided, the parts have unequal numbers of tokens."""
+    lengths = [length, 1, length - 2, 2, 3, length - 1]
+    return np.arange(length) < np.array(lengths[:rows])[:, None]
+
+
 def tokens(config: TransformerConfig, source: np.ndarray, target: np.ndarray, step: int = 0) -> dict[str, Any]:
     """Returns the ids that the model reads, with padding where the masks are False."""
     found: dict[str, Any] = {"source": None}
@@ -56,7 +62,7 @@ def tokens(config: TransformerConfig, source: np.ndarray, target: np.ndarray, st
 
 def of_encoder() -> dict[str, Any]:
     """Returns what an encoder is given besides its tokens."""
-    return {"source_mask_bs": ragged(ROWS, S), "segment_bs": rng("mesh segments").integers(0, 3, (ROWS, S))}
+    return {"source_mask_bs": uneven(ROWS, S), "segment_bs": rng("mesh segments").integers(0, 3, (ROWS, S))}
 
 
 def classes(rows: int, step: int = 0) -> np.ndarray:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..case import Case
-from .build import Builder, left_padding, ragged, rng
-from .mesh_models import RATES, ROWS, S, T, drawn, models
+from .build import Builder, left_padding, rng
+from .mesh_models import RATES, ROWS, S, T, drawn, models, uneven
 
 
 def part_cases(build: Builder) -> Iterator[Case]:
@@ -28,7 +28,7 @@ def _table_cases(build: Builder) -> Iterator[Case]:
 
 def _attention_cases(build: Builder) -> Iterator[Case]:
     """Yields attention alone; projections with biases; fewer groups than parts; norms of a head and of the width; keep masks."""
-    whole, mask = models(build), ragged(ROWS, S)[:, None, None]
+    whole, mask = models(build), uneven(ROWS, S)[:, None, None]
     heads: dict[str, Any] = {"query_bthk": f"{ROWS} {T} h k", "key_bsgk": f"{ROWS} {S} g k", "value_bsge": f"{ROWS} {S} g e"}
     yield build.make("scaled_dot_product_attention", "grouped", whole["llama"], mask_bhts=mask, **heads)
     x: dict[str, Any] = {"query_btd": f"{ROWS} {T} d", "memory_bsd": f"{ROWS} {S} d"}
@@ -60,7 +60,7 @@ def _layer_cases(build: Builder) -> Iterator[Case]:
     keep: dict[str, Any] = {
         name.replace("encoder.layers.0.", "keep."): mask for name, mask in masks.items() if name.startswith("encoder.layers.0.")
     }
-    source, target = ragged(ROWS, S)[:, None, None], left_padding(ROWS, T)[:, None, None]
+    source, target = uneven(ROWS, S)[:, None, None], left_padding(ROWS, T)[:, None, None]
     x: dict[str, Any] = {"x_btd": f"{ROWS} {T} d"}
     memory = {"memory_bsd": f"{ROWS} {S} d"}
     both: dict[str, Any] = {**x, **memory, "self_mask_bhts": target, "cross_mask_bhts": source}
@@ -85,5 +85,5 @@ def _head_cases(build: Builder) -> Iterator[Case]:
     yield build.make("classifier", "keep", whole["bert"].replace(classifier_dropout_rate=0.3), pooled_br=f"{ROWS} d", keep_br=keep)
     yield build.make("masked_language_head", "tied", whole["bert_words"], x_bsd=f"{ROWS} {S} d")
     yield build.make(
-        "cross_entropy", "smoothed", whole["paper"], logits_btv=f"{ROWS} {T} v", label_bt=label, mask_bt=ragged(ROWS, T), smoothing=0.1
+        "cross_entropy", "smoothed", whole["paper"], logits_btv=f"{ROWS} {T} v", label_bt=label, mask_bt=uneven(ROWS, T), smoothing=0.1
     )

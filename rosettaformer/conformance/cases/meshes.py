@@ -1,7 +1,7 @@
 """Cases for ports that answer on several devices: a list of their own, for `--mesh`.
 
-Under no mesh is anything alike: batches and vocabularies do not divide, rows are ragged, so that parts of a batch have unequal numbers of
-labels or none, key heads are fewer than the parts of the model axis, tables are tied or shared. Keep masks are given, whole.
+Under no mesh is anything alike: batches and vocabularies do not divide, parts of a batch have unequal numbers of labels or none, key heads
+are fewer than the parts of the model axis, tables are tied or shared. Keep masks are given, whole.
 """
 
 import dataclasses
@@ -15,10 +15,10 @@ from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
 
 from ..case import Case
-from .build import Builder, left_padding, ragged
+from .build import Builder, left_padding
 from .excluded import excluded
 from .gradients import gradients
-from .mesh_models import RATES, ROWS, S, T, classes, drawn, models, of_encoder, tokens
+from .mesh_models import RATES, ROWS, S, T, classes, drawn, models, of_encoder, tokens, uneven
 from .mesh_parts import part_cases
 
 SINGLE = ("float64", "float32")
@@ -89,16 +89,16 @@ def _cases(build: Builder) -> Iterator[Case]:
 def _model_cases(build: Builder, name: str, config: TransformerConfig) -> Iterator[Case]:
     """Yields the model with padding on either side and its loss, with every keep mask of a model of the paper, of BERT or GPT-2."""
     if config.decoder_layers:
-        yield build.make("transformer", name, config, **tokens(config, ragged(ROWS, S), ragged(ROWS, T)))
+        yield build.make("transformer", name, config, **tokens(config, uneven(ROWS, S), uneven(ROWS, T)))
         yield build.make("transformer", f"{name}_left_padding", config, **tokens(config, left_padding(ROWS, S), left_padding(ROWS, T)))
-        yield build.make("training_loss", name, config, smoothing=0.1, **tokens(config, ragged(ROWS, S), ragged(ROWS, T)))
+        yield build.make("training_loss", name, config, smoothing=0.1, **tokens(config, uneven(ROWS, S), uneven(ROWS, T)))
     else:
-        read = tokens(config, ragged(ROWS, S), ragged(ROWS, T)) | of_encoder()
+        read = tokens(config, uneven(ROWS, S), uneven(ROWS, T)) | of_encoder()
         yield build.make("classify" if config.classes else "masked_language_logits", "bert", config, **read)
     if name not in ("paper", "bert", "gpt2"):
         return
     dropped = config.replace(**RATES)
-    given = tokens(config, ragged(ROWS, S), ragged(ROWS, T)) | _keep(dropped, name, S, T - 1)
+    given = tokens(config, uneven(ROWS, S), uneven(ROWS, T)) | _keep(dropped, name, S, T - 1)
     if config.classes:
         yield build.make("classification_loss", "bert_keep", dropped, label_b=classes(ROWS), **given | of_encoder())
     else:
@@ -124,7 +124,7 @@ def _step_cases(build: Builder) -> Iterator[Case]:
 def _steps(build: Builder, name: str, config: TransformerConfig, rows: int = ROWS, recompute: bool = False, **recipe: Any) -> Case:
     """Returns ten steps of training on ten batches, whose rows are ragged, each batch otherwise."""
     batches = [
-        tokens(config, np.roll(ragged(rows, S), step, axis=0), np.roll(ragged(rows, T), step, axis=0), step) for step in range(STEPS)
+        tokens(config, np.roll(uneven(rows, S), step, axis=0), np.roll(uneven(rows, T), step, axis=0), step) for step in range(STEPS)
     ]
     given: dict[str, Any] = {side: _stacked([batch[side] for batch in batches]) for side in batches[0]}
     if config.classes:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from reference_numpy.sharding import Mesh
@@ -38,7 +38,7 @@ def diagnose(
     """The diagnosis of a port by cases on meshes: of each component that fails on a mesh, in the first dtype in which it does, what
     `sharding.fingerprint` says of its outputs, or how they differ. Arguments and errors as `examination.diagnose`.
     """
-    deadline = Deadline(limit)
+    deadline, store = Deadline(limit), Store()
     asked = [case for case in cases if case.mesh and (not components or case.component in components)]
     asked = [case for case in asked if not {(case.id, dtype) for dtype in case.dtypes} <= {*declared}]
     findings: list[Finding] = []
@@ -47,7 +47,7 @@ def diagnose(
         for mesh in dict.fromkeys(case.mesh for case in asked):
             own = [case for case in asked if case.mesh == mesh]
             with contextlib.closing(open_worker(port, thread_share(), mesh=mesh)) as worker:
-                for finding in _Examiner(worker, mesh, mode, deadline, answer_limit, progress).findings(own):
+                for finding in _Examiner(worker, mesh, mode, deadline, answer_limit, progress, store).findings(own):
                     findings.append(finding)
                     say(f"{finding.component}: {finding.text}")
     except TimeIsUp as error:
@@ -67,7 +67,7 @@ class _Examiner:
     deadline: Deadline
     limit: float
     progress: Progress
-    store: Store = field(default_factory=Store)
+    store: Store
 
     def findings(self, cases: Sequence[Case]) -> Iterator[Finding]:
         """Yields what is found of each component. Raises ValueError if the port does not start, MissingBackend without its framework."""
