@@ -36,6 +36,12 @@ def _own_tokens_of_output(original: Callable, device: Device, site: str, share: 
     return joined if bias is None else joined + bias
 
 
+def _gradient_of_own_tokens(original: Callable, device: Device, site: str, cotangent: Array) -> Array:
+    found, own = np.zeros_like(cotangent), device.part(cotangent.shape[1])
+    found[:, own] = cotangent[:, own]
+    return found
+
+
 def _again(original: Callable, device: Device, *rest: Any) -> Array:
     """The sum, added up once more."""
     return device.sum("model", original(device, *rest))
@@ -74,7 +80,9 @@ def _added_up(original: Callable, device: Device, name: str, gradient: Array) ->
     return device.sum("model", gradient)
 
 
-def _own_tokens(original: Callable, device: Device, site: str, norm: Callable, tree: Any, config: Any, x_btd: Array, cotangent: Array) -> Any:
+def _own_tokens(
+    original: Callable, device: Device, site: str, norm: Callable, tree: Any, config: Any, x_btd: Array, cotangent: Array
+) -> Any:
     found, own = original(device, site, norm, tree, config, x_btd, cotangent), device.part(x_btd.shape[1])
     return found | {"parameters": norm(tree, config, x_btd[:, own], cotangent=cotangent[:, own])["parameters"]}
 
@@ -105,13 +113,33 @@ def _rows_of_others(
     """What every device finds in its part of the table, also of the tokens that it does not have, added up. filled: rows of zeros follow
     the last one, so that all parts are as large.
     """
-    part = device.part(len(tree["table"]))
-    table_vd = tree["table"][part]
-    if filled:
-        most = -(-len(tree["table"]) // device.mesh.model)
-        table_vd = np.concatenate([table_vd, np.zeros((most - len(table_vd), table_vd.shape[1]), table_vd.dtype)])
-    own = moved(token - part.start, max(len(table_vd), 1))
+    table_vd, own, _ = _own_table(moved, filled, device, tree["table"], token)
     return device.sum("model", original(device, function, tree | {"table": table_vd}, own, *rest))
+
+
+def _of_others(
+    moved: Callable, filled: bool, original: Callable, device: Device, function: Callable, tree: Any, token: Array, *rest: Any,
+    cotangent: Array,
+) -> Any:  # fmt: skip
+    """The gradient of what every device finds."""
+    table_vd, own, part = _own_table(moved, filled, device, tree["table"], token)
+    found = original(device, function, tree | {"table": table_vd}, own, *rest, cotangent=cotangent)
+    gradient = np.zeros_like(tree["table"])
+    gradient[part] = found["parameters"]["table"][: part.stop - part.start]
+    return {"parameters": {"table": gradient}}
+
+
+def _own_table(moved: Callable, filled: bool, device: Device, table_vd: Array, token: Array) -> tuple[Array, Array, slice]:
+    """The device's part of the table, the tokens in it, and where it begins and ends."""
+    part, most = device.part(len(table_vd)), -(-len(table_vd) // device.mesh.model)
+    own_vd = table_vd[part]
+    if filled:
+        own_vd = np.concatenate([own_vd, np.zeros((most - len(own_vd), table_vd.shape[1]), table_vd.dtype)])
+    return own_vd, moved(token - part.start, max(len(own_vd), 1)), part
+
+
+def _lookup(moved: Callable, filled: bool) -> dict[str, Callable]:
+    return {"lookup": partial(_rows_of_others, moved, filled), "lookup_gradient": partial(_of_others, moved, filled)}
 
 
 def _clipped(token: Array, size: int) -> Array:
@@ -150,7 +178,7 @@ ALTERED: Altered = {
     "SHD11": {"positions": partial(_restarting, "model")},
     "SHD12": {"log_normaliser": _own_exponentials},
     "SHD13": {"log_normaliser": _own_highest},
-    "SHD14": {"lookup": partial(_rows_of_others, _clipped, False)},
+    "SHD14": _lookup(_clipped, False),
     "SHD15": {"vocabulary": _reversed},
     "SHD16": {"log_normaliser": _filled_vocabulary},
 }
@@ -159,7 +187,11 @@ VARIANTS: Variants = {
         "the gradient of what queries are made of is each device's share": {"input_gradient": partial(_own_of, "query")},
         "the gradient of what keys and values are made of is each device's share": {"input_gradient": partial(_own_of, "memory")},
     },
-    "SHD2": {"each device goes on with its own share at its own tokens": {"output": _own_tokens_of_output}},
+    "SHD2": {
+        "each device goes on with its own share at its own tokens": {
+            "output": _own_tokens_of_output, "output_gradient": _gradient_of_own_tokens,
+        },
+    },
     "SHD3": {"the gradient of a sub-layer's input is added up twice": {"input_gradient": _again}},
     "SHD4": {
         "a bias is added on every device, and its gradient is added up over them": {
@@ -181,8 +213,8 @@ VARIANTS: Variants = {
     "SHD8": {"every device uses the first key head": {"groups": _first_group}},
     "SHD11": {"positions restart where a row's tokens are split over data": {"positions": partial(_restarting, "data")}},
     "SHD14": {
-        "a device embeds tokens of others' parts, in a table that is filled with zeros": {"lookup": partial(_rows_of_others, _clipped, True)},
-        "ids of other devices' parts are taken modulo the part": {"lookup": partial(_rows_of_others, np.remainder, False)},
-        "ids are taken modulo the part of a table that is filled with zeros": {"lookup": partial(_rows_of_others, np.remainder, True)},
+        "a device embeds tokens of others' parts, in a table filled with zeros": _lookup(_clipped, True),
+        "ids of other devices' parts are taken modulo the part": _lookup(np.remainder, False),
+        "ids are taken modulo the part of a table that is filled with zeros": _lookup(np.remainder, True),
     },
 }  # fmt: skip
