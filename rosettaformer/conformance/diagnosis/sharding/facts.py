@@ -79,10 +79,10 @@ def _gradients(failing: Sequence[Reply]) -> Iterator[str]:
     if len(numbers) == len(wrong) and np.ptp(numbers) <= SAME * abs(numbers[0]):
         yield f"{every} {'is' if not right else 'are'} {numbers[0]:.6g} times the right one: {_listed(own[0].case, wrong)}"
         return
-    yield f"{every} {'is' if not right else 'are'} wrong: {_listed(own[0].case, wrong)}"
+    yield f"{every} {'is' if not right else 'are'} wrong" + f": {_listed(own[0].case, wrong)}" * bool(right)
     if (first := _first(order, wrong, right)) and right:
         yield f"in the order of the backward pass the first of them is {first}: all before it are right"
-    for name in [*wrong[::-1]][:SHOWN]:
+    for name in wrong[::-1][: SHOWN if right else 1]:
         yield f"{name} is {_ratio([reply for reply in own if name in reply.wrong_gradients], name, factors[name])}"
 
 
@@ -95,7 +95,7 @@ def _first(order: Sequence[str], wrong: Sequence[str], right: Sequence[str]) -> 
 
 def _listed(case: Case, names: Sequence[str]) -> str:
     """The names, those of the backward pass's begin first, each with its split."""
-    shown = [f"{name} ({said_split(case, name)})" for name in [*names[::-1]][:SHOWN]]
+    shown = [f"{name} ({said_split(case, name)})" for name in names[::-1][:SHOWN]]
     return ", ".join(shown) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
