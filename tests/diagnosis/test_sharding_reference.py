@@ -17,8 +17,8 @@ from rosettaformer.conformance.reference.mesh import OPERATIONS, Operations, ans
 
 MESHES = ["data=2,model=4", "data=2,model=2", "data=7", "model=8"]
 FIRST = (
-    "transformer_vjp/sharded_qwen3", "transformer/sharded_olmo2", "decoder_layer_vjp/sharded_crossed", "training_loss_vjp/sharded_paper_keep",
-    "multi_head_attention_vjp/sharded_norm_width",
+    "transformer_vjp/sharded_qwen3", "transformer/sharded_olmo2", "decoder_layer_vjp/sharded_crossed",
+    "training_loss_vjp/sharded_paper_keep", "multi_head_attention_vjp/sharded_norm_width",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from expectations import store
 
 from reference_numpy.sharding import Mesh
 from rosettaformer.checkpoints.hugging_face import new
@@ -17,7 +18,6 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases.like import like_cases
 from rosettaformer.conformance.diagnosis.sharding import Reply, Said, said
 from rosettaformer.conformance.ports.process import QUICK_XLA
-from rosettaformer.conformance.reference import tolerance
 from rosettaformer.conformance.runner import open_worker
 from rosettaformer.conformance.status import Kind
 
@@ -84,7 +84,7 @@ def _replies(worker: Any, cases: Sequence[Case]) -> Iterator[Reply]:
             kind, answer = Kind.OUTPUTS, worker.apart[0]
         if kind != Kind.OUTPUTS:
             raise RuntimeError(f"{case.id}: {kind}: {answer}")
-        yield Reply(case, tolerance.expect(case), answer)
+        yield Reply(case, store().expect(case), answer)
 
 
 def judged(one: Planted, root: Path) -> tuple[list[Reply], Said | None]:
