@@ -15,6 +15,7 @@ PAGE = HOUSE / "docs" / "sharding-faults.md"
 MESHES = [
     later(("jax_decoder.py", "data=2,model=4")),
     later(("torch_decoder.py", "data=2,model=2")),
+    later(("jax_steps.py", "data=2")),
     *(exhaustive("jax_decoder.py", mesh) for mesh in ("data=3", "model=2", "data=4,model=2")),
     *(exhaustive("torch_decoder.py", mesh) for mesh in ("data=3", "model=4", "data=2,replicate")),
 ]
