@@ -202,6 +202,11 @@ class Placed:
             part.set_requires_gradient_sync(last, recurse=False)
             part.set_is_last_backward(last)
 
+    def unshard(self) -> None:
+        """Gathers all parameters, for calls of parts that gather none themselves."""
+        for part in self._gathering:
+            part.unshard()
+
     def reshard(self) -> None:
         """Frees the parameters that a forward pass without a backward pass leaves whole."""
         for part in self._gathering:
