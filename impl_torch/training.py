@@ -218,7 +218,8 @@ class Trainer:
         with torch.device("meta"):
             self._model = Transformer(self.config).to(getattr(torch, self._dtype))
         given = self._model, self.config, mesh, self._device
-        self._placed = Placed(*given, whole_logits=False)
+        method = "classification_loss" if self.config.classes else ""
+        self._placed = Placed(*given, whole_logits=False, method=method)
         self.group = self._placed.group
         parts = self._placed.parts()
         for name, part in parts.items():
