@@ -52,6 +52,11 @@ class Trainer:
     numbers that another thread draws meanwhile change the masks. On CUDA the trainer sets the
     environment's CUBLAS_WORKSPACE_CONFIG if it is not set: deterministic products need it before
     the process's first one.
+
+    mesh: each process, as `torchrun` starts them, runs one device of it and is given whole batches
+    (`programs.sharding`); there the loss is eager and padding stays in its rows. recompute: the
+    activations of a layer are computed again in the backward pass, and not kept. group: the
+    processes of the run.
     """
 
     def __init__(

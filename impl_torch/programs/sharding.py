@@ -5,6 +5,7 @@ Every process runs one device, as `torchrun` starts them. The pages know nothing
 torch's parallel styles give each of their modules its own heads, hidden features and vocabulary.
 """
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -57,23 +58,27 @@ def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
 
     Raises ValueError unless there is a process for each device.
     """
-    if not dist.is_initialized():
-        size = int(os.environ.get("WORLD_SIZE", 1))
-        if size == mesh.devices:
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            alone = (
-                {}
-                if "RANK" in os.environ
-                else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-            )
-            dist.init_process_group(backend, **alone)
-    else:
-        size = dist.get_world_size()
+    if device.type == "cuda" and device.index is None:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    begun = dist.is_initialized()
+    size = dist.get_world_size() if begun else int(os.environ.get("WORLD_SIZE", 1))
     if size != mesh.devices:
         raise ValueError(
             f"the mesh {mesh} needs {mesh.devices} processes, as torchrun starts them; got {size}"
         )
-    return init_device_mesh(device.type, (mesh.data, mesh.model), mesh_dim_names=("data", "model"))
+    if not begun:
+        alone: Any = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, **({} if "RANK" in os.environ else alone))
+    return _device_mesh(dist.group.WORLD, device.type, mesh.data, mesh.model)
+
+
+@functools.cache
+def _device_mesh(processes: Any, kind: str, data: int, model: int) -> DeviceMesh:
+    """Returns the one mesh of these processes: each would have connections of its own, and torch
+    takes those of equal ones for each other.
+    """
+    return init_device_mesh(kind, (data, model), mesh_dim_names=("data", "model"))
 
 
 class Placed:

@@ -3,6 +3,7 @@
 Every check first asks the reference, in one process, and is then run by all; a line of JSON says what was wrong with each.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import start_processes
+from torch.multiprocessing import ProcessExitedException, start_processes
 
 from impl_torch import port
 from impl_torch.programs import parts
@@ -269,13 +270,15 @@ def planned(config: TransformerConfig, mesh: Mesh, source: Any, target: np.ndarr
     places, sizes = parts.places(config, mesh), Counter[str]()
     for name, place in places.items():
         native = [*layout.shape(place.axes, place.sizes)]
-        for axis, number in ((place.model, mesh.model), (place.data, mesh.data)):
-            if axis is not None:
-                native[axis] = -(-native[axis] // number)
+        if place.model is not None:
+            own = shards.chunks(native[place.model], mesh.model)[dist.get_rank() % mesh.model]
+            native[place.model] = own.stop - own.start
+        if place.data is not None:
+            native[place.data] = -(-native[place.data] // mesh.data)
         group = ".".join(name.split(".")[:3]) if ".layers." in name else ""
         sizes[group] += 8 * math.prod(native) * (1 if mesh.replicate else mesh.data)
-    rows = -(-len(target) // mesh.data)
-    tokens, found = rows * (target.shape[1] - 1), Counter[tuple[str, int]]()
+    rows = shards.chunks(len(target), mesh.data)[dist.get_rank() // mesh.model]
+    tokens, found = (rows.stop - rows.start) * (target.shape[1] - 1), Counter[tuple[str, int]]()
     for group, size in sizes.items():
         if mesh.data > 1 and mesh.replicate:
             found["all_reduce", size] += 1
@@ -327,17 +330,18 @@ def work(rank: int, mesh: Mesh, device: str, runs: Mapping[str, Run], folder: st
             break
         finally:
             Path(folder, str(rank)).write_text(json.dumps(wrong))
-    os._exit(0)  # without waiting for the others
+    os._exit(any(wrong.values()))  # without waiting for the others
 
 
 def main(mesh: Mesh, device: str, names: list[str]) -> dict[str, str]:
     """What was wrong with each check, in the first process that says so; "" where nothing was."""
     runs = {name: CHECKS[name]() for name in names}
     with tempfile.TemporaryDirectory() as folder:
-        method = "spawn" if device == "cuda" else "fork"
-        start_processes(work, (mesh, device, runs, folder), nprocs=mesh.devices, start_method=method)
-        said = [json.loads(Path(folder, str(rank)).read_text()) for rank in range(mesh.devices)]
-    return {name: next((one[name] for one in said if one[name]), "") for name in names}
+        with contextlib.suppress(ProcessExitedException):  # one said what was wrong, and the others were ended
+            start_processes(work, (mesh, device, runs, folder), nprocs=mesh.devices, start_method="fork")
+        said = [json.loads(file.read_text()) for file in Path(folder).iterdir() if file.name != "store"]
+    found = {name: sorted((one[name] for one in said), key=len)[-1] for name in names}
+    return found if said else dict.fromkeys(names, "no process has said anything")
 
 
 if __name__ == "__main__":
