@@ -33,7 +33,7 @@ from .. import loss, mask, precision, weights
 from ..framework import scaled
 from ..layers import Layer
 from .parallel import over_model
-from .parts import Place, draw, own, places, whole
+from .parts import draw, own, places, whole
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
 
@@ -229,12 +229,14 @@ def shard(
     declared = places(config, mesh, component)
     if mesh.model > 1:
         over_model(module, config, declared, devices["model"], whole_logits)
-    own = {module.get_parameter(place.native): place for place in declared.values()}
-    split: Any = partial(fully_shard, shard_placement_fn=partial(_over_data, own))
+    axes = {module.get_parameter(place.native): place.data for place in declared.values()}
+    # of a vocabulary that leaves this column of the mesh no token
+    empty = {x for x in axes if isinstance(x, DTensor) and not x.to_local().numel()}
+    split: Any = partial(fully_shard, shard_placement_fn=lambda parameter: Shard(axes[parameter]))
     split = replicate if mesh.replicate else split
     layers = [part for part in module.modules() if isinstance(part, Layer)]
     for part in (*layers, *[module] * (module not in layers)):
-        split(part, mesh=devices["data"])
+        split(part, mesh=devices["data"], ignored_params=empty)
     for part in fsdp_modules(module):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
@@ -291,9 +293,3 @@ def _cross_entropy(x_btv: DTensor, label_bt: Tensor, mask_bt: Tensor, smoothing:
     if smoothing:
         loss_bt = loss_bt - smoothing / x_btv.shape[-1] * x_btv.sum(-1).redistribute(devices, whole)
     return loss_bt.to_local()
-
-
-def _over_data(declared: dict[nn.Parameter, Place], parameter: nn.Parameter) -> Shard:
-    """Where FSDP splits a parameter: torch splits nothing along another axis than the first one."""
-    local: Any = getattr(parameter, "_local_tensor", parameter)
-    return Shard(declared[parameter].data if local.numel() else 0)
