@@ -173,10 +173,10 @@ class Placed:
         """Returns the norm of all tensors together; what several processes hold counts once."""
         squares = []
         for name, part in parts.items():
-            place = self.places[name]
-            copies = self.mesh.model if place.model is None else 1
+            place, copies = self.places[name], 1
+            copies *= self.mesh.model if place.model is None else 1
             copies *= self.mesh.data if place.data is None else 1
-            squares.append(precision.upcast_half(part).square().sum() / copies)
+            squares.append(part.square().sum() / copies)
         total = torch.stack(squares).sum()
         dist.all_reduce(total)
         return total.sqrt()
@@ -229,7 +229,7 @@ def shard(
     declared = places(config, mesh, component)
     if mesh.model > 1:
         over_model(module, config, declared, devices["model"], whole_logits)
-    axes = {module.get_parameter(place.native): place.data for place in declared.values()}
+    axes = {module.get_parameter(place.native): place.data or 0 for place in declared.values()}
     # of a vocabulary that leaves this column of the mesh no token
     empty = {x for x in axes if isinstance(x, DTensor) and not x.to_local().numel()}
     split: Any = partial(fully_shard, shard_placement_fn=lambda parameter: Shard(axes[parameter]))
@@ -274,7 +274,7 @@ def training_loss(
     return (loss_bt.masked_fill(~mask_bt, 0).sum() / total).to(logits_btv.dtype)
 
 
-def _cross_entropy(x_btv: DTensor, label_bt: Tensor, mask_bt: Tensor, smoothing: float) -> Tensor:
+def _cross_entropy(x_btv: Any, label_bt: Tensor, mask_bt: Tensor, smoothing: float) -> Tensor:
     devices, whole = x_btv.device_mesh, [Replicate()]
     given = partial(DTensor.from_local, device_mesh=devices, placements=whole, run_check=False)
     x_btv = x_btv.masked_fill(given(~mask_bt[..., None]), 0)
@@ -288,7 +288,8 @@ def _cross_entropy(x_btv: DTensor, label_bt: Tensor, mask_bt: Tensor, smoothing:
         devices, [Shard(0)]
     )
     is_label_btv = token_v == given(label_bt.long()[..., None])
-    label_x_bt = torch.where(is_label_btv, x_btv, 0).sum(-1).redistribute(devices, whole)
+    label_btv: Any = torch.where(is_label_btv, x_btv, 0)
+    label_x_bt = label_btv.sum(-1).redistribute(devices, whole)
     loss_bt = sum_bt.log() + highest_bt1[..., 0] - (1 - smoothing) * label_x_bt
     if smoothing:
         loss_bt = loss_bt - smoothing / x_btv.shape[-1] * x_btv.sum(-1).redistribute(devices, whole)
