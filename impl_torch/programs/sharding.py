@@ -135,10 +135,16 @@ class Placed:
         """Gathers a canonical array from the parts of all processes, which must all ask."""
         return whole(self.places[name], part, self.mesh, self.devices)
 
-    def rows(self, rows: range) -> slice:
-        """Returns which of these rows of a batch the process has."""
+    def rows(self, rows: range) -> tuple[slice, bool]:
+        """Returns which of these rows of a batch the process computes, and whether they are its own.
+
+        A process that has none computes the first one, which must not count: `DTensor` has no view
+        of nothing.
+        """
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
-        return slice(rows.start + own.start, rows.start + own.stop)
+        if own.start == own.stop:
+            return slice(rows.start, rows.start + 1), False
+        return slice(rows.start + own.start, rows.start + own.stop), True
 
     def draw(
         self,

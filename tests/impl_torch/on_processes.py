@@ -280,7 +280,8 @@ def planned(config: TransformerConfig, mesh: Mesh, target: np.ndarray, microbatc
         group = ".".join(name.split(".")[:3]) if ".layers." in name else ""
         sizes[group] += 8 * math.prod(native) * (1 if mesh.replicate else mesh.data)
     rows = shards.chunks(len(target) // microbatches, mesh.data)[dist.get_rank() // mesh.model]
-    tokens, found = (rows.stop - rows.start) * (target.shape[1] - 1), Counter[tuple[str, int]]()
+    # one without any computes the first
+    tokens, found = max(rows.stop - rows.start, 1) * (target.shape[1] - 1), Counter[tuple[str, int]]()
     for group, size in sizes.items():
         if mesh.data > 1 and mesh.replicate:
             found["all_reduce", size] += 1
