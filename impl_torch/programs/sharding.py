@@ -136,7 +136,7 @@ class Placed:
         return whole(self.places[name], part, self.mesh, self.devices)
 
     def rows(self, rows: range) -> tuple[slice, bool]:
-        """Returns which of these rows of a batch the process computes, and whether they are its own.
+        """Returns which of these rows of a batch the process computes, and whether it has them.
 
         A process that has none computes the first one, which must not count: `DTensor` has no view
         of nothing.
