@@ -27,15 +27,16 @@ ELSEWHERE = ("decode_in_steps", "greedy_search", "sample", "beam_search")
 VJP = "_vjp"
 
 
-def answer(case: Any, build: Callable[..., Any]) -> dict[str, np.ndarray]:
+def answer(case: Any, build: Callable[..., Any] | None) -> dict[str, np.ndarray]:
     """Returns the outputs of a component with parameters, or with `_vjp` the gradients of every
     floating input and of every parameter.
 
-    build: makes the component from a config and a dtype. Raises ValueError as `sharding.Placed`,
-    and NotImplementedError for what has no parameters, and for decoding.
+    build: makes the component from a config and a dtype; None if the port has none of that name.
+    Raises ValueError as `sharding.Placed`, and NotImplementedError for what is not in the port, has
+    no parameters or decodes.
     """
     component = case.component.removesuffix(VJP)
-    if component in ELSEWHERE or not case.parameters:
+    if build is None or component in ELSEWHERE or not case.parameters:
         raise NotImplementedError(f"on_mesh does not answer {case.component}")
     asked = _Asked(case, component, build)
     return asked.outputs() if component == case.component else asked.gradients()
