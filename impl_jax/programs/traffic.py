@@ -11,9 +11,7 @@ KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute|coll
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$", re.MULTILINE)
 _COLLECTIVE = re.compile(rf" = (.+?) ({KINDS})(?:-start)?\(")
 _ARRAY = re.compile(r"\b([a-z]+)(\d+)\w*\[([\d,]*)\]")
-_CALLED = re.compile(
-    r"(?:body|to_apply|calls|condition|\w+_computations?)=\{?%?([\w.-]+(?:, %?[\w.-]+)*)"
-)
+_CALLED = re.compile(r"\b(?:body|calls|to_apply|\w+_computations?)=(?:\{([^}]*)\}|%?([\w.-]+))")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 # The devices of a group: listed, as so many groups of so many, or as axes of a mesh.
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]+)\}")
@@ -49,7 +47,8 @@ def _of(bodies: dict[str, list[str]], name: str) -> Iterator[tuple[str, int]]:
             parts = _devices(line) if kind == "reduce-scatter" else 1
             yield from ((kind, parts * _bytes(*array)) for array in arrays)
             continue
-        called = [one.strip(" %") for names in _CALLED.findall(line) for one in names.split(",")]
+        names = ",".join(several or one for several, one in _CALLED.findall(line)).split(",")
+        called = [name.strip(" %") for name in names]
         inside = [one for own in called if own in bodies for one in _of(bodies, own)]
         if inside and " while(" in line:
             turns = _TRIPS.search(line)

@@ -19,14 +19,14 @@ PROGRAM = """HloModule jit_step, is_scheduled=true
   ROOT %sum = f32[] add(%x, %y)
 }
 
-%body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+%body.7_spmd (p: (s32[], f32[8])) -> (s32[], f32[8]) {
   %reduce = (f32[3,5]{1,0}, /*index=1*/f32[]) all-reduce(%a, %b), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add
 }
 
 ENTRY %main (p: f64[16,2]) -> f64[16,4] {
   %gather = f64[16,4]{1,0} all-gather(%p), channel_id=2, replica_groups=[4,2]<=[2,4]T(1,0), dimensions={1}
   %scatter = bf16[2,5]{1,0} reduce-scatter(%q), channel_id=3, replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}, to_apply=%add
-  %loop = (s32[], f32[8]) while(%t), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  %loop = (s32[], f32[8]) while(%t), condition=%cond.7, body=%body.7_spmd, backend_config={"known_trip_count":{"n":"3"}}
 }
 """
 

@@ -21,7 +21,9 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.reference import components
 
 SUPPORT = Path(__file__).parent
-FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count="
+# Devices wait for each other longer than on a machine that has nothing else to do.
+WAITS = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+FLAGS = f"--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false {WAITS} --xla_force_host_platform_device_count="
 MESHES = ("data=2,model=4", "data=4,model=2", "data=8", "model=8", "data=4,model=2,replicate", "data=1")
 AXES = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}
 STILL = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate"), 0.0)
@@ -41,6 +43,7 @@ MODELS = {
     "olmo2": preset("llama2_7b", **SIZES | ALONE | {"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False}),
     "gemma": preset("gemma2_2b", **SIZES | ALONE | {"score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3}),
 }  # fmt: skip
+MODELS["even"] = MODELS["untied"].replace(source_vocabulary=40, target_vocabulary=48, **RATES)
 # an epsilon that is large beside what is left of a gradient of zero, such as that of a bias of keys
 RECIPE = PAPER.replace(warmup=20, epsilon=1e-3, weight_decay=0.1, clip_norm=0.5)
 CLOSE = 1e-9

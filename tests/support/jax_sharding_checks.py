@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -103,11 +104,27 @@ def gathered(run: Trainer, mesh: Mesh) -> tuple[Counter[int], Counter[int]]:
     return Counter(size for kind, size in traffic(run.program(*batch(config))) if kind == "all-gather"), planned
 
 
-@check("ten steps of a Llama, and every parameter is gathered over data as planned")
+def compiled(call: Callable[[], Any]) -> list[str]:
+    """What a call compiles."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("jax").addHandler(handler)
+    with jax.log_compiles():
+        call()
+    logging.getLogger("jax").removeHandler(handler)
+    return [message for message in messages if message.startswith("Compiling ")]
+
+
+@check("ten steps of a Llama by one program, and every parameter is gathered over data as planned")
 def _() -> None:
     mesh = "data=2,model=4"
-    found, planned = gathered(trains("llama", mesh), Mesh.parse(mesh))
-    assert planned and planned <= found, (found, planned)
+    run = trains("llama", mesh)
+    run.load_state(run.state(), 10)
+    assert compiled(lambda: jax.jit(lambda x: x + 1)(0.0))
+    assert not (found := compiled(lambda: run.train_step(*batch(run.config)))), found
+    sizes, planned = gathered(run, Mesh.parse(mesh))
+    assert planned and planned <= sizes, (sizes, planned)
 
 
 @check("attention of two groups on four columns: outputs and gradients, Explicit", "Explicit")
@@ -139,11 +156,13 @@ def _() -> None:
 for _model in MODELS:
     for _index, _mesh in enumerate(MESHES):
         for _axes in AXES:
-            if _model in ("paper", "llama") or (_index + len(_model)) % 3 == 0:
+            if _model != "even" and (_model in ("paper", "llama") or (_index + len(_model)) % 3 == 0):
                 later(f"ten steps: {_model} on {_mesh}, {_axes}", _model, _mesh, _axes)(trains)
 for _axes in AXES:
     later(f"microbatches of rows that do not divide, {_axes}", "llama", "data=2,model=2", _axes, rows=6, microbatches=2, steps=3)(trains)
     later(f"recompute, {_axes}", "paper", "data=2,model=4", _axes, steps=3, recompute=True)(trains)
+    for _mesh in MESHES[:3]:
+        later(f"rows and words that divide, on {_mesh}, {_axes}", "even", _mesh, _axes, rows=8, steps=3)(trains)
 later("operation by operation", "llama", "data=2,model=2", steps=2, compiled=False)(trains)
 
 
