@@ -27,6 +27,8 @@ from .transformer import Transformer
 __all__ = ["Trainer"]
 
 Tree = Mapping[str, Any]
+# a variable, its axes, its canonical axes and the size of each
+_Held = tuple[tf.Variable, str, str, dict[str, int]]
 _PARTS = ("parameters", "first_moment", "second_moment")
 _DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
 
@@ -74,9 +76,10 @@ class Trainer:
                 self.model = Transformer(config, dtype=self._dtype)
             weights.load(self.model, parameters, config)
             self._optimizer = self._built_optimizer()
-        self._on_mesh = replicas and Steps(
-            replicas, self.model, self._optimizer, recipe, seed, compiled
-        )
+        self._on_mesh: Steps | None = None
+        if replicas is not None:
+            own = self.model, self._optimizer
+            self._on_mesh = Steps(replicas, *own, recipe, seed, compiled)
         run: Callable[..., Any] = graph if compiled else lambda function: function
         self._whole_step, self._part, self._apply = (
             run(self._one_step),
@@ -191,11 +194,11 @@ class Trainer:
         optimizer.build(self.model.trainable_variables)
         return optimizer
 
-    def _parts(self) -> dict[str, dict[str, tuple[tf.Variable, str, str, dict[str, int]]]]:
-        """The variables of the state by part and canonical name, each with its axes, its canonical
-        axes and the size of each."""
+    def _parts(self) -> dict[str, dict[str, _Held]]:
+        """The variables of the state by part and canonical name."""
         variables = weights.variables(self.model, self.config)
-        shapes, parts = canonical.shapes(self.config), {part: {} for part in _PARTS}
+        shapes = canonical.shapes(self.config)
+        parts: dict[str, dict[str, _Held]] = {part: {} for part in _PARTS}
         for name, letters in canonical.axes(self.config).items():
             native, axes = layout.native(name, letters, weights.TABLE)
             sizes = dict(zip(letters.split(), shapes[name], strict=True))

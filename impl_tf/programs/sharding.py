@@ -345,7 +345,15 @@ def _of_process(mesh: Mesh, kind: str) -> tf.distribute.Strategy:
         raise ValueError(
             f"the mesh {mesh} needs {mesh.devices} devices; TensorFlow sees {len(devices)}"
         )
-    return tf.distribute.MirroredStrategy(devices[: mesh.devices])
+    return _mirrored(tuple(devices[: mesh.devices]), kind)
+
+
+@functools.cache  # collective operations of two strategies have the same keys, and stop each other
+def _mirrored(devices: tuple[str, ...], kind: str) -> tf.distribute.Strategy:
+    """CPUs add at the first of them, in one order, without collective operations."""
+    if kind == "CPU":
+        return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    return tf.distribute.MirroredStrategy(devices)
 
 
 @contextmanager
