@@ -105,23 +105,23 @@ class Workers(Group):
         self.any(False)
 
 
-def logical_devices(count: int) -> None:
-    """Makes that many devices of the CPU, unless there are as many.
+def logical_devices(mesh: Mesh) -> None:
+    """Splits the CPU into the devices of a mesh, unless there are as many.
 
-    Raises ValueError if TensorFlow was used before, which then has one.
+    Raises ValueError if TensorFlow was used before and has fewer.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
     have = len(tf.config.get_logical_device_configuration(cpu) or [None])
-    if have >= count:
+    if have >= mesh.devices:
         return
     try:
         tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+            cpu, [tf.config.LogicalDeviceConfiguration()] * mesh.devices
         )
     except RuntimeError:
         raise ValueError(
-            f"TensorFlow splits the CPU into devices before its first use; {count} are needed, "
-            f"and it was used with {have}"
+            f"the mesh {mesh} needs {mesh.devices} devices; TensorFlow sees {have}, and splits the "
+            "CPU into more only before its first use"
         ) from None
 
 
@@ -198,7 +198,7 @@ def _multi_worker() -> tf.distribute.Strategy:
 def _of_process(mesh: Mesh, kind: str) -> tf.distribute.Strategy:
     """The strategy of the first devices of that kind that this process has."""
     if kind == "CPU":
-        logical_devices(mesh.devices)
+        logical_devices(mesh)
     devices = [device.name for device in tf.config.list_logical_devices(kind)]
     if len(devices) < mesh.devices:
         raise ValueError(

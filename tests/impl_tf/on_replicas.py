@@ -16,6 +16,7 @@ import numpy as np
 from test_training import FULL, STRATEGY, UNTIED, VARIANTS, batch
 
 from impl_tf import port
+from impl_tf.programs.sharding import logical_devices
 from impl_tf.training import Trainer
 from reference_numpy import TransformerConfig, parameters, preset, sites
 from reference_numpy.recipe import Recipe
@@ -195,8 +196,7 @@ def refused() -> list[str]:
     said = []
     case = next(case for case in all_cases() if case.parameters)
     for ask in (
-        lambda: begin("tied", Mesh(data=2)).train_step(*given(MODELS["tied"][0], 0, 4)),
-        lambda: begin("tied", Mesh(data=9)),
+        lambda: begin("tied", Mesh(data=2)) and begin("tied", Mesh(data=9)),
         lambda: begin("tied", Mesh(model=2)),
         lambda: port.on_mesh(dataclasses.replace(case, mesh=Mesh(model=2))),
     ):
@@ -234,6 +234,8 @@ ACTIONS: dict[str, Callable[..., Any]] = {
 }
 
 if __name__ == "__main__":
+    if "TF_CONFIG" not in os.environ:
+        logical_devices(Mesh(data=4))
     for line in sys.argv[1:]:
         action, *words = line.split()
         options = dict(word.split("=") for word in words if "=" in word)

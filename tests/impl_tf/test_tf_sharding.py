@@ -66,11 +66,11 @@ def are_close(*actions: str, workers: int = 0) -> None:
 
 
 def test_steps_on_two_devices_are_those_of_the_reference_and_what_is_missing_is_said() -> None:
-    """Five rows, three and two, ragged; with the loss, every gradient and every parameter; and the errors of a process that has two."""
+    """Five rows, three and two, ragged; with the loss, every gradient and every parameter; and the errors of a process that has four."""
     outcome = found("refused", ONE)
     assert outcome[ONE] < CLOSE
     assert outcome["refused"] == [
-        "ValueError: TensorFlow splits the CPU into devices before its first use; 9 are needed, and it was used with 2",
+        "ValueError: the mesh data=9,model=1 needs 9 devices; TensorFlow sees 4, and splits the CPU into more only before its first use",
         "ValueError: TensorFlow's port splits the batch alone; got model=2",
         "NotImplementedError: TensorFlow's port splits the batch alone; got model=2",
     ]
@@ -165,7 +165,7 @@ def test_masks_are_the_same_as_xla_compiles_them() -> None:
 
 def test_devices_that_are_missing_are_said() -> None:
     tf.config.list_logical_devices()
-    with pytest.raises(ValueError, match="splits the CPU into devices before its first use; 64 are needed"):
-        logical_devices(64)
+    with pytest.raises(ValueError, match="the mesh data=64,model=1 needs 64 devices; TensorFlow sees "):
+        logical_devices(Mesh(data=64))
     with pytest.raises(ValueError, match="splits the batch alone; got model=2"):
         Replicas(CONFIG, Mesh(model=2))
