@@ -69,7 +69,7 @@ class Trainer:
         # A seed of Keras has 31 bits.
         self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
         self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
-        replicas = None if mesh is None else Replicas(config, mesh, device)
+        replicas = None if mesh is None else Replicas(mesh, device)
         self.group = Group() if replicas is None else replicas.group
         with tf.device(self._device) if replicas is None else replicas.strategy.scope():
             with recomputing(config) if recompute else nullcontext():

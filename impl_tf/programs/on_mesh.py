@@ -1,7 +1,8 @@
 """What the judge asks of a mesh: components and their gradients, and steps of training."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ def on_mesh(case: Any, build: Callable[..., Callable[..., Any]]) -> Any:
     _need_batch_alone(case.mesh)
     if component in _SEARCHES or not case.parameters:
         raise NotImplementedError(f"TensorFlow's port computes {component} on one device")
-    return _Asked(case, component, build).answer()
+    with _products(case):
+        return _Asked(case, component, build).answer()
 
 
 def training_steps(case: Any, trainer: Callable[..., Any]) -> dict[str, np.ndarray]:
@@ -48,7 +50,7 @@ def training_steps(case: Any, trainer: Callable[..., Any]) -> dict[str, np.ndarr
         case.config,
         Recipe(**under["recipe"]),
         case.parameters,
-        device=case.device,
+        device=_kind(case),
         compiled=case.mode == "compiled",
         mesh=case.mesh,
         recompute=bool(given.get("recompute")),
@@ -57,7 +59,8 @@ def training_steps(case: Any, trainer: Callable[..., Any]) -> dict[str, np.ndarr
     for step in range(len(given["target"])):
         ids = (None if given.get(n) is None else given[n][step] for n in ("source", "target"))
         keep = {site: mask[step] for site, mask in masks.items()} or None
-        losses.append(float(run.train_step(*ids, keep)))
+        with _products(case):
+            losses.append(float(run.train_step(*ids, keep)))
     found = {name: x for name, x in run.tensors() if name.startswith("parameters.")}
     return {"losses": np.array(losses, case.dtype), **found}
 
@@ -66,7 +69,7 @@ class _Asked:
     """The component of a case on replicas, and its inputs: rows, whole arrays and plain values."""
 
     def __init__(self, case: Any, component: str, build: Callable[..., Any]) -> None:
-        self._replicas = Replicas(case.config, case.mesh, case.device)
+        self._replicas = Replicas(case.mesh, _kind(case))
         with self._replicas.strategy.scope():
             self._function = build(case.config, tf.as_dtype(case.dtype))
             module = _owner(self._function)
@@ -137,6 +140,22 @@ class _Asked:
                 for name, x in canonical.flatten(rows).items()
             }
         )
+
+
+@contextmanager
+def _products(case: Any) -> Iterator[None]:
+    """Float32 is multiplied as TF32 on the device cuda-tf32 alone."""
+    settings = tf.config.experimental
+    before = settings.tensor_float_32_execution_enabled()
+    settings.enable_tensor_float_32_execution(case.device == "cuda-tf32")
+    try:
+        yield
+    finally:
+        settings.enable_tensor_float_32_execution(before)
+
+
+def _kind(case: Any) -> str:
+    return case.device.partition("-")[0]
 
 
 def _need_batch_alone(mesh: Mesh) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, sites
-from reference_numpy.sharding import Group, Mesh, check, chunks
+from reference_numpy.sharding import Group, Mesh, chunks
 
 from .. import weights
 from ..framework import keras
@@ -44,13 +44,12 @@ class Replicas:
     the mesh says `replicate`. Raises ValueError on a model axis, and on devices that are missing.
     """
 
-    def __init__(self, config: TransformerConfig, mesh: Mesh, device: str = "cpu") -> None:
+    def __init__(self, mesh: Mesh, device: str = "cpu") -> None:
         if mesh.model > 1:
             raise ValueError(f"{BATCH_ALONE}; got model={mesh.model}")
-        check(config, mesh)
         self.mesh = mesh
         of_cluster = "TF_CONFIG" in os.environ
-        self.strategy = _of_cluster(mesh) if of_cluster else _of_process(mesh, _KINDS[device])
+        self.strategy = (_of_cluster if of_cluster else _of_process)(mesh, _KINDS[device])
         self.group = Workers(self.strategy) if of_cluster else Group()
 
     def rows(self, array: Any, begin: int, end: int) -> Any:
@@ -174,10 +173,11 @@ def recomputing(config: TransformerConfig) -> keras.RematScope:
     return keras.RematScope("list_of_layers", layer_names=names)
 
 
-def _of_cluster(mesh: Mesh) -> tf.distribute.Strategy:
-    """The strategy of the workers that TF_CONFIG names."""
-    strategy = _multi_worker()
-    if strategy.num_replicas_in_sync != mesh.data:
+def _of_cluster(mesh: Mesh, kind: str) -> tf.distribute.Strategy:
+    """The strategy of the workers that TF_CONFIG names, each with all of its devices of that kind;
+    the CPU is one."""
+    strategy = _multi_worker(kind)
+    if strategy.num_replicas_in_sync != mesh.devices:
         raise ValueError(
             f"the mesh {mesh} needs {mesh.devices} devices; the workers of TF_CONFIG have "
             f"{strategy.num_replicas_in_sync} together"
@@ -186,8 +186,10 @@ def _of_cluster(mesh: Mesh) -> tf.distribute.Strategy:
 
 
 @functools.cache  # a process joins its cluster once, before it uses TensorFlow
-def _multi_worker() -> tf.distribute.Strategy:
+def _multi_worker(kind: str) -> tf.distribute.Strategy:
     try:
+        if kind == "CPU":
+            tf.config.set_visible_devices([], "GPU")
         return tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
         raise ValueError(

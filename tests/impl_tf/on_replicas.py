@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from test_training import FULL, STRATEGY, UNTIED, VARIANTS, batch
 
 from impl_tf import port
+from impl_tf.layers import DecoderLayer
 from impl_tf.programs.sharding import logical_devices
 from impl_tf.training import Trainer
 from reference_numpy import TransformerConfig, parameters, preset, sites
@@ -103,14 +105,18 @@ def drawn(name: str, *meshes: str, **settings: Any) -> float:
 
 
 def recomputed(name: str, data: str = "0", compiled: str = "") -> float:
-    """With recomputation the numbers and the random keep masks are the same; 0: without a mesh."""
-    mesh = Mesh(data=int(data)) if int(data) else None
-    runs = [begin(name, mesh, recompute=recompute, compiled=bool(compiled)) for recompute in (False, True)]
-    config, errors = MODELS[name][0], []
-    for step in range(2):
-        both = [float(run.train_step(*given(config, step, 6)[:2])) for run in runs]
-        errors.append(abs(both[1] / both[0] - 1))
-    return max(*errors, apart(runs[1].state(), runs[0].state()))
+    """With recomputation the numbers and the random keep masks are the same, and each layer is run twice; 0: without a mesh."""
+    mesh, config, counts = Mesh(data=int(data)) if int(data) else None, MODELS[name][0], []
+    losses, states, call = [], [], DecoderLayer.run
+    for recompute in (False, True):
+        calls: list[Any] = []
+        with mock.patch.object(DecoderLayer, "run", lambda *args, calls=calls, **named: calls.append(args[0]) or call(*args, **named)):
+            run = begin(name, mesh, recompute=recompute, compiled=bool(compiled))
+            losses.append([float(run.train_step(*given(config, step, 6)[:2])) for step in range(2)])
+        counts.append(len(calls))
+        states.append(run.state())
+    assert counts[1] == 2 * counts[0], counts
+    return max(apart(*states), float(np.abs(np.array(losses) / losses[0] - 1).max()))
 
 
 def continued(name: str) -> float:

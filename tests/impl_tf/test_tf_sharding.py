@@ -168,4 +168,4 @@ def test_devices_that_are_missing_are_said() -> None:
     with pytest.raises(ValueError, match="the mesh data=64,model=1 needs 64 devices; TensorFlow sees "):
         logical_devices(Mesh(data=64))
     with pytest.raises(ValueError, match="splits the batch alone; got model=2"):
-        Replicas(CONFIG, Mesh(model=2))
+        Replicas(Mesh(model=2))
