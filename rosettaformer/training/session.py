@@ -36,9 +36,9 @@ def train(run: Run, make_trainer: Callable[..., Trainer], report: Report, device
     """
     manifest, free = run.manifest, run.manifest.free
     seed = manifest.fixed["seed"]
-    values = parameters.initialise(manifest.config, seed, np.float32)
     placed: dict[str, Any] = {"device": device, "mesh": options.mesh(free), "recompute": free["recompute"]}
-    trainer = make_trainer(manifest.config, manifest.recipe, values, seed=seed, **placed)
+    fresh = [parameters.initialise(manifest.config, seed, np.float32)]  # nobody holds them afterwards
+    trainer = make_trainer(manifest.config, manifest.recipe, fresh.pop(), seed=seed, **placed)
     group = trainer.group
     store = Store(run.folder, free["keep"], group)
     with contextlib.ExitStack() as held, Interruption() as interruption:
@@ -140,8 +140,8 @@ class _Loop:
     def failure(self, error: Exception) -> ValueError:
         """Describes a run that an error ended."""
         place = f"the last good checkpoint is that of step {self.saved}" if self.saved else "there is no checkpoint yet"
-        disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
-        what = f"could not write: {error}" if disk else str(error)
+        lost, cause = isinstance(error, ConnectionError), error.__cause__ if isinstance(error, OneProcess) else error
+        what = f"could not write: {error}" if isinstance(cause, OSError) and not lost else str(error)
         kind = OneProcess if isinstance(error, OneProcess) else ValueError
         return kind(f"stopped after step {self.progress.steps}: {what}; {place}")
 
