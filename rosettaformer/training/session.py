@@ -15,7 +15,7 @@ from reference_numpy import parameters, schedule
 from . import answers, options
 from .answers import Decoding
 from .backends import Trainer
-from .checkpoint_store import Store, save_average
+from .checkpoint_store import Store
 from .holding import Interruption, alone
 from .manifest import Manifest
 from .progress import Progress
@@ -124,16 +124,14 @@ class _Loop:
 
     def finish(self, reason: str) -> None:
         """Runs after the last step: averages the checkpoints, draws the picture, and scores the test pairs if the run is complete."""
-        paths = self.store.models()[-self.run.manifest.free["average"] :]
-        led(self.trainer.group, lambda: self._finish(reason, paths))
+        led(self.trainer.group, lambda: self._finish(reason))
         if not self.stopped:
             self._test()
 
-    def _finish(self, reason: str, paths: Sequence[Path]) -> None:
-        folder = self.run.folder
-        save_average(self.store.average, paths)
+    def _finish(self, reason: str) -> None:
+        folder, count = self.run.folder, self.store.save_average(self.run.manifest.free["average"])
         draw_curves(read_log(folder / LOG), [folder / name for name in CURVES])
-        where = f"the checkpoints are in {folder}, average.safetensors is the mean of {len(paths)}"
+        where = f"the checkpoints are in {folder}, average.safetensors is the mean of {count}"
         speed = f", lately {self.report.speed:,.0f} tokens/s without padding" if self.report.speed else ""
         self.report.say(f"step {self.progress.steps}: {reason}{speed}; {where}")
 
