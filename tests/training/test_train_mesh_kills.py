@@ -20,9 +20,10 @@ from rosettaformer.training import failing
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.manifest import Manifest
 
-STEPS = 24
+STEPS = 14
 FOUR = ("--mesh", "data=2,model=2")
-RUN = (*TINY, "--backend", "torch", "--steps", STEPS, "--save-every", 4, "--validate-every", 100, "--keep", 3, "--average", 1)
+OWN = ("--backend", "torch", "--steps", STEPS, "--save-every", 2, "--validate-every", 100, "--sample", 1, "--keep", 3, "--average", 1)
+RUN = (*TINY, *OWN)
 WAIT = 100.0  # seconds until processes have started, on a machine that does other things
 
 
@@ -31,7 +32,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def begun(folder: Path, *arguments: object, steps: int = 8) -> Iterator[subprocess.Popen[str]]:
+def begun(folder: Path, *arguments: object, steps: int = 4) -> Iterator[subprocess.Popen[str]]:
     """The command, once it has made a checkpoint of that step."""
     with process("train", "--out", folder, *arguments, env=environment(), preexec_fn=heed_interrupts) as running:
         try:
@@ -67,7 +68,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of one mesh of two, with dropout, that nobody interrupts."""
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("mesh") / "whole"
-    train(folder, *RUN, "--mesh", "data=2")
+    train(folder, *OWN, "--mesh", "data=2")
     return folder
 
 
@@ -138,7 +139,7 @@ def test_a_disk_that_is_full_for_one_process(tmp_path: Path) -> None:
     """Its part of the optimiser is larger than a file may be; the message names the process and the checkpoint that stays."""
     pytest.importorskip("torch")
     folder, limited = tmp_path / "run", tmp_path / "limited"
-    train(folder, *RUN, "--mesh", "data=2", "--steps", 4)
+    train(folder, *OWN, "--mesh", "data=2", "--steps", 4)
     limited.mkdir()
     (limited / "sitecustomize.py").write_text(
         "import os, resource\nif os.environ.get('RANK') == '1':\n    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
@@ -146,7 +147,7 @@ def test_a_disk_that_is_full_for_one_process(tmp_path: Path) -> None:
     path = os.pathsep.join([str(limited), *sys.path])
     with process("train", "--out", folder, "--resume", "--steps", 8, env=environment(PYTHONPATH=path)) as running:
         code, said = ended(running, WAIT)
-    message = "stopped after step 8: could not write: the process of rank 1: [Errno 27] File too large; the last good checkpoint is that of"
+    message = "stopped after step 6: could not write: the process of rank 1: [Errno 27] File too large; the last good checkpoint is that of"
     assert code == 2 and f"{message} step 4" in said and said.count("Error: ") == 1
     assert [entry.name for entry in sorted((folder / "checkpoints").iterdir())] == ["step-00000004"]
 
