@@ -37,16 +37,13 @@ class Answer:
     score: float
 
 
-def generate(
-    model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions, own: slice = slice(None)
-) -> Iterator[Token | Answer]:
+def generate(model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> Iterator[Token | Answer]:
     """Yields the answers to the prompts, all in one batch: each token as it is chosen (except with beams), and each answer when it ends.
 
     Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left; no token attends
     to the padding and no penalty counts it (for no_repeat_ngram_size `transformers` takes the padding for tokens). Drawn tokens depend on
     the seed and the numbers of prompt and answer, not on the other prompts; but where the frequencies of positions depend on the length
     (ROTARY), the longest prompt decides them for all. An answer ends if no token may follow.
-    own: the prompts that the model reads; the others are read elsewhere, and these answered as they are among all.
     Raises ValueError if there is no prompt, if one is empty, if a prompt or an answer exceeds the positions, and if the answers exceed the
     memory.
     """
@@ -56,10 +53,13 @@ def generate(
     most, least = options.most(width, model.config.max_positions), options.least(width)
     copies = options.num_beams if options.num_beams > 1 else options.num_return_sequences
     _require_room(model.config, len(prompts) * copies, width, width + most)
-    if not (numbers := range(len(prompts))[own]):
-        return
-    reading = _Reading(model, [prompt for prompt in prompts[own] for _ in range(copies)], width, options, most, least)
-    yield from (_beams if options.num_beams > 1 else _one_by_one)(reading, options, most, numbers[0])
+
+    def search(own: range) -> Iterator[Token | Answer]:
+        if own:
+            reading = _Reading(model, [prompts[place] for place in own for _ in range(copies)], width, options, most, least)
+            yield from (_beams if options.num_beams > 1 else _one_by_one)(reading, options, most, own[0])
+
+    yield from model.dealt(len(prompts), search)
 
 
 def _chunk(config: TransformerConfig, length: int) -> int:

@@ -1,0 +1,115 @@
+"""The PyTorch port as a model for use by several processes: prompts are dealt out over data, and the processes of a row of the mesh share
+the model.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from impl_torch import cache, weights
+from impl_torch.programs import parallel
+from impl_torch.programs.parallel import Place
+from reference_numpy import TransformerConfig
+from reference_numpy.sharding import Mesh, chunks
+
+from .torch_model import BackendModel
+
+
+class MeshModel(BackendModel):
+    """`models.Model`, of which this process holds a part; every process of the mesh must make the same calls.
+
+    Raises ValueError unless there are as many processes as the mesh has devices.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool, mesh: Mesh
+    ) -> None:
+        super().__init__(config, parameters, dtype, device, int8)
+        begin(mesh, self._device)
+        if self._device.type == "cuda":
+            self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        axes = init_device_mesh(self._device.type, (mesh.data, mesh.model), mesh_dim_names=("data", "model"))
+        self._data, (self._row, column) = mesh.data, divmod(dist.get_rank(), mesh.model)
+        self._place = Place(column, mesh.model, axes.get_group("model"))
+        self.speaks = dist.get_rank() == 0
+        kinds = map(config.layer_kind, range(config.decoder_layers))
+        # Frequencies that depend on the longest prompt, which another process may have: one more row is as long.
+        self._longest = mesh.data > 1 and any(kind.rotary and kind.scaling.by_length for kind in kinds)
+
+    def _empty(self) -> Any:
+        return parallel.empty(self.config, self._place)
+
+    def _arrays(self) -> Iterable[tuple[str, np.ndarray]]:
+        return parallel.arrays(self.config, self._place, self._parameters)
+
+    @cached_property
+    def _decoding(self) -> Any:
+        return parallel.joined(super()._decoding, self._place)
+
+    def start(self, rows: int, length: int) -> Any:
+        return super().start(rows + self._longest, length)
+
+    @torch.inference_mode()
+    def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
+        rows, more = len(token_bt), [(0, int(self._longest)), (0, 0)]
+        given = self._tensor(np.pad(token_bt, more)), cache_, self._tensor(np.pad(mask_bt, more, constant_values=True))
+        logits_b1v, cache_ = cache.decode_step(self._decoding, *given, step=partial(cache.forward_step, last=True))
+        return weights.to_numpy(logits_b1v[:rows, 0]), cache_
+
+    def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
+        return super().reorder(cache_, np.append(row_b, np.arange(len(row_b), len(row_b) + self._longest)))
+
+    def shared(self, values: Iterable[Any]) -> Iterator[Any]:
+        """Yields the values of the first process, which reads them. Raises ValueError in all if it raises one."""
+        rest = iter(values)
+        while True:
+            found = _tried(lambda: next(rest, None)) if self.speaks else None
+            sent = [found]
+            dist.broadcast_object_list(sent, src=0)
+            value, problem = sent[0]
+            if problem:
+                raise ValueError(problem)
+            if value is None:
+                return
+            yield value
+
+    def dealt(self, count: int, search: Callable[[range], Iterator[Any]]) -> Iterator[Any]:
+        """Yields in the first process what all find, its own as it comes; in others nothing. Raises ValueError in all if one does."""
+        found, problem = list[Any](), ""
+        try:
+            for event in search(range(count)[chunks(count, self._data)[self._row]]):
+                if self.speaks:
+                    yield event
+                elif self._place.index == 0:
+                    found.append(event)
+        except ValueError as error:
+            problem = str(error)
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, (found, problem))
+        if problems := [problem for _, problem in every if problem]:
+            raise ValueError(problems[0])
+        if self.speaks:
+            yield from (event for found, _ in every for event in found)
+
+
+def begin(mesh: Mesh, device: torch.device) -> None:
+    """Joins the processes of the mesh, unless they have met. Raises ValueError unless there are as many as it has devices."""
+    found = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
+    if found != mesh.devices:
+        raise ValueError(f"the mesh {mesh} needs {mesh.devices} processes, as torchrun starts them; got {found}")
+    if not dist.is_initialized():
+        alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        dist.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl", **alone)
+
+
+def _tried(read: Callable[[], Any]) -> tuple[Any, str]:
+    try:
+        return read(), ""
+    except ValueError as error:
+        return None, str(error)
