@@ -15,7 +15,7 @@ from . import parameters
 from .config import TransformerConfig as Config
 from .fields import BOOLEAN, Fields, integer
 
-__all__ = ["OVER_MODEL", "Group", "Mesh", "check", "chunks", "parts", "splits"]
+__all__ = ["OVER_MODEL", "Group", "Mesh", "check", "chunks", "parts", "splits", "spread"]
 
 OVER_MODEL = ("h", "g", "f", "v")  # the axes of parameters that `model` splits
 Split = tuple[Any, ...]  # for each axis: None, the axis of the mesh, or both, `("model", "data")`
@@ -100,6 +100,16 @@ def check(config: Config, mesh: Mesh) -> None:
         )
     if problems:
         raise ValueError("; ".join(problems))
+
+
+def spread(config: Config, mesh: Mesh) -> Config:
+    """The config of the same function in which each part of a layer has groups of its own: fewer
+    groups than parts stand as often as they have parts. Decoding keeps keys and values so.
+
+    Raises ValueError as `check`.
+    """
+    check(config, mesh)
+    return config.replace(key_value_heads=max(config.key_value_heads, mesh.model))
 
 
 def splits(config: Config, mesh: Mesh, component: str = "transformer") -> dict[str, Split]:

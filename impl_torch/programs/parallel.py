@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, layout
 from reference_numpy import parameters as canonical
-from reference_numpy.sharding import Mesh, check, chunks, splits
+from reference_numpy.sharding import Mesh, chunks, splits, spread
 
 from ..embedding import Embedding, Logits
 from ..normalization import norm
 from ..transformer import Transformer
 from ..weights import TABLE
 
-__all__ = ["Place", "arrays", "empty", "joined", "spread"]
+__all__ = ["Place", "arrays", "empty", "joined"]
 
 NORMS = ("query_norm", "key_norm")
 
@@ -93,19 +93,10 @@ class WholeLogits(nn.Module):
         return self.place.gathered(self.logits(x_btd))[..., : self.vocabulary]
 
 
-def spread(config: TransformerConfig, parts: int) -> TransformerConfig:
-    """Returns the config in which every part has a group of its own, if the groups are fewer than
-    the parts: the same function, with keys and values repeated.
-
-    Raises ValueError as `reference_numpy.sharding.check`.
-    """
-    check(config, Mesh(model=parts))
-    return config.replace(key_value_heads=max(config.key_value_heads, parts))
-
-
 def empty(config: TransformerConfig, place: Place) -> Transformer:
     """Returns this process's part of a decoder-only model, on the meta device."""
-    config, parts = spread(config, place.parts), place.parts
+    parts = place.parts
+    config = spread(config, Mesh(model=parts))
     groups = config.key_value_heads
     own = config.replace(
         heads=config.heads // parts,
@@ -150,9 +141,10 @@ def arrays(
     """Yields what a part holds of canonical parameters, under the names and in the layout of
     `empty`: views where NumPy can make them. Behind the last part of a vocabulary are zeros.
     """
-    config, parts = spread(config, place.parts), place.parts
+    mesh, parts = Mesh(model=place.parts), place.parts
+    config = spread(config, mesh)
     letters, shapes = canonical.axes(config), canonical.shapes(config)
-    for name, split in splits(config, Mesh(model=parts)).items():
+    for name, split in splits(config, mesh).items():
         array, axes = parameters[name], letters[name]
         norm_of_all = config.query_key_norm == "width" and name.rpartition(".")[0].endswith(NORMS)
         for axis, (size, along) in enumerate(zip(shapes[name], split, strict=True)):
