@@ -65,7 +65,7 @@ class Embedding(Table):
         else:
             x_btd = super().look_up(token)
         if self.round_scale and self.embed_scale is not None:
-            return x_btd * torch.full((), self.embed_scale, dtype=x_btd.dtype, device=x_btd.device)
+            return x_btd * x_btd.new_full((), self.embed_scale)
         return x_btd if self.embed_scale is None else x_btd * self.embed_scale
 
     def extra_repr(self) -> str:
