@@ -7,12 +7,15 @@ from typing import Any
 
 import click
 
+from reference_numpy.sharding import Mesh
+
 from ..backends import BACKENDS, require
 from ..training import tasks
 from ..training.backends import trainer
 from ..training.options import FIXED, FREE
 from .options import Choice, Grouped, section
 
+WORDS = "rosettaformer.words"
 FILE = click.Path(resolve_path=True)
 COUNT = click.IntRange(min=1)
 TASK_OPTIONS = ("from_language", "to_language", "limit", "source", "target", "tsv", "skip_damaged", "catalogues", "length", "alphabet",
@@ -37,17 +40,27 @@ def _default(name: str, none: str) -> str:
 
 def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Callable[[Any], Any]:
     """Declares an option whose help ends with its default. none: the words for a default of None."""
-    name = names[-1].removeprefix("--").replace("-", "_")
+    name = names[-1].partition("/")[0].removeprefix("--").replace("-", "_")
     return click.option(*names, help=f"{help} [default: {_default(name, none)}]", **attributes)
 
 
-@click.command(cls=Grouped)
+class _Train(Grouped):
+    """Keeps the words of the command, with which it is started in other processes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Train)
 @section(
     "Run",
     click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The run's folder."),
     click.option("--resume", "resumed", is_flag=True, help="Continue the run in DIR; what is not given stays as it was."),
     _option("--backend", type=Choice(list(BACKENDS)), help="Backend to train with."),
     _option("--device", help="cpu, or what the backend calls another."),
+    _option("--mesh", metavar="data=N,model=N", none="one device", help="Devices that share a batch and a model; none: one device."),
+    _option("--recompute/--no-recompute", default=None, none="off", help="Compute activations again in the backward pass."),
     _option("--seed", type=click.IntRange(min=0), help="Of parameters, dropout, order and split."),
 )
 @section(
@@ -109,26 +122,36 @@ def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Ca
     _option("--keep", type=COUNT, metavar="N", help="The last N checkpoints stay."),
     _option("--average", type=COUNT, metavar="N", help="average.safetensors is the mean of the last N."),
 )  # fmt: skip
-def train(out: Path, resumed: bool, task: str | None, **options: Any) -> None:
+@click.pass_context
+def train(context: click.Context, out: Path, resumed: bool, task: str | None, **options: Any) -> None:
     """Train a model on a task, in any backend, and keep the run in DIR.
 
-    Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill and in another backend. DIR holds the
+    Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill, in another backend and on another mesh. DIR holds the
     canonical checkpoints (inspect, check --checkpoint, convert and translate read them), log.jsonl, loss.png and loss.svg.
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
     task_options = {name: given.pop(name) for name in TASK_OPTIONS if name in given}
+    if "mesh" in given:
+        given["mesh"] = None if given["mesh"] == "none" else str(Mesh.parse(given["mesh"]))
     require("training", "train", "tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
-    from ..training import run, session
+    from ..training import failing, launching, placing, run, session
     from ..training.run_log import Report
 
     if not resumed and task is None:
         raise ValueError("a new run needs a --task (or --resume to continue one)")
-    if "backend" in given:
-        trainer(given["backend"])  # missing packages are reported before data are made
-    found = run.resume(out, task, task_options, given) if resumed else run.begin(out, str(task), task_options, given)
-    report = Report()
-    _describe(found, report)
-    session.train(found, trainer(found.manifest.free["backend"]), report)
+    free = run.free_options(out, task, given, resumed)
+    if placing.to_start(free):
+        trainer("torch")
+        launching.start(context.meta[WORDS], Mesh.parse(free["mesh"]), free["device"], out)
+        return
+    place = placing.place(free)
+    with failing.recorded(place.size, place.local):
+        if "backend" in given:
+            trainer(given["backend"])  # missing packages are reported before data are made
+        found = run.resume(out, task, task_options, given) if resumed else run.begin(out, str(task), task_options, given)
+        report = Report(quiet=place.rank > 0)
+        _describe(found, report)
+        session.train(found, trainer(found.manifest.free["backend"]), report, place.device)
 
 
 def _describe(found: Any, report: Any) -> None:

@@ -1,0 +1,104 @@
+"""What a process of a mesh says when it fails, and what is made of it: one message for all of them."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..processes import message, printable, words
+from .together import Elsewhere, OneProcess
+
+LAUNCHER = "ROSETTAFORMER_LAUNCHER"  # environment variable: the process that started this one and prints its errors
+_RECORD = "TORCHELASTIC_ERROR_FILE"  # environment variable of PyTorch's launchers: the file of the error
+MISTAKE, CRASH, ELSEWHERE = "mistake", "crash", "elsewhere"
+_TAIL = 2000  # characters of what a process printed last
+WATCH = 0.5  # seconds between two looks whether the launcher still runs
+
+
+@contextlib.contextmanager
+def recorded(size: int, local: int) -> Iterator[None]:
+    """Within the block an error of a process of several is recorded for the launcher, and printed where nobody else prints it.
+
+    Under our launcher a process prints nothing. Under torchrun the first of a machine prints what all meet alike, and every other only what
+    it alone met. size: of the run; local: the rank of this process on its machine.
+    """
+    if size == 1:
+        yield
+        return
+    launched = LAUNCHER in os.environ
+    if launched:
+        threading.Thread(target=_end_with_launcher, args=(int(os.environ[LAUNCHER]),), daemon=True).start()
+    try:
+        yield
+    except Elsewhere as error:
+        _record(ELSEWHERE, error)
+        _leave(2)
+    except (ValueError, OSError, MemoryError) as error:
+        _record(MISTAKE, error)
+        if launched or (local and not isinstance(error, OneProcess)):
+            _leave(2)
+        raise
+    except Exception as error:  # also what a framework raises when it has lost a process
+        _record(CRASH, error)
+        if launched or local:
+            _leave(1)
+        raise ValueError(f"the run has lost another process, or this one failed: {words(error)}") from error
+
+
+def read(path: str) -> dict[str, Any]:
+    """Returns what a process recorded; nothing if it did not."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return dict(json.loads(Path(path).read_text(encoding="utf-8"))["message"])
+    return {}
+
+
+def problem(codes: Mapping[int, int | None], records: Mapping[int, str], printed: Mapping[int, str]) -> str:
+    """Describes the process that failed first. codes: exit codes, None of those that had to be ended. records, printed: files.
+
+    A signal comes before everything, since others fail when they lose a process; then a user's mistake; then what has no explanation.
+    """
+    found, of = {rank: read(path) for rank, path in records.items()}, f"of {len(codes)} processes"
+    for rank, code in codes.items():
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                return f"{signal.Signals(-code).name} has ended the process of rank {rank}, one {of}"
+    for kind in (MISTAKE, CRASH):
+        for rank, said in found.items():
+            if said.get("kind") == kind:
+                if kind == CRASH:
+                    sys.stderr.write(printable(said["traceback"], lines=True))
+                return said["message"] if kind == MISTAKE else f"the process of rank {rank}, one {of}, failed: {said['message']}"
+    rank, code = next((rank, code) for rank, code in codes.items() if code)
+    with contextlib.suppress(OSError):
+        sys.stderr.write(printable(Path(printed[rank]).read_text(errors="replace")[-_TAIL:], lines=True))
+    return f"the process of rank {rank}, one {of}, ended with exit code {code}"
+
+
+def _record(kind: str, error: BaseException) -> None:
+    """Writes the error as PyTorch's launchers read it."""
+    said = {"kind": kind, "message": message(error) if kind == MISTAKE else words(error), "traceback": traceback.format_exc()}
+    extra = {"py_callstack": said["traceback"], "timestamp": str(int(time.time()))}
+    if path := os.environ.get(_RECORD):
+        with contextlib.suppress(OSError):
+            Path(path).write_text(json.dumps({"message": said | {"extraInfo": extra}}), encoding="utf-8")
+
+
+def _leave(code: int) -> None:
+    """Ends this process without waiting for the others, which may be gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _end_with_launcher(launcher: int, get: Callable[[], int] = os.getppid) -> None:
+    """Asks this process to end when its launcher has been killed."""
+    while get() == launcher:
+        time.sleep(WATCH)
+    os.kill(os.getpid(), signal.SIGTERM)
