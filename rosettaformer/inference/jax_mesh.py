@@ -6,15 +6,15 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from impl_jax import cache, framework, weights
 from impl_jax.programs.sharding import Sharding, fetched, mapped
 from impl_jax.transformer import Transformer
-from reference_numpy import TransformerConfig, parameters as canonical
-from reference_numpy.sharding import Mesh, spread
+from reference_numpy import TransformerConfig
+from reference_numpy import parameters as canonical
+from reference_numpy.sharding import Mesh, repeated, spread
 
 from .models import Model
 
@@ -35,9 +35,7 @@ class MeshModel(Model):
 
         def value(name: str) -> np.ndarray:
             array = np.asarray(parameters[name]).astype(dtype, copy=False)
-            if "g" not in axes[name].split():
-                return array
-            return np.repeat(array, own.key_value_heads // config.key_value_heads, axes[name].split().index("g"))
+            return repeated(array, axes[name], own.key_value_heads)
 
         with self._context():
             shapes = nnx.eval_shape(lambda: Transformer(own, param_dtype=dtype, rngs=nnx.Rngs(0)))

@@ -104,7 +104,9 @@ def check_mesh(config: TransformerConfig, mesh: Mesh, backend: str, dtype: str) 
     if config.encoder_layers:
         raise ValueError(f"a mesh needs a decoder-only model; got encoder_layers={config.encoder_layers}")
     if dtype == "int8" and (mesh.model > 1 or backend == "jax"):
-        raise ValueError(f"dtype int8 needs backend torch and a mesh whose model axis is 1, since scales are of whole rows; got {backend}, {mesh}")
+        raise ValueError(
+            f"dtype int8 needs backend torch and a mesh whose model axis is 1, since scales are of whole rows; got {backend}, {mesh}"
+        )
     check(config, mesh)
 
 

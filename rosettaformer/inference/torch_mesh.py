@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 
 from impl_torch import cache, weights
 from impl_torch.programs import parallel
-from impl_torch.programs.parallel import Place
+from impl_torch.programs.parallel import Column
+from impl_torch.programs.sharding import device_mesh
 from reference_numpy import TransformerConfig
 from reference_numpy.sharding import Mesh, chunks
 
@@ -31,26 +31,26 @@ class MeshModel(BackendModel):
         self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool, mesh: Mesh
     ) -> None:
         super().__init__(config, parameters, dtype, device, int8)
-        begin(mesh, self._device)
         if self._device.type == "cuda":
             self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        axes = init_device_mesh(self._device.type, (mesh.data, mesh.model), mesh_dim_names=("data", "model"))
+            torch.cuda.set_device(self._device)
+        axes = device_mesh(mesh, self._device)
         self._data, (self._row, column) = mesh.data, divmod(dist.get_rank(), mesh.model)
-        self._place = Place(column, mesh.model, axes.get_group("model"))
+        self._column = Column(column, mesh.model, axes.get_group("model"))
         self.speaks = dist.get_rank() == 0
         kinds = map(config.layer_kind, range(config.decoder_layers))
         # Frequencies that depend on the longest prompt, which another process may have: one more row is as long.
         self._longest = mesh.data > 1 and any(kind.rotary and kind.scaling.by_length for kind in kinds)
 
     def _empty(self) -> Any:
-        return parallel.empty(self.config, self._place)
+        return parallel.empty(self.config, self._column)
 
     def _arrays(self) -> Iterable[tuple[str, np.ndarray]]:
-        return parallel.arrays(self.config, self._place, self._parameters)
+        return parallel.arrays(self.config, self._column, self._parameters)
 
     @cached_property
     def _decoding(self) -> Any:
-        return parallel.joined(super()._decoding, self._place)
+        return parallel.joined(super()._decoding, self._column)
 
     def start(self, rows: int, length: int) -> Any:
         return super().start(rows + self._longest, length)
@@ -86,7 +86,7 @@ class MeshModel(BackendModel):
             for event in search(range(count)[chunks(count, self._data)[self._row]]):
                 if self.speaks:
                     yield event
-                elif self._place.index == 0:
+                elif self._column.index == 0:
                     found.append(event)
         except ValueError as error:
             problem = str(error)
@@ -96,16 +96,6 @@ class MeshModel(BackendModel):
             raise ValueError(problems[0])
         if self.speaks:
             yield from (event for found, _ in every for event in found)
-
-
-def begin(mesh: Mesh, device: torch.device) -> None:
-    """Joins the processes of the mesh, unless they have met. Raises ValueError unless there are as many as it has devices."""
-    found = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
-    if found != mesh.devices:
-        raise ValueError(f"the mesh {mesh} needs {mesh.devices} processes, as torchrun starts them; got {found}")
-    if not dist.is_initialized():
-        alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl", **alone)
 
 
 def _tried(read: Callable[[], Any]) -> tuple[Any, str]:
