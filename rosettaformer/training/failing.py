@@ -64,21 +64,31 @@ def problem(codes: Mapping[int, int | None], records: Mapping[int, str], printed
 
     A signal comes before everything, since others fail when they lose a process; then a user's mistake; then what has no explanation.
     """
-    found, of = {rank: read(path) for rank, path in records.items()}, f"of {len(codes)} processes"
-    for rank, code in codes.items():
-        if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                return f"{signal.Signals(-code).name} has ended the process of rank {rank}, one {of}"
-    for kind in (MISTAKE, CRASH):
-        for rank, said in found.items():
-            if said.get("kind") == kind:
-                if kind == CRASH:
-                    sys.stderr.write(printable(said["traceback"], lines=True))
-                return said["message"] if kind == MISTAKE else f"the process of rank {rank}, one {of}, failed: {said['message']}"
-    rank, code = next((rank, code) for rank, code in codes.items() if code)
-    with contextlib.suppress(OSError):
-        sys.stderr.write(printable(Path(printed[rank]).read_text(errors="replace")[-_TAIL:], lines=True))
-    return f"the process of rank {rank}, one {of}, ended with exit code {code}"
+    found, of = {rank: read(path) for rank, path in records.items()}, f"(of {len(codes)})"
+    for rank, code in killed(codes).items():
+        return f"the process of rank {rank} {of} was ended by {_signal(-code)}"
+    if mistakes := [said["message"] for said in found.values() if said.get("kind") == MISTAKE]:
+        return mistakes[0]
+    if silent := {rank: code for rank, code in codes.items() if code and not found[rank]}:
+        rank, code = next(iter(silent.items()))
+        with contextlib.suppress(OSError):
+            sys.stderr.write(printable(Path(printed[rank]).read_text(errors="replace")[-_TAIL:], lines=True))
+        return f"the process of rank {rank} {of} ended with exit code {code}"
+    rank, said = next((rank, said) for rank, said in found.items() if said.get("kind") == CRASH)
+    sys.stderr.write(printable(said["traceback"], lines=True))
+    return f"the process of rank {rank} {of} failed: {said['message']}"
+
+
+def killed(codes: Mapping[int, int | None]) -> dict[int, int]:
+    """Returns the codes of processes that a signal has ended."""
+    return {rank: code for rank, code in codes.items() if code is not None and code < 0}
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _record(kind: str, error: BaseException) -> None:

@@ -102,11 +102,11 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         if not any(codes.values()):
             return ""
         deadline = time.monotonic() + GRACE
-        while None in self._codes().values() and time.monotonic() < deadline and len(self._asked) < 2:
+        while None in codes.values() and not failing.killed(codes) and time.monotonic() < deadline and len(self._asked) < 2:
             time.sleep(TICK)
-        codes = self._codes()
+            codes = self._codes()
         self._context.close(signal.SIGKILL, GRACE)
-        if self._asked and not any(failing.read(path) for path in self._context.error_files.values()):
+        if self._asked and not any(failing.read(path).get("kind") == failing.MISTAKE for path in self._context.error_files.values()):
             self._interrupted()
         return failing.problem(codes, self._context.error_files, self._context.stderrs)
 

@@ -104,6 +104,7 @@ class _Loop:
     progress: Progress
     saved: int | None  # the step of the newest checkpoint
     began: float = field(default_factory=time.monotonic)
+    stopped: bool = False  # someone has asked a process of the run to end
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # of the batches of completed steps
 
     def train(self) -> str:
@@ -125,7 +126,7 @@ class _Loop:
         """Runs after the last step: averages the checkpoints, draws the picture, and scores the test pairs if the run is complete."""
         paths = self.store.models()[-self.run.manifest.free["average"] :]
         led(self.trainer.group, lambda: self._finish(reason, paths))
-        if not self.interruption.asked:
+        if not self.stopped:
             self._test()
 
     def _finish(self, reason: str, paths: Sequence[Path]) -> None:
@@ -160,8 +161,8 @@ class _Loop:
     def _reason(self) -> str:
         """Returns why the run ends now, the same in every process, or nothing."""
         free, done, group = self.run.manifest.free, self.progress, self.trainer.group
-        self.interruption.asked = group.any(self.interruption.asked)
-        if self.interruption.asked:
+        self.stopped = group.any(self.interruption.asked)
+        if self.stopped:
             return "asked to stop"
         if done.steps >= free["steps"]:
             return f"all {free['steps']} steps are done"

@@ -31,7 +31,9 @@ def together(group: Group, action: Callable[[], T]) -> T:
     first = next(rank for rank in range(group.size) if group.any(rank == group.rank and problem is not None))
     if first != group.rank or problem is None:
         raise Elsewhere(f"the process of rank {first} has failed")
-    raise OneProcess(f"the process of rank {first}: {problem}") from problem if first else problem
+    if first == 0:
+        raise problem
+    raise OneProcess(f"the process of rank {first}: {problem}") from problem
 
 
 def led(group: Group, action: Callable[[], T]) -> T | None:
