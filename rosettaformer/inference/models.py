@@ -77,8 +77,8 @@ def open_model(
     """Returns the checkpoint's model in a backend, its parameters rounded to the dtype; int8: the projections of a decoder (INT8).
 
     mesh: of the devices over which prompts are dealt out, and a decoder-only model is split.
-    Raises MissingBackend if the backend's framework is missing or broken, ValueError on another backend, dtype or device, and on a mesh that
-    does not fit.
+    Raises MissingBackend if the backend's framework is missing or broken, ValueError on another backend, dtype or device, and on a
+    mesh that does not fit.
     """
     known("backend", [backend], BACKENDS)
     known("dtype", [dtype], (*DTYPES, "int8"))
