@@ -3,7 +3,7 @@ of the feed-forward and of the vocabulary, and reads the same tokens. Steps, cac
 projections are those of any model, of a config with as many heads.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,14 +15,16 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig
 from reference_numpy.sharding import Mesh, repeated, spread
 
+from .. import weights
 from ..attention import MultiHeadAttention
+from ..decoding import Searcher
 from ..embedding import Embedding, Logits
 from ..feed_forward import FeedForward
 from ..normalization import norm
 from ..transformer import Transformer
 from .parts import own, places
 
-__all__ = ["Column", "arrays", "empty", "joined"]
+__all__ = ["Column", "arrays", "by_length", "empty", "joined", "searcher"]
 
 NORMS = ("query_norm", "key_norm")
 
@@ -157,15 +159,15 @@ def _attentions(model: nn.Module) -> list[Any]:
 
 
 def arrays(
-    config: TransformerConfig, column: Column, parameters: Mapping[str, np.ndarray]
+    config: TransformerConfig, column: Column, read: Callable[[str], np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields what a part holds of canonical parameters, by the names and in the layout of `empty`,
-    and reads them one by one. Behind the last tokens of a vocabulary are zeros.
+    """Yields what a part holds of the canonical parameters, which are read one by one, by the names
+    and in the layout of `empty`. Behind the last tokens of a vocabulary are zeros.
     """
     mesh = Mesh(model=column.parts)
     config = spread(config, mesh)
     for name, place in places(config, mesh).items():
-        array = repeated(parameters[name], place.letters, config.key_value_heads)
+        array = repeated(read(name), place.letters, config.key_value_heads)
         module, _, leaf = name.rpartition(".")
         if config.query_key_norm == "width" and module.endswith(NORMS):
             place = replace(place, model=None)
@@ -177,3 +179,26 @@ def arrays(
         if module.endswith("output") and leaf == "bias" and column.index:
             part = np.zeros_like(part)  # of the products that are added up, one has it
         yield place.native, part
+
+
+def searcher(
+    config: TransformerConfig,
+    column: Column,
+    read: Callable[[str], np.ndarray],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Searcher:
+    """Returns a searcher of the process's part; every process of the row must make its calls."""
+    part = empty(config, column).to(dtype).to_empty(device=device).eval().requires_grad_(False)
+    for name, array in arrays(config, column, read):
+        part.get_parameter(name).copy_(weights.from_numpy(array))
+    result = Searcher(part)
+    joined(result.model, column)
+    return result
+
+
+def by_length(config: TransformerConfig) -> bool:
+    """Whether frequencies depend on the longest row of a batch, so that no row is apart."""
+    layers = range(max(config.encoder_layers, config.decoder_layers))
+    kinds = map(config.layer_kind, layers)
+    return any(kind.rotary and kind.scaling.by_length for kind in kinds)

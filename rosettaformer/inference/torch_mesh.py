@@ -38,15 +38,14 @@ class MeshModel(BackendModel):
         self._data, (self._row, column) = mesh.data, divmod(dist.get_rank(), mesh.model)
         self._column = Column(column, mesh.model, axes.get_group("model"))
         self.speaks = dist.get_rank() == 0
-        kinds = map(config.layer_kind, range(config.decoder_layers))
-        # Frequencies that depend on the longest prompt, which another process may have: one more row is as long.
-        self._longest = mesh.data > 1 and any(kind.rotary and kind.scaling.by_length for kind in kinds)
+        # The longest prompt, on which frequencies may depend, may lie elsewhere: one more row is as long.
+        self._longest = mesh.data > 1 and parallel.by_length(config)
 
     def _empty(self) -> Any:
         return parallel.empty(self.config, self._column)
 
     def _arrays(self) -> Iterable[tuple[str, np.ndarray]]:
-        return parallel.arrays(self.config, self._column, self._parameters)
+        return parallel.arrays(self.config, self._column, self._parameters.__getitem__)
 
     @cached_property
     def _decoding(self) -> Any:

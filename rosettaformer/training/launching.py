@@ -96,8 +96,10 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
     def problem(self) -> str:
         """Waits until all processes have ended and returns nothing, or until one has failed and returns how.
 
-        Raises KeyboardInterrupt or SystemExit if a signal has ended them.
+        Raises KeyboardInterrupt or SystemExit if a signal has ended them, and BrokenPipeError if nobody reads what the first one prints.
         """
+        from ..cli import GONE
+
         told = 0
         while None in (codes := self._codes()).values() and not any(codes.values()):
             if len(self._asked) > 1:
@@ -115,6 +117,8 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         self._context.close(signal.SIGKILL, GRACE)
         if self._asked and not any(failing.read(path).get("kind") == failing.MISTAKE for path in self._context.error_files.values()):
             self._interrupted()
+        if codes[0] == GONE:
+            raise BrokenPipeError
         return failing.problem(codes, self._context.error_files, self._context.stderrs)
 
     def _codes(self) -> dict[int, int | None]:

@@ -13,14 +13,11 @@ import numpy as np
 import pytest
 from decoder_folders import KINDS, drawn
 from hugging_face_folders import Drawn, made
-from invoke import marked, refused, succeeded
+from invoke import heed_interrupts, invoke, marked, refused
 from mesh_answers import Job, answers, found_by
-from model_folders import gpt2, modern
-from tiers import later
+from model_folders import modern
+from tiers import exhaustive, later
 
-from reference_numpy.presets import preset
-from reference_numpy.sharding import Mesh
-from rosettaformer.inference.models import check_mesh
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -77,9 +74,13 @@ def test_two_processes_give_the_answers_of_one(tmp_path: Path) -> None:
 FAMILIES = ["gpt2", *KINDS]
 
 
-@pytest.mark.second
-@pytest.mark.parametrize("seed", [0, 1, 3])
-@pytest.mark.parametrize("mesh", ["model=4", "data=2,model=2", "data=4"])
+MESHES = ("model=4", "data=2,model=2", "data=4")
+
+
+@pytest.mark.parametrize(
+    ("mesh", "seed"),
+    [later((mesh, seed)) if seed == index else exhaustive(mesh, seed) for index, mesh in enumerate(MESHES) for seed in range(4)],
+)
 def test_four_processes_give_the_answers_of_one(tmp_path: Path, mesh: str, seed: int) -> None:
     """Every family: with fewer groups than processes, windows, every kind of rotary positions, tied or not; and fewer prompts than rows."""
     own = [folder(tmp_path / family, family, seed) for family in FAMILIES]
@@ -93,3 +94,85 @@ def test_devices_of_jax_give_the_answers_of_one(tmp_path: Path, mesh: str) -> No
     asked = [job(folder(tmp_path / family, family, 3), mesh, FEW) for family in ("llama", "olmo2", "gpt2")]
     asked.append(job(tmp_path / "gpt2", mesh, ("beams",), PROMPTS[:1]))
     assert_all_alike("jax", 4, asked)
+
+
+COMMAND = (sys.executable, "-m", "rosettaformer", "generate")
+LINES = b"the fox\n\xff\nover the lazy\ndog\n"
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer."""
+    path = tmp_path_factory.mktemp("words")
+    modern(path, 5)
+    return path
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("launcher", [(), ("-m", "torch.distributed.run", "--nproc-per-node", "2")])
+def test_the_command_prints_once_what_it_prints_on_one_device(words: Path, launcher: tuple[str, ...]) -> None:
+    """Lines of standard input, which one process reads, a bad one among them; started by itself and by torchrun."""
+    options = (words, "--batch-size", "3", "--max-new-tokens", "6", "--do-sample", "--seed", "4", "--json")
+    line = (COMMAND[0], *launcher, *COMMAND[1:], *options, "--mesh", "data=2")
+    found = subprocess.run(line, input=LINES, capture_output=True)
+    wanted = invoke("generate", *options, stdin=LINES)
+    rows = [json.loads(row) for row in found.stdout.splitlines()]
+    for row, other in zip(rows, wanted.rows, strict=True):
+        assert row.pop("score", 0) == pytest.approx(other.pop("score", 0), rel=1e-4)
+        assert row == other
+    assert found.returncode == (1 if launcher else wanted.code)  # torchrun says itself that a process ended with 2
+    assert found.stderr.decode().count(wanted.err) == 1 and (launcher or found.stderr.decode() == wanted.err)
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_process_that_ends_ends_all_with_one_message(words: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """A process of two is killed, or the command is interrupted, while it answers."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("the fox\n" * 5000)
+    begun = subprocess.Popen((*COMMAND, words, lines, "--mesh", "model=2"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_interrupts)
+    assert begun.stdout is not None and begun.stdout.read(1)
+    children = marked(f"ROSETTAFORMER_LAUNCHER={begun.pid}")
+    others = [child for child in children if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{child}/environ").read_bytes()]
+    os.kill(others[0] if number == signal.SIGKILL else begun.pid, number)
+    start = time.monotonic()
+    _, said = begun.communicate(timeout=60)
+    assert time.monotonic() - start < 30
+    if number == signal.SIGKILL:
+        assert (begun.returncode, said.decode()) == (2, "Error: the process of rank 1 (of 2) was ended by SIGKILL\n")
+    else:
+        assert (begun.returncode, said.strip()) == (130, b"")
+    assert marked(f"ROSETTAFORMER_LAUNCHER={begun.pid}") == []
+
+
+@pytest.mark.second
+def test_an_output_that_nobody_reads_ends_all(words: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("the fox\n" * 5000)
+    begun = subprocess.Popen((*COMMAND, words, tmp_path / "lines.txt", "--mesh", "data=2"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert begun.stdout is not None and begun.stdout.readline()
+    begun.stdout.close()
+    assert begun.stderr is not None and begun.stderr.read() == b""
+    assert begun.wait(60) == 141
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--mesh", "data=2", "--backend", "tf"), "a mesh needs backend torch or jax; got tf"),
+        (("--mesh", "data=2", "--backend", "numpy"), "a mesh needs backend torch or jax; got numpy"),
+        (("--mesh", "batch=2"), "a mesh is data=N,model=N"),
+        (("--mesh", "model=3", "--backend", "jax"), "heads must be a multiple of the mesh's model axis; got h=4, model=3"),
+        (("--mesh", "data=64,model=4", "--backend", "jax"), "the mesh data=64,model=4 needs 256 devices; JAX sees "),
+        (("--mesh", "model=2", "--backend", "jax", "--dtype", "int8"), "dtype int8 needs backend torch and model=1"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_one_message(
+    words: Path, options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # to which the command adds
+    if "jax" in options:
+        jax = pytest.importorskip("jax")
+        jax.devices()  # as many as there are now
+    if "tf" in options:
+        pytest.importorskip("tensorflow")
+    assert message in refused("generate", words, "--prompt", "the", *options)
