@@ -153,7 +153,9 @@ def _training_steps(case: Any, axes: AxisType) -> dict[str, np.ndarray]:
     trainer = type("OnAxes", (Trainer,), {"axes": axes})(
         *given, device=case.device, mesh=case.mesh, recompute=again
     )
-    batches = {name: inputs[name] for name in ("source", "target", "keep") if inputs.get(name) is not None}
+    batches = {
+        name: inputs[name] for name in ("source", "target", "keep") if inputs.get(name) is not None
+    }
     losses = [
         float(trainer.train_step(**{"source": None} | jax.tree.map(lambda x, n=n: x[n], batches)))
         for n in range(len(inputs["target"]))

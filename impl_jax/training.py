@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ from . import framework, weights
 from .decoding import Searcher
 from .dropout import Keep
 from .programs import step, unpadding
-from .programs.sharding import Processes, Sharding, name_of
+from .programs.sharding import Processes, Sharding, mapped, name_of
 from .transformer import Transformer
 
 __all__ = ["Trainer"]
@@ -64,8 +65,8 @@ class Trainer:
         self._searcher: Searcher | None = None  # of the present parameters
         self._sharding: Sharding | None = None
         if mesh is not None:
-            where = {"axes": self.axes, "even": not compiled}
-            self._sharding = Sharding(config, mesh, device, **where)
+            self._sharding = Sharding(config, mesh, device, axes=self.axes, even=not compiled)
+            self._alone = jax.jit(partial(mapped, self._sharding.alone))
         with self._context():
             outputs = self._begin(parameters, seed)
             own = config, recipe, self._sharding, recompute, outputs
@@ -236,7 +237,7 @@ class Trainer:
 
     def _module(self, parameters: nnx.State) -> Transformer:
         if self._sharding is not None:
-            parameters = self._sharding.alone(parameters)
+            parameters = self._alone(parameters)
         return nnx.merge(self._graph, parameters, *self._random, copy=True)
 
     @contextlib.contextmanager

@@ -79,7 +79,7 @@ def _by_itself(
 ) -> Any:
     """What a function gives that compiles its own programs of a module."""
     graph, empty, rest = nnx.split(owner(built), nnx.Param, ...)
-    state = sharding.alone(sharding.state(empty, parameters.__getitem__))
+    state = mapped(sharding.alone, sharding.state(empty, parameters.__getitem__))
     model = nnx.merge(graph, state, rest)
     model.eval()
     found = built.func(model, *built.args[1:], **built.keywords, **canonical.nest(flat))

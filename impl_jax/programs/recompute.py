@@ -82,9 +82,7 @@ class Apart(nnx.Module):
         def call(parameters: nnx.State, rest: nnx.State, args: Any, kwargs: Any) -> Any:
             if sharding is not None:
                 args = (sharding.put(args[0], "data"), *args[1:])
-                parameters = mapped(
-                    lambda name, x: sharding.used(self.start + name, x), parameters
-                )
+                parameters = mapped(lambda name, x: sharding.used(self.start + name, x), parameters)
             layer: Any = nnx.merge(graph, parameters, rest)
             output = layer(*args, **kwargs)
             if sharding is not None:

@@ -75,9 +75,7 @@ def program(
         total: jax.Array,
     ) -> jax.Array:  # fmt: skip
         drawn = jax.tree.map(lambda _: jnp.asarray(draw), counts)
-        model = assembled(
-            graph, parameters, drawn, keys, sharding=sharding, recompute=recompute
-        )
+        model = assembled(graph, parameters, drawn, keys, sharding=sharding, recompute=recompute)
         return _loss(model, flat, source, target, recipe.smoothing, total, keep)
 
     def step(
@@ -105,9 +103,7 @@ def program(
         updates, moments = optimizer(recipe, rate).update(gradients, moments, parameters)
         return optax.apply_updates(parameters, updates), moments, value
 
-    return jax.jit(
-        step, donate_argnums=(0, 1), static_argnames="rows", out_shardings=outputs
-    )
+    return jax.jit(step, donate_argnums=(0, 1), static_argnames="rows", out_shardings=outputs)
 
 
 def _split(batch: Any, parts: int) -> Any:

@@ -11,7 +11,9 @@ KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute|coll
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$", re.MULTILINE)
 _COLLECTIVE = re.compile(rf" = (.+?) ({KINDS})(?:-start)?\(")
 _ARRAY = re.compile(r"\b([a-z]+)(\d+)\w*\[([\d,]*)\]")
-_CALLED = re.compile(r"(?:body|to_apply|calls|condition|\w+_computations?)=\{?%?([\w.-]+(?:, %?[\w.-]+)*)")
+_CALLED = re.compile(
+    r"(?:body|to_apply|calls|condition|\w+_computations?)=\{?%?([\w.-]+(?:, %?[\w.-]+)*)"
+)
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 

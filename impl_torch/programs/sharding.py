@@ -202,6 +202,11 @@ class Placed:
             part.set_requires_gradient_sync(last, recurse=False)
             part.set_is_last_backward(last)
 
+    def unshard(self) -> None:
+        """Gathers all parameters, for calls of parts that gather none themselves."""
+        for part in self._gathering:
+            part.unshard()
+
     def reshard(self) -> None:
         """Frees the parameters that a forward pass without a backward pass leaves whole."""
         for part in self._gathering:
@@ -336,7 +341,7 @@ def _style(
     if isinstance(part, nn.Linear) and axis is not None:
         return RowwiseParallel() if axis else ColwiseParallel()
     if isinstance(part, nn.Embedding) and axis == 0:
-        return RowwiseParallel(input_layouts=Replicate())
+        return _Table(input_layouts=Replicate())
     over_width = config.query_key_norm == "width"
     if isinstance(part, LayerNorm | RMSNorm) and name in ("query_norm", "key_norm"):
         if not over_width:  # the heads of a token are rows, of which each process has some
@@ -379,6 +384,15 @@ class _Inputs(ParallelStyle):
         module.register_forward_pre_hook(before, with_kwargs=True)
         module.register_forward_hook(after)
         return module
+
+
+class _Table(RowwiseParallel):
+    """An embedding with some tokens of the vocabulary: rows are added up before they are scaled."""
+
+    def _apply(self, module: Any, device_mesh: DeviceMesh) -> nn.Module:
+        scaled = module.scaled
+        module.scaled = lambda x_btd: scaled(x_btd.redistribute(device_mesh, [Replicate()]))
+        return super()._apply(module, device_mesh)
 
 
 class _Whole(ParallelStyle):
