@@ -9,7 +9,7 @@ import click
 
 from reference_numpy.sharding import Mesh
 
-from ..backends import BACKENDS, require
+from ..backends import BACKENDS, imported, require
 from ..training import tasks
 from ..training.backends import trainer
 from ..training.options import FIXED, FREE
@@ -132,7 +132,7 @@ def train(context: click.Context, out: Path, resumed: bool, task: str | None, **
         raise ValueError("a new run needs a --task (or --resume to continue one)")
     free = run.free_options(out, task, given, resumed)
     if placing.to_start(free):
-        trainer("torch")
+        imported("torch", "torch")
         launching.start(context.meta[WORDS], Mesh.parse(free["mesh"]), free["device"], out)
         return
     place = placing.place(free)

@@ -75,13 +75,14 @@ def write(folder: Path, config: TransformerConfig, tensors: Named, group: Group)
                     if problems := strict.problems({name: array}, {name: shapes[name]}):
                         raise CheckpointError(folder, problems)
                     put(name, array)
+                del array  # before the next one is made
             if puts:
                 raise CheckpointError(folder, [f"missing {name}" for name in puts])
         for path in own:
             path.with_name(path.name + _DIGEST).write_text(digest(path), encoding="utf-8")
             _sync(path)
     finally:
-        collections.deque(left, maxlen=0)  # the others wait until every process has taken every tensor
+        exhaust(left)
 
 
 def finish(folder: Path, config: TransformerConfig, done: Progress, group: Group) -> None:
@@ -118,6 +119,12 @@ def write_model(path: Path, config: TransformerConfig, parameters: Named) -> Non
                 kinds = {name: (array.dtype, shape) for name, shape in wanted.items()}
                 put = files.enter_context(container.open_places(path, kinds, canonical.metadata(config)))
             put(name, array)
+            del array
+
+
+def exhaust(tensors: Iterable[object]) -> None:
+    """Takes all that are left: the other processes wait until every one has."""
+    collections.deque(tensors, maxlen=0)
 
 
 def model(folder: Path) -> Path:

@@ -91,6 +91,22 @@ class Store:
             raise ValueError("no checkpoint can be read:\n" + "\n".join(problems))
         return None, problems
 
+    def save_average(self, last: int | None = None) -> int:
+        """Writes the mean of the last checkpoints' models, computed in float64, one tensor after another, and returns their number: the
+        paper translates with it.
+
+        Raises ValueError if there are none. Source: Vaswani et al. 2017, section 6.1.
+        """
+        paths = self.models()[-(last or 0) :]
+        if not paths:
+            raise ValueError("an average needs at least one checkpoint")
+        found = [canonical.view(path) for path in paths]
+        if others := [path for path, checkpoint in zip(paths, found, strict=True) if checkpoint.config != found[0].config]:
+            raise ValueError(f"checkpoints of one config are averaged; {others[0]} has another than {paths[0]}")
+        with replacing(self.average) as temporary:
+            checkpoint_files.write_model(temporary, found[0].config, ((name, _mean(name, found)) for name in found[0].parameters))
+        return len(paths)
+
     def averaged(self) -> State:
         """The state of the newest checkpoint with the average's parameters."""
         return checkpoint_files.view(self.paths()[-1], self.average)
@@ -122,8 +138,7 @@ class Store:
                 with replacing(self.best) as temporary:
                     checkpoint_files.write_model(temporary, config, left)
         finally:
-            for _ in left:  # the others wait until every process has taken every tensor
-                pass
+            checkpoint_files.exhaust(left)
 
     def _remove(self, path: Path) -> None:
         """Renames the folder first, then removes it, so that no folder with a checkpoint's name lacks a file."""
@@ -131,21 +146,6 @@ class Store:
         with contextlib.suppress(OSError):
             path.rename(temporary)
             shutil.rmtree(temporary)
-
-
-def save_average(path: Path, paths: Sequence[Path]) -> None:
-    """Writes the mean of canonical checkpoints of one config, computed in float64, one tensor after another: the paper translates with the
-    mean of the last ones.
-
-    Raises ValueError if there are none, and if the configs differ. Source: Vaswani et al. 2017, section 6.1.
-    """
-    if not paths:
-        raise ValueError("an average needs at least one checkpoint")
-    found = [canonical.view(path) for path in paths]
-    if others := [path for path, checkpoint in zip(paths, found, strict=True) if checkpoint.config != found[0].config]:
-        raise ValueError(f"checkpoints of one config are averaged; {others[0]} has another than {paths[0]}")
-    with replacing(path) as temporary:
-        checkpoint_files.write_model(temporary, found[0].config, ((name, _mean(name, found)) for name in found[0].parameters))
 
 
 def _mean(name: str, checkpoints: Sequence[Checkpoint]) -> np.ndarray:
@@ -167,6 +167,7 @@ def _parameters(tensors: Named, count: int) -> Iterator[tuple[str, np.ndarray]]:
             count -= 1
             if not count:
                 return
+        del array
 
 
 def _refuse(path: Path, config: TransformerConfig) -> None:

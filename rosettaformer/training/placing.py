@@ -45,8 +45,7 @@ def place(free: Mapping[str, Any]) -> Place:
     if free["backend"] == "jax" and mesh:
         return _of_jax(free["device"], mesh)
     if free["backend"] == "tf" and mesh and "TF_CONFIG" in os.environ:
-        task = json.loads(os.environ["TF_CONFIG"])
-        return Place(free["device"], int(task["task"]["index"]), len(task["cluster"]["worker"]))
+        return _of_tf(free["device"])
     return Place(free["device"])
 
 
@@ -70,6 +69,15 @@ def _of_jax(device: str, mesh: Mesh) -> Place:
         if not jax.distributed.is_initialized():
             jax.distributed.initialize(num_processes=size, process_id=rank)  # the address is JAX_COORDINATOR_ADDRESS
     return Place(device, rank, size)
+
+
+def _of_tf(device: str) -> Place:
+    try:
+        said = json.loads(os.environ["TF_CONFIG"])
+        tasks = [(job, index) for job in ("chief", "worker") for index in range(len(said["cluster"].get(job, ())))]
+        return Place(device, tasks.index((said["task"]["type"], int(said["task"]["index"]))), len(tasks))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"TF_CONFIG of the environment must name a cluster and this process's task in it; {error!r:.100}") from None
 
 
 def _number(name: str, default: int) -> int:

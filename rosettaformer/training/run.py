@@ -110,7 +110,7 @@ def _check(free: Options, config: TransformerConfig) -> None:
     if mesh := options.mesh(free):
         sharding.check(config, mesh)
         if free["backend"] == "numpy" and mesh.devices > 1:
-            raise ValueError(f"the backend numpy computes on one device; got --mesh {mesh}")
+            raise ValueError(f"the backend numpy computes on one device; got --mesh {mesh} (--mesh none)")
 
 
 def _differences(manifest: Manifest, name: str | None, task_options: Options, given: Options) -> Iterator[str]:

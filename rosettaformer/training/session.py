@@ -15,7 +15,7 @@ from reference_numpy import parameters, schedule
 from . import answers, options
 from .answers import Decoding
 from .backends import Trainer
-from .checkpoint_store import Store, save_average
+from .checkpoint_store import Store
 from .holding import Interruption, alone
 from .manifest import Manifest
 from .progress import Progress
@@ -36,9 +36,9 @@ def train(run: Run, make_trainer: Callable[..., Trainer], report: Report, device
     """
     manifest, free = run.manifest, run.manifest.free
     seed = manifest.fixed["seed"]
-    values = parameters.initialise(manifest.config, seed, np.float32)
     placed: dict[str, Any] = {"device": device, "mesh": options.mesh(free), "recompute": free["recompute"]}
-    trainer = make_trainer(manifest.config, manifest.recipe, values, seed=seed, **placed)
+    fresh = [parameters.initialise(manifest.config, seed, np.float32)]  # nobody holds them afterwards
+    trainer = make_trainer(manifest.config, manifest.recipe, fresh.pop(), seed=seed, **placed)
     group = trainer.group
     store = Store(run.folder, free["keep"], group)
     with contextlib.ExitStack() as held, Interruption() as interruption:
@@ -124,24 +124,22 @@ class _Loop:
 
     def finish(self, reason: str) -> None:
         """Runs after the last step: averages the checkpoints, draws the picture, and scores the test pairs if the run is complete."""
-        paths = self.store.models()[-self.run.manifest.free["average"] :]
-        led(self.trainer.group, lambda: self._finish(reason, paths))
+        led(self.trainer.group, lambda: self._finish(reason))
         if not self.stopped:
             self._test()
 
-    def _finish(self, reason: str, paths: Sequence[Path]) -> None:
-        folder = self.run.folder
-        save_average(self.store.average, paths)
+    def _finish(self, reason: str) -> None:
+        folder, count = self.run.folder, self.store.save_average(self.run.manifest.free["average"])
         draw_curves(read_log(folder / LOG), [folder / name for name in CURVES])
-        where = f"the checkpoints are in {folder}, average.safetensors is the mean of {len(paths)}"
+        where = f"the checkpoints are in {folder}, average.safetensors is the mean of {count}"
         speed = f", lately {self.report.speed:,.0f} tokens/s without padding" if self.report.speed else ""
         self.report.say(f"step {self.progress.steps}: {reason}{speed}; {where}")
 
     def failure(self, error: Exception) -> ValueError:
         """Describes a run that an error ended."""
         place = f"the last good checkpoint is that of step {self.saved}" if self.saved else "there is no checkpoint yet"
-        disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
-        what = f"could not write: {error}" if disk else str(error)
+        lost, cause = isinstance(error, ConnectionError), error.__cause__ if isinstance(error, OneProcess) else error
+        what = f"could not write: {error}" if isinstance(cause, OSError) and not lost else str(error)
         kind = OneProcess if isinstance(error, OneProcess) else ValueError
         return kind(f"stopped after step {self.progress.steps}: {what}; {place}")
 
