@@ -20,7 +20,7 @@ from .models import Model
 
 
 class MeshModel(Model):
-    """`models.Model` of this process's devices. Raises ValueError if they are fewer than the mesh has.
+    """`models.Model` of this process's devices. Raises ValueError if they are fewer than the mesh has, or not of this process alone.
 
     Rows and groups of a cache lie where their keys and values are computed.
     """
@@ -30,6 +30,9 @@ class MeshModel(Model):
     ) -> None:
         self.config, own = config, spread(config, mesh)
         self._context = partial(framework.device_context, device, str(dtype))
+        Sharding(own, mesh, device, component=None)  # which refuses the mesh as it was given
+        if jax.process_count() > 1:
+            raise ValueError(f"answers on a mesh need one process of JAX; got {jax.process_count()}")
         self._places = Sharding(own, replace(mesh, replicate=True), device)
         axes = canonical.axes(own)
 

@@ -85,6 +85,8 @@ def open_model(
     if dtype == "int8" and (backend == "numpy" or not checkpoint.config.decoder_layers):
         had = f"backend {backend}" if backend == "numpy" else "an encoder-only model"
         raise ValueError(f"dtype int8 needs a decoder and backend torch, tf or jax; got {had}")
+    if mesh is not None:
+        check_mesh(checkpoint.config, mesh, backend, dtype)
     kind = np.dtype(np.float32 if dtype == "int8" else getattr(ml_dtypes, dtype, dtype))
     imported(backend, BACKENDS[backend])
     given = checkpoint.config, checkpoint.parameters, kind, device, dtype == "int8"
@@ -92,7 +94,6 @@ def open_model(
     if mesh is None:
         model = imported(backend, f"{__package__}.{backend}_model").BackendModel(*given)
         return model
-    check_mesh(checkpoint.config, mesh, backend, dtype)
     model = imported(backend, f"{__package__}.{backend}_mesh").MeshModel(*given, mesh)
     return model
 
@@ -104,9 +105,7 @@ def check_mesh(config: TransformerConfig, mesh: Mesh, backend: str, dtype: str) 
     if config.encoder_layers:
         raise ValueError(f"a mesh needs a decoder-only model; got encoder_layers={config.encoder_layers}")
     if dtype == "int8" and (mesh.model > 1 or backend == "jax"):
-        raise ValueError(
-            f"dtype int8 needs backend torch and a mesh whose model axis is 1, since scales are of whole rows; got {backend}, {mesh}"
-        )
+        raise ValueError(f"dtype int8 needs backend torch and model=1, since its scales are of whole rows; got {backend} and {mesh}")
     check(config, mesh)
 
 

@@ -18,7 +18,6 @@ from mesh_answers import Job, answers, found_by
 from model_folders import modern
 from tiers import exhaustive, later
 
-
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
@@ -46,7 +45,8 @@ def folder(path: Path, family: str, seed: int = 0) -> Path:
 
 
 def job(path: Path, mesh: str, searches: Any = tuple(SEARCHES), prompts: list[list[int]] = PROMPTS) -> Job:
-    return {"folder": str(path), "mesh": mesh, "prompts": prompts, "settings": {name: SEARCHES[name] for name in searches}, "dtype": "float64"}
+    settings = {name: SEARCHES[name] for name in searches}
+    return {"folder": str(path), "mesh": mesh, "prompts": prompts, "settings": settings, "dtype": "float64"}
 
 
 def assert_alike(found: dict[str, Any], job: Job) -> None:
@@ -130,7 +130,8 @@ def test_a_process_that_ends_ends_all_with_one_message(words: Path, tmp_path: Pa
     """A process of two is killed, or the command is interrupted, while it answers."""
     lines = tmp_path / "lines.txt"
     lines.write_text("the fox\n" * 5000)
-    begun = subprocess.Popen((*COMMAND, words, lines, "--mesh", "model=2"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_interrupts)
+    line = (*COMMAND, words, lines, "--mesh", "model=2")
+    begun = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_interrupts)
     assert begun.stdout is not None and begun.stdout.read(1)
     children = marked(f"ROSETTAFORMER_LAUNCHER={begun.pid}")
     others = [child for child in children if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{child}/environ").read_bytes()]
@@ -166,13 +167,9 @@ def test_an_output_that_nobody_reads_ends_all(words: Path, tmp_path: Path) -> No
         (("--mesh", "model=2", "--backend", "jax", "--dtype", "int8"), "dtype int8 needs backend torch and model=1"),
     ],
 )
-def test_a_mesh_that_cannot_be_is_one_message(
-    words: Path, options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mesh_that_cannot_be_is_one_message(words: Path, options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # to which the command adds
     if "jax" in options:
         jax = pytest.importorskip("jax")
         jax.devices()  # as many as there are now
-    if "tf" in options:
-        pytest.importorskip("tensorflow")
     assert message in refused("generate", words, "--prompt", "the", *options)
