@@ -40,12 +40,15 @@ from reference_numpy.sharding import Mesh
 
 from .. import loss, mask, precision, weights
 from ..attention import MultiHeadAttention
+from ..decoding import Searcher
 from ..embedding import Logits
 from ..feed_forward import FeedForward
 from ..framework import scaled
 from ..layers import Layer
 from ..normalization import LayerNorm, RMSNorm
-from .parts import Place, draw, own, places, whole
+from . import parallel
+from .parallel import Column
+from .parts import Place, draw, gathered, own, places, whole
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
 
@@ -147,6 +150,26 @@ class Placed:
         """Returns which of these rows of a batch the process has."""
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
         return slice(rows.start + own.start, rows.start + own.stop)
+
+    def searcher(self, config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Searcher:
+        """Returns a searcher of these parameters, which the processes of a row run together: each
+        has its part of every layer, and holds no other parameter for longer than it reads it.
+        """
+        devices, dtype = self.devices["model"], next(iter(tensors.values())).dtype
+        column = Column(devices.get_local_rank(), self.mesh.model, devices.get_group())
+        read = lambda name: self.read(name, tensors[name])  # noqa: E731
+        return parallel.searcher(config, column, read, dtype, self.device)
+
+    def found(
+        self, search: Callable[[slice], Mapping[str, Tensor]], rows: int
+    ) -> Mapping[str, Tensor]:
+        """Returns what a search finds of all rows, of which every process of a column is given
+        some, unless rows depend on each other.
+        """
+        if parallel.by_length(self.module.config):
+            return search(slice(0, rows))
+        found, devices = search(self.rows(range(rows))), self.devices["data"]
+        return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
 
     def draw(
         self,

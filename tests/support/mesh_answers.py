@@ -3,7 +3,9 @@
 PyTorch has a process for each device, all forks of one; JAX has as many CPU devices in one process.
 """
 
+import importlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -17,7 +19,8 @@ import numpy as np
 
 __all__ = ["Job", "answers", "found_by"]
 
-Job = dict[str, Any]  # folder, mesh ("" for none), prompts, settings, dtype
+# folder, mesh ("" for none), prompts, settings, dtype; or, of a Trainer's searches: config, mesh, source, settings
+Job = dict[str, Any]
 
 
 def answers(backend: str, devices: int, jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -32,7 +35,9 @@ def answers(backend: str, devices: int, jobs: Sequence[Job]) -> list[dict[str, A
 
 
 def found_by(backend: str, job: Job) -> dict[str, Any]:
-    """The answers to the prompts, the logits after them and after one token more, and how much of the model the process has."""
+    """The answers to the prompts, the logits after them and after one token more, and how many rows, and numbers of each, a cache has
+    on a device.
+    """
     from reference_numpy.sharding import Mesh
     from rosettaformer.checkpoints import view
     from rosettaformer.inference.generation import Answer, generate
@@ -40,6 +45,8 @@ def found_by(backend: str, job: Job) -> dict[str, Any]:
     from rosettaformer.inference.options import GenerationOptions
 
     mesh = Mesh.parse(job["mesh"]) if job["mesh"] else None
+    if "config" in job:
+        return _searched(backend, job, mesh)
     model, prompts = open_model(view(Path(job["folder"])), backend, job["dtype"], mesh=mesh), job["prompts"]
     said = {}
     for name, settings in job["settings"].items():
@@ -50,8 +57,33 @@ def found_by(backend: str, job: Job) -> dict[str, Any]:
     token_bt = np.array([[0] * (width - len(prompt)) + prompt for prompt in prompts])
     mask_bt = np.arange(width) >= width - np.array([[len(prompt)] for prompt in prompts])
     logits_bv, cache = model.read(token_bt, mask_bt, model.start(len(prompts), width + 1))
+    shapes = [_shape(kept) for layer in cache["layers"] for kept in layer["self_attention"]]
     more_bv, _ = model.read(token_bt[:, :1] + 1, mask_bt[:, -1:], model.reorder(cache, np.arange(len(prompts))[::-1]))
-    return {"answers": said, "logits": [logits_bv.tolist(), more_bv.tolist()], "speaks": model.speaks}
+    found = {"answers": said, "logits": [logits_bv.tolist(), more_bv.tolist()], "speaks": model.speaks}
+    held = sum(math.prod(shape[1:]) for shape in shapes)
+    return found | {"rows": shapes[0][0], "held": held, "groups": model.config.key_value_heads}
+
+
+def _shape(kept: Any) -> tuple[int, ...]:
+    """Of the part of an array that one device has."""
+    return tuple(kept.addressable_shards[0].data.shape if hasattr(kept, "addressable_shards") else kept.shape)
+
+
+def _searched(backend: str, job: Job, mesh: Any) -> dict[str, Any]:
+    """What searches of a Trainer find, of a model with random parameters."""
+    from reference_numpy import TransformerConfig, parameters
+    from reference_numpy.recipe import PAPER
+    from reference_numpy.strategy import Strategy
+
+    config, rng = TransformerConfig.from_dict(job["config"]), np.random.default_rng(1)
+    drawn = {name: rng.normal(0, 0.7, shape) for name, shape in parameters.shapes(config).items()}
+    module = importlib.import_module(f"impl_{backend}.training")
+    trainer = module.Trainer(config, PAPER, drawn, compiled=backend == "jax", mesh=mesh)
+    found = {}
+    for method, settings in job["settings"].items():
+        answer = getattr(trainer, method)(np.array(job["source"]), Strategy.of(settings, config))
+        found |= {f"{method} {name}": array.tolist() for name, array in answer.items()}
+    return {"found": found, "speaks": trainer.group.rank == 0}
 
 
 def _torch(devices: int, jobs: list[Job]) -> list[dict[str, Any]]:
