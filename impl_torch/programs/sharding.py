@@ -46,8 +46,8 @@ from ..feed_forward import FeedForward
 from ..framework import scaled
 from ..layers import Layer
 from ..normalization import LayerNorm, RMSNorm
-from . import parallel
-from .parallel import Column
+from . import columns
+from .columns import Column
 from .parts import Place, draw, gathered, own, places, whole
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
@@ -158,7 +158,7 @@ class Placed:
         devices, dtype = self.devices["model"], next(iter(tensors.values())).dtype
         column = Column(devices.get_local_rank(), self.mesh.model, devices.get_group())
         read = lambda name: self.read(name, tensors[name])  # noqa: E731
-        return parallel.searcher(config, column, read, dtype, self.device)
+        return searcher(config, own, read, dtype, self.device)
 
     def found(
         self, search: Callable[[slice], Mapping[str, Tensor]], rows: int
@@ -166,7 +166,7 @@ class Placed:
         """Returns what a search finds of all rows, of which every process of a column is given
         some, unless rows depend on each other.
         """
-        if parallel.by_length(self.module.config):
+        if columns.by_length(self.module.config):
             return search(slice(0, rows))
         found, devices = search(self.rows(range(rows))), self.devices["data"]
         return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}

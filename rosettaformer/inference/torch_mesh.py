@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from impl_torch import cache, weights
-from impl_torch.programs import parallel
-from impl_torch.programs.parallel import Column
+from impl_torch.programs import columns
+from impl_torch.programs.columns import Column
 from impl_torch.programs.sharding import device_mesh
 from reference_numpy import TransformerConfig
 from reference_numpy.sharding import Mesh, chunks
@@ -39,17 +39,17 @@ class MeshModel(BackendModel):
         self._column = Column(column, mesh.model, axes.get_group("model"))
         self.speaks = dist.get_rank() == 0
         # The longest prompt, on which frequencies may depend, may lie elsewhere: one more row is as long.
-        self._longest = mesh.data > 1 and parallel.by_length(config)
+        self._longest = mesh.data > 1 and columns.by_length(config)
 
     def _empty(self) -> Any:
-        return parallel.empty(self.config, self._column)
+        return columns.empty(self.config, self._column)
 
     def _arrays(self) -> Iterable[tuple[str, np.ndarray]]:
-        return parallel.arrays(self.config, self._column, self._parameters.__getitem__)
+        return columns.arrays(self.config, self._column, self._parameters.__getitem__)
 
     @cached_property
     def _decoding(self) -> Any:
-        return parallel.joined(super()._decoding, self._column)
+        return columns.joined(super()._decoding, self._column)
 
     def start(self, rows: int, length: int) -> Any:
         return super().start(rows + self._longest, length)

@@ -123,19 +123,20 @@ def empty(config: TransformerConfig, column: Column) -> Transformer:
 
 def _split_vocabulary(model: Any, config: TransformerConfig, column: Column) -> None:
     """Gives the model tables of as many rows as its part of a vocabulary has at most."""
+    rows = {
+        side: -(-getattr(config, f"{side}_vocabulary") // column.parts)
+        for side in ("source", "target")
+    }
     scale = config.scale_embedding, config.round_embedding_scale
-    for side, vocabulary in (
-        ("source", config.source_vocabulary),
-        ("target", config.target_vocabulary),
-    ):
+    for side in rows:
         if hasattr(model, name := f"{side}_embedding"):
-            rows = -(-vocabulary // column.parts)
-            setattr(model, name, PartEmbedding(rows, config.model_width, *scale))
-            getattr(model, name).column = column
+            embedding = PartEmbedding(rows[side], config.model_width, *scale)
+            embedding.column = column
+            setattr(model, name, embedding)
     if config.cross_attention and config.share_embeddings:
         model.target_embedding.weight = model.source_embedding.weight
     of_logits = config.output_bias, config.logit_scale, config.logit_cap
-    model.logits = Logits(config.model_width, rows, *of_logits)
+    model.logits = Logits(config.model_width, rows["target"], *of_logits)
     if config.tie_logits:
         model.logits.weight = model.target_embedding.weight
 
