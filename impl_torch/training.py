@@ -218,7 +218,8 @@ class Trainer:
         with torch.device("meta"):
             self._model = Transformer(self.config).to(getattr(torch, self._dtype))
         given = self._model, self.config, mesh, self._device
-        self._placed = Placed(*given, whole_logits=False)
+        method = "classification_loss" if self.config.classes else ""
+        self._placed = Placed(*given, whole_logits=False, method=method)
         self.group = self._placed.group
         parts = self._placed.parts()
         for name, part in parts.items():
@@ -247,7 +248,9 @@ class Trainer:
         """Returns a searcher of the parameters; on a mesh, of the process's part of every layer."""
         if self._placed is None:
             return Searcher(self._model)
-        return self._placed.searcher(self.config, self._tensors)
+        searcher = Searcher(self._placed.part(self.config, self._tensors))
+        self._placed.join(searcher.model)
+        return searcher
 
     def _microbatches(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None

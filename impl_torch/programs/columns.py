@@ -17,14 +17,13 @@ from reference_numpy.sharding import Mesh, repeated, spread
 
 from .. import weights
 from ..attention import MultiHeadAttention
-from ..decoding import Searcher
 from ..embedding import Embedding, Logits
 from ..feed_forward import FeedForward
 from ..normalization import norm
 from ..transformer import Transformer
 from .parts import own, places
 
-__all__ = ["Column", "arrays", "by_length", "empty", "joined", "searcher"]
+__all__ = ["Column", "arrays", "by_length", "empty", "filled", "joined"]
 
 NORMS = ("query_norm", "key_norm")
 
@@ -182,20 +181,18 @@ def arrays(
         yield place.native, part
 
 
-def searcher(
+def filled(
     config: TransformerConfig,
     column: Column,
     read: Callable[[str], np.ndarray],
     dtype: torch.dtype,
     device: torch.device,
-) -> Searcher:
-    """Returns a searcher of the process's part; every process of the row must make its calls."""
+) -> Transformer:
+    """Returns the process's part with these parameters, in evaluation; `joined` makes it run."""
     part = empty(config, column).to(dtype).to_empty(device=device).eval().requires_grad_(False)
     for name, array in arrays(config, column, read):
         part.get_parameter(name).copy_(weights.from_numpy(array))
-    result = Searcher(part)
-    joined(result.model, column)
-    return result
+    return part
 
 
 def by_length(config: TransformerConfig) -> bool:

@@ -2,6 +2,7 @@
 gradients out, the same in every process.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -50,14 +51,17 @@ class _Asked:
             torch.device(case.device),
             "transformer" if whole_model else component,
             whole_logits=component not in LOSSES,
+            method=component if component in METHODS else "",
         )
         for name, part in self.placed.parts().items():
             self.placed.write(name, part, case.parameters[name])
         self.component, self.function = component, _function(component, function, module)
         given = flatten(case.inputs)
         axes = {name: _axis(name, x) for name, x in given.items() if isinstance(x, np.ndarray)}
-        self.axes = {name: axis for name, axis in axes.items() if axis is not None}
-        self.number = max(given[name].shape[axis] for name, axis in self.axes.items())
+        sizes = {name: given[name].shape[axis] for name, axis in axes.items() if axis is not None}
+        self.number = max(sizes.values())
+        # Where others have more, an axis of one row is the same for all.
+        self.axes = {name: axes[name] for name, size in sizes.items() if size == self.number}
         if component in LOSSES and given.get("total") is None:
             given["total"] = _count(case.config.padding_id, given)
         self.inputs = {name: self._own(name, x) for name, x in given.items()}
@@ -85,7 +89,7 @@ class _Asked:
         found = {}
         for name, x in sought.items():
             gradient = torch.zeros_like(x) if x.grad is None else x.grad
-            if name in self.axes and self._is_split(name, x):
+            if name in self.axes:
                 found[name] = self._gathered(self.axes[name], gradient)
             else:
                 found[name] = weights.to_numpy(self.placed.sum(gradient))
@@ -96,14 +100,10 @@ class _Asked:
         """Returns the process's rows of an input, on the device; what all rows share as a whole."""
         if not isinstance(value, np.ndarray):
             return value
-        if self._is_split(name, value):
+        if name in self.axes:
             rows = self.placed.rows(range(self.number))
             value = value[(slice(None),) * self.axes[name] + (rows,)]
         return weights.from_numpy(value, self.placed.device)
-
-    def _is_split(self, name: str, value: Any) -> bool:
-        """Whether an input has an axis of rows, and not one row for all."""
-        return self.number == 1 or value.shape[self.axes[name]] > 1
 
     def _gathered(self, axis: int | None, own: Tensor) -> np.ndarray:
         """Gathers an array of all rows."""
@@ -139,7 +139,15 @@ def _function(component: str, function: Any, module: Any) -> Callable[..., Any]:
     """Returns what computes the component; a method of the module as it is now."""
     if component == "training_loss":
         return partial(training_loss, module)
-    return getattr(module, component) if component in METHODS else function
+    if component in METHODS:
+        return getattr(module, component)
+    return partial(_in_order, module) if function is module else function
+
+
+def _in_order(module: nn.Module, **inputs: Any) -> Any:
+    """Calls a module, whose hooks of torch's parallel styles see no argument by its name."""
+    first = next(iter(inspect.signature(module.forward).parameters))
+    return module(inputs.pop(first), **inputs)
 
 
 def _count(padding_id: int | None, given: Mapping[str, Any]) -> int:

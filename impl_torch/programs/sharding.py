@@ -5,7 +5,6 @@ Every process runs one device, as `torchrun` starts them. The pages know nothing
 torch's parallel styles give each of their modules its own heads, hidden features and vocabulary.
 """
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,36 +23,20 @@ from torch.distributed.tensor import (
     Partial,
     Replicate,
     Shard,
-    distribute_module,
-    distribute_tensor,
-)
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
 )
 
 from reference_numpy import TransformerConfig, sharding
 from reference_numpy.sharding import Mesh
 
 from .. import loss, mask, precision, weights
-from ..attention import MultiHeadAttention
-from ..decoding import Searcher
-from ..embedding import Logits
-from ..feed_forward import FeedForward
 from ..framework import scaled
 from ..layers import Layer
-from ..normalization import LayerNorm, RMSNorm
+from ..transformer import Transformer
 from . import columns
-from .columns import Column
+from .parallel import over_model
 from .parts import Place, draw, gathered, own, places, whole
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
-
-# what calls parts of a model and not the model, whose hooks gather its parameters
-METHODS = ("encode", "decode", "pool", "classify", "classification_loss", "masked_language_logits")
 
 
 class Processes(sharding.Group):
@@ -98,8 +81,9 @@ def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
 class Placed:
     """A module on a mesh, and what its process holds of it. The module may be on the meta device.
 
-    component: what its parameters are called after. whole_logits: see `shard`. Raises ValueError
-    if the mesh does not divide the config, and unless there is a process for each device.
+    component: what its parameters are called after. whole_logits, method: see `shard`. Raises
+    ValueError if the mesh does not divide the config, and unless there is a process for each
+    device.
     """
 
     def __init__(
@@ -110,10 +94,12 @@ class Placed:
         device: torch.device,
         component: str = "transformer",
         whole_logits: bool = True,
+        method: str = "",
     ) -> None:
         self.places = places(config, mesh, component)
         self.mesh, self.device, self.devices = mesh, device, device_mesh(mesh, device)
-        self.module = shard(module, config, mesh, self.devices, component, whole_logits)
+        given = config, mesh, self.devices, component, whole_logits, method
+        self.module = shard(module, *given)
         module.to_empty(device=device)
         self.group = Processes(device)
         self.parameters = {
@@ -151,14 +137,25 @@ class Placed:
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
         return slice(rows.start + own.start, rows.start + own.stop)
 
-    def searcher(self, config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Searcher:
-        """Returns a searcher of these parameters, which the processes of a row run together: each
-        has its part of every layer, and holds no other parameter for longer than it reads it.
+    def part(self, config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Transformer:
+        """Returns a copy of the process's part of every layer, with these parameters, of which it
+        holds no other for longer than it reads it. `join` makes it run, also in a searcher.
         """
-        devices, dtype = self.devices["model"], next(iter(tensors.values())).dtype
-        column = Column(devices.get_local_rank(), self.mesh.model, devices.get_group())
-        read = lambda name: self.read(name, tensors[name])  # noqa: E731
-        return searcher(config, own, read, dtype, self.device)
+        dtype = next(iter(tensors.values())).dtype
+
+        def read(name: str) -> np.ndarray:
+            return self.read(name, tensors[name])
+
+        return columns.filled(config, self._column, read, dtype, self.device)
+
+    def join(self, part: Transformer) -> None:
+        """Lets a part of the model work with the others."""
+        columns.joined(part, self._column)
+
+    @property
+    def _column(self) -> columns.Column:
+        devices = self.devices["model"]
+        return columns.Column(devices.get_local_rank(), self.mesh.model, devices.get_group())
 
     def found(
         self, search: Callable[[slice], Mapping[str, Tensor]], rows: int
@@ -248,16 +245,18 @@ def shard(
     devices: DeviceMesh,
     component: str = "transformer",
     whole_logits: bool = True,
+    method: str = "",
 ) -> Any:
     """Splits the parameters of a module in place, on the meta device too, and returns it.
 
     Gradients are sums over the parts of a batch, not means. whole_logits: otherwise logits stay
-    split over the vocabulary, as a `DTensor`. Raises ValueError if the mesh does not divide the
-    config.
+    split over the vocabulary, as a `DTensor`. method: one that is called in place of the module,
+    such as `classification_loss`; one that calls another is given alone. Raises ValueError if the
+    mesh does not divide the config.
     """
     declared = places(config, mesh, component)
     if mesh.model > 1:
-        _over_model(module, config, declared, devices["model"], whole_logits)
+        over_model(module, config, declared, devices["model"], whole_logits)
     own = {module.get_parameter(place.native): place for place in declared.values()}
     split: Any = partial(fully_shard, shard_placement_fn=partial(_over_data, own))
     split = replicate if mesh.replicate else split
@@ -267,9 +266,8 @@ def shard(
     for part in fsdp_modules(module):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
-    for name in METHODS:
-        if hasattr(module, name):
-            register_fsdp_forward_method(module, name)
+    if method:
+        register_fsdp_forward_method(module, method)
     return module
 
 
@@ -327,165 +325,3 @@ def _over_data(declared: dict[nn.Parameter, Place], parameter: nn.Parameter) -> 
     """Where FSDP splits a parameter: torch splits nothing along another axis than the first one."""
     local: Any = getattr(parameter, "_local_tensor", parameter)
     return Shard(declared[parameter].data if local.numel() else 0)
-
-
-def _over_model(
-    module: Any,
-    config: TransformerConfig,
-    declared: Mapping[str, Place],
-    devices: DeviceMesh,
-    whole_logits: bool,
-) -> None:
-    """Gives every module that has a part of a parameter, or reads one, torch's style for it."""
-    split = {place.native: place.model for place in declared.values()}
-    names: dict[int, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    for first, *others in names.values():
-        split |= dict.fromkeys(others, split[first])
-    for name, part in [*module.named_modules()]:
-        axis = split.get(f"{name}.weight".removeprefix("."))
-        if style := _style(name.rpartition(".")[2], part, axis, config, whole_logits):
-            parallelize_module(part, devices, style, src_data_rank=None)
-    for first, *others in names.values():
-        for owner, _, leaf in (name.rpartition(".") for name in others):
-            setattr(module.get_submodule(owner), leaf, module.get_parameter(first))
-
-
-def _style(
-    name: str, part: nn.Module, axis: int | None, config: TransformerConfig, whole_logits: bool
-) -> ParallelStyle | None:
-    """Returns how a module of this name runs whose weight is split along this axis."""
-    if isinstance(part, MultiHeadAttention | FeedForward):
-        return _Inputs(config)
-    if isinstance(part, Logits) and axis == 0:
-        layout = Replicate() if whole_logits else Shard(-1)
-        return ColwiseParallel(output_layouts=layout, use_local_output=whole_logits)
-    if isinstance(part, nn.Linear) and axis is not None:
-        return RowwiseParallel() if axis else ColwiseParallel()
-    if isinstance(part, nn.Embedding) and axis == 0:
-        return _Table(input_layouts=Replicate())
-    over_width = config.query_key_norm == "width"
-    if isinstance(part, LayerNorm | RMSNorm) and name in ("query_norm", "key_norm"):
-        if not over_width:  # the heads of a token are rows, of which each process has some
-            return SequenceParallel(sequence_dim=1, use_local_output=True)
-        return _OwnGroup(config.key_value_heads) if axis is None else _NormOfParts()
-    if isinstance(part, nn.Linear) and name in ("key", "value"):  # fewer groups than processes
-        return _Whole() if name == "key" and over_width else _OwnGroup(config.key_value_heads)
-    return None
-
-
-class _Inputs(ParallelStyle):
-    """Marks the inputs of attention and feed-forward as whole, so that the processes add up the
-    gradient of each once, and takes the own heads and features of masks and biases.
-    """
-
-    def __init__(self, config: TransformerConfig) -> None:
-        self.sizes = {1: config.heads, 2: config.feed_forward_width}
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        names = [*inspect.signature(module.forward).parameters]
-
-        def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            given = dict(zip(names, args, strict=False)) | kwargs
-            whole: dict[int, Tensor] = {}
-            for name, x in given.items():
-                if name in ("query_btd", "memory_bsd", "x_btd"):
-                    given[name] = whole.setdefault(id(x), _whole(x, device_mesh))
-                elif name.endswith(("_bhts", "_btf")) and x is not None:
-                    axis = 1 if name.endswith("_bhts") else 2
-                    given[name] = _part(x, axis, self.sizes[axis], device_mesh)
-            return (), given
-
-        def after(module: nn.Module, args: Any, outputs: Any) -> Any:
-            if not isinstance(outputs, tuple):
-                return outputs
-            output_btd, weights_bhts = outputs
-            parts = DTensor.from_local(weights_bhts, device_mesh, [Shard(1)], run_check=False)
-            return output_btd, parts.full_tensor()
-
-        module.register_forward_pre_hook(before, with_kwargs=True)
-        module.register_forward_hook(after)
-        return module
-
-
-class _Table(RowwiseParallel):
-    """An embedding with some tokens of the vocabulary: rows are added up before they are scaled."""
-
-    def _apply(self, module: Any, device_mesh: DeviceMesh) -> nn.Module:
-        scaled = module.scaled
-        module.scaled = lambda x_btd: scaled(x_btd.redistribute(device_mesh, [Replicate()]))
-        return super()._apply(module, device_mesh)
-
-
-class _Whole(ParallelStyle):
-    """A module that every process computes whole; its output is a `DTensor`."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        for name, parameter in module.named_parameters(recurse=False):
-            module.register_parameter(name, nn.Parameter(_whole(parameter, device_mesh)))
-        return distribute_module(module, device_mesh, None, self._before, self._after)
-
-    def _before(self, module: nn.Module, inputs: Any, device_mesh: DeviceMesh) -> Any:
-        return (_whole(inputs[0], device_mesh),)
-
-    def _after(self, module: nn.Module, output: Any, device_mesh: DeviceMesh) -> Any:
-        return output
-
-
-class _OwnGroup(_Whole):
-    """Takes the group of keys or values that the process's heads share: groups are fewer than
-    processes, so the gradient of each process is a share.
-    """
-
-    def __init__(self, groups: int) -> None:
-        self.groups = groups
-
-    def _after(self, module: nn.Module, output: Any, device_mesh: DeviceMesh) -> Any:
-        group = device_mesh.get_local_rank() * self.groups // device_mesh.size()
-        shares: Tensor = output.to_local(grad_placements=[Partial()])
-        return shares.chunk(self.groups, -1)[group]
-
-
-class _NormOfParts(ParallelStyle):
-    """A norm over a width of which each process has a part: they add up the sums alone."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        for name, parameter in module.named_parameters():
-            part = distribute_tensor(parameter, device_mesh, [Shard(0)], src_data_rank=None)
-            module.register_parameter(name, nn.Parameter(part))
-        module.forward = partial(_norm_of_parts, module, device_mesh)
-        return module
-
-
-def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:
-    """`LayerNorm` and `RMSNorm` in their elementary steps."""
-
-    def mean(x_btd: Tensor) -> Any:
-        return x_btd.sum(-1, keepdim=True) / x_btd.shape[-1]
-
-    placed = [Shard(own_btd.ndim - 1)]
-    x_btd = DTensor.from_local(precision.upcast_half(own_btd), devices, placed, run_check=False)
-    if isinstance(norm, LayerNorm):
-        x_btd = x_btd - mean(x_btd)
-    x_btd = x_btd * (mean(x_btd.square()) + norm.eps).rsqrt()
-    if norm.cast_before_scale:
-        x_btd = x_btd.to(own_btd.dtype)
-    x_btd = x_btd * (1 + norm.weight if norm.one_plus_scale else norm.weight)
-    x_btd = x_btd if norm.bias is None else x_btd + norm.bias
-    return x_btd.redistribute(devices, placed).to_local().to(own_btd.dtype)
-
-
-def _whole(x: Tensor, devices: DeviceMesh) -> Tensor:
-    """Marks what every process has whole; the processes add up its gradient."""
-    if isinstance(x, DTensor):
-        return x
-    return DTensor.from_local(x, devices, [Replicate()], run_check=False)
-
-
-def _part(x: Tensor, axis: int, size: int, devices: DeviceMesh) -> Tensor:
-    """Takes the process's part of an axis of that size, or all of an axis of size 1."""
-    whole: Any = _whole(x, devices)
-    if x.shape[axis] != size:
-        return whole.to_local(grad_placements=[Partial()])
-    return whole.redistribute(devices, [Shard(axis)]).to_local()
