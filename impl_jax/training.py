@@ -118,12 +118,13 @@ class Trainer:
         `programs.traffic`.
         """
         with self._context():
-            return self._step.lower(*self._given(source, target)).compile()
+            step: Any = self._step
+            return step.lower(*self._given(source, target)).compile()
 
     def _given(self, source: Any, target: Any, keep: Any = None) -> tuple[Any, ...]:
         """The arguments of a step."""
         *batch, rows = self._batch(source, target, keep, self.recipe.microbatches)
-        total = rows and np.int32(max(1, step.count(self.config, target)))
+        total = np.int32(max(1, step.count(self.config, target))) if rows else None
         state = self._parameters, self._moments, np.uint32(self.steps)
         return *state, *batch, total, rows
 
@@ -136,9 +137,9 @@ class Trainer:
             return float(loss), int(step.count(self.config, target))
 
     def _batch(self, source: Any, target: Any, keep: Any = None, parts: int = 1) -> Any:
-        """(source, target, keep, flat, rows) for the programs; rows: on a mesh, of each part."""
+        """(source, target, keep, flat, rows) for the programs; rows: on a mesh those of a part."""
         if self._sharding is None:
-            return source, target, keep, self.flat(source, target, parts), None
+            return source, target, keep, self.flat(source, target, parts), 0
         rows, batch = len(target), self._sharding.batch
         # A keep mask may be the same for all rows.
         placed = jax.tree.map(

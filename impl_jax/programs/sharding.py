@@ -120,7 +120,7 @@ class Sharding:
         if dtype.kind in "iu":
             dtype = np.dtype(np.int32)  # XLA fails on a scatter by uneven parts of 64-bit ids
 
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: Any) -> np.ndarray:
             own = [range(size)[each] for each, size in zip(index, held, strict=True)]
             filled, found = np.zeros([len(each) for each in own], dtype), value[index]
             filled[tuple(map(slice, found.shape))] = found

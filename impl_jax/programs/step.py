@@ -87,7 +87,7 @@ def program(
         keep: Keep | None,
         flat: Flat,
         total: Any = None,
-        rows: int | None = None,
+        rows: int = 0,
     ) -> Any:
         batch, parts = (source, target, keep), recipe.microbatches
         if sharding is None:
@@ -148,7 +148,7 @@ def evaluation(
 
     @functools.partial(jax.jit, static_argnames="rows")
     def evaluate(
-        parameters: nnx.State, source: Any, target: Any, flat: Flat, rows: int | None = None
+        parameters: nnx.State, source: Any, target: Any, flat: Flat, rows: int = 0
     ) -> jax.Array:
         if sharding is not None:
             source, target = jax.tree.map(lambda x: sharding.rows(x, rows), (source, target))
