@@ -117,8 +117,8 @@ def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Ca
 def train(context: click.Context, out: Path, resumed: bool, task: str | None, **options: Any) -> None:
     """Train a model on a task, in any backend, and keep the run in DIR.
 
-    Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill, in another backend and on another mesh. DIR holds the
-    canonical checkpoints (inspect, check --checkpoint, convert and translate read them), log.jsonl, loss.png and loss.svg.
+    Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill, in another backend and on another mesh. DIR
+    holds the canonical checkpoints (inspect, check --checkpoint, convert and translate read them), log.jsonl, loss.png and loss.svg.
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
     task_options = {name: given.pop(name) for name in TASK_OPTIONS if name in given}
@@ -136,7 +136,7 @@ def train(context: click.Context, out: Path, resumed: bool, task: str | None, **
         launching.start(context.meta[WORDS], Mesh.parse(free["mesh"]), free["device"], out)
         return
     place = placing.place(free)
-    with failing.recorded(place.size, place.local):
+    with failing.recorded(place.size, place.local), placing.left_well():
         if "backend" in given:
             trainer(given["backend"])  # missing packages are reported before data are made
         found = run.resume(out, task, task_options, given) if resumed else run.begin(out, str(task), task_options, given)

@@ -81,10 +81,7 @@ class Store:
         problems: list[str] = []
         for path in reversed(self.paths()):
             try:
-                led(self._group, lambda path=path: _refuse(path, config))
-                found = together(self._group, lambda path=path: (checkpoint_files.view(path), progress.read(path)[0]))
-                together(self._group, lambda found=found: take(*found))
-                return found, problems
+                return self._taken(path, config, take), problems
             except (ValueError, OSError, Elsewhere) as error:
                 problems.append(f"{path} cannot be read: {error}")
         if problems:
@@ -117,6 +114,12 @@ class Store:
             for path in folder.glob(".*.tmp") if folder.is_dir() else ():
                 if _TEMPORARY.fullmatch(path.name):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _taken(self, path: Path, config: TransformerConfig, take: Take) -> tuple[State, Progress]:
+        led(self._group, lambda: _refuse(path, config))
+        found = together(self._group, lambda: (checkpoint_files.view(path), progress.read(path)[0]))
+        together(self._group, lambda: take(*found))
+        return found
 
     def _begin(self, target: Path, temporary: Path) -> None:
         self.folder.mkdir(exist_ok=True)

@@ -14,7 +14,6 @@ from .schema import BOOLEAN, Check, choice, integer, number, optional, several, 
 LONGEST = 2**15  # tokens of one side of a pair
 
 
-
 def mesh(free: Mapping[str, Any]) -> Mesh | None:
     """Returns the mesh that a run's free options name. Raises ValueError on a text that is none."""
     return Mesh.parse(free["mesh"]) if free["mesh"] else None

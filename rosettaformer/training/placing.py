@@ -1,8 +1,10 @@
 """Where a run computes: its devices, which of its processes this one is, and what frameworks must be told before they start."""
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +49,21 @@ def place(free: Mapping[str, Any]) -> Place:
     if free["backend"] == "tf" and mesh and "TF_CONFIG" in os.environ:
         return _of_tf(free["device"])
     return Place(free["device"])
+
+
+@contextlib.contextmanager
+def left_well() -> Iterator[None]:
+    """Leaves the group of processes that the block has joined with PyTorch, if the block ends well: all are then there."""
+    joined = _joined()
+    yield
+    if not joined and (group := _joined()):
+        group.destroy_process_group()
+
+
+def _joined() -> Any:
+    """Returns PyTorch's module of processes if this one is in a group of them."""
+    module = sys.modules.get("torch.distributed")
+    return module if module and module.is_available() and module.is_initialized() else None
 
 
 def _of_torchrun(device: str, mesh: Mesh | None) -> Place:

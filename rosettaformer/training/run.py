@@ -34,9 +34,7 @@ def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run
 
     Raises ValueError on bad options and data, and if the folder holds a run, or links in place of its files.
     """
-    check(folder)
-    if Manifest.exists(folder) or (folder / "checkpoints").exists():
-        raise ValueError(f"{folder} holds a run: continue it with --resume, or begin another elsewhere")
+    _refuse_used(folder)
     fixed, free = _chosen(name, given)
     recipe = options.recipe(fixed)
     _check(free, options.config(fixed, 1))
@@ -57,6 +55,7 @@ def free_options(folder: Path, name: str | None, given: Options, resumed: bool) 
         manifest = Manifest.read(folder)
         free, config = manifest.free | _free(given), manifest.config
     else:
+        _refuse_used(folder)
         fixed, free = _chosen(str(name), given)
         config = options.config(fixed, 1)
     _check(free, config)
@@ -88,6 +87,12 @@ def resume(folder: Path, name: str | None, task_options: Options, given: Options
 
 def _corpus(data: Data, tokens: Tokens, fixed: Options) -> Corpus:
     return Corpus(data, tokens, **{key: fixed[key] for key in ("batch_tokens", "buckets", "max_length", "microbatches", "seed")})
+
+
+def _refuse_used(folder: Path) -> None:
+    check(folder)
+    if Manifest.exists(folder) or (folder / "checkpoints").exists():
+        raise ValueError(f"{folder} holds a run: continue it with --resume, or begin another elsewhere")
 
 
 def _chosen(name: str, given: Options) -> tuple[dict[str, Any], dict[str, Any]]:
