@@ -241,21 +241,21 @@ class Trainer:
         """Searches with a snapshot of the parameters, the last one if they have not changed
         since.
         """
-        self._snapshot = self._snapshot or Searcher(self._searched())
-        return {
-            name: weights.to_numpy(tensor)
-            for name, tensor in search(self._snapshot, self._ids(source), strategy).items()
-        }
-
-    def _searched(self) -> Transformer:
-        """Returns the model; on a mesh, a whole copy of it."""
+        self._snapshot = self._snapshot or self._searcher()
+        run = functools.partial(search, self._snapshot, strategy=strategy)
         if self._placed is None:
-            return self._model
-        arrays = {name: self._placed.read(name, x) for name, x in self._tensors.items()}
-        with torch.random.fork_rng(devices=[]):
-            model = Transformer(self.config).to(self._device, getattr(torch, self._dtype))
-        weights.load(model, arrays, self.config)
-        return model
+            found = run(self._ids(source))
+        else:
+            found = self._placed.found(lambda rows: run(self._ids(source[rows])), len(source))
+        return {name: weights.to_numpy(tensor) for name, tensor in found.items()}
+
+    def _searcher(self) -> Searcher:
+        """Returns a searcher of the parameters; on a mesh, of the process's part of every layer."""
+        if self._placed is None:
+            return Searcher(self._model)
+        searcher = Searcher(self._placed.part(self.config, self._tensors))
+        self._placed.join(searcher.model)
+        return searcher
 
     def _microbatches(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None

@@ -32,8 +32,10 @@ from reference_numpy.sharding import Mesh
 from .. import loss, mask, precision, weights
 from ..framework import scaled
 from ..layers import Layer
+from ..transformer import Transformer
+from . import columns
 from .parallel import over_model
-from .parts import Place, draw, own, places, whole
+from .parts import Place, draw, gathered, own, places, whole
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
 
@@ -139,6 +141,37 @@ class Placed:
         """Returns which of these rows of a batch the process has."""
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
         return slice(rows.start + own.start, rows.start + own.stop)
+
+    def part(self, config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Transformer:
+        """Returns a copy of the process's part of every layer, with these parameters, of which it
+        holds no other for longer than it reads it. `join` makes it run, also in a searcher.
+        """
+        dtype = next(iter(tensors.values())).dtype
+
+        def read(name: str) -> np.ndarray:
+            return self.read(name, tensors[name])
+
+        return columns.filled(config, self._column, read, dtype, self.device)
+
+    def join(self, part: Transformer) -> None:
+        """Lets a part of the model work with the others."""
+        columns.joined(part, self._column)
+
+    @property
+    def _column(self) -> columns.Column:
+        devices = self.devices["model"]
+        return columns.Column(devices.get_local_rank(), self.mesh.model, devices.get_group())
+
+    def found(
+        self, search: Callable[[slice], Mapping[str, Tensor]], rows: int
+    ) -> Mapping[str, Tensor]:
+        """Returns what a search finds of all rows, of which every process of a column is given
+        some, unless rows depend on each other.
+        """
+        if columns.by_length(self.module.config):
+            return search(slice(0, rows))
+        found, devices = search(self.rows(range(rows))), self.devices["data"]
+        return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
 
     def draw(
         self,

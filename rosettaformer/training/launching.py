@@ -29,17 +29,24 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def start(arguments: Sequence[str], mesh: Mesh, device: str, folder: Path) -> None:
     """Runs `rosettaformer train ARGUMENTS` in a process for each device, and returns when all have ended well.
 
-    Ctrl-C and SIGTERM are passed on once; the second ends the processes at once. Raises ValueError that says which process failed, how, and
-    where the run can go on.
+    Raises ValueError that says which process failed, how, and where the run can go on.
     """
     _refuse_missing(mesh, device)
     if Manifest.exists(folder):
         with alone(folder):  # refused now, where it costs nothing
             pass
-    with tempfile.TemporaryDirectory() as logs, _Processes(arguments, mesh.devices, Path(logs)) as processes:
-        if not (problem := processes.problem()):
-            return
-    raise ValueError(f"{problem}; {_way_on(folder)}")
+    if problem := run("train", arguments, mesh, device):
+        raise ValueError(f"{problem}; {_way_on(folder)}")
+
+
+def run(command: str, arguments: Sequence[str], mesh: Mesh, device: str) -> str:
+    """Runs a command in a process for each device; returns nothing when all have ended well, or which has failed, and how.
+
+    Ctrl-C and SIGTERM are passed on once; the second ends the processes at once. Raises ValueError on devices that are missing.
+    """
+    _refuse_missing(mesh, device)
+    with tempfile.TemporaryDirectory() as logs, _Processes((command, *arguments), mesh.devices, Path(logs)) as processes:
+        return processes.problem()
 
 
 def _refuse_missing(mesh: Mesh, device: str) -> None:
@@ -62,7 +69,7 @@ def _way_on(folder: Path) -> str:
 class _Processes(contextlib.AbstractContextManager["_Processes"]):
     """The processes of a run. The first one prints; what the others print is kept in a folder."""
 
-    def __init__(self, arguments: Sequence[str], count: int, logs: Path) -> None:
+    def __init__(self, words: Sequence[str], count: int, logs: Path) -> None:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 
         logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
@@ -70,9 +77,9 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         self._before: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
         self._store = _store()
         self._context: Any = start_processes(
-            "train",
+            words[0],
             sys.executable,
-            args=dict.fromkeys(range(count), ("-m", "rosettaformer", "train", *arguments)),
+            args=dict.fromkeys(range(count), ("-m", "rosettaformer", *words)),
             envs={rank: _environment(rank, count, self._store.port) for rank in range(count)},
             logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=dict.fromkeys(range(1, count), Std.ALL)),
         )
@@ -89,8 +96,10 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
     def problem(self) -> str:
         """Waits until all processes have ended and returns nothing, or until one has failed and returns how.
 
-        Raises KeyboardInterrupt or SystemExit if a signal has ended them.
+        Raises KeyboardInterrupt or SystemExit if a signal has ended them, and BrokenPipeError if nobody reads what the first one prints.
         """
+        from ..cli import GONE
+
         told = 0
         while None in (codes := self._codes()).values() and not any(codes.values()):
             if len(self._asked) > 1:
@@ -108,6 +117,8 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         self._context.close(signal.SIGKILL, GRACE)
         if self._asked and not any(failing.read(path).get("kind") == failing.MISTAKE for path in self._context.error_files.values()):
             self._interrupted()
+        if codes[0] == GONE:
+            raise BrokenPipeError
         return failing.problem(codes, self._context.error_files, self._context.stderrs)
 
     def _codes(self) -> dict[int, int | None]:
