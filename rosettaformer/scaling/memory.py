@@ -1,0 +1,107 @@
+"""Bytes that a training step holds on the device that holds most."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from reference_numpy import TransformerConfig
+
+from .step import Step
+from .traffic import DATA, MODEL
+
+STATE = ("parameters", "gradients", "moments")  # what a device holds between the passes
+
+
+def memory(step: Step) -> dict[str, int]:
+    """Returns the bytes by what they are for.
+
+    parameters, gradients, moments: a device's part, by the declaration; Adam has two moments. gathered: under full sharding, what is
+    whole for a while: what lies outside of layers with its gradient, two layers (one at work, one on its way) and one layer's gradients.
+    activations: what the backward pass reads of a microbatch; with recomputation each layer's input, and one layer. logits: with their
+    gradient.
+    """
+    config, mesh, each = step.config, step.mesh, [*step.parameters()]
+    own = sum(parameter.numbers(mesh, DATA, MODEL) for parameter in each)
+    layers = Counter[str]()
+    for parameter in each:
+        if parameter.letter(DATA):
+            layers[parameter.layer] += parameter.numbers(mesh, MODEL)
+    outside = layers.pop("", 0)
+    vocabulary = -(-config.target_vocabulary // mesh.model) if config.decoder_layers else 0
+    numbers = {
+        "parameters": own,
+        "gradients": own,
+        "moments": 2 * own,
+        "gathered": 2 * outside + 3 * max(layers.values(), default=0),
+        "activations": 0,
+        "logits": 2 * step.tokens("target") * vocabulary,
+    }
+    return {what: count * step.item for what, count in numbers.items()} | {"activations": activations(step)}
+
+
+def activations(step: Step) -> int:
+    """Returns the bytes of activations of all layers, and of what lies around them."""
+    config, of = step.config, {stack: _of_layer(step, stack) for stack in ("encoder", "decoder")}
+    counts = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
+    rows = {stack: step.tokens(side) * config.model_width for stack, side in (("encoder", "source"), ("decoder", "target"))}
+    around = sum(
+        rows[stack] * (step.item * (config.embedding_norm + config.final_norm + 1) + (config.dropout_rate > 0))
+        for stack, count in counts.items()
+        if count
+    )
+    if step.recompute:
+        inputs = sum(rows[stack] * step.item * count for stack, count in counts.items())
+        return around + inputs + max(of[stack] for stack, count in counts.items() if count)
+    return around + sum(of[stack] * count for stack, count in counts.items())
+
+
+def _of_layer(step: Step, stack: str) -> int:
+    """Returns the bytes of a layer's activations."""
+    side = "source" if stack == "encoder" else "target"
+    found = attention(step, side, side) + feed_forward(step, side)
+    return found + (attention(step, side, "source") if stack == "decoder" and step.config.cross_attention else 0)
+
+
+def _residual(step: Step, side: str) -> int:
+    """Returns the bytes of a sub-layer's input, of what its norms read, and of its dropout mask, which are whole in every column."""
+    config = step.config
+    norms = 2 if config.norm_placement == "sandwich" else 1
+    return step.tokens(side) * config.model_width * (step.item * (1 + norms) + (config.dropout_rate > 0))
+
+
+def attention(step: Step, query: str, memory: str) -> int:
+    """Returns the bytes of an attention's activations: queries, keys, values and output, before their norms too; of each head and query
+    the logarithm of a sum. The weights are held, twice and with a mask, only where they are dropped; with a cap, and its logits.
+    """
+    config, model = step.config, step.mesh.model
+    heads = config.heads // model
+    groups = config.key_value_heads // (model if config.key_value_heads % model == 0 else 1)
+    normed = 2 if config.query_key_norm != "none" else 1
+    of_query = heads * (normed * config.key_size + config.value_size)
+    of_memory = groups * (normed * config.key_size + config.value_size)
+    scores = step.part_rows * heads * getattr(step, query) * getattr(step, memory)
+    held = scores * step.item * (config.score_cap is not None)
+    if config.attention_dropout_rate:
+        held += scores * (2 * step.item + 1)
+    elif config.score_cap is not None:
+        held += scores * step.item
+    return held + step.item * (step.tokens(query) * (of_query + heads) + step.tokens(memory) * of_memory) + _residual(step, query)
+
+
+def feed_forward(step: Step, side: str) -> int:
+    """Returns the bytes of a feed-forward's activations: the hidden layer before and after its activation (ReLU needs only what comes
+    after); gated, also the hidden layer that the gate multiplies, and the product; and a dropout mask.
+    """
+    config = step.config
+    hidden = _hidden(config)
+    width = config.feed_forward_width // step.mesh.model
+    return step.tokens(side) * width * (step.item * hidden + (config.hidden_dropout_rate > 0)) + _residual(step, side)
+
+
+def _hidden(config: TransformerConfig) -> int:
+    after = 1 if config.activation == "relu" else 2
+    return after + 2 * config.gated_feed_forward + (config.hidden_dropout_rate > 0 and config.activation == "relu")
+
+
+def total(found: Mapping[str, int]) -> int:
+    """Returns the bytes of a device together."""
+    return sum(found.values())
