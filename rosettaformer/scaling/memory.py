@@ -3,8 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from reference_numpy import TransformerConfig
-
 from .step import Step
 from .traffic import DATA, MODEL
 
@@ -69,8 +67,10 @@ def _residual(step: Step, side: str) -> int:
 
 
 def attention(step: Step, query: str, memory: str) -> int:
-    """Returns the bytes of an attention's activations: queries, keys, values and output, before their norms too; of each head and query
-    the logarithm of a sum. The weights are held, twice and with a mask, only where they are dropped; with a cap, and its logits.
+    """Returns the bytes of an attention's activations: queries, keys, values and output, and what their norms read.
+
+    A fused kernel holds beside them the logarithm of a sum for each head and query. Where it cannot run, the weights are held: with
+    dropout also the dropped ones and the mask, with a cap also the logits.
     """
     config, model = step.config, step.mesh.model
     heads = config.heads // model
@@ -78,13 +78,11 @@ def attention(step: Step, query: str, memory: str) -> int:
     normed = 2 if config.query_key_norm != "none" else 1
     of_query = heads * (normed * config.key_size + config.value_size)
     of_memory = groups * (normed * config.key_size + config.value_size)
-    scores = step.part_rows * heads * getattr(step, query) * getattr(step, memory)
-    held = scores * step.item * (config.score_cap is not None)
-    if config.attention_dropout_rate:
-        held += scores * (2 * step.item + 1)
-    elif config.score_cap is not None:
-        held += scores * step.item
-    return held + step.item * (step.tokens(query) * (of_query + heads) + step.tokens(memory) * of_memory) + _residual(step, query)
+    projected = step.tokens(query) * of_query + step.tokens(memory) * of_memory
+    scores = step.tokens(query) * heads * int(getattr(step, memory))
+    dropped, capped = config.attention_dropout_rate > 0, config.score_cap is not None
+    held = scores * (1 + dropped + capped) if dropped or capped else step.tokens(query) * heads
+    return step.item * (projected + held) + scores * dropped + _residual(step, query)
 
 
 def feed_forward(step: Step, side: str) -> int:
@@ -92,14 +90,10 @@ def feed_forward(step: Step, side: str) -> int:
     after); gated, also the hidden layer that the gate multiplies, and the product; and a dropout mask.
     """
     config = step.config
-    hidden = _hidden(config)
+    dropped, after_only = config.hidden_dropout_rate > 0, config.activation == "relu"
+    hidden = 2 - (after_only and not dropped) + 2 * config.gated_feed_forward
     width = config.feed_forward_width // step.mesh.model
-    return step.tokens(side) * width * (step.item * hidden + (config.hidden_dropout_rate > 0)) + _residual(step, side)
-
-
-def _hidden(config: TransformerConfig) -> int:
-    after = 1 if config.activation == "relu" else 2
-    return after + 2 * config.gated_feed_forward + (config.hidden_dropout_rate > 0 and config.activation == "relu")
+    return step.tokens(side) * width * (step.item * hidden + dropped) + _residual(step, side)
 
 
 def total(found: Mapping[str, int]) -> int:
