@@ -13,6 +13,7 @@ from reference_numpy.sharding import Mesh
 
 from ..reading import parse_settings
 from ..scaling import plan as planned
+from ..scaling.engines import ENGINES
 from ..scaling.step import ITEMS, Step
 from ..scaling.strategies import STRATEGIES, problem
 from .options import Choice, Grouped, section, wide_console
@@ -41,6 +42,7 @@ COUNT = click.IntRange(min=1)
     click.option("--source-length", type=COUNT, help="Those of the encoder. [default: --length]"),
     click.option("--dtype", type=Choice(list(ITEMS)), default="float32", show_default=True, help="Of all numbers."),
     click.option("--recompute", is_flag=True, help="Compute a layer's activations again in the backward pass."),
+    click.option("--backend", type=Choice(list(ENGINES)), default="torch", show_default=True, help="Whose engine it is."),
     click.option("--microbatches", type=COUNT, default=1, show_default=True, help="Parts of a batch whose gradients are added up."),
     click.option("--clip", is_flag=True, help="Clip the gradients by their norm."),
 )
@@ -58,7 +60,13 @@ def plan(
         raise ValueError("a plan is of a --mesh, or of all strategies on --devices; give one")
     config = _config(preset, checkpoint, settings)
     recipe = PAPER.replace(microbatches=options.pop("microbatches"), clip_norm=1.0 if options.pop("clip") else None)
-    given: dict[str, Any] = {"config": config, "rows": rows, "source": source_length or length, "target": length, "recipe": recipe} | options
+    given: dict[str, Any] = {
+        "config": config,
+        "rows": rows,
+        "source": source_length or length,
+        "target": length,
+        "recipe": recipe,
+    } | options
     console = wide_console(WIDTH, markup=False, highlight=False)
     if mesh is not None:
         found = planned.plan(Step(mesh=Mesh.parse(mesh), **given))

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping
 
 from .step import Step
-from .traffic import DATA, MODEL
 
 STATE = ("parameters", "gradients", "moments")  # what a device holds between the passes
 
@@ -12,24 +11,27 @@ STATE = ("parameters", "gradients", "moments")  # what a device holds between th
 def memory(step: Step) -> dict[str, int]:
     """Returns the bytes by what they are for.
 
-    parameters, gradients, moments: a device's part, by the declaration; Adam has two moments. gathered: under full sharding, what is
+    parameters, gradients, moments: a device's part, by the declaration; Adam has two moments. Where gradients are added up after the last
+    microbatch, they are whole along data until then. gathered: under full sharding, what is
     whole for a while: what lies outside of layers with its gradient, two layers (one at work, one on its way) and one layer's gradients.
     activations: what the backward pass reads of a microbatch; with recomputation each layer's input, and one layer. logits: with their
     gradient.
     """
-    config, mesh, each = step.config, step.mesh, [*step.parameters()]
-    own = sum(parameter.numbers(mesh, DATA, MODEL) for parameter in each)
-    layers = Counter[str]()
+    config, engine, each = step.config, step.engine, [*step.parameters()]
+    own = sum(map(step.own, each))
+    parts, layers = step.recipe.microbatches > 1, Counter[str]()
     for parameter in each:
-        if parameter.letter(DATA):
-            layers[parameter.layer] += parameter.numbers(mesh, MODEL)
+        layers[parameter.layer] += step.gathered(parameter) * step.is_split(parameter)
     outside = layers.pop("", 0)
-    vocabulary = -(-config.target_vocabulary // mesh.model) if config.decoder_layers else 0
+    at_work = max(layers.values(), default=0)
+    whole = layers.total() if parts and engine.gathers_before else 2 * at_work
+    kept = sum(map(step.gathered, each)) if parts and engine.sums_at_end else own
+    vocabulary = -(-config.target_vocabulary // step.mesh.model) if config.decoder_layers else 0
     numbers = {
         "parameters": own,
-        "gradients": own,
+        "gradients": kept,
         "moments": 2 * own,
-        "gathered": 2 * outside + 3 * max(layers.values(), default=0),
+        "gathered": 2 * outside + whole + at_work,
         "activations": 0,
         "logits": 2 * step.tokens("target") * vocabulary,
     }

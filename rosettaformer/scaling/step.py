@@ -1,7 +1,7 @@
 """What is planned: a training step on a mesh, and each parameter's part on a device."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -10,6 +10,9 @@ from reference_numpy.fields import BOOLEAN, Fields, Rule, at_least, integer, one
 from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
 
+from .engines import ENGINES, Engine
+
+DATA, MODEL = "data", "model"
 ITEMS = {"float64": 8, "float32": 4, "bfloat16": 2}  # bytes of a number
 
 _Count = Annotated[int, integer(1)]
@@ -29,8 +32,20 @@ class Parameter(NamedTuple):
 
     def numbers(self, mesh: Mesh, *over: str) -> int:
         """Returns how many numbers the largest part has, split over these axes of the mesh alone."""
+        return math.prod(self._sizes(mesh, over))
+
+    def uneven(self, mesh: Mesh) -> int:
+        """Returns how many numbers the largest part has if data splits the first axis of torch's layout, which model may split too: of a
+        kernel, its outputs.
+        """
+        sizes = self._sizes(mesh, (MODEL,))
+        first = slice(1) if not self.name.endswith("kernel") else slice(1, None) if self.letters[0] == "d" else slice(len(sizes) - 1, None)
+        outputs = math.prod(sizes[first])
+        return -(-outputs // mesh.data) * (math.prod(sizes) // outputs)
+
+    def _sizes(self, mesh: Mesh, over: Collection[str]) -> list[int]:
         parts = (math.prod(mesh.sizes[axis] for axis in places if axis in over) for places in self.split)
-        return math.prod(-(-size // count) for size, count in zip(self.shape, parts, strict=True))
+        return [-(-size // count) for size, count in zip(self.shape, parts, strict=True)]
 
     @property
     def projection(self) -> str:
@@ -66,6 +81,7 @@ class Step(Fields):
     target: Annotated[int, at_least(0)]
     dtype: Annotated[str, one_of(tuple(ITEMS))]  # of parameters, gradients, moments and activations
     recompute: Annotated[bool, BOOLEAN]  # a layer's activations in the backward pass
+    backend: Annotated[str, one_of(tuple(ENGINES))]
     recipe: Annotated[Recipe, Rule(lambda value: isinstance(value, Recipe), "a Recipe")]
 
     def __post_init__(self) -> None:
@@ -85,6 +101,11 @@ class Step(Fields):
         return ITEMS[self.dtype]
 
     @property
+    def engine(self) -> Engine:
+        """Returns what the backend's engine does."""
+        return ENGINES[self.backend]
+
+    @property
     def part_rows(self) -> int:
         """Returns the most rows that a device has of a microbatch."""
         return -(-(self.rows // self.recipe.microbatches) // self.mesh.data)
@@ -92,6 +113,20 @@ class Step(Fields):
     def tokens(self, side: str) -> int:
         """Returns the most tokens of source or target that a device has of a microbatch."""
         return self.part_rows * int(getattr(self, side))
+
+    def is_split(self, parameter: Parameter) -> bool:
+        """Whether a parameter is split along data."""
+        anyway = self.engine.uneven and self.mesh.data > 1 and not self.mesh.replicate
+        return anyway or bool(parameter.letter(DATA))
+
+    def own(self, parameter: Parameter) -> int:
+        """Returns the numbers of a parameter on the device that has most of it."""
+        uneven = self.is_split(parameter) and not parameter.letter(DATA)
+        return parameter.uneven(self.mesh) if uneven else parameter.numbers(self.mesh, DATA, MODEL)
+
+    def gathered(self, parameter: Parameter) -> int:
+        """Returns the numbers of a parameter that is brought together along data, with those that fill the last part."""
+        return self.own(parameter) * self.mesh.data if self.is_split(parameter) else parameter.numbers(self.mesh, MODEL)
 
     def parameters(self) -> Iterator[Parameter]:
         """Yields every parameter, in the order of the forward pass."""

@@ -6,16 +6,16 @@ tensor of an all-reduce. A ring sends and receives (n - 1)/n of it in a group of
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from reference_numpy import parameters
 from reference_numpy.sharding import Mesh
 
-from .step import Parameter, Step
+from .step import DATA, MODEL, Parameter, Step
 
 GATHER, SCATTER, REDUCE = "all-gather", "reduce-scatter", "all-reduce"
-DATA, MODEL, BOTH = "data", "model", "data and model"
+BOTH = "data and model"
 
 
 class Collective(NamedTuple):
@@ -45,19 +45,22 @@ def total(step: Step, axis: str = "") -> int:
 
 
 def _over_data(step: Step, each: Iterable[Parameter]) -> Iterator[Collective]:
-    """Full sharding gathers a parameter before the forward pass and before the backward pass, and scatters its gradient; of one that lies
-    whole, the gradient is reduced. Each is the part of a model column, and of a microbatch.
+    """Full sharding gathers a parameter before its layer runs, forward and backward, those outside of layers once; and scatters its
+    gradient. Of a parameter that lies whole the gradient is reduced. Each is the part of a model column, for every microbatch.
     """
     if step.mesh.data == 1:
         return
-    split, whole = 0, 0
+    gathers, sums = Counter[bool](), Counter[bool]()
     for parameter in each:
-        payload = parameter.numbers(step.mesh, MODEL) * step.item * step.recipe.microbatches
-        split, whole = (split + payload, whole) if parameter.letter(DATA) else (split, whole + payload)
-    yield Collective(GATHER, DATA, "parameters, forward", split)
-    yield Collective(GATHER, DATA, "parameters, backward", split)
-    yield Collective(SCATTER, DATA, "gradients", split)
-    yield Collective(REDUCE, DATA, "gradients of whole parameters", whole)
+        payload, split = step.gathered(parameter) * step.item, step.is_split(parameter)
+        gathers[bool(parameter.layer)] += payload * split
+        sums[split] += payload * (_uses(step, parameter) if step.engine.each_use else 1)
+    parts = step.recipe.microbatches
+    before, at_end = step.engine.gathers_before, step.engine.sums_at_end
+    yield Collective(GATHER, DATA, "parameters, forward", gathers.total() * (1 if before else parts))
+    yield Collective(GATHER, DATA, "parameters, backward", gathers[True] * parts)
+    yield Collective(SCATTER, DATA, "gradients", sums[True] * (1 if at_end else parts))
+    yield Collective(REDUCE, DATA, "gradients of whole parameters", sums[False] * (1 if at_end else parts))
 
 
 def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
@@ -66,35 +69,62 @@ def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
     """
     if step.mesh.model == 1:
         return
-    width = step.config.model_width
-    forward, embedded, backward = Counter[str](), Counter[str](), dict[tuple[str, str], int]()
-    tied = {table for name, table in parameters.ties(step.config).items() if name.endswith("logits.kernel")}
-    for parameter in each:
-        side, letter = _side(parameter), parameter.letter(MODEL)
-        if parameter.name.endswith(".table") and letter:
-            for of in _sides_of(step, parameter):
-                embedded[of] = step.tokens(of) * width
-        elif letter and parameter.letters[-1] == "d":
-            forward[parameter.part] = step.tokens(side) * width
-        elif parameter.letters[0] == "d" and parameter.name.endswith(".kernel") and (letter or _of_own_heads(step, parameter)):
-            backward[parameter.part, side] = step.tokens(side) * width
-        if parameter.name in tied and letter:
-            backward["logits", "target"] = step.tokens("target") * width
-    payload = step.item * step.recipe.microbatches
-    yield Collective(REDUCE, MODEL, "activations, forward", sum(forward.values()) * payload)
-    yield Collective(REDUCE, MODEL, "activations, computed again", sum(_again(step, forward)) * payload)
-    yield Collective(REDUCE, MODEL, "activations, backward", sum(backward.values()) * payload)
-    yield Collective(REDUCE, MODEL, "embedding", sum(embedded.values()) * payload)
+    payload, width = step.item * step.recipe.microbatches, step.config.model_width
+    inputs = {(parameter.projection if step.engine.each_use else parameter.part, _side(parameter)) for parameter in each
+              if parameter.letters[0] == "d" and parameter.name.endswith(".kernel") and _reads_a_part(step, parameter)}  # fmt: skip
+    backward = sum(step.tokens(side) for _, side in inputs) + step.tokens("target") * _is_tied_and_split(step, each)
+    outputs = {parameter.part: step.tokens(_side(parameter)) for parameter in each
+               if parameter.letter(MODEL) and parameter.letters[-1] == "d" and parameter.name.endswith(".kernel")}  # fmt: skip
+    embedded = sum(step.tokens(side) for parameter in each if parameter.name.endswith(".table") and parameter.letter(MODEL)
+                   for side in _looked_up(step, parameter))  # fmt: skip
+    yield Collective(REDUCE, MODEL, "activations, forward", sum(outputs.values()) * width * payload)
+    yield Collective(REDUCE, MODEL, "activations, computed again", sum(_again(step, outputs)) * width * payload)
+    yield Collective(REDUCE, MODEL, "activations, backward", backward * width * payload)
+    yield Collective(REDUCE, MODEL, "embedding", embedded * width * payload)
     yield Collective(REDUCE, MODEL, "loss", _loss(step, each) * payload)
     yield Collective(REDUCE, MODEL, "norm of queries and keys", _norms(step, each) * payload)
-    of_whole = sum(parameter.numbers(step.mesh, DATA) for parameter in each if _of_own_heads(step, parameter))
-    yield Collective(REDUCE, MODEL, "gradients of whole parameters", of_whole * payload)
+    yield from _of_own_groups(step, [parameter for parameter in each if _of_own_heads(step, parameter)])
+
+
+def _of_own_groups(step: Step, each: list[Parameter]) -> Iterator[Collective]:
+    """Keys and values of fewer groups than columns: the gradients of their parameters are added up.
+
+    An engine that adds up for each use adds up the gradient of each group's keys and values among the columns that share it, and gathers
+    them and the gradients of their parameters.
+    """
+    payload = step.item * step.recipe.microbatches
+    groups = [parameter for parameter in each if "g" in parameter.letters and parameter.name.endswith(".kernel")]
+    if not step.engine.each_use or not groups:
+        yield Collective(REDUCE, MODEL, "gradients of whole parameters", sum(map(step.gathered, each)) * payload)
+        return
+    tokens = sum(step.tokens(_side(parameter)) * math.prod(parameter.shape[2:]) for parameter in groups)
+    yield Collective(REDUCE, MODEL, "gradients of keys and values", tokens * payload)
+    yield Collective(GATHER, MODEL, "gradients of keys and values", tokens * step.config.key_value_heads * payload)
+    yield Collective(GATHER, MODEL, "gradients of whole parameters", sum(map(step.gathered, groups)) * payload)
+    rest = sum(step.gathered(parameter) for parameter in each if parameter not in groups)
+    yield Collective(REDUCE, MODEL, "gradients of whole parameters", rest * payload)
+
+
+def _reads_a_part(step: Step, parameter: Parameter) -> bool:
+    """Whether a kernel makes of an input what is split over model, so that the gradient of the input is a share."""
+    return bool(parameter.letter(MODEL)) or (_of_own_heads(step, parameter) and not step.engine.each_use)
+
+
+def _is_tied_and_split(step: Step, each: Iterable[Parameter]) -> bool:
+    """Whether the logits' kernel is a table whose vocabulary is split over model."""
+    stored = parameters.ties(step.config).get("logits.kernel")
+    return any(parameter.name == stored and parameter.letter(MODEL) for parameter in each)
+
+
+def _uses(step: Step, parameter: Parameter) -> int:
+    """Returns how often a step reads a parameter: once, and once more under each of its other names."""
+    return 1 + [*parameters.ties(step.config).values()].count(parameter.name)
 
 
 def _of_scalars(step: Step) -> Iterator[Collective]:
     """The loss of all rows, and the norm of all gradients."""
     if step.mesh.data > 1:
-        yield Collective(REDUCE, DATA, "loss", step.item * step.recipe.microbatches)
+        yield Collective(REDUCE, DATA, "loss", step.item * (1 if step.engine.sums_at_end else step.recipe.microbatches))
     if step.recipe.clip_norm is not None and step.mesh.devices > 1:
         sharded = step.mesh.data > 1 and not step.mesh.replicate
         axis = BOTH if sharded and step.mesh.model > 1 else DATA if sharded else MODEL
@@ -109,7 +139,7 @@ def _side(parameter: Parameter) -> str:
     return "source" if of_memory or parameter.name.startswith(("encoder.", "source_", "pooler.", "classifier.")) else "target"
 
 
-def _sides_of(step: Step, table: Parameter) -> set[str]:
+def _looked_up(step: Step, table: Parameter) -> set[str]:
     """Returns the sides whose tokens look up their rows in this table."""
     stored = {name for name, at in parameters.ties(step.config).items() if at == table.name and name.endswith("embedding.table")}
     return {"source" if name.startswith("source") else "target" for name in stored | {table.name}}
@@ -124,11 +154,12 @@ def _of_own_heads(step: Step, parameter: Parameter) -> bool:
     return step.mesh.model > 1 and of_heads and not parameter.letter(MODEL)
 
 
-def _again(step: Step, forward: Counter[str]) -> Iterator[int]:
-    """Yields what recomputation adds up again: all of a layer but, where nothing is normalised behind it, its last sum."""
+def _again(step: Step, outputs: Mapping[str, int]) -> Iterator[int]:
+    """Yields the tokens whose sums recomputation repeats: all of a layer but, where nothing is normalised behind it, its last sum."""
     if step.recompute:
-        last = "feed_forward" if step.config.norm_placement == "pre" else ""
-        yield from (numbers for part, numbers in forward.items() if ".layers." in part and part.rpartition(".")[2] != last)
+        needed = step.config.norm_placement != "pre" or (step.engine.repeats_dropped and step.config.dropout_rate > 0)
+        last = "" if needed else "feed_forward"
+        yield from (tokens for part, tokens in outputs.items() if ".layers." in part and part.rpartition(".")[2] != last)
 
 
 def _loss(step: Step, each: Iterable[Parameter]) -> int:

@@ -24,8 +24,17 @@ LLAMA = preset("llama31_8b", source_vocabulary=V, target_vocabulary=V, model_wid
                feed_forward_width=F, decoder_layers=L)  # fmt: skip
 
 
-def step(config: TransformerConfig, mesh: str, *, rows: int = B, dtype: str = "float32", recompute: bool = False, **recipe: Any) -> Step:
-    return Step(config=config, mesh=Mesh.parse(mesh), rows=rows, source=8, target=S, dtype=dtype, recompute=recompute,
+def step(
+    config: TransformerConfig,
+    mesh: str,
+    *,
+    rows: int = B,
+    dtype: str = "float32",
+    recompute: bool = False,
+    backend: str = "torch",
+    **recipe: Any,
+) -> Step:
+    return Step(config=config, mesh=Mesh.parse(mesh), rows=rows, source=8, target=S, dtype=dtype, recompute=recompute, backend=backend,
                 recipe=PAPER.replace(**recipe))  # fmt: skip
 
 
@@ -74,19 +83,39 @@ def test_a_vocabulary_that_does_not_divide_counts_by_its_largest_part() -> None:
 
 
 def test_full_sharding_sends_half_as_much_again_as_data_parallel_rings_do() -> None:
-    """ZeRO, section 7: 3 and 2 times the parameters, of which a ring sends (n - 1)/n."""
-    size, scalar = 4 * parameters.count(GPT), 4 * 2 * 3 / 4
-    assert traffic.by_ring(step(GPT, "data=4")) == 3 * size * 3 / 4 + scalar
-    assert traffic.by_ring(step(GPT, "data=4,replicate")) == 2 * size * 3 / 4 + scalar
-    assert traffic.payloads(traffic.traffic(step(GPT, "data=4", microbatches=2))) == {
-        ("all-gather", "data"): 4 * size, ("reduce-scatter", "data"): 2 * size, ("all-reduce", "data"): 2 * 4
+    """ZeRO, section 7: 3 and 2 times the parameters, of which a ring sends (n - 1)/n; what lies outside of layers is gathered once."""
+    size, outside, scalar = 4 * parameters.count(GPT), 4 * D * (V + 64 + 2), 4 * 2
+    assert traffic.by_ring(step(GPT, "data=4")) == (3 * size - outside + scalar) * 3 / 4
+    assert traffic.by_ring(step(GPT, "data=4,replicate")) == (2 * size + scalar) * 3 / 4
+    assert traffic.payloads(traffic.traffic(step(GPT, "data=4"))) == {
+        ("all-gather", "data"): 2 * size - outside, ("reduce-scatter", "data"): size, ("all-reduce", "data"): 4
     }  # fmt: skip
 
 
-def test_a_parameter_that_nothing_divides_stays_whole_and_only_its_gradient_is_reduced() -> None:
-    found = step(GPT, "data=5", rows=5)  # 5 divides no size of it
-    assert payload(found, "gradients of whole parameters", "data") == 4 * parameters.count(GPT)
-    assert payload(found, "parameters, forward", "data") == 0
+@pytest.mark.parametrize(("backend", "gathers", "sums"), [("torch", (2, 2, 2), 1), ("jax", (1, 1, 2), 2)])
+def test_engines_gather_and_add_up_microbatches_as_their_programs_show(backend: str, gathers: tuple[int, ...], sums: int) -> None:
+    found = traffic.payloads(traffic.traffic(step(GPT.replace(tie_logits=False), "data=4", microbatches=2, backend=backend)))
+    outside = 4 * D * (2 * V + 64 + 2)
+    layers = 4 * parameters.count(GPT.replace(tie_logits=False)) - outside
+    assert found["all-gather", "data"] == sum(count * size for count, size in zip(gathers, (outside, layers, layers), strict=True))
+    assert found["reduce-scatter", "data"] == sums * (outside + layers)
+    whole, part = (memory.memory(step(GPT, "data=4", microbatches=2, backend=name)) for name in ("torch", "jax"))
+    assert whole["gradients"] == 4 * part["gradients"] and part["gathered"] > whole["gathered"]
+
+
+def test_a_parameter_that_nothing_divides_stays_whole_or_is_split_unevenly() -> None:
+    whole, uneven = (step(GPT, "data=5", rows=5, backend=backend) for backend in ("jax", "torch"))  # 5 divides no size of it
+    assert payload(whole, "gradients of whole parameters", "data") == 4 * (parameters.count(GPT) + V * D)  # two uses of the table
+    assert payload(whole, "parameters, forward", "data") == 0
+    assert memory.memory(whole)["parameters"] == 4 * parameters.count(GPT)
+    assert payload(uneven, "gradients of whole parameters", "data") == 0
+    sizes = {parameter.name: uneven.own(parameter) for parameter in uneven.parameters()}
+    assert sizes["target_embedding.table"] == 21 * D  # of 104 rows
+    assert sizes["decoder.layers.0.self_attention.query.kernel"] == 7 * D  # of 32 outputs
+    assert sizes["decoder.layers.0.self_attention.output.kernel"] == 7 * 4 * 8  # of 32 outputs, of as many inputs
+    assert sizes["decoder.layers.0.feed_forward.output.kernel"] == 7 * F
+    assert sizes["decoder.layers.0.feed_forward.hidden.bias"] == 26
+    assert payload(uneven, "parameters, forward", "data") == 4 * 5 * sum(sizes.values())
 
 
 def test_tensor_parallelism_adds_up_twice_a_layer_and_pass() -> None:
@@ -98,9 +127,18 @@ def test_tensor_parallelism_adds_up_twice_a_layer_and_pass() -> None:
     assert payload(found, "loss") == 4 * B * S * 4  # maximum, sum, label, mean
     assert payload(step(GPT, "model=2", smoothing=0.0), "loss") == 4 * B * S * 3
     assert traffic.total(found) == payload(found, "loss") + (4 * L + 2) * one
-    assert payload(step(GPT, "model=2", recompute=True), "activations, computed again") == L * one
-    post = step(GPT.replace(norm_placement="post", final_norm=False), "model=2", recompute=True)
+    assert payload(step(GPT, "model=2", recompute=True), "activations, computed again") == 2 * L * one
+    for changes, backend in (({}, "jax"), ({"dropout_rate": 0.0}, "torch")):
+        found = step(GPT.replace(**changes), "model=2", recompute=True, backend=backend)
+        assert payload(found, "activations, computed again") == L * one
+    post = step(GPT.replace(norm_placement="post", final_norm=False, dropout_rate=0.0), "model=2", recompute=True)
     assert payload(post, "activations, computed again") == 2 * L * one
+
+
+def test_xla_for_cpus_adds_up_for_each_kernel_and_each_use_of_a_table() -> None:
+    found, one, tied = step(GPT, "model=2", backend="jax"), 4 * B * S * D, step(SEQUENCES, "data=2", backend="jax")
+    assert payload(found, "activations, backward") == (4 * L + 1) * one  # queries, keys, values, hidden layer
+    assert payload(tied, "gradients", "data") == 4 * (parameters.count(SEQUENCES) + 2 * 104 * 32)  # source, target, logits
 
 
 def test_a_decoder_with_memory_adds_up_a_third_time_and_the_memory_s_gradient() -> None:
@@ -114,7 +152,11 @@ def test_a_decoder_with_memory_adds_up_a_third_time_and_the_memory_s_gradient() 
 def test_keys_and_values_of_fewer_groups_than_columns_lie_whole_and_their_gradients_are_added_up() -> None:
     assert payload(step(LLAMA, "model=2"), "gradients of whole parameters") == 0
     assert payload(step(LLAMA, "model=4"), "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8
-    assert payload(step(LLAMA, "data=2,model=4"), "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8 // 2
+    assert payload(step(LLAMA, "data=2,model=4"), "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8
+    of_jax = step(LLAMA, "model=4", backend="jax")
+    assert payload(of_jax, "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8
+    assert payload(of_jax, "gradients of keys and values") == 4 * L * 2 * B * S * 8 * (1 + 2)  # a group's sum, and two groups gathered
+    assert payload(of_jax, "activations, backward") == 4 * B * S * D * (3 * L + 1)  # queries, gate and hidden layer; logits
     of_heads = LLAMA.replace(query_key_norm="head")
     assert payload(step(of_heads, "model=2"), "gradients of whole parameters") == 4 * L * 2 * 8
     of_width = LLAMA.replace(query_key_norm="width")
