@@ -1,0 +1,468 @@
+"""A module on several devices: its parameters split as `reference_numpy.sharding` declares, by
+torch's own tensor parallelism and FSDP2.
+
+Every process runs one device, as `torchrun` starts them. The pages know nothing of it: hooks of
+torch's parallel styles give each of their modules its own heads, hidden features and vocabulary.
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from reference_numpy import TransformerConfig, sharding
+from reference_numpy.sharding import Mesh
+
+from .. import loss, mask, precision, weights
+from ..attention import MultiHeadAttention
+from ..embedding import Logits
+from ..feed_forward import FeedForward
+from ..framework import scaled
+from ..layers import Layer
+from ..normalization import LayerNorm, RMSNorm
+from .parts import Place, draw, own, places, whole
+
+__all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
+
+# what calls parts of a model and not the model, whose hooks gather its parameters
+METHODS = ("encode", "decode", "pool", "classify", "classification_loss", "masked_language_logits")
+
+
+class Processes(sharding.Group):
+    """All processes of a mesh."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank, self.size, self._device = dist.get_rank(), dist.get_world_size(), device
+
+    def any(self, flag: bool) -> bool:
+        given = torch.tensor(float(flag), device=self._device)
+        dist.all_reduce(given, dist.ReduceOp.MAX)
+        return bool(given)
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+
+def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
+    """Returns torch's mesh of these devices; initialises the processes' group if nobody has.
+
+    Raises ValueError unless there is a process for each device.
+    """
+    if not dist.is_initialized():
+        size = int(os.environ.get("WORLD_SIZE", 1))
+        if size == mesh.devices:
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            alone = (
+                {}
+                if "RANK" in os.environ
+                else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+            )
+            dist.init_process_group(backend, **alone)
+    else:
+        size = dist.get_world_size()
+    if size != mesh.devices:
+        raise ValueError(
+            f"the mesh {mesh} needs {mesh.devices} processes, as torchrun starts them; got {size}"
+        )
+    return init_device_mesh(device.type, (mesh.data, mesh.model), mesh_dim_names=("data", "model"))
+
+
+class Placed:
+    """A module on a mesh, and what its process holds of it. The module may be on the meta device.
+
+    component: what its parameters are called after. whole_logits: see `shard`. Raises ValueError
+    if the mesh does not divide the config, and unless there is a process for each device.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        config: TransformerConfig,
+        mesh: Mesh,
+        device: torch.device,
+        component: str = "transformer",
+        whole_logits: bool = True,
+    ) -> None:
+        self.places = places(config, mesh, component)
+        self.mesh, self.device, self.devices = mesh, device, device_mesh(mesh, device)
+        self.module = shard(module, config, mesh, self.devices, component, whole_logits)
+        module.to_empty(device=device)
+        self.group = Processes(device)
+        self.parameters = {
+            name: module.get_parameter(place.native) for name, place in self.places.items()
+        }
+        self._gathering = fsdp_modules(module)
+
+    def parts(self) -> dict[str, Tensor]:
+        """Returns the process's parts of the parameters by canonical name: views of them."""
+        self.reshard()
+        return {name: _local(parameter) for name, parameter in self.parameters.items()}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Returns the parts of their gradients, zeros for a parameter that has none."""
+        return {
+            name: torch.zeros_like(_local(parameter))
+            if parameter.grad is None
+            else _local(parameter.grad)
+            for name, parameter in self.parameters.items()
+        }
+
+    def write(self, name: str, part: Tensor, array: np.ndarray) -> None:
+        """Writes the process's part of a canonical array."""
+        values = own(self.places[name], array, self.mesh, self.group.rank)
+        if part.numel():
+            with torch.no_grad():
+                part.copy_(weights.from_numpy(values, part.device))
+
+    def read(self, name: str, part: Tensor) -> np.ndarray:
+        """Gathers a canonical array from the parts of all processes, which must all ask."""
+        return whole(self.places[name], part, self.mesh, self.devices)
+
+    def rows(self, rows: range) -> slice:
+        """Returns which of these rows of a batch the process has."""
+        own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
+        return slice(rows.start + own.start, rows.start + own.stop)
+
+    def draw(
+        self,
+        config: TransformerConfig,
+        rows: slice,
+        lengths: tuple[int, int],
+        seed: int,
+        step: int,
+    ) -> dict[str, Tensor]:
+        """Draws the keep masks of these rows of a batch (`parts.draw`)."""
+        chosen = range(rows.start, rows.stop)
+        return draw(config, chosen, lengths, seed, step, self.device)
+
+    def objective(self) -> Callable[..., Tensor]:
+        """Returns the loss of a Transformer on the process's rows."""
+        if self.module.config.classes:
+            return self.module.classification_loss
+        return partial(training_loss, self.module)
+
+    def collect(self, parts: Mapping[str, Tensor]) -> None:
+        """Moves the gradients of the parameters to their parts, as an optimiser takes them."""
+        for name, gradient in self.gradients().items():
+            parts[name].grad = gradient
+        self.module.zero_grad()
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Adds up a tensor over the parts of the batch, in place."""
+        dist.all_reduce(tensor, group=self.devices.get_group("data"))
+        return tensor
+
+    def norm(self, parts: Mapping[str, Tensor]) -> Tensor:
+        """Returns the norm of all tensors together; what several processes hold counts once."""
+        squares = []
+        for name, part in parts.items():
+            place = self.places[name]
+            copies = self.mesh.model if place.model is None else 1
+            copies *= self.mesh.data if place.data is None else 1
+            squares.append(precision.upcast_half(part).square().sum() / copies)
+        total = torch.stack(squares).sum()
+        dist.all_reduce(total)
+        return total.sqrt()
+
+    def clipped(self, gradients: Mapping[str, Tensor], limit: float) -> dict[str, Tensor]:
+        """Returns the parts of `optimizer.clip_global_norm`."""
+        factor = (limit / self.norm(gradients)).clamp(max=1)
+        return dict(zip(gradients, scaled(gradients.values(), factor), strict=True))
+
+    def reduces(self, last: bool) -> None:
+        """Says whether the next backward pass is the last one, after which gradients are added up
+        over the processes.
+        """
+        for part in self._gathering:
+            part.set_requires_gradient_sync(last, recurse=False)
+            part.set_is_last_backward(last)
+
+    def unshard(self) -> None:
+        """Gathers all parameters, for calls of parts that gather none themselves."""
+        for part in self._gathering:
+            part.unshard()
+
+    def reshard(self) -> None:
+        """Frees the parameters that a forward pass without a backward pass leaves whole."""
+        for part in self._gathering:
+            part.reshard()
+
+
+def _local(tensor: Any) -> Tensor:
+    part: Tensor = tensor.detach().to_local()
+    return part
+
+
+def shard(
+    module: Any,
+    config: TransformerConfig,
+    mesh: Mesh,
+    devices: DeviceMesh,
+    component: str = "transformer",
+    whole_logits: bool = True,
+) -> Any:
+    """Splits the parameters of a module in place, on the meta device too, and returns it.
+
+    Gradients are sums over the parts of a batch, not means. whole_logits: otherwise logits stay
+    split over the vocabulary, as a `DTensor`. Raises ValueError if the mesh does not divide the
+    config.
+    """
+    declared = places(config, mesh, component)
+    if mesh.model > 1:
+        _over_model(module, config, declared, devices["model"], whole_logits)
+    own = {module.get_parameter(place.native): place for place in declared.values()}
+    split: Any = partial(fully_shard, shard_placement_fn=partial(_over_data, own))
+    split = replicate if mesh.replicate else split
+    layers = [part for part in module.modules() if isinstance(part, Layer)]
+    for part in (*layers, *[module] * (module not in layers)):
+        split(part, mesh=devices["data"])
+    for part in fsdp_modules(module):
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+    for name in METHODS:
+        if hasattr(module, name):
+            register_fsdp_forward_method(module, name)
+    return module
+
+
+def fsdp_modules(module: nn.Module) -> list[FSDPModule]:
+    """Returns the parts whose parameters are gathered together."""
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def training_loss(
+    model: Any,
+    source: Tensor | None,
+    target: Tensor,
+    smoothing: float = 0.0,
+    total: int | Tensor | None = None,
+    keep: Any = None,
+) -> Tensor:
+    """Computes `Transformer.training_loss` of logits that stay split over the vocabulary: of each
+    label, the processes exchange three or four numbers.
+    """
+    input_bt, label_bt = loss.teacher_forcing(target)
+    model.check_ids(source, target)
+    logits_btv, padding_id = model(source, input_bt, keep=keep), model.config.padding_id
+    mask_bt = mask.token_mask(label_bt, padding_id)
+    if not isinstance(logits_btv, DTensor):
+        return loss.unchecked(
+            logits_btv, label_bt, None if padding_id is None else mask_bt, smoothing, total
+        )
+    loss_bt = _cross_entropy(precision.upcast_half(logits_btv), label_bt, mask_bt, smoothing)
+    total = mask_bt.sum().clamp(min=1) if total is None else total
+    return (loss_bt.masked_fill(~mask_bt, 0).sum() / total).to(logits_btv.dtype)
+
+
+def _cross_entropy(x_btv: DTensor, label_bt: Tensor, mask_bt: Tensor, smoothing: float) -> Tensor:
+    devices, whole = x_btv.device_mesh, [Replicate()]
+    given = partial(DTensor.from_local, device_mesh=devices, placements=whole, run_check=False)
+    x_btv = x_btv.masked_fill(given(~mask_bt[..., None]), 0)
+    # of a process without a token of the vocabulary, too
+    own_bt1 = F.pad(x_btv.detach().to_local(), (0, 1), value=-torch.inf).amax(-1, keepdim=True)
+    highest_bt1 = DTensor.from_local(
+        own_bt1, devices, [Partial("max")], run_check=False
+    ).redistribute(devices, whole)
+    sum_bt = (x_btv - highest_bt1).exp().sum(-1).redistribute(devices, whole)
+    token_v = given(torch.arange(x_btv.shape[-1], device=label_bt.device)).redistribute(
+        devices, [Shard(0)]
+    )
+    is_label_btv = token_v == given(label_bt.long()[..., None])
+    label_x_bt = torch.where(is_label_btv, x_btv, 0).sum(-1).redistribute(devices, whole)
+    loss_bt = sum_bt.log() + highest_bt1[..., 0] - (1 - smoothing) * label_x_bt
+    if smoothing:
+        loss_bt = loss_bt - smoothing / x_btv.shape[-1] * x_btv.sum(-1).redistribute(devices, whole)
+    return loss_bt.to_local()
+
+
+def _over_data(declared: dict[nn.Parameter, Place], parameter: nn.Parameter) -> Shard:
+    """Where FSDP splits a parameter: torch splits nothing along another axis than the first one."""
+    local: Any = getattr(parameter, "_local_tensor", parameter)
+    return Shard(declared[parameter].data if local.numel() else 0)
+
+
+def _over_model(
+    module: Any,
+    config: TransformerConfig,
+    declared: Mapping[str, Place],
+    devices: DeviceMesh,
+    whole_logits: bool,
+) -> None:
+    """Gives every module that has a part of a parameter, or reads one, torch's style for it."""
+    split = {place.native: place.model for place in declared.values()}
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for first, *others in names.values():
+        split |= dict.fromkeys(others, split[first])
+    for name, part in [*module.named_modules()]:
+        axis = split.get(f"{name}.weight".removeprefix("."))
+        if style := _style(name.rpartition(".")[2], part, axis, config, whole_logits):
+            parallelize_module(part, devices, style, src_data_rank=None)
+    for first, *others in names.values():
+        for owner, _, leaf in (name.rpartition(".") for name in others):
+            setattr(module.get_submodule(owner), leaf, module.get_parameter(first))
+
+
+def _style(
+    name: str, part: nn.Module, axis: int | None, config: TransformerConfig, whole_logits: bool
+) -> ParallelStyle | None:
+    """Returns how a module of this name runs whose weight is split along this axis."""
+    if isinstance(part, MultiHeadAttention | FeedForward):
+        return _Inputs(config)
+    if isinstance(part, Logits) and axis == 0:
+        layout = Replicate() if whole_logits else Shard(-1)
+        return ColwiseParallel(output_layouts=layout, use_local_output=whole_logits)
+    if isinstance(part, nn.Linear) and axis is not None:
+        return RowwiseParallel() if axis else ColwiseParallel()
+    if isinstance(part, nn.Embedding) and axis == 0:
+        return _Table(input_layouts=Replicate())
+    over_width = config.query_key_norm == "width"
+    if isinstance(part, LayerNorm | RMSNorm) and name in ("query_norm", "key_norm"):
+        if not over_width:  # the heads of a token are rows, of which each process has some
+            return SequenceParallel(sequence_dim=1, use_local_output=True)
+        return _OwnGroup(config.key_value_heads) if axis is None else _NormOfParts()
+    if isinstance(part, nn.Linear) and name in ("key", "value"):  # fewer groups than processes
+        return _Whole() if name == "key" and over_width else _OwnGroup(config.key_value_heads)
+    return None
+
+
+class _Inputs(ParallelStyle):
+    """Marks the inputs of attention and feed-forward as whole, so that the processes add up the
+    gradient of each once, and takes the own heads and features of masks and biases.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.sizes = {1: config.heads, 2: config.feed_forward_width}
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        names = [*inspect.signature(module.forward).parameters]
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            given = dict(zip(names, args, strict=False)) | kwargs
+            whole: dict[int, Tensor] = {}
+            for name, x in given.items():
+                if name in ("query_btd", "memory_bsd", "x_btd"):
+                    given[name] = whole.setdefault(id(x), _whole(x, device_mesh))
+                elif name.endswith(("_bhts", "_btf")) and x is not None:
+                    axis = 1 if name.endswith("_bhts") else 2
+                    given[name] = _part(x, axis, self.sizes[axis], device_mesh)
+            return (), given
+
+        def after(module: nn.Module, args: Any, outputs: Any) -> Any:
+            if not isinstance(outputs, tuple):
+                return outputs
+            output_btd, weights_bhts = outputs
+            parts = DTensor.from_local(weights_bhts, device_mesh, [Shard(1)], run_check=False)
+            return output_btd, parts.full_tensor()
+
+        module.register_forward_pre_hook(before, with_kwargs=True)
+        module.register_forward_hook(after)
+        return module
+
+
+class _Table(RowwiseParallel):
+    """An embedding with some tokens of the vocabulary: rows are added up before they are scaled."""
+
+    def _apply(self, module: Any, device_mesh: DeviceMesh) -> nn.Module:
+        scaled = module.scaled
+        module.scaled = lambda x_btd: scaled(x_btd.redistribute(device_mesh, [Replicate()]))
+        return super()._apply(module, device_mesh)
+
+
+class _Whole(ParallelStyle):
+    """A module that every process computes whole; its output is a `DTensor`."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, parameter in module.named_parameters(recurse=False):
+            module.register_parameter(name, nn.Parameter(_whole(parameter, device_mesh)))
+        return distribute_module(module, device_mesh, None, self._before, self._after)
+
+    def _before(self, module: nn.Module, inputs: Any, device_mesh: DeviceMesh) -> Any:
+        return (_whole(inputs[0], device_mesh),)
+
+    def _after(self, module: nn.Module, output: Any, device_mesh: DeviceMesh) -> Any:
+        return output
+
+
+class _OwnGroup(_Whole):
+    """Takes the group of keys or values that the process's heads share: groups are fewer than
+    processes, so the gradient of each process is a share.
+    """
+
+    def __init__(self, groups: int) -> None:
+        self.groups = groups
+
+    def _after(self, module: nn.Module, output: Any, device_mesh: DeviceMesh) -> Any:
+        group = device_mesh.get_local_rank() * self.groups // device_mesh.size()
+        shares: Tensor = output.to_local(grad_placements=[Partial()])
+        return shares.chunk(self.groups, -1)[group]
+
+
+class _NormOfParts(ParallelStyle):
+    """A norm over a width of which each process has a part: they add up the sums alone."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, parameter in module.named_parameters():
+            part = distribute_tensor(parameter, device_mesh, [Shard(0)], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(part))
+        module.forward = partial(_norm_of_parts, module, device_mesh)
+        return module
+
+
+def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:
+    """`LayerNorm` and `RMSNorm` in their elementary steps."""
+
+    def mean(x_btd: Tensor) -> Any:
+        return x_btd.sum(-1, keepdim=True) / x_btd.shape[-1]
+
+    placed = [Shard(own_btd.ndim - 1)]
+    x_btd = DTensor.from_local(precision.upcast_half(own_btd), devices, placed, run_check=False)
+    if isinstance(norm, LayerNorm):
+        x_btd = x_btd - mean(x_btd)
+    x_btd = x_btd * (mean(x_btd.square()) + norm.eps).rsqrt()
+    if norm.cast_before_scale:
+        x_btd = x_btd.to(own_btd.dtype)
+    x_btd = x_btd * (1 + norm.weight if norm.one_plus_scale else norm.weight)
+    x_btd = x_btd if norm.bias is None else x_btd + norm.bias
+    return x_btd.redistribute(devices, placed).to_local().to(own_btd.dtype)
+
+
+def _whole(x: Tensor, devices: DeviceMesh) -> Tensor:
+    """Marks what every process has whole; the processes add up its gradient."""
+    if isinstance(x, DTensor):
+        return x
+    return DTensor.from_local(x, devices, [Replicate()], run_check=False)
+
+
+def _part(x: Tensor, axis: int, size: int, devices: DeviceMesh) -> Tensor:
+    """Takes the process's part of an axis of that size, or all of an axis of size 1."""
+    whole: Any = _whole(x, devices)
+    if x.shape[axis] != size:
+        return whole.to_local(grad_placements=[Partial()])
+    return whole.redistribute(devices, [Shard(axis)]).to_local()
