@@ -10,6 +10,7 @@ class Engine(NamedTuple):
     each_use: it adds up a sum for each kernel that reads an input, and for each use of a table, where one sum of them all would do.
     sums_at_end: gradients stay whole along data until the last microbatch, and are added up once.
     gathers_before: the gathers of the forward pass stand before the loop over microbatches, and parameters stay whole within it.
+    skips_added: the backward pass gathers no bias and no offset, whose values no gradient needs, unless it computes layers again.
     repeats_dropped: recomputation repeats the last sum of a layer if dropout follows it.
     """
 
@@ -17,12 +18,13 @@ class Engine(NamedTuple):
     each_use: bool
     sums_at_end: bool
     gathers_before: bool
+    skips_added: bool
     repeats_dropped: bool
 
 
 ENGINES = {
     # FSDP2 and DTensor
-    "torch": Engine(uneven=True, each_use=False, sums_at_end=True, gathers_before=False, repeats_dropped=True),
+    "torch": Engine(uneven=True, each_use=False, sums_at_end=True, gathers_before=False, skips_added=False, repeats_dropped=True),
     # XLA for CPUs; those of GPUs and TPUs join the sums of `each_use`
-    "jax": Engine(uneven=False, each_use=True, sums_at_end=False, gathers_before=True, repeats_dropped=False),
+    "jax": Engine(uneven=False, each_use=True, sums_at_end=False, gathers_before=True, skips_added=True, repeats_dropped=False),
 }

@@ -50,17 +50,24 @@ def _over_data(step: Step, each: Iterable[Parameter]) -> Iterator[Collective]:
     """
     if step.mesh.data == 1:
         return
-    gathers, sums = Counter[bool](), Counter[bool]()
+    forward, backward, sums = 0, 0, Counter[bool]()
     for parameter in each:
         payload, split = step.gathered(parameter) * step.item, step.is_split(parameter)
-        gathers[bool(parameter.layer)] += payload * split
+        forward += payload * split
+        backward += payload * (split and _is_read_again(step, parameter))
         sums[split] += payload * (_uses(step, parameter) if step.engine.each_use else 1)
     parts = step.recipe.microbatches
     before, at_end = step.engine.gathers_before, step.engine.sums_at_end
-    yield Collective(GATHER, DATA, "parameters, forward", gathers.total() * (1 if before else parts))
-    yield Collective(GATHER, DATA, "parameters, backward", gathers[True] * parts)
+    yield Collective(GATHER, DATA, "parameters, forward", forward * (1 if before else parts))
+    yield Collective(GATHER, DATA, "parameters, backward", backward * parts)
     yield Collective(SCATTER, DATA, "gradients", sums[True] * (1 if at_end else parts))
     yield Collective(REDUCE, DATA, "gradients of whole parameters", sums[False] * (1 if at_end else parts))
+
+
+def _is_read_again(step: Step, parameter: Parameter) -> bool:
+    """Whether the backward pass gathers a parameter: those of layers, but of what is only added one that nothing computes again."""
+    added = parameter.name.endswith((".bias", ".offset"))
+    return bool(parameter.layer) and not (added and step.engine.skips_added and not step.recompute)
 
 
 def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
@@ -99,8 +106,9 @@ def _of_own_groups(step: Step, each: list[Parameter]) -> Iterator[Collective]:
         return
     tokens = sum(step.tokens(_side(parameter)) * math.prod(parameter.shape[2:]) for parameter in groups)
     yield Collective(REDUCE, MODEL, "gradients of keys and values", tokens * payload)
-    yield Collective(GATHER, MODEL, "gradients of keys and values", tokens * step.config.key_value_heads * payload)
-    yield Collective(GATHER, MODEL, "gradients of whole parameters", sum(map(step.gathered, groups)) * payload)
+    if step.config.key_value_heads > 1:
+        yield Collective(GATHER, MODEL, "gradients of keys and values", tokens * step.config.key_value_heads * payload)
+        yield Collective(GATHER, MODEL, "gradients of whole parameters", sum(map(step.gathered, groups)) * payload)
     rest = sum(step.gathered(parameter) for parameter in each if parameter not in groups)
     yield Collective(REDUCE, MODEL, "gradients of whole parameters", rest * payload)
 
