@@ -20,7 +20,7 @@ from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
 from rosettaformer.scaling.step import Step
 
-__all__ = ["Measured", "decoded", "encoded", "measure"]
+__all__ = ["Measured", "decoded", "encoded", "kept", "measure"]
 
 FIELDS = ("rows", "source", "target", "dtype", "recompute", "backend")
 SECONDS = 600  # of all steps of a call
@@ -59,13 +59,34 @@ def measure(steps: Sequence[Step]) -> list[Measured]:
             processes = [subprocess.Popen(line, env=environment, stdout=out[rank > 0], stderr=written, text=True)
                          for rank, environment in enumerate(_environments(backend, devices))]  # fmt: skip
             try:
-                printed = [process.communicate(timeout=SECONDS)[0] for process in processes][0]
+                printed, *_ = [process.communicate(timeout=SECONDS)[0] for process in processes]
             finally:
                 for process in processes:
                     process.kill()
         if any(process.returncode for process in processes):
             raise RuntimeError(errors.read_text()[-5000:])
     return [Measured([(kind, size) for kind, size in each["sent"]], each["held"]) for each in json.loads(printed.splitlines()[-1])]
+
+
+def kept(step: Step) -> int:
+    """The bytes that eager torch on one device keeps for the backward pass, but parameters and what is as wide as the vocabulary."""
+    import torch
+
+    from impl_torch.transformer import Transformer
+
+    model, found = Transformer(step.config), dict[int, Any]()
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own and tensor.shape[-1:] != (step.config.target_vocabulary,):
+            found[storage.data_ptr()] = storage  # which stays, so that no other has its address
+        return tensor
+
+    source = torch.ones(step.rows, step.source, dtype=torch.long) if step.config.encoder_layers else None
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.training_loss(source, torch.ones(step.rows, step.target + 1, dtype=torch.long), step.recipe.smoothing)
+    return sum(storage.nbytes() for storage in found.values())
 
 
 def _environments(backend: str, devices: int) -> Iterator[dict[str, str]]:

@@ -92,14 +92,15 @@ def test_full_sharding_sends_half_as_much_again_as_data_parallel_rings_do() -> N
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("backend", "gathers", "sums"), [("torch", (2, 2, 2), 1), ("jax", (1, 1, 2), 2)])
+@pytest.mark.parametrize(("backend", "gathers", "sums"), [("torch", (2, 4, 4), 1), ("jax", (1, 3, 1), 2)])
 def test_engines_gather_and_add_up_microbatches_as_their_programs_show(backend: str, gathers: tuple[int, ...], sums: int) -> None:
-    found = traffic.payloads(traffic.traffic(step(GPT.replace(tie_logits=False), "data=4", microbatches=2, backend=backend)))
-    outside = 4 * D * (2 * V + 64 + 2)
-    layers = 4 * parameters.count(GPT.replace(tie_logits=False)) - outside
-    assert found["all-gather", "data"] == sum(count * size for count, size in zip(gathers, (outside, layers, layers), strict=True))
-    assert found["reduce-scatter", "data"] == sums * (outside + layers)
-    whole, part = (memory.memory(step(GPT, "data=4", microbatches=2, backend=name)) for name in ("torch", "jax"))
+    config = GPT.replace(tie_logits=False)
+    found = traffic.payloads(traffic.traffic(step(config, "data=4", microbatches=2, backend=backend)))
+    outside, added = 4 * D * (2 * V + 64 + 2), 4 * L * (2 * D + 4 * D + F + D)  # offsets, biases of attention and of feed-forward
+    layers = 4 * parameters.count(config) - outside - added
+    assert found["all-gather", "data"] == sum(count * size for count, size in zip(gathers, (outside, layers, added), strict=True))
+    assert found["reduce-scatter", "data"] == sums * (outside + layers + added)
+    whole, part = (memory.memory(step(config, "data=4", microbatches=2, backend=name)) for name in ("torch", "jax"))
     assert whole["gradients"] == 4 * part["gradients"] and part["gathered"] > whole["gathered"]
 
 
