@@ -193,7 +193,7 @@ WRONG = {
     "crash": ("crash", "process 1 of 2: the port's process ended with exit code 3"),
     "raise": ("error", "process 1 of 2: RuntimeError: a device is gone (mesh_torch.py:42)"),
     "refuse": ("error", "ValueError: no device is there (mesh_torch.py:44)"),
-    "hang": ("hang", "no answer within 20 s"),
+    "hang": ("hang", "no answer within 30 s"),
     "exit": ("", ""),
 }
 
@@ -204,7 +204,7 @@ WRONG = {
 def test_two_processes_of_torch_answer_and_what_one_does_is_a_row(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", fault)
     monkeypatch.setattr(children, "GRACE", 1.0)
-    rows = runner.run(_again(), [PORT], ["float32"], limit=20, store=store())
+    rows = runner.run(_again(), [PORT], ["float32"], limit=30 if fault == "hang" else 90, store=store())
     if fault == "exit":
         assert [(row.status, row.message) for row in rows] == [("not started", "process 1 of 2: the port's process ended with exit code 4")]
         return
@@ -220,7 +220,7 @@ def test_two_processes_of_torch_answer_and_what_one_does_is_a_row(fault: str, mo
 @pytest.mark.usefixtures("real")
 def test_processes_that_disagree_are_a_row_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "apart")
-    rows = runner.run(CASES[:1], [PORT], ["float32"], limit=60, store=store())
+    rows = runner.run(CASES[:1], [PORT], ["float32"], limit=90, store=store())
     assert [row.message for row in rows] == ["the processes disagree: output of process 1 differs from that of process 0 by up to 1"]
 
 
