@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rich.console import Console
+
 from reference_numpy.sharding import Mesh
 
 from ..processes import limited_threads, thread_share
@@ -39,6 +41,7 @@ def start(arguments: Sequence[str], mesh: Mesh, device: str, folder: Path) -> No
     with tempfile.TemporaryDirectory() as logs, _Processes(arguments, mesh.devices, Path(logs)) as processes:
         if not (problem := processes.problem()):
             return
+    Console(stderr=True).show_cursor()  # the first process may have ended while it was hidden
     raise ValueError(f"{problem}; {_way_on(folder)}")
 
 

@@ -24,7 +24,7 @@ STEPS = 14
 FOUR = ("--mesh", "data=2,model=2")
 OWN = ("--backend", "torch", "--steps", STEPS, "--save-every", 2, "--validate-every", 100, "--sample", 1, "--keep", 3, "--average", 1)
 RUN = (*TINY, *OWN)
-WAIT = 100.0  # seconds until processes have started, on a machine that does other things
+WAIT = 300.0  # seconds until processes have started, on a machine that does other things
 
 
 def environment(**more: str) -> dict[str, str]:
