@@ -52,6 +52,11 @@ class Trainer:
     numbers that another thread draws meanwhile change the masks. On CUDA the trainer sets the
     environment's CUBLAS_WORKSPACE_CONFIG if it is not set: deterministic products need it before
     the process's first one.
+
+    mesh: each process, as `torchrun` starts them, runs one device of it and is given whole batches
+    (`programs.sharding`); there the loss is eager and padding stays in its rows. recompute: the
+    activations of a layer are computed again in the backward pass, and not kept. group: the
+    processes of the run.
     """
 
     def __init__(
@@ -218,7 +223,8 @@ class Trainer:
         with torch.device("meta"):
             self._model = Transformer(self.config).to(getattr(torch, self._dtype))
         given = self._model, self.config, mesh, self._device
-        self._placed = Placed(*given, whole_logits=False)
+        method = "classification_loss" if self.config.classes else ""
+        self._placed = Placed(*given, whole_logits=False, method=method)
         self.group = self._placed.group
         parts = self._placed.parts()
         for name, part in parts.items():

@@ -5,7 +5,7 @@ Every process runs one device, as `torchrun` starts them. The pages know nothing
 torch's parallel styles give each of their modules its own heads, hidden features and vocabulary.
 """
 
-import inspect
+import functools
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,33 +24,18 @@ from torch.distributed.tensor import (
     Partial,
     Replicate,
     Shard,
-    distribute_module,
-    distribute_tensor,
-)
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
 )
 
 from reference_numpy import TransformerConfig, sharding
 from reference_numpy.sharding import Mesh
 
 from .. import loss, mask, precision, weights
-from ..attention import MultiHeadAttention
-from ..embedding import Logits
-from ..feed_forward import FeedForward
 from ..framework import scaled
 from ..layers import Layer
-from ..normalization import LayerNorm, RMSNorm
+from .parallel import over_model
 from .parts import Place, draw, own, places, whole
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
-
-# what calls parts of a model and not the model, whose hooks gather its parameters
-METHODS = ("encode", "decode", "pool", "classify", "classification_loss", "masked_language_logits")
 
 
 class Processes(sharding.Group):
@@ -73,30 +58,35 @@ def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
 
     Raises ValueError unless there is a process for each device.
     """
-    if not dist.is_initialized():
-        size = int(os.environ.get("WORLD_SIZE", 1))
-        if size == mesh.devices:
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            alone = (
-                {}
-                if "RANK" in os.environ
-                else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-            )
-            dist.init_process_group(backend, **alone)
-    else:
-        size = dist.get_world_size()
+    if device.type == "cuda" and device.index is None:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    begun = dist.is_initialized()
+    size = dist.get_world_size() if begun else int(os.environ.get("WORLD_SIZE", 1))
     if size != mesh.devices:
         raise ValueError(
             f"the mesh {mesh} needs {mesh.devices} processes, as torchrun starts them; got {size}"
         )
-    return init_device_mesh(device.type, (mesh.data, mesh.model), mesh_dim_names=("data", "model"))
+    if not begun:
+        alone: Any = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, **({} if "RANK" in os.environ else alone))
+    return _device_mesh(dist.group.WORLD, device.type, mesh.data, mesh.model)
+
+
+@functools.cache
+def _device_mesh(processes: Any, kind: str, data: int, model: int) -> DeviceMesh:
+    """Returns the one mesh of these processes: each would have connections of its own, and torch
+    takes those of equal ones for each other.
+    """
+    return init_device_mesh(kind, (data, model), mesh_dim_names=("data", "model"))
 
 
 class Placed:
     """A module on a mesh, and what its process holds of it. The module may be on the meta device.
 
-    component: what its parameters are called after. whole_logits: see `shard`. Raises ValueError
-    if the mesh does not divide the config, and unless there is a process for each device.
+    component: what its parameters are called after. whole_logits, method: see `shard`. Raises
+    ValueError if the mesh does not divide the config, and unless there is a process for each
+    device.
     """
 
     def __init__(
@@ -107,10 +97,12 @@ class Placed:
         device: torch.device,
         component: str = "transformer",
         whole_logits: bool = True,
+        method: str = "",
     ) -> None:
         self.places = places(config, mesh, component)
         self.mesh, self.device, self.devices = mesh, device, device_mesh(mesh, device)
-        self.module = shard(module, config, mesh, self.devices, component, whole_logits)
+        given = config, mesh, self.devices, component, whole_logits, method
+        self.module = shard(module, *given)
         module.to_empty(device=device)
         self.group = Processes(device)
         self.parameters = {
@@ -202,6 +194,11 @@ class Placed:
             part.set_requires_gradient_sync(last, recurse=False)
             part.set_is_last_backward(last)
 
+    def unshard(self) -> None:
+        """Gathers all parameters, for calls of parts that gather none themselves."""
+        for part in self._gathering:
+            part.unshard()
+
     def reshard(self) -> None:
         """Frees the parameters that a forward pass without a backward pass leaves whole."""
         for part in self._gathering:
@@ -220,16 +217,18 @@ def shard(
     devices: DeviceMesh,
     component: str = "transformer",
     whole_logits: bool = True,
+    method: str = "",
 ) -> Any:
     """Splits the parameters of a module in place, on the meta device too, and returns it.
 
     Gradients are sums over the parts of a batch, not means. whole_logits: otherwise logits stay
-    split over the vocabulary, as a `DTensor`. Raises ValueError if the mesh does not divide the
-    config.
+    split over the vocabulary, as a `DTensor`. method: one that is called in place of the module,
+    such as `classification_loss`; one that calls another is given alone. Raises ValueError if the
+    mesh does not divide the config.
     """
     declared = places(config, mesh, component)
     if mesh.model > 1:
-        _over_model(module, config, declared, devices["model"], whole_logits)
+        over_model(module, config, declared, devices["model"], whole_logits)
     own = {module.get_parameter(place.native): place for place in declared.values()}
     split: Any = partial(fully_shard, shard_placement_fn=partial(_over_data, own))
     split = replicate if mesh.replicate else split
@@ -239,9 +238,8 @@ def shard(
     for part in fsdp_modules(module):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
-    for name in METHODS:
-        if hasattr(module, name):
-            register_fsdp_forward_method(module, name)
+    if method:
+        register_fsdp_forward_method(module, method)
     return module
 
 
@@ -299,156 +297,3 @@ def _over_data(declared: dict[nn.Parameter, Place], parameter: nn.Parameter) -> 
     """Where FSDP splits a parameter: torch splits nothing along another axis than the first one."""
     local: Any = getattr(parameter, "_local_tensor", parameter)
     return Shard(declared[parameter].data if local.numel() else 0)
-
-
-def _over_model(
-    module: Any,
-    config: TransformerConfig,
-    declared: Mapping[str, Place],
-    devices: DeviceMesh,
-    whole_logits: bool,
-) -> None:
-    """Gives every module that has a part of a parameter, or reads one, torch's style for it."""
-    split = {place.native: place.model for place in declared.values()}
-    names: dict[int, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    for first, *others in names.values():
-        split |= dict.fromkeys(others, split[first])
-    for name, part in [*module.named_modules()]:
-        axis = split.get(f"{name}.weight".removeprefix("."))
-        if style := _style(name.rpartition(".")[2], part, axis, config, whole_logits):
-            parallelize_module(part, devices, style, src_data_rank=None)
-    for first, *others in names.values():
-        for owner, _, leaf in (name.rpartition(".") for name in others):
-            setattr(module.get_submodule(owner), leaf, module.get_parameter(first))
-
-
-def _style(
-    name: str, part: nn.Module, axis: int | None, config: TransformerConfig, whole_logits: bool
-) -> ParallelStyle | None:
-    """Returns how a module of this name runs whose weight is split along this axis."""
-    if isinstance(part, MultiHeadAttention | FeedForward):
-        return _Inputs(config)
-    if isinstance(part, Logits) and axis == 0:
-        layout = Replicate() if whole_logits else Shard(-1)
-        return ColwiseParallel(output_layouts=layout, use_local_output=whole_logits)
-    if isinstance(part, nn.Linear) and axis is not None:
-        return RowwiseParallel() if axis else ColwiseParallel()
-    if isinstance(part, nn.Embedding) and axis == 0:
-        return RowwiseParallel(input_layouts=Replicate())
-    over_width = config.query_key_norm == "width"
-    if isinstance(part, LayerNorm | RMSNorm) and name in ("query_norm", "key_norm"):
-        if not over_width:  # the heads of a token are rows, of which each process has some
-            return SequenceParallel(sequence_dim=1, use_local_output=True)
-        return _OwnGroup(config.key_value_heads) if axis is None else _NormOfParts()
-    if isinstance(part, nn.Linear) and name in ("key", "value"):  # fewer groups than processes
-        return _Whole() if name == "key" and over_width else _OwnGroup(config.key_value_heads)
-    return None
-
-
-class _Inputs(ParallelStyle):
-    """Marks the inputs of attention and feed-forward as whole, so that the processes add up the
-    gradient of each once, and takes the own heads and features of masks and biases.
-    """
-
-    def __init__(self, config: TransformerConfig) -> None:
-        self.sizes = {1: config.heads, 2: config.feed_forward_width}
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        names = [*inspect.signature(module.forward).parameters]
-
-        def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            given = dict(zip(names, args, strict=False)) | kwargs
-            whole: dict[int, Tensor] = {}
-            for name, x in given.items():
-                if name in ("query_btd", "memory_bsd", "x_btd"):
-                    given[name] = whole.setdefault(id(x), _whole(x, device_mesh))
-                elif name.endswith(("_bhts", "_btf")) and x is not None:
-                    axis = 1 if name.endswith("_bhts") else 2
-                    given[name] = _part(x, axis, self.sizes[axis], device_mesh)
-            return (), given
-
-        def after(module: nn.Module, args: Any, outputs: Any) -> Any:
-            if not isinstance(outputs, tuple):
-                return outputs
-            output_btd, weights_bhts = outputs
-            parts = DTensor.from_local(weights_bhts, device_mesh, [Shard(1)], run_check=False)
-            return output_btd, parts.full_tensor()
-
-        module.register_forward_pre_hook(before, with_kwargs=True)
-        module.register_forward_hook(after)
-        return module
-
-
-class _Whole(ParallelStyle):
-    """A module that every process computes whole; its output is a `DTensor`."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        for name, parameter in module.named_parameters(recurse=False):
-            module.register_parameter(name, nn.Parameter(_whole(parameter, device_mesh)))
-        return distribute_module(module, device_mesh, None, self._before, self._after)
-
-    def _before(self, module: nn.Module, inputs: Any, device_mesh: DeviceMesh) -> Any:
-        return (_whole(inputs[0], device_mesh),)
-
-    def _after(self, module: nn.Module, output: Any, device_mesh: DeviceMesh) -> Any:
-        return output
-
-
-class _OwnGroup(_Whole):
-    """Takes the group of keys or values that the process's heads share: groups are fewer than
-    processes, so the gradient of each process is a share.
-    """
-
-    def __init__(self, groups: int) -> None:
-        self.groups = groups
-
-    def _after(self, module: nn.Module, output: Any, device_mesh: DeviceMesh) -> Any:
-        group = device_mesh.get_local_rank() * self.groups // device_mesh.size()
-        shares: Tensor = output.to_local(grad_placements=[Partial()])
-        return shares.chunk(self.groups, -1)[group]
-
-
-class _NormOfParts(ParallelStyle):
-    """A norm over a width of which each process has a part: they add up the sums alone."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        for name, parameter in module.named_parameters():
-            part = distribute_tensor(parameter, device_mesh, [Shard(0)], src_data_rank=None)
-            module.register_parameter(name, nn.Parameter(part))
-        module.forward = partial(_norm_of_parts, module, device_mesh)
-        return module
-
-
-def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:
-    """`LayerNorm` and `RMSNorm` in their elementary steps."""
-
-    def mean(x_btd: Tensor) -> Any:
-        return x_btd.sum(-1, keepdim=True) / x_btd.shape[-1]
-
-    placed = [Shard(own_btd.ndim - 1)]
-    x_btd = DTensor.from_local(precision.upcast_half(own_btd), devices, placed, run_check=False)
-    if isinstance(norm, LayerNorm):
-        x_btd = x_btd - mean(x_btd)
-    x_btd = x_btd * (mean(x_btd.square()) + norm.eps).rsqrt()
-    if norm.cast_before_scale:
-        x_btd = x_btd.to(own_btd.dtype)
-    x_btd = x_btd * (1 + norm.weight if norm.one_plus_scale else norm.weight)
-    x_btd = x_btd if norm.bias is None else x_btd + norm.bias
-    return x_btd.redistribute(devices, placed).to_local().to(own_btd.dtype)
-
-
-def _whole(x: Tensor, devices: DeviceMesh) -> Tensor:
-    """Marks what every process has whole; the processes add up its gradient."""
-    if isinstance(x, DTensor):
-        return x
-    return DTensor.from_local(x, devices, [Replicate()], run_check=False)
-
-
-def _part(x: Tensor, axis: int, size: int, devices: DeviceMesh) -> Tensor:
-    """Takes the process's part of an axis of that size, or all of an axis of size 1."""
-    whole: Any = _whole(x, devices)
-    if x.shape[axis] != size:
-        return whole.to_local(grad_placements=[Partial()])
-    return whole.redistribute(devices, [Shard(axis)]).to_local()
