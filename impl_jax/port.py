@@ -31,7 +31,7 @@ from .normalization import LayerNorm, Norm, RMSNorm
 from .optimizer import adam, clip_global_norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 from .programs import compiled as program
-from .programs.on_mesh import answered, owner
+from .programs.on_mesh import answer, owner
 from .programs.sharding import Sharding
 from .rotary import rotary_embedding, rotations
 from .sampling import draw, penalise, truncate
@@ -142,7 +142,7 @@ def on_mesh(case: Any, axes: AxisType = AxisType.Auto) -> Any:
         named = "transformer" if whole else component if case.parameters else None
         sharding = Sharding(case.config, case.mesh, case.device, named, axes)
         pulled = case.component.endswith("_vjp")
-        return answered(built, case.inputs, case.parameters, sharding, pulled)
+        return answer(built, case.inputs, case.parameters, sharding, pulled)
 
 
 def _training_steps(case: Any, axes: AxisType) -> dict[str, np.ndarray]:
@@ -153,7 +153,9 @@ def _training_steps(case: Any, axes: AxisType) -> dict[str, np.ndarray]:
     trainer = type("OnAxes", (Trainer,), {"axes": axes})(
         *given, device=case.device, mesh=case.mesh, recompute=again
     )
-    batches = {name: inputs[name] for name in ("source", "target", "keep") if inputs.get(name) is not None}
+    batches = {
+        name: inputs[name] for name in ("source", "target", "keep") if inputs.get(name) is not None
+    }
     losses = [
         float(trainer.train_step(**{"source": None} | jax.tree.map(lambda x, n=n: x[n], batches)))
         for n in range(len(inputs["target"]))

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ from . import framework, weights
 from .decoding import Searcher
 from .dropout import Keep
 from .programs import step, unpadding
-from .programs.sharding import Processes, Sharding, name_of
+from .programs.sharding import Processes, Sharding, mapped, name_of
 from .transformer import Transformer
 
 __all__ = ["Trainer"]
@@ -64,8 +65,8 @@ class Trainer:
         self._searcher: Searcher | None = None  # of the present parameters
         self._sharding: Sharding | None = None
         if mesh is not None:
-            where = {"axes": self.axes, "even": not compiled}
-            self._sharding = Sharding(config, mesh, device, **where)
+            self._sharding = Sharding(config, mesh, device, axes=self.axes, even=not compiled)
+            self._alone = jax.jit(partial(mapped, self._sharding.alone))
         with self._context():
             outputs = self._begin(parameters, seed)
             own = config, recipe, self._sharding, recompute, outputs
@@ -117,12 +118,13 @@ class Trainer:
         `programs.traffic`.
         """
         with self._context():
-            return self._step.lower(*self._given(source, target)).compile()
+            step: Any = self._step
+            return step.lower(*self._given(source, target)).compile()
 
     def _given(self, source: Any, target: Any, keep: Any = None) -> tuple[Any, ...]:
         """The arguments of a step."""
         *batch, rows = self._batch(source, target, keep, self.recipe.microbatches)
-        total = rows and np.int32(max(1, step.count(self.config, target)))
+        total = np.int32(max(1, step.count(self.config, target))) if rows else None
         state = self._parameters, self._moments, np.uint32(self.steps)
         return *state, *batch, total, rows
 
@@ -135,9 +137,9 @@ class Trainer:
             return float(loss), int(step.count(self.config, target))
 
     def _batch(self, source: Any, target: Any, keep: Any = None, parts: int = 1) -> Any:
-        """(source, target, keep, flat, rows) for the programs; rows: on a mesh, of each part."""
+        """(source, target, keep, flat, rows) for the programs; rows: on a mesh those of a part."""
         if self._sharding is None:
-            return source, target, keep, self.flat(source, target, parts), None
+            return source, target, keep, self.flat(source, target, parts), 0
         rows, batch = len(target), self._sharding.batch
         # A keep mask may be the same for all rows.
         placed = jax.tree.map(
@@ -236,7 +238,7 @@ class Trainer:
 
     def _module(self, parameters: nnx.State) -> Transformer:
         if self._sharding is not None:
-            parameters = self._sharding.alone(parameters)
+            parameters = self._alone(parameters)
         return nnx.merge(self._graph, parameters, *self._random, copy=True)
 
     @contextlib.contextmanager

@@ -14,12 +14,12 @@ from reference_numpy import parameters as canonical
 from .recompute import assembled
 from .sharding import Sharding, fetched, mapped, name_of
 
-__all__ = ["answered", "owner"]
+__all__ = ["answer", "owner"]
 
 Tree = Mapping[str, Any]
 
 
-def answered(
+def answer(
     built: Callable[..., Any],
     inputs: Tree,
     parameters: Mapping[str, np.ndarray],
@@ -78,9 +78,9 @@ def _by_itself(
     built: partial[Any], flat: Tree, parameters: Mapping[str, np.ndarray], sharding: Sharding
 ) -> Any:
     """What a function gives that compiles its own programs of a module."""
-    graph, empty, rest = nnx.split(owner(built), nnx.Param, ...)
-    state = sharding.alone(sharding.state(empty, parameters.__getitem__))
-    model = nnx.merge(graph, state, rest)
+    graph, empty, *rest = nnx.split(owner(built), nnx.Param, ...)
+    state = mapped(sharding.alone, sharding.state(empty, parameters.__getitem__))
+    model = nnx.merge(graph, state, *rest)
     model.eval()
     found = built.func(model, *built.args[1:], **built.keywords, **canonical.nest(flat))
     return jax.tree.map(fetched, found)
@@ -98,12 +98,12 @@ def _call(built: Callable[..., Any], sharding: Sharding) -> tuple[Any, Callable[
     if not isinstance(module, nnx.Module):
         return {}, lambda _, inputs: built(**inputs)
     module.eval()
-    graph, empty, rest = nnx.split(module, nnx.Param, ...)
+    graph, empty, *rest = nnx.split(module, nnx.Param, ...)
     name = "__call__" if built is module else built.__name__
 
     def call(state: Any, inputs: Tree) -> Any:
         apart = name != "states"  # which calls the parts of a layer
-        model = assembled(graph, state, rest, sharding=sharding, apart=apart)
+        model = assembled(graph, state, *rest, sharding=sharding, apart=apart)
         return getattr(model, name)(**inputs)
 
     return empty, call

@@ -42,9 +42,9 @@ def assembled(
         if apart and isinstance(node, Encoder | Decoder)
     }
     if sharding is not None:
-        layers = tuple(f"{path}." for path in stacks)
+        inside = tuple(f"{path}." for path in stacks)
         used = mapped(
-            lambda name, x: x if layers and name.startswith(layers) else sharding.used(name, x),
+            lambda name, x: x if inside and name.startswith(inside) else sharding.used(name, x),
             parameters,
         )
         nnx.update(found, used)
@@ -52,10 +52,11 @@ def assembled(
     if not recompute and not (sharding and sharding.gathers):
         policy = None
     for path, stack in stacks.items():
-        stack.layers = nnx.List(
+        layers: Any = [
             Apart(layer, f"{path}.{index}.", sharding, policy)
             for index, layer in enumerate(stack.layers)
-        )
+        ]
+        stack.layers = nnx.List(layers)
     return found
 
 
@@ -76,16 +77,14 @@ class Apart(nnx.Module):
         self.layer, self.start, self.sharding, self.policy = layer, start, sharding, policy
 
     def __call__(self, *args: Any, **kwargs: Any) -> jax.Array:
-        graph, parameters, rest = nnx.split(self.layer, nnx.Param, ...)
+        graph, parameters, *rest = nnx.split(self.layer, nnx.Param, ...)
         sharding = self.sharding
 
-        def call(parameters: nnx.State, rest: nnx.State, args: Any, kwargs: Any) -> Any:
+        def call(parameters: nnx.State, rest: list[nnx.State], args: Any, kwargs: Any) -> Any:
             if sharding is not None:
                 args = (sharding.put(args[0], "data"), *args[1:])
-                parameters = mapped(
-                    lambda name, x: sharding.used(self.start + name, x), parameters
-                )
-            layer: Any = nnx.merge(graph, parameters, rest)
+                parameters = mapped(lambda name, x: sharding.used(self.start + name, x), parameters)
+            layer: Any = nnx.merge(graph, parameters, *rest)
             output = layer(*args, **kwargs)
             if sharding is not None:
                 output = sharding.put(output, "data")

@@ -9,11 +9,9 @@ before it computes anything.
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -57,10 +55,9 @@ class Place(NamedTuple):
 class Sharding:
     """The mesh of devices, and where each parameter of a component and each row lies on it.
 
-    axes: Auto, or Explicit, which has no arrays of uneven parts: there what does not divide is
-    brought together. even: so it is on Auto axes, as outside a program. With several processes the
-    mesh has all of their devices.
-    component: None has no parameters.
+    component: None for what has no parameters. axes: Auto, or Explicit, which has no arrays of
+    uneven parts: there what does not divide is brought together. even: so it is on Auto axes, too,
+    as outside a program. With several processes the mesh has all of their devices.
     Raises ValueError on an axis that the mesh does not divide, and on devices that are missing.
     """
 
@@ -106,26 +103,14 @@ class Sharding:
         """An array that every device has."""
         return self._array(value, value.shape, ())
 
-    def alone(self, state: Any) -> Any:
-        """The parameters without the zeros behind; a vocabulary that does not divide is whole."""
-
-        def cut(name: str, x: jax.Array) -> jax.Array:
-            return x[tuple(map(slice, self.places[name].shape))]
-
-        def sharding(name: str, _: Any) -> NamedSharding:
-            place = self.places[name]
-            return self.at(*self._even(place.shape, place.rest))
-
-        return jax.jit(partial(mapped, cut), out_shardings=mapped(sharding, state))(state)
-
     def whole(self, name: str, array: jax.Array) -> np.ndarray:
         """A parameter, or what has its shape, brought together in every process."""
-        return fetched(array)[tuple(map(slice, self.places[name].shape))]
+        return np.ascontiguousarray(fetched(array)[tuple(map(slice, self.places[name].shape))])
 
     def batch(self, x: Any, parts: int = 1) -> jax.Array:
         """Rows, split into parts and each of these over data: `parts rows ...`."""
         x = np.asarray(x)
-        x = x.reshape(parts, -1, *x.shape[1:])
+        x = x.reshape(parts, len(x) // parts, *x.shape[1:])
         rows = -(-x.shape[1] // self.parts) * self.parts
         return self._array(x, (parts, rows, *x.shape[2:]), (None, "data"))
 
@@ -134,7 +119,7 @@ class Sharding:
         if dtype.kind in "iu":
             dtype = np.dtype(np.int32)  # XLA fails on a scatter by uneven parts of 64-bit ids
 
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: Any) -> np.ndarray:
             own = [range(size)[each] for each, size in zip(index, held, strict=True)]
             filled, found = np.zeros([len(each) for each in own], dtype), value[index]
             filled[tuple(map(slice, found.shape))] = found
@@ -155,11 +140,19 @@ class Sharding:
         """A parameter as it is used: brought together over data, without the zeros behind."""
         place = self.places[name]
         array = self.put(self.put(array, *place.rest), *place.used)
+        return self._cut(place, array, place.used)
+
+    def alone(self, name: str, array: jax.Array) -> jax.Array:
+        """A parameter as it rests, without the zeros behind; what does not divide then is whole."""
+        place = self.places[name]
+        return self._cut(place, array, self._even(place.shape, place.rest))
+
+    def _cut(self, place: Place, array: jax.Array, spec: Spec) -> jax.Array:
         if place.held == place.shape:
             return array
         if self.explicit:
-            array = self.put(array, *self._even(place.shape, place.used))
-        return self.put(array[tuple(map(slice, place.shape))], *place.used)
+            array = self.put(array, *self._even(place.shape, spec))
+        return self.put(array[tuple(map(slice, place.shape))], *spec)
 
     def put(self, x: jax.Array, *spec: Any) -> jax.Array:
         """x with this sharding; an axis that is left out is whole."""
@@ -182,7 +175,6 @@ class Sharding:
 
 def mapped(function: Callable[[str, Any], Any], state: Any) -> Any:
     """A state of the same structure, of `function(name, value)` of every variable."""
-
     return jax.tree.map_with_path(lambda path, value: function(name_of(path), value), state)
 
 

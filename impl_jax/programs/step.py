@@ -75,9 +75,7 @@ def program(
         total: jax.Array,
     ) -> jax.Array:  # fmt: skip
         drawn = jax.tree.map(lambda _: jnp.asarray(draw), counts)
-        model = assembled(
-            graph, parameters, drawn, keys, sharding=sharding, recompute=recompute
-        )
+        model = assembled(graph, parameters, drawn, keys, sharding=sharding, recompute=recompute)
         return _loss(model, flat, source, target, recipe.smoothing, total, keep)
 
     def step(
@@ -89,7 +87,7 @@ def program(
         keep: Keep | None,
         flat: Flat,
         total: Any = None,
-        rows: int | None = None,
+        rows: int = 0,
     ) -> Any:
         batch, parts = (source, target, keep), recipe.microbatches
         if sharding is None:
@@ -105,9 +103,7 @@ def program(
         updates, moments = optimizer(recipe, rate).update(gradients, moments, parameters)
         return optax.apply_updates(parameters, updates), moments, value
 
-    return jax.jit(
-        step, donate_argnums=(0, 1), static_argnames="rows", out_shardings=outputs
-    )
+    return jax.jit(step, donate_argnums=(0, 1), static_argnames="rows", out_shardings=outputs)
 
 
 def _split(batch: Any, parts: int) -> Any:
@@ -152,7 +148,7 @@ def evaluation(
 
     @functools.partial(jax.jit, static_argnames="rows")
     def evaluate(
-        parameters: nnx.State, source: Any, target: Any, flat: Flat, rows: int | None = None
+        parameters: nnx.State, source: Any, target: Any, flat: Flat, rows: int = 0
     ) -> jax.Array:
         if sharding is not None:
             source, target = jax.tree.map(lambda x: sharding.rows(x, rows), (source, target))

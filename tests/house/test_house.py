@@ -39,8 +39,12 @@ OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
 KERNELS = ("__init__", "attention", "int8", "projection", "unpadding")
 PROGRAMS = ("__init__", "compiled", "fused", "search", "sharding", "unpadding")
 # What one framework needs beside them: torch compiles a step of decoding ahead of time, and each of its processes has its own parts on a
-# mesh; JAX draws and unpads in its step of training.
-PROGRAMS_OF = {"impl_torch": ("on_mesh", "parallel", "parts", "program", "request"), "impl_tf": ("step",), "impl_jax": ("step",)}
+# mesh; JAX draws and unpads in its step of training, where layers are recomputed, and whose traffic is read from its program.
+PROGRAMS_OF = {
+    "impl_torch": ("on_mesh", "parallel", "parts", "program", "request"),
+    "impl_tf": ("step",),
+    "impl_jax": ("on_mesh", "recompute", "step", "traffic"),
+}
 # The floors of a port, lowest first; every import runs down or stays on its floor.
 FLOORS = ("kernels", "pages", "programs", "doors")
 LEAVES = ("__init__", "framework", "precision", "projection", "mask", "softmax", "dropout")  # pages that kernels may import
