@@ -42,7 +42,7 @@ PROGRAMS = ("__init__", "compiled", "fused", "search", "sharding", "unpadding")
 # mesh; JAX draws and unpads in its step of training, where layers are recomputed, and whose traffic is read from its program.
 PROGRAMS_OF = {
     "impl_torch": ("on_mesh", "parallel", "parts", "program", "request"),
-    "impl_tf": ("step",),
+    "impl_tf": ("on_mesh", "step"),
     "impl_jax": ("on_mesh", "recompute", "step", "traffic"),
 }
 # The floors of a port, lowest first; every import runs down or stays on its floor.
