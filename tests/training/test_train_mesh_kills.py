@@ -148,7 +148,7 @@ def test_a_disk_that_is_full_for_one_process(tmp_path: Path) -> None:
     with process("train", "--out", folder, "--resume", "--steps", 8, env=environment(PYTHONPATH=path)) as running:
         code, said = ended(running, WAIT)
     message = "stopped after step 6: could not write: the process of rank 1: [Errno 27] File too large; the last good checkpoint is that of"
-    assert code == 2 and f"{message} step 4" in said and said.count("Error: ") == 1
+    assert code == 2 and f"{message} step 4\n" in said and said.count("Error: ") == 1
     assert [entry.name for entry in sorted((folder / "checkpoints").iterdir())] == ["step-00000002", "step-00000004"]
 
 
