@@ -35,7 +35,7 @@ from ..layers import Layer
 from ..transformer import Transformer
 from . import columns
 from .parallel import over_model
-from .parts import Place, draw, gathered, own, places, whole
+from .parts import draw, gathered, own, places, whole
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
 
