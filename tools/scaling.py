@@ -21,19 +21,20 @@ from rosettaformer.scaling.plan import GIB, plan
 from rosettaformer.scaling.step import DATA, MODEL, Step
 from rosettaformer.scaling.strategies import NODE, STRATEGIES, problem
 
-__all__ = ["DATA_FILE", "PAGE", "SMALL", "added", "gathered", "page", "steps"]
+__all__ = ["DATA_FILE", "PAGE", "SIZES", "SMALL", "added", "gathered", "page", "steps"]
 
 PAGE, DATA_FILE = HOUSE / "docs" / "scaling.md", HOUSE / "docs" / "scaling" / "measured.json"
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 LIMIT = 80  # GiB of a device
 NUMBER = 8  # bytes of a payload that is no tensor
 
-_SMALL = {"source_vocabulary": 104, "target_vocabulary": 104, "model_width": 32, "heads": 8, "key_value_heads": 8, "key_size": 8,
+# sizes of small models, all powers of two but the vocabulary's
+SIZES = {"source_vocabulary": 104, "target_vocabulary": 104, "model_width": 32, "heads": 8, "key_value_heads": 8, "key_size": 8,
           "value_size": 8, "feed_forward_width": 64}  # fmt: skip
 # small models of the same structure, whose parts no mesh below leaves whole
 SMALL = {
-    "paper_big": preset("paper_big", **_SMALL, encoder_layers=2, decoder_layers=2),
-    "llama31_8b": preset("llama31_8b", **_SMALL | {"key_value_heads": 4}, decoder_layers=3),
+    "paper_big": preset("paper_big", **SIZES, encoder_layers=2, decoder_layers=2),
+    "llama31_8b": preset("llama31_8b", **SIZES | {"key_value_heads": 4}, decoder_layers=3),
 }
 MESHES = ("data=1", "data=2", "data=2,replicate", "model=2", "data=4", "data=4,replicate", "model=4", "data=2,model=2",
           "data=8", "model=8", "data=4,model=2", "data=2,model=4")  # fmt: skip

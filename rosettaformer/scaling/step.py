@@ -66,7 +66,7 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Fields):
-    """A training step. Raises ValueError naming every field that is out of range, and as `sharding.check`.
+    """A training step. Raises ValueError naming every field that is out of range, as `sharding.check`, and if no loss reaches the model.
 
     rows: of the whole batch. source, target: the tokens of a row that encoder and decoder compute; those of a stack that the config lacks
     are 0.
@@ -86,6 +86,7 @@ class Step(Fields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.config.need_objective()
         for side, layers in (("source", self.config.encoder_layers), ("target", self.config.decoder_layers)):
             if not layers:
                 object.__setattr__(self, side, 0)

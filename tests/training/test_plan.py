@@ -74,6 +74,13 @@ def test_a_device_holds_its_part_of_the_declaration_of_parameters_gradients_and_
         assert 4 * sum(found[what] for what in memory.STATE) == 16 * parameters.count(config)
 
 
+def test_full_sharding_holds_two_layers_and_what_lies_outside_of_them_whole() -> None:
+    outside = D * (V + 64 + 2)
+    layer = (parameters.count(GPT) - outside) // L
+    assert memory.memory(step(GPT, "data=4"))["gathered"] == 4 * (3 * layer + 2 * outside)
+    assert memory.memory(step(GPT, "data=4,replicate"))["gathered"] == 0
+
+
 def test_a_vocabulary_that_does_not_divide_counts_by_its_largest_part() -> None:
     whole, split = (step(GPT.replace(source_vocabulary=101, target_vocabulary=101), mesh) for mesh in ("model=1", "model=4"))
     assert memory.memory(whole)["logits"] == 2 * 4 * S * B * 101
@@ -220,4 +227,5 @@ def test_the_command_refuses_what_is_no_plan() -> None:
     assert "give one" in refused("plan", *OF_A_STEP, "--devices", 2)
     assert "--set changes a --preset" in refused("plan", "--checkpoint", "x", "--set", "heads=2", *OF_A_STEP, "--devices", 2)
     assert "a mesh is data=N" in refused("plan", "--preset", "tiny", *OF_A_STEP, "--mesh", "pipeline=2")
+    assert "needs classes" in refused("plan", "--preset", "bert_base", *OF_A_STEP, "--mesh", "model=3")
     assert "got h=4, model=3" in refused("plan", "--preset", "tiny", *OF_A_STEP, "--mesh", "model=3")

@@ -7,6 +7,7 @@ import scaling
 from invoke import succeeded
 from measured_steps import Measured, decoded, encoded, kept, measure
 
+from reference_numpy import preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
 from rosettaformer.scaling import memory, traffic
@@ -14,10 +15,11 @@ from rosettaformer.scaling.step import Step
 
 ROWS = json.loads(scaling.DATA_FILE.read_text())
 SEQUENCES, LLAMA = scaling.SMALL.values()
+CLASSES = preset("bert_base", **scaling.SIZES, encoder_layers=2, max_positions=16, classes=3, masked_language_head=False)
 
 
 def step(backend: str, model: str, mesh: str, *, recompute: bool = False, microbatches: int = 1) -> Step:
-    config = {"sequences": SEQUENCES, "llama": LLAMA, "one group": LLAMA.replace(key_value_heads=1)}[model]
+    config = {"sequences": SEQUENCES, "llama": LLAMA, "one group": LLAMA.replace(key_value_heads=1), "classes": CLASSES}[model]
     return Step(config=config, mesh=Mesh.parse(mesh), rows=8, source=8, target=12, dtype="float32", recompute=recompute, backend=backend,
                 recipe=PAPER.replace(clip_norm=1.0, microbatches=microbatches))  # fmt: skip
 
@@ -43,7 +45,7 @@ def test_what_was_measured_is_what_is_planned_on_1_2_4_and_8_devices_and_the_pag
 
 GROUPS = {
     "torch, 2 devices": [("torch", "sequences", "data=2", {}), ("torch", "llama", "model=2", {"recompute": True}),
-                         ("torch", "one group", "model=2", {}), ("torch", "llama", "data=2,replicate", {"microbatches": 2})],
+                         ("torch", "classes", "model=2", {}), ("torch", "llama", "data=2,replicate", {"microbatches": 2})],
     "torch, 4 devices": [("torch", "sequences", "data=2,model=2", {"microbatches": 2}), ("torch", "one group", "data=2,model=2", {})],
     "jax, 2 devices": [("jax", "one group", "model=2", {}), ("jax", "llama", "data=2", {"microbatches": 2})],
     "jax, 8 devices": [("jax", "llama", "data=2,model=4", {"recompute": True})],
