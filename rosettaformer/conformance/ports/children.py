@@ -26,10 +26,11 @@ class Children:
 
     If nobody knows it, the first tells when it greets whether the port needs a process for each device, and only then the others start.
     Where one fails, the answer is its own, and if others still wait for it, all are ended.
-    by_processes: whether it does; None until it has greeted.
+    by_processes: whether it does; None until it has greeted. apart: the answers of all to the last question if they disagree, else none.
     """
 
     by_processes: bool | None = None
+    apart: Sequence[Answer] = ()
 
     def __init__(self, start: Start, devices: int, stopped: threading.Event | None = None, known: bool = False) -> None:
         """start: starts the process of a rank with this environment, whose waits raise Stopped as soon as the last argument `is_set()`.
@@ -102,12 +103,15 @@ class Children:
 
     def _one_of(self, answers: Sequence[Answer | None]) -> Answer:
         """Returns the one answer, and ends the processes if some have none."""
+        self.apart = ()
         given = {rank: answer for rank, answer in enumerate(answers) if answer}
         failed = {rank: answer for rank, answer in given.items() if answer[0] not in (Kind.OUTPUTS, Kind.READY)}
         if len(given) < len(answers) or any(child.ended for child in self._children):
             self.close()
         if not failed:
-            return _agreed([*given.values()])
+            agreed = _agreed([*given.values()])
+            self.apart = [*given.values()] if agreed[0] == Kind.DIFFERS else ()
+            return agreed
         rank, (kind, why) = min(failed.items(), key=lambda item: WORST.index(Kind(item[1][0])) if item[1][0] in WORST else len(WORST))
         if all(answer == (kind, why) for answer in answers):
             return kind, why

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reference_numpy.sharding import Mesh
@@ -131,6 +131,11 @@ class Process(Worker):
                 return Kind.CRASH, f"the port's process did not start again: {why}"
         self._child.ask(method, *messages.plain(arguments), limit=limit)
         return self._answer(method, arguments, limit)
+
+    @property
+    def apart(self) -> Sequence[Any]:
+        """What each process of a mesh gave to the last question, if they disagree; empty if not."""
+        return [answer for _, answer in self._child.apart] if isinstance(self._child, Children) else ()
 
     def _answer(self, method: str, arguments: tuple[Any, ...], limit: float) -> Answer:
         """Returns the next answer, which must fit the question."""

@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from safetensors.numpy import load_file
 
+jax.config.update("jax_enable_x64", True)
 dtypes = ("float64", "float32")
 
 ROWS, COLUMNS, WHOLE = P("model", None), P(None, "model"), P()
@@ -89,7 +90,7 @@ def embedded(own, token_bt):
     return scattered(jnp.where(here_bt[..., None], table_vd[jnp.where(here_bt, index_bt, 0)], 0))
 
 
-def positions(mask_bt):
+def positions_of(mask_bt):
     """The positions of this device's tokens, counted from the first real token of the row."""
     counts_nb = lax.all_gather(mask_bt.sum(1), "model")
     before_b = jnp.where(jnp.arange(len(counts_nb))[:, None] < lax.axis_index("model"), counts_nb, 0).sum(0)
@@ -100,7 +101,7 @@ def logits_of(own, said, token_bt, mask_bt):
     """The logits of this device's part of the vocabulary, from its tokens."""
     size, epsilon, dtype = said["head_dim"], said["rms_norm_eps"], own["model.norm.weight"].dtype
     frequency_j = said["rope_parameters"]["rope_theta"] ** (-np.arange(0, size, 2) / size)
-    angle_btj = (gathered(positions(mask_bt))[..., None] * frequency_j).astype(dtype)
+    angle_btj = (gathered(positions_of(mask_bt))[..., None] * frequency_j).astype(dtype)
     x_btd = embedded(own, gathered(token_bt))
     length = angle_btj.shape[1]
     seen_bts = jnp.tri(length, dtype=bool) & gathered(mask_bt)[:, None]
@@ -166,13 +167,12 @@ class Port:
         return self.whole(jax.grad(lambda own: (self.logits(own, token_bt, mask_bt) * cotangent_btv).sum())(self.own))
 
     def training(self, token_bt, mask_bt):
-        given = (token_bt[:, :-1], mask_bt[:, :-1], token_bt[:, 1:], mask_bt[:, 1:])
+        given = (token_bt[:, :-1], mask_bt[:, :-1], token_bt[:, 1:], mask_bt[:, :-1] & mask_bt[:, 1:])
         loss, gradients = self.split_step(self.own, *map(self.padded, given))
         return loss, self.whole(gradients)
 
 
 def load(folder, mesh):
-    jax.config.update("jax_enable_x64", True)
     axes = {"axis_shapes": (mesh.data, mesh.model), "axis_names": ("data", "model"), "axis_types": (AxisType.Auto,) * 2}
     devices = jax.make_mesh(**axes, devices=jax.devices()[: mesh.devices])
     said = json.loads(Path(folder, "config.json").read_text())

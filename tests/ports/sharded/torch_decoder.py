@@ -204,9 +204,10 @@ class Port:
 
     def training(self, token_bt, mask_bt):
         logits_btv = self.logits(token_bt[:, :-1], mask_bt[:, :-1])
-        label_bt, counts_bt = own_rows(token_bt[:, 1:], self.rows), own_rows(mask_bt[:, 1:], self.rows)
+        counts = mask_bt[:, :-1] & mask_bt[:, 1:]
+        label_bt, counts_bt = own_rows(token_bt[:, 1:], self.rows), own_rows(counts, self.rows)
         log_p_bt = log_likelihood(logits_btv, label_bt, self.vocabulary, self.parts)
-        loss = -(log_p_bt * counts_bt).sum() / mask_bt[:, 1:].sum().item()
+        loss = -(log_p_bt * counts_bt).sum() / counts.sum()
         gradients = self.backward(loss)
         return summed(loss.detach(), self.rows), gradients
 

@@ -39,6 +39,18 @@ def _dealt(original: Callable, device: Device, count: int) -> slice:
     return slice(device.row, None, device.mesh.data)
 
 
+def _of_last(original: Callable, device: Device, array: Array, count: int) -> Array:
+    """The last device's rows in every part; not a number where that has fewer."""
+    parts = device.all("data", array)
+    most = -(-count // device.mesh.data)
+    missing = np.full((most - len(parts[-1]), *array.shape[1:]), np.nan)
+    return np.concatenate([np.concatenate([parts[-1], missing])] * device.mesh.data)[:count]
+
+
+def _first_means(original: Callable, device: Device, count: int) -> int:
+    return max(count, 1)
+
+
 def _doubled(times: Callable[[Mesh], int], original: Callable, device: Device, name: str, gradient: Array) -> Array:
     whole: Array = original(device, name, gradient)
     return whole * times(device.mesh) if name.endswith("_embedding.table") and "position" not in name and "segment" not in name else whole
@@ -87,7 +99,7 @@ def _piece(split: tuple[Any, ...], shape: tuple[int, ...], mesh: Mesh, row: int,
 
 
 ON_BOTH = ("SHD11", "SHD26", "SHD27")  # what is made of both axes, or of either
-MEANS = {"label_count": _own, "loss": _mean, "data_gradient": _mean}
+MEANS = {"label_count": _first_means, "loss": _mean, "data_gradient": _mean}
 ALTERED: Altered = {
     "SHD20": {"data_gradient": _own},
     "SHD21": {"data_gradient": _mean},
@@ -98,11 +110,12 @@ ALTERED: Altered = {
     "SHD26": {"data_gradient": partial(_doubled, lambda mesh: 2)},
     "SHD27": {"clip_factors": partial(_clip_by_own, ())},
     "SHD28": {"keep": _first_keep},
+    "SHD29": {"rows": _of_last},
 }
 VARIANTS: Variants = {
     "SHD20": {"each row of the mesh keeps its share in its part of the gradient": {"data_gradient": _own_pieces}},
-    "SHD22": {"gradients are each part's mean of its own labels, added up": {"label_count": _own, "loss": _mean}},
-    "SHD23": {"each part's loss is the mean of its own labels, and they are added up": {"label_count": _own}},
+    "SHD22": {"gradients are each part's mean of its own labels, added up": {"label_count": _first_means, "loss": _mean}},
+    "SHD23": {"each part's loss is the mean of its own labels, and they are added up": {"label_count": _first_means}},
     "SHD24": {"the loss is the mean over the parts of the batch's": {"loss": _mean}},
     "SHD27": {
         "gradients are clipped by the norm of each device's part over model": {"clip_factors": partial(_clip_by_own, ("data",))},

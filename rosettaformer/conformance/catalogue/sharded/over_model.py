@@ -8,6 +8,7 @@ import numpy as np
 
 from reference_numpy.sharding import chunks
 
+from ...case import Case
 from ...reference.mesh import Device
 from .fault import Altered, Variants
 
@@ -26,6 +27,13 @@ def _own_of(wanted: str, original: Callable, device: Device, site: str, of: str,
 
 def _own_output(original: Callable, device: Device, site: str, share: Array, bias: Array | None) -> Array:
     return share if bias is None else share + bias
+
+
+def _own_tokens_of_output(original: Callable, device: Device, site: str, share: Array, bias: Array | None) -> Array:
+    """Each device's share at its own tokens, in place of the sum."""
+    shares, own = device.all("model", share), chunks(share.shape[1], device.mesh.model)
+    joined = np.concatenate([each[:, part] for each, part in zip(shares, own, strict=True)], 1)
+    return joined if bias is None else joined + bias
 
 
 def _again(original: Callable, device: Device, *rest: Any) -> Array:
@@ -91,25 +99,42 @@ def _own_highest(original: Callable, device: Device, logits_btv: Array) -> Array
     return top_bt1[..., 0] + np.log(device.sum("model", _exponentials(device, logits_btv, top_bt1)))
 
 
-def _rows_of_others(moved: Callable, original: Callable, device: Device, function: Callable, tree: Any, token: Array, *rest: Any) -> Array:
-    """What every device finds in its part of the table, also of the tokens that it does not have, added up."""
+def _rows_of_others(
+    moved: Callable, filled: bool, original: Callable, device: Device, function: Callable, tree: Any, token: Array, *rest: Any
+) -> Array:
+    """What every device finds in its part of the table, also of the tokens that it does not have, added up. filled: rows of zeros follow
+    the last one, so that all parts are as large.
+    """
     part = device.part(len(tree["table"]))
-    own = moved(token, part)
-    return device.sum("model", original(device, function, tree | {"table": tree["table"][part]}, own, *rest))
+    table_vd = tree["table"][part]
+    if filled:
+        most = -(-len(tree["table"]) // device.mesh.model)
+        table_vd = np.concatenate([table_vd, np.zeros((most - len(table_vd), table_vd.shape[1]), table_vd.dtype)])
+    own = moved(token - part.start, max(len(table_vd), 1))
+    return device.sum("model", original(device, function, tree | {"table": table_vd}, own, *rest))
 
 
-def _clipped(token: Array, part: slice) -> Array:
-    return np.clip(token - part.start, 0, part.stop - part.start - 1)
+def _clipped(token: Array, size: int) -> Array:
+    return np.clip(token, 0, size - 1)
 
 
-def _rest(token: Array, part: slice) -> Array:
-    return token % max(part.stop - part.start, 1)
+def _filled_vocabulary(original: Callable, device: Device, logits_btv: Array) -> Array:
+    """The log of the sum of exponentials, of which those of zero logits are part that fill the last device's part of the vocabulary."""
+    top_bt1 = logits_btv.max(-1, keepdims=True)
+    filling = -logits_btv.shape[-1] % device.mesh.model
+    return (top_bt1 + np.log(np.exp(logits_btv - top_bt1).sum(-1, keepdims=True) + filling * np.exp(-top_bt1)))[..., 0]
 
 
 def _reversed(original: Callable, device: Device, logits_btv: Array) -> Array:
     return np.concatenate(device.all("model", logits_btv)[::-1], -1)
 
 
+def few_keys(case: Case) -> bool:
+    """Whether key heads are fewer than the parts of `model`, or do not divide."""
+    return case.mesh is not None and case.config.key_value_heads % case.mesh.model > 0
+
+
+NEEDS = {"SHD7": few_keys, "SHD8": few_keys}
 KEYS, NORMS = ("key", "value", "key_norm"), ("query_norm", "key_norm")
 ALTERED: Altered = {
     "SHD1": {"input_gradient": _own},
@@ -125,14 +150,16 @@ ALTERED: Altered = {
     "SHD11": {"positions": partial(_restarting, "model")},
     "SHD12": {"log_normaliser": _own_exponentials},
     "SHD13": {"log_normaliser": _own_highest},
-    "SHD14": {"lookup": partial(_rows_of_others, _clipped)},
+    "SHD14": {"lookup": partial(_rows_of_others, _clipped, False)},
     "SHD15": {"vocabulary": _reversed},
+    "SHD16": {"log_normaliser": _filled_vocabulary},
 }
 VARIANTS: Variants = {
     "SHD1": {
         "the gradient of what queries are made of is each device's share": {"input_gradient": partial(_own_of, "query")},
         "the gradient of what keys and values are made of is each device's share": {"input_gradient": partial(_own_of, "memory")},
     },
+    "SHD2": {"each device goes on with its own share at its own tokens": {"output": _own_tokens_of_output}},
     "SHD3": {"the gradient of a sub-layer's input is added up twice": {"input_gradient": _again}},
     "SHD4": {
         "a bias is added on every device, and its gradient is added up over them": {
@@ -144,12 +171,18 @@ VARIANTS: Variants = {
         "keys are normed over each device's part of the width": {"normed_heads": partial(_norm_of_own, "key")},
     },
     "SHD7": {
-        "each device has a piece of the gradient of all keys and values, of its own heads' share": {"key_gradient": _pieces},
+        "each device has a piece of the gradient of all keys and values, of its own heads' share": {
+            "key_gradient": _pieces, "shared_gradient": partial(_shared_own, ("key_norm",)),
+        },
         "the gradients of keys, values and what they are made of are each device's share": {
             "shared_gradient": partial(_shared_own, KEYS), "input_gradient": partial(_own_of, "memory"),
         },
     },
     "SHD8": {"every device uses the first key head": {"groups": _first_group}},
     "SHD11": {"positions restart where a row's tokens are split over data": {"positions": partial(_restarting, "data")}},
-    "SHD14": {"ids of other devices' parts are taken modulo the part": {"lookup": partial(_rows_of_others, _rest)}},
+    "SHD14": {
+        "a device embeds tokens of others' parts, in a table that is filled with zeros": {"lookup": partial(_rows_of_others, _clipped, True)},
+        "ids of other devices' parts are taken modulo the part": {"lookup": partial(_rows_of_others, np.remainder, False)},
+        "ids are taken modulo the part of a table that is filled with zeros": {"lookup": partial(_rows_of_others, np.remainder, True)},
+    },
 }  # fmt: skip

@@ -49,8 +49,19 @@ class Reply:
         return [name.removeprefix(PARAMETERS) for name in own if name not in self.wrong]
 
     def equals(self, predicted: Mapping[str, np.ndarray]) -> bool:
-        """Whether every output equals what is predicted, within the tolerance."""
-        return all(name in predicted and output.near(predicted[name]) for name, output in self.outputs.items())
+        """Whether every output equals what is predicted, within the tolerance. What is predicted as no number may be any."""
+        return all(name in predicted and self._equals(output, predicted[name]) for name, output in self.outputs.items())
+
+    def determined(self, predicted: Mapping[str, np.ndarray]) -> bool:
+        """Whether some wrong output is predicted as a number wherever it is wrong."""
+        return any(not np.isnan(predicted[name][self.outputs[name].wrong]).any() for name in self.wrong if self.outputs[name].shaped)
+
+    @staticmethod
+    def _equals(output: Answered, predicted: np.ndarray) -> bool:
+        known = ~np.isnan(predicted)
+        if known.all() or predicted.shape != output.got.shape:
+            return output.near(predicted)
+        return output.near(np.where(known, predicted, output.got), known)
 
     def gradient(self, name: str) -> Answered:
         """The gradient of a parameter."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from ...case import Case
 from ...catalogue.sharded import Fault, all_faults, at
+from ...catalogue.sharded.over_model import NEEDS
 from ...reference import mesh as on_mesh
 from ...reference.components import forward_of
 from .replies import Reply
@@ -22,11 +23,22 @@ NEAR = 4  # sub-layers after the last wrong gradient that may have made it wrong
 Check = Callable[[], None]
 
 
-def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> list[Fault]:
-    """The faults each of which gives every answer, right ones too, to the tolerance; several only if no case tells them apart. Empty if no
-    answer is wrong. Those that are everywhere are tried first, then those at one kind of place, then at one place. check: is called before
-    each run, and may raise.
+def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple[list[Fault], list[str]]:
+    """The faults each of which gives every answer, right ones too, to the tolerance; several only if no case tells them apart. Then the
+    components that they are in alone, where answers of others are right: their own answers are given, right ones too. Empty if no answer
+    is wrong. check: is called before each run, and may raise.
     """
+    if found := _that_give_all(replies, check):
+        return found, []
+    failing = {reply.case.component for reply in replies if reply.wrong}
+    own = [reply for reply in replies if reply.case.component in failing]
+    if len(own) == len(replies):
+        return [], []
+    return _that_give_all(own, check), list(dict.fromkeys(reply.case.component for reply in own))
+
+
+def _that_give_all(replies: Sequence[Reply], check: Check) -> list[Fault]:
+    """Tries those that are everywhere first, then those at one kind of place, then at one place."""
     failing = sorted((reply for reply in replies if reply.wrong), key=_cost)
     if not failing or failing[0].case.mesh is None:
         return []
@@ -40,7 +52,9 @@ def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> list[
 
 
 def _shows(fault: Fault, case: Case) -> bool:
-    """Whether the mesh has the axis along which it is made."""
+    """Whether the mesh has the axis along which it is made, and the case what it is about."""
+    if fault.id in NEEDS and not NEEDS[fault.id](case):
+        return False
     return not fault.axis or (case.mesh is not None and case.mesh.sizes[fault.axis] > 1)
 
 
@@ -50,12 +64,12 @@ def _that_give(faults: Sequence[Fault], replies: Sequence[Reply], check: Check) 
         left = [fault for fault in left if _may_give(fault, reply) and _gives(fault, reply, check)]
         if not left:
             break
-    return left
+    return [fault for fault in left if any(reply.wrong and reply.determined(predicted(fault, reply.case)) for reply in replies)]
 
 
 def _narrowed(found: Sequence[Fault], case: Case, replies: Sequence[Reply], check: Check) -> list[Fault]:
     """The faults at the one place where the case has what they alter."""
-    places = [name for name in _all_sites(case)]
+    places = _all_sites(case)
     if len(places) > 1 or not places:
         return list(found)
     narrow = [dataclasses.replace(fault, place=places[0]) for fault in found if fault.placed]

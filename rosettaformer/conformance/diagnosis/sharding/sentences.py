@@ -29,14 +29,15 @@ def said(replies: Sequence[Reply], framework: str = "", check: Callable[[], None
     failing, right = ([reply for reply in replies if bool(reply.wrong) is wrong] for wrong in (True, False))
     if not failing:
         return None
-    seen, found = tuple(facts(failing, right)), explanations(replies, check)
+    seen, (found, alone) = tuple(facts(failing, right)), explanations(replies, check)
     if not found:
         text = f"no fault of the catalogue gives your output; {seen[0]}" if seen else "no fault of the catalogue gives your output"
         return Said(Verdict.UNEXPLAINED, (), text, seen[1:])
     count = f"all {len(failing)} cases that fail" if len(failing) > 1 else "the one case that fails"
     beside = f", and it is right on the other {len(right)}" if right else ""
     names = " or ".join(fault.name for fault in found)
-    text = f"your output equals the reference on this mesh with {names}, on {count}{beside}"
+    only = f"only in {', '.join(alone)}: " * bool(alone)
+    text = f"{only}your output equals the reference on this mesh with {names}, on {count}{beside}"
     fixes = _fixes(found[0], framework) if len(found) == 1 else ()
     return Said(Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, tuple(fault.id for fault in found), text, (*seen, *fixes))
 

@@ -120,7 +120,7 @@ def dot_product(operations: Operations, original: Callable, query_bthk: Any, key
     for name, whole in (("key_bsgk", key_bsgk), ("value_bsge", value_bsge)):
         placed[name] = np.zeros_like(whole)
         placed[name][:, :, taken] = found[name]
-        placed[name] = operations.key_gradient(device, placed[name])
+    placed["value_bsge"] = operations.key_gradient(device, placed["value_bsge"])
     return found | placed
 
 
@@ -129,7 +129,11 @@ def norm(operations: Operations, original: Callable, parameters: Tree, name: str
     device = current()
     given = {} if cotangent is None else {"cotangent": cotangent}
     alone = device is None or config is None or config.query_key_norm != "width"
-    if alone or device is None or (name == "key" and device.notes.get("few")):
+    few = device is not None and name == "key" and device.notes.get("few")
+    if few and cotangent is not None:
+        gradient, norms = original(parameters, name, x_bthk, config, **given)
+        return operations.key_gradient(device, gradient), norms
+    if alone or few or device is None:
         return original(parameters, name, x_bthk, config, **given)
     whole_bthk = operations.normed_heads(device, name, x_bthk)
     if whole_bthk.shape == x_bthk.shape:
