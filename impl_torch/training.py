@@ -143,7 +143,7 @@ class Trainer:
         self._model.eval()
         function, count = self._objective, self._count(target)
         if self._placed is not None:
-            rows, counts = self._placed.rows(range(len(target)))
+            rows, counts = self._placed.computed(range(len(target)))
             own = None if source is None else source[rows], target[rows]
             with torch.no_grad():
                 value = function(*map(self._ids_of, own), total=1)
@@ -244,21 +244,21 @@ class Trainer:
         """Searches with a snapshot of the parameters, the last one if they have not changed
         since.
         """
-        self._snapshot = self._snapshot or Searcher(self._searched())
-        return {
-            name: weights.to_numpy(tensor)
-            for name, tensor in search(self._snapshot, self._ids(source), strategy).items()
-        }
-
-    def _searched(self) -> Transformer:
-        """Returns the model; on a mesh, a whole copy of it."""
+        self._snapshot = self._snapshot or self._searcher()
+        run = functools.partial(search, self._snapshot, strategy=strategy)
         if self._placed is None:
-            return self._model
-        arrays = {name: self._placed.read(name, x) for name, x in self._tensors.items()}
-        with torch.random.fork_rng(devices=[]):
-            model = Transformer(self.config).to(self._device, self._float)
-        weights.load(model, arrays, self.config)
-        return model
+            found = run(self._ids(source))
+        else:
+            found = self._placed.found(lambda rows: run(self._ids(source[rows])), len(source))
+        return {name: weights.to_numpy(tensor) for name, tensor in found.items()}
+
+    def _searcher(self) -> Searcher:
+        """Returns a searcher of the parameters; on a mesh, of the process's part of every layer."""
+        if self._placed is None:
+            return Searcher(self._model)
+        searcher = Searcher(self._placed.part(self.config, self._tensors))
+        self._placed.join(searcher.model)
+        return searcher
 
     def _microbatches(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None, total: Tensor
@@ -275,7 +275,7 @@ class Trainer:
         for first in range(0, len(target), rows):
             chosen, counts = slice(first, first + rows), True
             if self._placed is not None:
-                chosen, counts = self._placed.rows(range(first, first + rows))
+                chosen, counts = self._placed.computed(range(first, first + rows))
                 self._placed.reduces(last=first + rows == len(target))
             tokens = None if source is None else source[chosen], target[chosen]
             sides = self._sides(*tokens)

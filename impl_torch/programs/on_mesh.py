@@ -70,7 +70,7 @@ class _Asked:
         self.axes = {name: axes[name] or 0 for name, size in sizes.items() if size == self.number}
         if component in LOSSES and given.get("total") is None:
             given["total"] = _count(case.config.padding_id, given)
-        self.rows, self.counts = self.placed.rows(range(self.number))
+        self.rows, self.counts = self.placed.computed(range(self.number))
         self.inputs = {name: self._own(name, x) for name, x in given.items()}
 
     def outputs(self) -> dict[str, np.ndarray]:

@@ -32,8 +32,10 @@ from reference_numpy.sharding import Mesh
 from .. import loss, mask, precision, weights
 from ..framework import scaled
 from ..layers import Layer
+from ..transformer import Transformer
+from . import columns
 from .parallel import over_model
-from .parts import draw, own, places, whole
+from .parts import draw, gathered, own, places, whole
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
 
@@ -135,16 +137,50 @@ class Placed:
         """Gathers a canonical array from the parts of all processes, which must all ask."""
         return whole(self.places[name], part, self.mesh, self.devices)
 
-    def rows(self, rows: range) -> tuple[slice, bool]:
-        """Returns which of these rows of a batch the process computes, and whether it has them.
-
-        A process that has none computes the first one, which must not count: `DTensor` has no view
-        of nothing.
-        """
+    def rows(self, rows: range) -> slice:
+        """Returns which of these rows of a batch the process has."""
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
-        if own.start == own.stop:
-            return slice(rows.start, rows.start + 1), False
-        return slice(rows.start + own.start, rows.start + own.stop), True
+        return slice(rows.start + own.start, rows.start + own.stop)
+
+    def computed(self, rows: range) -> tuple[slice, bool]:
+        """Returns which of these rows the process computes, and whether it has them: without any,
+        it computes the first one, which must not count, since `DTensor` has no view of nothing.
+        """
+        own = self.rows(rows)
+        if own.start < own.stop:
+            return own, True
+        return slice(rows.start, rows.start + 1), False
+
+    def part(self, config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Transformer:
+        """Returns a copy of the process's part of every layer, with these parameters, of which it
+        holds no other for longer than it reads it. `join` makes it run, also in a searcher.
+        """
+        dtype = next(iter(tensors.values())).dtype
+
+        def read(name: str) -> np.ndarray:
+            return self.read(name, tensors[name])
+
+        return columns.filled(config, self._column, read, dtype, self.device)
+
+    def join(self, part: Transformer) -> None:
+        """Lets a part of the model work with the others."""
+        columns.joined(part, self._column)
+
+    @property
+    def _column(self) -> columns.Column:
+        devices = self.devices["model"]
+        return columns.Column(devices.get_local_rank(), self.mesh.model, devices.get_group())
+
+    def found(
+        self, search: Callable[[slice], Mapping[str, Tensor]], rows: int
+    ) -> Mapping[str, Tensor]:
+        """Returns what a search finds of all rows, of which every process of a column is given
+        some, unless rows depend on each other.
+        """
+        if columns.by_length(self.module.config):
+            return search(slice(0, rows))
+        found, devices = search(self.rows(range(rows))), self.devices["data"]
+        return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
 
     def draw(
         self,
