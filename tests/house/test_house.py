@@ -40,7 +40,7 @@ KERNELS = ("__init__", "attention", "int8", "projection", "unpadding")
 PROGRAMS = ("__init__", "compiled", "fused", "search", "sharding", "unpadding")
 # What one framework needs beside them: torch compiles a step of decoding ahead of time; JAX draws and unpads in its step of training, where
 # layers are recomputed, and whose traffic is read from its program.
-PROGRAMS_OF = {"impl_torch": ("program", "request"), "impl_tf": (), "impl_jax": ("on_mesh", "recompute", "step", "traffic")}
+PROGRAMS_OF = {"impl_torch": ("program", "request"), "impl_tf": (), "impl_jax": ("assembly", "on_mesh", "step", "traffic")}
 # The floors of a port, lowest first; every import runs down or stays on its floor.
 FLOORS = ("kernels", "pages", "programs", "doors")
 LEAVES = ("__init__", "framework", "precision", "projection", "mask", "softmax", "dropout")  # pages that kernels may import
