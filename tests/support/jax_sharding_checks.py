@@ -17,7 +17,7 @@ from jax_on_eight import AXES, CLOSE, MESHES, MODELS, RECIPE, STILL, answers, ba
 from impl_jax import port
 from impl_jax.dropout import Dropout
 from impl_jax.programs.assembly import assembled
-from impl_jax.programs.sharding import Sharding
+from impl_jax.programs.sharding import Sharding, name_of
 from impl_jax.programs.traffic import traffic
 from impl_jax.training import Trainer
 from reference_numpy import TransformerConfig, parameters, sharding, sites
@@ -98,18 +98,24 @@ def over_data(config: TransformerConfig, mesh: Mesh) -> Iterator[str]:
             yield name
 
 
-def gathered(run: Trainer, mesh: Mesh) -> tuple[Counter[int], Counter[int]]:
-    """The bytes of the all-gathers of a step, and those of its parameters: of a layer's matrices twice, forward and backward."""
-    config, places = run.config, Sharding(run.config, mesh).places
+def moves_as_planned(run: Trainer, mesh: Mesh) -> None:
+    """Whether parameters lie as declared, and a step gathers them over data, a layer's matrices forward and backward; never over model."""
+    config, program = run.config, run.program(*batch(run.config))
+    place = Sharding(config, mesh)
 
-    def size(name: str) -> int:
-        place = places[name]
-        return 8 * int(np.prod([held // (mesh.model if axis else 1) for held, axis in zip(place.held, place.used, strict=True)]))
+    def bytes_of(name: str, parts: int) -> int:
+        one = place.places[name]
+        return 8 * int(np.prod([held // (parts if axis else 1) for held, axis in zip(one.held, one.used, strict=True)]))
 
-    planned = Counter[int]()
+    for path, found in jax.tree.leaves_with_path(program.input_shardings[0][0]):
+        one = place.places[name_of(path)]
+        assert found.is_equivalent_to(place.at(*one.rest), len(one.rest)), (name_of(path), found)
+    planned, over_model = Counter[int](), {bytes_of(name, 1) for name, one in place.places.items() if "model" in one.used}
     for name in over_data(config, mesh):
-        planned[size(name)] += 1 + (".layers." in name and len(places[name].shape) > 1)
-    return Counter(size for kind, size in traffic(run.program(*batch(config))) if kind == "all-gather"), planned
+        planned[bytes_of(name, mesh.model)] += 1 + (".layers." in name and len(place.places[name].shape) > 1)
+    sizes = Counter(size for kind, size in traffic(program) if kind == "all-gather")
+    assert planned and planned <= sizes, (sizes, planned)
+    assert over_model and not over_model & {*sizes}, (sizes, over_model)
 
 
 def compiled(call: Callable[[], Any]) -> list[str]:
@@ -124,15 +130,14 @@ def compiled(call: Callable[[], Any]) -> list[str]:
     return [message for message in messages if message.startswith("Compiling ")]
 
 
-@check("ten steps of a Llama by one program, and every parameter is gathered over data as planned")
+@check("ten steps of a Llama by one program, whose parameters lie and move as planned")
 def _() -> None:
     mesh = "data=2,model=4"
     run = trains("llama", mesh)
     run.load_state(run.state(), 10)
     assert compiled(lambda: jax.jit(lambda x: x + 1)(0.0))
     assert not (found := compiled(lambda: run.train_step(*batch(run.config)))), found
-    sizes, planned = gathered(run, Mesh.parse(mesh))
-    assert planned and planned <= sizes, (sizes, planned)
+    moves_as_planned(run, Mesh.parse(mesh))
 
 
 @check("attention of two groups on four columns: outputs and gradients, Explicit", "Explicit")
