@@ -75,7 +75,8 @@ class Trainer:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
         self._device, self._dtype = torch.device(device), canonical.training_dtype(parameters)
-        self.group, self._placed = sharding.Group(), None
+        self.group = sharding.Group()
+        self._placed: Any = None
         trees = self._made(parameters) if mesh is None else self._made_on(mesh, parameters)
         self._trees, self._tensors = trees, trees["parameters"]
         self._optimizer = optimizer.adam(
@@ -229,11 +230,11 @@ class Trainer:
         parts = self._placed.parts()
         for name, part in parts.items():
             self._placed.write(name, part, parameters[name])
-        moments = ("first_moment", "second_moment")
-        zeros = {
-            moment: {name: torch.zeros_like(x) for name, x in parts.items()} for moment in moments
+        return {
+            "parameters": {name: nn.Parameter(part) for name, part in parts.items()},
+            "first_moment": {name: torch.zeros_like(part) for name, part in parts.items()},
+            "second_moment": {name: torch.zeros_like(part) for name, part in parts.items()},
         }
-        return {"parameters": {name: nn.Parameter(x) for name, x in parts.items()}} | zeros
 
     def _found(
         self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy
@@ -241,21 +242,21 @@ class Trainer:
         """Searches with a snapshot of the parameters, the last one if they have not changed
         since.
         """
-        self._snapshot = self._snapshot or Searcher(self._searched())
-        return {
-            name: weights.to_numpy(tensor)
-            for name, tensor in search(self._snapshot, self._ids(source), strategy).items()
-        }
-
-    def _searched(self) -> Transformer:
-        """Returns the model; on a mesh, a whole copy of it."""
+        self._snapshot = self._snapshot or self._searcher()
+        run = functools.partial(search, self._snapshot, strategy=strategy)
         if self._placed is None:
-            return self._model
-        arrays = {name: self._placed.read(name, x) for name, x in self._tensors.items()}
-        with torch.random.fork_rng(devices=[]):
-            model = Transformer(self.config).to(self._device, getattr(torch, self._dtype))
-        weights.load(model, arrays, self.config)
-        return model
+            found = run(self._ids(source))
+        else:
+            found = self._placed.found(lambda rows: run(self._ids(source[rows])), len(source))
+        return {name: weights.to_numpy(tensor) for name, tensor in found.items()}
+
+    def _searcher(self) -> Searcher:
+        """Returns a searcher of the parameters; on a mesh, of the process's part of every layer."""
+        if self._placed is None:
+            return Searcher(self._model)
+        searcher = Searcher(self._placed.part(self.config, self._tensors))
+        self._placed.join(searcher.model)
+        return searcher
 
     def _microbatches(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None

@@ -66,7 +66,7 @@ class _Asked:
         sizes = {name: given[name].shape[axis] for name, axis in axes.items() if axis is not None}
         self.number = max(sizes.values())
         # Where others have more, an axis of one row is the same for all.
-        self.axes = {name: axes[name] for name, size in sizes.items() if size == self.number}
+        self.axes = {name: axes[name] or 0 for name, size in sizes.items() if size == self.number}
         if component in LOSSES and given.get("total") is None:
             given["total"] = _count(case.config.padding_id, given)
         self.inputs = {name: self._own(name, x) for name, x in given.items()}

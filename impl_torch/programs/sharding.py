@@ -32,8 +32,10 @@ from reference_numpy.sharding import Mesh
 from .. import loss, mask, precision, weights
 from ..framework import scaled
 from ..layers import Layer
+from ..transformer import Transformer
+from . import columns
 from .parallel import over_model
-from .parts import Place, draw, own, places, whole
+from .parts import draw, gathered, own, places, whole
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
 
@@ -140,6 +142,37 @@ class Placed:
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
         return slice(rows.start + own.start, rows.start + own.stop)
 
+    def part(self, config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Transformer:
+        """Returns a copy of the process's part of every layer, with these parameters, of which it
+        holds no other for longer than it reads it. `join` makes it run, also in a searcher.
+        """
+        dtype = next(iter(tensors.values())).dtype
+
+        def read(name: str) -> np.ndarray:
+            return self.read(name, tensors[name])
+
+        return columns.filled(config, self._column, read, dtype, self.device)
+
+    def join(self, part: Transformer) -> None:
+        """Lets a part of the model work with the others."""
+        columns.joined(part, self._column)
+
+    @property
+    def _column(self) -> columns.Column:
+        devices = self.devices["model"]
+        return columns.Column(devices.get_local_rank(), self.mesh.model, devices.get_group())
+
+    def found(
+        self, search: Callable[[slice], Mapping[str, Tensor]], rows: int
+    ) -> Mapping[str, Tensor]:
+        """Returns what a search finds of all rows, of which every process of a column is given
+        some, unless rows depend on each other.
+        """
+        if columns.by_length(self.module.config):
+            return search(slice(0, rows))
+        found, devices = search(self.rows(range(rows))), self.devices["data"]
+        return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
+
     def draw(
         self,
         config: TransformerConfig,
@@ -173,10 +206,10 @@ class Placed:
         """Returns the norm of all tensors together; what several processes hold counts once."""
         squares = []
         for name, part in parts.items():
-            place = self.places[name]
-            copies = self.mesh.model if place.model is None else 1
+            place, copies = self.places[name], 1
+            copies *= self.mesh.model if place.model is None else 1
             copies *= self.mesh.data if place.data is None else 1
-            squares.append(precision.upcast_half(part).square().sum() / copies)
+            squares.append(part.square().sum() / copies)
         total = torch.stack(squares).sum()
         dist.all_reduce(total)
         return total.sqrt()
@@ -229,12 +262,14 @@ def shard(
     declared = places(config, mesh, component)
     if mesh.model > 1:
         over_model(module, config, declared, devices["model"], whole_logits)
-    own = {module.get_parameter(place.native): place for place in declared.values()}
-    split: Any = partial(fully_shard, shard_placement_fn=partial(_over_data, own))
+    axes = {module.get_parameter(place.native): place.data or 0 for place in declared.values()}
+    # of a vocabulary that leaves this column of the mesh no token
+    empty = {x for x in axes if isinstance(x, DTensor) and not x.to_local().numel()}
+    split: Any = partial(fully_shard, shard_placement_fn=lambda parameter: Shard(axes[parameter]))
     split = replicate if mesh.replicate else split
     layers = [part for part in module.modules() if isinstance(part, Layer)]
     for part in (*layers, *[module] * (module not in layers)):
-        split(part, mesh=devices["data"])
+        split(part, mesh=devices["data"], ignored_params=empty)
     for part in fsdp_modules(module):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
@@ -272,7 +307,7 @@ def training_loss(
     return (loss_bt.masked_fill(~mask_bt, 0).sum() / total).to(logits_btv.dtype)
 
 
-def _cross_entropy(x_btv: DTensor, label_bt: Tensor, mask_bt: Tensor, smoothing: float) -> Tensor:
+def _cross_entropy(x_btv: Any, label_bt: Tensor, mask_bt: Tensor, smoothing: float) -> Tensor:
     devices, whole = x_btv.device_mesh, [Replicate()]
     given = partial(DTensor.from_local, device_mesh=devices, placements=whole, run_check=False)
     x_btv = x_btv.masked_fill(given(~mask_bt[..., None]), 0)
@@ -286,14 +321,9 @@ def _cross_entropy(x_btv: DTensor, label_bt: Tensor, mask_bt: Tensor, smoothing:
         devices, [Shard(0)]
     )
     is_label_btv = token_v == given(label_bt.long()[..., None])
-    label_x_bt = torch.where(is_label_btv, x_btv, 0).sum(-1).redistribute(devices, whole)
+    label_btv: Any = torch.where(is_label_btv, x_btv, 0)
+    label_x_bt = label_btv.sum(-1).redistribute(devices, whole)
     loss_bt = sum_bt.log() + highest_bt1[..., 0] - (1 - smoothing) * label_x_bt
     if smoothing:
         loss_bt = loss_bt - smoothing / x_btv.shape[-1] * x_btv.sum(-1).redistribute(devices, whole)
     return loss_bt.to_local()
-
-
-def _over_data(declared: dict[nn.Parameter, Place], parameter: nn.Parameter) -> Shard:
-    """Where FSDP splits a parameter: torch splits nothing along another axis than the first one."""
-    local: Any = getattr(parameter, "_local_tensor", parameter)
-    return Shard(declared[parameter].data if local.numel() else 0)

@@ -2,13 +2,14 @@
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
+from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
 from ..backends import BACKENDS, require
@@ -16,6 +17,7 @@ from ..extras import install
 from ..pictures import SUFFIXES
 
 Names = tuple[str, ...]
+MOST_DEVICES = 64  # of a mesh that a port is judged on: each may be a process
 BATCH_SIZE = click.IntRange(1, 4096)
 OUT = click.Path(path_type=Path, dir_okay=False)  # a file that is written
 
@@ -35,8 +37,15 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
+WORDS = "rosettaformer.words"  # the words of a Grouped command in its context, with which it is started in other processes
+
+
 class Grouped(click.Command):
     """A command whose help shows its options under the titles of their sections."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = list(args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {}
@@ -108,6 +117,19 @@ def families(names: Iterable[str]) -> str:
     return f"FAMILY is {' or '.join(', '.join(names).rsplit(', ', 1))}"
 
 
+def _meshes(ctx: click.Context, option: click.Parameter, values: Names) -> tuple[Mesh, ...]:
+    meshes = tuple(dict.fromkeys(map(Mesh.parse, values)))
+    if large := [mesh for mesh in meshes if mesh.devices > MOST_DEVICES]:
+        raise ValueError(f"a port is judged on at most {MOST_DEVICES} devices; got {large[0].devices} of the mesh {large[0]}")
+    return meshes
+
+
+mesh_option = click.option(
+    "--mesh", "meshes", multiple=True, callback=_meshes, metavar="data=N,model=N",
+    help="Several devices, as a mesh: parts of the batch, parts of every layer; data=N,replicate keeps parameters whole. Repeatable.",
+)  # fmt: skip
+
+
 def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--like and --seed: the whole model that a port is judged on."""
     function = click.option("--seed", type=click.IntRange(0), default=0, help="Of the random weights of --like FAMILY. [default: 0]")(
@@ -116,19 +138,21 @@ def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--like", metavar="FAMILY|DIR", default="", cls=_Like)(function)
 
 
-def like_cases(like: str, seed: int, dtypes: Names) -> list[Any]:
-    """Returns the cases of --like, in these dtypes or in all; its folders are removed when the command ends. Raises ValueError as
-    `cases_of`."""
+def like_cases(like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh] = ()) -> list[Any]:
+    """Returns the cases of --like, in these dtypes or in all, on each mesh if some are given; its folders are removed when the command
+    ends. Raises ValueError as `cases_of`.
+    """
     from ..conformance.case import DTYPES
     from ..conformance.cases.like_folders import cases_of
 
     root = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
-    return cases_of(like, Path(root), dtypes or DTYPES, seed)
+    return cases_of(like, Path(root), dtypes or DTYPES, seed, meshes)
 
 
-def like_words(like: str, seed: int = 0) -> tuple[str, ...]:
-    """Returns the words that give --like and --seed to another command."""
-    return (*(("--like", like) if like else ()), *(("--seed", str(seed)) if seed else ()))
+def like_words(like: str, seed: int = 0, meshes: Sequence[Mesh] = ()) -> tuple[str, ...]:
+    """Returns the words that give --like, --seed and --mesh to another command."""
+    words = (*(("--like", like) if like else ()), *(("--seed", str(seed)) if seed else ()))
+    return (*words, *(word for mesh in meshes for word in ("--mesh", str(mesh))))
 
 
 def require_picture(path: Path | None, option: str) -> None:
@@ -154,7 +178,7 @@ def wide_console(width: int, **options: Any) -> Console:
     return console
 
 
-MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out", "ignore")  # the options of a command that `open_both` takes
+MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out", "ignore", "mesh")  # the options of a command that `open_both` takes
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
 
@@ -173,11 +197,16 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, **options: tuple[str, ...]) -> tuple[Any, Any]:
-    """Returns the folder (`inference.folder.open_folder`) and its model. Raises MissingBackend if a package or the backend is missing."""
+def open_both(
+    folder: Path, use: str, backend: str, dtype: str, device: str, mesh: Any = None, **options: tuple[str, ...]
+) -> tuple[Any, Any]:
+    """Returns the folder (`inference.folder.open_folder`) and its model (`inference.models.open_model`).
+
+    Raises MissingBackend if a package or the backend is missing.
+    """
     require(f"the tokenizer of {folder}", "inference", "tokenizers")
     from ..inference.folder import open_folder
     from ..inference.models import open_model
 
     found = open_folder(folder, use, **options)
-    return found, open_model(found.checkpoint, backend, dtype, device)
+    return found, open_model(found.checkpoint, backend, dtype, device, mesh)

@@ -13,9 +13,8 @@ from ..backends import BACKENDS, imported, require
 from ..training import tasks
 from ..training.backends import trainer
 from ..training.options import FIXED, FREE
-from .options import Choice, Grouped, section
+from .options import WORDS, Choice, Grouped, section
 
-WORDS = "rosettaformer.words"
 FILE = click.Path(resolve_path=True)
 COUNT = click.IntRange(min=1)
 TASK_OPTIONS = ("from_language", "to_language", "limit", "source", "target", "tsv", "skip_damaged", "catalogues", "length", "alphabet",
@@ -44,15 +43,7 @@ def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Ca
     return click.option(*names, help=f"{help} [default: {_default(name, none)}]", **attributes)
 
 
-class _Train(Grouped):
-    """Keeps the words of the command, with which it is started in other processes."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[WORDS] = list(args)
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_Train)
+@click.command(cls=Grouped)
 @section(
     "Run",
     click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The run's folder."),

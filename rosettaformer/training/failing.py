@@ -37,6 +37,8 @@ def recorded(size: int, local: int) -> Iterator[None]:
         threading.Thread(target=_end_with_launcher, args=(int(os.environ[LAUNCHER]),), daemon=True).start()
     try:
         yield
+    except BrokenPipeError:  # nobody reads what the first one prints
+        raise
     except Elsewhere as error:
         _record(ELSEWHERE, error)
         _leave(2)

@@ -31,18 +31,28 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def start(arguments: Sequence[str], mesh: Mesh, device: str, folder: Path) -> None:
     """Runs `rosettaformer train ARGUMENTS` in a process for each device, and returns when all have ended well.
 
-    Ctrl-C and SIGTERM are passed on once; the second ends the processes at once. Raises ValueError that says which process failed, how, and
-    where the run can go on.
+    Raises ValueError that says which process failed, how, and where the run can go on.
     """
     _refuse_missing(mesh, device)
     if Manifest.exists(folder):
         with alone(folder):  # refused now, where it costs nothing
             pass
-    with tempfile.TemporaryDirectory() as logs, _Processes(arguments, mesh.devices, Path(logs)) as processes:
-        if not (problem := processes.problem()):
-            return
-    Console(stderr=True).show_cursor()  # the first process may have ended while it was hidden
-    raise ValueError(f"{problem}; {_way_on(folder)}")
+    if problem := run("train", arguments, mesh, device):
+        raise ValueError(f"{problem}; {_way_on(folder)}")
+
+
+def run(command: str, arguments: Sequence[str], mesh: Mesh, device: str) -> str:
+    """Runs a command in a process for each device; returns nothing when all have ended well, or which has failed, and how.
+
+    Ctrl-C and SIGTERM are passed on once; the second ends the processes at once. Raises ValueError on devices that are missing, and with
+    what a process says of a user's mistake.
+    """
+    _refuse_missing(mesh, device)
+    with tempfile.TemporaryDirectory() as logs, _Processes((command, *arguments), mesh.devices, Path(logs)) as processes:
+        problem = processes.problem()
+    if problem:
+        Console(stderr=True).show_cursor()  # the first process may have ended while it was hidden
+    return problem
 
 
 def _refuse_missing(mesh: Mesh, device: str) -> None:
@@ -65,7 +75,7 @@ def _way_on(folder: Path) -> str:
 class _Processes(contextlib.AbstractContextManager["_Processes"]):
     """The processes of a run. The first one prints; what the others print is kept in a folder."""
 
-    def __init__(self, arguments: Sequence[str], count: int, logs: Path) -> None:
+    def __init__(self, words: Sequence[str], count: int, logs: Path) -> None:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 
         logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
@@ -73,9 +83,9 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         self._before: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
         self._store = _store()
         self._context: Any = start_processes(
-            "train",
+            words[0],
             sys.executable,
-            args=dict.fromkeys(range(count), ("-m", "rosettaformer", "train", *arguments)),
+            args=dict.fromkeys(range(count), ("-m", "rosettaformer", *words)),
             envs={rank: _environment(rank, count, self._store.port) for rank in range(count)},
             logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=dict.fromkeys(range(1, count), Std.ALL)),
         )
@@ -92,8 +102,11 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
     def problem(self) -> str:
         """Waits until all processes have ended and returns nothing, or until one has failed and returns how.
 
-        Raises ValueError with what a process says of a user's mistake, KeyboardInterrupt or SystemExit if a signal has ended all.
+        Raises ValueError with what a process says of a user's mistake, KeyboardInterrupt or SystemExit if a signal has ended all, and
+        BrokenPipeError if nobody reads what the first one prints.
         """
+        from ..cli import GONE
+
         told = False
         while len(ended := self._ended()) < len(self._handlers) and not any(ended.values()):
             if len(self._asked) > 1:
@@ -114,6 +127,8 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
             raise ValueError(mistake)
         if self._asked:
             self._interrupted()
+        if ended.get(0) == GONE:
+            raise BrokenPipeError
         return failing.problem(ended, len(self._handlers), records, self._context.stderrs)
 
     @property

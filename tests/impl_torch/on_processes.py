@@ -243,12 +243,12 @@ def held(config: TransformerConfig) -> Run:
         for table in (model.source_embedding, model.target_embedding, model.logits):
             assert table.weight is model.source_embedding.weight
         numbers = {name: parameter.to_local().numel() for name, parameter in trainer._placed.parameters.items()}
-        split = shards.splits(config, mesh)
         for name, shape in parameters.shapes(config).items():
-            own = parts.own(places[name], np.zeros(shape), mesh, dist.get_rank())
-            assert numbers[name] == own.size, name
-            if math.prod(shape) % mesh.devices == 0 and shards.parts(split[name], mesh) == mesh.devices:
-                assert own.size == math.prod(shape) // mesh.devices, name
+            together = torch.tensor(numbers[name], device=device)
+            dist.all_reduce(together)
+            copies = (mesh.model if places[name].model is None else 1) * (mesh.data if mesh.replicate else 1)
+            assert together == math.prod(shape) * copies, name
+            assert numbers[name] == parts.own(places[name], np.zeros(shape), mesh, dist.get_rank()).size, name
 
     return run
 
@@ -266,7 +266,7 @@ def collectives(config: TransformerConfig, **setting: Any) -> Run:
 
 
 def planned(config: TransformerConfig, mesh: Mesh, source: Any, target: np.ndarray) -> Counter[tuple[str, int]]:
-    """The collectives of one step of a decoder without few groups, in float64, whose dimensions the mesh divides."""
+    """The collectives of one step of a decoder like Llama's, in float64."""
     places, sizes = parts.places(config, mesh), Counter[str]()
     for name, place in places.items():
         native = [*layout.shape(place.axes, place.sizes)]
@@ -288,6 +288,10 @@ def planned(config: TransformerConfig, mesh: Mesh, source: Any, target: np.ndarr
     if mesh.model > 1:  # the embedding and the logits; two sublayers of a layer; four numbers of a label
         found["all_reduce", 8 * tokens * config.model_width] += 2 + 4 * config.decoder_layers
         found["all_reduce", 8 * tokens] += 4
+        for name in ("key", "value"):  # of fewer groups than processes, whose gradients are shares
+            if places[f"decoder.layers.0.self_attention.{name}.kernel"].model is None:
+                size = 8 * math.prod(parameters.shapes(config)[f"decoder.layers.0.self_attention.{name}.kernel"])
+                found["all_reduce", size] += config.decoder_layers
     found["all_reduce", 8] += (mesh.data > 1) + (mesh.devices > 1)  # the loss, and the norm of the gradients
     return found
 
