@@ -30,7 +30,7 @@ from .dropout import Dropout
 from .framework import keras
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .normalization import LayerNorm, RMSNorm
-from .programs import sharding
+from .programs import on_mesh as mesh
 from .programs.compiled import compiled as graph
 from .programs.fused import fused
 from .sampling import draw, penalise, truncate
@@ -154,8 +154,8 @@ def on_mesh(case: Any) -> Any:
     compute on a mesh.
     """
     if case.component == "training_steps":
-        return sharding.training_steps(case, Trainer)
-    return sharding.on_mesh(case, components[case.component.removesuffix("_vjp")])
+        return mesh.training_steps(case, Trainer)
+    return mesh.on_mesh(case, components[case.component.removesuffix("_vjp")])
 
 
 def _norm(

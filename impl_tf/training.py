@@ -27,6 +27,8 @@ from .transformer import Transformer
 __all__ = ["Trainer"]
 
 Tree = Mapping[str, Any]
+# a variable, its axes, its canonical axes and the size of each
+_Held = tuple[tf.Variable, str, str, dict[str, int]]
 _PARTS = ("parameters", "first_moment", "second_moment")
 _DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
 
@@ -67,16 +69,17 @@ class Trainer:
         # A seed of Keras has 31 bits.
         self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
         self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
-        replicas = None if mesh is None else Replicas(config, mesh, device)
+        replicas = None if mesh is None else Replicas(mesh, device)
         self.group = Group() if replicas is None else replicas.group
         with tf.device(self._device) if replicas is None else replicas.strategy.scope():
             with recomputing(config) if recompute else nullcontext():
                 self.model = Transformer(config, dtype=self._dtype)
             weights.load(self.model, parameters, config)
             self._optimizer = self._built_optimizer()
-        self._on_mesh = replicas and Steps(
-            replicas, self.model, self._optimizer, recipe, seed, compiled
-        )
+        self._on_mesh: Steps | None = None
+        if replicas is not None:
+            own = self.model, self._optimizer
+            self._on_mesh = Steps(replicas, *own, recipe, seed, compiled)
         run: Callable[..., Any] = graph if compiled else lambda function: function
         self._whole_step, self._part, self._apply = (
             run(self._one_step),
@@ -191,11 +194,11 @@ class Trainer:
         optimizer.build(self.model.trainable_variables)
         return optimizer
 
-    def _parts(self) -> dict[str, dict[str, tuple[tf.Variable, str, str, dict[str, int]]]]:
-        """The variables of the state by part and canonical name, each with its axes, its canonical
-        axes and the size of each."""
+    def _parts(self) -> dict[str, dict[str, _Held]]:
+        """The variables of the state by part and canonical name."""
         variables = weights.variables(self.model, self.config)
-        shapes, parts = canonical.shapes(self.config), {part: {} for part in _PARTS}
+        shapes = canonical.shapes(self.config)
+        parts: dict[str, dict[str, _Held]] = {part: {} for part in _PARTS}
         for name, letters in canonical.axes(self.config).items():
             native, axes = layout.native(name, letters, weights.TABLE)
             sizes = dict(zip(letters.split(), shapes[name], strict=True))

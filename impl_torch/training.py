@@ -52,6 +52,11 @@ class Trainer:
     numbers that another thread draws meanwhile change the masks. On CUDA the trainer sets the
     environment's CUBLAS_WORKSPACE_CONFIG if it is not set: deterministic products need it before
     the process's first one.
+
+    mesh: each process, as `torchrun` starts them, runs one device of it and is given whole batches
+    (`programs.sharding`); there the loss is eager and padding stays in its rows. recompute: the
+    activations of a layer are computed again in the backward pass, and not kept. group: the
+    processes of the run.
     """
 
     def __init__(
@@ -70,7 +75,8 @@ class Trainer:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
         self._device, self._dtype = torch.device(device), canonical.training_dtype(parameters)
-        self.group, self._placed = sharding.Group(), None
+        self.group = sharding.Group()
+        self._placed: Any = None
         trees = self._made(parameters) if mesh is None else self._made_on(mesh, parameters)
         self._trees, self._tensors = trees, trees["parameters"]
         self._optimizer = optimizer.adam(
@@ -224,11 +230,11 @@ class Trainer:
         parts = self._placed.parts()
         for name, part in parts.items():
             self._placed.write(name, part, parameters[name])
-        moments = ("first_moment", "second_moment")
-        zeros = {
-            moment: {name: torch.zeros_like(x) for name, x in parts.items()} for moment in moments
+        return {
+            "parameters": {name: nn.Parameter(part) for name, part in parts.items()},
+            "first_moment": {name: torch.zeros_like(part) for name, part in parts.items()},
+            "second_moment": {name: torch.zeros_like(part) for name, part in parts.items()},
         }
-        return {"parameters": {name: nn.Parameter(x) for name, x in parts.items()}} | zeros
 
     def _found(
         self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy

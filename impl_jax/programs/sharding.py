@@ -55,10 +55,9 @@ class Place(NamedTuple):
 class Sharding:
     """The mesh of devices, and where each parameter of a component and each row lies on it.
 
-    axes: Auto, or Explicit, which has no arrays of uneven parts: there what does not divide is
-    brought together. even: so it is on Auto axes, as outside a program. With several processes the
-    mesh has all of their devices.
-    component: None has no parameters.
+    component: None for what has no parameters. axes: Auto, or Explicit, which has no arrays of
+    uneven parts: there what does not divide is brought together. even: so it is on Auto axes, too,
+    as outside a program. With several processes the mesh has all of their devices.
     Raises ValueError on an axis that the mesh does not divide, and on devices that are missing.
     """
 
@@ -111,7 +110,7 @@ class Sharding:
     def batch(self, x: Any, parts: int = 1) -> jax.Array:
         """Rows, split into parts and each of these over data: `parts rows ...`."""
         x = np.asarray(x)
-        x = x.reshape(parts, -1, *x.shape[1:])
+        x = x.reshape(parts, len(x) // parts, *x.shape[1:])
         rows = -(-x.shape[1] // self.parts) * self.parts
         return self._array(x, (parts, rows, *x.shape[2:]), (None, "data"))
 
@@ -176,7 +175,6 @@ class Sharding:
 
 def mapped(function: Callable[[str, Any], Any], state: Any) -> Any:
     """A state of the same structure, of `function(name, value)` of every variable."""
-
     return jax.tree.map_with_path(lambda path, value: function(name_of(path), value), state)
 
 

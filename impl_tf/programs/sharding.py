@@ -4,39 +4,33 @@ whole, and gradients are summed once."""
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from reference_numpy import TransformerConfig, layout, sites
-from reference_numpy import parameters as canonical
-from reference_numpy.recipe import Recipe
-from reference_numpy.sharding import Group, Mesh, check, chunks
+from reference_numpy import TransformerConfig, sites
+from reference_numpy.sharding import Group, Mesh, chunks
 
 from .. import weights
 from ..framework import keras
-from ..transformer import Transformer
 
 __all__ = [
+    "BATCH_ALONE",
     "Replicas",
     "Workers",
     "compilers",
     "count",
     "draw",
     "logical_devices",
-    "on_mesh",
     "recomputing",
     "summed",
-    "training_steps",
     "workers_alive",
 ]
 
-_BATCH_ALONE = "TensorFlow's port splits the batch alone; got model={}"
-_VJP = "_vjp"  # the end of the name of a component's gradient
-_SEARCHES = ("greedy_search", "sample", "beam_search", "decode_in_steps")
+BATCH_ALONE = "TensorFlow's port splits the batch alone"
 _KINDS = {"cpu": "CPU", "cuda": "GPU"}
 _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
 _PHILOX, _WORDS = 1, 4  # the generator, and how many words each of its counts gives
@@ -50,13 +44,12 @@ class Replicas:
     the mesh says `replicate`. Raises ValueError on a model axis, and on devices that are missing.
     """
 
-    def __init__(self, config: TransformerConfig, mesh: Mesh, device: str = "cpu") -> None:
+    def __init__(self, mesh: Mesh, device: str = "cpu") -> None:
         if mesh.model > 1:
-            raise ValueError(_BATCH_ALONE.format(mesh.model))
-        check(config, mesh)
+            raise ValueError(f"{BATCH_ALONE}; got model={mesh.model}")
         self.mesh = mesh
         of_cluster = "TF_CONFIG" in os.environ
-        self.strategy = _of_cluster(mesh) if of_cluster else _of_process(mesh, _KINDS[device])
+        self.strategy = (_of_cluster if of_cluster else _of_process)(mesh, _KINDS[device])
         self.group = Workers(self.strategy) if of_cluster else Group()
 
     def rows(self, array: Any, begin: int, end: int) -> Any:
@@ -111,23 +104,23 @@ class Workers(Group):
         self.any(False)
 
 
-def logical_devices(count: int) -> None:
-    """Makes that many devices of the CPU, unless there are as many.
+def logical_devices(mesh: Mesh) -> None:
+    """Splits the CPU into the devices of a mesh, unless there are as many.
 
-    Raises ValueError if TensorFlow was used before, which then has one.
+    Raises ValueError if TensorFlow was used before and has fewer.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
     have = len(tf.config.get_logical_device_configuration(cpu) or [None])
-    if have >= count:
+    if have >= mesh.devices:
         return
     try:
         tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+            cpu, [tf.config.LogicalDeviceConfiguration()] * mesh.devices
         )
     except RuntimeError:
         raise ValueError(
-            f"TensorFlow splits the CPU into devices before its first use; {count} are needed, "
-            f"and it was used with {have}"
+            f"the mesh {mesh} needs {mesh.devices} devices; TensorFlow sees {have}, and splits the "
+            "CPU into more only before its first use"
         ) from None
 
 
@@ -180,145 +173,11 @@ def recomputing(config: TransformerConfig) -> keras.RematScope:
     return keras.RematScope("list_of_layers", layer_names=names)
 
 
-def on_mesh(case: Any, build: Callable[..., Callable[..., Any]]) -> Any:
-    """What a component with parameters gives on the devices of a case's mesh: whole arrays, the
-    same in every process; of `<component>_vjp` the gradients by name.
-
-    build: of the component, `build(config, dtype)`. Raises NotImplementedError on a model axis, on
-    a search and on a component without parameters.
-    """
-    component = case.component.removesuffix(_VJP)
-    _need_batch_alone(case.mesh)
-    if component in _SEARCHES or not case.parameters:
-        raise NotImplementedError(f"TensorFlow's port computes {component} on one device")
-    return _Asked(case, component, build).answer()
-
-
-def training_steps(case: Any, trainer: Callable[..., Any]) -> dict[str, np.ndarray]:
-    """The losses of a case's steps of training on its mesh, and the parameters after them.
-
-    Raises NotImplementedError on a model axis.
-    """
-    _need_batch_alone(case.mesh)
-    given, under = canonical.flatten(case.inputs), canonical.nest(case.inputs)
-    masks = canonical.flatten(under.get("keep", {}))
-    run = trainer(
-        case.config,
-        Recipe(**under["recipe"]),
-        case.parameters,
-        device=case.device,
-        compiled=case.mode == "compiled",
-        mesh=case.mesh,
-        recompute=bool(given.get("recompute")),
-    )
-    losses = []
-    for step in range(len(given["target"])):
-        ids = (None if given.get(n) is None else given[n][step] for n in ("source", "target"))
-        keep = {site: mask[step] for site, mask in masks.items()} or None
-        losses.append(float(run.train_step(*ids, keep)))
-    found = {name: x for name, x in run.tensors() if name.startswith("parameters.")}
-    return {"losses": np.array(losses, case.dtype), **found}
-
-
-class _Asked:
-    """The component of a case on replicas, and its inputs: rows, whole arrays and plain values."""
-
-    def __init__(self, case: Any, component: str, build: Callable[..., Any]) -> None:
-        self._replicas = Replicas(case.config, case.mesh, case.device)
-        with self._replicas.strategy.scope():
-            self._function = build(case.config, tf.as_dtype(case.dtype))
-            module = _owner(self._function)
-            self._of = "transformer" if isinstance(module, Transformer) else component
-            weights.load(module, case.parameters, case.config, self._of)
-        self._variables = weights.variables(module, case.config, self._of)
-        self._case, self._is_loss = case, component.endswith("_loss")
-        given = canonical.flatten(case.inputs)
-        arrays = {name: x for name, x in given.items() if isinstance(x, np.ndarray)}
-        self._plain = {name: x for name, x in given.items() if name not in arrays}
-        rows = {n: x for n, x in arrays.items() if x.ndim and _axes(n).startswith("b")}
-        sizes = {len(x) for x in rows.values()}
-        size = 0 if 0 in sizes else max(sizes)
-        self._rows = {n: x for n, x in rows.items() if len(x) == size}  # one row may be for all
-        self._whole = {n: weights.from_numpy(x) for n, x in arrays.items() if n not in self._rows}
-        if self._is_loss and given.get("total") is None:
-            labels = given["label_b" if component == "classification_loss" else "target"]
-            self._plain["total"] = max(count(case.config, labels), 1)
-
-    def answer(self) -> Any:
-        """The outputs, or the gradients."""
-        xla, graph = compilers(self._case.mode == "compiled")
-        derived = self._case.component.endswith(_VJP)
-        compute = xla(self._gradients if derived else self._outputs)
-
-        def on_replica(own: dict[str, Any]) -> tuple[Any, Any]:
-            shared, rows = compute(own)
-            sums = summed([*shared.values()]) if shared else []
-            return dict(zip(shared, sums, strict=True)), rows
-
-        split = {name: self._replicas.rows(x, 0, len(x)) for name, x in self._rows.items()}
-        run = graph(lambda own: self._replicas.run(on_replica, own))
-        shared, rows = run(self._whole | split)
-        shared = tf.nest.map_structure(weights.to_numpy, self._replicas.first(shared))
-        rows = self._gathered(rows)
-        if not derived:
-            return shared["loss"] if self._is_loss else rows
-        natives = {name: shared.pop(name) for name in self._variables}
-        found = layout.from_native(natives, weights.TABLE, self._case.config, self._of)
-        return rows | shared | {f"parameters.{name}": x for name, x in found.items()}
-
-    def _outputs(self, own: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """What is a sum over the replicas, and what are rows."""
-        found = self._function(**canonical.nest(self._plain | own))
-        return ({"loss": found}, {}) if self._is_loss else ({}, found)
-
-    def _gradients(self, own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        own = {**own}
-        cotangent = own.pop("cotangent")
-        inputs = {name: x for name, x in own.items() if x.dtype.is_floating}
-        natives = {name: variable.value for name, variable in self._variables.items()}
-        with tf.GradientTape() as tape:
-            tape.watch([*inputs.values()])
-            found = tf.nest.flatten(self._outputs(own))[0]
-        pulled = tape.gradient(found, inputs | natives, cotangent, tf.UnconnectedGradients.ZERO)
-        pulled = {name: tf.convert_to_tensor(x) for name, x in pulled.items()}
-        rows = {name: pulled.pop(name) for name in inputs if name in self._rows}
-        return pulled, rows
-
-    def _gathered(self, rows: Any) -> Any:
-        """The rows of all replicas, by name if there are names."""
-        gather = self._replicas.strategy.gather
-        if not isinstance(rows, Mapping):
-            return tf.nest.map_structure(lambda x: weights.to_numpy(gather(x, 0)), rows)
-        return canonical.nest(
-            {
-                name: weights.to_numpy(gather(x, max(0, _axes(name).find("b"))))
-                for name, x in canonical.flatten(rows).items()
-            }
-        )
-
-
-def _need_batch_alone(mesh: Mesh) -> None:
-    if mesh.model > 1:
-        raise NotImplementedError(_BATCH_ALONE.format(mesh.model))
-
-
-def _axes(name: str) -> str:
-    """The letters in which a name ends; those of ids, of keep masks and of a cotangent are rows."""
-    of_rows = name.startswith("keep.") or name in ("source", "target", "token", "cotangent")
-    return "b" if of_rows else name.rpartition("_")[2]
-
-
-def _owner(function: Any) -> Any:
-    """The module whose parameters a component has."""
-    if isinstance(function, functools.partial):
-        return function.args[0]
-    return getattr(function, "__self__", function)
-
-
-def _of_cluster(mesh: Mesh) -> tf.distribute.Strategy:
-    """The strategy of the workers that TF_CONFIG names."""
-    strategy = _multi_worker()
-    if strategy.num_replicas_in_sync != mesh.data:
+def _of_cluster(mesh: Mesh, kind: str) -> tf.distribute.Strategy:
+    """The strategy of the workers that TF_CONFIG names, each with all of its devices of that kind;
+    the CPU is one."""
+    strategy = _multi_worker(kind)
+    if strategy.num_replicas_in_sync != mesh.devices:
         raise ValueError(
             f"the mesh {mesh} needs {mesh.devices} devices; the workers of TF_CONFIG have "
             f"{strategy.num_replicas_in_sync} together"
@@ -327,8 +186,10 @@ def _of_cluster(mesh: Mesh) -> tf.distribute.Strategy:
 
 
 @functools.cache  # a process joins its cluster once, before it uses TensorFlow
-def _multi_worker() -> tf.distribute.Strategy:
+def _multi_worker(kind: str) -> tf.distribute.Strategy:
     try:
+        if kind == "CPU":
+            tf.config.set_visible_devices([], "GPU")
         return tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
         raise ValueError(
@@ -339,13 +200,21 @@ def _multi_worker() -> tf.distribute.Strategy:
 def _of_process(mesh: Mesh, kind: str) -> tf.distribute.Strategy:
     """The strategy of the first devices of that kind that this process has."""
     if kind == "CPU":
-        logical_devices(mesh.devices)
+        logical_devices(mesh)
     devices = [device.name for device in tf.config.list_logical_devices(kind)]
     if len(devices) < mesh.devices:
         raise ValueError(
             f"the mesh {mesh} needs {mesh.devices} devices; TensorFlow sees {len(devices)}"
         )
-    return tf.distribute.MirroredStrategy(devices[: mesh.devices])
+    return _mirrored(tuple(devices[: mesh.devices]), kind)
+
+
+@functools.cache  # collective operations of two strategies have the same keys, and stop each other
+def _mirrored(devices: tuple[str, ...], kind: str) -> tf.distribute.Strategy:
+    """CPUs add at the first of them, in one order, without collective operations."""
+    if kind == "CPU":
+        return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    return tf.distribute.MirroredStrategy(devices)
 
 
 @contextmanager
@@ -361,7 +230,9 @@ def workers_alive() -> Iterator[None]:
 
 def summed(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Their sums over the replicas, in a replica."""
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, [*tensors])
+    # An argument of a graph has no device, and a process with one replica asks for it.
+    placed = [tf.identity(tensor) for tensor in tensors]
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
 
 
 def compilers(compiled: bool) -> Iterator[Callable[..., Any]]:

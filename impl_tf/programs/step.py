@@ -54,9 +54,9 @@ class Steps:
         total: int,
     ) -> tf.Tensor:
         """One update after that many steps; returns the loss of the whole batch before it."""
-        parts = self._recipe.microbatches
-        rows, found = len(target) // parts, None
-        for begin in range(0, parts * rows, rows or 1):
+        rows = len(target) // self._recipe.microbatches
+        found: Any = None
+        for begin in (part * rows for part in range(self._recipe.microbatches)):
             ids = self._split(source, target, begin, begin + rows)
             part = self._part(*ids, *self._kept(keep, steps, begin, rows), tf.constant(total))
             found = part if found is None else self._add(found, part)
@@ -72,11 +72,8 @@ class Steps:
         self, source: np.ndarray | None, target: np.ndarray, begin: int = 0, end: int | None = None
     ) -> tuple[Any, Any]:
         end = len(target) if end is None else end
-        ids = (
-            None if array is None else self._replicas.rows(array, begin, end)
-            for array in (source, target)
-        )
-        return tuple(ids)
+        own = None if source is None else self._replicas.rows(source, begin, end)
+        return own, self._replicas.rows(target, begin, end)
 
     def _kept(
         self, keep: Mapping[str, Any] | None, steps: int, begin: int, rows: int

@@ -22,6 +22,8 @@ __all__ = ["answer"]
 LOSSES = ("training_loss", "classification_loss")
 # methods of a whole model
 METHODS = ("pool", "classify", "classification_loss", "masked_language_logits", "states")
+# Whole models that decode as `decoding.Searcher` does, on one device.
+ELSEWHERE = ("decode_in_steps", "greedy_search", "sample", "beam_search")
 VJP = "_vjp"
 
 
@@ -29,9 +31,12 @@ def answer(case: Any, build: Callable[..., Any]) -> dict[str, np.ndarray]:
     """Returns the outputs of a component with parameters, or with `_vjp` the gradients of every
     floating input and of every parameter.
 
-    build: makes the component from a config and a dtype. Raises ValueError as `sharding.Placed`.
+    build: makes the component from a config and a dtype. Raises ValueError as `sharding.Placed`,
+    and NotImplementedError for what has no parameters, and for decoding.
     """
     component = case.component.removesuffix(VJP)
+    if component in ELSEWHERE or not case.parameters:
+        raise NotImplementedError(f"on_mesh does not answer {case.component}")
     asked = _Asked(case, component, build)
     return asked.outputs() if component == case.component else asked.gradients()
 
@@ -61,7 +66,7 @@ class _Asked:
         sizes = {name: given[name].shape[axis] for name, axis in axes.items() if axis is not None}
         self.number = max(sizes.values())
         # Where others have more, an axis of one row is the same for all.
-        self.axes = {name: axes[name] for name, size in sizes.items() if size == self.number}
+        self.axes = {name: axes[name] or 0 for name, size in sizes.items() if size == self.number}
         if component in LOSSES and given.get("total") is None:
             given["total"] = _count(case.config.padding_id, given)
         self.inputs = {name: self._own(name, x) for name, x in given.items()}

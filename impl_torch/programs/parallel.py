@@ -123,9 +123,21 @@ class _Table(RowwiseParallel):
     """An embedding with some tokens of the vocabulary: rows are added up before they are scaled."""
 
     def _apply(self, module: Any, device_mesh: DeviceMesh) -> nn.Module:
-        scaled = module.scaled
+        scaled, look_up = module.scaled, module.look_up
         module.scaled = lambda x_btd: scaled(x_btd.redistribute(device_mesh, [Replicate()]))
-        return super()._apply(module, device_mesh)
+        super()._apply(module, device_mesh)
+
+        def nothing(token: Any) -> Tensor:
+            if token.is_floating_point():
+                result: Tensor = look_up(token)
+                return result
+            own = module.weight.to_local()
+            zero_btd = own.new_zeros(*token.shape, own.shape[1]) + own.sum()
+            return module.scaled(DTensor.from_local(zero_btd, device_mesh, [Partial()]))
+
+        if not len(module.weight.to_local()):  # for which torch's kernel has no rows to take
+            module.look_up = nothing
+        return module
 
 
 class _Whole(ParallelStyle):

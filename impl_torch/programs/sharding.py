@@ -5,6 +5,7 @@ Every process runs one device, as `torchrun` starts them. The pages know nothing
 torch's parallel styles give each of their modules its own heads, hidden features and vocabulary.
 """
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -34,7 +35,7 @@ from ..layers import Layer
 from ..transformer import Transformer
 from . import columns
 from .parallel import over_model
-from .parts import Place, draw, gathered, own, places, whole
+from .parts import draw, gathered, own, places, whole
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
 
@@ -59,23 +60,27 @@ def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
 
     Raises ValueError unless there is a process for each device.
     """
-    if not dist.is_initialized():
-        size = int(os.environ.get("WORLD_SIZE", 1))
-        if size == mesh.devices:
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            alone = (
-                {}
-                if "RANK" in os.environ
-                else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-            )
-            dist.init_process_group(backend, **alone)
-    else:
-        size = dist.get_world_size()
+    if device.type == "cuda" and device.index is None:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    begun = dist.is_initialized()
+    size = dist.get_world_size() if begun else int(os.environ.get("WORLD_SIZE", 1))
     if size != mesh.devices:
         raise ValueError(
             f"the mesh {mesh} needs {mesh.devices} processes, as torchrun starts them; got {size}"
         )
-    return init_device_mesh(device.type, (mesh.data, mesh.model), mesh_dim_names=("data", "model"))
+    if not begun:
+        alone: Any = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, **({} if "RANK" in os.environ else alone))
+    return _device_mesh(dist.group.WORLD, device.type, mesh.data, mesh.model)
+
+
+@functools.cache
+def _device_mesh(processes: Any, kind: str, data: int, model: int) -> DeviceMesh:
+    """Returns the one mesh of these processes: each would have connections of its own, and torch
+    takes those of equal ones for each other.
+    """
+    return init_device_mesh(kind, (data, model), mesh_dim_names=("data", "model"))
 
 
 class Placed:
@@ -201,10 +206,10 @@ class Placed:
         """Returns the norm of all tensors together; what several processes hold counts once."""
         squares = []
         for name, part in parts.items():
-            place = self.places[name]
-            copies = self.mesh.model if place.model is None else 1
+            place, copies = self.places[name], 1
+            copies *= self.mesh.model if place.model is None else 1
             copies *= self.mesh.data if place.data is None else 1
-            squares.append(precision.upcast_half(part).square().sum() / copies)
+            squares.append(part.square().sum() / copies)
         total = torch.stack(squares).sum()
         dist.all_reduce(total)
         return total.sqrt()
@@ -257,12 +262,14 @@ def shard(
     declared = places(config, mesh, component)
     if mesh.model > 1:
         over_model(module, config, declared, devices["model"], whole_logits)
-    own = {module.get_parameter(place.native): place for place in declared.values()}
-    split: Any = partial(fully_shard, shard_placement_fn=partial(_over_data, own))
+    axes = {module.get_parameter(place.native): place.data or 0 for place in declared.values()}
+    # of a vocabulary that leaves this column of the mesh no token
+    empty = {x for x in axes if isinstance(x, DTensor) and not x.to_local().numel()}
+    split: Any = partial(fully_shard, shard_placement_fn=lambda parameter: Shard(axes[parameter]))
     split = replicate if mesh.replicate else split
     layers = [part for part in module.modules() if isinstance(part, Layer)]
     for part in (*layers, *[module] * (module not in layers)):
-        split(part, mesh=devices["data"])
+        split(part, mesh=devices["data"], ignored_params=empty)
     for part in fsdp_modules(module):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
@@ -300,7 +307,7 @@ def training_loss(
     return (loss_bt.masked_fill(~mask_bt, 0).sum() / total).to(logits_btv.dtype)
 
 
-def _cross_entropy(x_btv: DTensor, label_bt: Tensor, mask_bt: Tensor, smoothing: float) -> Tensor:
+def _cross_entropy(x_btv: Any, label_bt: Tensor, mask_bt: Tensor, smoothing: float) -> Tensor:
     devices, whole = x_btv.device_mesh, [Replicate()]
     given = partial(DTensor.from_local, device_mesh=devices, placements=whole, run_check=False)
     x_btv = x_btv.masked_fill(given(~mask_bt[..., None]), 0)
@@ -314,14 +321,9 @@ def _cross_entropy(x_btv: DTensor, label_bt: Tensor, mask_bt: Tensor, smoothing:
         devices, [Shard(0)]
     )
     is_label_btv = token_v == given(label_bt.long()[..., None])
-    label_x_bt = torch.where(is_label_btv, x_btv, 0).sum(-1).redistribute(devices, whole)
+    label_btv: Any = torch.where(is_label_btv, x_btv, 0)
+    label_x_bt = label_btv.sum(-1).redistribute(devices, whole)
     loss_bt = sum_bt.log() + highest_bt1[..., 0] - (1 - smoothing) * label_x_bt
     if smoothing:
         loss_bt = loss_bt - smoothing / x_btv.shape[-1] * x_btv.sum(-1).redistribute(devices, whole)
     return loss_bt.to_local()
-
-
-def _over_data(declared: dict[nn.Parameter, Place], parameter: nn.Parameter) -> Shard:
-    """Where FSDP splits a parameter: torch splits nothing along another axis than the first one."""
-    local: Any = getattr(parameter, "_local_tensor", parameter)
-    return Shard(declared[parameter].data if local.numel() else 0)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
 from ..conformance import deviations, runner
@@ -18,19 +19,20 @@ from ..conformance.cases import all_cases, of_components
 from ..conformance.cases.checkpoint import checkpoint_cases
 from ..conformance.cases.expression import choose
 from ..conformance.cases.gradients import gradients
+from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import Diagnosis
 from ..conformance.ports.port import PORTS
-from ..conformance.reference.components import COMPONENTS, OWN, without_other_layouts
+from ..conformance.reference.components import ASKED, OWN, without_other_layouts
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import FAILURES, Status
 from ..extras import install
-from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, like_words, listed
+from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, like_words, listed, mesh_option
 from .ports import importable, require_ports
 from .progress import Checking
 
 Names = tuple[str, ...]
-CHOICES = ("components", "expression", "full", "checkpoint", "leave_out", "ignore", "grad", "like", "seed", "dtypes")
+CHOICES = ("components", "expression", "full", "checkpoint", "leave_out", "ignore", "grad", "like", "seed", "dtypes", "meshes")
 DEVICES = ("cpu", "cuda", "cuda-tf32")
 IN = click.Path(path_type=Path, exists=True)
 
@@ -55,6 +57,7 @@ IN = click.Path(path_type=Path, exists=True)
 @leave_out_option
 @ignore_option
 @like_options
+@mesh_option
 @click.option(
     "--limit",
     type=click.FloatRange(min=0.1),
@@ -109,7 +112,7 @@ def check(
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:
         _refuse_for_results(named, selection)
-    for name, words in (("component", COMPONENTS), ("dtype", DTYPES), ("device", DEVICES), ("mode", ("eager", "compiled"))):
+    for name, words in (("component", ASKED), ("dtype", DTYPES), ("device", DEVICES), ("mode", ("eager", "compiled"))):
         known(name, selection[f"{name}s"], words)
     require_ports(ports)
     if quick:
@@ -118,6 +121,8 @@ def check(
     chosen = selection["expression"] is not None or any(selection[name] for name in ("components", "full", "checkpoint", "like"))
     core = quick or (not (results or chosen) and all(port in PORTS for port in named))
     cases = _cases(core, **{name: selection[name] for name in CHOICES})
+    if selection["meshes"] and commands:
+        raise ValueError("--mesh needs a port that is a file, a module or a name; got --command")
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
     started = time.monotonic()
     if results:
@@ -131,9 +136,9 @@ def check(
     summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version, incomplete)
     files.write(summary, json_file, junit_file)
     if str(json_file) != "-":
-        matrix.render(Console(), summary, seconds, like_words(selection["like"], selection["seed"]))
+        matrix.render(Console(), summary, seconds, like_words(selection["like"], selection["seed"], selection["meshes"]))
     if html_file:  # its diagnosis may take long
-        own = cases if selection["like"] else None
+        own = cases if selection["like"] or selection["meshes"] else None
         diagnoses = {} if results or selection["checkpoint"] else _diagnose(summary, entries, limit, own)
         files.write_html(summary, html_file, () if results else named or tuple(PORTS), diagnoses)
     if lost := [f"{result.port}: {result.message}" for result in summary.results if result.status == Status.NOT_STARTED]:
@@ -169,16 +174,22 @@ def _diagnose(
 
 def _cases(
     core: bool, components: Names, expression: str | None, full: bool, checkpoint: Path | None, leave_out: Names, ignore: Names, grad: bool,
-    like: str, seed: int, dtypes: Names,
+    like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh],
 ) -> list[Case]:  # fmt: skip
-    """Returns the cases to run: those chosen, those of the checkpoint or of a whole model, or all; only their core if that suffices."""
+    """Returns the cases to run: those chosen, those of the checkpoint, of a whole model or of meshes, or all; only their core if that
+    suffices.
+    """
+    if checkpoint and meshes:
+        raise ValueError("--mesh has cases of its own; it takes no --checkpoint")
     if like and checkpoint:
         raise ValueError("--checkpoint and --like each say on which weights a port is judged; give one")
     for option, names in (("--leave-out", leave_out), ("--ignore", ignore)):
         if names and not checkpoint:
             raise ValueError(f"{option} {names[0]} is of a --checkpoint; got none")
     if like:
-        cases = of_components(like_cases(like, seed, dtypes), components, grad=True)
+        cases = of_components(like_cases(like, seed, dtypes, meshes), components, grad=True)
+    elif meshes:
+        cases = of_components(mesh_cases(meshes), components, grad=True)
     else:
         own = checkpoint_cases(checkpoint, leave_out, ignore) if checkpoint else []
         cases = of_components([*own, *gradients(own)] if checkpoint else all_cases(grad=True), components, grad or full)
@@ -199,9 +210,9 @@ def _refuse_for_results(ports: Names, selection: dict[str, Any]) -> None:
     """Raises ValueError on options without meaning if nothing is run."""
     if ports:
         raise ValueError(f"--results judges outputs that exist; it takes no port, got {', '.join(ports)}")
-    for name in ("devices", "modes", "checkpoint", "like"):
+    for name in ("devices", "modes", "checkpoint", "like", "meshes"):
         if selection[name]:
-            raise ValueError(f"--results judges outputs that exist; it takes no --{name.removesuffix('s')}")
+            raise ValueError(f"--results judges outputs that exist; it takes no --{name.removesuffix('es' if name == 'meshes' else 's')}")
 
 
 def _run(
@@ -210,10 +221,13 @@ def _run(
 ) -> list[runner.Result]:  # fmt: skip
     """Runs the ports and reports progress."""
     dtypes, devices = selection["dtypes"] or DTYPES, selection["devices"] or ("cpu",)
-    modes = selection["modes"] or (("all",) if selection["full"] else ("",))
-    asked = without_other_layouts(cases, OWN) if {*ports} <= {*PORTS} else cases
+    modes = selection["modes"] or (("all",) if selection["full"] and not selection["meshes"] else ("",))
+    asked = without_other_layouts(cases, OWN) if {*ports} <= {*PORTS} and not selection["meshes"] else cases
+    meshes = selection["meshes"] or ("",)
+    runs = [f"{port} on {mesh}" if mesh else port for mesh in meshes for port in ports]
+    asked = [case for case in asked if not case.mesh or case.mesh == meshes[0]]
     count = sum(dtype in case.dtypes for case in asked for dtype in dtypes) * len(devices) * (2 if modes == ("all",) else len(modes))
-    with Checking(ports, count) as checking:
+    with Checking(runs, count) as checking:
         if quick:
             checking.say("--quick: core cases in float32 only")
         return runner.run(cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last, quick_compile=core)

@@ -11,16 +11,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
+from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
 from ..conformance import deviations, diagnosis
 from ..conformance.cases import all_cases
+from ..conformance.cases.meshes import mesh_cases
+from ..conformance.diagnosis import on_mesh
 from ..conformance.diagnosis.findings import Verdict
 from ..conformance.ports.port import MissingBackend
-from ..conformance.reference.components import COMPONENTS
+from ..conformance.reference.components import ASKED, COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
-from .options import OUT, Missing, like_cases, like_options, listed
+from .options import OUT, Missing, like_cases, like_options, listed, mesh_option
 
 LIMIT = 120.0  # seconds for the diagnosis of a whole model
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
@@ -31,6 +34,7 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.option("--command", help="The port is this command, in another environment or language.")
 @listed("component", "Only these components.")
 @like_options
+@mesh_option
 @click.option("--mode", default="", help="eager or compiled. [default: the port's own]")
 @click.option(
     "--deviations", "declared", type=click.Path(path_type=Path, exists=True), help="Leave out the deviations that this file declares."
@@ -45,21 +49,23 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")
 def diagnose(
     port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, like: str, seed: int,
-    **options: Any,
+    meshes: tuple[Mesh, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Say what is wrong with PORT: the mistakes that, made in the reference, give its outputs.
 
     For every component that fails, the catalogue of defects, settings that ports choose otherwise, other wirings and other constants are
     searched, everywhere and at one place, alone and in pairs. Those that give the port's output on all of the component's cases are named;
-    where none does, the output is described. `rosettaformer explain ID` shows a defect's page. Exit 0 where everything that the port covers
-    conforms, otherwise 1.
+    where none does, the output is described. With --mesh the cases on meshes are asked, whose outputs say what of the sharding is wrong.
+    `rosettaformer explain ID` shows a defect's page. Exit 0 where everything that the port covers conforms, otherwise 1.
     """
     if (port is None) == (command is None):
         raise ValueError("one port is required: its name, its file, or --command")
-    known("component", components, COMPONENTS)
+    if meshes and command:
+        raise ValueError("--mesh needs a port that is a file, a module or a name; got --command")
+    known("component", components, ASKED if meshes else COMPONENTS)
     files.require([json_file] if json_file else [])
     name = f"command:{command}" if command else str(port)
-    cases = like_cases(like, seed, ()) if like else None
+    cases = like_cases(like, seed, (), meshes) if like else mesh_cases(meshes) if meshes else None
     options["limit"] = options["limit"] or (LIMIT if like else None)
     entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []
     try:
@@ -83,9 +89,11 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
         def advance(what: str, share: float) -> None:
             progress.update(task, description=f"{port}: {what}", completed=share)
 
-        return diagnosis.diagnose(
-            port, components, declared=declared, progress=advance, say=lambda sentence: _say(console, sentence), **options
-        )
+        told: dict[str, Any] = {"declared": declared, "progress": advance, "say": lambda sentence: _say(console, sentence)}
+        if any(case.mesh for case in options.get("cases") or ()):
+            given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
+            return on_mesh.diagnose(port, components=components, **told, **given)
+        return diagnosis.diagnose(port, components, **told, **options)
 
 
 def _say(console: Console, sentence: str) -> None:

@@ -4,23 +4,25 @@ import dataclasses
 import importlib.util
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
 from typing import TypeVar
 
 import click
 
+from reference_numpy.sharding import Mesh
 from reference_numpy.strategy import Strategy
 
 from ..conformance.case import DTYPES, Case
 from ..conformance.cases import all_cases
 from ..conformance.cases.expression import choose, matching
+from ..conformance.cases.meshes import mesh_cases
 from ..conformance.catalogue import all_defects
 from ..conformance.ports.adapters.derived import stands_for
 from ..conformance.ports.port import ENTRY_POINTS, PORTS
 from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of
 from .declared import config_lines, field_names, is_encoder_alone, parameter_lines
-from .options import Choice
+from .options import Choice, mesh_option
 
 Thing = TypeVar("Thing")
 
@@ -92,11 +94,11 @@ def _arguments(cases: Iterable[Case]) -> dict[str, None]:
     return dict.fromkeys(key.partition(".")[0] for key in keys if key != "cotangent")
 
 
-def _cases(expression: str | None) -> Iterable[str]:
-    cases = all_cases(grad=True)
+def _cases(expression: str | None, meshes: Sequence[Mesh] = ()) -> Iterable[str]:
+    cases = mesh_cases(meshes) if meshes else all_cases(grad=True)
     for case in choose(cases, expression) if expression is not None else cases:
-        marks = ["core"] * case.core + [f"since version {case.since}"] * (case.since > 1)
-        yield "  ".join(filter(None, (f"{case.id:55}", f"{' '.join(case.dtypes):35}", ", ".join(marks)))).rstrip()
+        marks = [str(case.mesh or "")] + ["core"] * case.core + [f"since version {case.since}"] * (case.since > 1)
+        yield "  ".join(filter(None, (f"{case.id:55}", f"{' '.join(case.dtypes):35}", ", ".join(filter(None, marks))))).rstrip()
 
 
 def _defects(expression: str | None) -> Iterable[str]:
@@ -124,7 +126,7 @@ LISTS = {
     "components": "every component with its arguments, and what it computes",
     "-k COMPONENT": "everything about a component: parameters, axes, what a port's module is called with",
     "config": "every field of the config, its values, and what it says",
-    "cases": "every case of the suite, and its dtypes",
+    "cases": "every case of the suite, and its dtypes; with --mesh those on a mesh",
     "defects": "every defect of the catalogue; rosettaformer explain ID shows its page",
     "ports": "every port by name, and whether its framework is installed",
 }
@@ -148,11 +150,15 @@ def _overview() -> Iterable[str]:
 @click.command()
 @click.argument("kind", type=Choice(KINDS), required=False)
 @click.option("-k", "expression", metavar="EXPR", help="Only those that EXPR is true of: words joined by and, or, not, as in pytest.")
-def list(kind: str | None, expression: str | None) -> None:
+@mesh_option
+def list(kind: str | None, expression: str | None, meshes: tuple[Mesh, ...]) -> None:
     """List the names that there are: families, components, dtypes; or everything of one KIND.
 
     With -k KIND is components, if none is given, and each of them comes with its whole description: its canonical parameters with their
     axes and shapes, the arguments that its cases give a port's module, and the fields that it takes from the config.
     """
-    for line in _overview() if kind is None and expression is None else KINDS[kind or "components"](expression):
+    if meshes and kind != "cases":
+        raise ValueError(f"--mesh is of the cases; got {kind or 'no kind'}")
+    lines = _cases(expression, meshes) if meshes else KINDS[kind or "components"](expression)
+    for line in _overview() if kind is None and expression is None else lines:
         click.echo(line)

@@ -2,13 +2,14 @@
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
+from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
 from ..backends import BACKENDS, require
@@ -16,6 +17,7 @@ from ..extras import install
 from ..pictures import SUFFIXES
 
 Names = tuple[str, ...]
+MOST_DEVICES = 64  # of a mesh that a port is judged on: each may be a process
 BATCH_SIZE = click.IntRange(1, 4096)
 OUT = click.Path(path_type=Path, dir_okay=False)  # a file that is written
 
@@ -115,6 +117,19 @@ def families(names: Iterable[str]) -> str:
     return f"FAMILY is {' or '.join(', '.join(names).rsplit(', ', 1))}"
 
 
+def _meshes(ctx: click.Context, option: click.Parameter, values: Names) -> tuple[Mesh, ...]:
+    meshes = tuple(dict.fromkeys(map(Mesh.parse, values)))
+    if large := [mesh for mesh in meshes if mesh.devices > MOST_DEVICES]:
+        raise ValueError(f"a port is judged on at most {MOST_DEVICES} devices; got {large[0].devices} of the mesh {large[0]}")
+    return meshes
+
+
+mesh_option = click.option(
+    "--mesh", "meshes", multiple=True, callback=_meshes, metavar="data=N,model=N",
+    help="Several devices, as a mesh: parts of the batch, parts of every layer; data=N,replicate keeps parameters whole. Repeatable.",
+)  # fmt: skip
+
+
 def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--like and --seed: the whole model that a port is judged on."""
     function = click.option("--seed", type=click.IntRange(0), default=0, help="Of the random weights of --like FAMILY. [default: 0]")(
@@ -123,19 +138,21 @@ def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--like", metavar="FAMILY|DIR", default="", cls=_Like)(function)
 
 
-def like_cases(like: str, seed: int, dtypes: Names) -> list[Any]:
-    """Returns the cases of --like, in these dtypes or in all; its folders are removed when the command ends. Raises ValueError as
-    `cases_of`."""
+def like_cases(like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh] = ()) -> list[Any]:
+    """Returns the cases of --like, in these dtypes or in all, on each mesh if some are given; its folders are removed when the command
+    ends. Raises ValueError as `cases_of`.
+    """
     from ..conformance.case import DTYPES
     from ..conformance.cases.like_folders import cases_of
 
     root = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
-    return cases_of(like, Path(root), dtypes or DTYPES, seed)
+    return cases_of(like, Path(root), dtypes or DTYPES, seed, meshes)
 
 
-def like_words(like: str, seed: int = 0) -> tuple[str, ...]:
-    """Returns the words that give --like and --seed to another command."""
-    return (*(("--like", like) if like else ()), *(("--seed", str(seed)) if seed else ()))
+def like_words(like: str, seed: int = 0, meshes: Sequence[Mesh] = ()) -> tuple[str, ...]:
+    """Returns the words that give --like, --seed and --mesh to another command."""
+    words = (*(("--like", like) if like else ()), *(("--seed", str(seed)) if seed else ()))
+    return (*words, *(word for mesh in meshes for word in ("--mesh", str(mesh))))
 
 
 def require_picture(path: Path | None, option: str) -> None:

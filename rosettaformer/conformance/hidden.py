@@ -25,7 +25,8 @@ class Hidden:
     def __init__(self, cases: Iterable[Case], own: Iterable[Case], suite: int) -> None:
         """cases: with the port's config. own: as the suite has them. suite: the version up to which the port is asked."""
         self._own = {case.id: case for case in own}
-        self._cases = [case for case in cases if case.since <= suite and not case.excluded and case is not self._own.get(case.id)]
+        known = [case for case in cases if case.since <= suite and not case.excluded and not case.mesh]  # on a mesh nothing else is hidden
+        self._cases = [case for case in known if case is not self._own.get(case.id)]
         self._reasons: dict[str, dict[str, str]] = {}
 
     def reason(self, case: Case) -> str:

@@ -23,7 +23,7 @@ class Result:
     ratio, excess, error, noise, ulps: see `compare.Comparison`; they are the worst output's, `worst` is the place of its largest error and
     `allowed` the largest error that passes there. For a failure `output` is that output's name, and if its shape is right `heat` shows
     |error| / allowed around that place. since: the version of the suite in which the case appeared. seconds: how long the port took to
-    answer.
+    answer. mesh: on which it did; empty if on one device.
     """
 
     case: str
@@ -45,7 +45,13 @@ class Result:
     heat: list[list[float]] | None = None
     since: int = 1
     seconds: float = 0.0
+    mesh: str = ""
     incomparable: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Where it was computed: the device, or the mesh, and its devices if they are no CPUs."""
+        return self.mesh if self.mesh and self.device == "cpu" else f"{self.device} {self.mesh}".strip()
 
 
 def _names(wanted: list[str], got: list[str]) -> str:

@@ -12,13 +12,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from reference_numpy.sharding import Mesh
+
 from ..processes import thread_share
 from .case import UNSAID, Case
 from .cases import fitted
 from .hidden import Hidden, marked
 from .limits import for_port
 from .ports.command import PREFIX, Command
-from .ports.port import undefined
+from .ports.port import ON_ONE_DEVICE, undefined
 from .ports.process import Process, Worker
 from .reference import near_ties
 from .reference.components import SEARCHES, without_other_layouts
@@ -45,14 +47,18 @@ def run(
     modes: names; "" is the port's default mode and "all" every mode that it has. limit: seconds for one case, and for the start. progress
     is called with each result as it arrives, begin with each port that has started and the number of its cases in each mode, from one
     thread at a time. After the first result for which `last` is true nothing more is asked: the rest is "not run".
-    quick_compile: see `ports.process.Process`. store: keeps expectations; by default they are kept for this run.
+    quick_compile: see `ports.process.Process`. store: keeps expectations; by default they are kept for this run. For each mesh of the cases
+    a port starts anew.
     """
     threads = thread_share(len(ports))
     observer = _Observer(progress, begin, last)
     stopped = threading.Event()
     with ThreadPoolExecutor(1) as reference, ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, reference, pool):
         plan = _Plan(cases, dtypes, devices, modes, reference, store or Store())
-        jobs = [pool.submit(_run_port, port, plan, limit, threads, observer, stopped, quick_compile) for port in ports]
+        meshes = list(dict.fromkeys(case.mesh for case in cases)) or [None]
+        jobs = [
+            pool.submit(_run_port, port, plan, mesh, limit, threads, observer, stopped, quick_compile) for mesh in meshes for port in ports
+        ]
         results = [result for job in jobs for result in job.result()]
         reference.shutdown(cancel_futures=True)  # work that a stopped run does not need
         return results
@@ -103,7 +109,8 @@ class Question:
     def row(self, port: str) -> dict[str, Any]:
         """Returns the fields of the port's result that describe the question."""
         where = {"port": port, "dtype": self.dtype, "device": self.device, "mode": self.mode}
-        return {"case": self.case.id, "component": self.case.component, "since": self.case.since} | where
+        known = {"case": self.case.id, "component": self.case.component, "since": self.case.since, "mesh": str(self.case.mesh or "")}
+        return known | where
 
     def expected(self, store: Store) -> Expected:
         """Returns what the reference answers."""
@@ -129,12 +136,14 @@ class _Plan:
     _fitted: dict[str, tuple[list[Case], Hidden]] = field(default_factory=dict)
     _expected: dict[tuple[int, str, str], Future[Expected]] = field(default_factory=dict)
 
-    def questions(self, about: dict[str, Any]) -> list[Question]:
-        """Returns the questions to a port that describes itself so; cases of other layouts than its own are left out if others remain.
+    def questions(self, about: dict[str, Any], mesh: Mesh | None = None) -> list[Question]:
+        """Returns the questions on a mesh, or on one device, to a port that describes itself so; cases of other layouts than its own are
+        left out if others remain.
 
         Raises ValueError if its config is invalid, and if it is the port of a whole model and the cases have no folder.
         """
         cases, hidden = self._fit(about["config"], about.get("shared", ()), about.get("suite", UNSAID))
+        cases = [case for case in cases if case.mesh == mesh]
         cases = for_port(without_other_layouts(cases, about["components"]), about)
         pairs = [(case, dtype) for case in cases for dtype in self.dtypes if dtype in case.dtypes]
         if any(case.folder for case in cases):  # each folder is loaded once
@@ -176,25 +185,32 @@ class _Plan:
 
 
 def _run_port(
-    port: str, plan: _Plan, limit: float, threads: int, observer: _Observer, stopped: threading.Event, quick_compile: bool
+    port: str,
+    plan: _Plan,
+    mesh: Mesh | None,
+    limit: float,
+    threads: int,
+    observer: _Observer,
+    stopped: threading.Event,
+    quick_compile: bool,
 ) -> list[Result]:
-    with contextlib.closing(open_worker(port, threads, limit, stopped, quick_compile)) as worker:
-        results = _judged(worker, plan, limit, observer)
+    with contextlib.closing(open_worker(port, threads, limit, stopped, quick_compile, mesh)) as worker:
+        results = _judged(worker, plan, mesh, limit, observer)
     if worker.left:
         note = f"processes that the port left running, which were ended: {worker.left}"
-        results.append(observer.report(Result("", "", port, "", "", "", Status.LEFT_OVER, note)))
+        results.append(observer.report(Result("", "", port, "", "", "", Status.LEFT_OVER, note, mesh=str(mesh or ""))))
     return results
 
 
-def _judged(worker: Worker, plan: _Plan, limit: float, observer: _Observer) -> list[Result]:
+def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observer: _Observer) -> list[Result]:
     """Returns the results of the cases, or a single one that says why the port did not start."""
     kind, about = worker.greeting
     if kind != Kind.READY:
-        return [observer.report(Result("", "", worker.port, "", "", "", Status(kind), about))]
+        return [observer.report(Result("", "", worker.port, "", "", "", Status(kind), about, mesh=str(mesh or "")))]
     try:
-        questions = plan.questions(about)
+        questions = plan.questions(about, mesh)
     except ValueError as error:
-        return [observer.report(Result("", "", worker.port, "", "", "", Status.NOT_STARTED, str(error)))]
+        return [observer.report(Result("", "", worker.port, "", "", "", Status.NOT_STARTED, str(error), mesh=str(mesh or "")))]
     asked = [question for question in questions if not question.status]
     with observer.lock:
         observer.begin(worker.port, Counter(question.mode for question in asked))
@@ -219,16 +235,21 @@ def _judged(worker: Worker, plan: _Plan, limit: float, observer: _Observer) -> l
 
 
 def open_worker(
-    port: str, threads: int, start_limit: float = 120.0, stopped: threading.Event | None = None, quick_compile: bool = False
+    port: str,
+    threads: int,
+    start_limit: float = 120.0,
+    stopped: threading.Event | None = None,
+    quick_compile: bool = False,
+    mesh: Mesh | None = None,
 ) -> Worker:
     """Starts what answers for a port: its process, or the command that its name holds.
 
-    start_limit: seconds in which it must start. Once stopped is set, whoever waits for the port gets `Stopped`. quick_compile: see
-    `Process`.
+    start_limit: seconds in which it must start. Once stopped is set, whoever waits for the port gets `Stopped`. quick_compile, mesh:
+    see `Process`.
     """
     if port.startswith(PREFIX):
         return Command(port, threads, start_limit, stopped)
-    return Process(port, threads, start_limit, stopped, quick_compile)
+    return Process(port, threads, start_limit, stopped, quick_compile, mesh)
 
 
 def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
@@ -240,7 +261,9 @@ def _chosen(modes: Sequence[str], available: Sequence[str]) -> list[str]:
 
 def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[Status | None, str]:
     """Returns the status of a question that the port is not asked, and the reason."""
-    if case.component not in about["components"]:
+    if case.mesh and not about.get("on_mesh"):
+        return Status.NOT_COVERED, ON_ONE_DEVICE
+    if case.component not in about["components"] and (about.get("whole") or not case.mesh):
         return Status.NOT_COVERED, undefined(case.component)
     if case.excluded:
         return Status.NOT_COVERED, case.excluded
@@ -249,8 +272,11 @@ def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[
     if dtype not in about["dtypes"]:
         return Status.NOT_COVERED, f"the port does not support {dtype}"
     kind = device.partition("-")[0]
-    if not any(available.startswith(kind) for available in about.get("devices", ["cpu"])):
+    count = sum(available.startswith(kind) for available in about.get("devices", ["cpu"]))
+    if not count:
         return Status.SKIPPED, f"no {kind} device"
+    if case.mesh and kind != "cpu" and count < case.mesh.devices:
+        return Status.SKIPPED, f"the mesh {case.mesh} needs {case.mesh.devices} {kind} devices; the port sees {count}"
     return None, ""
 
 

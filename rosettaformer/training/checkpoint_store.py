@@ -48,7 +48,7 @@ class Store:
     def paths(self) -> list[Path]:
         """The folders of the checkpoints, oldest first."""
         found = self.folder.glob("step-*") if self.folder.is_dir() else ()
-        return sorted((path for path in found if _STEP.fullmatch(path.name)), key=_steps)
+        return sorted((path for path in found if _STEP.fullmatch(path.name)), key=steps_of)
 
     def models(self) -> list[Path]:
         """The canonical files, or indices, of the checkpoints, oldest first."""
@@ -176,9 +176,10 @@ def _parameters(tensors: Named, count: int) -> Iterator[tuple[str, np.ndarray]]:
 def _refuse(path: Path, config: TransformerConfig) -> None:
     """Raises ValueError if the checkpoint is not whole, or not of this config or not of its step."""
     checkpoint_files.refuse(path, config)
-    if (steps := progress.read(path)[0].steps) != _steps(path):
-        raise ValueError(f"{progress.FILE} must be that of step {_steps(path)}; got {steps}")
+    if (steps := progress.read(path)[0].steps) != steps_of(path):
+        raise ValueError(f"{progress.FILE} must be that of step {steps_of(path)}; got {steps}")
 
 
-def _steps(path: Path) -> int:
+def steps_of(path: Path) -> int:
+    """Returns the step of a checkpoint's folder."""
     return int(path.name.removeprefix("step-"))

@@ -61,29 +61,31 @@ def read(path: str) -> dict[str, Any]:
     return {}
 
 
-def problem(codes: Mapping[int, int | None], records: Mapping[int, str], printed: Mapping[int, str]) -> str:
-    """Describes the process that failed first. codes: exit codes, None of those that had to be ended. records, printed: files.
+def mistake(records: Mapping[int, Mapping[str, Any]]) -> str:
+    """Returns the message of the first process that met a user's mistake, or nothing."""
+    return next((said["message"] for said in records.values() if said.get("kind") == MISTAKE), "")
 
-    A signal comes before everything, since others fail when they lose a process; then a user's mistake; then what has no explanation.
+
+def killed(ended: Mapping[int, int]) -> bool:
+    """Whether the first process that failed was ended by a signal: others fail when they lose it."""
+    return next((code for code in ended.values() if code), 0) < 0
+
+
+def problem(ended: Mapping[int, int], size: int, records: Mapping[int, Mapping[str, Any]], printed: Mapping[int, str]) -> str:
+    """Describes the process that failed first and is no user's mistake, and prints what it said last.
+
+    ended: exit codes, in the order in which processes ended. size: how many there were. printed: files of what they printed.
     """
-    found, of = {rank: read(path) for rank, path in records.items()}, f"(of {len(codes)})"
-    for rank, code in killed(codes).items():
-        return f"the process of rank {rank} {of} was ended by {_signal(-code)}"
-    if mistakes := [said["message"] for said in found.values() if said.get("kind") == MISTAKE]:
-        return mistakes[0]
-    if silent := {rank: code for rank, code in codes.items() if code and not found[rank]}:
-        rank, code = next(iter(silent.items()))
-        with contextlib.suppress(OSError):
-            sys.stderr.write(printable(Path(printed[rank]).read_text(errors="replace")[-_TAIL:], lines=True))
-        return f"the process of rank {rank} {of} ended with exit code {code}"
-    rank, said = next((rank, said) for rank, said in found.items() if said.get("kind") == CRASH)
+    for rank, code in ended.items():
+        if code < 0:
+            return f"the process of rank {rank} (of {size}) was ended by {_signal(-code)}"
+        if code and not records.get(rank):
+            with contextlib.suppress(OSError):
+                sys.stderr.write(printable(Path(printed[rank]).read_text(errors="replace")[-_TAIL:], lines=True))
+            return f"the process of rank {rank} (of {size}) ended with exit code {code}"
+    rank, said = next((rank, said) for rank, said in records.items() if said)
     sys.stderr.write(printable(said["traceback"], lines=True))
-    return f"the process of rank {rank} {of} failed: {said['message']}"
-
-
-def killed(codes: Mapping[int, int | None]) -> dict[int, int]:
-    """Returns the codes of processes that a signal has ended."""
-    return {rank: code for rank, code in codes.items() if code is not None and code < 0}
+    return f"the process of rank {rank} (of {size}) failed: {said['message']}"
 
 
 def _signal(number: int) -> str:

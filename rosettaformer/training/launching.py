@@ -13,11 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rich.console import Console
+
 from reference_numpy.sharding import Mesh
 
 from ..processes import limited_threads, thread_share
 from . import failing
-from .checkpoint_store import Store
+from .checkpoint_store import Store, steps_of
 from .holding import alone
 from .manifest import Manifest
 
@@ -42,11 +44,15 @@ def start(arguments: Sequence[str], mesh: Mesh, device: str, folder: Path) -> No
 def run(command: str, arguments: Sequence[str], mesh: Mesh, device: str) -> str:
     """Runs a command in a process for each device; returns nothing when all have ended well, or which has failed, and how.
 
-    Ctrl-C and SIGTERM are passed on once; the second ends the processes at once. Raises ValueError on devices that are missing.
+    Ctrl-C and SIGTERM are passed on once; the second ends the processes at once. Raises ValueError on devices that are missing, and with
+    what a process says of a user's mistake.
     """
     _refuse_missing(mesh, device)
     with tempfile.TemporaryDirectory() as logs, _Processes((command, *arguments), mesh.devices, Path(logs)) as processes:
-        return processes.problem()
+        problem = processes.problem()
+    if problem:
+        Console(stderr=True).show_cursor()  # the first process may have ended while it was hidden
+    return problem
 
 
 def _refuse_missing(mesh: Mesh, device: str) -> None:
@@ -63,7 +69,7 @@ def _way_on(folder: Path) -> str:
         store.clean()
     if not (paths := store.paths()):
         return "there is no checkpoint yet"
-    return f"the last good checkpoint is that of step {int(paths[-1].name[5:])}: go on with --resume, also with another --mesh"
+    return f"the last good checkpoint is that of step {steps_of(paths[-1])}: go on with --resume, also with another --mesh"
 
 
 class _Processes(contextlib.AbstractContextManager["_Processes"]):
@@ -96,36 +102,46 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
     def problem(self) -> str:
         """Waits until all processes have ended and returns nothing, or until one has failed and returns how.
 
-        Raises KeyboardInterrupt or SystemExit if a signal has ended them, and BrokenPipeError if nobody reads what the first one prints.
+        Raises ValueError with what a process says of a user's mistake, KeyboardInterrupt or SystemExit if a signal has ended all, and
+        BrokenPipeError if nobody reads what the first one prints.
         """
         from ..cli import GONE
 
-        told = 0
-        while None in (codes := self._codes()).values() and not any(codes.values()):
+        told = False
+        while len(ended := self._ended()) < len(self._handlers) and not any(ended.values()):
             if len(self._asked) > 1:
                 self._interrupted()
-            if len(self._asked) > told:
-                told += 1
+            if self._asked and not told:
+                told = True
                 self._tell(self._asked[0])
             time.sleep(TICK)
-        if not any(codes.values()):
+        if not any(ended.values()):
             return ""
         deadline = time.monotonic() + GRACE
-        while None in codes.values() and not failing.killed(codes) and time.monotonic() < deadline and len(self._asked) < 2:
+        while len(ended) < len(self._handlers) and not failing.killed(ended) and time.monotonic() < deadline and len(self._asked) < 2:
             time.sleep(TICK)
-            codes = self._codes()
+            ended |= {rank: code for rank, code in self._ended().items() if rank not in ended}  # in the order in which they end
         self._context.close(signal.SIGKILL, GRACE)
-        if self._asked and not any(failing.read(path).get("kind") == failing.MISTAKE for path in self._context.error_files.values()):
+        records = {rank: failing.read(path) for rank, path in self._context.error_files.items()}
+        if (mistake := failing.mistake(records)) and not failing.killed(ended):
+            raise ValueError(mistake)
+        if self._asked:
             self._interrupted()
-        if codes[0] == GONE:
+        if ended.get(0) == GONE:
             raise BrokenPipeError
-        return failing.problem(codes, self._context.error_files, self._context.stderrs)
+        return failing.problem(ended, len(self._handlers), records, self._context.stderrs)
 
-    def _codes(self) -> dict[int, int | None]:
-        return {rank: handler.proc.poll() for rank, handler in sorted(self._context.subprocess_handlers.items())}
+    @property
+    def _handlers(self) -> dict[int, Any]:
+        return self._context.subprocess_handlers
+
+    def _ended(self) -> dict[int, int]:
+        """Returns the exit codes of the processes that have ended; first those that a signal has ended."""
+        codes = {rank: handler.proc.poll() for rank, handler in self._handlers.items()}
+        return dict(sorted(((rank, code) for rank, code in codes.items() if code is not None), key=lambda pair: (pair[1] >= 0, pair)))
 
     def _tell(self, number: int) -> None:
-        for handler in self._context.subprocess_handlers.values():
+        for handler in self._handlers.values():
             if handler.proc.poll() is None:
                 handler.proc.send_signal(number)
 

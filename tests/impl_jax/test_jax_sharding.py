@@ -8,11 +8,13 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from jax_on_eight import MODELS, begin, in_process, outcomes, trains  # noqa: E402
-from jax_sharding_checks import CHECKS, LATER  # noqa: E402
+from jax_sharding_checks import CHECKS, LAST, LATER, tier  # noqa: E402
+from tiers import exhaustive, later  # noqa: E402
 
 from impl_jax.programs.traffic import traffic  # noqa: E402
 
-NAMES = [pytest.param(name, marks=[pytest.mark.second] * name.startswith(LATER)) for name in CHECKS]
+TIERS = {LATER: later, LAST: exhaustive, "": str}
+NAMES = [TIERS[tier(name)](name) for name in CHECKS]
 PROGRAM = """HloModule jit_step, is_scheduled=true
 
 %add (x: f32[], y: f32[]) -> f32[] {
@@ -32,14 +34,14 @@ ENTRY %main (p: f64[16,2]) -> f64[16,4] {
 
 
 @cache
-def found(later: bool) -> dict[str, str]:
+def found(of: str) -> dict[str, str]:
     """What became of the checks of a tier, which share a process."""
-    return outcomes(name for name in CHECKS if name.startswith(LATER) == later)
+    return outcomes(name for name in CHECKS if tier(name) == of)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_on_eight_devices(name: str) -> None:
-    assert not (error := found(name.startswith(LATER))[name]), error
+    assert not (error := found(tier(name))[name]), error
 
 
 @pytest.mark.second

@@ -158,26 +158,30 @@ RECORDS = {
 
 
 @pytest.mark.parametrize(
-    ("codes", "said", "wanted"),
+    ("ended", "said", "wanted"),
     [
-        ({0: 1, 1: -9, 2: None}, {0: "crash"}, "the process of rank 1 (of 3) was ended by SIGKILL"),
-        ({0: 1, 1: -300}, {0: "crash"}, "the process of rank 1 (of 2) was ended by signal 300"),
-        ({0: 1, 1: 2, 2: 2}, {0: "crash", 1: "mistake", 2: "elsewhere"}, "the disk is full"),
-        ({0: 1, 1: 7}, {0: "crash"}, "the process of rank 1 (of 2) ended with exit code 7"),
-        ({0: 0, 1: 1}, {1: "crash"}, "the process of rank 1 (of 2) failed: RuntimeError: Connection closed by peer"),
+        ({1: -9, 0: 1}, {0: "crash"}, "the process of rank 1 (of 3) was ended by SIGKILL"),
+        ({1: -300, 0: 1}, {0: "crash"}, "the process of rank 1 (of 3) was ended by signal 300"),
+        ({2: 2, 1: 2, 0: -6}, {2: "elsewhere", 1: "mistake"}, "the disk is full"),
+        ({0: 1, 1: 7}, {0: "crash"}, "the process of rank 1 (of 3) ended with exit code 7"),
+        ({0: 0, 1: 1}, {1: "crash"}, "the process of rank 1 (of 3) failed: RuntimeError: Connection closed by peer"),
     ],
 )
 def test_of_all_that_processes_say_one_is_the_cause(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], codes: dict[int, int | None], said: dict[int, str], wanted: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ended: dict[int, int], said: dict[int, str], wanted: str
 ) -> None:
     """A process that is killed makes the others fail; and so does one that made a mistake."""
-    records, printed = ({rank: str(tmp_path / f"{rank}.{kind}") for rank in codes} for kind in ("json", "txt"))
-    for rank, kind in said.items():
-        Path(records[rank]).write_text(json.dumps({"message": RECORDS[kind]}))
-    Path(printed[1]).write_text("its last words\x1b\n")
-    assert failing.problem(codes, records, printed) == wanted
+    records, printed = (
+        {rank: RECORDS.get(said.get(rank, ""), {}) for rank in range(3)},
+        {rank: tmp_path / f"{rank}.txt" for rank in range(3)},
+    )
+    printed[1].write_text("its last words\x1b\n")
+    if (mistake := failing.mistake(records)) and not failing.killed(ended):
+        assert mistake == wanted
+        return
+    assert failing.problem(ended, 3, records, {rank: str(path) for rank, path in printed.items()}) == wanted
     shown = capsys.readouterr().err
-    assert ("its last words\\x1b" in shown) == (codes.get(1) == 7) and ("Traceback" in shown) == ("failed" in wanted)
+    assert ("its last words\\x1b" in shown) == (ended.get(1) == 7) and ("Traceback" in shown) == ("failed" in wanted)
 
 
 def test_checkpoints_of_two_processes_are_read_by_the_commands(run: Path) -> None:

@@ -19,7 +19,7 @@ from training_runs import edit, log, train
 
 from reference_numpy import parameters, preset
 from reference_numpy.sharding import Group
-from rosettaformer.checkpoints import canonical
+from rosettaformer.checkpoints import canonical, container
 from rosettaformer.training import checkpoint_files, manifest, together
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.manifest import Manifest
@@ -114,19 +114,20 @@ def test_the_best_model_and_the_average_are_one_file_written_tensor_by_tensor(tm
 
 
 @pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(("module", "name"), [(container, "open_places"), (checkpoint_files, "digest")], ids=["at first", "at last"])
 def test_a_disk_that_is_full_for_one_process_ends_all_and_leaves_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, module: Any, name: str
 ) -> None:
     """One says why; the others take every tensor to the end, and nobody waits."""
     saved(tmp_path, 3, whole_state(), 4)
-    before, real = sorted(tmp_path.rglob("*")), checkpoint_files.digest
+    before, real = sorted(tmp_path.rglob("*")), getattr(module, name)
 
-    def digest(path: Path) -> str:
+    def full(path: Path, *arguments: Any) -> Any:
         if path.name.startswith(f"optimizer-0000{rank + 1}"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(path)
+        return real(path, *arguments)
 
-    monkeypatch.setattr(checkpoint_files, "digest", digest)
+    monkeypatch.setattr(module, name, full)
     errors = saved(tmp_path, 3, whole_state(), 5)
     assert [type(error) for index, error in enumerate(errors) if index != rank] == [together.Elsewhere] * 2
     assert "No space left" in str(errors[rank])

@@ -9,14 +9,12 @@ import pkgutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from reference_numpy import TransformerConfig
-
 from ..case import Case
-from ..reference.components import COMPONENTS, answer, forward_of, takes_config
+from ..reference.components import COMPONENTS, forward_of
 from .build import Builder
+from .excluded import excluded
 from .gradients import gradients
-
-NAMED = 3  # config fields that a reason names if there are many
+from .meshes import mesh_cases
 
 
 def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared: Sequence[str] = ()) -> list[Case]:
@@ -29,7 +27,7 @@ def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared
     """
     build = Builder(fixed or {}, shared)
     cases = [
-        _excluded(case, build.fixed)
+        excluded(case, build.fixed)
         for module in (importlib.import_module(f"{__name__}.{part.name}") for part in pkgutil.iter_modules(__path__))
         if hasattr(module, "cases")
         for case in module.cases(build)
@@ -60,6 +58,9 @@ def fitted(cases: Sequence[Case], fixed: Mapping[str, Any], shared: Sequence[str
     """
     if not fixed and not shared:
         return list(cases)
+    if (meshes := list(dict.fromkeys(case.mesh for case in cases if case.mesh))) and not any(case.folder for case in cases):
+        of_mesh = {(case.id, case.mesh): case for case in mesh_cases(meshes, fixed, shared)}
+        return [dataclasses.replace(of_mesh[case.id, case.mesh], dtypes=case.dtypes) for case in cases]
     own = {case.id: case for case in all_cases(fixed, any(forward_of(case.component) for case in cases), shared)}
     return [
         dataclasses.replace(own[case.id], dtypes=case.dtypes) if case.id in own else _of_checkpoint(case, fixed, shared) for case in cases
@@ -70,29 +71,4 @@ def _of_checkpoint(case: Case, fixed: Mapping[str, Any], shared: Sequence[str]) 
     """Returns a case of a checkpoint, with the reason if it does not fit the fixed fields or kernels that all heads share."""
     if kernels := [name for name in case.parameters if f".{name}".endswith(tuple(f".{end}" for end in shared))]:
         return dataclasses.replace(case, excluded=f"all heads of the port share {kernels[0]}, and the checkpoint has a kernel of each")
-    return _excluded(case, fixed, "the checkpoint has")
-
-
-def _excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
-    """Returns the case, with the reason if the fixed fields exclude it. whose: introduces the case's own values, all of them."""
-    own = case.config.to_dict()
-    others = {name: value for name, value in TransformerConfig.apart(fixed).items() if own[name] != value}
-    fields = [f"{name}={value!r}" for name, value in others.items()]
-    more = f" and {len(others) - NAMED} others" if len(others) > NAMED + 1 and not whose else ""
-    split = [name for name in case.shared if case.parameters[name].shape[0] % case.parameters[name].shape[1]]
-    reason = f"the port fixes {', '.join(fields[:NAMED] if more else fields)}{more}" if others else _refused(case) if fixed else ""
-    if others and whose:
-        reason += f"; {whose} {', '.join(f'{name}={own[name]!r}' for name in others)}"
-    if split and not reason:
-        reason = f"all heads of the port share {split[0]}, each for its slice of the width, which the case cannot divide among them"
-    return dataclasses.replace(case, excluded=reason) if reason else case
-
-
-def _refused(case: Case) -> str:
-    """Returns why the reference refuses a case with what a port fixes: the config has no such stack or head. Empty if it does not."""
-    try:
-        if takes_config(case.component):
-            answer(case)
-    except ValueError as error:
-        return f"with what the port fixes {error}"
-    return ""
+    return excluded(case, fixed, "the checkpoint has")

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import nearest
 
 from ..case import Case
@@ -17,11 +18,11 @@ PRECEDENCE = {"or": 1, "and": 2, "not": 3}
 def choose(cases: Iterable[Case], expression: str) -> list[Case]:
     """Returns the cases whose `component/name-dtype` matches the expression, each with the matching dtypes. Errors as in `matching`."""
     pairs = [(case, dtype) for case in cases for dtype in case.dtypes]
-    dtypes: dict[str, list[str]] = {}
+    chosen: dict[tuple[str, Mesh | None], Case] = {}
     for case, dtype in matching(pairs, lambda pair: f"{pair[0].id}-{pair[1]}", expression):
-        dtypes.setdefault(case.id, []).append(dtype)
-    chosen = {case.id: case for case, _ in pairs if case.id in dtypes}
-    return [dataclasses.replace(case, dtypes=tuple(dtypes[name])) for name, case in chosen.items()]
+        before = chosen.get((case.id, case.mesh))
+        chosen[case.id, case.mesh] = dataclasses.replace(case, dtypes=(*(before.dtypes if before else ()), dtype))
+    return [*chosen.values()]
 
 
 def matching(things: Iterable[Thing], name: Callable[[Thing], str], expression: str) -> list[Thing]:

@@ -5,21 +5,23 @@ these is a case here. What stands at padding is compared with nothing.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import TransformerConfig
+from reference_numpy.sharding import Mesh
 
 from ...checkpoints import load
 from ..case import DTYPES, REAL, Case
 from .build import ragged
 from .checkpoint import ids_of, length_of
 from .gradients import gradient
+from .meshes import on_meshes
 
-B, SHORT, PADDED = 4, 7, 19
+B, UNEVEN, SHORT, PADDED = 4, 5, 7, 19
 MEDIUM, LONG = 100, 600  # tokens beyond small windows and original lengths; beyond 500
 FAR = 1200  # tokens from which on frequencies in half precision show
 SINGLE, HALF = ("float64", "float32"), ("bfloat16", "float16")
@@ -27,10 +29,11 @@ CORE = ("short", "medium", "long", "far", "left_padding", "steps")  # what diagn
 STATES = ("short", "left_padding", "long")
 
 
-def like_cases(folder: Path) -> list[Case]:
-    """Returns the cases of the model in a folder that holds it in each dtype, in folders named after them.
+def like_cases(folder: Path, meshes: Sequence[Mesh] = ()) -> list[Case]:
+    """Returns the cases of the model in a folder that holds it in each dtype, in folders named after them; if meshes are given, those of
+    its loss too, for each mesh.
 
-    Raises ValueError listing everything that is wrong with it.
+    Raises ValueError listing everything that is wrong with it, and if a mesh does not divide it.
     """
     dtypes = tuple(dtype for dtype in DTYPES if (folder / dtype).exists())
     checkpoint = load(folder / dtypes[0], "hugging-face")
@@ -40,7 +43,10 @@ def like_cases(folder: Path) -> list[Case]:
     made = (_of_encoder if config.encoder_layers else _of_decoder)(config)
     found = [dataclasses.replace(case, **common, inputs=_without_padding_id(case, padding)) for case in made]
     found += [_gradient(case) for case in found if case.name in ("short", "left_padding") and case.component != "states"]
-    return [dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes)).at("float64") for case in found]
+    if meshes and config.decoder_layers:
+        found += [dataclasses.replace(case, **common | {"compared": ""}) for case in _of_training(config)]
+    found = [dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes)).at("float64") for case in found]
+    return on_meshes(found, meshes) if meshes else found
 
 
 def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
@@ -92,6 +98,14 @@ def _prompts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[t
     }
     for name, mask in masks.items():
         yield name, {side: ids_of(config, side, mask), mask_name: mask}
+
+
+def _of_training(config: TransformerConfig) -> Iterator[Case]:
+    """Yields batches that few meshes divide, of which one has rows with unequal numbers of labels, the last with none."""
+    masks = {"batch": np.ones((UNEVEN, SHORT + 2), bool), "right_padding": ragged(UNEVEN, SHORT + 2)}
+    for name, mask in masks.items():
+        inputs = {"target": ids_of(config, "target", mask), "target_mask_bt": mask}
+        yield Case(name, "training", config, inputs, dtypes=SINGLE, core=name == "right_padding")
 
 
 def _without_padding_id(case: Case, padding: Any) -> dict[str, Any]:

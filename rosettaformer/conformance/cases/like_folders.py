@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import nearest
 
 from ...checkpoints import load
@@ -11,11 +12,11 @@ from ..case import Case
 from .like import like_cases
 
 
-def cases_of(like: str, root: Path, dtypes: Sequence[str], seed: int = 0) -> list[Case]:
+def cases_of(like: str, root: Path, dtypes: Sequence[str], seed: int = 0, meshes: Sequence[Mesh] = ()) -> list[Case]:
     """Returns the cases of a family's new random model, or of the model in a folder, which is written into `root` in each dtype.
 
     like: a family, or a folder of Hugging Face. Of a folder the port is given the folder itself in the dtype that it has.
-    Raises ValueError if it is neither, and listing everything that is wrong with a folder.
+    meshes: see `like_cases`. Raises ValueError if it is neither, and listing everything that is wrong with a folder.
     """
     if Path(like).is_dir():
         _copied(Path(like).resolve(), root, dtypes)
@@ -25,7 +26,7 @@ def cases_of(like: str, root: Path, dtypes: Sequence[str], seed: int = 0) -> lis
     else:
         families = ", ".join(FAMILIES)
         raise ValueError(f"--like must be a folder, or one of {families}; got {like!r}{nearest(like, FAMILIES)}")
-    return like_cases(root)
+    return like_cases(root, meshes)
 
 
 def _copied(folder: Path, root: Path, dtypes: Sequence[str]) -> None:

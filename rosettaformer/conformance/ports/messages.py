@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reference_numpy import TransformerConfig
+from reference_numpy.sharding import Mesh
 
 from ...processes import Answer
 from ..case import DTYPES, Case
-from ..reference.components import COMPONENTS
+from ..reference.components import ASKED
 from ..status import Kind
 
 START = "start"  # the method that the greeting answers
@@ -25,12 +26,14 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "config": lambda value: _is_mapping(value, _is_value),
     "suite": lambda value: type(value) is int,
     "dtypes": lambda value: _is_names(value) and {*value} <= {*DTYPES},
-    "components": lambda value: _is_names(value) and {*value} <= {*COMPONENTS},
+    "components": lambda value: _is_names(value) and {*value} <= {*ASKED},
     "shared": lambda value: _is_names(value),
     "version": lambda value: _is_mapping(value, lambda item: type(item) is str),
     "devices": lambda value: _is_names(value),
     "precision": lambda value: type(value) is str,
     "notice": lambda value: type(value) is str,
+    "on_mesh": lambda value: type(value) is bool,
+    "processes": lambda value: type(value) is bool,
     "whole": lambda value: type(value) is bool,
     "limits": lambda value: _is_mapping(value, _is_value),
 }
@@ -61,13 +64,14 @@ def asked(arguments: Sequence[Any]) -> list[Any]:
 def _plain(argument: Any) -> Any:
     if isinstance(argument, Case):
         fields = {field.name: getattr(argument, field.name) for field in dataclasses.fields(argument)}
-        return fields | {"config": argument.config.to_dict()}
+        return fields | {"config": argument.config.to_dict(), "mesh": argument.mesh and argument.mesh.to_dict()}
     return argument and [None if force is None else tuple(force) for force in argument]
 
 
 def _asked(argument: Any) -> Any:
     if isinstance(argument, Mapping):
-        return Case(**{**argument, "config": TransformerConfig.from_dict(argument["config"])})
+        mesh = argument["mesh"] and Mesh.from_dict(argument["mesh"])
+        return Case(**{**argument, "config": TransformerConfig.from_dict(argument["config"]), "mesh": mesh})
     return argument and [None if force is None else Force(*force) for force in argument]
 
 

@@ -33,6 +33,7 @@ PORTS = {
 SKIP = "skip_padding"  # an argument of whole models that few ports have
 ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
 FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`
+ON_ONE_DEVICE = "the port answers on one device; `on_mesh(case)` in its file, or `load(folder, mesh)`, answers on a mesh"
 # packages -> the port that needs them
 PACKAGES = {needs: port for port, (_, needs, _) in PORTS.items()} | {"keras": "tf", "flax": "jax", "jaxlib": "jax", "optax": "jax"}
 OWN = (__package__.partition(".")[0], *(module.partition(".")[0] for module, _, _ in PORTS.values()))
@@ -118,6 +119,8 @@ class Port:
             "dtypes": self.dtypes,
             "suite": self.suite,
             "components": self.components,
+            "on_mesh": callable(getattr(self.module, "on_mesh", None)) or getattr(self.adapter, "takes_mesh", False),
+            "processes": _meshes().by_processes(self.module),
             "notice": old_paths(getattr(self.module, "__file__", None) or ""),
         }
         shared = {"shared": self.adapter.names.shared} if hasattr(self.adapter, "names") else {}
@@ -126,8 +129,11 @@ class Port:
     def answer(self, case: Case) -> Any:
         """Returns the port's outputs for the case; raises NotCovered if the port does not define the component or ignores `skip_padding`.
 
-        A function is given a case whose dotted input names are nested, as the arguments of the reference's function are.
+        A case on a mesh is answered by `on_mesh` of the file, which is given it as it is, or by the port of a whole model. A function is
+        given a case whose dotted input names are nested, as the arguments of the reference's function are.
         """
+        if case.mesh and not getattr(self.adapter, "takes_mesh", False):
+            return _meshes().answer(self.module, case)
         if case.component not in self.components:
             raise NotCovered(undefined(case.component))
         if self.adapter is not None:
@@ -188,6 +194,10 @@ def _adapter(module: Any) -> Any:
     return importlib.import_module(f".adapters.{framework}", __package__).Adapter(module)
 
 
+def _meshes() -> Any:
+    return importlib.import_module(".adapters.meshes", __package__)
+
+
 def _of_cases(function: Any) -> bool:
     """Whether a function answers cases: in the file of a whole model one of a component's name may be a helper, such as `softmax(x)`."""
     try:
@@ -203,7 +213,7 @@ def _components(module: Any) -> tuple[str, ...]:
         found = tuple(name for name in COMPONENTS if name in module.components or forward_of(name) in module.components)
     else:
         found = tuple(name for name in COMPONENTS if callable(getattr(module, name, None)))
-    if not found:
+    if not found and not callable(getattr(module, "on_mesh", None)):
         raise ValueError(nothing(module))
     return found
 

@@ -6,17 +6,21 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from reference_numpy.sharding import Mesh
 
 from ...processes import Answer, Child, printable
 from ..case import Case
 from ..status import Kind
 from . import messages
+from .children import Children
 from .port import PORTS
 
 RESTARTS = 3
 CACHE = "JAX_COMPILATION_CACHE_DIR"
+DEVICES = "--xla_force_host_platform_device_count"
 # XLA rewrites and fuses a program as usual, but LLVM does not optimise its machine code: small programs compile in a fifth of the time.
 QUICK_XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
@@ -64,29 +68,49 @@ class Process(Worker):
     """
 
     def __init__(
-        self, port: str, threads: int, start_limit: float, stopped: threading.Event | None = None, quick_compile: bool = False
+        self,
+        port: str,
+        threads: int,
+        start_limit: float,
+        stopped: threading.Event | None = None,
+        quick_compile: bool = False,
+        mesh: Mesh | None = None,
     ) -> None:
-        """quick_compile: our JAX port is compiled with `QUICK_XLA`, if this XLA knows it."""
-        self.port, self._threads, self._start_limit, self._stopped = port, threads, start_limit, stopped
+        """quick_compile: our JAX port is compiled with `QUICK_XLA`, if this XLA knows it. mesh: what the cases are on; a port that says so
+        has a process for each device, any other one whose XLA has as many devices on a CPU.
+        """
+        self.port, self._threads, self._start_limit, self._stopped, self._mesh = port, threads, start_limit, stopped, mesh
+        self._by_processes = port == "torch"
         self.left = 0
         self._cache = tempfile.TemporaryDirectory(prefix="rosettaformer-", ignore_cleanup_errors=True)
         self._environment = {} if CACHE in os.environ else {CACHE: self._cache.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-        self._quick = {"XLA_FLAGS": f"{QUICK_XLA} {os.environ.get('XLA_FLAGS', '')}"} if quick_compile and port == "jax" else {}
+        self._quick = quick_compile and port == "jax"
         self.greeting = self._start()
         if self.greeting[0] == "ready" and (notice := self.greeting[1].get("notice")):
             _say(printable(notice))
 
     def _start(self) -> Answer:
-        self._child = Child(
-            f"{__package__}.port_server", self.port, self._threads, "the port", self._stopped, self._environment | self._quick
+        self._child: Child | Children = (
+            Children(self._spawn, self._mesh.devices, self._stopped, self._by_processes)
+            if self._mesh
+            else self._spawn(0, {}, self._stopped)
         )
         kind, answer = self._answer(messages.START, (), self._start_limit)
         if kind == Kind.CRASH and self._quick:  # XLA ends a process with flags that it does not know
-            self._quick = {}
+            self._quick = False
             return self._start()
         if kind in (Kind.CRASH, Kind.HANG) and self.port in PORTS:  # our own file cannot be what ended the process
             return Kind.MISSING, f"{PORTS[self.port][1]} cannot be imported: {answer}"
+        self._by_processes = isinstance(self._child, Children) and bool(self._child.by_processes)
         return (kind, answer) if kind in (Kind.READY, Kind.MISSING) else (Kind.NOT_STARTED, answer)
+
+    def _spawn(self, rank: int, environment: Mapping[str, str], stopped: Any) -> Child:
+        """Starts a process; those of a port that needs several share its threads."""
+        devices = self._mesh.devices if self._mesh else 1
+        flags = [QUICK_XLA] * self._quick + [os.environ.get("XLA_FLAGS", "")] + [f"{DEVICES}={devices}"] * bool(self._mesh)
+        own = {"XLA_FLAGS": " ".join(flags)} if self._quick or self._mesh else {}
+        threads = max(1, self._threads // devices) if rank or self._by_processes else self._threads
+        return Child(f"{__package__}.port_server", self.port, threads, "the port", stopped, {**self._environment, **own, **environment})
 
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
         deaths = 0
@@ -107,6 +131,11 @@ class Process(Worker):
                 return Kind.CRASH, f"the port's process did not start again: {why}"
         self._child.ask(method, *messages.plain(arguments), limit=limit)
         return self._answer(method, arguments, limit)
+
+    @property
+    def apart(self) -> Sequence[Any]:
+        """What each process of a mesh gave to the last question, if they disagree; empty if not."""
+        return [answer for _, answer in self._child.apart] if isinstance(self._child, Children) else ()
 
     def _answer(self, method: str, arguments: tuple[Any, ...], limit: float) -> Answer:
         """Returns the next answer, which must fit the question."""

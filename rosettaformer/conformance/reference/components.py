@@ -12,7 +12,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, arithmetic, parameters
 
 from ..case import Case, numpy_dtype
-from . import layouts, statistics
+from . import layouts, statistics, training
 
 Rows = dict[str, tuple[str, dict[str, str]]]
 
@@ -100,6 +100,9 @@ COMPONENTS: Rows = {
 }
 
 
+# what only a port on a mesh is asked besides: a run of training; a whole model's loss with its gradients, of a port of `load(folder, mesh)`
+MESHES: Rows = {"training_steps": (training.__name__, {}), "training": (training.__name__, {})}
+ASKED = COMPONENTS | MESHES
 # those that the four packages define
 OWN = {name: row for name, row in COMPONENTS.items() if row[0] != layouts.__name__}
 
@@ -111,7 +114,13 @@ def forward_of(component: str) -> str:
 
 def model_of(component: str) -> str:
     """Returns the component whose parameters this one takes: the model, if it runs a whole model, a loss or a search."""
-    return "transformer" if component in WHOLE else "multi_head_attention" if component == "self_attention" else component
+    return (
+        "transformer"
+        if component in WHOLE or component in MESHES
+        else "multi_head_attention"
+        if component == "self_attention"
+        else component
+    )
 
 
 def whole_model(config: TransformerConfig) -> str:
@@ -136,7 +145,7 @@ def without_other_layouts(cases: Sequence[Case], covered: Collection[str]) -> li
 
 def config_arguments(component: str, config: TransformerConfig, dtype: str) -> dict[str, Any]:
     """Returns the arguments of the component's function that come from a case's config and dtype."""
-    fields = COMPONENTS[component][1].items()
+    fields = ASKED[component][1].items()
     return {argument: numpy_dtype(dtype) if field == "dtype" else getattr(config, field) for argument, field in fields}
 
 
@@ -185,7 +194,7 @@ def _of_shared(gradient: np.ndarray) -> np.ndarray:
 
 def function_of(component: str) -> Callable[..., Any]:
     """Returns the reference's function that answers the component's cases."""
-    return getattr(module_of(COMPONENTS[component][0]), component)
+    return getattr(module_of(ASKED[component][0]), component)
 
 
 def named_outputs(result: Any) -> dict[str, Any]:

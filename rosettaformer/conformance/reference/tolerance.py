@@ -4,8 +4,9 @@ r is the float64 reference on the inputs rounded to the dtype. c_i is the same r
 another order. The differences between the c_i and r are what plain arithmetic of that dtype costs on this case; a port may cost MAX_FACTOR
 times as much. If an output has many elements, its largest error shows how large an error may be; if it is one number, or a gradient, whose
 elements all depend on the same few roundings, four orders do not show it, and the c_i are also taken in SHUFFLES random orders, as those
-of a whole model's short prompt are; of a search, which scores few answers, in SEARCHED, and there the c_i make the choices of r, so that
-they score the same answers. For random draws r is the mean of DRAWS seeds and the c_i are what each seed gives.
+of a whole model's short prompt are, and in STEPPED those of steps of training, whose outputs are many; of a search, which scores few
+answers, in SEARCHED, and there the c_i make the choices of r, so that they score the same answers. For random draws r is the mean of DRAWS
+seeds and the c_i are what each seed gives.
 An output that zeros would pass although they are wrong shows nothing, and is not comparable (`Expectation.incomparable`).
 """
 
@@ -26,7 +27,7 @@ Answer = Callable[..., dict[str, np.ndarray]]  # of a case; of a search also of 
 
 MAX_FACTOR = 4.0
 RMSE_FACTOR = {8: 2.0, 4: 2.0, 2: 3.0}  # by the dtype's bytes
-SHUFFLES, SEARCHED, DRAWS = 16, 8, 32
+SHUFFLES, SEARCHED, STEPPED, DRAWS = 16, 8, 4, 32
 FEW = 200  # tokens of a prompt
 
 
@@ -105,11 +106,16 @@ def expect(case: Case, answer: Answer = components.answer, rounded: bool = False
         reference = chosen(case, chooser, answer, rounded)
         return searched(case, chooser.made, reference, answer)[0]
     reference = answer(case) if rounded else answer(case.at("float64"))
-    gradient = bool(components.forward_of(case.component))
+    gradient = _has_gradients(case)
     alone = any(value.size == 1 and value.dtype.kind == "f" for value in reference.values())
     shuffles = gradient or random_orders or alone or _is_short(case)
-    found = _in_orders(case, answer, reference, _orders(case) + [shuffled(seed) for seed in range(SHUFFLES if shuffles else 0)])
+    count = STEPPED if case.component == "training_steps" else SHUFFLES if shuffles else 0
+    found = _in_orders(case, answer, reference, _orders(case) + [shuffled(seed) for seed in range(count)])
     return _with_zeros(case, answer, reference, found) if gradient and not rounded else found
+
+
+def _has_gradients(case: Case) -> bool:
+    return bool(components.forward_of(case.component)) or case.component in components.MESHES
 
 
 def _is_short(case: Case) -> bool:
@@ -168,7 +174,7 @@ def searched(
 
 def _orders(case: Case) -> list[dict[str, Callable]]:
     tf32 = TF32_ORDERS if case.dtype == "float32" and case.device.endswith("tf32") else {}
-    return list((ORDERS | tf32 | (GRADIENT_ORDERS if components.forward_of(case.component) else {})).values())
+    return list((ORDERS | tf32 | (GRADIENT_ORDERS if _has_gradients(case) else {})).values())
 
 
 def _of_draws(case: Case, answer: Answer) -> Expectations:

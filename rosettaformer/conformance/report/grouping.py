@@ -65,4 +65,4 @@ def alike(results: Iterable[Result]) -> list[list[Result]]:
 
 def where(result: Result, port: bool = True) -> str:
     """Returns which case a result is about, and how it was run."""
-    return " ".join(filter(None, (result.port if port else "", result.case, result.dtype, result.mode, result.device)))
+    return " ".join(filter(None, (result.port if port else "", result.case, result.dtype, result.mode, result.place)))

@@ -1,6 +1,5 @@
 """Renders the results as one self-contained HTML page, which needs no network."""
 
-import dataclasses
 import datetime
 import math
 import platform
@@ -120,7 +119,7 @@ def _link(name: str, port: str, dtype: str, mode: str, device: str) -> str:
 def _data(summary: Summary, uncovered: Mapping[str, Sequence[str]], findings: Mapping[str, Sequence[Finding]]) -> dict[str, Any]:
     """Returns what the page's script reads: every result except those of components that a port does not cover at all, and the findings."""
     results = [result for result in summary.results if result.component not in uncovered.get(result.port, ())]
-    rows = [{name: result[name] for name in SHOWN} for result in map(dataclasses.asdict, results)]
+    rows = [{name: getattr(result, name) for name in SHOWN} | {"device": result.place} for result in results]
     texts = [{"port": port, "component": finding.component, "text": finding.text} for port, found in findings.items() for finding in found]
     return {"results": jsonable(rows), "findings": texts, "failures": FAILURES, "highest": HIGHEST}
 

@@ -64,7 +64,7 @@ def _entries(summary: Summary, port: str) -> Iterable[list[Result]]:
 
 def _result(suite: Element, results: Sequence[Result]) -> None:
     result = results[0]
-    how = "-".join(filter(None, (result.dtype, result.mode, result.device)))
+    how = "-".join(filter(None, (result.dtype, result.mode, result.place)))
     name = (result.case.removeprefix(f"{result.component}/") or "port") + (f"[{how}]" if how else "")
     kind = KINDS.get(result.status, "skipped")
     where = grouping.where(result)

@@ -96,8 +96,8 @@ def _table(summary: Summary, rows: Sequence[tuple[str, str]]) -> Table:
     table.add_column("noise", justify="right")
     several = len({(mode, device) for _, mode, device in summary.columns}) > len({port for port, _, _ in summary.columns})
     for port, mode, device in summary.columns:
-        name = escape(port)
-        table.add_column(f"{name}\n{mode} {device}" if several or device != "cpu" else f"{name}\n{mode}", justify="right")
+        where = f"{mode}\n{device}" if "=" in device else f"{mode} {device}" if several or device != "cpu" else mode
+        table.add_column(f"{escape(port)}\n{where}", justify="right")
     previous = ""
     for row in rows:
         component, dtype = row

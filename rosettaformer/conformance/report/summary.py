@@ -54,7 +54,7 @@ class Summary:
         self.left = [result for result in results if result.status not in (Status.PASS, Status.STALE, *FAILURES, *ACCEPTED)]
         self._cells: dict[tuple[tuple[str, str], tuple[str, str, str]], list[Result]] = {}
         for result in results:
-            where = (result.component, result.dtype), (result.port, result.mode, result.device)
+            where = (result.component, result.dtype), (result.port, result.mode, result.place)
             self._cells.setdefault(where, []).append(result)
         self._min_cases = max(1, min_cases)
         self._incomplete = incomplete
@@ -138,8 +138,8 @@ class Summary:
 
     @property
     def columns(self) -> list[tuple[str, str, str]]:
-        """Port, mode and device, in the order of the run."""
-        return list(dict.fromkeys((result.port, result.mode, result.device) for result in self.results if result.component))
+        """Port, mode and where it ran (`Result.place`), in the order of the run."""
+        return list(dict.fromkeys((result.port, result.mode, result.place) for result in self.results if result.component))
 
     @property
     def rows(self) -> list[tuple[str, str]]:

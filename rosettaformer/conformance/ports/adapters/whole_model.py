@@ -9,7 +9,8 @@ The file of such a port has nothing else that it must have:
 The function takes the tokens alone, or the tokens and the mask of the real ones; a third argument is the segments. It may have further
 functions as attributes: `step(token_bt, mask_bt, cache)`, which returns logits and the next cache; `hidden(token_bt, mask_bt)`, the states
 `l b t d`; `gradients(token_bt, mask_bt, cotangent_btv)`, a mapping from the folder's names of tensors to the gradients of
-`sum(cotangent * logits)`. docs/like.md describes the file.
+`sum(cotangent * logits)`; `training(token_bt, mask_bt)`, the mean of -log p over the labels of real tokens, and a mapping of its gradients.
+On a mesh `load(folder, mesh)` is called, in every process of the port. docs/like.md describes the file.
 """
 
 import inspect
@@ -20,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy.sharding import Mesh
+
 from ....processes import wire
 from ...case import LAST, Case, numpy_dtype
 from ...limits import limits_of
@@ -27,7 +30,9 @@ from ...reference.components import VJP, forward_of
 from ...status import UNLOADED
 from ..port import NotCovered, NotLoaded, Unsupported
 
-COMPONENTS = ("transformer", "transformer_vjp", "masked_language_logits", "masked_language_logits_vjp", "states", "decode_in_steps")
+COMPONENTS = (
+    "transformer", "transformer_vjp", "masked_language_logits", "masked_language_logits_vjp", "states", "decode_in_steps", "training",
+)  # fmt: skip
 SIDES = (("target", "target_mask_bt"), ("source", "source_mask_bs"))
 
 
@@ -41,9 +46,11 @@ class Adapter:
 
     def __init__(self, module: ModuleType) -> None:
         self._load = module.load
+        self._parameters = inspect.signature(module.load).parameters
+        self.takes_mesh = "mesh" in self._parameters
         self.limits = limits_of(vars(module))
-        self._loaded: tuple[str, Any] = ("", None)
-        self._refused: dict[str, Exception] = {}  # folder -> what a case of it is answered, since it could not be loaded
+        self._loaded: tuple[Any, Any] = (None, None)
+        self._refused: dict[Any, Exception] = {}  # folder and mesh -> what a case of it is answered, since it could not be loaded
 
     def describe(self) -> dict[str, Any]:
         """Returns what the port declares that it does not give."""
@@ -51,10 +58,12 @@ class Adapter:
 
     def run(self, case: Case) -> Any:
         """Returns the answer. Raises NotCovered if the port has nothing that gives it, and NotLoaded if its folder has failed to load."""
-        function = self._function(os.path.join(case.folder, case.dtype), case.dtype)
+        function = self._function(os.path.join(case.folder, case.dtype), case.dtype, case.mesh)
         component = forward_of(case.component) or case.component
         if case.component.endswith(VJP):
             return _gradients(function, case)
+        if component == "training":
+            return _training(function, case)
         if component == "states":
             stack = "encoder" if case.config.encoder_layers else "decoder"
             hidden = _attribute(function, "hidden")(*_inputs(_attribute(function, "hidden"), case))
@@ -64,23 +73,23 @@ class Adapter:
         logits = _array(function(*_inputs(function, case)), case.dtype)
         return logits[:, None] if logits.ndim == 2 and self.limits.get("positions") == LAST else logits
 
-    def _function(self, folder: str, dtype: str) -> Callable[..., Any]:
+    def _function(self, folder: str, dtype: str, mesh: Mesh | None) -> Callable[..., Any]:
         """Returns what `load` returns for the folder, which is loaded once: if that fails, it is not tried again."""
-        if folder in self._refused:
-            raise self._refused[folder]
-        if self._loaded[0] != folder:
-            self._loaded = ("", None)  # the memory of one model is enough
+        key = folder, mesh
+        if key in self._refused:
+            raise self._refused[key]
+        if self._loaded[0] != key:
+            self._loaded = (None, None)  # the memory of one model is enough
             try:
-                self._loaded = (folder, self._of_folder(folder, dtype))
+                self._loaded = (key, self._of_folder(folder, {"dtype": dtype, "mesh": mesh}))
             except BaseException as error:  # SystemExit, too
                 kind = next((kind for kind in (NotCovered, Unsupported) if isinstance(error, kind)), None)
-                self._refused[folder] = kind(*error.args) if kind else NotLoaded(UNLOADED)
+                self._refused[key] = kind(*error.args) if kind else NotLoaded(UNLOADED)
                 raise
         return self._loaded[1]
 
-    def _of_folder(self, folder: str, dtype: str) -> Callable[..., Any]:
-        given = {"dtype": dtype} if "dtype" in inspect.signature(self._load).parameters else {}
-        function = self._load(folder, **given)
+    def _of_folder(self, folder: str, known: Mapping[str, Any]) -> Callable[..., Any]:
+        function = self._load(folder, **{name: value for name, value in known.items() if name in self._parameters})
         if not callable(function):
             raise TypeError(f"load(folder) must return a function of tokens; got {wire.named(function)}")
         return function
@@ -141,12 +150,27 @@ def _steps(step: Callable[..., Any], case: Case) -> np.ndarray:
 
 def _gradients(function: Any, case: Case) -> dict[str, np.ndarray]:
     """Returns the gradients by canonical name, of those by the names in the folder."""
-    from ....checkpoints.hugging_face.gradients import canonical
-
     gradients = _attribute(function, "gradients")
     found = gradients(*_inputs(gradients, case, case.inputs["cotangent"].copy()))
+    return _canonical(found, "gradients must return a mapping from names of tensors to arrays", case)
+
+
+def _training(function: Any, case: Case) -> dict[str, np.ndarray]:
+    """Returns the loss, and the gradients by canonical name."""
+    training = _attribute(function, "training")
+    found = training(*_inputs(training, case))
+    required = "training must return a pair, the loss and a mapping from names of tensors to arrays"
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise TypeError(f"{required}; got {wire.named(found)}")
+    loss = found[0] if hasattr(found[0], "dtype") else np.asarray(found[0], numpy_dtype(case.dtype))
+    return {"loss": _array(loss, case.dtype)} | _canonical(found[1], required, case)
+
+
+def _canonical(found: Any, required: str, case: Case) -> dict[str, np.ndarray]:
+    from ....checkpoints.hugging_face.gradients import canonical
+
     if not isinstance(found, Mapping):
-        raise TypeError(f"gradients must return a mapping from names of tensors to arrays; got {wire.named(found)}")
+        raise TypeError(f"{required}; got {wire.named(found)}")
     arrays = {str(name): _array(value, case.dtype) for name, value in found.items() if value is not None}
     own = canonical(os.path.join(case.folder, case.dtype), case.config, arrays)
     return {f"parameters.{name}": array for name, array in own.items()}
@@ -160,6 +184,7 @@ def _array(value: Any, dtype: str) -> np.ndarray:
     if value is None or isinstance(value, tuple | Mapping | str):
         raise TypeError(f"what load(folder) returns must give one array; got {wire.named(value)}")
     given = str(getattr(value, "dtype", "")).removeprefix("torch.")
+    value = value.full_tensor() if hasattr(value, "full_tensor") else value  # torch's DTensor
     if hasattr(value, "detach"):  # torch has no bfloat16 for NumPy
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) in ("torch.bfloat16", "torch.float16") else value

@@ -1,0 +1,147 @@
+"""The search for the fault of a mesh's devices that gives a port's answers."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...case import Case
+from ...catalogue.sharded import Fault, all_faults, at
+from ...catalogue.sharded.over_model import NEEDS
+from ...reference import mesh as on_mesh
+from ...reference.components import forward_of
+from .replies import Reply
+
+KINDS = ("self_attention", "cross_attention", "feed_forward", "logits")
+# operations that no output of a forward pass shows
+BACKWARD = {
+    "input_gradient", "output_gradient", "shared_gradient", "key_gradient", "bias_gradient", "whole_gradient", "data_gradient",
+    "norm_gradient", "label_count", "loss", "log_normaliser", "clip_factors",
+}  # fmt: skip
+OF_PARAMETERS = {"shared_gradient", "whole_gradient", "norm_gradient", "bias_gradient", "data_gradient"}  # they alter the named ones alone
+NEAR = 4  # sub-layers after the last wrong gradient that may have made it wrong
+Check = Callable[[], None]
+
+
+def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple[list[Fault], list[str]]:
+    """The faults each of which gives every answer, right ones too, to the tolerance; several only if no case tells them apart. Then the
+    components that they are in alone, where answers of others are right: their own answers are given, right ones too. Empty if no answer
+    is wrong. check: is called before each run, and may raise.
+    """
+    if found := _that_give_all(replies, check):
+        return found, []
+    failing = {reply.case.component for reply in replies if reply.wrong}
+    own = [reply for reply in replies if reply.case.component in failing]
+    if len(own) == len(replies):
+        return [], []
+    return _that_give_all(own, check), list(dict.fromkeys(reply.case.component for reply in own))
+
+
+def _that_give_all(replies: Sequence[Reply], check: Check) -> list[Fault]:
+    """Tries those that are everywhere first, then those at one kind of place, then at one place."""
+    failing = sorted((reply for reply in replies if reply.wrong), key=_cost)
+    if not failing or failing[0].case.mesh is None:
+        return []
+    replies = [*failing, *sorted((reply for reply in replies if not reply.wrong and reply.outputs), key=_cost)]
+    everywhere = [one for fault in all_faults().values() if _shows(fault, failing[0].case) for one in fault.hypotheses]
+    for places in ([""], _kinds(failing[0].case), _sites(failing)):
+        tried = [dataclasses.replace(fault, place=place) for fault in everywhere for place in places if fault.placed or not place]
+        if found := _that_give(tried, replies, check):
+            return _one_of_each(_narrowed(found, failing[0].case, replies, check))
+    return []
+
+
+def _shows(fault: Fault, case: Case) -> bool:
+    """Whether the mesh has the axis along which it is made, and the case what it is about."""
+    if fault.id in NEEDS and not NEEDS[fault.id](case):
+        return False
+    return not fault.axis or (case.mesh is not None and case.mesh.sizes[fault.axis] > 1)
+
+
+def _that_give(faults: Sequence[Fault], replies: Sequence[Reply], check: Check) -> list[Fault]:
+    left = list(faults)
+    for reply in replies:
+        left = [fault for fault in left if _may_give(fault, reply) and _gives(fault, reply, check)]
+        if not left:
+            break
+    return [fault for fault in left if any(reply.wrong and reply.determined(predicted(fault, reply.case)) for reply in replies)]
+
+
+def _narrowed(found: Sequence[Fault], case: Case, replies: Sequence[Reply], check: Check) -> list[Fault]:
+    """The faults at the one place where the case has what they alter."""
+    places = _all_sites(case)
+    if len(places) > 1 or not places:
+        return list(found)
+    narrow = [dataclasses.replace(fault, place=places[0]) for fault in found if fault.placed]
+    return [*found, *_that_give(narrow, replies, check)]
+
+
+def _cost(reply: Reply) -> float:
+    case = reply.case
+    steps = case.component == "training_steps"
+    return sum(np.size(value) for value in case.inputs.values() if isinstance(value, np.ndarray) and value.dtype.kind in "iu") + 1e6 * steps
+
+
+def _may_give(fault: Fault, reply: Reply) -> bool:
+    """Whether the fault alters what is wrong, as far as can be said without a run."""
+    if not reply.wrong:
+        return True
+    if fault.replaces.keys() <= BACKWARD and not _is_backward(reply.case):
+        return False
+    if fault.place and fault.replaces.keys() <= OF_PARAMETERS and reply.case.component != "training_steps":
+        return len(reply.wrong) == len(reply.wrong_gradients) and all(at(fault.place, name) for name in reply.wrong_gradients)
+    return True
+
+
+def _gives(fault: Fault, reply: Reply, check: Check) -> bool:
+    check()
+    try:
+        return reply.equals(predicted(fault, reply.case))
+    except (ValueError, IndexError, ZeroDivisionError):  # the fault makes no sense on this case
+        return False
+
+
+def _is_backward(case: Case) -> bool:
+    return bool(forward_of(case.component)) or "loss" in case.component or case.component in ("training", "training_steps", "cross_entropy")
+
+
+def predicted(fault: Fault, case: Case) -> dict[str, np.ndarray]:
+    """What a port with the fault gives, in float64."""
+    if case.mesh is None:
+        raise ValueError(f"{case.id} must have a mesh")
+    return on_mesh.answer(dataclasses.replace(case.at("float64"), mesh=fault.on(case.mesh)), fault.operations)
+
+
+def _all_sites(case: Case) -> list[str]:
+    """The paths of the attentions and feed-forward networks, in the order of the forward pass."""
+    ends = (".query.kernel", ".hidden.kernel")
+    names = [name.removesuffix(end) for name in case.parameters for end in ends if name.endswith(end)]
+    return [name for name in names if name.rpartition(".")[2] in KINDS]
+
+
+def _kinds(case: Case) -> list[str]:
+    """The kinds of sub-layers, and the names of norms."""
+    sites = {site.rpartition(".")[2] for site in _all_sites(case)}
+    norms = {name.split(".")[-2] for name in case.parameters if name.endswith(".scale") and "." in name}
+    return [*(kind for kind in KINDS if kind in sites or kind == "logits"), *sorted(norms)]
+
+
+def _sites(failing: Sequence[Reply]) -> list[str]:
+    """The sub-layers that one place alone may be: where gradients are wrong, those that come soon after the last wrong one."""
+    sites, reply = _all_sites(failing[0].case), next((reply for reply in failing if reply.wrong_gradients), None)
+    if reply is None or any(not _is_backward(each.case) for each in failing):
+        return sites
+    names = list(reply.case.parameters)
+    last = max((names.index(name) for name in reply.wrong_gradients if not name.endswith("_embedding.table")), default=0)
+    begins = [min(index for index, name in enumerate(names) if name.startswith(f"{site}.")) for site in sites]
+    first = max((index for index, begin in enumerate(begins) if begin <= last), default=0)
+    return sites[max(0, first - 1) : first + NEAR]
+
+
+def _one_of_each(left: Sequence[Fault]) -> list[Fault]:
+    """One of each id: its first variant that is left, at its narrowest place."""
+    found: dict[str, Fault] = {}
+    for fault in left:
+        if fault.id not in found or found[fault.id].title == fault.title:
+            found[fault.id] = fault
+    return list(found.values())

@@ -1,0 +1,59 @@
+"""What is said of a port on a mesh."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...case import Case
+from ...catalogue.sharded import Fault
+from ...reference.tolerance import Expectation
+from ..findings import Verdict
+from .facts import facts
+from .replies import Reply
+from .search import explanations
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is said of a port's answers: the verdict, the ids of the faults that give them, the first line and further ones."""
+
+    verdict: Verdict
+    ids: tuple[str, ...]
+    text: str
+    lines: tuple[str, ...] = ()
+
+
+def said(replies: Sequence[Reply], framework: str = "", check: Callable[[], None] = lambda: None) -> Said | None:
+    """What is said of a port's answers on one mesh in one dtype; None if none is wrong. check: is called often, and may raise."""
+    failing, right = ([reply for reply in replies if bool(reply.wrong) is wrong] for wrong in (True, False))
+    if not failing:
+        return None
+    seen, (found, alone) = tuple(facts(failing, right)), explanations(replies, check)
+    if not found:
+        text = f"no fault of the catalogue gives your output; {seen[0]}" if seen else "no fault of the catalogue gives your output"
+        return Said(Verdict.UNEXPLAINED, (), text, seen[1:])
+    count = f"all {len(failing)} cases that fail" if len(failing) > 1 else "the one case that fails"
+    beside = f", and it is right on the other {len(right)}" if right else ""
+    names = " or ".join(fault.name for fault in found)
+    only = f"only in {', '.join(alone)}: " * bool(alone)
+    text = f"{only}your output equals the reference on this mesh with {names}, on {count}{beside}"
+    fixes = _fixes(found[0], framework) if len(found) == 1 else ()
+    return Said(Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, tuple(fault.id for fault in found), text, (*seen, *fixes))
+
+
+def _fixes(fault: Fault, framework: str) -> tuple[str, ...]:
+    own = {framework: fault.fix[framework]} if framework in fault.fix else fault.fix
+    return (f"fix of {fault.id}:", *(f"  {name}: {text}" for name, text in own.items()))
+
+
+def fingerprint(case: Case, expected: Mapping[str, Expectation], given: Mapping[str, np.ndarray]) -> str:
+    """A sentence on the outputs that a port gave of a case on `case.mesh` and that differ from the expected ones: the fault of the catalogue
+    that gives them, or what they show. Empty if they show nothing that is known.
+
+    It patches the reference: nothing else may run it meanwhile.
+    """
+    found = said([Reply(case, expected, given)])
+    if found is None:
+        return ""
+    return found.text if found.ids else "; ".join(facts([Reply(case, expected, given)], []))

@@ -1,0 +1,134 @@
+"""Devices of a mesh as threads in lockstep, and what they exchange."""
+
+import functools
+import operator
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from reference_numpy.sharding import Mesh, chunks
+
+_HERE = threading.local()
+
+
+class Stopped(Exception):
+    """Another device has failed."""
+
+
+class _Exchange:
+    """Where devices lay down a value each, and read those of all. The last one to come wakes the others."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._arrived, self.stopped = count, 0, False
+        self._values: list[Any] = [None] * count
+        self._guard, self._waiting = threading.Lock(), [threading.Lock() for _ in range(count)]
+        for lock in self._waiting:
+            lock.acquire()
+
+    def all(self, index: int, value: Any) -> list[Any]:
+        """Returns the values of all devices, once each of them has called. Raises Stopped if one of them has failed."""
+        with self._guard:
+            if self.stopped:
+                raise Stopped
+            values = self._values
+            values[index] = value
+            self._arrived += 1
+            last = self._arrived == self._count
+            if last:
+                self._values, self._arrived = [None] * self._count, 0
+        if last:
+            self._wake(index)
+        else:
+            self._waiting[index].acquire()
+        if self.stopped:
+            raise Stopped
+        return values
+
+    def stop(self) -> None:
+        """Ends every wait, for good."""
+        with self._guard:
+            self.stopped = True
+            self._wake(-1)
+
+    def _wake(self, index: int) -> None:
+        for other, lock in enumerate(self._waiting):
+            if other != index and lock.locked():
+                lock.release()
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. row, column: where it stands in the mesh. names: the parameters by the identity of their arrays. notes: what its thread
+    keeps for itself.
+    """
+
+    mesh: Mesh
+    row: int
+    column: int
+    names: Mapping[int, str]
+    exchange: _Exchange = field(repr=False)
+    notes: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def all(self, axis: str, value: Any) -> list[Any]:
+        """Returns the values of the devices along an axis of the mesh, in their order."""
+        values = self.exchange.all(self.row * self.mesh.model + self.column, value)
+        if axis == "model":
+            return values[self.row * self.mesh.model :][: self.mesh.model]
+        return values[self.column :: self.mesh.model]
+
+    def sum(self, axis: str, value: Any) -> Any:
+        """Returns the sum of the values along an axis of the mesh."""
+        return functools.reduce(operator.add, self.all(axis, value))
+
+    def gather(self, axis: str, value: np.ndarray, along: int) -> np.ndarray:
+        """Returns the values along an axis of the mesh, joined along one of theirs."""
+        return np.concatenate(self.all(axis, value), axis=along)
+
+    def index(self, axis: str) -> int:
+        """Returns where the device stands along an axis of the mesh."""
+        return self.row if axis == "data" else self.column
+
+    def part(self, size: int, axis: str = "model") -> slice:
+        """Returns its part of an axis of this size."""
+        return chunks(size, self.mesh.sizes[axis])[self.index(axis)]
+
+    def path(self, array: Any, end: str) -> str:
+        """Returns the path of the component that has this array as its parameter `end`; "logits" for a kernel that is no parameter."""
+        name = self.names.get(id(array), "")
+        return name.removesuffix(end).rstrip(".") if name else "logits"
+
+
+def current() -> Device | None:
+    """Returns the device whose thread this is; None outside of a run."""
+    return getattr(_HERE, "device", None)
+
+
+def run(mesh: Mesh, names: Mapping[int, str], function: Callable[[Device], Any]) -> list[Any]:
+    """Returns what the function gives on each device, in their order. Raises the error of the first device that fails by itself."""
+    exchange = _Exchange(mesh.devices)
+    devices = [Device(mesh, index // mesh.model, index % mesh.model, names, exchange) for index in range(mesh.devices)]
+    results: list[Any] = [None] * mesh.devices
+    errors: list[BaseException] = []
+
+    def work(index: int) -> None:
+        _HERE.device = devices[index]
+        try:
+            with np.errstate(all="ignore"):
+                results[index] = function(devices[index])
+        except Stopped:
+            pass
+        except BaseException as error:
+            errors.append(error)
+            exchange.stop()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(mesh.devices)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results

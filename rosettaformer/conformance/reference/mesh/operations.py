@@ -1,0 +1,163 @@
+"""What the devices of a mesh do besides the reference's own arithmetic. A fault of a sharded port is another one of these."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reference_numpy.sharding import chunks
+
+from .devices import Device
+
+Array = np.ndarray
+Original = Callable[..., Any]
+
+
+def output(device: Device, site: str, partial: Array, bias: Array | None) -> Array:
+    """Returns the output of a sub-layer, of which each device has the part of its heads or features: the sum, then the bias."""
+    whole: Array = device.sum("model", partial)
+    return whole if bias is None else whole + bias
+
+
+def output_gradient(device: Device, site: str, cotangent: Array) -> Array:
+    """Returns the gradient of each device's part of that sum: the gradient of the sum."""
+    return cotangent
+
+
+def input_gradient(device: Device, site: str, of: str, partial: Array) -> Array:
+    """Returns the gradient of what a sub-layer reads, of which each device has the share of its heads, features or vocabulary. of: what it
+    reads: "query", "memory" or "x".
+    """
+    gradient: Array = device.sum("model", partial)
+    return gradient
+
+
+def shared_gradient(device: Device, name: str, partial: Array) -> Array:
+    """Returns the gradient of a parameter that every device has whole and uses for its heads alone."""
+    gradient: Array = device.sum("model", partial)
+    return gradient
+
+
+def key_gradient(device: Device, partial_bsgk: Array) -> Array:
+    """Returns the gradient of keys or values that every device has whole, of which it used those of its heads: its share."""
+    return partial_bsgk
+
+
+def bias_gradient(device: Device, site: str, gradient: Array) -> Array:
+    """Returns the gradient of the bias that is added to a sum, which every device has whole."""
+    return gradient
+
+
+def whole_gradient(device: Device, name: str, gradient: Array) -> Array:
+    """Returns the gradient of a parameter that `model` does not split: the first device's copy."""
+    first: Array = device.all("model", gradient)[0]
+    return first
+
+
+def data_gradient(device: Device, name: str, gradient: Array) -> Array:
+    """Returns the gradient of a parameter, of which each row of the mesh has the share of its part of the batch."""
+    whole: Array = device.sum("data", gradient)
+    return whole
+
+
+def groups(device: Device, heads: int, count: int) -> list[int]:
+    """Returns the key heads of the device's query heads, where every device has all of them."""
+    return sorted({head * count // heads for head in range(heads)[device.part(heads)]})
+
+
+def normed_heads(device: Device, name: str, x_bthk: Array) -> Array:
+    """Returns the heads over which a norm of the width divides, of which the device has some. name: "query" or "key"."""
+    return device.gather("model", x_bthk, 2)
+
+
+def label_count(device: Device, count: int) -> Any:
+    """Returns what the sum of -log p is divided by, given the number of labels in the device's part of the batch."""
+    return device.sum("data", count)
+
+
+def loss(device: Device, value: Array) -> Array:
+    """Returns the loss of the batch, of which each row of the mesh has its part."""
+    whole: Array = device.sum("data", value)
+    return whole
+
+
+def log_normaliser(device: Device, logits_btv: Array) -> Array | None:
+    """Returns the log of the sum of exponentials over the vocabulary, `b t`; None where it is the reference's."""
+    return None
+
+
+def lookup(device: Device, original: Original, parameters: Any, token: Array, *rest: Any) -> Array:
+    """Returns the rows of the table, of which each device has a part of the vocabulary."""
+    rows: Array = original(parameters, token, *rest)
+    return rows
+
+
+def positions(device: Device, original: Original, mask_bt: Array, *rest: Any) -> Array:
+    """Returns the positions of the tokens."""
+    found: Array = original(mask_bt, *rest)
+    return found
+
+
+def norm_gradient(device: Device, site: str, original: Original, parameters: Any, config: Any, x_btd: Array, cotangent: Array) -> Any:
+    """Returns the gradients of a norm of whole rows: of its parameters, and x_btd."""
+    return original(parameters, config, x_btd, cotangent=cotangent)
+
+
+def vocabulary(device: Device, logits_btv: Array) -> Array:
+    """Returns the logits of the whole vocabulary, of which each device has its part."""
+    return device.gather("model", logits_btv, -1)
+
+
+def own_rows(device: Device, count: int) -> Any:
+    """Returns which rows of the batch the device computes."""
+    return chunks(count, device.mesh.data)[device.row]
+
+
+def rows(device: Device, array: Array, count: int) -> Array:
+    """Returns the rows of the whole batch, of which each row of the mesh has its part."""
+    return device.gather("data", array, 0)
+
+
+def keep(device: Device, keep_b: Array) -> Array:
+    """Returns the keep masks of the device's rows, from those of the whole batch."""
+    found: Array = keep_b[own_rows(device, len(keep_b))]
+    return found
+
+
+def clip_factors(device: Device, gradients: Mapping[str, Array], limit: float) -> dict[str, Any]:
+    """Returns what each whole gradient is multiplied by where their norm is above a limit: a number, or an array of its shape."""
+    norm = math.sqrt(sum(float(np.sum(np.square(gradient, dtype=np.float64))) for gradient in gradients.values()))
+    factor = min(1.0, limit / norm) if norm else 1.0
+    return {name: gradient.dtype.type(factor) for name, gradient in gradients.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Operations:
+    """The operations of a run on a mesh, each replaceable."""
+
+    output: Callable[..., Array] = output
+    output_gradient: Callable[..., Array] = output_gradient
+    input_gradient: Callable[..., Array] = input_gradient
+    shared_gradient: Callable[..., Array] = shared_gradient
+    key_gradient: Callable[..., Array] = key_gradient
+    bias_gradient: Callable[..., Array] = bias_gradient
+    whole_gradient: Callable[..., Array] = whole_gradient
+    data_gradient: Callable[..., Array] = data_gradient
+    groups: Callable[..., list[int]] = groups
+    normed_heads: Callable[..., Array] = normed_heads
+    label_count: Callable[..., Any] = label_count
+    loss: Callable[..., Array] = loss
+    log_normaliser: Callable[..., Array | None] = log_normaliser
+    lookup: Callable[..., Array] = lookup
+    positions: Callable[..., Array] = positions
+    norm_gradient: Callable[..., Any] = norm_gradient
+    vocabulary: Callable[..., Array] = vocabulary
+    own_rows: Callable[..., Any] = own_rows
+    rows: Callable[..., Array] = rows
+    keep: Callable[..., Array] = keep
+    clip_factors: Callable[..., dict[str, Any]] = clip_factors
+
+
+OPERATIONS = Operations()

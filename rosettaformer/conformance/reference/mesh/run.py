@@ -1,0 +1,137 @@
+"""A case as the devices of its mesh compute it together."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import parameters
+from reference_numpy.sharding import Mesh, chunks, splits
+
+from ...case import Case
+from .. import components
+from ..patching import patched
+from . import attention, devices, parts, steps
+from .devices import Device, current
+from .operations import OPERATIONS, Operations
+
+PARAMETERS = "parameters."
+WHOLE = ("recipe.", "strategy.")  # inputs that are no arrays of a batch
+
+
+def answer(case: Case, operations: Operations = OPERATIONS) -> dict[str, np.ndarray]:
+    """Returns the outputs of a case as the devices of `case.mesh` compute them with these operations: the first device's copy of what every
+    device has, and each device's part of what is split.
+
+    Raises ValueError as the reference, and as `reference_numpy.sharding.check`. It patches the reference: nothing else may run it meanwhile.
+    """
+    if case.mesh is None:
+        raise ValueError(f"{case.id} must have a mesh")
+    names = {id(array): name for name, array in case.parameters.items()}
+    with patched(_replaced(operations)):
+        found = devices.run(case.mesh, names, functools.partial(_on, case, operations))
+    return case.part(found[0])
+
+
+def _on(case: Case, operations: Operations, device: Device) -> dict[str, np.ndarray]:
+    """Returns the whole outputs, as a device and those beside it have them."""
+    if case.component == "training_steps":
+        device.notes["steps"] = case
+        return components.answer(dataclasses.replace(case, outputs=(), compared=""))
+    count = rows_of(case)
+    own = dataclasses.replace(case, inputs=_own_inputs(case, operations, device, count), outputs=(), compared="")
+    outputs = components.answer(own)
+    placed = split_axes(case.config, case.mesh, case.component)
+    found = {}
+    for name, array in outputs.items():
+        if name.startswith(PARAMETERS):
+            gradient = operations.data_gradient(device, name.removeprefix(PARAMETERS), array)
+            found[name] = assembled(device, operations, name.removeprefix(PARAMETERS), gradient, placed)
+        else:
+            found[name] = operations.rows(device, array, count) if array.ndim else array
+    return found
+
+
+def assembled(device: Device, operations: Operations, name: str, gradient: np.ndarray, placed: Mapping[str, int]) -> np.ndarray:
+    """Returns a whole gradient: of an axis that is split each device's part, otherwise what `whole_gradient` says of the copies.
+
+    placed: the axes that are split, by name.
+    """
+    if (axis := placed.get(name)) is None:
+        return operations.whole_gradient(device, name, gradient)
+    copies = device.all("model", gradient)
+    own = chunks(gradient.shape[axis], device.mesh.model)
+    return np.concatenate([copy[(slice(None),) * axis + (part,)] for copy, part in zip(copies, own, strict=True)], axis)
+
+
+def split_axes(config: Any, mesh: Mesh, component: str) -> dict[str, int]:
+    """Returns the axis of each parameter that `model` splits."""
+    component = components.model_of(components.forward_of(component) or component)
+    found = {}
+    for name, split in splits(config, mesh, component).items() if component in _SPLIT else ():
+        for axis, place in enumerate(split):
+            if place == "model" or (isinstance(place, tuple) and "model" in place):
+                found[name] = axis
+    return found
+
+
+_SPLIT = frozenset(parameters._COMPONENTS)
+
+
+def rows_of(case: Case) -> int:
+    """Returns the number of rows of the case's batch."""
+    first = next(value for value in case.inputs.values() if isinstance(value, np.ndarray) and value.ndim)
+    return len(first)
+
+
+def _own_inputs(case: Case, operations: Operations, device: Device, count: int) -> dict[str, Any]:
+    taken, found = operations.own_rows(device, count), {}
+    for name, value in case.inputs.items():
+        rows = isinstance(value, np.ndarray) and value.ndim and len(value) == count and not name.startswith(WHOLE)
+        if rows and name.rpartition(".")[0].startswith("keep") or name.startswith("keep_"):
+            value = operations.keep(device, value) if value is not None else None
+        elif rows:
+            value = value[taken]
+        found[name] = value
+    return found
+
+
+def _replaced(operations: Operations) -> Mapping[str, Any]:
+    with_operations: dict[str, Any] = {
+        "attention.multi_head_attention": attention.forward,
+        "attention.multi_head_attention_vjp": attention.backward,
+        "attention.scaled_dot_product_attention": attention.dot_product,
+        "attention.scaled_dot_product_attention_vjp": attention.dot_product,
+        "attention.query_key_norm": attention.norm,
+        "attention.query_key_norm_vjp": attention.norm,
+        "feed_forward.feed_forward": parts.feed_forward,
+        "feed_forward.feed_forward_vjp": parts.feed_forward_vjp,
+        "embedding.embedding": parts.embedding,
+        "embedding.logits": parts.logits,
+        "embedding.logits_vjp": parts.logits_vjp,
+        "loss.cross_entropy": parts.cross_entropy,
+        "loss.cross_entropy_vjp": parts.cross_entropy_vjp,
+        "positional_encoding.token_positions": _positions,
+        "normalization.norm_vjp": _norm_vjp,
+        **steps.REPLACED,
+    }
+    return {name: _taking(operations, altered) for name, altered in with_operations.items()}
+
+
+def _taking(operations: Operations, altered: Any) -> Any:
+    return lambda original, *args, **options: altered(operations, original, *args, **options)
+
+
+def _positions(operations: Operations, original: Any, mask_bt: Any, *rest: Any) -> Any:
+    device = current()
+    return original(mask_bt, *rest) if device is None else operations.positions(device, original, mask_bt, *rest)
+
+
+def _norm_vjp(operations: Operations, original: Any, tree: Any, config: Any, x_btd: Any, *, cotangent: Any) -> Any:
+    device = current()
+    name = "" if device is None else device.names.get(id(tree["scale"]), "")
+    if device is None or not name:  # a norm of queries and keys has a part of its parameters
+        return original(tree, config, x_btd, cotangent=cotangent)
+    return operations.norm_gradient(device, name.removesuffix(".scale"), original, tree, config, x_btd, cotangent)

@@ -1,0 +1,58 @@
+"""What is asked on a mesh and is no component of a model: steps of training, and the loss of a whole model with its gradients."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, loss, transformer
+from reference_numpy.parameters import flatten, nest
+from reference_numpy.recipe import Recipe
+from reference_numpy.training import Trainer
+
+Tree = Mapping[str, Any]
+
+
+def training_steps(
+    parameters: Tree,
+    config: TransformerConfig,
+    source: np.ndarray | None,
+    target: np.ndarray,
+    recipe: Mapping[str, Any],
+    keep: Tree | None = None,
+    recompute: bool = False,
+) -> dict[str, Any]:
+    """Returns the loss before each step of training and the parameters after the last: `losses` `n` and `parameters`, a tree.
+
+    source `n b s`, or None; target `n b t`, or of a model of classes `n b`; keep: keep masks, each with a leading n. recipe: the fields of
+    `Recipe`. recompute: activations in the backward pass, a choice of frameworks. Raises ValueError as `Trainer`.
+    """
+    flat, masks = flatten(parameters), flatten(keep or {})
+    trainer = Trainer(config, Recipe(**recipe), flat, recompute=recompute)
+    losses = [
+        trainer.train_step(
+            None if source is None else source[step],
+            target[step],
+            nest({site: mask_n[step] for site, mask_n in masks.items()}),
+        )
+        for step in range(len(target))
+    ]
+    after = {name: value for name, value in trainer.state().items() if name.startswith("parameters.")}
+    return {"losses": np.array(losses, next(iter(flat.values())).dtype), **nest(after)}
+
+
+def training(
+    parameters: Tree, config: TransformerConfig, target: np.ndarray, source: None = None, target_mask_bt: np.ndarray | None = None
+) -> dict[str, Any]:
+    """Returns the mean of -log p over the labels of real tokens, and its gradients: `loss` and `parameters`, a tree.
+
+    The label at a position is the next token; it counts where both are real (target_mask_bt, True = real).
+    """
+    real_bt = np.ones(target.shape, bool) if target_mask_bt is None else target_mask_bt
+    input_bt, label_bt = loss.teacher_forcing(target)
+    model: Any = parameters, config, source, input_bt, None, real_bt[:, :-1]
+    labels = label_bt, real_bt[:, :-1] & real_bt[:, 1:]
+    logits_btv = transformer.transformer(*model)
+    value = loss.cross_entropy(logits_btv, *labels)
+    g_btv = loss.cross_entropy_vjp(logits_btv, *labels, cotangent=np.ones((), logits_btv.dtype))["logits_btv"]
+    return {"loss": value, "parameters": transformer.transformer_vjp(*model, cotangent=g_btv)["parameters"]}

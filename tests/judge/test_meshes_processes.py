@@ -1,0 +1,243 @@
+"""The processes of a port on a mesh: all are asked the same, one that fails is a row and ends the others, the next case has new ones."""
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from expectations import store
+
+from reference_numpy.sharding import Mesh
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases.meshes import mesh_cases
+from rosettaformer.conformance.ports import children, process
+from rosettaformer.conformance.ports.children import Children
+from rosettaformer.conformance.ports.process import Process
+from rosettaformer.processes import Answer
+from rosettaformer.processes.program import Stopped
+
+PORT = str(Path(__file__).parents[1] / "ports" / "mesh_torch.py")
+ABOUT = {"modes": ["eager"], "config": {}, "dtypes": ["float32"], "components": [], "processes": True}
+ONES = ("outputs", {"output": np.ones((2, 3), "float32")})
+WAITS = ("waits", None)  # for the others, forever
+
+
+class _Child:
+    """Answers by a function of its rank and the question's number; the greeting is number 0."""
+
+    def __init__(self, rank: int, answer: Callable[[int, int], Answer], environment: Mapping[str, str], stopped: Any) -> None:
+        self.rank, self.environment, self.asked = rank, environment, 0
+        self.running, self.ended = True, False
+        self._answer, self._stopped = answer, stopped
+
+    def ask(self, *question: Any, limit: float) -> None:
+        self.asked += 1
+
+    def answer(self, limit: float) -> Answer:
+        kind, value = self._answer(self.rank, self.asked)
+        while kind == "waits":
+            if self._stopped.is_set():
+                raise Stopped
+            time.sleep(0.005)
+        if kind in ("crash", "hang"):
+            self.running, self.ended = False, True
+        return kind, value
+
+    def refuse(self, why: str) -> Answer:
+        self.close()
+        return "error", why
+
+    def close(self) -> int:
+        self.running = False
+        return 0
+
+
+def _group(answer: Callable[[int, int], Answer], devices: int = 4, stopped: threading.Event | None = None) -> tuple[Children, list[_Child]]:
+    started: list[_Child] = []
+
+    def start(rank: int, environment: Mapping[str, str], halt: Any) -> Any:
+        started.append(_Child(rank, answer, environment, halt))
+        return started[-1]
+
+    return Children(start, devices, stopped), started
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a failed process is ended soon; a fake child has a `close` of its own."""
+    monkeypatch.setattr(children, "GRACE", 0.1)
+    monkeypatch.setattr(children, "Child", _Child)
+
+
+def _ready(answers: Mapping[int, Answer] | None = None, other: Answer = ONES) -> Callable[[int, int], Answer]:
+    return lambda rank, asked: ("ready", ABOUT) if not asked else (answers or {}).get(rank, other)
+
+
+def test_each_process_has_the_environment_of_torchrun_and_is_asked_the_same() -> None:
+    group, started = _group(_ready())
+    assert [child.rank for child in started] == [0]  # nobody knows yet how many are needed
+    assert group.answer(1) == ("ready", ABOUT) and group.by_processes
+    assert [child.environment["RANK"] for child in started] == [child.environment["LOCAL_RANK"] for child in started] == [*"0123"]
+    assert {child.environment["WORLD_SIZE"] for child in started} == {child.environment["LOCAL_WORLD_SIZE"] for child in started} == {"4"}
+    assert len({(child.environment["MASTER_ADDR"], child.environment["MASTER_PORT"]) for child in started}) == 1
+    group.ask("answer", limit=1)
+    assert group.answer(1) == ONES and [child.asked for child in started] == [1] * 4 and group.running and not group.ended
+    group.close()
+    assert not any(child.running for child in started)
+
+
+def test_processes_that_are_known_to_be_needed_start_together() -> None:
+    started: list[_Child] = []
+
+    def start(rank: int, environment: Mapping[str, str], halt: Any) -> Any:
+        started.append(_Child(rank, _ready(), environment, halt))
+        return started[-1]
+
+    group = Children(start, 3, known=True)
+    assert [child.rank for child in started] == [0, 1, 2]
+    assert group.answer(1) == ("ready", ABOUT) and group.answer(1)[0] == "ready" and len(started) == 3
+
+
+def test_a_port_that_has_all_devices_in_one_process_has_one() -> None:
+    group, started = _group(lambda rank, asked: ONES if asked else ("ready", ABOUT | {"processes": False}))
+    assert group.answer(1)[0] == "ready" and len(started) == 1 and not group.by_processes
+
+
+FAILURES: dict[str, tuple[dict[int, Answer], Answer, Answer]] = {
+    "a crash, others wait": ({2: ("crash", "signal 9")}, WAITS, ("crash", "process 2 of 4: signal 9")),
+    "a crash, others say so": ({2: ("crash", "signal 9")}, ("error", "closed by peer"), ("crash", "process 2 of 4: signal 9")),
+    "an error, others wait": ({1: ("error", "no")}, WAITS, ("error", "process 1 of 4: no")),
+    "an error, others answer": ({1: ("error", "no")}, ONES, ("error", "process 1 of 4: no")),
+    "an error of all": ({}, ("error", "no"), ("error", "no")),
+    "a hang": ({3: ("hang", "no answer within 1 s")}, ONES, ("hang", "process 3 of 4: no answer within 1 s")),
+    "a hang of all": ({}, ("hang", "no answer within 1 s"), ("hang", "no answer within 1 s")),
+    "not covered": ({}, ("not covered", "no kernel"), ("not covered", "no kernel")),
+    "another shape": (
+        {1: ("outputs", {"output": np.ones((2, 4), "float32")})}, ONES,
+        ("differs", "the processes disagree: output of process 1 has shape (2, 4), and that of process 0 (2, 3)"),
+    ),
+    "no arrays": ({3: ("outputs", [1])}, ONES, ("differs", "the processes disagree: process 3 returns no arrays by name")),
+    "other names": (
+        {3: ("outputs", {})}, ONES, ("differs", "the processes disagree: process 3 does not return the names that process 0 returns"),
+    ),
+    "another value": (
+        {2: ("outputs", {"output": np.full((2, 3), 1.5, "float32")})}, ONES,
+        ("differs", "the processes disagree: output of process 2 differs from that of process 0 by up to 0.5"),
+    ),
+    "NaN": (
+        {2: ("outputs", {"output": np.full((2, 3), np.nan, "float32")})}, ONES,
+        ("differs", "the processes disagree: output of process 2 differs from that of process 0 by up to 1"),
+    ),
+    "a rounding": ({2: ("outputs", {"output": np.nextafter(np.ones((2, 3), "float32"), 2, dtype="float32")})}, ONES, ONES),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_one_process_that_fails_or_differs_is_the_answer(name: str) -> None:
+    answers, other, wanted = FAILURES[name]
+    group, started = _group(_ready(answers, other))
+    assert group.answer(1)[0] == "ready"
+    group.ask("answer", limit=1)
+    found = group.answer(1)
+    assert (found[0], found[1]) == wanted or (wanted is ONES and found[0] == "outputs")
+    lost = other == WAITS or "crash" in name or "hang" in name
+    assert group.running != lost and group.ended == lost  # what still waits, or has lost one, is ended
+    assert [child.running for child in started] == [not lost] * 4
+
+
+def test_a_process_that_does_not_start_is_said() -> None:
+    group, _ = _group(lambda rank, asked: ("error", "no torch") if rank == 2 else ("ready", ABOUT))
+    assert group.answer(1) == ("error", "process 2 of 4: no torch")
+
+
+def test_a_run_that_stops_waits_for_no_process() -> None:
+    stopped = threading.Event()
+    group, _ = _group(_ready({}, WAITS), stopped=stopped)
+    group.answer(1)
+    group.ask("answer", limit=1)
+    stopped.set()
+    with pytest.raises(Stopped):
+        group.answer(1)
+
+
+def test_xla_has_the_devices_behind_the_flags_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--own=1")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "kept")
+    started: list[tuple[int, Mapping[str, str]]] = []
+
+    class Spawned(_Child):
+        def __init__(self, module: str, port: str, threads: int, who: str, stopped: Any, environment: Mapping[str, str]) -> None:
+            started.append((threads, environment))
+            super().__init__(0, lambda rank, asked: ("ready", ABOUT | {"processes": port != "jax"}), environment, stopped)
+
+    monkeypatch.setattr(process, "Child", Spawned)
+    monkeypatch.setattr(children, "Child", Spawned)
+    for port, mesh in (("jax", Mesh(data=2, model=4)), ("jax", None), ("mine.py", Mesh(data=2, model=2))):
+        started.clear()
+        Process(port, 8, 1.0, quick_compile=True, mesh=mesh).close()
+        flags = started[0][1].get("XLA_FLAGS", "").split()
+        assert flags[-2:] == (["--own=1", f"--xla_force_host_platform_device_count={mesh.devices}"] if mesh else [flags[-2], "--own=1"])
+        assert (process.QUICK_XLA.split()[0] in flags) == (port == "jax")
+        assert [threads for threads, _ in started] == ([8, 2, 2, 2] if port == "mine.py" else [8])
+
+
+CASES = [case for case in mesh_cases([Mesh(data=2)]) if case.component in ("layer_norm", "layer_norm_vjp", "rms_norm")]
+
+
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+
+
+def _again() -> list[Case]:
+    norm = CASES[0]
+    return [norm, dataclasses.replace(norm, name=f"{norm.name}_2"), *CASES[1:]]
+
+
+# what rank 1 does in the second case -> its status and message
+WRONG = {
+    "": ("pass", ""),
+    "crash": ("crash", "process 1 of 2: the port's process ended with exit code 3"),
+    "raise": ("error", "process 1 of 2: RuntimeError: a device is gone (mesh_torch.py:42)"),
+    "refuse": ("error", "ValueError: no device is there (mesh_torch.py:44)"),
+    "hang": ("hang", "no answer within 30 s"),
+    "exit": ("", ""),
+}
+
+
+@pytest.mark.second
+@pytest.mark.usefixtures("real")
+@pytest.mark.parametrize("fault", WRONG)
+def test_two_processes_of_torch_answer_and_what_one_does_is_a_row(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setattr(children, "GRACE", 1.0)
+    rows = runner.run(_again(), [PORT], ["float32"], limit=30 if fault == "hang" else 90, store=store())
+    if fault == "exit":
+        assert [(row.status, row.message) for row in rows] == [("not started", "process 1 of 2: the port's process ended with exit code 4")]
+        return
+    found = {row.case.partition("/")[2] + row.component: (row.status, row.message) for row in rows}
+    assert len(found) == 4 and {row.mesh for row in rows} == {"data=2,model=1"}
+    kind, message = found.pop("sharded_plain_2layer_norm")
+    assert (kind, message.partition(" (mesh")[0]) == (WRONG[fault][0], WRONG[fault][1].partition(" (mesh")[0])
+    assert found.pop("sharded_plainrms_norm") == ("not covered", "on_mesh does not answer rms_norm")
+    assert {*found.values()} == {("pass", "")}  # the next case has new processes
+
+
+@pytest.mark.second
+@pytest.mark.usefixtures("real")
+def test_processes_that_disagree_are_a_row_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", "apart")
+    rows = runner.run(CASES[:1], [PORT], ["float32"], limit=90, store=store())
+    assert [row.message for row in rows] == ["the processes disagree: output of process 1 differs from that of process 0 by up to 1"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")
+    yield

@@ -1,0 +1,35 @@
+"""A port that answers on a mesh in one process: the reference on the rows of each device, whose parts are put together. Only `data` splits.
+
+FAULT, in the environment, names a mistake: `mean`, the mean of the parts' means; `twice`, gradients that are added once more; `lost`, a
+part that is left out.
+"""
+
+import dataclasses
+import os
+
+import numpy as np
+
+from reference_numpy.sharding import chunks
+from rosettaformer.conformance.reference.components import answer
+
+FAULT = os.environ.get("FAULT", "")
+
+
+def on_mesh(case):
+    """The whole answer."""
+    if case.mesh.model > 1 or case.component not in ("transformer", "transformer_vjp", "training_loss", "training_loss_vjp"):
+        raise NotImplementedError("only the rows of a decoder's batch are split")
+    given = dict(case.inputs)
+    if case.component.startswith("training") and FAULT != "mean":
+        given["total"] = int((given["target"][:, 1:] != case.config.padding_id).sum())
+    rows = [part for part in chunks(len(given["target"]), case.mesh.data) if part.start < part.stop]
+    parts = [_part(case, given, part) for part in (rows[:-1] if FAULT == "lost" else rows)]
+    if case.component == "transformer":
+        return np.concatenate([part["output"] for part in parts])
+    factor = 2 if FAULT == "twice" and case.component.endswith("_vjp") else 1 / len(rows) if FAULT == "mean" else 1
+    return {name: (sum(part[name] for part in parts) * factor).astype(value.dtype) for name, value in parts[0].items()}
+
+
+def _part(case, given, rows):
+    inputs = {name: value[rows] if isinstance(value, np.ndarray) and value.ndim else value for name, value in given.items()}
+    return answer(dataclasses.replace(case, inputs=inputs))
