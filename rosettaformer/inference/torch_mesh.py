@@ -85,7 +85,7 @@ class MeshModel(BackendModel):
             for event in search(range(count)[chunks(count, self._data)[self._row]]):
                 if self.speaks:
                     yield event
-                elif self._column.index == 0:
+                elif self._column.number == 0:
                     found.append(event)
         except ValueError as error:
             problem = str(error)
