@@ -25,7 +25,8 @@ def answer(case: Case, operations: Operations = OPERATIONS) -> dict[str, np.ndar
     """Returns the outputs of a case as the devices of `case.mesh` compute them with these operations: the first device's copy of what every
     device has, and each device's part of what is split.
 
-    Raises ValueError as the reference, and as `reference_numpy.sharding.check`. It patches the reference: nothing else may run it meanwhile.
+    Raises ValueError as the reference, and as `reference_numpy.sharding.check`. It patches the reference: nothing else may run it
+    meanwhile.
     """
     if case.mesh is None:
         raise ValueError(f"{case.id} must have a mesh")
@@ -43,7 +44,7 @@ def _on(case: Case, operations: Operations, device: Device) -> dict[str, np.ndar
     count = rows_of(case)
     own = dataclasses.replace(case, inputs=_own_inputs(case, operations, device, count), outputs=(), compared="")
     outputs = components.answer(own)
-    placed = split_axes(case.config, case.mesh, case.component)
+    placed = split_axes(case.config, device.mesh, case.component)
     found = {}
     for name, array in outputs.items():
         if name.startswith(PARAMETERS):
@@ -90,8 +91,8 @@ def _own_inputs(case: Case, operations: Operations, device: Device, count: int) 
     taken, found = operations.own_rows(device, count), {}
     for name, value in case.inputs.items():
         rows = isinstance(value, np.ndarray) and value.ndim and len(value) == count and not name.startswith(WHOLE)
-        if rows and name.rpartition(".")[0].startswith("keep") or name.startswith("keep_"):
-            value = operations.keep(device, value) if value is not None else None
+        if rows and name.startswith(("keep.", "keep_")):
+            value = operations.keep(device, value)
         elif rows:
             value = value[taken]
         found[name] = value
@@ -109,6 +110,7 @@ def _replaced(operations: Operations) -> Mapping[str, Any]:
         "feed_forward.feed_forward": parts.feed_forward,
         "feed_forward.feed_forward_vjp": parts.feed_forward_vjp,
         "embedding.embedding": parts.embedding,
+        "embedding.embedding_vjp": parts.embedding_vjp,
         "embedding.logits": parts.logits,
         "embedding.logits_vjp": parts.logits_vjp,
         "loss.cross_entropy": parts.cross_entropy,
