@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 TOOL := PYTHONPATH=tests:tests/support:tests/backends $(BIN)/python tools
 
 .PHONY: help check test test-second test-all lint soak bench clean \
-  docs field-bugs files fingerprints frameworks keras-hub matrix mutation performance published said session sharding-faults tables tutorials wild
+  docs field-bugs files fingerprints frameworks keras-hub matrix mutation performance published said scaling session sharding-faults tables tutorials wild
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -43,13 +43,16 @@ soak: $(INSTALLED)  ## 200 random configurations on every port, 300 whole models
 	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
 	$(BIN)/python -m pytest tests/judge/test_like_soak.py --soak 25
 
-docs: files performance tables matrix session tutorials frameworks keras-hub field-bugs sharding-faults published said mutation wild  ## every document that is made: hours; the targets below are its parts
+docs: files performance scaling tables matrix session tutorials frameworks keras-hub field-bugs sharding-faults published said mutation wild  ## every document that is made: hours; the targets below are its parts
 
 files: $(INSTALLED)  ## docs/files.md and the table in README.md
 	$(TOOL)/files.py
 
 performance: $(INSTALLED)  ## docs/performance.md and the table in README.md, from docs/performance/
 	$(TOOL)/performance.py
+
+scaling: $(INSTALLED)  ## plans on paper beside what torch's trace and XLA's programs show: docs/scaling.md, ten minutes
+	$(TOOL)/scaling.py --measure
 
 tables: $(INSTALLED)  ## the tables of the families in docs/checkpoints.md
 	$(TOOL)/checkpoint_tables.py

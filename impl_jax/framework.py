@@ -27,7 +27,7 @@ _PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
 
 
 def device(name: str) -> jax.Device:
-    """cpu, cuda, or cuda-tf32, whose float32 products are TF32.
+    """The first device of this process: cpu, cuda, or cuda-tf32, whose float32 products are TF32.
 
     Raises ValueError on another name and if there is no such device.
     """
@@ -35,7 +35,7 @@ def device(name: str) -> jax.Device:
         raise ValueError(f"device must be one of {', '.join(_PRECISION)}; got {name!r}")
     platform = name.removesuffix("-tf32")
     try:
-        return jax.devices(platform)[0]
+        return jax.local_devices(backend=platform)[0]
     except RuntimeError:
         raise ValueError(
             f"device {name} needs a {platform} backend; JAX has {jax.default_backend()}"

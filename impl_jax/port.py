@@ -11,8 +11,10 @@ import numpy as np
 import optax
 from flax import nnx
 from flax.typing import Dtype
+from jax.sharding import AxisType
 
-from reference_numpy import TransformerConfig
+from reference_numpy import TransformerConfig, parameters
+from reference_numpy.recipe import Recipe
 
 from .attention import MultiHeadAttention, scaled_dot_product_attention
 from .cache import decode_in_steps
@@ -20,6 +22,7 @@ from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import Embedding, Logits, SegmentEmbedding
 from .feed_forward import FeedForward, activation
+from .framework import device_context
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy
@@ -28,16 +31,18 @@ from .normalization import LayerNorm, Norm, RMSNorm
 from .optimizer import adam, clip_global_norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 from .programs import compiled as program
+from .programs.on_mesh import answer, owner
+from .programs.sharding import Sharding
 from .rotary import rotary_embedding, rotations
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import soft_cap, softmax
 from .stacks import Decoder, Encoder
-from .training import moments, with_moments
+from .training import Trainer, moments, with_moments
 from .transformer import Transformer
 from .weights import TABLE, from_numpy
 
-__all__ = ["compiled", "components", "framework", "modes", "weights"]
+__all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
 
 Builder = Callable[[TransformerConfig, Dtype], Callable[..., Any]]
 
@@ -87,7 +92,9 @@ def _adam(
 ) -> dict[str, Any]:  # fmt: skip
     """`adam` on arrays, by the optimiser that the Trainer has."""
     optimizer = adam(learning_rate, beta_1, beta_2, epsilon, weight_decay)
-    state = with_moments(optimizer.init(parameters), step - 1, first_moment, second_moment)
+    state = with_moments(
+        optimizer.init(parameters), jnp.asarray(step - 1, jnp.int32), first_moment, second_moment
+    )
     updates, state = optimizer.update(gradients, state, parameters)
     return {"parameters": optax.apply_updates(parameters, updates)} | moments(state)
 
@@ -119,6 +126,42 @@ def _placed(kind: type[nnx.Module]) -> type[nnx.Module]:
             return super().__call__(*args, **inputs)
 
     return Placed
+
+
+def on_mesh(case: Any, axes: AxisType = AxisType.Auto) -> Any:
+    """What the component gives, or its gradients, computed on the mesh of the case: NumPy arrays.
+
+    axes: of the mesh of devices.
+    """
+    component = case.component.removesuffix("_vjp")
+    with device_context(case.device, case.dtype):
+        if component == "training_steps":
+            return _training_steps(case, axes)
+        built = components[component](case.config, jnp.dtype(case.dtype))
+        whole = isinstance(owner(built), Transformer)
+        named = "transformer" if whole else component if case.parameters else None
+        sharding = Sharding(case.config, case.mesh, case.device, named, axes)
+        pulled = case.component.endswith("_vjp")
+        return answer(built, case.inputs, case.parameters, sharding, pulled)
+
+
+def _training_steps(case: Any, axes: AxisType) -> dict[str, np.ndarray]:
+    """The losses and the parameters after steps on batches, the first axis of the inputs."""
+    inputs = parameters.nest(parameters.flatten(case.inputs))
+    recipe, again = Recipe(**inputs["recipe"]), inputs.get("recompute", False)
+    given = case.config, recipe, case.parameters
+    trainer = type("OnAxes", (Trainer,), {"axes": axes})(
+        *given, device=case.device, mesh=case.mesh, recompute=again
+    )
+    batches = {
+        name: inputs[name] for name in ("source", "target", "keep") if inputs.get(name) is not None
+    }
+    losses = [
+        float(trainer.train_step(**{"source": None} | jax.tree.map(lambda x, n=n: x[n], batches)))
+        for n in range(len(inputs["target"]))
+    ]
+    state = {name: array for name, array in trainer.tensors() if name.startswith("parameters.")}
+    return {"losses": np.asarray(losses, case.dtype)} | state
 
 
 framework = "jax"

@@ -30,13 +30,15 @@ from .dropout import Dropout
 from .framework import keras
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .normalization import LayerNorm, RMSNorm
+from .programs import on_mesh as mesh
 from .programs.compiled import compiled as graph
 from .programs.fused import fused
 from .sampling import draw, penalise, truncate
+from .training import Trainer
 from .transformer import Transformer
 from .weights import TABLE, export
 
-__all__ = ["compiled", "components", "framework", "modes", "weights"]
+__all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
 
 Tree: TypeAlias = Mapping[str, Any]  # tensors, nested by the parts of the canonical names
 
@@ -142,6 +144,18 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True)
     ),
 }
+
+
+def on_mesh(case: Any) -> Any:
+    """What a case's component gives on the devices of its mesh, and `training_steps`: the losses of
+    a run and its parameters afterwards.
+
+    Whole arrays, the same in every process. Raises NotImplementedError on what the port does not
+    compute on a mesh.
+    """
+    if case.component == "training_steps":
+        return mesh.training_steps(case, Trainer)
+    return mesh.on_mesh(case, components[case.component.removesuffix("_vjp")])
 
 
 def _norm(

@@ -1,6 +1,7 @@
 """A training run, step by step: the loss and its gradients, clipping, the schedule and Adam."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks, layout
 from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
+from reference_numpy.sharding import Group, Mesh
 from reference_numpy.strategy import Strategy
 
 from . import weights
@@ -16,6 +18,8 @@ from .decoding import Searcher
 from .framework import id_bounds
 from .optimizer import Adam, adam, clip_global_norm, decay_mask
 from .programs.compiled import compiled as graph
+from .programs.sharding import Replicas, count, recomputing
+from .programs.step import Steps
 from .programs.unpadding import Sides, Unpadded
 from .schedule import Noam
 from .transformer import Transformer
@@ -23,6 +27,8 @@ from .transformer import Transformer
 __all__ = ["Trainer"]
 
 Tree = Mapping[str, Any]
+# a variable, its axes, its canonical axes and the size of each
+_Held = tuple[tf.Variable, str, str, dict[str, int]]
 _PARTS = ("parameters", "first_moment", "second_moment")
 _DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
 
@@ -40,6 +46,11 @@ class Trainer:
     of seed and layer, a counter) a graph sets before it draws. device: cpu or cuda, on which
     TensorFlow's own setting says whether float32 is multiplied as TF32. compiled=False: operation
     by operation.
+
+    mesh: the replicas of `programs.sharding.Replicas`, each of which is given the whole batch and
+    takes its rows; their random keep masks are a function of seed and step alone. group: the
+    processes that run it. recompute: the activations of each layer are computed again in the
+    backward pass.
     """
 
     def __init__(
@@ -50,16 +61,25 @@ class Trainer:
         seed: int = 0,
         device: str = "cpu",
         compiled: bool = True,
+        mesh: Mesh | None = None,
+        recompute: bool = False,
     ) -> None:
         config.need_objective()
         self.config, self.recipe, self.steps = config, recipe, 0
         # A seed of Keras has 31 bits.
         self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
         self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
-        with tf.device(self._device):
-            self.model = Transformer(config, dtype=self._dtype)
+        replicas = None if mesh is None else Replicas(mesh, device)
+        self.group = Group() if replicas is None else replicas.group
+        with tf.device(self._device) if replicas is None else replicas.strategy.scope():
+            with recomputing(config) if recompute else nullcontext():
+                self.model = Transformer(config, dtype=self._dtype)
             weights.load(self.model, parameters, config)
             self._optimizer = self._built_optimizer()
+        self._on_mesh: Steps | None = None
+        if replicas is not None:
+            own = self.model, self._optimizer
+            self._on_mesh = Steps(replicas, *own, recipe, seed, compiled)
         run: Callable[..., Any] = graph if compiled else lambda function: function
         self._whole_step, self._part, self._apply = (
             run(self._one_step),
@@ -82,17 +102,12 @@ class Trainer:
         has classes. keep: keep masks by site; by default random ones are drawn. Raises ValueError
         on ids that do not fit and on a batch that cannot be split; nothing is then changed.
         """
-        with tf.device(self._device):
-            first, *others = self._batches(source, target, keep)
-            if others:
-                loss, gradients = self._part(*first)
-                for batch in others:
-                    loss, gradients = tf.nest.map_structure(
-                        tf.add, (loss, gradients), self._part(*batch)
-                    )
-                self._apply(gradients)
-            else:
-                loss = self._whole_step(*first)
+        if self._on_mesh is None:
+            loss = self._step(self._batches(source, target, keep))
+        else:
+            self._check_batch(source, target)
+            total = max(count(self.config, target), 1)
+            loss = self._on_mesh.step(self.steps, source, target, keep, total)
         self.steps, self._current = self.steps + 1, False
         return loss
 
@@ -100,12 +115,14 @@ class Trainer:
         """In evaluation: the sum of -log p over the labels that count, without smoothing, and their
         number."""
         self._check(source, target)
+        if self._on_mesh is not None:
+            return self._on_mesh.loss(source, target), count(self.config, target)
         with tf.device(self._device):
             tokens = None if source is None else self._tensor(source)
             sides = self._loss.tokens(source, target)
             batch = tokens, self._tensor(target)
             value = self._evaluate(sides, *batch, total=1, training=False)
-        return float(value), self._count(target)
+        return float(value), count(self.config, target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.greedy_search` of the model as it is now."""
@@ -118,30 +135,33 @@ class Trainer:
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and moments: `parameters.<canonical name>`, `first_moment....`,
         `second_moment....`."""
-        result: dict[str, np.ndarray] = {}
-        for part, native in self._parts().items():
-            arrays = {name: weights.to_numpy(variable) for name, variable in native.items()}
-            arrays = layout.from_native(arrays, weights.TABLE, self.config)
-            result |= {f"{part}.{name}": array for name, array in arrays.items()}
-        return result
+        return dict(self.tensors())
+
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
+        """The items of `state`, one by one."""
+        for part, variables in self._parts().items():
+            for name, (variable, native, letters, sizes) in variables.items():
+                array = layout.relayout(weights.to_numpy(variable), native, letters, sizes)
+                yield f"{part}.{name}", array
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         """Continues a run from its `state` after that many steps.
 
-        Raises ValueError listing all that does not fit.
+        state: may read an array when it is asked for it. Raises ValueError listing all that does
+        not fit.
         """
+        if steps < 0:
+            raise ValueError(f"steps must be at least 0; got {steps}")
         shapes = canonical.shapes(self.config)
         canonical.match(
             state,
             {f"{part}.{name}": shape for part in _PARTS for name, shape in shapes.items()},
             self._dtype,
         )
-        for part, native in self._parts().items():
-            arrays = layout.to_native(
-                {name: state[f"{part}.{name}"] for name in shapes}, weights.TABLE, self.config
-            )
-            for name, variable in native.items():
-                variable.assign(weights.from_numpy(arrays[name]))
+        for part, variables in self._parts().items():
+            for name, (variable, native, letters, sizes) in variables.items():
+                array = layout.relayout(state[f"{part}.{name}"], letters, native, sizes)
+                variable.assign(weights.from_numpy(array))
         self.steps, self._current = steps, False
         self._optimizer.iterations.assign(steps)
 
@@ -174,17 +194,19 @@ class Trainer:
         optimizer.build(self.model.trainable_variables)
         return optimizer
 
-    def _parts(self) -> dict[str, dict[str, tf.Variable]]:
-        """The variables of the state by native name."""
-        variables = {
-            name: variable.value
-            for name, variable in weights.variables(self.model, self.config).items()
-        }
-        first, second = (
-            {name: self._optimizer.moments(variable)[i] for name, variable in variables.items()}
-            for i in (0, 1)
-        )
-        return dict(zip(_PARTS, (variables, first, second), strict=True))
+    def _parts(self) -> dict[str, dict[str, _Held]]:
+        """The variables of the state by part and canonical name."""
+        variables = weights.variables(self.model, self.config)
+        shapes = canonical.shapes(self.config)
+        parts: dict[str, dict[str, _Held]] = {part: {} for part in _PARTS}
+        for name, letters in canonical.axes(self.config).items():
+            native, axes = layout.native(name, letters, weights.TABLE)
+            sizes = dict(zip(letters.split(), shapes[name], strict=True))
+            variable = variables[native].value
+            held = variable, *self._optimizer.moments(variable)
+            for part, own in zip(_PARTS, held, strict=True):
+                parts[part][name] = own, axes, letters, sizes
+        return parts
 
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
         """Raises ValueError on ids and labels out of range, which a graph cannot see."""
@@ -196,18 +218,22 @@ class Trainer:
             checks.check_classes(target.shape, target.dtype.name)
             checks.check_held(classes, *id_bounds(target), name="label")
 
+    def _check_batch(self, source: np.ndarray | None, target: np.ndarray) -> None:
+        self._check(source, target)
+        parts = self.recipe.microbatches
+        if len(target) % parts:
+            raise ValueError(
+                f"the batch must divide into {parts} microbatches; got {len(target)} rows"
+            )
+
     def _batches(
         self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
     ) -> list[tuple[Any, ...]]:
         """The arguments of the graphs for each part of a batch: the tokens that it needs, ids, keep
         masks, the number of the batch's labels that count, and the part's place in the run."""
         parts = self.recipe.microbatches
-        self._check(source, target)
-        if len(target) % parts:
-            raise ValueError(
-                f"the batch must divide into {parts} microbatches; got {len(target)} rows"
-            )
-        total, rows = tf.constant(max(self._count(target), 1)), len(target) // parts
+        self._check_batch(source, target)
+        total, rows = tf.constant(max(count(self.config, target), 1)), len(target) // parts
         batches = []
         for part in range(parts):
             chosen = slice(part * rows, (part + 1) * rows)
@@ -225,6 +251,20 @@ class Trainer:
             tokens = [None if array is None else self._tensor(array) for array in ids]
             batches.append((self._loss.tokens(*ids), *tokens, masks, total, place))
         return batches
+
+    def _step(self, batches: list[tuple[Any, ...]]) -> tf.Tensor:
+        """One update from the parts of a batch; returns its loss."""
+        with tf.device(self._device):
+            first, *others = batches
+            if not others:
+                return self._whole_step(*first)
+            loss, gradients = self._part(*first)
+            for batch in others:
+                loss, gradients = tf.nest.map_structure(
+                    tf.add, (loss, gradients), self._part(*batch)
+                )
+            self._apply(gradients)
+        return loss
 
     def _one_step(self, *batch: Any) -> tf.Tensor:
         loss, gradients = self._gradients(*batch)
@@ -257,15 +297,6 @@ class Trainer:
 
     def _tensor(self, array: np.ndarray) -> tf.Tensor:
         return weights.from_numpy(array, self._device)
-
-    def _count(self, target: np.ndarray) -> int:
-        """The number of labels that count."""
-        label_bt = target if self.config.classes else target[:, 1:]
-        return (
-            label_bt.size
-            if self.config.classes or self.config.padding_id is None
-            else int((label_bt != self.config.padding_id).sum())
-        )
 
 
 def _device(name: str) -> str:

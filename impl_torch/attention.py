@@ -200,7 +200,7 @@ class MultiHeadAttention(nn.Module):
             return x_bthk
         axis = 1 if self.config.query_key_norm == "head" else 2
         rows_btd = getattr(self, name)(x_bthk.flatten(axis, axis + 1))
-        return rows_btd.unflatten(axis, x_bthk.shape[axis : axis + 2])
+        return rows_btd.unflatten(axis, (-1, x_bthk.shape[axis + 1]))
 
     def rotated(
         self, query_bthk: Tensor, key_bsgk: Tensor, rotation: Rotation

@@ -61,11 +61,13 @@ class Embedding(Table):
         once.
         """
         if token.is_floating_point():
-            x_btd = token.to(self.weight.dtype) @ self.weight
-        else:
-            x_btd = super().look_up(token)
+            return self.scaled(token.to(self.weight.dtype) @ self.weight)
+        return self.scaled(super().look_up(token))
+
+    def scaled(self, x_btd: Tensor) -> Tensor:
+        """Multiplies the rows of the table by sqrt(d), if the config says so."""
         if self.round_scale and self.embed_scale is not None:
-            return x_btd * torch.full((), self.embed_scale, dtype=x_btd.dtype, device=x_btd.device)
+            return x_btd * x_btd.new_full((), self.embed_scale)
         return x_btd if self.embed_scale is None else x_btd * self.embed_scale
 
     def extra_repr(self) -> str:

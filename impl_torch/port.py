@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig
 from reference_numpy.parameters import flatten, nest
+from reference_numpy.recipe import Recipe
 
 from . import cache, optimizer
 from .attention import MultiHeadAttention, scaled_dot_product_attention
@@ -33,10 +34,11 @@ from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import soft_cap, softmax
 from .stacks import Decoder, Encoder
+from .training import Trainer
 from .transformer import Transformer
 from .weights import TABLE, export
 
-__all__ = ["compiled", "components", "framework", "modes", "weights"]
+__all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
 
 Build = Callable[[TransformerConfig, torch.dtype], Callable[..., Any]]
 Tree = Mapping[str, Any]
@@ -108,6 +110,32 @@ def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
 def training_loss(model: Transformer, **inputs: Any) -> Tensor:
     """Computes the loss of a model without its padding, however little there is."""
     return unpadded(model.training_loss, least=0)(**inputs)
+
+
+def on_mesh(case: Any) -> dict[str, np.ndarray]:
+    """Answers a case on its mesh, of which this process is one device: what the component returns,
+    or the gradients of a `_vjp`, or the losses and the parameters of some `training_steps`.
+    """
+    if case.component == "training_steps":
+        return training_steps(case)
+    from .programs.on_mesh import answer
+
+    return answer(case, components.get(case.component.removesuffix("_vjp")))
+
+
+def training_steps(case: Any) -> dict[str, np.ndarray]:
+    """Trains a step on each batch of `target`, `n b t`, on the case's mesh."""
+    given = nest(flatten(case.inputs))
+    recompute = bool(given.get("recompute", False))
+    setting = {"device": case.device, "mesh": case.mesh, "recompute": recompute}
+    run = Trainer(case.config, Recipe(**given["recipe"]), case.parameters, **setting)
+    losses = []
+    for index, target in enumerate(given["target"]):
+        source = None if given.get("source") is None else given["source"][index]
+        keep = {site: mask[index] for site, mask in flatten(given.get("keep") or {}).items()}
+        losses.append(float(run.train_step(source, target, nest(keep) or None)))
+    parameters = {name: array for name, array in run.tensors() if name.startswith("parameters.")}
+    return {"losses": np.array(losses)} | parameters
 
 
 def compiled(function: Any) -> Callable[..., Any]:

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from reference_numpy import TransformerConfig, checks, sites
+from reference_numpy import TransformerConfig, checks, sharding, sites
 from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
+from reference_numpy.sharding import Mesh
 from reference_numpy.strategy import Strategy
 
 from . import optimizer, schedule, weights
@@ -51,6 +52,11 @@ class Trainer:
     numbers that another thread draws meanwhile change the masks. On CUDA the trainer sets the
     environment's CUBLAS_WORKSPACE_CONFIG if it is not set: deterministic products need it before
     the process's first one.
+
+    mesh: each process, as `torchrun` starts them, runs one device of it and is given whole batches
+    (`programs.sharding`); there the loss is eager and padding stays in its rows. recompute: the
+    activations of a layer are computed again in the backward pass, and not kept. group: the
+    processes of the run.
     """
 
     def __init__(
@@ -61,28 +67,21 @@ class Trainer:
         seed: int = 0,
         device: torch.device | str = "cpu",
         compiled: bool = True,
+        mesh: Mesh | None = None,
+        recompute: bool = False,
     ) -> None:
         config.need_objective()
         if torch.device(device).type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
         self._device, self._dtype = torch.device(device), canonical.training_dtype(parameters)
-        with torch.random.fork_rng(devices=[]):
-            model = Transformer(config).to(self._device, getattr(torch, self._dtype))
-        weights.load(model, parameters, config)
-        # The moments are models too, so that one pair of functions reads and writes all three.
-        self._models = {
-            "parameters": model,
-            "first_moment": _zeros(model),
-            "second_moment": _zeros(model),
-        }
-        trees = {
-            part: canonical.nest(weights.tensors(module, config))
-            for part, module in self._models.items()
-        }
-        self._model, self._tensors = model, weights.tensors(model, config)
+        self._float = getattr(torch, self._dtype)
+        self.group = sharding.Group()
+        self._placed: Any = None
+        trees = self._made(parameters) if mesh is None else self._made_on(mesh, parameters)
+        self._trees, self._tensors = trees, trees["parameters"]
         self._optimizer = optimizer.adam(
-            **trees,
+            **{part: canonical.nest(tensors) for part, tensors in trees.items()},
             steps=0,
             beta_1=recipe.beta_1,
             beta_2=recipe.beta_2,
@@ -90,11 +89,18 @@ class Trainer:
             weight_decay=recipe.weight_decay,
         )
         self._snapshot: Searcher | None = None
-        self._objective: Any = model.classification_loss if config.classes else model.training_loss
+        for stack in ("encoder", "decoder"):
+            if hasattr(self._model, stack):
+                getattr(self._model, stack).recompute = recompute
+        if self._placed is not None:
+            self._objective: Any = self._placed.objective()
+        else:
+            model = self._model
+            self._objective = model.classification_loss if config.classes else model.training_loss
         self._least = unpadding.LEAST
         self._loss: Callable[..., Tensor] = self._objective
         self._flat_loss: Callable[..., Tensor] = unpadding.training_loss
-        if compiled:
+        if compiled and mesh is None:
             # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of
             # single numbers.
             options: dict[str, Any] = {"deterministic": True, "fallback_random": True}
@@ -116,8 +122,11 @@ class Trainer:
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
         with _deterministic(), _seeded(self._device, self.seed, self.steps), graphs():
-            parts = self._microbatches(source, target, keep)
-            loss = torch.stack([self._backward(total=total, **part) for part in parts]).sum()
+            parts = self._microbatches(source, target, keep, total)
+            loss = torch.stack([self._backward(**part) for part in parts]).sum()
+        if self._placed is not None:
+            loss = self._placed.sum(loss)
+            self._placed.collect(self._tensors)
         if self.recipe.clip_norm is not None:
             self._clip(self.recipe.clip_norm)
         rate = float(schedule.noam(self.steps + 1, self.config.model_width, self.recipe.warmup))
@@ -127,17 +136,24 @@ class Trainer:
         self.steps, self._snapshot = self.steps + 1, None
         return loss
 
-    @torch.inference_mode()
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
         """Returns, in evaluation, the sum of -log p over the labels that count, without smoothing,
         and their number.
         """
         self._model.eval()
-        function = self._objective
+        function, count = self._objective, self._count(target)
+        if self._placed is not None:
+            rows, counts = self._placed.computed(range(len(target)))
+            own = None if source is None else source[rows], target[rows]
+            with torch.no_grad():
+                value = function(*map(self._ids_of, own), total=1)
+            value = self._placed.sum(value if counts else torch.zeros_like(value))
+            self._placed.reshard()
+            return float(value), count
         if not self.config.classes:
             function = unpadding.unpadded(function, self._least)
-        tokens = None if source is None else self._ids(source), self._ids(target)
-        return float(function(*tokens, total=1)), self._count(target)
+        with torch.inference_mode():
+            return float(function(self._ids_of(source), self._ids(target), total=1)), count
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """Runs `Searcher.greedy_search` on the model as it is, eager as every evaluation."""
@@ -151,26 +167,76 @@ class Trainer:
         """Copies the parameters and moments, as `parameters.<canonical name>`, `first_moment....`,
         `second_moment....`.
         """
-        return canonical.flatten(
-            {part: weights.export(module, self.config) for part, module in self._models.items()}
-        )
+        return dict(self.tensors())
+
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the items of `state`, one by one: on a mesh every process must ask for each, and
+        none holds more than one whole.
+        """
+        for part, tensors in self._trees.items():
+            if self._placed is None:
+                arrays = weights.export(self._models[part], self.config)
+                yield from ((f"{part}.{name}", array) for name, array in arrays.items())
+                continue
+            for name, tensor in tensors.items():
+                yield f"{part}.{name}", self._placed.read(name, tensor)
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
-        """Continues the run with this `state` after this number of steps. Raises ValueError listing
-        all that does not fit.
+        """Continues the run with this `state` after this number of steps; on a mesh, arrays are
+        read one by one. Raises ValueError listing all that does not fit.
         """
         shapes = canonical.shapes(self.config)
         canonical.match(
             state,
-            {f"{part}.{name}": shape for part in self._models for name, shape in shapes.items()},
+            {f"{part}.{name}": shape for part in self._trees for name, shape in shapes.items()},
             self._dtype,
         )
         self._snapshot = None
-        for part, module in self._models.items():
-            weights.load(module, {name: state[f"{part}.{name}"] for name in shapes}, self.config)
+        for part, tensors in self._trees.items():
+            if self._placed is None:
+                arrays = {name: state[f"{part}.{name}"] for name in shapes}
+                weights.load(self._models[part], arrays, self.config)
+                continue
+            for name, tensor in tensors.items():
+                self._placed.write(name, tensor, state[f"{part}.{name}"])
         for tensors in self._optimizer.state.values():
             tensors["step"].fill_(steps)
         self.steps = steps
+
+    def _made(self, parameters: Mapping[str, np.ndarray]) -> dict[str, dict[str, Tensor]]:
+        """Makes the model and its moments on one device; returns their tensors."""
+        with torch.random.fork_rng(devices=[]):
+            self._model = Transformer(self.config).to(self._device, self._float)
+        weights.load(self._model, parameters, self.config)
+        # The moments are models too, so that one pair of functions reads and writes all three.
+        self._models = {
+            "parameters": self._model,
+            "first_moment": _zeros(self._model),
+            "second_moment": _zeros(self._model),
+        }
+        return {part: weights.tensors(own, self.config) for part, own in self._models.items()}
+
+    def _made_on(
+        self, mesh: Mesh, parameters: Mapping[str, np.ndarray]
+    ) -> dict[str, dict[str, Tensor]]:
+        """Makes this process's parts of the model and its moments; returns them."""
+        from .programs.sharding import Placed
+
+        canonical.match(parameters, canonical.shapes(self.config), self._dtype)
+        with torch.device("meta"):
+            self._model = Transformer(self.config).to(self._float)
+        given = self._model, self.config, mesh, self._device
+        method = "classification_loss" if self.config.classes else ""
+        self._placed = Placed(*given, whole_logits=False, method=method)
+        self.group = self._placed.group
+        parts = self._placed.parts()
+        for name, part in parts.items():
+            self._placed.write(name, part, parameters[name])
+        return {
+            "parameters": {name: nn.Parameter(part) for name, part in parts.items()},
+            "first_moment": {name: torch.zeros_like(part) for name, part in parts.items()},
+            "second_moment": {name: torch.zeros_like(part) for name, part in parts.items()},
+        }
 
     def _found(
         self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy
@@ -178,16 +244,28 @@ class Trainer:
         """Searches with a snapshot of the parameters, the last one if they have not changed
         since.
         """
-        self._snapshot = self._snapshot or Searcher(self._model)
-        return {
-            name: weights.to_numpy(tensor)
-            for name, tensor in search(self._snapshot, self._ids(source), strategy).items()
-        }
+        self._snapshot = self._snapshot or self._searcher()
+        run = functools.partial(search, self._snapshot, strategy=strategy)
+        if self._placed is None:
+            found = run(self._ids(source))
+        else:
+            found = self._placed.found(lambda rows: run(self._ids(source[rows])), len(source))
+        return {name: weights.to_numpy(tensor) for name, tensor in found.items()}
+
+    def _searcher(self) -> Searcher:
+        """Returns a searcher of the parameters; on a mesh, of the process's part of every layer."""
+        if self._placed is None:
+            return Searcher(self._model)
+        searcher = Searcher(self._placed.part(self.config, self._tensors))
+        self._placed.join(searcher.model)
+        return searcher
 
     def _microbatches(
-        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
+        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None, total: Tensor
     ) -> Iterator[dict[str, Any]]:
-        """Yields the arguments of the loss for every part of the rows, on the device."""
+        """Yields the arguments of the loss for every part of the rows, on the device; total: the
+        number of labels of all of them that count.
+        """
         parts = self.recipe.microbatches
         if len(target) % parts:
             raise ValueError(
@@ -195,11 +273,14 @@ class Trainer:
             )
         rows, given = len(target) // parts, canonical.flatten(keep or {})
         for first in range(0, len(target), rows):
-            chosen = slice(first, first + rows)
+            chosen, counts = slice(first, first + rows), True
+            if self._placed is not None:
+                chosen, counts = self._placed.computed(range(first, first + rows))
+                self._placed.reduces(last=first + rows == len(target))
             tokens = None if source is None else source[chosen], target[chosen]
             sides = self._sides(*tokens)
             if keep is None:
-                masks: Any = canonical.nest(self._draw(*tokens, sides))
+                masks: Any = canonical.nest(self._draw(*tokens, sides, chosen))
             else:
                 drops = {
                     site: weights.from_numpy(drop[chosen], self._device)
@@ -207,12 +288,15 @@ class Trainer:
                 }
                 masks = canonical.nest(drops)
                 masks = masks if sides is None else unpadding.unpad_keep(masks, sides)
-            ids = (None if token is None else self._ids(token) for token in tokens)
-            arguments = dict(zip(("source", "target"), ids, strict=True))
-            yield arguments | {"keep": masks or None, "sides": sides}
+            arguments = dict(zip(("source", "target"), map(self._ids_of, tokens), strict=True))
+            # Of rows of another process the loss is 0, and so are its gradients.
+            own_total = total if counts else torch.full_like(total, math.inf, dtype=self._float)
+            yield arguments | {"total": own_total, "keep": masks or None, "sides": sides}
 
     def _sides(self, source: np.ndarray | None, target: np.ndarray) -> unpadding.Sides | None:
         """Finds the flat tokens on the host, which then does not wait for the device."""
+        if self._placed is not None:
+            return None
         tokens: list[Any] = [
             None if x is None else weights.from_numpy(np.asarray(x)) for x in (source, target)
         ]
@@ -221,17 +305,24 @@ class Trainer:
         return None if sides is None else sides.to(self._device)
 
     def _draw(
-        self, source: np.ndarray | None, target: np.ndarray, sides: unpadding.Sides | None
+        self,
+        source: np.ndarray | None,
+        target: np.ndarray,
+        sides: unpadding.Sides | None,
+        chosen: slice,
     ) -> dict[str, Tensor]:
         """Draws keep masks of all sites out of one run of random words, 16 bits for an entry:
         several times faster than a draw at each site.
 
-        The attention weights are left to torch's kernel, which never holds them.
+        The attention weights are left to torch's kernel, which never holds them; on a mesh they
+        have masks as the other sites, and the masks of a row are the same on every mesh.
         """
         lengths = (
             0 if source is None else source.shape[1],
             0 if self.config.classes else target.shape[1] - 1,
         )
+        if self._placed is not None:
+            return self._placed.draw(self.config, chosen, lengths, self.seed, self.steps)
         shapes = sites.shapes(self.config, len(target), *lengths)
         shapes = {
             site: shape for site, shape in shapes.items() if not site.endswith("weights_dropout")
@@ -268,15 +359,22 @@ class Trainer:
         return loss.detach()
 
     def _clip(self, limit: float) -> None:
-        gradients = {name: tensor.grad for name, tensor in self._tensors.items()}
-        for name, gradient in canonical.flatten(
-            optimizer.clip_global_norm(canonical.nest(gradients), limit)
-        ).items():
+        gradients: Any = {name: tensor.grad for name, tensor in self._tensors.items()}
+        if self._placed is None:
+            clipped = canonical.flatten(
+                optimizer.clip_global_norm(canonical.nest(gradients), limit)
+            )
+        else:
+            clipped = self._placed.clipped(gradients, limit)
+        for name, gradient in clipped.items():
             self._tensors[name].grad = gradient
 
     def _ids(self, token: np.ndarray) -> Tensor:
         tensor = weights.from_numpy(np.asarray(token), self._device)
         return tensor if tensor.is_floating_point() else tensor.long()
+
+    def _ids_of(self, token: np.ndarray | None) -> Tensor | None:
+        return None if token is None else self._ids(token)
 
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
         """Raises ValueError on a batch that does not fit, while it is on the host: a compiled graph

@@ -11,11 +11,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
+import numpy as np
+
 from . import parameters
+from .arrays import Array
 from .config import TransformerConfig as Config
 from .fields import BOOLEAN, Fields, integer
 
-__all__ = ["OVER_MODEL", "Group", "Mesh", "check", "chunks", "parts", "splits"]
+__all__ = [
+    "OVER_MODEL",
+    "Group",
+    "Mesh",
+    "check",
+    "chunks",
+    "parts",
+    "repeated",
+    "splits",
+    "spread",
+]
 
 OVER_MODEL = ("h", "g", "f", "v")  # the axes of parameters that `model` splits
 Split = tuple[Any, ...]  # for each axis: None, the axis of the mesh, or both, `("model", "data")`
@@ -100,6 +113,24 @@ def check(config: Config, mesh: Mesh) -> None:
         )
     if problems:
         raise ValueError("; ".join(problems))
+
+
+def spread(config: Config, mesh: Mesh) -> Config:
+    """The config of the same function in which every part of a layer has groups of its own: fewer
+    groups than parts stand several times each (`repeated`), as decoding keeps their keys.
+
+    Raises ValueError as `check`.
+    """
+    check(config, mesh)
+    return config.replace(key_value_heads=max(config.key_value_heads, mesh.model))
+
+
+def repeated(array: Array, letters: str, groups: int) -> Array:
+    """A parameter with so many groups, each as often as the others and beside its copies."""
+    if "g" not in (axes := letters.split()) or array.shape[axes.index("g")] == groups:
+        return array
+    axis = axes.index("g")
+    return np.repeat(array, groups // array.shape[axis], axis)
 
 
 def splits(config: Config, mesh: Mesh, component: str = "transformer") -> dict[str, Split]:

@@ -75,18 +75,23 @@ def _renamed(target: Path) -> Iterator[Path]:
     temporary = _hidden(target)
     try:
         yield temporary
-        for file in [path for path in temporary.rglob("*") if path.is_file()] if temporary.is_dir() else [temporary]:
-            with file.open("rb+") as written:  # on the disk before it is renamed
-                os.fsync(written.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
-        with _aside(target):
-            os.replace(temporary, target)
-        _sync_folder(target.parent)
+        publish(temporary, target)
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)
+
+
+def publish(temporary: Path, target: Path) -> None:
+    """Renames a file or folder to its name, in place of what has it, once all of it is on the disk."""
+    for file in [path for path in temporary.rglob("*") if path.is_file()] if temporary.is_dir() else [temporary]:
+        with file.open("rb+") as written:
+            os.fsync(written.fileno())
+    if target.exists():
+        shutil.copymode(target, temporary)
+    with _aside(target):
+        os.replace(temporary, target)
+    _sync_folder(target.parent)
 
 
 @contextlib.contextmanager

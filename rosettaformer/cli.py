@@ -58,6 +58,7 @@ COMMANDS = {
     "fill-mask": "Fill the masks in texts with a BERT folder, in any backend.",
     "embed": "One vector for every line, by a BERT folder, in any backend.",
     "attention": "Show what every head of a folder's model attends to, as a page.",
+    "plan": "Say what a training step needs of every device of a mesh: memory and traffic.",
     "report": "Write one page about one model in four implementations.",
     "compare-training": "Train every backend beside the reference, and say whether they stay together.",
     "bench": "Time ours beside every peer: passes, training steps, searches.",

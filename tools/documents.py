@@ -20,6 +20,7 @@ DOCUMENTS = {
     "docs/mutation.md": "mutation",
     "docs/performance.md": "performance",
     "docs/porting.md": "session",
+    "docs/scaling.md": "scaling",
     "docs/sharding-faults.md": "sharding-faults",
     "docs/wild.md": "wild",
     **{str(path.relative_to(HOUSE)): "said" for path in (HOUSE / "rosettaformer").rglob("said.toml")},

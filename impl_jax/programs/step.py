@@ -19,9 +19,14 @@ from ..optimizer import adam, clip_global_norm
 from ..schedule import noam
 from ..transformer import Transformer
 from . import unpadding
+from .assembly import assembled
+from .sharding import Sharding
 from .unpadding import Flat
 
-__all__ = ["blank", "count", "evaluation", "optimizer", "program"]
+__all__ = ["KINDS", "blank", "count", "evaluation", "optimizer", "program", "streams"]
+
+
+KINDS = (nnx.Param, nnx.RngCount, nnx.RngKey)  # of a model's variables
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -35,17 +40,33 @@ def blank(config: TransformerConfig, dtype: np.dtype, seed: int) -> Transformer:
     return model
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def streams(config: TransformerConfig, dtype: np.dtype, seed: int) -> list[Any]:
+    """The counts and keys of the random streams of `blank`, without its parameters."""
+    model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(seed))
+    return list(nnx.split(model, *KINDS)[2:])
+
+
 def optimizer(recipe: Recipe, learning_rate: Any) -> optax.GradientTransformationExtraArgs:
     """`adam` by the recipe."""
     return adam(learning_rate, recipe.beta_1, recipe.beta_2, recipe.epsilon, recipe.weight_decay)
 
 
 def program(
-    graph: Any, random: list[Any], config: TransformerConfig, recipe: Recipe
+    graph: Any,
+    random: list[Any],
+    config: TransformerConfig,
+    recipe: Recipe,
+    sharding: Sharding | None = None,
+    recompute: bool = False,
+    outputs: Any = None,
 ) -> Callable[..., Any]:
     """(parameters, moments, steps, source, target, keep, flat) -> (parameters, moments, loss).
 
     random: the counts and keys of the model's streams. The counts are set from the number of steps.
+    With sharding a batch is what `Sharding.batch` makes of its microbatches; the program is given
+    the rows of each, `rows`, and the number of labels that count, `total`, besides. outputs: the
+    shardings of what it returns.
     """
     counts, keys = random
 
@@ -54,7 +75,7 @@ def program(
         total: jax.Array,
     ) -> jax.Array:  # fmt: skip
         drawn = jax.tree.map(lambda _: jnp.asarray(draw), counts)
-        model = nnx.merge(graph, parameters, drawn, keys)
+        model = assembled(graph, parameters, drawn, keys, sharding=sharding, recompute=recompute)
         return _loss(model, flat, source, target, recipe.smoothing, total, keep)
 
     def step(
@@ -65,10 +86,16 @@ def program(
         target: jax.Array,
         keep: Keep | None,
         flat: Flat,
+        total: Any = None,
+        rows: int = 0,
     ) -> Any:
-        total = jnp.maximum(count(config, target), 1)
-        value_and_grad = jax.value_and_grad(functools.partial(loss, total=total))
         batch, parts = (source, target, keep), recipe.microbatches
+        if sharding is None:
+            total = jnp.maximum(count(config, target), 1)
+            batch = batch if parts == 1 else _split(batch, parts)
+        else:
+            batch = jax.tree.map(lambda x: sharding.rows(x, rows), batch)
+        value_and_grad = jax.value_and_grad(functools.partial(loss, total=total))
         value, gradients = _accumulated(value_and_grad, parameters, steps, batch, flat, parts)
         if recipe.clip_norm is not None:
             gradients = clip_global_norm(gradients, recipe.clip_norm)
@@ -76,7 +103,18 @@ def program(
         updates, moments = optimizer(recipe, rate).update(gradients, moments, parameters)
         return optax.apply_updates(parameters, updates), moments, value
 
-    return jax.jit(step, donate_argnums=(0, 1))
+    return jax.jit(step, donate_argnums=(0, 1), static_argnames="rows", out_shardings=outputs)
+
+
+def _split(batch: Any, parts: int) -> Any:
+    """The batch in parts of its rows."""
+
+    def split(x: jax.Array) -> jax.Array:
+        # A keep mask may be the same for all rows.
+        of_rows = jnp.broadcast_to(x, (len(batch[1]), *x.shape[1:]))
+        return of_rows.reshape(parts, -1, *x.shape[1:])
+
+    return jax.tree.map(split, batch)
 
 
 def _accumulated(
@@ -94,23 +132,27 @@ def _accumulated(
     def add(sums: Any, part: Any) -> Any:
         return jax.tree.map(jnp.add, sums, value_and_grad(parameters, *part)), None
 
-    def split(x: jax.Array) -> jax.Array:
-        # A keep mask may be the same for all rows.
-        of_rows = jnp.broadcast_to(x, (len(batch[1]), *x.shape[1:]))
-        return of_rows.reshape(parts, -1, *x.shape[1:])
-
     zero = jnp.zeros((), jax.tree.leaves(parameters)[0].dtype)
     sums = zero, jax.tree.map(jnp.zeros_like, parameters)
     draws = steps * parts + jnp.arange(parts, dtype=steps.dtype)
-    return jax.lax.scan(add, sums, (draws, *jax.tree.map(split, batch), flat))[0]
+    return jax.lax.scan(add, sums, (draws, *batch, flat))[0]
 
 
-def evaluation(graph: Any, random: list[Any]) -> Callable[..., jax.Array]:
-    """(parameters, source, target, flat) -> the sum of the losses of all labels, in evaluation."""
+def evaluation(
+    graph: Any, random: list[Any], sharding: Sharding | None = None
+) -> Callable[..., jax.Array]:
+    """(parameters, source, target, flat) -> the sum of the losses of all labels, in evaluation.
 
-    @jax.jit
-    def evaluate(parameters: nnx.State, source: Any, target: Any, flat: Flat) -> jax.Array:
-        model = nnx.merge(graph, parameters, *random)
+    With sharding: (parameters, source, target, flat, rows), as `program`.
+    """
+
+    @functools.partial(jax.jit, static_argnames="rows")
+    def evaluate(
+        parameters: nnx.State, source: Any, target: Any, flat: Flat, rows: int = 0
+    ) -> jax.Array:
+        if sharding is not None:
+            source, target = jax.tree.map(lambda x: sharding.rows(x, rows), (source, target))
+        model = assembled(graph, parameters, *random, sharding=sharding)
         model.eval()
         return _loss(model, flat, source, target, total=1)
 

@@ -3,6 +3,7 @@
 The index, `*.safetensors.index.json`, is `{"metadata": {...}, "weight_map": {tensor: file}}`; the files lie beside it.
 """
 
+import contextlib
 import json
 import math
 import mmap
@@ -28,6 +29,8 @@ DTYPES: dict[str, Any] = {
     "U64": np.uint64, "I64": np.int64, "F64": np.float64, "C64": np.complex64, "F32": np.float32, "U32": np.uint32, "I32": np.int32,
     "BF16": ml_dtypes.bfloat16, "F16": np.float16, "U16": np.uint16, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
+_CODES = {np.dtype(kind): code for code, kind in DTYPES.items()}
+Put = Callable[[str, np.ndarray], None]
 Written = Callable[[int], None]  # called with the number of bytes of tensors written since the last call
 
 
@@ -77,26 +80,41 @@ def write(
 def _write(
     path: Path, tensors: Mapping[str, np.ndarray], names: list[str], metadata: Mapping[str, str], dtype: Any, written: Written
 ) -> None:
-    codes = {np.dtype(kind): code for code, kind in DTYPES.items()}
-    order = {code: number for number, code in enumerate(DTYPES)}
-    found = {  # a scalar is stored as one element
-        name: (codes[np.dtype(dtype or array.dtype)], array.shape or (1,)) for name, array in ((name, tensors[name]) for name in names)
-    }
+    found = {name: (np.dtype(dtype or array.dtype), array.shape) for name, array in ((name, tensors[name]) for name in names)}
+    with open_places(path, found, metadata) as put:
+        for name in _laid_down(found):
+            array = tensors[name]
+            put(name, array)
+            release(array)
+            written(array.nbytes)
+
+
+@contextlib.contextmanager
+def open_places(path: Path, kinds: Mapping[str, tuple[Any, tuple[int, ...]]], metadata: Mapping[str, str]) -> Iterator[Put]:
+    """Yields the function that writes a tensor into its place in a new file, in any order. kinds: the dtype and shape of each by name."""
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    end, laid_down = 0, sorted(found, key=lambda name: (order[found[name][0]], name))
-    for name in laid_down:
-        code, shape = found[name]
-        start, end = end, end + math.prod(shape) * np.dtype(DTYPES[code]).itemsize
-        entries[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+    end, places = 0, {}
+    for name in _laid_down(kinds):
+        dtype, shape = kinds[name]
+        places[name], end = end, end + math.prod(shape) * np.dtype(dtype).itemsize
+        # a scalar is stored as one element
+        entries[name] = {"dtype": _CODES[np.dtype(dtype)], "shape": list(shape or (1,)), "data_offsets": [places[name], end]}
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
     text += b" " * (-len(text) % 8)
     with path.open("xb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name in laid_down:
-            array = tensors[name]
-            file.write(_content(array, DTYPES[found[name][0]]).data)
-            release(array)
-            written(array.nbytes)
+
+        def put(name: str, array: np.ndarray) -> None:
+            file.seek(8 + len(text) + places[name])
+            file.write(_content(array, kinds[name][0]).data)
+
+        yield put
+
+
+def _laid_down(kinds: Mapping[str, tuple[Any, tuple[int, ...]]]) -> list[str]:
+    """Returns the names in the order in which their tensors lie in a file."""
+    order = {code: number for number, code in enumerate(DTYPES)}
+    return sorted(kinds, key=lambda name: (order[_CODES[np.dtype(kinds[name][0])]], name))
 
 
 def _content(array: np.ndarray, dtype: Any) -> np.ndarray:
@@ -128,8 +146,13 @@ def write_shards(
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
         _write(folder / name, tensors, shard, metadata, dtype, written)
         weight_map |= dict.fromkeys(shard, name)
-    index = {"metadata": {"total_size": sum(sizes.values()), **metadata}, "weight_map": weight_map}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    write_index(folder / INDEX, weight_map, sum(sizes.values()), metadata)
+
+
+def write_index(path: Path, weight_map: Mapping[str, str], total_size: int, metadata: Mapping[str, str]) -> None:
+    """Writes the index of shards beside them. weight_map: the file of each tensor."""
+    index = {"metadata": {"total_size": total_size, **metadata}, "weight_map": dict(weight_map)}
+    path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def _split(sizes: Mapping[str, int], max_shard_bytes: int) -> list[list[str]]:

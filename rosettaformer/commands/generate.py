@@ -10,6 +10,7 @@ import click
 from ..extras import install
 from .answer_page import Page
 from .lines import Lines, batches
+from .meshes import mesh_option, on_mesh
 from .options import BATCH_SIZE, MODEL_OPTIONS, Choice, Grouped, Missing, folder_argument, model_options, open_both, section
 from .ports import importable
 
@@ -56,10 +57,8 @@ _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_pe
     click.option("--no-repeat-ngram-size", type=_NATURAL, help="No run of this many tokens appears twice; 0: any may. [default: 0]"),
 )
 @model_options
-def generate(
-    folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], chat: bool, system: str | None, batch_size: int, as_json: bool,
-    **options: Any,
-) -> None:  # fmt: skip
+@section("Model", mesh_option)
+def generate(system: str | None, chat: bool, mesh: Any, backend: str, device: str, **options: Any) -> None:
     """Continue texts with the model in DIR: a decoder-only model, such as GPT-2 or Llama, as Hugging Face folders hold.
 
     Prompts are --prompt, or the lines of FILE or standard input. Options are those of `generate` of transformers; their defaults are those
@@ -72,6 +71,14 @@ def generate(
         raise ValueError("--system has no effect without --chat")
     if chat and not importable("jinja2"):
         raise Missing(f"--chat needs Jinja2: {install('inference')}")
+    on_mesh(mesh, backend, device, lambda: _generate(system=system, chat=chat, mesh=mesh, backend=backend, device=device, **options))
+
+
+def _generate(
+    folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], chat: bool, system: str | None, batch_size: int, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Continues the prompts; of several processes with a model on a mesh, the first reads them and prints."""
     several = batches("prompt", prompts, file, batch_size)
     chosen = {name: options.pop(name) for name in list(options) if name not in MODEL_OPTIONS}
     given = _given(chosen)
@@ -84,12 +91,14 @@ def generate(
         said = f"eos_token_id must lie in 0 .. {model.config.target_vocabulary - 1}; got {', '.join(map(str, outside))}"
         if "eos_token_id" in given:
             raise ValueError(said)
-        click.echo(f"note: {said} of {folder}, which ends nothing", err=True)
+        if model.speaks:
+            click.echo(f"note: {said} of {folder}, which ends nothing", err=True)
     rows, encode = Lines("prompt"), _encoder(found, system) if chat else found.tokenizer.prompt
-    for lines in several:
+    for lines in model.shared(several):
         page = Page(found.tokenizer, settings.num_return_sequences, rows.count, as_json, len(prompts) != 1, echo=not chat)
         for line in _answers(model, encode, lines, settings, rows, page):
-            click.echo(line, nl=False)
+            if model.speaks:
+                click.echo(line, nl=False)
     rows.end()
 
 

@@ -37,8 +37,15 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
+WORDS = "rosettaformer.words"  # the words of a Grouped command in its context, with which it is started in other processes
+
+
 class Grouped(click.Command):
     """A command whose help shows its options under the titles of their sections."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = list(args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {}
@@ -171,7 +178,7 @@ def wide_console(width: int, **options: Any) -> Console:
     return console
 
 
-MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out", "ignore")  # the options of a command that `open_both` takes
+MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out", "ignore", "mesh")  # the options of a command that `open_both` takes
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
 
@@ -190,11 +197,16 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, **options: tuple[str, ...]) -> tuple[Any, Any]:
-    """Returns the folder (`inference.folder.open_folder`) and its model. Raises MissingBackend if a package or the backend is missing."""
+def open_both(
+    folder: Path, use: str, backend: str, dtype: str, device: str, mesh: Any = None, **options: tuple[str, ...]
+) -> tuple[Any, Any]:
+    """Returns the folder (`inference.folder.open_folder`) and its model (`inference.models.open_model`).
+
+    Raises MissingBackend if a package or the backend is missing.
+    """
     require(f"the tokenizer of {folder}", "inference", "tokenizers")
     from ..inference.folder import open_folder
     from ..inference.models import open_model
 
     found = open_folder(folder, use, **options)
-    return found, open_model(found.checkpoint, backend, dtype, device)
+    return found, open_model(found.checkpoint, backend, dtype, device, mesh)

@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from ..backends import BACKENDS, require
+from reference_numpy.sharding import Mesh
+
+from ..backends import BACKENDS, imported, require
 from ..training import tasks
 from ..training.backends import trainer
 from ..training.options import FIXED, FREE
-from .options import Choice, Grouped, section
+from .options import WORDS, Choice, Grouped, section
 
 FILE = click.Path(resolve_path=True)
 COUNT = click.IntRange(min=1)
@@ -37,7 +39,7 @@ def _default(name: str, none: str) -> str:
 
 def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Callable[[Any], Any]:
     """Declares an option whose help ends with its default. none: the words for a default of None."""
-    name = names[-1].removeprefix("--").replace("-", "_")
+    name = names[-1].partition("/")[0].removeprefix("--").replace("-", "_")
     return click.option(*names, help=f"{help} [default: {_default(name, none)}]", **attributes)
 
 
@@ -48,6 +50,8 @@ def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Ca
     click.option("--resume", "resumed", is_flag=True, help="Continue the run in DIR; what is not given stays as it was."),
     _option("--backend", type=Choice(list(BACKENDS)), help="Backend to train with."),
     _option("--device", help="cpu, or what the backend calls another."),
+    _option("--mesh", metavar="data=N,model=N", none="one device", help="Devices that share a batch and a model; none: one device."),
+    _option("--recompute/--no-recompute", default=None, none="off", help="Compute activations again in the backward pass."),
     _option("--seed", type=click.IntRange(min=0), help="Of parameters, dropout, order and split."),
 )
 @section(
@@ -109,26 +113,41 @@ def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Ca
     _option("--keep", type=COUNT, metavar="N", help="The last N checkpoints stay."),
     _option("--average", type=COUNT, metavar="N", help="average.safetensors is the mean of the last N."),
 )  # fmt: skip
-def train(out: Path, resumed: bool, task: str | None, **options: Any) -> None:
+@click.pass_context
+def train(context: click.Context, out: Path, resumed: bool, task: str | None, **options: Any) -> None:
     """Train a model on a task, in any backend, and keep the run in DIR.
 
-    Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill and in another backend. DIR holds the
-    canonical checkpoints (inspect, check --checkpoint, convert and translate read them), log.jsonl, loss.png and loss.svg.
+    Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill, in another backend and on another mesh. DIR
+    holds the canonical checkpoints (inspect, check --checkpoint, convert and translate read them), log.jsonl, loss.png and loss.svg.
     """
-    given = {name: value for name, value in options.items() if value not in (None, ())}
+    from ..training import failing, placing
+
+    with failing.recorded(*placing.started()), placing.left_well():
+        _train(context.meta[WORDS], out, resumed, task, {name: value for name, value in options.items() if value not in (None, ())})
+
+
+def _train(words: list[str], out: Path, resumed: bool, task: str | None, given: dict[str, Any]) -> None:
     task_options = {name: given.pop(name) for name in TASK_OPTIONS if name in given}
+    if "mesh" in given:
+        given["mesh"] = None if given["mesh"] == "none" else str(Mesh.parse(given["mesh"]))
     require("training", "train", "tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
-    from ..training import run, session
+    from ..training import launching, placing, run, session
     from ..training.run_log import Report
 
     if not resumed and task is None:
         raise ValueError("a new run needs a --task (or --resume to continue one)")
+    free = run.free_options(out, task, given, resumed)
+    if placing.to_start(free):
+        imported("torch", "torch")
+        launching.start(words, Mesh.parse(free["mesh"]), free["device"], out)
+        return
+    place = placing.place(free)
     if "backend" in given:
         trainer(given["backend"])  # missing packages are reported before data are made
     found = run.resume(out, task, task_options, given) if resumed else run.begin(out, str(task), task_options, given)
-    report = Report()
+    report = Report(quiet=place.rank > 0)
     _describe(found, report)
-    session.train(found, trainer(found.manifest.free["backend"]), report)
+    session.train(found, trainer(free["backend"]), report, place.device)
 
 
 def _describe(found: Any, report: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import TransformerConfig, arithmetic, cache, checks, sampling, softmax
+from reference_numpy import TransformerConfig, arithmetic, checks, sampling, softmax
 
 from ..memory import physical_memory
 from .beams import Beams
@@ -53,11 +53,13 @@ def generate(model: Model, prompts: Sequence[Sequence[int]], options: Generation
     most, least = options.most(width, model.config.max_positions), options.least(width)
     copies = options.num_beams if options.num_beams > 1 else options.num_return_sequences
     _require_room(model.config, len(prompts) * copies, width, width + most)
-    reading = _Reading(model, [prompt for prompt in prompts for _ in range(copies)], options, most, least)
-    if options.num_beams > 1:
-        yield from _beams(reading, options, most)
-    else:
-        yield from _one_by_one(reading, options, most)
+
+    def search(own: range) -> Iterator[Token | Answer]:
+        if own:
+            reading = _Reading(model, [prompts[place] for place in own for _ in range(copies)], width, options, most, least)
+            yield from (_beams if options.num_beams > 1 else _one_by_one)(reading, options, most, own[0])
+
+    yield from model.dealt(len(prompts), search)
 
 
 def _chunk(config: TransformerConfig, length: int) -> int:
@@ -91,12 +93,13 @@ def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarra
 
 
 class _Reading:
-    """The model after it has read a text for each row: the scores of the next token."""
+    """The model after it has read a text for each row, padded to a width: the scores of the next token."""
 
     _cache: Any  # of the model
 
-    def __init__(self, model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions, most: int, least: int) -> None:
-        width = max(map(len, prompts))
+    def __init__(
+        self, model: Model, prompts: Sequence[Sequence[int]], width: int, options: GenerationOptions, most: int, least: int
+    ) -> None:
         self.rows, self._options, self._least = len(prompts), options, least
         self._prompt_length = width
         pad_id = options.pad_token_id if options.pad_token_id is not None else 0
@@ -121,7 +124,8 @@ class _Reading:
 
     @property
     def _length(self) -> int:
-        return cache.length(self._model.config, self._mask_bt)
+        """The tokens of the longest row, read here or elsewhere: it has no padding."""
+        return self._target_bt.shape[1]
 
     def _begin(self) -> None:
         """Reads the whole text."""
@@ -147,9 +151,10 @@ class _Reading:
         return next_scores(self.log_p_bv if beams else self._logits_bv, self._target_bt, self._mask_bt, self._options, ends)
 
 
-def _one_by_one(reading: _Reading, options: GenerationOptions, most: int) -> Iterator[Token | Answer]:
-    """Searches greedily, or samples: one token for every row, then the next."""
-    names = [divmod(row, options.num_return_sequences) for row in range(reading.rows)]
+def _one_by_one(reading: _Reading, options: GenerationOptions, most: int, first: int) -> Iterator[Token | Answer]:
+    """Searches greedily, or samples: one token for every row, then the next. first: the number of the first prompt."""
+    copies = options.num_return_sequences
+    names = [divmod(first * copies + row, copies) for row in range(reading.rows)]
     uniform = [np.random.default_rng([options.seed, *name]) for name in names]
     tokens, log_p, live = [list[int]() for _ in names], np.zeros(reading.rows), np.ones(reading.rows, bool)
     for step in range(1, most + 1):
@@ -176,21 +181,21 @@ def _choose(scores_v: np.ndarray, uniform: np.random.Generator, options: Generat
     return int(sampling.draw(truncate(scores_v, options)[None], uniform.random(1))[0])
 
 
-def _beams(reading: _Reading, options: GenerationOptions, most: int) -> Iterator[Answer]:
-    """Searches every prompt by beams, and yields its best hypotheses when it ends."""
+def _beams(reading: _Reading, options: GenerationOptions, most: int, first: int) -> Iterator[Answer]:
+    """Searches every prompt by beams, and yields its best hypotheses when it ends. first: the number of the first prompt."""
     size = options.num_beams
     searches = [Beams(options, most) for _ in range(reading.rows // size)]
     while True:
         scores_bv = reading.scores_bv(beams=True)
         token_b, row_b = np.zeros(reading.rows, np.int64), np.arange(reading.rows)
         for prompt, search in enumerate(searches):
-            was_done, first = search.done, prompt * size
-            search.advance(scores_bv[first : first + size])
+            was_done, row = search.done, prompt * size
+            search.advance(scores_bv[row : row + size])
             if search.done and not was_done:
                 best = search.kept[: options.num_return_sequences]
-                yield from (Answer(prompt, place, beam.tokens, float(beam.score)) for place, beam in enumerate(best))
+                yield from (Answer(first + prompt, place, beam.tokens, float(beam.score)) for place, beam in enumerate(best))
             for place, beam in enumerate(search.live):
-                token_b[first + place], row_b[first + place] = beam.tokens[-1], first + beam.parent
+                token_b[row + place], row_b[row + place] = beam.tokens[-1], row + beam.parent
         if all(search.done for search in searches):
             return
         reading.read(token_b, row_b)

@@ -1,6 +1,6 @@
 """The PyTorch port as a model for use: eager, with fused projections in a decoder."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -32,13 +32,21 @@ class BackendModel(Model):
     @cached_property
     def _model(self) -> Any:
         """The Transformer, whose parameters are copied tensor by tensor, rounded on the way."""
-        with torch.device("meta"):
-            empty = Transformer(self.config).to(getattr(torch, str(self._dtype)))
+        empty = self._empty().to(getattr(torch, str(self._dtype)))
         model = empty.to_empty(device="cpu").eval().requires_grad_(False)
-        for name, array in layout.to_native(self._parameters, weights.TABLE, self.config).items():
+        for name, array in self._arrays():
             np.copyto(_shared(model.get_parameter(name)), array, casting="unsafe")
             release(array)
         return model.to(self._device)
+
+    def _empty(self) -> Any:
+        """Returns the Transformer on the meta device."""
+        with torch.device("meta"):
+            return Transformer(self.config)
+
+    def _arrays(self) -> Iterable[tuple[str, np.ndarray]]:
+        """Returns its parameters by their names there."""
+        return layout.to_native(self._parameters, weights.TABLE, self.config).items()
 
     @cached_property
     def _decoding(self) -> Any:

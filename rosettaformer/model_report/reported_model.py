@@ -15,7 +15,8 @@ from .. import checkpoints
 from ..backends import require
 from ..checkpoints.hugging_face.reading import CONFIG
 from ..inference.labels import Labels, labels_of
-from ..training.checkpoint_store import Store, digest
+from ..training.checkpoint_files import digest
+from ..training.checkpoint_store import Store
 from ..training.manifest import Manifest, read_tokens
 from ..training.run_log import read_log
 from ..training.translator import load_model

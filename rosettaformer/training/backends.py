@@ -1,6 +1,6 @@
 """The four implementations as training backends: each has a `Trainer` with the same interface, imported on demand."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,14 +19,33 @@ class Searches(Protocol):
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]: ...
 
 
+class Group(Protocol):
+    """The processes of a run; `any` and `barrier` are for all of them to call."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def any(self, flag: bool) -> bool: ...
+    def barrier(self) -> None: ...
+
+
 class Trainer(Searches, Protocol):
-    """A model in training: its parameters, its optimiser's state, and the step that changes both."""
+    """A model in training: its parameters, its optimiser's state, and the step that changes both.
+
+    On a mesh every process of the group calls the same methods with the same whole batches. tensors: the state's arrays by name, one after
+    another; in several processes every one takes all of them.
+    """
 
     steps: int
+
+    @property
+    def group(self) -> Group: ...
 
     def train_step(self, source: np.ndarray, target: np.ndarray, keep: Mapping[str, Any] | None = None) -> Any: ...
     def loss(self, source: np.ndarray, target: np.ndarray) -> tuple[float, int]: ...
     def state(self) -> dict[str, np.ndarray]: ...
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]: ...
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None: ...
 
 

@@ -16,7 +16,8 @@ from .corpus import padded_length
 from .tasks import TASKS
 from .tokens import Tokens
 
-FORMAT, VERSIONS = "rosettaformer-run", (2, 3, 4)  # earlier ones lack fields of the config: see `rosettaformer.versions`
+FORMAT, VERSIONS = "rosettaformer-run", (2, 3, 4, 5)  # the first two lack fields of the config: see `rosettaformer.versions`
+_MESHLESS = {"mesh": None, "recompute": False}  # the free options that all but the last lack
 FILES = ("run.json", "tokens.json", "log.jsonl", "lock", "loss.png", "loss.svg", "best.safetensors", "average.safetensors")
 FOLDERS = ("checkpoints", "checkpoints/step-*")
 _FILE, _TOKENS = "run.json", "tokens.json"
@@ -42,6 +43,11 @@ class Manifest:
     data: str
     limits: dict[int, int]
     longest: int
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the manifest that is written and the one that is read."""
+        return schema.fingerprint(asdict(self))
 
     @staticmethod
     def exists(folder: Path) -> bool:
@@ -71,6 +77,8 @@ class Manifest:
     def _parse(cls, fields: dict[str, Any]) -> "Manifest":
         del fields["format"]
         version = fields.pop("version")
+        if version < VERSIONS[-1]:
+            fields["free"] = _MESHLESS | fields["free"]
         fixed, limits = fields["fixed"], fields["limits"]
         problems = schema.problems(fixed, options.FIXED_FIELDS, "fixed") + schema.problems(fields["free"], options.FREE_FIELDS, "free")
         problems += schema.problems({"name": fields["task"].get("name")}, {"name": schema.choice(*TASKS)}, "task")

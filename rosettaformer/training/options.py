@@ -5,12 +5,28 @@ from typing import Any
 
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.recipe import PAPER, Recipe
+from reference_numpy.sharding import Mesh
 
 from ..backends import BACKENDS
 from ..reading import parse_settings
-from .schema import Check, choice, integer, number, optional, several, text
+from .schema import BOOLEAN, Check, choice, integer, number, optional, several, text
 
 LONGEST = 2**15  # tokens of one side of a pair
+
+
+def mesh(free: Mapping[str, Any]) -> Mesh | None:
+    """Returns the mesh that a run's free options name. Raises ValueError on a text that is none."""
+    return Mesh.parse(free["mesh"]) if free["mesh"] else None
+
+
+def _is_mesh(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(Mesh.parse(value))
+    except ValueError:
+        return False
+
+
+_MESH: Check = (_is_mesh, "a mesh such as data=2,model=2")
 
 # Options that a run keeps for life: the default if neither the user nor the task sets one, and the condition of values. None: the preset's
 # or the paper's.
@@ -33,6 +49,8 @@ _FIXED: dict[str, tuple[Any, Check]] = {
 _FREE: dict[str, tuple[Any, Check]] = {
     "backend": ("torch", choice(*BACKENDS)),
     "device": ("cpu", text()),
+    "mesh": (None, optional(_MESH)),
+    "recompute": (False, BOOLEAN),
     "steps": (100_000, integer(1)),
     "minutes": (None, optional(number())),
     "validate_every": (250, integer(1)),

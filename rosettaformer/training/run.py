@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from reference_numpy import TransformerConfig, sharding
+
 from ..reading import parse_settings
 from . import options, schema, tasks
 from .corpus import Corpus, answer_limits
@@ -32,14 +34,10 @@ def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run
 
     Raises ValueError on bad options and data, and if the folder holds a run, or links in place of its files.
     """
-    check(folder)
-    if Manifest.exists(folder) or (folder / "checkpoints").exists():
-        raise ValueError(f"{folder} holds a run: continue it with --resume, or begin another elsewhere")
-    chosen = options.FIXED | options.FREE | dict(tasks.kind(name).defaults) | dict(given)
-    fixed, free = ({key: chosen[key] for key in part} for part in (options.FIXED, options.FREE))
-    schema.refuse(schema.problems(fixed, options.FIXED_FIELDS))
+    _refuse_used(folder)
+    fixed, free = _chosen(name, given)
     recipe = options.recipe(fixed)
-    options.config(fixed, 1)
+    _check(free, options.config(fixed, 1))
     task = tasks.create(name, {**task_options, "seed": fixed["seed"]})
     data = task.data()
     tokens = Tokens.train(data.epoch(0), fixed["vocabulary"])
@@ -48,8 +46,20 @@ def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run
         task=task.to_dict(), fixed=fixed, free=free, config=options.config(fixed, tokens.vocabulary), recipe=recipe,
         tokens=tokens.digest, data=data.digest(), limits=answer_limits(corpus.first_epoch), longest=corpus.longest.source,
     )  # fmt: skip
-    _check(manifest)
     return Run(folder, manifest, task, data, tokens, corpus)
+
+
+def free_options(folder: Path, name: str | None, given: Options, resumed: bool) -> dict[str, Any]:
+    """Returns the free options of a call, before its data are made. Raises ValueError on those that do not fit."""
+    if resumed:
+        manifest = Manifest.read(folder)
+        free, config = manifest.free | _free(given), manifest.config
+    else:
+        _refuse_used(folder)
+        fixed, free = _chosen(str(name), given)
+        config = options.config(fixed, 1)
+    _check(free, config)
+    return free
 
 
 def resume(folder: Path, name: str | None, task_options: Options, given: Options) -> Run:
@@ -60,8 +70,8 @@ def resume(folder: Path, name: str | None, task_options: Options, given: Options
     manifest = Manifest.read(folder)
     if differences := [*_differences(manifest, name, task_options, given)]:
         raise ValueError(f"the run in {folder} differs from what is asked for:\n  " + "\n  ".join(differences))
-    manifest = replace(manifest, free=manifest.free | {key: value for key, value in given.items() if key in options.FREE})
-    _check(manifest)
+    manifest = replace(manifest, free=manifest.free | _free(given))
+    _check(manifest.free, manifest.config)
     tokens = read_tokens(folder, manifest)
     task = tasks.create(manifest.task["name"], {key: value for key, value in manifest.task.items() if key != "name"})
     data = task.data()
@@ -79,11 +89,33 @@ def _corpus(data: Data, tokens: Tokens, fixed: Options) -> Corpus:
     return Corpus(data, tokens, **{key: fixed[key] for key in ("batch_tokens", "buckets", "max_length", "microbatches", "seed")})
 
 
-def _check(manifest: Manifest) -> None:
-    free = manifest.free
+def _refuse_used(folder: Path) -> None:
+    check(folder)
+    if Manifest.exists(folder) or (folder / "checkpoints").exists():
+        raise ValueError(f"{folder} holds a run: continue it with --resume, or begin another elsewhere")
+
+
+def _chosen(name: str, given: Options) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the fixed and the free options of a new run. Raises ValueError on fixed ones that are none."""
+    chosen = options.FIXED | options.FREE | dict(tasks.kind(name).defaults) | dict(given)
+    fixed, free = ({key: chosen[key] for key in part} for part in (options.FIXED, options.FREE))
+    schema.refuse(schema.problems(fixed, options.FIXED_FIELDS))
+    return fixed, free
+
+
+def _free(given: Options) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key in options.FREE}
+
+
+def _check(free: Options, config: TransformerConfig) -> None:
+    """Raises ValueError on free options that do not fit each other or the model."""
     schema.refuse(schema.problems(free, options.FREE_FIELDS))
     if free["average"] > free["keep"]:
         raise ValueError(f"--average must be at most --keep, which are kept; got {free['average']} and {free['keep']}")
+    if mesh := options.mesh(free):
+        sharding.check(config, mesh)
+        if free["backend"] == "numpy" and mesh.devices > 1:
+            raise ValueError(f"the backend numpy computes on one device; got --mesh {mesh} (--mesh none)")
 
 
 def _differences(manifest: Manifest, name: str | None, task_options: Options, given: Options) -> Iterator[str]:

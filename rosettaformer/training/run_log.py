@@ -54,6 +54,14 @@ class Log:
         self._file.close()
 
 
+class Unlogged:
+    """Takes entries and keeps none: the log of a process that is not the first of its run."""
+
+    def write(self, entry: Mapping[str, Any]) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Returns the entries of a log; skips a last line without an end, which a kill or a full disk may leave.
 
@@ -124,13 +132,13 @@ def _means(steps: Sequence[int], values: Sequence[float]) -> tuple[list[float], 
 class Report:
     """Prints to standard error: a line for every event and, in a terminal while `bar` is entered, loss, speed and remaining time.
 
-    speed: tokens per second without padding, source and target together, over the last steps.
+    speed: tokens per second without padding, source and target together, over the last steps. quiet: print nothing.
     """
 
-    def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, markup=False)
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, highlight=False, markup=False, quiet=quiet)
         columns = TextColumn("step {task.fields[step]}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn()
-        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=quiet or not self.console.is_terminal)
         self._task = self.bar.add_task("training", total=1.0, step=0, now="")
         self._loss = self.speed = 0.0
         self._seen = 0

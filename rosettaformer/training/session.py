@@ -2,55 +2,74 @@
 
 import contextlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from reference_numpy import parameters, schedule
 
-from ..checkpoints import canonical
-from . import answers
+from . import answers, options
 from .answers import Decoding
-from .backends import Trainer, parameters_of
-from .checkpoint_store import Progress, Store, average
+from .backends import Trainer
+from .checkpoint_store import Store
+from .holding import Interruption, alone
+from .manifest import Manifest
+from .progress import Progress
 from .run import Run
-from .run_log import Log, Report, draw_curves, read_log
+from .run_log import Log, Report, Unlogged, draw_curves, read_log
 from .tasks import Pair
+from .together import OneProcess, decided, led, together
 from .tokens import PADDING
 
 LOG, CURVES = "log.jsonl", ("loss.png", "loss.svg")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def train(run: Run, make_trainer: Callable[..., Trainer], report: Report) -> None:
-    """Trains the run from its newest checkpoint, or from fresh parameters.
+def train(run: Run, make_trainer: Callable[..., Trainer], report: Report, device: str) -> None:
+    """Trains the run from its newest checkpoint, or from fresh parameters; in every process of its mesh.
 
-    Raises ValueError if training diverges, the disk fails or another call trains this run; the last good checkpoint stays.
+    Raises ValueError if training diverges, the disk fails or another call trains this run, Elsewhere if another process raises it; the last
+    good checkpoint stays.
     """
-    manifest, store = run.manifest, Store(run.folder, run.manifest.free["keep"])
+    manifest, free = run.manifest, run.manifest.free
     seed = manifest.fixed["seed"]
-    values = parameters.initialise(manifest.config, seed, np.float32)
-    trainer = make_trainer(manifest.config, manifest.recipe, values, seed=seed, device=manifest.free["device"])
-    run.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(run.folder), _Interruption() as interruption:
+    placed: dict[str, Any] = {"device": device, "mesh": options.mesh(free), "recompute": free["recompute"]}
+    fresh = [parameters.initialise(manifest.config, seed, np.float32)]  # nobody holds them afterwards
+    trainer = make_trainer(manifest.config, manifest.recipe, fresh.pop(), seed=seed, **placed)
+    group = trainer.group
+    store = Store(run.folder, free["keep"], group)
+    with contextlib.ExitStack() as held, Interruption() as interruption:
+        led(group, lambda: held.enter_context(_alone(run.folder)))
         progress = _restored(run, trainer, store, report)
-        with contextlib.closing(Log(run.folder / LOG, progress.steps)) as log, report.bar:
-            store.clean()
-            manifest.write(run.folder, run.tokens)
+        log = together(group, lambda: Log(run.folder / LOG, progress.steps) if group.rank == 0 else Unlogged())
+        with contextlib.closing(log), report.bar:
             loop = _Loop(run, trainer, store, log, report, interruption, progress, progress.steps or None)
             try:
-                log.write({"event": "start", "step": progress.steps, "backend": run.manifest.free["backend"]})
+                led(group, lambda: _begin(run, store, log, progress))
+                together(group, lambda: _refuse_another(run))
                 loop.finish(loop.train())
             except (ValueError, OSError) as error:
-                raise ValueError(loop.failure(error)) from error
+                raise loop.failure(error) from error
+
+
+def _alone(folder: Path) -> contextlib.AbstractContextManager[object]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return alone(folder)
+
+
+def _begin(run: Run, store: Store, log: Log | Unlogged, progress: Progress) -> None:
+    store.clean()
+    run.manifest.write(run.folder, run.tokens)
+    log.write({"event": "start", "step": progress.steps, "backend": run.manifest.free["backend"]})
+
+
+def _refuse_another(run: Run) -> None:
+    """Raises ValueError if this process's run is not the first one's, whose manifest is in the folder."""
+    if Manifest.read(run.folder).fingerprint != run.manifest.fingerprint:
+        raise ValueError(f"every process must have the same task, data and options; the run in {run.folder} is another")
 
 
 def _restored(run: Run, trainer: Trainer, store: Store, report: Report) -> Progress:
@@ -68,39 +87,6 @@ def _restored(run: Run, trainer: Trainer, store: Store, report: Report) -> Progr
     return found[1] if found else Progress(seed=seed)
 
 
-def _alone(folder: Path) -> contextlib.AbstractContextManager[object]:
-    """Refuses a second call on the same run. The system releases the lock when the process ends, however that happens."""
-    try:
-        return FileLock(folder / "lock", blocking=False).acquire()
-    except Timeout:
-        raise ValueError(f"another process trains the run in {folder}") from None
-
-
-class _Interruption(contextlib.ExitStack):
-    """While entered, the first Ctrl-C or SIGTERM asks the run to end; the second ends the process as usual."""
-
-    asked = False
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
-            for number in _SIGNALS:
-                self.callback(signal.signal, number, signal.signal(number, self._ask))
-        return self
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Delays the signals within the block, also for a compiler that a backend starts there, which would leave half a file behind."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        self.close()
-
-
 @dataclass
 class _Loop:
     """Trains until a limit is reached, patience ends, or someone asks to stop; the newest checkpoint then holds everything done.
@@ -112,12 +98,13 @@ class _Loop:
     run: Run
     trainer: Trainer
     store: Store
-    log: Log
+    log: Log | Unlogged
     report: Report
-    interruption: _Interruption
+    interruption: Interruption
     progress: Progress
     saved: int | None  # the step of the newest checkpoint
     began: float = field(default_factory=time.monotonic)
+    stopped: bool = False  # someone has asked a process of the run to end
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # of the batches of completed steps
 
     def train(self) -> str:
@@ -127,8 +114,8 @@ class _Loop:
             self._step()
             if self.progress.steps % free["validate_every"] == 0:
                 self.progress = self.progress.validated(self._validate())
-                if self.progress.stale == 0:
-                    canonical.save(self.store.best, self.run.manifest.config, parameters_of(self.trainer.state()))
+                if decided(self.trainer.group, self.progress.stale == 0):
+                    self.store.save_best(self.run.manifest.config, self.trainer.tensors())
             if self.progress.steps % free["save_every"] == 0:
                 self._save()
         if self.saved != self.progress.steps:
@@ -137,27 +124,31 @@ class _Loop:
 
     def finish(self, reason: str) -> None:
         """Runs after the last step: averages the checkpoints, draws the picture, and scores the test pairs if the run is complete."""
-        folder, paths = self.run.folder, self.store.models()[-self.run.manifest.free["average"] :]
-        mean = average(paths)
-        canonical.save(self.store.average, mean.config, mean.parameters)
+        led(self.trainer.group, lambda: self._finish(reason))
+        if not self.stopped:
+            self._test()
+
+    def _finish(self, reason: str) -> None:
+        folder, count = self.run.folder, self.store.save_average(self.run.manifest.free["average"])
         draw_curves(read_log(folder / LOG), [folder / name for name in CURVES])
-        where = f"the checkpoints are in {folder}, average.safetensors is the mean of {len(paths)}"
+        where = f"the checkpoints are in {folder}, average.safetensors is the mean of {count}"
         speed = f", lately {self.report.speed:,.0f} tokens/s without padding" if self.report.speed else ""
         self.report.say(f"step {self.progress.steps}: {reason}{speed}; {where}")
-        if not self.interruption.asked:
-            self._test(mean.parameters)
 
-    def failure(self, error: Exception) -> str:
+    def failure(self, error: Exception) -> ValueError:
         """Describes a run that an error ended."""
         place = f"the last good checkpoint is that of step {self.saved}" if self.saved else "there is no checkpoint yet"
-        what = f"could not write: {error}" if isinstance(error, OSError) else str(error)
-        return f"stopped after step {self.progress.steps}: {what}; {place}"
+        lost, cause = isinstance(error, ConnectionError), error.__cause__ if isinstance(error, OneProcess) else error
+        what = f"could not write: {error}" if isinstance(cause, OSError) and not lost else str(error)
+        kind = OneProcess if isinstance(error, OneProcess) else ValueError
+        return kind(f"stopped after step {self.progress.steps}: {what}; {place}")
 
-    def _test(self, averaged: Mapping[str, np.ndarray]) -> None:
+    def _test(self) -> None:
         """Scores the last and the averaged parameters on all test pairs."""
-        state, pairs = self.trainer.state(), self.run.data.test
-        for name, values in (("last", {}), ("average", {f"parameters.{key}": value for key, value in averaged.items()})):
-            self.trainer.load_state(state | values, self.progress.steps)
+        pairs = self.run.data.test
+        for name in ("last", "average"):
+            if name == "average":
+                self.trainer.load_state(self.store.averaged(), self.progress.steps)
             scores = self._scores(pairs)
             self.log.write({"event": "test", "step": self.progress.steps, "checkpoint": name, "pairs": len(pairs)} | scores)
             self.report.scores(f"test, {name} ({len(pairs)} pairs)", scores)
@@ -166,14 +157,16 @@ class _Loop:
         return answers.scores(self.trainer, self.run.task, self.run.tokens, pairs, Decoding(self.run.manifest.limits))
 
     def _reason(self) -> str:
-        free, done = self.run.manifest.free, self.progress
-        if self.interruption.asked:
+        """Returns why the run ends now, the same in every process, or nothing."""
+        free, done, group = self.run.manifest.free, self.progress, self.trainer.group
+        self.stopped = group.any(self.interruption.asked)
+        if self.stopped:
             return "asked to stop"
         if done.steps >= free["steps"]:
             return f"all {free['steps']} steps are done"
-        if free["minutes"] is not None and self._seconds() >= 60 * free["minutes"]:
+        if free["minutes"] is not None and decided(group, self._seconds() >= 60 * free["minutes"]):
             return f"{free['minutes']:g} minutes have passed"
-        if free["patience"] is not None and done.stale >= free["patience"]:
+        if free["patience"] is not None and decided(group, done.stale >= free["patience"]):
             return f"the validation loss has not improved in {done.stale} validations"
         return ""
 
@@ -209,8 +202,8 @@ class _Loop:
         return loss
 
     def _save(self) -> None:
-        self.log.sync()
-        self.store.save(self.run.manifest.config, self.trainer.state(), self.progress)
+        led(self.trainer.group, self.log.sync)
+        self.store.save(self.run.manifest.config, self.trainer.tensors(), self.progress)
         self.saved = self.progress.steps
 
     def _write(self, event: str, values: dict[str, Any]) -> None:

@@ -172,6 +172,14 @@ def test_rows_of_the_first_part_alone_may_be_right() -> None:
     assert found is not None and "only the rows of the first part of the batch are right" in found.text
 
 
+@pytest.mark.second
+@pytest.mark.parametrize(("id_", "fact"), [("SHD24", "is right: a gradient or the update is wrong"), ("SHD4", "is wrong")])
+def test_steps_of_training_go_wrong_before_or_after_the_first_one(id_: str, fact: str) -> None:
+    ids = ("training_steps/sharded_paper_keep",)
+    found = said(_replies(ids, lambda case: answer(case, all_faults()[id_].operations), "data=2,model=2"), check=None)
+    assert found is not None and f"the loss before the first step {fact}" in found.text and "gradients" not in found.text
+
+
 def test_where_time_is_up_the_facts_remain() -> None:
     def stops() -> None:
         raise TimeIsUp("the limit")

@@ -37,9 +37,14 @@ TWINS = (*PARTS, *MODELS, "cache", "sampling", "beams", "decoding")
 OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
 # What is tuned by hand lies below the pages, what compiles and drives whole models above them, under the same names in every port.
 KERNELS = ("__init__", "attention", "int8", "projection", "unpadding")
-PROGRAMS = ("__init__", "compiled", "fused", "search", "sharding", "unpadding")
-# What one framework needs beside them: torch compiles a step of decoding ahead of time; JAX draws and unpads in its step of training.
-PROGRAMS_OF = {"impl_torch": ("program", "request"), "impl_tf": (), "impl_jax": ("step",)}
+PROGRAMS = ("__init__", "compiled", "fused", "on_mesh", "search", "sharding", "unpadding")
+# What one framework needs beside them: torch compiles a step of decoding ahead of time, and each of its processes has its own parts on a
+# mesh; JAX and TensorFlow draw in a step of training, and JAX unpads there, recomputes layers and reads its program's traffic.
+PROGRAMS_OF = {
+    "impl_torch": ("columns", "parallel", "parts", "program", "request"),
+    "impl_tf": ("step",),
+    "impl_jax": ("assembly", "step", "traffic"),
+}
 # The floors of a port, lowest first; every import runs down or stays on its floor.
 FLOORS = ("kernels", "pages", "programs", "doors")
 LEAVES = ("__init__", "framework", "precision", "projection", "mask", "softmax", "dropout")  # pages that kernels may import

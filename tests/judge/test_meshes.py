@@ -29,7 +29,7 @@ from rosettaformer.conformance.cases.meshes import mesh_cases
 from rosettaformer.conformance.diagnosis import on_mesh
 from rosettaformer.conformance.ports import messages
 from rosettaformer.conformance.ports.adapters import whole_model
-from rosettaformer.conformance.ports.adapters.meshes import by_processes, gathered
+from rosettaformer.conformance.ports.adapters.meshes import answer, by_processes, gathered
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.components import DIFFERENTIABLE, OWN, VJP, forward_of, model_of
 from rosettaformer.conformance.report import html, junit
@@ -155,15 +155,20 @@ def test_what_a_port_does_not_answer_on_a_mesh_is_not_covered() -> None:
     assert result.status == Status.NOT_COVERED and "`on_mesh(case)`" in result.message
 
 
-def test_on_mesh_is_given_the_case_as_it_is(tmp_path: Path) -> None:
-    case = CASES["training_steps/sharded_bert_keep"]
-    port = tmp_path / "given.py"
-    port.write_text("def on_mesh(case):\n    raise ValueError(f'{case.mesh!r} {sorted(case.inputs)} {case.dtype} {case.config.heads}')")
-    (result,) = _run([case], port, "float32")
-    assert result.status == Status.ERROR
-    assert f"{TWO!r}" in result.message and "'keep.encoder.embedding_dropout'" in result.message and "'recipe.warmup'" in result.message
+def test_on_mesh_is_given_the_case_as_it_is() -> None:
+    case, module = CASES["training_steps/sharded_bert_keep"], ModuleType("port")
+    module.on_mesh = lambda given: {"same": given is case}  # type: ignore[attr-defined]
+    assert answer(module, case) == {"same": True}
+    assert {"keep.encoder.embedding_dropout", "recipe.warmup", "source", "target"} <= case.inputs.keys()
     (sent,) = messages.asked(messages.plain([case]))
-    assert sent.mesh == TWO and sent.component == "training_steps"
+    assert (sent.mesh, sent.component, sent.inputs["recipe.warmup"]) == (TWO, "training_steps", 40)
+
+
+def test_losses_of_steps_may_be_numbers_of_any_kind() -> None:
+    case, module = CASES["training_steps/sharded_bert_keep"].at("float32"), ModuleType("port")
+    module.on_mesh = lambda case: {"losses": [1.5, 2], "parameters.a": np.ones(2)}  # type: ignore[attr-defined]
+    found = answer(module, case)
+    assert found["losses"].dtype == np.float32 and found["parameters.a"].dtype == np.float64
 
 
 @pytest.mark.second

@@ -92,6 +92,18 @@ def test_each_process_has_the_environment_of_torchrun_and_is_asked_the_same() ->
     assert not any(child.running for child in started)
 
 
+def test_processes_that_are_known_to_be_needed_start_together() -> None:
+    started: list[_Child] = []
+
+    def start(rank: int, environment: Mapping[str, str], halt: Any) -> Any:
+        started.append(_Child(rank, _ready(), environment, halt))
+        return started[-1]
+
+    group = Children(start, 3, known=True)
+    assert [child.rank for child in started] == [0, 1, 2]
+    assert group.answer(1) == ("ready", ABOUT) and group.answer(1)[0] == "ready" and len(started) == 3
+
+
 def test_a_port_that_has_all_devices_in_one_process_has_one() -> None:
     group, started = _group(lambda rank, asked: ONES if asked else ("ready", ABOUT | {"processes": False}))
     assert group.answer(1)[0] == "ready" and len(started) == 1 and not group.by_processes
@@ -110,6 +122,7 @@ FAILURES: dict[str, tuple[dict[int, Answer], Answer, Answer]] = {
         {1: ("outputs", {"output": np.ones((2, 4), "float32")})}, ONES,
         ("differs", "the processes disagree: output of process 1 has shape (2, 4), and that of process 0 (2, 3)"),
     ),
+    "no arrays": ({3: ("outputs", [1])}, ONES, ("differs", "the processes disagree: process 3 returns no arrays by name")),
     "other names": (
         {3: ("outputs", {})}, ONES, ("differs", "the processes disagree: process 3 does not return the names that process 0 returns"),
     ),
@@ -193,7 +206,7 @@ WRONG = {
     "crash": ("crash", "process 1 of 2: the port's process ended with exit code 3"),
     "raise": ("error", "process 1 of 2: RuntimeError: a device is gone (mesh_torch.py:42)"),
     "refuse": ("error", "ValueError: no device is there (mesh_torch.py:44)"),
-    "hang": ("hang", "no answer within 20 s"),
+    "hang": ("hang", "no answer within 30 s"),
     "exit": ("", ""),
 }
 
@@ -204,7 +217,7 @@ WRONG = {
 def test_two_processes_of_torch_answer_and_what_one_does_is_a_row(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", fault)
     monkeypatch.setattr(children, "GRACE", 1.0)
-    rows = runner.run(_again(), [PORT], ["float32"], limit=20, store=store())
+    rows = runner.run(_again(), [PORT], ["float32"], limit=30 if fault == "hang" else 90, store=store())
     if fault == "exit":
         assert [(row.status, row.message) for row in rows] == [("not started", "process 1 of 2: the port's process ended with exit code 4")]
         return
@@ -220,7 +233,7 @@ def test_two_processes_of_torch_answer_and_what_one_does_is_a_row(fault: str, mo
 @pytest.mark.usefixtures("real")
 def test_processes_that_disagree_are_a_row_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "apart")
-    rows = runner.run(CASES[:1], [PORT], ["float32"], limit=60, store=store())
+    rows = runner.run(CASES[:1], [PORT], ["float32"], limit=90, store=store())
     assert [row.message for row in rows] == ["the processes disagree: output of process 1 differs from that of process 0 by up to 1"]
 
 

@@ -26,11 +26,8 @@ from rosettaformer.conformance.status import Kind
 PORTS = Path(__file__).resolve().parent.parent / "ports" / "sharded"
 LIMIT = 100.0  # seconds for an answer, on a busy machine, too
 ASKED = ("transformer/left_padding", "transformer_vjp/short", "transformer_vjp/left_padding", "training/batch", "training/right_padding")
-STEPS, DONE, LONGEST = (
-    "training_steps/sharded_recompute",
-    4,
-    0.5,
-)  # a case of GPT-2 with keep masks, its steps, the norm of clipped gradients
+STEPS = "training_steps/sharded_recompute"  # of GPT-2 with keep masks
+DONE, LONGEST = 4, 0.5  # how many steps of it, and the norm of clipped gradients
 # sizes that no mesh makes alike: the vocabulary and the rows do not divide, key heads are fewer than 4
 COMMON = {"attention_bias": True, "num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 41}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -16,7 +16,8 @@ from training_runs import TINY, edit, log, train, tree
 from reference_numpy import TransformerConfig
 from rosettaformer import reading
 from rosettaformer.checkpoints import canonical, container
-from rosettaformer.training.checkpoint_store import Store, digest
+from rosettaformer.training.checkpoint_files import digest
+from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.manifest import Manifest
 from rosettaformer.versions import BEFORE, PAPER
 

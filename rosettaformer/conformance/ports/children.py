@@ -24,20 +24,22 @@ Start = Callable[[int, Mapping[str, str], Any], Child]
 class Children:
     """Asks all processes the same at the same time, and gives one answer; used as a `Child` is.
 
-    The first tells when it greets whether the port needs a process for each device; only then the others start. Where one fails, the
-    answer is its own, and if others still wait for it, all are ended.
+    If nobody knows it, the first tells when it greets whether the port needs a process for each device, and only then the others start.
+    Where one fails, the answer is its own, and if others still wait for it, all are ended.
     by_processes: whether it does; None until it has greeted. apart: the answers of all to the last question if they disagree, else none.
     """
 
     by_processes: bool | None = None
     apart: Sequence[Answer] = ()
 
-    def __init__(self, start: Start, devices: int, stopped: threading.Event | None = None) -> None:
-        """start: starts the process of a rank with this environment, whose waits raise Stopped as soon as the last argument `is_set()`."""
+    def __init__(self, start: Start, devices: int, stopped: threading.Event | None = None, known: bool = False) -> None:
+        """start: starts the process of a rank with this environment, whose waits raise Stopped as soon as the last argument `is_set()`.
+        known: that the port needs a process for each device.
+        """
         self._start, self._devices, self._halt = start, devices, _Halt(stopped)
         self._port = str(_free_port())
         self._greeted, self._end = False, False
-        self._children = [self._started(0)]
+        self._children = [self._started(rank) for rank in range(devices if known else 1)]
 
     @property
     def running(self) -> bool:
@@ -59,13 +61,13 @@ class Children:
         if self._greeted:
             return self._one_of(self._answers(self._children, limit))
         self._greeted = True
-        kind, about = first = self._answers(self._children, limit)[0] or (Kind.CRASH, "ended")
+        answers = self._answers(self._children, limit)
+        kind, about = answers[0] or (Kind.CRASH, "")
         self.by_processes = kind == Kind.READY and isinstance(about, Mapping) and about.get("processes") is True
-        if not self.by_processes:
-            return first
-        self._children += [self._started(rank) for rank in range(1, self._devices)]
-        answers = [first, *self._answers(self._children[1:], limit)]
-        return first if all(answer and answer[0] == Kind.READY for answer in answers) else self._one_of(answers)
+        if self.by_processes and len(self._children) < self._devices:
+            self._children += [self._started(rank) for rank in range(1, self._devices)]
+            answers += self._answers(self._children[1:], limit)
+        return answers[0] if answers[0] and all(answer and answer[0] == Kind.READY for answer in answers) else self._one_of(answers)
 
     def refuse(self, why: str) -> Answer:
         """Ends the processes, whose answer was malformed, and returns what becomes of the question."""
@@ -136,8 +138,10 @@ def _agreed(answers: Sequence[Answer]) -> Answer:
 
 
 def _difference(first: Any, other: Any) -> str:
-    if not (isinstance(first, Mapping) and isinstance(other, Mapping)):
+    if not _is_arrays(first):  # what that is will be said
         return ""
+    if not _is_arrays(other):
+        return "process {rank} returns no arrays by name"
     if first.keys() != other.keys():
         return "process {rank} does not return the names that process 0 returns"
     largest = max((_largest(value) for value in first.values()), default=0.0)
@@ -150,6 +154,10 @@ def _difference(first: Any, other: Any) -> str:
         if apart > SAME * _rounding(value.dtype) * largest or not np.array_equal(np.isfinite(value), np.isfinite(other[name])):
             return f"{name} of process {{rank}} differs from that of process 0 by up to {apart:.3g}"
     return ""
+
+
+def _is_arrays(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(part, np.ndarray) for part in value.values())
 
 
 def _largest(value: np.ndarray) -> float:

@@ -91,7 +91,9 @@ class Process(Worker):
 
     def _start(self) -> Answer:
         self._child: Child | Children = (
-            Children(self._spawn, self._mesh.devices, self._stopped) if self._mesh else self._spawn(0, {}, self._stopped)
+            Children(self._spawn, self._mesh.devices, self._stopped, self._by_processes)
+            if self._mesh
+            else self._spawn(0, {}, self._stopped)
         )
         kind, answer = self._answer(messages.START, (), self._start_limit)
         if kind == Kind.CRASH and self._quick:  # XLA ends a process with flags that it does not know

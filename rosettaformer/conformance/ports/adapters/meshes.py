@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...case import Case
+from ...case import Case, numpy_dtype
 from ..port import ON_ONE_DEVICE, NotCovered
 
 
@@ -16,9 +16,12 @@ def answer(module: ModuleType, case: Case) -> Any:
     if not callable(function := getattr(module, "on_mesh", None)):
         raise NotCovered(ON_ONE_DEVICE)
     try:
-        return gathered(function(case))
+        found = gathered(function(case))
     except NotImplementedError as error:
         raise NotCovered(str(error) or f"on_mesh does not answer {case.component}") from error
+    if case.component == "training_steps" and isinstance(found, Mapping) and "losses" in found:  # numbers, which have no dtype of their own
+        return {**found, "losses": np.asarray(found["losses"]).astype(numpy_dtype(case.dtype))}
+    return found
 
 
 def gathered(value: Any) -> Any:

@@ -1,0 +1,130 @@
+"""A model put together inside a program: its parameters where they are used, its layers apart."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import nnx
+
+from ..embedding import Embedding, SegmentEmbedding
+from ..positional_encoding import PositionEmbedding
+from ..stacks import Decoder, Encoder
+from .sharding import Sharding, mapped
+
+__all__ = ["assembled"]
+
+# What only moves numbers, such as a parameter that is brought together, is not kept.
+MOVES = {
+    "broadcast_in_dim", "convert_element_type", "reshape", "reshard", "sharding_constraint",
+    "slice", "squeeze", "transpose",
+}  # fmt: skip
+TABLES = (Embedding, SegmentEmbedding, PositionEmbedding)
+Policy = Callable[..., bool]
+
+
+def assembled(
+    graph: Any,
+    parameters: nnx.State,
+    *rest: Any,
+    sharding: Sharding | None = None,
+    recompute: bool = False,
+    apart: bool = True,
+) -> Any:
+    """`nnx.merge`, for use inside a program.
+
+    With sharding, each parameter is brought together where it is used: those of a layer when it
+    runs, forward and backward, all others at the start. recompute: a layer keeps its input alone.
+    apart: layers are called as a whole; if not, their parameters are as all others.
+    """
+    if sharding is None and not recompute:
+        return nnx.merge(graph, parameters, *rest)
+    found = nnx.merge(graph, parameters, *rest, copy=True)
+    stacks = {
+        ".".join((*map(str, path), "layers")).strip("."): node
+        for path, node in nnx.iter_graph(found)
+        if apart and isinstance(node, Encoder | Decoder)
+    }
+    if sharding is not None:
+        inside = tuple(f"{path}." for path in stacks)
+        used = mapped(
+            lambda name, x: x if inside and name.startswith(inside) else sharding.used(name, x),
+            parameters,
+        )
+        nnx.update(found, used)
+        found = _with_tables(found, sharding)
+    policy: Policy | None = jax.checkpoint_policies.nothing_saveable if recompute else _computed
+    if not recompute and not (sharding and sharding.gathers):
+        policy = None
+    for path, stack in stacks.items():
+        layers: Any = [
+            Apart(layer, f"{path}.{index}.", sharding, policy)
+            for index, layer in enumerate(stack.layers)
+        ]
+        stack.layers = nnx.List(layers)
+    return found
+
+
+def _with_tables(module: Any, sharding: Sharding) -> Any:
+    """The module, with `Table` in the place of its tables; of a table itself, that."""
+    if isinstance(module, TABLES):
+        return Table(module, sharding)
+    for name, part in list(vars(module).items()):
+        if isinstance(part, TABLES):
+            setattr(module, name, Table(part, sharding))
+    return module
+
+
+def _computed(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Whether a result is kept for the backward pass: unless it only moves numbers."""
+    return primitive.name not in MOVES
+
+
+class Table(nnx.Module):
+    """A table that is read by rows that divide, the last ones ids 0, and gives the real ones.
+
+    XLA computes the gradient of a table read by uneven parts of rows wrongly: row 0 is given what
+    lies behind the last row, which no program defines.
+    """
+
+    def __init__(self, inner: nnx.Module, sharding: Sharding) -> None:
+        self.inner, self.sharding = inner, sharding
+
+    def __call__(self, token: jax.Array) -> jax.Array:
+        inner: Any = self.inner
+        return inner(self.sharding.filled(token))[: len(token)]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+class Apart(nnx.Module):
+    """A layer whose parameters are brought together when it runs, and no earlier.
+
+    start: of their names. policy: of `jax.checkpoint`, by which it is differentiated by itself.
+    """
+
+    def __init__(
+        self, layer: nnx.Module, start: str, sharding: Sharding | None, policy: Policy | None
+    ) -> None:
+        self.layer, self.start, self.sharding, self.policy = layer, start, sharding, policy
+
+    def __call__(self, *args: Any, **kwargs: Any) -> jax.Array:
+        graph, parameters, *rest = nnx.split(self.layer, nnx.Param, ...)
+        sharding = self.sharding
+
+        def call(parameters: nnx.State, rest: list[nnx.State], args: Any, kwargs: Any) -> Any:
+            if sharding is not None:
+                args = (sharding.put(args[0], "data"), *args[1:])
+                parameters = mapped(lambda name, x: sharding.used(self.start + name, x), parameters)
+            layer: Any = nnx.merge(graph, parameters, *rest)
+            output = layer(*args, **kwargs)
+            if sharding is not None:
+                output = sharding.put(output, "data")
+            return output, nnx.state(layer, nnx.RngCount)
+
+        run = jax.checkpoint(call, policy=self.policy) if self.policy else call
+        output, counts = run(parameters, rest, args, kwargs)
+        nnx.update(self.layer, counts)
+        return output

@@ -1,0 +1,176 @@
+"""What the judge asks of a mesh: components and their gradients, and steps of training."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from reference_numpy import layout
+from reference_numpy import parameters as canonical
+from reference_numpy.recipe import Recipe
+from reference_numpy.sharding import Mesh
+
+from .. import weights
+from ..transformer import Transformer
+from .sharding import BATCH_ALONE, Replicas, compilers, count, summed
+
+__all__ = ["on_mesh", "training_steps"]
+
+_VJP = "_vjp"  # the end of the name of a component's gradient
+_SEARCHES = ("greedy_search", "sample", "beam_search", "decode_in_steps")
+
+
+def on_mesh(case: Any, build: Callable[..., Callable[..., Any]]) -> Any:
+    """What a component with parameters gives on the devices of a case's mesh: whole arrays, the
+    same in every process; of `<component>_vjp` the gradients by name.
+
+    build: of the component, `build(config, dtype)`. Raises NotImplementedError on a model axis, on
+    a search and on a component without parameters.
+    """
+    component = case.component.removesuffix(_VJP)
+    _need_batch_alone(case.mesh)
+    if component in _SEARCHES or not case.parameters:
+        raise NotImplementedError(f"TensorFlow's port computes {component} on one device")
+    with _products(case):
+        return _Asked(case, component, build).answer()
+
+
+def training_steps(case: Any, trainer: Callable[..., Any]) -> dict[str, np.ndarray]:
+    """The losses of a case's steps of training on its mesh, and the parameters after them.
+
+    Raises NotImplementedError on a model axis.
+    """
+    _need_batch_alone(case.mesh)
+    given, under = canonical.flatten(case.inputs), canonical.nest(case.inputs)
+    masks = canonical.flatten(under.get("keep", {}))
+    run = trainer(
+        case.config,
+        Recipe(**under["recipe"]),
+        case.parameters,
+        device=_kind(case),
+        compiled=case.mode == "compiled",
+        mesh=case.mesh,
+        recompute=bool(given.get("recompute")),
+    )
+    losses = []
+    for step in range(len(given["target"])):
+        ids = (None if given.get(n) is None else given[n][step] for n in ("source", "target"))
+        keep = {site: mask[step] for site, mask in masks.items()} or None
+        with _products(case):
+            losses.append(float(run.train_step(*ids, keep)))
+    found = {name: x for name, x in run.tensors() if name.startswith("parameters.")}
+    return {"losses": np.array(losses, case.dtype), **found}
+
+
+class _Asked:
+    """The component of a case on replicas, and its inputs: rows, whole arrays and plain values."""
+
+    def __init__(self, case: Any, component: str, build: Callable[..., Any]) -> None:
+        self._replicas = Replicas(case.mesh, _kind(case))
+        with self._replicas.strategy.scope():
+            self._function = build(case.config, tf.as_dtype(case.dtype))
+            module = _owner(self._function)
+            self._of = "transformer" if isinstance(module, Transformer) else component
+            weights.load(module, case.parameters, case.config, self._of)
+        self._variables = weights.variables(module, case.config, self._of)
+        self._case, self._is_loss = case, component.endswith("_loss")
+        given = canonical.flatten(case.inputs)
+        arrays = {name: x for name, x in given.items() if isinstance(x, np.ndarray)}
+        self._plain = {name: x for name, x in given.items() if name not in arrays}
+        rows = {n: x for n, x in arrays.items() if x.ndim and _axes(n).startswith("b")}
+        sizes = {len(x) for x in rows.values()}
+        size = 0 if 0 in sizes else max(sizes)
+        self._rows = {n: x for n, x in rows.items() if len(x) == size}  # one row may be for all
+        self._whole = {n: weights.from_numpy(x) for n, x in arrays.items() if n not in self._rows}
+        if self._is_loss and given.get("total") is None:
+            labels = given["label_b" if component == "classification_loss" else "target"]
+            self._plain["total"] = max(count(case.config, labels), 1)
+
+    def answer(self) -> Any:
+        """The outputs, or the gradients."""
+        xla, graph = compilers(self._case.mode == "compiled")
+        derived = self._case.component.endswith(_VJP)
+        compute = xla(self._gradients if derived else self._outputs)
+
+        def on_replica(own: dict[str, Any]) -> tuple[Any, Any]:
+            shared, rows = compute(own)
+            sums = summed([*shared.values()]) if shared else []
+            return dict(zip(shared, sums, strict=True)), rows
+
+        split = {name: self._replicas.rows(x, 0, len(x)) for name, x in self._rows.items()}
+        run = graph(lambda own: self._replicas.run(on_replica, own))
+        shared, rows = run(self._whole | split)
+        shared = tf.nest.map_structure(weights.to_numpy, self._replicas.first(shared))
+        rows = self._gathered(rows)
+        if not derived:
+            return shared["loss"] if self._is_loss else rows
+        natives = {name: shared.pop(name) for name in self._variables}
+        found = layout.from_native(natives, weights.TABLE, self._case.config, self._of)
+        return rows | shared | {f"parameters.{name}": x for name, x in found.items()}
+
+    def _outputs(self, own: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """What is a sum over the replicas, and what are rows."""
+        found = self._function(**canonical.nest(self._plain | own))
+        return ({"loss": found}, {}) if self._is_loss else ({}, found)
+
+    def _gradients(self, own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        own = {**own}
+        cotangent = own.pop("cotangent")
+        inputs = {name: x for name, x in own.items() if x.dtype.is_floating}
+        natives = {name: variable.value for name, variable in self._variables.items()}
+        with tf.GradientTape() as tape:
+            tape.watch([*inputs.values()])
+            found = tf.nest.flatten(self._outputs(own))[0]
+        pulled = tape.gradient(found, inputs | natives, cotangent, tf.UnconnectedGradients.ZERO)
+        pulled = {name: tf.convert_to_tensor(x) for name, x in pulled.items()}
+        rows = {name: pulled.pop(name) for name in inputs if name in self._rows}
+        return pulled, rows
+
+    def _gathered(self, rows: Any) -> Any:
+        """The rows of all replicas, by name if there are names."""
+        gather = self._replicas.strategy.gather
+        if not isinstance(rows, Mapping):
+            return tf.nest.map_structure(lambda x: weights.to_numpy(gather(x, 0)), rows)
+        return canonical.nest(
+            {
+                name: weights.to_numpy(gather(x, max(0, _axes(name).find("b"))))
+                for name, x in canonical.flatten(rows).items()
+            }
+        )
+
+
+@contextmanager
+def _products(case: Any) -> Iterator[None]:
+    """Float32 is multiplied as TF32 on the device cuda-tf32 alone."""
+    settings = tf.config.experimental
+    before = settings.tensor_float_32_execution_enabled()
+    settings.enable_tensor_float_32_execution(case.device == "cuda-tf32")
+    try:
+        yield
+    finally:
+        settings.enable_tensor_float_32_execution(before)
+
+
+def _kind(case: Any) -> str:
+    return case.device.partition("-")[0]
+
+
+def _need_batch_alone(mesh: Mesh) -> None:
+    if mesh.model > 1:
+        raise NotImplementedError(f"{BATCH_ALONE}; got model={mesh.model}")
+
+
+def _axes(name: str) -> str:
+    """The letters in which a name ends; those of ids, of keep masks and of a cotangent are rows."""
+    of_rows = name.startswith("keep.") or name in ("source", "target", "token", "cotangent")
+    return "b" if of_rows else name.rpartition("_")[2]
+
+
+def _owner(function: Any) -> Any:
+    """The module whose parameters a component has."""
+    if isinstance(function, functools.partial):
+        return function.args[0]
+    return getattr(function, "__self__", function)

@@ -1,0 +1,242 @@
+"""Data parallel by `tf.distribute`: every replica takes rows of a batch and holds every parameter
+whole, and gradients are summed once."""
+
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from reference_numpy import TransformerConfig, sites
+from reference_numpy.sharding import Group, Mesh, chunks
+
+from .. import weights
+from ..framework import keras
+
+__all__ = [
+    "BATCH_ALONE",
+    "Replicas",
+    "Workers",
+    "compilers",
+    "count",
+    "draw",
+    "logical_devices",
+    "recomputing",
+    "summed",
+    "workers_alive",
+]
+
+BATCH_ALONE = "TensorFlow's port splits the batch alone"
+_KINDS = {"cpu": "CPU", "cuda": "GPU"}
+_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
+_PHILOX, _WORDS = 1, 4  # the generator, and how many words each of its counts gives
+
+
+class Replicas:
+    """The devices of a mesh, each of which has a copy of the model: those of this process, or one
+    worker's or more where TF_CONFIG names a cluster.
+
+    `tf.distribute` splits batches alone, so parameters are whole on every device, whether or not
+    the mesh says `replicate`. Raises ValueError on a model axis, and on devices that are missing.
+    """
+
+    def __init__(self, mesh: Mesh, device: str = "cpu") -> None:
+        if mesh.model > 1:
+            raise ValueError(f"{BATCH_ALONE}; got model={mesh.model}")
+        self.mesh = mesh
+        of_cluster = "TF_CONFIG" in os.environ
+        self.strategy = (_of_cluster if of_cluster else _of_process)(mesh, _KINDS[device])
+        self.group = Workers(self.strategy) if of_cluster else Group()
+
+    def rows(self, array: Any, begin: int, end: int) -> Any:
+        """For every replica here its rows of an array's rows begin .. end."""
+        places = chunks(end - begin, self.mesh.data)
+        return self.each(
+            lambda index: array[begin + places[index].start : begin + places[index].stop]
+        )
+
+    def each(self, value: Callable[[int], Any]) -> Any:
+        """For every replica here the value of its number."""
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: weights.from_numpy(value(context.replica_id_in_sync_group))
+        )
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the function gives on every replica, of its own part of each argument."""
+        with workers_alive():
+            return self.strategy.run(function, args=arguments)
+
+    def first(self, values: Any) -> Any:
+        """One of the values of the replicas here, which are the same."""
+        return tf.nest.map_structure(
+            lambda value: self.strategy.experimental_local_results(value)[0], values
+        )
+
+
+class Workers(Group):
+    """The processes of a cluster, in the order of TF_CONFIG: a chief first."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        resolver = strategy.cluster_resolver
+        cluster = resolver.cluster_spec()
+        tasks = [
+            (job, index)
+            for job in ("chief", "worker")
+            if job in cluster.jobs
+            for index in cluster.task_indices(job)
+        ]
+        self.rank, self.size = tasks.index((resolver.task_type, resolver.task_id)), len(tasks)
+        self._strategy = strategy
+        self._found = tf.function(
+            lambda flag: strategy.run(lambda: summed([flag])[0]), autograph=False
+        )
+
+    def any(self, flag: bool) -> bool:
+        with workers_alive():
+            found = self._found(tf.constant(int(flag)))
+        return bool(self._strategy.experimental_local_results(found)[0])
+
+    def barrier(self) -> None:
+        self.any(False)
+
+
+def logical_devices(mesh: Mesh) -> None:
+    """Splits the CPU into the devices of a mesh, unless there are as many.
+
+    Raises ValueError if TensorFlow was used before and has fewer.
+    """
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    have = len(tf.config.get_logical_device_configuration(cpu) or [None])
+    if have >= mesh.devices:
+        return
+    try:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * mesh.devices
+        )
+    except RuntimeError:
+        raise ValueError(
+            f"the mesh {mesh} needs {mesh.devices} devices; TensorFlow sees {have}, and splits the "
+            "CPU into more only before its first use"
+        ) from None
+
+
+def count(config: TransformerConfig, target: np.ndarray) -> int:
+    """The number of labels of a batch that count: every class does."""
+    if config.classes:
+        return target.size
+    label_bt = target[:, 1:]
+    every = config.padding_id is None
+    return label_bt.size if every else int((label_bt != config.padding_id).sum())
+
+
+def draw(
+    config: TransformerConfig,
+    seed: int,
+    place: tf.Tensor,
+    rows: int,
+    source_length: int,
+    target_length: int,
+) -> dict[str, tf.Tensor]:
+    """Random keep masks of some rows of a batch, by site: the same whichever replica draws them.
+
+    place: the first of the rows in the whole batch, and the step. An entry is a function of seed,
+    site, step and its place in the whole mask: Philox counts blocks of rows in one half of its
+    counter and steps in the other.
+    """
+    shapes = sites.shapes(config, rows, source_length, target_length)
+    result = {}
+    for index, (site, shape) in enumerate(shapes.items()):
+        key = np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)
+        width = math.prod(shape[1:])
+        blocks = -(-width // _WORDS)
+        word = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=[rows, _WORDS * blocks],
+            key=key,
+            counter=tf.bitcast(place * [blocks, 1], tf.uint64),
+            alg=_PHILOX,
+            dtype=tf.uint32,
+        )
+        kept = word >= tf.constant(int(sites.rate(config, site) * 2**32), tf.uint32)
+        result[site] = tf.reshape(kept[:, :width], shape)
+    return result
+
+
+def recomputing(config: TransformerConfig) -> keras.RematScope:
+    """The scope in which a model is made whose layers compute their activations again in the
+    backward pass."""
+    count = max(config.encoder_layers, config.decoder_layers)
+    names = [f"layers_{index}" for index in range(count)]
+    return keras.RematScope("list_of_layers", layer_names=names)
+
+
+def _of_cluster(mesh: Mesh, kind: str) -> tf.distribute.Strategy:
+    """The strategy of the workers that TF_CONFIG names, each with all of its devices of that kind;
+    the CPU is one."""
+    strategy = _multi_worker(kind)
+    if strategy.num_replicas_in_sync != mesh.devices:
+        raise ValueError(
+            f"the mesh {mesh} needs {mesh.devices} devices; the workers of TF_CONFIG have "
+            f"{strategy.num_replicas_in_sync} together"
+        )
+    return strategy
+
+
+@functools.cache  # a process joins its cluster once, before it uses TensorFlow
+def _multi_worker(kind: str) -> tf.distribute.Strategy:
+    try:
+        if kind == "CPU":
+            tf.config.set_visible_devices([], "GPU")
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        raise ValueError(
+            f"a worker of TF_CONFIG must join before TensorFlow's first use; got: {error}"
+        ) from None
+
+
+def _of_process(mesh: Mesh, kind: str) -> tf.distribute.Strategy:
+    """The strategy of the first devices of that kind that this process has."""
+    if kind == "CPU":
+        logical_devices(mesh)
+    devices = [device.name for device in tf.config.list_logical_devices(kind)]
+    if len(devices) < mesh.devices:
+        raise ValueError(
+            f"the mesh {mesh} needs {mesh.devices} devices; TensorFlow sees {len(devices)}"
+        )
+    return _mirrored(tuple(devices[: mesh.devices]), kind)
+
+
+@functools.cache  # collective operations of two strategies have the same keys, and stop each other
+def _mirrored(devices: tuple[str, ...], kind: str) -> tf.distribute.Strategy:
+    """CPUs add at the first of them, in one order, without collective operations."""
+    if kind == "CPU":
+        return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    return tf.distribute.MirroredStrategy(devices)
+
+
+@contextmanager
+def workers_alive() -> Iterator[None]:
+    """Raises ConnectionError, in one sentence, if another worker has gone."""
+    try:
+        yield
+    except _LOST as error:
+        raise ConnectionError(
+            "another worker of TF_CONFIG has ended or does not answer; start all of them again"
+        ) from error
+
+
+def summed(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Their sums over the replicas, in a replica."""
+    # An argument of a graph has no device, and a process with one replica asks for it.
+    placed = [tf.identity(tensor) for tensor in tensors]
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
+
+
+def compilers(compiled: bool) -> Iterator[Callable[..., Any]]:
+    """What makes a graph of a replica's function, by XLA, and of what replicas do together."""
+    for jit_compile in (True, None):
+        make = functools.partial(tf.function, autograph=False, jit_compile=jit_compile)
+        yield make if compiled else lambda function: function

@@ -1,0 +1,168 @@
+"""A component of the port on a mesh, as the judge asks for it: whole inputs in, whole outputs and
+gradients out, the same in every process.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reference_numpy.parameters import flatten, nest
+
+from .. import weights
+from .parts import gathered
+from .sharding import Placed, training_loss
+
+__all__ = ["answer"]
+
+LOSSES = ("training_loss", "classification_loss")
+# methods of a whole model
+METHODS = ("pool", "classify", "classification_loss", "masked_language_logits", "states")
+# Whole models that decode as `decoding.Searcher` does, on one device.
+ELSEWHERE = ("decode_in_steps", "greedy_search", "sample", "beam_search")
+VJP = "_vjp"
+
+
+def answer(case: Any, build: Callable[..., Any] | None) -> dict[str, np.ndarray]:
+    """Returns the outputs of a component with parameters, or with `_vjp` the gradients of every
+    floating input and of every parameter.
+
+    build: makes the component from a config and a dtype; None if the port has none of that name.
+    Raises ValueError as `sharding.Placed`, and NotImplementedError for what is not in the port, has
+    no parameters or decodes.
+    """
+    component = case.component.removesuffix(VJP)
+    if build is None or component in ELSEWHERE or not case.parameters:
+        raise NotImplementedError(f"on_mesh does not answer {case.component}")
+    asked = _Asked(case, component, build)
+    return asked.outputs() if component == case.component else asked.gradients()
+
+
+class _Asked:
+    """A component on its mesh, and the process's rows of its inputs."""
+
+    def __init__(self, case: Any, component: str, build: Callable[..., Any]) -> None:
+        dtype, whole_model = getattr(torch, case.dtype), component in (*LOSSES, *METHODS)
+        with torch.device("meta"):
+            function = build(case.config, dtype)
+        module = _owner(function).to(dtype).eval()
+        self.placed = Placed(
+            module,
+            case.config,
+            case.mesh,
+            torch.device(case.device),
+            "transformer" if whole_model else component,
+            whole_logits=component not in LOSSES,
+            method=component if component in METHODS else "",
+        )
+        for name, part in self.placed.parts().items():
+            self.placed.write(name, part, case.parameters[name])
+        self.component, self.function = component, _function(component, function, module)
+        given = flatten(case.inputs)
+        axes = {name: _axis(name, x) for name, x in given.items() if isinstance(x, np.ndarray)}
+        sizes = {name: given[name].shape[axis] for name, axis in axes.items() if axis is not None}
+        self.number = max(sizes.values())
+        # Where others have more, an axis of one row is the same for all.
+        self.axes = {name: axes[name] or 0 for name, size in sizes.items() if size == self.number}
+        if component in LOSSES and given.get("total") is None:
+            given["total"] = _count(case.config.padding_id, given)
+        self.rows, self.counts = self.placed.computed(range(self.number))
+        self.inputs = {name: self._own(name, x) for name, x in given.items()}
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Returns what the component returns."""
+        if self.component == "states":  # which calls parts of its layers, and no layer
+            self.placed.unshard()
+        with torch.no_grad():
+            found = _named(self.function(**nest(self.inputs)))
+        if self.component in LOSSES:
+            return {name: weights.to_numpy(self._sum(x)) for name, x in found.items()}
+        return {name: self._gathered(_axis(name, x), x) for name, x in found.items()}
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        """Returns the gradients of the sum of cotangent * output."""
+        cotangent = self.inputs.pop("cotangent")
+        sought = {
+            name: x.requires_grad_()
+            for name, x in self.inputs.items()
+            if isinstance(x, Tensor) and x.is_floating_point()
+        }
+        output, *_ = _named(self.function(**nest(self.inputs))).values()
+        output.backward(cotangent if self.counts else torch.zeros_like(cotangent))
+        found = {}
+        for name, x in sought.items():
+            gradient = torch.zeros_like(x) if x.grad is None else x.grad
+            if name in self.axes:
+                found[name] = self._gathered(self.axes[name], gradient)
+            else:
+                found[name] = weights.to_numpy(self._sum(gradient))
+        own = self.placed.gradients().items()
+        return found | {f"parameters.{name}": self.placed.read(name, part) for name, part in own}
+
+    def _own(self, name: str, value: Any) -> Any:
+        """Returns the process's rows of an input, on the device; what all rows share as a whole."""
+        if not isinstance(value, np.ndarray):
+            return value
+        if name in self.axes:
+            value = value[(slice(None),) * self.axes[name] + (self.rows,)]
+        return weights.from_numpy(value, self.placed.device)
+
+    def _sum(self, own: Tensor) -> Tensor:
+        """Adds up what comes of the rows of every process."""
+        return self.placed.sum(own if self.counts else torch.zeros_like(own))
+
+    def _gathered(self, axis: int | None, own: Tensor) -> np.ndarray:
+        """Gathers an array of all rows."""
+        devices, axis = self.placed.devices["data"], axis or 0
+        own = own.detach() if self.counts else own.detach().narrow(axis, 0, 0)
+        return weights.to_numpy(gathered(own, axis, self.number, devices))
+
+
+def _axis(name: str, value: Any) -> int | None:
+    """Returns which axis is that of the rows: names end in their axes, and others begin with it."""
+    letters = name.rpartition("_")[2]
+    if len(letters) == value.ndim:
+        return letters.index("b") if "b" in letters else None
+    return 0 if value.ndim else None
+
+
+def _named(result: Any) -> dict[str, Tensor]:
+    """Returns a component's outputs by their names."""
+    if isinstance(result, Mapping):
+        return flatten(result)
+    results = result if isinstance(result, tuple) else (result,)
+    return dict(zip(("output", "weights"), results, strict=False))
+
+
+def _owner(function: Any) -> nn.Module:
+    """Returns the module that a component is, or whose method it is, or that it is given first."""
+    while not isinstance(function, nn.Module):
+        bound = getattr(function, "__self__", None)
+        function = function.args[0] if bound is None else bound
+    return function
+
+
+def _function(component: str, function: Any, module: Any) -> Callable[..., Any]:
+    """Returns what computes the component; a method of the module as it is now."""
+    if component == "training_loss":
+        return partial(training_loss, module)
+    if component in METHODS:
+        return getattr(module, component)
+    return partial(_in_order, module) if function is module else function
+
+
+def _in_order(module: nn.Module, **inputs: Any) -> Any:
+    """Calls a module, whose hooks of torch's parallel styles see no argument by its name."""
+    first = next(iter(inspect.signature(module.forward).parameters))
+    return module(inputs.pop(first), **inputs)
+
+
+def _count(padding_id: int | None, given: Mapping[str, Any]) -> int:
+    """Returns how many labels of the whole batch count, at least 1."""
+    label = given["label_b"] if "label_b" in given else given["target"][:, 1:]
+    counted = label.size if padding_id is None or label.ndim == 1 else (label != padding_id).sum()
+    return max(int(counted), 1)

@@ -1,0 +1,213 @@
+"""Tensor parallelism: torch's style for every module that has a part of a parameter, from what the
+declaration splits over `model`.
+
+The pages know nothing of it: hooks give each module its own heads, hidden features and vocabulary.
+"""
+
+import inspect
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from reference_numpy import TransformerConfig
+
+from .. import precision
+from ..attention import MultiHeadAttention
+from ..embedding import Logits
+from ..feed_forward import FeedForward
+from ..normalization import LayerNorm, RMSNorm
+from .parts import Place
+
+__all__ = ["over_model"]
+
+
+def over_model(
+    module: Any,
+    config: TransformerConfig,
+    declared: Mapping[str, Place],
+    devices: DeviceMesh,
+    whole_logits: bool,
+) -> None:
+    """Gives every module that has a part of a parameter, or reads one, torch's style for it."""
+    split = {place.native: place.model for place in declared.values()}
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for first, *others in names.values():
+        split |= dict.fromkeys(others, split[first])
+    for name, part in [*module.named_modules()]:
+        axis = split.get(f"{name}.weight".removeprefix("."))
+        if style := _style(name.rpartition(".")[2], part, axis, config, whole_logits):
+            parallelize_module(part, devices, style, src_data_rank=None)
+    for first, *others in names.values():
+        for owner, _, leaf in (name.rpartition(".") for name in others):
+            setattr(module.get_submodule(owner), leaf, module.get_parameter(first))
+
+
+def _style(
+    name: str, part: nn.Module, axis: int | None, config: TransformerConfig, whole_logits: bool
+) -> ParallelStyle | None:
+    """Returns how a module of this name runs whose weight is split along this axis."""
+    if isinstance(part, MultiHeadAttention | FeedForward):
+        return _Inputs(config)
+    if isinstance(part, Logits) and axis == 0:
+        layout = Replicate() if whole_logits else Shard(-1)
+        return ColwiseParallel(output_layouts=layout, use_local_output=whole_logits)
+    if isinstance(part, nn.Linear) and axis is not None:
+        return RowwiseParallel() if axis else ColwiseParallel()
+    if isinstance(part, nn.Embedding) and axis == 0:
+        return _Table(input_layouts=Replicate())
+    over_width = config.query_key_norm == "width"
+    if isinstance(part, LayerNorm | RMSNorm) and name in ("query_norm", "key_norm"):
+        if not over_width:  # the heads of a token are rows, of which each process has some
+            return SequenceParallel(sequence_dim=1, use_local_output=True)
+        return _OwnGroup(config.key_value_heads) if axis is None else _NormOfParts()
+    if isinstance(part, nn.Linear) and name in ("key", "value"):  # fewer groups than processes
+        return _Whole() if name == "key" and over_width else _OwnGroup(config.key_value_heads)
+    return None
+
+
+class _Inputs(ParallelStyle):
+    """Marks the inputs of attention and feed-forward as whole, so that the processes add up the
+    gradient of each once, and takes the own heads and features of masks and biases.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.sizes = {1: config.heads, 2: config.feed_forward_width}
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        names = [*inspect.signature(module.forward).parameters]
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            given = dict(zip(names, args, strict=False)) | kwargs
+            whole: dict[int, Tensor] = {}
+            for name, x in given.items():
+                if name in ("query_btd", "memory_bsd", "x_btd"):
+                    given[name] = whole.setdefault(id(x), _whole(x, device_mesh))
+                elif name.endswith(("_bhts", "_btf")) and x is not None:
+                    axis = 1 if name.endswith("_bhts") else 2
+                    given[name] = _part(x, axis, self.sizes[axis], device_mesh)
+            return (), given
+
+        def after(module: nn.Module, args: Any, outputs: Any) -> Any:
+            if not isinstance(outputs, tuple):
+                return outputs
+            output_btd, weights_bhts = outputs
+            parts = DTensor.from_local(weights_bhts, device_mesh, [Shard(1)], run_check=False)
+            return output_btd, parts.full_tensor()
+
+        module.register_forward_pre_hook(before, with_kwargs=True)
+        module.register_forward_hook(after)
+        return module
+
+
+class _Table(RowwiseParallel):
+    """An embedding with some tokens of the vocabulary: rows are added up before they are scaled."""
+
+    def _apply(self, module: Any, device_mesh: DeviceMesh) -> nn.Module:
+        scaled, look_up = module.scaled, module.look_up
+        module.scaled = lambda x_btd: scaled(x_btd.redistribute(device_mesh, [Replicate()]))
+        super()._apply(module, device_mesh)
+
+        def nothing(token: Any) -> Tensor:
+            if token.is_floating_point():
+                result: Tensor = look_up(token)
+                return result
+            own = module.weight.to_local()
+            zero_btd = own.new_zeros(*token.shape, own.shape[1]) + own.sum()
+            return module.scaled(DTensor.from_local(zero_btd, device_mesh, [Partial()]))
+
+        if not len(module.weight.to_local()):  # for which torch's kernel has no rows to take
+            module.look_up = nothing
+        return module
+
+
+class _Whole(ParallelStyle):
+    """A module that every process computes whole; its output is a `DTensor`."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, parameter in module.named_parameters(recurse=False):
+            module.register_parameter(name, nn.Parameter(_whole(parameter, device_mesh)))
+        return distribute_module(module, device_mesh, None, self._before, self._after)
+
+    def _before(self, module: nn.Module, inputs: Any, device_mesh: DeviceMesh) -> Any:
+        return (_whole(inputs[0], device_mesh),)
+
+    def _after(self, module: nn.Module, output: Any, device_mesh: DeviceMesh) -> Any:
+        return output
+
+
+class _OwnGroup(_Whole):
+    """Takes the group of keys or values that the process's heads share: groups are fewer than
+    processes, so the gradient of each process is a share.
+    """
+
+    def __init__(self, groups: int) -> None:
+        self.groups = groups
+
+    def _after(self, module: nn.Module, output: Any, device_mesh: DeviceMesh) -> Any:
+        group = device_mesh.get_local_rank() * self.groups // device_mesh.size()
+        shares: Tensor = output.to_local(grad_placements=[Partial()])
+        return shares.chunk(self.groups, -1)[group]
+
+
+class _NormOfParts(ParallelStyle):
+    """A norm over a width of which each process has a part: they add up the sums alone."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, parameter in module.named_parameters():
+            part = distribute_tensor(parameter, device_mesh, [Shard(0)], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(part))
+        module.forward = partial(_norm_of_parts, module, device_mesh)
+        return module
+
+
+def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:
+    """`LayerNorm` and `RMSNorm` in their elementary steps."""
+
+    def mean(x_btd: Tensor) -> Any:
+        return x_btd.sum(-1, keepdim=True) / x_btd.shape[-1]
+
+    placed = [Shard(own_btd.ndim - 1)]
+    x_btd = DTensor.from_local(precision.upcast_half(own_btd), devices, placed, run_check=False)
+    if isinstance(norm, LayerNorm):
+        x_btd = x_btd - mean(x_btd)
+    x_btd = x_btd * (mean(x_btd.square()) + norm.eps).rsqrt()
+    if norm.cast_before_scale:
+        x_btd = x_btd.to(own_btd.dtype)
+    x_btd = x_btd * (1 + norm.weight if norm.one_plus_scale else norm.weight)
+    x_btd = x_btd if norm.bias is None else x_btd + norm.bias
+    return x_btd.redistribute(devices, placed).to_local().to(own_btd.dtype)
+
+
+def _whole(x: Tensor, devices: DeviceMesh) -> Tensor:
+    """Marks what every process has whole; the processes add up its gradient."""
+    if isinstance(x, DTensor):
+        return x
+    return DTensor.from_local(x, devices, [Replicate()], run_check=False)
+
+
+def _part(x: Tensor, axis: int, size: int, devices: DeviceMesh) -> Tensor:
+    """Takes the process's part of an axis of that size, or all of an axis of size 1."""
+    whole: Any = _whole(x, devices)
+    if x.shape[axis] != size:
+        return whole.to_local(grad_placements=[Partial()])
+    return whole.redistribute(devices, [Shard(axis)]).to_local()

@@ -1,0 +1,180 @@
+"""What each process of a mesh holds: its part of every parameter, its rows of a batch, its keep
+masks; and what the processes gather.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from reference_numpy import TransformerConfig, layout, sharding, sites
+from reference_numpy import parameters as canonical
+from reference_numpy.sharding import Mesh
+
+from .. import weights
+
+__all__ = ["Place", "draw", "gathered", "own", "places", "traffic", "whole"]
+
+
+# torch's names of collectives, in both of its libraries
+KINDS = {
+    "all_reduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "allgather_base": "all_gather",
+    "allgather": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_base": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "broadcast": "broadcast",
+    "scatter": "scatter",
+    "gather": "gather",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a parameter lies: its native name, its canonical and its native axes, and the native
+    axes that model and data split, None if one splits none.
+    """
+
+    native: str
+    letters: str
+    axes: str
+    sizes: Mapping[str, int]
+    model: int | None
+    data: int | None
+
+
+def places(
+    config: TransformerConfig, mesh: Mesh, component: str = "transformer"
+) -> dict[str, Place]:
+    """Returns the place of every parameter, by canonical name.
+
+    Raises ValueError if the mesh does not divide the config. What the declaration leaves whole
+    along data, FSDP splits along the first axis.
+    """
+    shapes, letters = canonical.shapes(config, component), canonical.axes(config, component)
+    found = {}
+    for name, split in sharding.splits(config, mesh, component).items():
+        native, axes = layout.native(name, letters[name], weights.TABLE)
+        groups = re.findall(r"\([^)]*\)|\w", axes)
+        over: dict[str, int | None] = {"model": None, "data": None if mesh.replicate else 0}
+        for letter, places in zip(letters[name].split(), split, strict=True):
+            axis = next(index for index, group in enumerate(groups) if letter in group)
+            over |= dict.fromkeys((places,) if isinstance(places, str) else places or (), axis)
+        sizes = dict(zip(letters[name].split(), shapes[name], strict=True))
+        found[name] = Place(native, letters[name], axes, sizes, **over)
+    return found
+
+
+def own(place: Place, array: np.ndarray, mesh: Mesh, rank: int) -> np.ndarray:
+    """Returns a process's part of a canonical array, in the native layout: a view where NumPy can
+    make one.
+    """
+    part = layout.rearranged(array, place.letters, place.axes, place.sizes)
+    row, column = divmod(rank, mesh.model)
+    for axis, parts, index in (
+        (place.model, mesh.model, column),
+        (place.data, mesh.data, row),
+    ):
+        if axis is not None:
+            chosen = sharding.chunks(part.shape[axis], parts)[index]
+            part = part[(slice(None),) * axis + (chosen,)]
+    return part
+
+
+def whole(place: Place, part: Tensor, mesh: Mesh, devices: DeviceMesh) -> np.ndarray:
+    """Gathers a canonical array from the parts of all processes, which must all ask."""
+    shape = [*layout.shape(place.axes, place.sizes)]
+    if place.model is not None:
+        column = sharding.chunks(shape[place.model], mesh.model)[devices["model"].get_local_rank()]
+        full, shape[place.model] = shape[place.model], column.stop - column.start
+    if place.data is not None and np.prod(shape):
+        part = gathered(part, place.data, shape[place.data], devices["data"])
+    if place.model is not None:
+        part = gathered(part.reshape(shape), place.model, full, devices["model"])
+    native = weights.to_numpy(part)
+    return layout.relayout(native, place.axes, place.letters, place.sizes)
+
+
+def gathered(part: Tensor, axis: int, size: int, devices: DeviceMesh) -> Tensor:
+    """Gathers a tensor of that size along the axis, of which each process has its chunk."""
+    shape = torch.Size([*part.shape[:axis], size, *part.shape[axis + 1 :]])
+    stride = torch.empty(shape, device="meta").stride()
+    placed: Any = DTensor.from_local(
+        part, devices, [Shard(axis)], run_check=False, shape=shape, stride=stride
+    )
+    result: Tensor = placed.full_tensor()
+    return result
+
+
+def draw(
+    config: TransformerConfig,
+    rows: range,
+    lengths: tuple[int, int],
+    seed: int,
+    step: int,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Draws the keep masks of these rows of a batch, at all sites: those of a row follow from seed,
+    step and its place in the batch alone.
+    """
+    shapes = sites.shapes(config, len(rows), *lengths)
+    sizes = [int(np.prod(shape[1:])) for shape in shapes.values()]
+    words = torch.empty(len(rows), -(-sum(sizes) // 4), dtype=torch.int64, device=device)
+    generator = torch.Generator(device)
+    for word_n, row in zip(words, rows, strict=True):
+        state = np.random.SeedSequence([seed, step, row]).generate_state(1, np.uint64)
+        word_n.random_(-(2**63), None, generator=generator.manual_seed(int(state[0])))
+    parts = words.view(torch.int16)[:, : sum(sizes)].split(sizes, dim=1)
+    return {
+        site: (part >= round(sites.rate(config, site) * 2**16) - 2**15).view(shape)
+        for (site, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def traffic(function: Callable[[], Any]) -> list[tuple[str, int]]:
+    """Returns the collectives that the function starts among several processes, in their order: the
+    kind, and the bytes of the whole that is reduced, gathered or sent.
+    """
+    with _Traffic() as seen:
+        function()
+    return seen.found
+
+
+class _Traffic(TorchDispatchMode):
+    """Records the collectives of DTensor, which are functions, and those of FSDP2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if DTensor in types:
+            return NotImplemented  # and come back with the collectives that it makes of it
+        result = func(*args, **(kwargs or {}))
+        space, _, name = str(getattr(func, "_overloadpacket", func)).partition(".")
+        kind = KINDS.get(name.strip("_"))
+        if space in ("c10d", "_c10d_functional") and kind and _size(args) > 1:
+            tensors = [x for x in tree_leaves((args, result)) if isinstance(x, Tensor)]
+            self.found.append((kind, max(x.nbytes for x in tensors)))
+        return result
+
+
+def _size(args: Any) -> int:
+    """How many processes a collective has that is given these arguments."""
+    for group in args:
+        if isinstance(group, torch.ScriptObject) and "ProcessGroup" in str(group._type()):
+            return int(dist.ProcessGroup.unbox(group).size())
+    return int(dist.distributed_c10d._resolve_process_group(args[-1]).size())

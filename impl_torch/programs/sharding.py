@@ -1,0 +1,338 @@
+"""A module on several devices: its parameters split as `reference_numpy.sharding` declares, by
+torch's own tensor parallelism and FSDP2.
+
+Every process runs one device, as `torchrun` starts them. The pages know nothing of it: hooks of
+torch's parallel styles give each of their modules its own heads, hidden features and vocabulary.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+)
+
+from reference_numpy import TransformerConfig, sharding
+from reference_numpy.sharding import Mesh
+
+from .. import loss, mask, precision, weights
+from ..framework import scaled
+from ..layers import Layer
+from ..transformer import Transformer
+from . import columns
+from .parallel import over_model
+from .parts import draw, gathered, own, places, whole
+
+__all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
+
+
+class Processes(sharding.Group):
+    """All processes of a mesh."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank, self.size, self._device = dist.get_rank(), dist.get_world_size(), device
+
+    def any(self, flag: bool) -> bool:
+        given = torch.tensor(float(flag), device=self._device)
+        dist.all_reduce(given, dist.ReduceOp.MAX)
+        return bool(given)
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+
+def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
+    """Returns torch's mesh of these devices; initialises the processes' group if nobody has.
+
+    Raises ValueError unless there is a process for each device.
+    """
+    if device.type == "cuda" and device.index is None:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    begun = dist.is_initialized()
+    size = dist.get_world_size() if begun else int(os.environ.get("WORLD_SIZE", 1))
+    if size != mesh.devices:
+        raise ValueError(
+            f"the mesh {mesh} needs {mesh.devices} processes, as torchrun starts them; got {size}"
+        )
+    if not begun:
+        alone: Any = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, **({} if "RANK" in os.environ else alone))
+    return _device_mesh(dist.group.WORLD, device.type, mesh.data, mesh.model)
+
+
+@functools.cache
+def _device_mesh(processes: Any, kind: str, data: int, model: int) -> DeviceMesh:
+    """Returns the one mesh of these processes: each would have connections of its own, and torch
+    takes those of equal ones for each other.
+    """
+    return init_device_mesh(kind, (data, model), mesh_dim_names=("data", "model"))
+
+
+class Placed:
+    """A module on a mesh, and what its process holds of it. The module may be on the meta device.
+
+    component: what its parameters are called after. whole_logits, method: see `shard`. Raises
+    ValueError if the mesh does not divide the config, and unless there is a process for each
+    device.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        config: TransformerConfig,
+        mesh: Mesh,
+        device: torch.device,
+        component: str = "transformer",
+        whole_logits: bool = True,
+        method: str = "",
+    ) -> None:
+        self.places = places(config, mesh, component)
+        self.mesh, self.device, self.devices = mesh, device, device_mesh(mesh, device)
+        given = config, mesh, self.devices, component, whole_logits, method
+        self.module = shard(module, *given)
+        module.to_empty(device=device)
+        self.group = Processes(device)
+        self.parameters = {
+            name: module.get_parameter(place.native) for name, place in self.places.items()
+        }
+        self._gathering = fsdp_modules(module)
+
+    def parts(self) -> dict[str, Tensor]:
+        """Returns the process's parts of the parameters by canonical name: views of them."""
+        self.reshard()
+        return {name: _local(parameter) for name, parameter in self.parameters.items()}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Returns the parts of their gradients, zeros for a parameter that has none."""
+        return {
+            name: torch.zeros_like(_local(parameter))
+            if parameter.grad is None
+            else _local(parameter.grad)
+            for name, parameter in self.parameters.items()
+        }
+
+    def write(self, name: str, part: Tensor, array: np.ndarray) -> None:
+        """Writes the process's part of a canonical array."""
+        values = own(self.places[name], array, self.mesh, self.group.rank)
+        if part.numel():
+            with torch.no_grad():
+                part.copy_(weights.from_numpy(values, part.device))
+
+    def read(self, name: str, part: Tensor) -> np.ndarray:
+        """Gathers a canonical array from the parts of all processes, which must all ask."""
+        return whole(self.places[name], part, self.mesh, self.devices)
+
+    def rows(self, rows: range) -> slice:
+        """Returns which of these rows of a batch the process has."""
+        own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
+        return slice(rows.start + own.start, rows.start + own.stop)
+
+    def computed(self, rows: range) -> tuple[slice, bool]:
+        """Returns which of these rows the process computes, and whether it has them: without any,
+        it computes the first one, which must not count, since `DTensor` has no view of nothing.
+        """
+        own = self.rows(rows)
+        if own.start < own.stop:
+            return own, True
+        return slice(rows.start, rows.start + 1), False
+
+    def part(self, config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Transformer:
+        """Returns a copy of the process's part of every layer, with these parameters, of which it
+        holds no other for longer than it reads it. `join` makes it run, also in a searcher.
+        """
+        dtype = next(iter(tensors.values())).dtype
+
+        def read(name: str) -> np.ndarray:
+            return self.read(name, tensors[name])
+
+        return columns.filled(config, self._column, read, dtype, self.device)
+
+    def join(self, part: Transformer) -> None:
+        """Lets a part of the model work with the others."""
+        columns.joined(part, self._column)
+
+    @property
+    def _column(self) -> columns.Column:
+        devices = self.devices["model"]
+        return columns.Column(devices.get_local_rank(), self.mesh.model, devices.get_group())
+
+    def found(
+        self, search: Callable[[slice], Mapping[str, Tensor]], rows: int
+    ) -> Mapping[str, Tensor]:
+        """Returns what a search finds of all rows, of which every process of a column is given
+        some, unless rows depend on each other.
+        """
+        if columns.by_length(self.module.config):
+            return search(slice(0, rows))
+        found, devices = search(self.rows(range(rows))), self.devices["data"]
+        return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
+
+    def draw(
+        self,
+        config: TransformerConfig,
+        rows: slice,
+        lengths: tuple[int, int],
+        seed: int,
+        step: int,
+    ) -> dict[str, Tensor]:
+        """Draws the keep masks of these rows of a batch (`parts.draw`)."""
+        chosen = range(rows.start, rows.stop)
+        return draw(config, chosen, lengths, seed, step, self.device)
+
+    def objective(self) -> Callable[..., Tensor]:
+        """Returns the loss of a Transformer on the process's rows."""
+        if self.module.config.classes:
+            return self.module.classification_loss
+        return partial(training_loss, self.module)
+
+    def collect(self, parts: Mapping[str, Tensor]) -> None:
+        """Moves the gradients of the parameters to their parts, as an optimiser takes them."""
+        for name, gradient in self.gradients().items():
+            parts[name].grad = gradient
+        self.module.zero_grad()
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Adds up a tensor over the parts of the batch, in place."""
+        dist.all_reduce(tensor, group=self.devices.get_group("data"))
+        return tensor
+
+    def norm(self, parts: Mapping[str, Tensor]) -> Tensor:
+        """Returns the norm of all tensors together; what several processes hold counts once."""
+        squares = []
+        for name, part in parts.items():
+            place, copies = self.places[name], 1
+            copies *= self.mesh.model if place.model is None else 1
+            copies *= self.mesh.data if place.data is None else 1
+            squares.append(part.square().sum() / copies)
+        total = torch.stack(squares).sum()
+        dist.all_reduce(total)
+        return total.sqrt()
+
+    def clipped(self, gradients: Mapping[str, Tensor], limit: float) -> dict[str, Tensor]:
+        """Returns the parts of `optimizer.clip_global_norm`."""
+        factor = (limit / self.norm(gradients)).clamp(max=1)
+        return dict(zip(gradients, scaled(gradients.values(), factor), strict=True))
+
+    def reduces(self, last: bool) -> None:
+        """Says whether the next backward pass is the last one, after which gradients are added up
+        over the processes.
+        """
+        for part in self._gathering:
+            part.set_requires_gradient_sync(last, recurse=False)
+            part.set_is_last_backward(last)
+
+    def unshard(self) -> None:
+        """Gathers all parameters, for calls of parts that gather none themselves."""
+        for part in self._gathering:
+            part.unshard()
+
+    def reshard(self) -> None:
+        """Frees the parameters that a forward pass without a backward pass leaves whole."""
+        for part in self._gathering:
+            part.reshard()
+
+
+def _local(tensor: Any) -> Tensor:
+    part: Tensor = tensor.detach().to_local()
+    return part
+
+
+def shard(
+    module: Any,
+    config: TransformerConfig,
+    mesh: Mesh,
+    devices: DeviceMesh,
+    component: str = "transformer",
+    whole_logits: bool = True,
+    method: str = "",
+) -> Any:
+    """Splits the parameters of a module in place, on the meta device too, and returns it.
+
+    Gradients are sums over the parts of a batch, not means. whole_logits: otherwise logits stay
+    split over the vocabulary, as a `DTensor`. method: one that is called in place of the module,
+    such as `classification_loss`; one that calls another is given alone. Raises ValueError if the
+    mesh does not divide the config.
+    """
+    declared = places(config, mesh, component)
+    if mesh.model > 1:
+        over_model(module, config, declared, devices["model"], whole_logits)
+    axes = {module.get_parameter(place.native): place.data or 0 for place in declared.values()}
+    # of a vocabulary that leaves this column of the mesh no token
+    empty = {x for x in axes if isinstance(x, DTensor) and not x.to_local().numel()}
+    split: Any = partial(fully_shard, shard_placement_fn=lambda parameter: Shard(axes[parameter]))
+    split = replicate if mesh.replicate else split
+    layers = [part for part in module.modules() if isinstance(part, Layer)]
+    for part in (*layers, *[module] * (module not in layers)):
+        split(part, mesh=devices["data"], ignored_params=empty)
+    for part in fsdp_modules(module):
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+    if method:
+        register_fsdp_forward_method(module, method)
+    return module
+
+
+def fsdp_modules(module: nn.Module) -> list[FSDPModule]:
+    """Returns the parts whose parameters are gathered together."""
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def training_loss(
+    model: Any,
+    source: Tensor | None,
+    target: Tensor,
+    smoothing: float = 0.0,
+    total: int | Tensor | None = None,
+    keep: Any = None,
+) -> Tensor:
+    """Computes `Transformer.training_loss` of logits that stay split over the vocabulary: of each
+    label, the processes exchange three or four numbers.
+    """
+    input_bt, label_bt = loss.teacher_forcing(target)
+    model.check_ids(source, target)
+    logits_btv, padding_id = model(source, input_bt, keep=keep), model.config.padding_id
+    mask_bt = mask.token_mask(label_bt, padding_id)
+    if not isinstance(logits_btv, DTensor):
+        return loss.unchecked(
+            logits_btv, label_bt, None if padding_id is None else mask_bt, smoothing, total
+        )
+    loss_bt = _cross_entropy(precision.upcast_half(logits_btv), label_bt, mask_bt, smoothing)
+    total = mask_bt.sum().clamp(min=1) if total is None else total
+    return (loss_bt.masked_fill(~mask_bt, 0).sum() / total).to(logits_btv.dtype)
+
+
+def _cross_entropy(x_btv: Any, label_bt: Tensor, mask_bt: Tensor, smoothing: float) -> Tensor:
+    devices, whole = x_btv.device_mesh, [Replicate()]
+    given = partial(DTensor.from_local, device_mesh=devices, placements=whole, run_check=False)
+    x_btv = x_btv.masked_fill(given(~mask_bt[..., None]), 0)
+    # of a process without a token of the vocabulary, too
+    own_bt1 = F.pad(x_btv.detach().to_local(), (0, 1), value=-torch.inf).amax(-1, keepdim=True)
+    highest_bt1 = DTensor.from_local(
+        own_bt1, devices, [Partial("max")], run_check=False
+    ).redistribute(devices, whole)
+    sum_bt = (x_btv - highest_bt1).exp().sum(-1).redistribute(devices, whole)
+    token_v = given(torch.arange(x_btv.shape[-1], device=label_bt.device)).redistribute(
+        devices, [Shard(0)]
+    )
+    is_label_btv = token_v == given(label_bt.long()[..., None])
+    label_btv: Any = torch.where(is_label_btv, x_btv, 0)
+    label_x_bt = label_btv.sum(-1).redistribute(devices, whole)
+    loss_bt = sum_bt.log() + highest_bt1[..., 0] - (1 - smoothing) * label_x_bt
+    if smoothing:
+        loss_bt = loss_bt - smoothing / x_btv.shape[-1] * x_btv.sum(-1).redistribute(devices, whole)
+    return loss_bt.to_local()

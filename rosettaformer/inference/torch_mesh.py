@@ -1,0 +1,104 @@
+"""The PyTorch port as a model for use by several processes: prompts are dealt out over data, and the processes of a row of the mesh share
+the model.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from impl_torch import cache, weights
+from impl_torch.programs import columns
+from impl_torch.programs.columns import Column
+from impl_torch.programs.sharding import device_mesh
+from reference_numpy import TransformerConfig
+from reference_numpy.sharding import Mesh, chunks
+
+from .torch_model import BackendModel
+
+
+class MeshModel(BackendModel):
+    """`models.Model`, of which this process holds a part; every process of the mesh must make the same calls.
+
+    Raises ValueError unless there are as many processes as the mesh has devices.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool, mesh: Mesh
+    ) -> None:
+        super().__init__(config, parameters, dtype, device, int8)
+        if self._device.type == "cuda":
+            self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+            torch.cuda.set_device(self._device)
+        axes = device_mesh(mesh, self._device)
+        self._data, (self._row, column) = mesh.data, divmod(dist.get_rank(), mesh.model)
+        self._column = Column(column, mesh.model, axes.get_group("model"))
+        self.speaks = dist.get_rank() == 0
+        # The longest prompt, on which frequencies may depend, may lie elsewhere: one more row is as long.
+        self._longest = mesh.data > 1 and columns.by_length(config)
+
+    def _empty(self) -> Any:
+        return columns.empty(self.config, self._column)
+
+    def _arrays(self) -> Iterable[tuple[str, np.ndarray]]:
+        return columns.arrays(self.config, self._column, self._parameters.__getitem__)
+
+    @cached_property
+    def _decoding(self) -> Any:
+        return columns.joined(super()._decoding, self._column)
+
+    def start(self, rows: int, length: int) -> Any:
+        return super().start(rows + self._longest, length)
+
+    @torch.inference_mode()
+    def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
+        rows, more = len(token_bt), [(0, int(self._longest)), (0, 0)]
+        given = self._tensor(np.pad(token_bt, more)), cache_, self._tensor(np.pad(mask_bt, more, constant_values=True))
+        logits_b1v, cache_ = cache.decode_step(self._decoding, *given, step=partial(cache.forward_step, last=True))
+        return weights.to_numpy(logits_b1v[:rows, 0]), cache_
+
+    def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
+        return super().reorder(cache_, np.append(row_b, np.arange(len(row_b), len(row_b) + self._longest)))
+
+    def shared(self, values: Iterable[Any]) -> Iterator[Any]:
+        """Yields the values of the first process, which reads them. Raises ValueError in all if it raises one."""
+        rest = iter(values)
+        while True:
+            found = _tried(lambda: next(rest, None)) if self.speaks else None
+            sent = [found]
+            dist.broadcast_object_list(sent, src=0)
+            value, problem = sent[0]
+            if problem:
+                raise ValueError(problem)
+            if value is None:
+                return
+            yield value
+
+    def dealt(self, count: int, search: Callable[[range], Iterator[Any]]) -> Iterator[Any]:
+        """Yields in the first process what all find, its own as it comes; in others nothing. Raises ValueError in all if one does."""
+        found, problem = list[Any](), ""
+        try:
+            for event in search(range(count)[chunks(count, self._data)[self._row]]):
+                if self.speaks:
+                    yield event
+                elif self._column.number == 0:
+                    found.append(event)
+        except ValueError as error:
+            problem = str(error)
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, (found, problem))
+        if problems := [problem for _, problem in every if problem]:
+            raise ValueError(problems[0])
+        if self.speaks:
+            yield from (event for found, _ in every for event in found)
+
+
+def _tried(read: Callable[[], Any]) -> tuple[Any, str]:
+    try:
+        return read(), ""
+    except ValueError as error:
+        return None, str(error)

@@ -1,0 +1,103 @@
+"""Bytes that a training step holds on the device that holds most."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from .step import Step
+
+STATE = ("parameters", "gradients", "moments")  # what a device holds between the passes
+
+
+def memory(step: Step) -> dict[str, int]:
+    """Returns the bytes by what they are for.
+
+    parameters, gradients, moments: a device's part, by the declaration; Adam has two moments. Where gradients are added up after the last
+    microbatch, they are whole along data until then. gathered: under full sharding, what is
+    whole for a while: what lies outside of layers with its gradient, two layers (one at work, one on its way) and one layer's gradients.
+    activations: what the backward pass reads of a microbatch; with recomputation each layer's input, and one layer. logits: with their
+    gradient.
+    """
+    config, engine, each = step.config, step.engine, [*step.parameters()]
+    own = sum(map(step.own, each))
+    parts, layers = step.recipe.microbatches > 1, Counter[str]()
+    for parameter in each:
+        layers[parameter.layer] += step.gathered(parameter) * step.is_split(parameter)
+    outside = layers.pop("", 0)
+    at_work = max(layers.values(), default=0)
+    whole = layers.total() if parts and engine.gathers_before else 2 * at_work
+    kept = sum(map(step.gathered, each)) if parts and engine.sums_at_end else own
+    vocabulary = -(-config.target_vocabulary // step.mesh.model) if config.decoder_layers else 0
+    numbers = {
+        "parameters": own,
+        "gradients": kept,
+        "moments": 2 * own,
+        "gathered": 2 * outside + whole + at_work,
+        "activations": 0,
+        "logits": 2 * step.tokens("target") * vocabulary,
+    }
+    return {what: count * step.item for what, count in numbers.items()} | {"activations": activations(step)}
+
+
+def activations(step: Step) -> int:
+    """Returns the bytes of activations of all layers, and of what lies around them."""
+    config, of = step.config, {stack: _of_layer(step, stack) for stack in ("encoder", "decoder")}
+    counts = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
+    rows = {stack: step.tokens(side) * config.model_width for stack, side in (("encoder", "source"), ("decoder", "target"))}
+    around = sum(
+        rows[stack] * (step.item * (config.embedding_norm + config.final_norm + 1) + (config.dropout_rate > 0))
+        for stack, count in counts.items()
+        if count
+    )
+    if step.recompute:
+        inputs = sum(rows[stack] * step.item * count for stack, count in counts.items())
+        return around + inputs + max(of[stack] for stack, count in counts.items() if count)
+    return around + sum(of[stack] * count for stack, count in counts.items())
+
+
+def _of_layer(step: Step, stack: str) -> int:
+    """Returns the bytes of a layer's activations."""
+    side = "source" if stack == "encoder" else "target"
+    found = attention(step, side, side) + feed_forward(step, side)
+    return found + (attention(step, side, "source") if stack == "decoder" and step.config.cross_attention else 0)
+
+
+def _residual(step: Step, side: str) -> int:
+    """Returns the bytes of a sub-layer's input, of what its norms read, and of its dropout mask, which are whole in every column."""
+    config = step.config
+    norms = 2 if config.norm_placement == "sandwich" else 1
+    return step.tokens(side) * config.model_width * (step.item * (1 + norms) + (config.dropout_rate > 0))
+
+
+def attention(step: Step, query: str, memory: str) -> int:
+    """Returns the bytes of an attention's activations: queries, keys, values and output, and what their norms read.
+
+    A fused kernel holds beside them the logarithm of a sum for each head and query. Where it cannot run, the weights are held: with
+    dropout also the dropped ones and the mask, with a cap also the logits.
+    """
+    config, model = step.config, step.mesh.model
+    heads = config.heads // model
+    groups = config.key_value_heads // (model if config.key_value_heads % model == 0 else 1)
+    normed = 2 if config.query_key_norm != "none" else 1
+    of_query = heads * (normed * config.key_size + config.value_size)
+    of_memory = groups * (normed * config.key_size + config.value_size)
+    projected = step.tokens(query) * of_query + step.tokens(memory) * of_memory
+    scores = step.tokens(query) * heads * int(getattr(step, memory))
+    dropped, capped = config.attention_dropout_rate > 0, config.score_cap is not None
+    held = scores * (1 + dropped + capped) if dropped or capped else step.tokens(query) * heads
+    return step.item * (projected + held) + scores * dropped + _residual(step, query)
+
+
+def feed_forward(step: Step, side: str) -> int:
+    """Returns the bytes of a feed-forward's activations: the hidden layer before and after its activation (ReLU needs only what comes
+    after); gated, also the hidden layer that the gate multiplies, and the product; and a dropout mask.
+    """
+    config = step.config
+    dropped, after_only = config.hidden_dropout_rate > 0, config.activation == "relu"
+    hidden = 2 - (after_only and not dropped) + 2 * config.gated_feed_forward
+    width = config.feed_forward_width // step.mesh.model
+    return step.tokens(side) * width * (step.item * hidden + dropped) + _residual(step, side)
+
+
+def total(found: Mapping[str, int]) -> int:
+    """Returns the bytes of a device together."""
+    return sum(found.values())

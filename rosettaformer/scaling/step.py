@@ -1,0 +1,137 @@
+"""What is planned: a training step on a mesh, and each parameter's part on a device."""
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+from reference_numpy import TransformerConfig, parameters, sharding
+from reference_numpy.fields import BOOLEAN, Fields, Rule, at_least, integer, one_of
+from reference_numpy.recipe import Recipe
+from reference_numpy.sharding import Mesh
+
+from .engines import ENGINES, Engine
+
+DATA, MODEL = "data", "model"
+ITEMS = {"float64": 8, "float32": 4, "bfloat16": 2}  # bytes of a number
+
+_Count = Annotated[int, integer(1)]
+
+
+class Parameter(NamedTuple):
+    """A canonical parameter. split: the axes of the mesh that split each of its axes."""
+
+    name: str
+    letters: tuple[str, ...]
+    shape: tuple[int, ...]
+    split: tuple[tuple[str, ...], ...]
+
+    def letter(self, axis: str) -> str:
+        """Returns which of its axes this axis of the mesh splits, "" if none."""
+        return next((letter for letter, places in zip(self.letters, self.split, strict=True) if axis in places), "")
+
+    def numbers(self, mesh: Mesh, *over: str) -> int:
+        """Returns how many numbers the largest part has, split over these axes of the mesh alone."""
+        return math.prod(self._sizes(mesh, over))
+
+    def uneven(self, mesh: Mesh) -> int:
+        """Returns how many numbers the largest part has if data splits the first axis of torch's layout, which model may split too: of a
+        kernel, its outputs.
+        """
+        sizes = self._sizes(mesh, (MODEL,))
+        first = slice(1) if not self.name.endswith("kernel") else slice(1, None) if self.letters[0] == "d" else slice(len(sizes) - 1, None)
+        outputs = math.prod(sizes[first])
+        return -(-outputs // mesh.data) * (math.prod(sizes) // outputs)
+
+    def _sizes(self, mesh: Mesh, over: Collection[str]) -> list[int]:
+        parts = (math.prod(mesh.sizes[axis] for axis in places if axis in over) for places in self.split)
+        return [-(-size // count) for size, count in zip(self.shape, parts, strict=True)]
+
+    @property
+    def projection(self) -> str:
+        """Returns the module that has it, such as `decoder.layers.0.self_attention.query`."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def part(self) -> str:
+        """Returns the part of a layer that has it, such as `decoder.layers.0.self_attention`."""
+        return self.projection.rpartition(".")[0]
+
+    @property
+    def layer(self) -> str:
+        """Returns its layer, such as `decoder.layers.0`, or "" outside of layers."""
+        stack, layers, rest = self.name.partition(".layers.")
+        return stack + layers + rest.partition(".")[0] if layers else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Fields):
+    """A training step. Raises ValueError naming every field that is out of range, as `sharding.check`, and if no loss reaches the model.
+
+    rows: of the whole batch. source, target: the tokens of a row that encoder and decoder compute; those of a stack that the config lacks
+    are 0.
+    """
+
+    KIND: ClassVar[str] = "step"
+
+    config: Annotated[TransformerConfig, Rule(lambda value: isinstance(value, TransformerConfig), "a TransformerConfig")]
+    mesh: Annotated[Mesh, Rule(lambda value: isinstance(value, Mesh), "a Mesh")]
+    rows: _Count
+    source: Annotated[int, at_least(0)]
+    target: Annotated[int, at_least(0)]
+    dtype: Annotated[str, one_of(tuple(ITEMS))]  # of parameters, gradients, moments and activations
+    recompute: Annotated[bool, BOOLEAN]  # a layer's activations in the backward pass
+    backend: Annotated[str, one_of(tuple(ENGINES))]
+    recipe: Annotated[Recipe, Rule(lambda value: isinstance(value, Recipe), "a Recipe")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.config.need_objective()
+        for side, layers in (("source", self.config.encoder_layers), ("target", self.config.decoder_layers)):
+            if not layers:
+                object.__setattr__(self, side, 0)
+            elif not getattr(self, side):
+                raise ValueError(f"{side} must be at least 1 where there are layers; got 0")
+        if self.rows % self.recipe.microbatches:
+            raise ValueError(f"the batch must divide into {self.recipe.microbatches} microbatches; got {self.rows} rows")
+        sharding.check(self.config, self.mesh)
+
+    @property
+    def item(self) -> int:
+        """Returns the bytes of a number."""
+        return ITEMS[self.dtype]
+
+    @property
+    def engine(self) -> Engine:
+        """Returns what the backend's engine does."""
+        return ENGINES[self.backend]
+
+    @property
+    def part_rows(self) -> int:
+        """Returns the most rows that a device has of a microbatch."""
+        return -(-(self.rows // self.recipe.microbatches) // self.mesh.data)
+
+    def tokens(self, side: str) -> int:
+        """Returns the most tokens of source or target that a device has of a microbatch."""
+        return self.part_rows * int(getattr(self, side))
+
+    def is_split(self, parameter: Parameter) -> bool:
+        """Whether a parameter is split along data."""
+        anyway = self.engine.uneven and self.mesh.data > 1 and not self.mesh.replicate
+        return anyway or bool(parameter.letter(DATA))
+
+    def own(self, parameter: Parameter) -> int:
+        """Returns the numbers of a parameter on the device that has most of it."""
+        uneven = self.is_split(parameter) and not parameter.letter(DATA)
+        return parameter.uneven(self.mesh) if uneven else parameter.numbers(self.mesh, DATA, MODEL)
+
+    def gathered(self, parameter: Parameter) -> int:
+        """Returns the numbers of a parameter that is brought together along data, with those that fill the last part."""
+        return self.own(parameter) * self.mesh.data if self.is_split(parameter) else parameter.numbers(self.mesh, MODEL)
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Yields every parameter, in the order of the forward pass."""
+        letters, shapes = parameters.axes(self.config), parameters.shapes(self.config)
+        for name, split in sharding.splits(self.config, self.mesh).items():
+            places = tuple(place if isinstance(place, tuple) else (place,) if place else () for place in split)
+            yield Parameter(name, tuple(letters[name].split()), shapes[name], places)

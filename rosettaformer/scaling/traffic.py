@@ -1,0 +1,202 @@
+"""Bytes that a device exchanges in a training step, by collective.
+
+The payload of a collective is the larger of what a device gives and what it gets: an all-gather's output, a reduce-scatter's input, the
+tensor of an all-reduce. A ring sends and receives (n - 1)/n of it in a group of n devices, twice that for an all-reduce.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from reference_numpy import parameters
+from reference_numpy.sharding import Mesh
+
+from .step import DATA, MODEL, Parameter, Step
+
+GATHER, SCATTER, REDUCE = "all-gather", "reduce-scatter", "all-reduce"
+BOTH = "data and model"
+
+
+class Collective(NamedTuple):
+    """One kind of collective for one purpose. axis: whose devices exchange. payload: bytes of a device and a step."""
+
+    kind: str
+    axis: str
+    purpose: str
+    payload: int
+
+    def wire(self, mesh: Mesh) -> float:
+        """Returns the bytes that a device sends by a ring."""
+        size = mesh.devices if self.axis == BOTH else mesh.sizes[self.axis]
+        return self.payload * (size - 1) / size * (2 if self.kind == REDUCE else 1)
+
+
+def traffic(step: Step) -> list[Collective]:
+    """Returns the collectives of a training step, by axis and purpose; none of zero bytes."""
+    each = [*step.parameters()]
+    found = [*_over_data(step, each), *_over_model(step, each), *_of_scalars(step)]
+    return [collective for collective in found if collective.payload]
+
+
+def total(step: Step, axis: str = "") -> int:
+    """Returns the payload of all collectives, or of those over an axis."""
+    return sum(collective.payload for collective in traffic(step) if axis in ("", collective.axis))
+
+
+def _over_data(step: Step, each: Iterable[Parameter]) -> Iterator[Collective]:
+    """Full sharding gathers a parameter before its layer runs, forward and backward, those outside of layers once; and scatters its
+    gradient. Of a parameter that lies whole the gradient is reduced. Each is the part of a model column, for every microbatch.
+    """
+    if step.mesh.data == 1:
+        return
+    forward, backward, sums = 0, 0, Counter[bool]()
+    for parameter in each:
+        payload, split = step.gathered(parameter) * step.item, step.is_split(parameter)
+        forward += payload * split
+        backward += payload * (split and _is_read_again(step, parameter))
+        sums[split] += payload * (_uses(step, parameter) if step.engine.each_use else 1)
+    parts = step.recipe.microbatches
+    before, at_end = step.engine.gathers_before, step.engine.sums_at_end
+    yield Collective(GATHER, DATA, "parameters, forward", forward * (1 if before else parts))
+    yield Collective(GATHER, DATA, "parameters, backward", backward * parts)
+    yield Collective(SCATTER, DATA, "gradients", sums[True] * (1 if at_end else parts))
+    yield Collective(REDUCE, DATA, "gradients of whole parameters", sums[False] * (1 if at_end else parts))
+
+
+def _is_read_again(step: Step, parameter: Parameter) -> bool:
+    """Whether the backward pass gathers a parameter: those of layers, but of what is only added one that nothing computes again."""
+    added = parameter.name.endswith((".bias", ".offset"))
+    return bool(parameter.layer) and not (added and step.engine.skips_added and not step.recompute)
+
+
+def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
+    """What `model` splits is added up: the output of a kernel that is split along its input (heads, feed-forward), and of a table along
+    its vocabulary; in the backward pass, the gradient of an input whose kernels are split along their outputs.
+    """
+    if step.mesh.model == 1:
+        return
+    payload, width = step.item * step.recipe.microbatches, step.config.model_width
+    inputs = {(parameter.projection if step.engine.each_use else parameter.part, _side(parameter)) for parameter in each
+              if parameter.letters[0] == "d" and parameter.name.endswith(".kernel") and _reads_a_part(step, parameter)}  # fmt: skip
+    backward = sum(step.tokens(side) for _, side in inputs) + step.tokens("target") * _is_tied_and_split(step, each)
+    outputs = {parameter.part: step.tokens(_side(parameter)) for parameter in each
+               if parameter.letter(MODEL) and parameter.letters[-1] == "d" and parameter.name.endswith(".kernel")}  # fmt: skip
+    embedded = sum(step.tokens(side) for parameter in each if parameter.name.endswith(".table") and parameter.letter(MODEL)
+                   for side in _looked_up(step, parameter))  # fmt: skip
+    yield Collective(REDUCE, MODEL, "activations, forward", sum(outputs.values()) * width * payload)
+    yield Collective(REDUCE, MODEL, "activations, computed again", sum(_again(step, outputs)) * width * payload)
+    yield Collective(REDUCE, MODEL, "activations, backward", backward * width * payload)
+    yield Collective(REDUCE, MODEL, "embedding", embedded * width * payload)
+    yield Collective(REDUCE, MODEL, "loss", _loss(step, each) * payload)
+    yield Collective(REDUCE, MODEL, "norm of queries and keys", _norms(step, each) * payload)
+    yield from _of_own_groups(step, [parameter for parameter in each if _of_own_heads(step, parameter)])
+
+
+def _of_own_groups(step: Step, each: list[Parameter]) -> Iterator[Collective]:
+    """Keys and values of fewer groups than columns: the gradients of their parameters are added up.
+
+    An engine that adds up for each use adds up the gradient of each group's keys and values among the columns that share it, and gathers
+    them and the gradients of their parameters.
+    """
+    payload = step.item * step.recipe.microbatches
+    groups = [parameter for parameter in each if "g" in parameter.letters and parameter.name.endswith(".kernel")]
+    if not step.engine.each_use or not groups:
+        yield Collective(REDUCE, MODEL, "gradients of whole parameters", sum(map(step.gathered, each)) * payload)
+        return
+    tokens = sum(step.tokens(_side(parameter)) * math.prod(parameter.shape[2:]) for parameter in groups)
+    yield Collective(REDUCE, MODEL, "gradients of keys and values", tokens * payload)
+    if step.config.key_value_heads > 1:
+        yield Collective(GATHER, MODEL, "gradients of keys and values", tokens * step.config.key_value_heads * payload)
+        yield Collective(GATHER, MODEL, "gradients of whole parameters", sum(map(step.gathered, groups)) * payload)
+    rest = sum(step.gathered(parameter) for parameter in each if parameter not in groups)
+    yield Collective(REDUCE, MODEL, "gradients of whole parameters", rest * payload)
+
+
+def _reads_a_part(step: Step, parameter: Parameter) -> bool:
+    """Whether a kernel makes of an input what is split over model, so that the gradient of the input is a share."""
+    return bool(parameter.letter(MODEL)) or (_of_own_heads(step, parameter) and not step.engine.each_use)
+
+
+def _is_tied_and_split(step: Step, each: Iterable[Parameter]) -> bool:
+    """Whether the logits' kernel is a table whose vocabulary is split over model."""
+    stored = parameters.ties(step.config).get("logits.kernel")
+    return any(parameter.name == stored and parameter.letter(MODEL) for parameter in each)
+
+
+def _uses(step: Step, parameter: Parameter) -> int:
+    """Returns how often a step reads a parameter: once, and once more under each of its other names."""
+    return 1 + [*parameters.ties(step.config).values()].count(parameter.name)
+
+
+def _of_scalars(step: Step) -> Iterator[Collective]:
+    """The loss of all rows, and the norm of all gradients."""
+    if step.mesh.data > 1:
+        yield Collective(REDUCE, DATA, "loss", step.item * (1 if step.engine.sums_at_end else step.recipe.microbatches))
+    if step.recipe.clip_norm is not None and step.mesh.devices > 1:
+        sharded = step.mesh.data > 1 and not step.mesh.replicate
+        axis = BOTH if sharded and step.mesh.model > 1 else DATA if sharded else MODEL
+        if axis != MODEL or step.mesh.model > 1:
+            yield Collective(REDUCE, axis, "norm of the gradients", step.item)
+
+
+def _side(parameter: Parameter) -> str:
+    """Returns whether a parameter's input are tokens of the source or of the target."""
+    field = parameter.projection.rpartition(".")[2]
+    of_memory = parameter.part.endswith(".cross_attention") and field in ("key", "value")
+    return "source" if of_memory or parameter.name.startswith(("encoder.", "source_", "pooler.", "classifier.")) else "target"
+
+
+def _looked_up(step: Step, table: Parameter) -> set[str]:
+    """Returns the sides whose tokens look up their rows in this table."""
+    stored = {name for name, at in parameters.ties(step.config).items() if at == table.name and name.endswith("embedding.table")}
+    return {"source" if name.startswith("source") else "target" for name in stored | {table.name}}
+
+
+def _of_own_heads(step: Step, parameter: Parameter) -> bool:
+    """Whether a parameter lies whole in a model column that uses it for its own heads alone, so that its gradient is a share: keys and
+    values of fewer groups than columns, and norms of heads.
+    """
+    field = parameter.projection.rpartition(".")[2]
+    of_heads = field in ("key", "value", "query_norm", "key_norm") and parameter.part.endswith("attention")
+    return step.mesh.model > 1 and of_heads and not parameter.letter(MODEL)
+
+
+def _again(step: Step, outputs: Mapping[str, int]) -> Iterator[int]:
+    """Yields the tokens whose sums recomputation repeats: all of a layer but, where nothing is normalised behind it, its last sum."""
+    if step.recompute:
+        needed = step.config.norm_placement != "pre" or (step.engine.repeats_dropped and step.config.dropout_rate > 0)
+        last = "" if needed else "feed_forward"
+        yield from (tokens for part, tokens in outputs.items() if ".layers." in part and part.rpartition(".")[2] != last)
+
+
+def _loss(step: Step, each: Iterable[Parameter]) -> int:
+    """Returns the numbers of a loss over parts of the vocabulary: of each token the largest logit, the sum of exponentials, the label's
+    logit and, with smoothing, the sum of logits.
+    """
+    stored = parameters.ties(step.config).get("logits.kernel", "logits.kernel")
+    split = any(parameter.letter(MODEL) == "v" for parameter in each if parameter.name == stored)
+    return step.tokens("target") * (4 if step.recipe.smoothing else 3) if split else 0
+
+
+def _norms(step: Step, each: Iterable[Parameter]) -> int:
+    """Returns the numbers of norms over all heads (`query_key_norm` width) of which a column has some: of each token the sums of the
+    forward pass and those of the backward pass, of which a layer norm has two each.
+    """
+    sums = 2 * (2 if step.config.norm == "layer" else 1)
+    norms = {parameter.projection: _side(parameter) for parameter in each if parameter.letters[0] in "hg" and parameter.letter(MODEL)
+             and parameter.projection.endswith("_norm")}  # fmt: skip
+    return sum(sums * step.tokens(side) for side in norms.values())
+
+
+def payloads(collectives: Iterable[Collective]) -> dict[tuple[str, str], int]:
+    """Returns the payload of each kind and axis."""
+    found = Counter[tuple[str, str]]()
+    for collective in collectives:
+        found[collective.kind, collective.axis] += collective.payload
+    return dict(found)
+
+
+def by_ring(step: Step) -> int:
+    """Returns the bytes that a device sends in a step, by rings."""
+    return math.ceil(sum(collective.wire(step.mesh) for collective in traffic(step)))

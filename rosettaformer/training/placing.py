@@ -1,0 +1,112 @@
+"""Where a run computes: its devices, which of its processes this one is, and what frameworks must be told before they start."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reference_numpy.sharding import Mesh
+
+from . import options
+
+XLA_DEVICES = "--xla_force_host_platform_device_count"
+MOST = 256  # processes that one command starts
+
+
+@dataclass(frozen=True)
+class Place:
+    """rank: of this process among the `size` of the run. device: as the Trainer takes it."""
+
+    device: str
+    rank: int = 0
+    size: int = 1
+
+
+def started() -> tuple[int, int]:
+    """Returns how many processes the environment says there are, and which of those of its machine this one is."""
+    if "RANK" in os.environ:
+        return _number("WORLD_SIZE", 1), _number("LOCAL_RANK", 0)
+    if "TF_CONFIG" in os.environ:
+        return _of_tf("cpu").size, 0
+    return _number("JAX_NUM_PROCESSES", 1), 0
+
+
+def to_start(free: Mapping[str, Any]) -> int:
+    """Returns how many processes the command must start; 0 if the run is this process, or this is one that torchrun started."""
+    mesh = options.mesh(free)
+    if free["backend"] != "torch" or mesh is None or mesh.devices == 1 or "RANK" in os.environ:
+        return 0
+    if mesh.devices > MOST:
+        raise ValueError(f"--mesh starts at most {MOST} processes; got {mesh} (torchrun starts them on several machines)")
+    return mesh.devices
+
+
+def place(free: Mapping[str, Any]) -> Place:
+    """Returns the place of this process, and sets what the backend reads from the environment.
+
+    Raises ValueError if the environment's processes are not those of the mesh.
+    """
+    mesh = options.mesh(free)
+    if free["backend"] == "torch" and "RANK" in os.environ:
+        return _of_torchrun(free["device"], mesh)
+    if free["backend"] == "jax" and mesh:
+        return _of_jax(free["device"], mesh)
+    if free["backend"] == "tf" and mesh and "TF_CONFIG" in os.environ:
+        return _of_tf(free["device"])
+    return Place(free["device"])
+
+
+@contextlib.contextmanager
+def left_well() -> Iterator[None]:
+    """Leaves the group of processes that the block has joined with PyTorch, if the block ends well: all are then there."""
+    joined = _joined()
+    yield
+    if not joined and (group := _joined()):
+        group.destroy_process_group()
+
+
+def _joined() -> Any:
+    """Returns PyTorch's module of processes if this one is in a group of them."""
+    module = sys.modules.get("torch.distributed")
+    return module if module and module.is_available() and module.is_initialized() else None
+
+
+def _of_torchrun(device: str, mesh: Mesh | None) -> Place:
+    rank, (size, local) = _number("RANK", 0), started()
+    if size != (mesh.devices if mesh else 1):
+        wanted = f"the mesh {mesh} needs {mesh.devices} processes" if mesh else "a run without --mesh is one process"
+        raise ValueError(f"{wanted}; torchrun has started {size}")
+    return Place(f"cuda:{local}" if device == "cuda" else device, rank, size)
+
+
+def _of_jax(device: str, mesh: Mesh) -> Place:
+    """Gives JAX as many CPU devices as the mesh has, and joins the processes that JAX_NUM_PROCESSES counts."""
+    size, rank = _number("JAX_NUM_PROCESSES", 1), _number("JAX_PROCESS_ID", 0)
+    flags = os.environ.get("XLA_FLAGS", "")
+    if device == "cpu" and mesh.devices > 1 and XLA_DEVICES not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {XLA_DEVICES}={mesh.devices // size}".strip()
+    if size > 1:
+        import jax
+
+        if not jax.distributed.is_initialized():
+            jax.distributed.initialize(num_processes=size, process_id=rank)  # the address is JAX_COORDINATOR_ADDRESS
+    return Place(device, rank, size)
+
+
+def _of_tf(device: str) -> Place:
+    try:
+        said = json.loads(os.environ["TF_CONFIG"])
+        tasks = [(job, index) for job in ("chief", "worker") for index in range(len(said["cluster"].get(job, ())))]
+        return Place(device, tasks.index((said["task"]["type"], int(said["task"]["index"]))), len(tasks))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"TF_CONFIG of the environment must name a cluster and this process's task in it; {error!r:.100}") from None
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise ValueError(f"{name} of the environment must be a number; got {text!r:.50}")
+    return int(text)

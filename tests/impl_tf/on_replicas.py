@@ -1,0 +1,248 @@
+"""Run in a process of its own, since devices are set up once: the TensorFlow port on a mesh, against the reference.
+
+`python on_replicas.py ACTION ...`: on logical CPUs, or as a worker where TF_CONFIG is set. Prints a line of JSON for every action: the
+largest error of what it compared, relative to the largest number of its tensor, or what else it found.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from test_training import FULL, STRATEGY, UNTIED, VARIANTS, batch
+
+from impl_tf import port
+from impl_tf.layers import DecoderLayer
+from impl_tf.programs.sharding import logical_devices
+from impl_tf.training import Trainer
+from reference_numpy import TransformerConfig, parameters, preset, sites
+from reference_numpy.recipe import Recipe
+from reference_numpy.sharding import Mesh
+from reference_numpy.training import Trainer as Reference
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.reference.components import answer
+
+LLAMA = preset(
+    "llama2_7b", source_vocabulary=23, target_vocabulary=23, model_width=12, heads=6, key_value_heads=2, key_size=4, value_size=4,
+    feed_forward_width=19, decoder_layers=1, padding_id=0,
+)  # fmt: skip
+MODELS: dict[str, tuple[TransformerConfig, Recipe]] = {
+    **{name: (config, recipe.replace(microbatches=1)) for name, (config, recipe) in VARIANTS.items()},
+    "parts": (UNTIED, FULL),
+    "llama": (LLAMA, FULL.replace(microbatches=1)),
+}
+ROWS = 5  # which two replicas have as 3 and 2, four as 2, 2, 1 and none
+
+
+def begin(name: str, mesh: Mesh | None = None, **settings: Any) -> Trainer:
+    config, recipe = MODELS[name]
+    return Trainer(config, recipe, parameters.initialise(config, 0), mesh=mesh, **{"compiled": False} | settings)
+
+
+def given(config: TransformerConfig, step: int, rows: int) -> tuple[Any, ...]:
+    """A ragged batch and its keep masks."""
+    source, target = (
+        None if array is None else np.tile(array, (2, *[1] * (array.ndim - 1)))[:rows] for array in batch(step, config=config)
+    )
+    drawn = sites.draw(config, rows, 7, 5, np.random.default_rng([3, step]))
+    return source, target, drawn or None
+
+
+def apart(found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
+    """The largest error of a tensor, relative to its largest number; those of rounding alone count by the largest of all."""
+    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
+    most = max((np.abs(array).max(initial=0) for array in map(np.asarray, expected.values())), default=0)
+    worst = 0.0
+    for name, wanted in ((name, np.asarray(array)) for name, array in expected.items()):
+        own = np.asarray(found[name])
+        assert (own.shape, own.dtype) == (wanted.shape, wanted.dtype), name
+        scale = max(np.abs(wanted).max(initial=0), 1e-6 * most, 1e-300)
+        worst = max(worst, float(np.abs(own - wanted).max(initial=0) / scale))
+    return worst
+
+
+def steps(name: str, data: str = "2", rows: str = str(ROWS), count: str = "10", **settings: Any) -> float:
+    """Loss, every gradient, and every parameter and moment after the steps; the last loss in evaluation."""
+    config, recipe = MODELS[name]
+    run, other = begin(name, Mesh(data=int(data)), **settings), Reference(config, recipe, parameters.initialise(config, 0))
+    errors = []
+    for step in range(int(count)):
+        both = [trainer.train_step(*given(config, step, int(rows))) for trainer in (run, other)]
+        errors.append(abs(float(both[0]) / float(both[1]) - 1))
+        if step == 0:  # the first moment is a share of the gradient
+            errors.append(apart(*(of("first_moment", trainer.state()) for trainer in (run, other))))
+    errors.append(apart(run.state(), other.state()))
+    last = given(config, 9, int(rows))[:2]
+    found, expected = run.loss(*last), other.loss(*last)
+    assert found[1] == expected[1]
+    return max(*errors, abs(found[0] / expected[0] - 1))
+
+
+def of(part: str, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array for name, array in state.items() if name.startswith(part)}
+
+
+def drawn(name: str, *meshes: str, **settings: Any) -> float:
+    """Random keep masks are the same on every mesh, and others at every step and seed."""
+    config, losses = MODELS[name][0], []
+    for data in map(int, meshes):
+        run = begin(name, Mesh(data=data), **settings)
+        state, own = run.state(), []
+        for step in (0, 1, 0):
+            run.load_state(state, step)
+            own.append(float(run.train_step(*given(config, 0, 6)[:2])))
+        losses.append(own)
+    assert losses[0][0] == losses[0][2]
+    assert abs(losses[0][0] - losses[0][1]) > 1e-3
+    assert abs(float(begin(name, Mesh(), seed=1).train_step(*given(config, 0, 6)[:2])) - losses[0][0]) > 1e-3
+    return float(np.abs(np.array(losses) / losses[0] - 1).max())
+
+
+def recomputed(name: str, data: str = "0", compiled: str = "") -> float:
+    """With recomputation the numbers and the random keep masks are the same, and each layer is run twice; 0: without a mesh."""
+    mesh, config, counts = Mesh(data=int(data)) if int(data) else None, MODELS[name][0], []
+    losses, states, call = [], [], DecoderLayer.run
+    for recompute in (False, True):
+        calls: list[Any] = []
+        with mock.patch.object(DecoderLayer, "run", lambda *args, calls=calls, **named: calls.append(args[0]) or call(*args, **named)):
+            run = begin(name, mesh, recompute=recompute, compiled=bool(compiled))
+            losses.append([float(run.train_step(*given(config, step, 6)[:2])) for step in range(2)])
+        counts.append(len(calls))
+        states.append(run.state())
+    assert counts[1] == 2 * counts[0], counts
+    return max(apart(*states), float(np.abs(np.array(losses) / losses[0] - 1).max()))
+
+
+def continued(name: str) -> float:
+    """A state goes on another mesh from a mapping that reads an array when it is asked for it, and the searches are those of the run."""
+    config, recipe = MODELS[name]
+    run, other = begin(name, Mesh(data=2)), Reference(config, recipe, parameters.initialise(config, 0))
+    for trainer in (run, other):
+        trainer.train_step(*given(config, 0, ROWS))
+    again = begin(name, Mesh(data=3, replicate=True))
+    lazy = Lazy(dict(run.tensors()))
+    again.load_state(lazy, 1)
+    assert lazy.held == 1
+    for trainer in (again, other):
+        trainer.train_step(*given(config, 1, ROWS))
+    source = given(config, 2, ROWS)[0]
+    for search in ("greedy_search", "beam_search"):
+        found, expected = (getattr(trainer, search)(source, STRATEGY) for trainer in (again, other))
+        assert all(np.allclose(found[part], expected[part], rtol=1e-9) for part in expected)
+    return apart(again.state(), other.state())
+
+
+class Lazy(Mapping[str, np.ndarray]):
+    """Arrays that are copied when they are read; held: how many names were read one after another, at most."""
+
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
+        self.arrays, self.held = arrays, 1
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.arrays[name].copy()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+def judged(data: str, nth: str, first: str = "0", mode: str = "eager") -> float:
+    """Every nth case with parameters, and the gradients of those with a gradient, as `on_mesh` answers."""
+    errors = [0.0]
+    cases = [case for case in all_cases(grad=True) if case.parameters and case.component.removesuffix("_vjp") in port.components]
+    for case in cases[int(first) :: int(nth)]:
+        case = dataclasses.replace(case.at("float64", mode=mode), mesh=Mesh(data=int(data)))
+        try:
+            found = named(port.on_mesh(case))
+        except NotImplementedError as error:
+            assert "computes" in str(error)
+            continue
+        error = apart(found, named(answer(case)))
+        assert error < 1e-9, (case.id, error)
+        errors.append(error)
+    return max(errors)
+
+
+def named(outputs: Any) -> dict[str, Any]:
+    """Outputs by name, whether they are one array, two or a mapping."""
+    if isinstance(outputs, Mapping):
+        return parameters.flatten(outputs)
+    return dict(zip(("output", "weights"), outputs if isinstance(outputs, tuple) else (outputs,), strict=False))
+
+
+def training_steps(name: str, data: str = "2") -> float:
+    """`on_mesh` of `training_steps`, with recomputation and keep masks of every step."""
+    config, recipe = MODELS[name]
+    batches = [given(config, step, ROWS) for step in range(10)]
+    inputs = {f"recipe.{field}": value for field, value in recipe.to_dict().items()} | {"recompute": True}
+    inputs |= {
+        side: None if array is None else np.stack([one[i] for one in batches])
+        for i, (side, array) in enumerate(zip(("source", "target"), batches[0][:2], strict=True))
+    }
+    inputs |= {
+        f"keep.{site}": np.stack([parameters.flatten(one[2])[site] for one in batches]) for site in parameters.flatten(batches[0][2] or {})
+    }
+    values = parameters.initialise(config, 0)
+    case = Case("steps", "training_steps", config, inputs, values, mesh=Mesh(data=int(data)))
+    other = Reference(config, recipe, values)
+    losses = np.array([other.train_step(*one) for one in batches])
+    return apart(port.on_mesh(case), {"losses": losses, **of("parameters", other.state())})
+
+
+def refused() -> list[str]:
+    """What is said where devices are missing, and of a case on a model axis."""
+    said = []
+    case = next(case for case in all_cases() if case.parameters)
+    for ask in (
+        lambda: begin("tied", Mesh(data=2)) and begin("tied", Mesh(data=9)),
+        lambda: begin("tied", Mesh(model=2)),
+        lambda: port.on_mesh(dataclasses.replace(case, mesh=Mesh(model=2))),
+    ):
+        try:
+            ask()
+        except (ValueError, NotImplementedError) as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def group() -> list[Any]:
+    """This process among the workers."""
+    run = begin("decoder-only", Mesh(data=2))
+    run.group.barrier()
+    return [run.group.rank, run.group.size, run.group.any(run.group.rank == 1), run.group.any(False)]
+
+
+def killed() -> list[Any]:
+    """The second worker ends without a word after a step: what the first then says, and after how many seconds."""
+    run = begin("decoder-only", Mesh(data=2))
+    config = MODELS["decoder-only"][0]
+    run.train_step(*given(config, 0, 4))
+    if run.group.rank == 1:
+        os.kill(os.getpid(), 9)
+    start = time.monotonic()
+    try:
+        while True:
+            run.train_step(*given(config, 0, 4))
+    except ConnectionError as error:
+        return [str(error), time.monotonic() - start]
+
+
+ACTIONS: dict[str, Callable[..., Any]] = {
+    action.__name__: action for action in (steps, drawn, recomputed, continued, judged, training_steps, refused, group, killed)
+}
+
+if __name__ == "__main__":
+    if "TF_CONFIG" not in os.environ:
+        logical_devices(Mesh(data=4))
+    for line in sys.argv[1:]:
+        action, *words = line.split()
+        options = dict(word.split("=") for word in words if "=" in word)
+        print(json.dumps({"action": line, "found": ACTIONS[action](*(word for word in words if "=" not in word), **options)}), flush=True)

@@ -1,0 +1,176 @@
+"""The TensorFlow port on several devices: what `on_replicas.py` finds in processes of its own, and what needs none."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_training import CONFIG
+
+from reference_numpy.sharding import Mesh
+
+tf = pytest.importorskip("tensorflow")
+
+from impl_tf.programs.compiled import compiled  # noqa: E402
+from impl_tf.programs.sharding import Replicas, draw, logical_devices  # noqa: E402
+
+HOUSE = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("on_replicas.py")
+CLOSE = 1e-9
+ONE = "steps decoder-only count=3"
+PLACE = 0, 4  # the first row, and the step
+
+
+def found(*actions: str, workers: int = 0) -> dict[str, Any]:
+    """What the first process finds for each action: one on logical CPUs (workers=0), or several as workers."""
+    ports = [_free_port() for _ in range(workers)]
+    cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    running: list[subprocess.Popen[str]] = []
+    with ExitStack() as files:
+        outputs = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(max(workers, 1))]
+        for index, output in enumerate(outputs):
+            env = os.environ | {"PYTHONPATH": os.pathsep.join([str(HOUSE), *sys.path]), "TF_CPP_MIN_LOG_LEVEL": "2"}
+            if workers:
+                env["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+            line = [sys.executable, str(SCRIPT), *actions]
+            running.append(subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT, env=env, cwd=HOUSE, text=True))
+        try:
+            running[0].wait(280)
+        finally:
+            for process in running:
+                process.kill()
+        outputs[0].seek(0)
+        text = outputs[0].read()
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith('{"action"')]
+    result = {row["action"]: row["found"] for row in rows}
+    assert [*result] == [*actions], text[-3000:]
+    return result
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return int(free.getsockname()[1])
+
+
+def are_close(*actions: str, workers: int = 0) -> None:
+    for action, error in found(*actions, workers=workers).items():
+        assert error < CLOSE, (action, error)
+
+
+def test_steps_on_two_devices_are_those_of_the_reference_and_what_is_missing_is_said() -> None:
+    """Five rows, three and two, ragged; with the loss, every gradient and every parameter; and the errors of a process that has four."""
+    outcome = found("refused", ONE)
+    assert outcome[ONE] < CLOSE
+    assert outcome["refused"] == [
+        "ValueError: the mesh data=9,model=1 needs 9 devices; TensorFlow sees 4, and splits the CPU into more only before its first use",
+        "ValueError: TensorFlow's port splits the batch alone; got model=2",
+        "NotImplementedError: TensorFlow's port splits the batch alone; got model=2",
+    ]
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("name", ["tied", "parts", "no-dropout", "classes", "decoder-only", "llama"])
+def test_ten_steps_of_every_model_are_those_of_the_reference(name: str) -> None:
+    """The paper's with tied tables and padding, BERT, GPT-2 and one like Llama; decay, clipping and microbatches among them."""
+    are_close(f"steps {name} rows={6 if name == 'parts' else 5}")
+
+
+@pytest.mark.second
+def test_replicas_without_rows_add_nothing() -> None:
+    are_close("steps tied 2 rows=1 count=3", "steps llama 4 count=3")
+
+
+@pytest.mark.second
+def test_random_keep_masks_are_the_same_on_every_mesh() -> None:
+    are_close("drawn tied 1 2 4")
+
+
+@pytest.mark.second
+def test_a_state_goes_on_on_another_mesh() -> None:
+    are_close("continued no-dropout")
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("data", [0, 2], ids=["alone", "mesh"])
+def test_layers_that_compute_again_give_the_same(data: int) -> None:
+    are_close(f"recomputed tied {data}")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("action", ["steps tied", "drawn tied 1 2", "recomputed tied 0", "recomputed tied 2"])
+def test_what_xla_compiles_gives_the_same(action: str) -> None:
+    are_close(f"{action} compiled=1")
+
+
+@pytest.mark.second
+def test_two_workers_give_the_reference_s_steps_and_each_knows_its_place() -> None:
+    outcome = found("group", "steps parts rows=6", workers=2)
+    assert outcome["group"] == [0, 2, True, False]
+    assert outcome["steps parts rows=6"] < CLOSE
+
+
+@pytest.mark.second
+def test_two_workers_answer_the_judge_and_one_may_have_no_rows() -> None:
+    are_close("steps llama rows=1 count=3", "judged 2 60", workers=2)
+
+
+@pytest.mark.exhaustive
+def test_two_workers_give_the_same_as_xla_compiles_it() -> None:
+    are_close("steps decoder-only compiled=1", workers=2)
+
+
+@pytest.mark.second
+def test_a_worker_that_is_killed_is_one_clear_error_within_thirty_seconds() -> None:
+    message, seconds = found("killed", workers=2)["killed"]
+    assert message == "another worker of TF_CONFIG has ended or does not answer; start all of them again"
+    assert seconds < 30
+
+
+@pytest.mark.second
+def test_components_and_steps_that_the_judge_asks_are_the_reference_s() -> None:
+    are_close("judged 2 30", "judged 3 40 first=7", "training_steps decoder-only")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("first", range(4))
+def test_every_component_that_the_judge_asks_is_the_reference_s(first: int) -> None:
+    are_close(f"judged 2 4 first={first}")
+
+
+def masks(rows: int, first: int = 0, step: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
+    drawn = draw(CONFIG, seed, tf.constant([first, step], tf.int64), rows, 7, 5)
+    return {site: mask.numpy() for site, mask in drawn.items()}
+
+
+def test_masks_of_some_rows_are_rows_of_the_whole_masks() -> None:
+    whole = masks(5)
+    for site, mask in whole.items():
+        np.testing.assert_array_equal(mask, np.concatenate([masks(3)[site], masks(2, first=3)[site]]), site)
+        for other in (masks(5, step=5), masks(5, seed=1), masks(5, first=5)):
+            assert (mask != other[site]).any(), site
+    site = "encoder.layers.0.feed_forward.hidden_dropout"
+    assert abs(masks(200)[site].mean() - 0.8) < 0.01  # the rate is 0.2
+    assert len({mask.tobytes()[:60] for mask in whole.values()}) == len(whole)
+
+
+@pytest.mark.second
+def test_masks_are_the_same_as_xla_compiles_them() -> None:
+    run = compiled(lambda place: draw(CONFIG, 0, place, 3, 7, 5))
+    for site, mask in run(tf.constant([2, 4], tf.int64)).items():
+        np.testing.assert_array_equal(mask, masks(3, first=2)[site], site)
+
+
+def test_devices_that_are_missing_are_said() -> None:
+    tf.config.list_logical_devices()
+    with pytest.raises(ValueError, match="the mesh data=64,model=1 needs 64 devices; TensorFlow sees "):
+        logical_devices(Mesh(data=64))
+    with pytest.raises(ValueError, match="splits the batch alone; got model=2"):
+        Replicas(Mesh(model=2))

@@ -1,0 +1,358 @@
+"""What the processes of a mesh show of the PyTorch port: `python on_processes.py data=2,model=2 cpu CHECK...`.
+
+Every check first asks the reference, in one process, and is then run by all; a line of JSON says what was wrong with each.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import os
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.multiprocessing import ProcessExitedException, start_processes
+
+from impl_torch import port
+from impl_torch.programs import parts
+from impl_torch.training import Trainer
+from reference_numpy import TransformerConfig, layout, parameters, preset, sites, training
+from reference_numpy import sharding as shards
+from reference_numpy.parameters import flatten, nest
+from reference_numpy.recipe import PAPER, Recipe
+from reference_numpy.sharding import Mesh
+from reference_numpy.strategy import Strategy
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.reference.components import answer, model_of
+
+Run = Callable[[Mesh, str], None]
+SIZES = {
+    "source_vocabulary": 37, "target_vocabulary": 37, "model_width": 12, "heads": 4, "key_value_heads": 2, "key_size": 6, "value_size": 6,
+    "feed_forward_width": 16, "encoder_layers": 1, "decoder_layers": 1,
+}  # fmt: skip
+ALONE = SIZES | {"encoder_layers": 0, "decoder_layers": 2}
+DROPPED: dict[str, Any] = {"dropout_rate": 0.2, "attention_dropout_rate": 0.3, "hidden_dropout_rate": 0.2}
+WIDTH: dict[str, Any] = {"norm_placement": "after", "query_key_norm": "width"}
+CONFIGS = {
+    # one table for source, target and logits; every bias
+    "paper": preset("tiny", **SIZES, attention_bias=True, output_bias=True, **DROPPED),
+    # three tables; a width that four processes do not divide
+    "untied": preset("tiny", **SIZES | {"model_width": 10, "value_size": 5}, share_embeddings=False, tie_logits=False, norm_placement="pre",
+                     final_norm=True, **DROPPED),
+    "classes": preset("bert_base", **SIZES | {"key_value_heads": 4, "encoder_layers": 2, "decoder_layers": 0}, max_positions=9, classes=3,
+                      pooler=True, masked_language_head=False, classifier_dropout_rate=0.1, **DROPPED),
+    "gpt2": preset("gpt2_small", **ALONE | {"key_value_heads": 4}, max_positions=9, **DROPPED),
+    "llama": preset("llama31_8b", **ALONE),
+    # a norm of each head, whose scale all processes share
+    "qwen3": preset("qwen3_600m", **ALONE),
+    # a rounded scale of the embedding, windows, caps
+    "gemma2": preset("gemma2_2b", **ALONE),
+    "gemma3": preset("gemma3_1b", **ALONE | {"key_value_heads": 1}),
+    # norms over the width of all heads; of fewer groups than processes
+    "olmo2": preset("llama2_7b", **ALONE, **WIDTH),
+    "olmo2 with layer norms": preset("llama2_7b", **ALONE | {"key_value_heads": 1}, **WIDTH, norm="layer", norm_offset=True,
+                                     norm_one_plus_scale=True),
+    # fewer tokens than processes can share: the last ones have none
+    "few tokens": preset("tiny", **SIZES | {"source_vocabulary": 5, "target_vocabulary": 5}, output_bias=True, padding_id=0),
+}  # fmt: skip
+MASKED = CONFIGS["classes"].replace(classes=0, masked_language_head=True, pooler=False)
+# An epsilon beside which a gradient that is rounding alone, as a key's bias has, is nothing.
+RECIPE = PAPER.replace(warmup=3, epsilon=1e-4, weight_decay=0.1, clip_norm=0.5)
+CLOSE = 1e-9
+SEARCHING = ("decode_in_steps", "greedy_search", "sample", "beam_search")
+
+
+def batch(config: TransformerConfig, rows: int = 5) -> tuple[Any, np.ndarray]:
+    """Source and target with ragged padding: five rows, which no mesh divides."""
+    rng = np.random.default_rng(3)
+
+    def ids(vocabulary: int, length: int) -> np.ndarray:
+        token = rng.integers(1, vocabulary, (rows, length))
+        for row in range(rows if config.padding_id == 0 else 0):
+            token[row, max(2, length - row) :] = 0
+        return token
+
+    source = ids(config.source_vocabulary, 7) if config.encoder_layers else None
+    return source, rng.integers(0, config.classes, rows) if config.classes else ids(config.target_vocabulary, 6)
+
+
+def begun(config: TransformerConfig) -> dict[str, np.ndarray]:
+    """Parameters of which every one shows."""
+    rng = np.random.default_rng(9)
+    return {name: array + rng.normal(0, 0.1, array.shape) for name, array in parameters.initialise(config, 0).items()}
+
+
+def kept(config: TransformerConfig, rows: int, step: int) -> Any:
+    """Keep masks of a batch of so many rows."""
+    lengths = 7 if config.encoder_layers else 0, 0 if config.classes else 5
+    return sites.draw(config, rows, *lengths, np.random.default_rng(step))
+
+
+def same(found: Mapping[str, Any], expected: Mapping[str, Any], what: str = "") -> None:
+    """Raises AssertionError that names what differs by more than 1e-9 of the largest number of its array.
+
+    An array that is 0 but for rounding is compared with the largest number of all.
+    """
+    assert set(found) == set(expected), f"{what}: {sorted(set(found) ^ set(expected))}"
+    largest = max(np.abs(array).max(initial=0) for array in expected.values())
+    wrong = {}
+    for name, array in expected.items():
+        assert np.shape(found[name]) == np.shape(array), f"{what} {name}: shape {np.shape(found[name])}, not {np.shape(array)}"
+        difference = np.abs(np.asarray(found[name]) - array).max(initial=0)
+        if not difference <= CLOSE * max(np.abs(array).max(initial=0), 1e-3 * largest):
+            wrong[name] = float(difference)
+    assert not wrong, f"{what} differs: {wrong}"
+
+
+def trained(trainer: Any, config: TransformerConfig, steps: int, rows: int = 5, keep: Any = kept) -> dict[str, Any]:
+    """The losses of some steps, the state after them, and the loss in evaluation."""
+    given = batch(config, rows)
+    masks = (None if keep is None else keep(config, rows, step) for step in range(steps))
+    losses = [float(trainer.train_step(*given, keep=mask)) for mask in masks]
+    return {"losses": np.array(losses)} | trainer.state() | {"evaluation": np.array(trainer.loss(*given))}
+
+
+def ten_steps(config: TransformerConfig, recipe: Recipe = RECIPE, steps: int = 10, rows: int = 5, recompute: bool = False) -> Run:
+    expected = trained(training.Trainer(config, recipe, begun(config)), config, steps, rows)
+
+    def run(mesh: Mesh, device: str) -> None:
+        setting = {"device": device, "mesh": mesh, "recompute": recompute}
+        same(trained(Trainer(config, recipe, begun(config), **setting), config, steps, rows), expected, "the run")
+
+    return run
+
+
+def drawn(config: TransformerConfig, seed: int) -> Run:
+    """Random masks are those of the rows' places in the batch, on every mesh."""
+
+    def masks(config: TransformerConfig, rows: int, step: int) -> Any:
+        lengths = 7 if config.encoder_layers else 0, 0 if config.classes else 5
+        whole = parts.draw(config, range(rows), lengths, seed, step, torch.device("cpu"))
+        return nest({site: mask.numpy() for site, mask in whole.items()})
+
+    expected = trained(training.Trainer(config, RECIPE, begun(config)), config, 3, keep=masks)
+
+    def run(mesh: Mesh, device: str) -> None:
+        trainer = Trainer(config, RECIPE, begun(config), seed=seed, device=device, mesh=mesh)
+        same(trained(trainer, config, 3, keep=None), expected, "the run")
+
+    return run
+
+
+def answered(component: str, config: TransformerConfig, **inputs: Any) -> list[Case]:
+    """A component's case, and the one of its gradients; inputs that are text are axes of random numbers."""
+    rng = np.random.default_rng(4)
+    axes = config.sizes | {"b": 5, "t": 6, "s": 7}
+    given = {
+        name: rng.normal(size=[axes.get(letter, 1) for letter in x.split()]) if isinstance(x, str) else x for name, x in inputs.items()
+    }
+    values = {name: rng.normal(size=shape) for name, shape in parameters.shapes(config, model_of(component)).items()}
+    case = Case(component, component, config, flatten(given), values)
+    output, *_ = answer(case).values()
+    gradients = dataclasses.replace(case, component=f"{component}_vjp", inputs=case.inputs | {"cotangent": rng.normal(size=output.shape)})
+    return [case, gradients]
+
+
+def alike(cases: Iterable[Case]) -> Run:
+    """Every case is answered as the reference answers it; those that the mesh does not divide are left out."""
+    pairs = [(case, answer(case)) for case in cases]
+
+    def run(mesh: Mesh, device: str) -> None:
+        for case, expected in pairs:
+            same(port.on_mesh(dataclasses.replace(case, mesh=mesh, device=device)), expected, case.id)
+
+    return run
+
+
+def of_the_suite(nth: int, part: int) -> Run:
+    """Every nth case of the suite that has parameters, with sizes that meshes divide."""
+    fixed = {"heads": 4, "key_value_heads": 2, "feed_forward_width": 16}
+    cases = [case for case in all_cases(fixed, grad=True) if case.parameters and not case.excluded and "float64" in case.dtypes]
+    known = set(port.components) - set(SEARCHING)
+    on_mesh = [case.at("float64") for case in cases if case.component.removesuffix("_vjp") in known]
+    return alike(on_mesh[part::nth])
+
+
+class Lazy(Mapping[str, np.ndarray]):
+    """A state that is read on access."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self.arrays, self.read = arrays, 0
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self.read += 1
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+def moved(config: TransformerConfig) -> Run:
+    """A run of the reference goes on on the mesh, and back."""
+    reference = training.Trainer(config, RECIPE, begun(config))
+    trained(reference, config, 3)
+    before, steps = reference.state(), reference.steps
+    expected = trained(reference, config, 2)
+
+    def run(mesh: Mesh, device: str) -> None:
+        trainer = Trainer(config, RECIPE, parameters.initialise(config, 5), device=device, mesh=mesh)
+        trainer.loss(*batch(config))  # what a forward pass gathered is not read again
+        trainer.load_state(Lazy(before), steps)
+        same(trainer.state(), before, "what was loaded")
+        same(trained(trainer, config, 2), expected, "the run")
+        assert trainer.group.size == mesh.devices and trainer.group.rank == dist.get_rank()
+        assert trainer.group.any(trainer.group.rank == mesh.devices - 1) and not trainer.group.any(False)
+        trainer.group.barrier()
+
+    return run
+
+
+def searched(config: TransformerConfig) -> Run:
+    strategy, (source, _) = Strategy(start_id=1, end_id=2, max_new_tokens=5, beam_size=2, n_best=2), batch(config)
+    reference = training.Trainer(config, RECIPE, begun(config))
+    expected = [getattr(reference, search)(source, strategy) for search in ("greedy_search", "beam_search")]
+
+    def run(mesh: Mesh, device: str) -> None:
+        trainer = Trainer(config, RECIPE, begun(config), device=device, mesh=mesh)
+        for search, outputs in zip(("greedy_search", "beam_search"), expected, strict=True):
+            same(getattr(trainer, search)(source, strategy), outputs, search)
+
+    return run
+
+
+def held(config: TransformerConfig) -> Run:
+    """A process holds its part of every parameter, and a table that several modules share once."""
+
+    def run(mesh: Mesh, device: str) -> None:
+        trainer = Trainer(config, RECIPE, begun(config), device=device, mesh=mesh)
+        model, places = trainer._model, parts.places(config, mesh)
+        trainer.train_step(*batch(config))
+        for table in (model.source_embedding, model.target_embedding, model.logits):
+            assert table.weight is model.source_embedding.weight
+        numbers = {name: parameter.to_local().numel() for name, parameter in trainer._placed.parameters.items()}
+        for name, shape in parameters.shapes(config).items():
+            together = torch.tensor(numbers[name], device=device)
+            dist.all_reduce(together)
+            copies = (mesh.model if places[name].model is None else 1) * (mesh.data if mesh.replicate else 1)
+            assert together == math.prod(shape) * copies, name
+            assert numbers[name] == parts.own(places[name], np.zeros(shape), mesh, dist.get_rank()).size, name
+
+    return run
+
+
+def collectives(config: TransformerConfig, microbatches: int = 1) -> Run:
+    """What a step sends is what the declaration says: nothing else is gathered, and no gradient is added up but at the end."""
+
+    def run(mesh: Mesh, device: str) -> None:
+        recipe, given = RECIPE.replace(microbatches=microbatches), batch(config)
+        trainer = Trainer(config, recipe, begun(config), device=device, mesh=mesh)
+        trainer.train_step(*given)
+        found = Counter(parts.traffic(lambda: trainer.train_step(*given)))
+        expected = planned(config, mesh, given[1], microbatches)
+        assert found == expected, f"{sorted(found.items())}, not {sorted(expected.items())}"
+
+    return run
+
+
+def planned(config: TransformerConfig, mesh: Mesh, target: np.ndarray, microbatches: int) -> Counter[tuple[str, int]]:
+    """The collectives of one step of a decoder like Llama's, in float64."""
+    places, sizes = parts.places(config, mesh), Counter[str]()
+    for name, place in places.items():
+        native = [*layout.shape(place.axes, place.sizes)]
+        if place.model is not None:
+            own = shards.chunks(native[place.model], mesh.model)[dist.get_rank() % mesh.model]
+            native[place.model] = own.stop - own.start
+        if place.data is not None:
+            native[place.data] = -(-native[place.data] // mesh.data)
+        group = ".".join(name.split(".")[:3]) if ".layers." in name else ""
+        sizes[group] += 8 * math.prod(native) * (1 if mesh.replicate else mesh.data)
+    rows = shards.chunks(len(target) // microbatches, mesh.data)[dist.get_rank() // mesh.model]
+    # one without any computes the first
+    tokens, found = max(rows.stop - rows.start, 1) * (target.shape[1] - 1), Counter[tuple[str, int]]()
+    for group, size in sizes.items():
+        if mesh.data > 1 and mesh.replicate:
+            found["all_reduce", size] += 1
+        elif mesh.data > 1:
+            found["all_gather", size] += microbatches * (2 if group else 1)
+            found["reduce_scatter", size] += 1
+    if mesh.model > 1:  # the embedding and the logits; two sublayers of a layer; four numbers of a label
+        found["all_reduce", 8 * tokens * config.model_width] += microbatches * (2 + 4 * config.decoder_layers)
+        found["all_reduce", 8 * tokens] += microbatches * 4
+        for name in ("key", "value"):  # of fewer groups than processes, whose gradients are shares
+            if places[f"decoder.layers.0.self_attention.{name}.kernel"].model is None:
+                size = 8 * math.prod(parameters.shapes(config)[f"decoder.layers.0.self_attention.{name}.kernel"])
+                found["all_reduce", size] += config.decoder_layers
+    found["all_reduce", 8] += (mesh.data > 1) + (mesh.devices > 1)  # the loss, and the norm of the gradients
+    return found
+
+
+CHECKS: dict[str, Callable[[], Run]] = {
+    **{f"ten steps/{name}": partial(ten_steps, config) for name, config in CONFIGS.items()},
+    "microbatches": partial(ten_steps, CONFIGS["paper"], RECIPE.replace(microbatches=2, clip_norm=None), 3, 6),
+    "microbatches of a row": partial(ten_steps, CONFIGS["qwen3"], RECIPE.replace(microbatches=5), 3),
+    "recompute": partial(ten_steps, CONFIGS["paper"], steps=3, recompute=True),
+    "recompute/classes": partial(ten_steps, CONFIGS["classes"], steps=3, recompute=True),
+    "drawn": partial(drawn, CONFIGS["paper"], 7),
+    "drawn/classes": partial(drawn, CONFIGS["classes"], 8),
+    "moved": partial(moved, CONFIGS["paper"]),
+    "searched": partial(searched, CONFIGS["paper"]),
+    "held": partial(held, CONFIGS["paper"]),
+    "traffic": partial(collectives, CONFIGS["llama"]),
+    "traffic/microbatches": partial(collectives, CONFIGS["llama"], microbatches=5),
+    "components": lambda: alike(itertools.chain.from_iterable([
+        answered("multi_head_attention", CONFIGS["paper"], query_btd="b t d", memory_bsd="b s d", bias_bhts="b h t s"),
+        answered("multi_head_attention", CONFIGS["olmo2"], query_btd="b t d", memory_bsd="b t d", bias_bhts="o o t t", causal=True),
+        answered("training_loss", CONFIGS["gemma3"], source=None, target=batch(CONFIGS["gemma3"])[1], smoothing=0.1),
+        answered("masked_language_logits", MASKED, source=batch(MASKED)[0]),
+    ])),
+    **{f"suite/{part}": partial(of_the_suite, 12, part) for part in range(12)},
+}  # fmt: skip
+
+
+def work(rank: int, mesh: Mesh, device: str, runs: Mapping[str, Run], folder: str) -> None:
+    """One process of the mesh: runs the checks, and writes what was wrong; after a mistake the others cannot go on."""
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(mesh.devices))
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=mesh.devices)
+    wrong: dict[str, str] = dict.fromkeys(runs, "it was not run: a check before it failed")
+    for name, run in runs.items():
+        try:
+            run(mesh, device)
+            wrong[name] = ""
+        except BaseException:
+            wrong[name] = traceback.format_exc()
+            break
+        finally:
+            Path(folder, str(rank)).write_text(json.dumps(wrong))
+    os._exit(any(wrong.values()))  # without waiting for the others
+
+
+def main(mesh: Mesh, device: str, names: list[str]) -> dict[str, str]:
+    """What was wrong with each check, in the first process that says so; "" where nothing was."""
+    runs = {name: CHECKS[name]() for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        with contextlib.suppress(ProcessExitedException):  # one said what was wrong, and the others were ended
+            start_processes(work, (mesh, device, runs, folder), nprocs=mesh.devices, start_method="fork")
+        said = [json.loads(file.read_text()) for file in Path(folder).iterdir() if file.name != "store"]
+    found = {name: sorted((one[name] for one in said), key=len)[-1] for name in names}
+    return found if said else dict.fromkeys(names, "no process has said anything")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(main(Mesh.parse(sys.argv[1]), sys.argv[2], sys.argv[3:])))

@@ -1,0 +1,101 @@
+"""A mesh of processes gives the reference's numbers: losses, every gradient, and every parameter after ten steps.
+
+Checks are in `on_processes`; every run of it starts the processes of one mesh.
+"""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from impl_torch.training import Trainer  # noqa: E402
+from reference_numpy import TransformerConfig, preset  # noqa: E402
+from reference_numpy.parameters import initialise  # noqa: E402
+from reference_numpy.recipe import PAPER  # noqa: E402
+from reference_numpy.sharding import Mesh  # noqa: E402
+
+CONFIG = preset("tiny", source_vocabulary=23, target_vocabulary=23, encoder_layers=1, decoder_layers=1, dropout_rate=0.2)
+HERE = Path(__file__).parent
+MODELS = ("paper", "untied", "classes", "gpt2", "llama", "qwen3", "gemma2", "gemma3", "olmo2", "olmo2 with layer norms", "few tokens")
+STEPS = tuple(f"ten steps/{model}" for model in MODELS)
+OTHERS = ("microbatches", "microbatches of a row", "recompute", "recompute/classes", "drawn", "drawn/classes", "moved", "searched", "held")
+ALL = (*STEPS, *OTHERS, "components", "traffic", "traffic/microbatches")
+FIRST = ("ten steps/paper", "components", "held", "traffic")
+# Every check once, and each mesh with what it is hardest on.
+SECOND = {
+    "data=2,model=2": ("ten steps/qwen3", "ten steps/olmo2", "recompute", "drawn", "traffic/microbatches"),
+    "data=2,model=2,replicate": ("ten steps/gemma2", "drawn/classes", "held", "traffic"),
+    "model=4": ("ten steps/llama", "ten steps/gemma3", "ten steps/olmo2 with layer norms", "ten steps/few tokens", "components", "traffic"),
+    "data=4": ("ten steps/untied", "ten steps/gpt2", "microbatches of a row", "recompute/classes", "moved"),
+    "data=4,replicate": ("ten steps/classes", "microbatches", "traffic"),
+    "model=2": ("ten steps/paper", "searched", "moved"),
+    "data=2": ("ten steps/classes", "held", "traffic"),
+    "data=1": ("ten steps/paper", "ten steps/olmo2", "drawn", "components", "searched", "moved", "traffic"),
+}
+
+
+@functools.cache
+def wrong(mesh: str, checks: tuple[str, ...], device: str = "cpu") -> dict[str, str]:
+    """What was wrong with each check on this mesh; the checks run in one start of its processes."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    line = [sys.executable, str(HERE / "on_processes.py"), mesh, device, *checks]
+    ended = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=HERE.parents[1], timeout=900)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("check", FIRST)
+def test_four_processes_of_two_axes(check: str) -> None:
+    assert not wrong("data=2,model=2", FIRST)[check]
+
+
+@pytest.mark.second
+@pytest.mark.parametrize(("mesh", "check"), [(mesh, check) for mesh, checks in SECOND.items() for check in checks])
+def test_other_meshes(mesh: str, check: str) -> None:
+    assert not wrong(mesh, SECOND[mesh])[check]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mesh", SECOND)
+@pytest.mark.parametrize("check", ALL)
+def test_every_check_on_every_mesh(mesh: str, check: str) -> None:
+    assert not wrong(mesh, ALL)[check]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mesh", ["data=2,model=2", "model=4", "data=4"])
+@pytest.mark.parametrize("part", range(12))
+def test_every_case_of_the_suite(mesh: str, part: int) -> None:
+    assert not wrong(mesh, (f"suite/{part}",))[f"suite/{part}"]
+
+
+def begin(config: TransformerConfig = CONFIG, **setting: Any) -> Trainer:
+    return Trainer(config, PAPER, initialise(config, 0), compiled=False, **setting)
+
+
+def test_a_mesh_without_its_processes_and_one_that_does_not_divide_are_one_error_each() -> None:
+    with pytest.raises(ValueError, match=r"^the mesh data=2,model=2 needs 4 processes, as torchrun starts them; got 1$"):
+        begin(mesh=Mesh(data=2, model=2))
+    with pytest.raises(ValueError, match="heads must be a multiple of the mesh's model axis"):
+        begin(CONFIG.replace(heads=3, key_value_heads=3), mesh=Mesh(model=2))
+
+
+def test_activations_that_are_computed_again_change_no_bit_and_are_not_kept() -> None:
+    source, target = np.random.default_rng(0).integers(1, 23, (2, 3, 6))
+    runs: list[Any] = []
+    for recompute in (False, True):
+        run, kept = begin(recompute=recompute), []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, kept=kept: kept.append(x.nbytes) or x, lambda x: x):
+            losses = [float(run.train_step(source, target)) for _ in range(2)]
+        runs.append((losses, run.state(), sum(kept)))
+    assert runs[0][0] == runs[1][0]
+    assert all(np.array_equal(array, runs[1][1][name]) for name, array in runs[0][1].items())
+    assert runs[1][2] < runs[0][2] / 3

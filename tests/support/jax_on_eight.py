@@ -1,0 +1,129 @@
+"""Models on meshes, and processes that have their devices: checks run there, and are asked for by name."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax.sharding import AxisType
+
+from impl_jax import port
+from impl_jax.training import Trainer
+from reference_numpy import TransformerConfig, parameters, preset, sites
+from reference_numpy.recipe import PAPER, Recipe
+from reference_numpy.sharding import Mesh
+from reference_numpy.training import Trainer as Reference
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.reference import components
+
+SUPPORT = Path(__file__).parent
+# Devices wait for each other longer than on a machine that has nothing else to do.
+WAITS = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+FLAGS = f"--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false {WAITS} --xla_force_host_platform_device_count="
+MESHES = ("data=2,model=4", "data=4,model=2", "data=8", "model=8", "data=4,model=2,replicate", "data=1")
+AXES = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}
+STILL = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate"), 0.0)
+RATES = {"dropout_rate": 0.4, "attention_dropout_rate": 0.3, "hidden_dropout_rate": 0.2}
+SIZES: dict[str, Any] = STILL | {
+    "source_vocabulary": 37, "target_vocabulary": 37, "model_width": 16, "heads": 8, "key_value_heads": 8, "key_size": 4, "value_size": 6,
+    "feed_forward_width": 24, "encoder_layers": 1, "decoder_layers": 1, "padding_id": 0,
+}  # fmt: skip
+ALONE = {"encoder_layers": 0, "key_value_heads": 2, "epsilon": 1e-3}
+MODELS = {
+    "paper": preset("tiny", **SIZES).replace(**RATES),
+    "untied": preset("semillero", **SIZES | {"target_vocabulary": 41, "key_value_heads": 2}),
+    "bert": preset("bert_base", **SIZES | {"decoder_layers": 0, "max_positions": 11, "classes": 3, "masked_language_head": False}),
+    "gpt2": preset("gpt2_small", **SIZES | {"encoder_layers": 0, "max_positions": 11}).replace(**RATES),
+    "llama": preset("llama2_7b", **SIZES | ALONE | {"rotary_base": 500.0}),
+    "qwen3": preset("qwen3_600m", **SIZES | ALONE),
+    "olmo2": preset("llama2_7b", **SIZES | ALONE | {"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False}),
+    "gemma": preset("gemma2_2b", **SIZES | ALONE | {"score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3}),
+}  # fmt: skip
+MODELS["even"] = MODELS["untied"].replace(source_vocabulary=40, target_vocabulary=48, **RATES)
+# an epsilon that is large beside what is left of a gradient of zero, such as that of a bias of keys
+RECIPE = PAPER.replace(warmup=20, epsilon=1e-3, weight_decay=0.1, clip_norm=0.5)
+CLOSE = 1e-9
+
+
+def outcomes(names: Iterable[str]) -> dict[str, str]:
+    """What became of each check, in one process of eight devices: nothing, or its error."""
+    return in_process(f"import jax_sharding_checks as checks; checks.main({[*names]!r})", 8)()
+
+
+def in_process(code: str, devices: int) -> Callable[[], Any]:
+    """Starts Python with so many devices; returns what waits for it and for the JSON of its last line."""
+    paths = os.pathsep.join(map(str, (SUPPORT, *map(Path, filter(None, sys.path)))))
+    environment = os.environ | {"XLA_FLAGS": f"{FLAGS}{devices}", "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes)
+
+    def found() -> Any:
+        out, error = process.communicate()
+        if process.returncode:
+            raise AssertionError(error[-4000:])
+        return json.loads(out.splitlines()[-1])
+
+    return found
+
+
+def batch(config: TransformerConfig, step: int = 0, rows: int = 5) -> tuple[Any, np.ndarray]:
+    """Ids with padding on the right, on the left, and a row of nothing else; or classes in place of a target."""
+    rng = np.random.default_rng([7, step])
+    source, target = rng.integers(1, config.source_vocabulary, (rows, 7)), rng.integers(1, config.target_vocabulary, (rows, 6))
+    source[0, 5:] = target[0, 4:] = source[1, :2] = target[1, :3] = source[2] = target[2] = 0
+    if config.classes:
+        return source, rng.integers(0, config.classes, rows)
+    return (source if config.encoder_layers else None), target
+
+
+def begin(config: TransformerConfig, mesh: str | None, axes: str = "Auto", recipe: Recipe = RECIPE, **settings: Any) -> Trainer:
+    own = type("OnAxes", (Trainer,), {"axes": AXES[axes]})
+    return own(config, recipe, parameters.initialise(config, 0), mesh=mesh and Mesh.parse(mesh), **settings)
+
+
+def close(found: dict[str, Any], expected: dict[str, Any], limit: float = CLOSE) -> None:
+    assert sorted(found) == sorted(expected)
+    largest = max(float(np.abs(array).max(initial=0)) for array in expected.values())
+    for name, array in expected.items():
+        scale = max(float(np.abs(array).max(initial=0)), 1e-6 * largest)  # of a gradient of zero a rounding is left
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=limit * scale, err_msg=name)
+
+
+def trains(model: str, mesh: str, axes: str = "Auto", steps: int = 10, rows: int = 5, **more: Any) -> Trainer:
+    """Whether losses, every gradient and every parameter after some steps are the reference's; gradients are in the first moments."""
+    config, recipe = MODELS[model], RECIPE.replace(microbatches=more.pop("microbatches", 1))
+    run, other = begin(config, mesh, axes, recipe, **more), Reference(config, recipe, parameters.initialise(config, 0))
+    for step in range(steps):
+        keep = sites.draw(config, rows, 7, 0 if config.classes else 5, np.random.default_rng([3, step])) or None
+        given = *batch(config, step, rows), keep
+        np.testing.assert_allclose(float(run.train_step(*given)), other.train_step(*given), rtol=CLOSE)
+        if step in (0, steps - 1):
+            close(dict(run.tensors()), other.state())
+    np.testing.assert_allclose(run.loss(*batch(config, 90, rows)), other.loss(*batch(config, 90, rows)), rtol=CLOSE)
+    return run
+
+
+def answers(component: str, config: TransformerConfig, mesh: str, axes: str = "Auto", **inputs: Any) -> None:
+    """Whether a component on the mesh gives what the reference gives."""
+    forward = component.removesuffix("_vjp")
+    named = components.model_of(forward)
+    values: dict[str, np.ndarray] = {}
+    with contextlib.suppress(ValueError):  # a component without parameters
+        values = random(parameters.shapes(config, named))
+    given = inputs | ({"cotangent": np.float64(1.5)} if "loss" in component else {})
+    case = Case("", component, config, given, values)
+    if "cotangent" not in given and component != forward:
+        output = components.answer(Case("", forward, config, given, values))["output"]
+        case = Case("", component, config, given | random({"cotangent": output.shape}), values)
+    found = port.on_mesh(Case(**vars(case) | {"mesh": Mesh.parse(mesh)}), AXES[axes])
+    close(components.named_outputs(found), components.answer(case))
+
+
+def random(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(11)
+    return {name: rng.normal(0, 0.5, shape) for name, shape in shapes.items()}

@@ -1,0 +1,231 @@
+"""The plan of a training step, by hand-worked numbers and published formulas, and its command."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import refused, succeeded
+
+from reference_numpy import TransformerConfig, parameters, preset, sharding
+from reference_numpy.recipe import PAPER
+from reference_numpy.sharding import Mesh
+from rosettaformer.checkpoints import Checkpoint, canonical
+from rosettaformer.scaling import memory, strategies, traffic
+from rosettaformer.scaling.step import Step
+
+S, B, D, H, F, V, L = 16, 4, 32, 4, 128, 104, 3
+GPT = preset("gpt2_small", source_vocabulary=V, target_vocabulary=V, model_width=D, heads=H, key_value_heads=H, key_size=8, value_size=8,
+             feed_forward_width=F, decoder_layers=L, max_positions=64)  # fmt: skip
+SEQUENCES = preset("tiny", source_vocabulary=104, target_vocabulary=104)
+LLAMA = preset("llama31_8b", source_vocabulary=V, target_vocabulary=V, model_width=D, heads=H, key_value_heads=2, key_size=8, value_size=8,
+               feed_forward_width=F, decoder_layers=L)  # fmt: skip
+
+
+def step(
+    config: TransformerConfig,
+    mesh: str,
+    *,
+    rows: int = B,
+    dtype: str = "float32",
+    recompute: bool = False,
+    backend: str = "torch",
+    **recipe: Any,
+) -> Step:
+    return Step(config=config, mesh=Mesh.parse(mesh), rows=rows, source=8, target=S, dtype=dtype, recompute=recompute, backend=backend,
+                recipe=PAPER.replace(**recipe))  # fmt: skip
+
+
+def payload(found: Step, purpose: str, axis: str = "model") -> int:
+    return sum(row.payload for row in traffic.traffic(found) if (row.purpose, row.axis) == (purpose, axis))
+
+
+@pytest.mark.parametrize("model", [1, 2, 4])
+def test_activations_are_those_of_korthikanti_et_al_equations_1_and_2(model: int) -> None:
+    found = step(GPT, f"model={model}", dtype="bfloat16")
+    layer = memory.attention(found, "target", "target") + memory.feed_forward(found, "target")
+    # of a layer in 16 bits: s b h (10 + 24 / t + 5 a s / (h t)), with a heads and the width h
+    assert layer == S * B * D * (10 + 24 / model + 5 * H * S / (D * model))
+    again = step(GPT, f"model={model}", dtype="bfloat16", recompute=True)
+    around = S * B * D * (2 * 2 + 1)  # the embedding's mask, and the inputs of the last norm and of the logits
+    assert memory.activations(found) == L * layer + around
+    assert memory.activations(again) == L * 2 * S * B * D + layer + around
+
+
+def test_a_fused_attention_holds_no_weights_and_a_cap_or_dropout_does() -> None:
+    fused, capped = step(LLAMA, "model=2"), step(LLAMA.replace(score_cap=5.0), "model=2")
+    #      input, norm; queries and output of 2 heads; a key and a value of 1 group; the logarithms of 2 heads
+    assert memory.attention(fused, "target", "target") == 4 * S * B * (2 * D + 2 * 8 + 2 * 8 + 2 * 8 + 2)
+    assert memory.attention(capped, "target", "target") - memory.attention(fused, "target", "target") == 4 * S * B * 2 * (2 * S - 1)
+    #      gate, its activation, what it multiplies, the product; input, norm
+    assert memory.feed_forward(fused, "target") == 4 * S * B * (4 * F // 2 + 2 * D)
+
+
+@pytest.mark.parametrize("config", [GPT, SEQUENCES, LLAMA], ids=["gpt", "sequences", "llama"])
+@pytest.mark.parametrize("mesh", ["data=4", "data=2,model=2", "model=4", "data=4,replicate"])
+def test_a_device_holds_its_part_of_the_declaration_of_parameters_gradients_and_two_moments(config: TransformerConfig, mesh: str) -> None:
+    found, shapes = memory.memory(step(config, mesh)), parameters.shapes(config)
+    split = sharding.splits(config, Mesh.parse(mesh))
+    own = sum(math.prod(shapes[name]) // sharding.parts(places, Mesh.parse(mesh)) for name, places in split.items())
+    assert [found[what] for what in memory.STATE] == [4 * own, 4 * own, 8 * own]
+    if mesh == "data=4":  # 16 bytes of each number, in equal parts (ZeRO, stage 3)
+        assert 4 * sum(found[what] for what in memory.STATE) == 16 * parameters.count(config)
+
+
+def test_full_sharding_holds_two_layers_and_what_lies_outside_of_them_whole() -> None:
+    outside = D * (V + 64 + 2)
+    layer = (parameters.count(GPT) - outside) // L
+    assert memory.memory(step(GPT, "data=4"))["gathered"] == 4 * (3 * layer + 2 * outside)
+    assert memory.memory(step(GPT, "data=4,replicate"))["gathered"] == 0
+
+
+def test_a_vocabulary_that_does_not_divide_counts_by_its_largest_part() -> None:
+    whole, split = (step(GPT.replace(source_vocabulary=101, target_vocabulary=101), mesh) for mesh in ("model=1", "model=4"))
+    assert memory.memory(whole)["logits"] == 2 * 4 * S * B * 101
+    assert memory.memory(split)["logits"] == 2 * 4 * S * B * 26
+    table = next(parameter for parameter in split.parameters() if parameter.name == "target_embedding.table")
+    assert table.numbers(split.mesh, "model") == 26 * D
+
+
+def test_full_sharding_sends_half_as_much_again_as_data_parallel_rings_do() -> None:
+    """ZeRO, section 7: 3 and 2 times the parameters, of which a ring sends (n - 1)/n; what lies outside of layers is gathered once."""
+    size, outside, scalar = 4 * parameters.count(GPT), 4 * D * (V + 64 + 2), 4 * 2
+    assert traffic.by_ring(step(GPT, "data=4")) == (3 * size - outside + scalar) * 3 / 4
+    assert traffic.by_ring(step(GPT, "data=4,replicate")) == (2 * size + scalar) * 3 / 4
+    assert traffic.payloads(traffic.traffic(step(GPT, "data=4"))) == {
+        ("all-gather", "data"): 2 * size - outside, ("reduce-scatter", "data"): size, ("all-reduce", "data"): 4
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("backend", "gathers", "sums"), [("torch", (2, 4, 4), 1), ("jax", (1, 3, 1), 2)])
+def test_engines_gather_and_add_up_microbatches_as_their_programs_show(backend: str, gathers: tuple[int, ...], sums: int) -> None:
+    config = GPT.replace(tie_logits=False)
+    found = traffic.payloads(traffic.traffic(step(config, "data=4", microbatches=2, backend=backend)))
+    outside, added = 4 * D * (2 * V + 64 + 2), 4 * L * (2 * D + 4 * D + F + D)  # offsets, biases of attention and of feed-forward
+    layers = 4 * parameters.count(config) - outside - added
+    assert found["all-gather", "data"] == sum(count * size for count, size in zip(gathers, (outside, layers, added), strict=True))
+    assert found["reduce-scatter", "data"] == sums * (outside + layers + added)
+    whole, part = (memory.memory(step(config, "data=4", microbatches=2, backend=name)) for name in ("torch", "jax"))
+    assert whole["gradients"] == 4 * part["gradients"] and part["gathered"] > whole["gathered"]
+
+
+def test_a_parameter_that_nothing_divides_stays_whole_or_is_split_unevenly() -> None:
+    whole, uneven = (step(GPT, "data=5", rows=5, backend=backend) for backend in ("jax", "torch"))  # 5 divides no size of it
+    assert payload(whole, "gradients of whole parameters", "data") == 4 * (parameters.count(GPT) + V * D)  # two uses of the table
+    assert payload(whole, "parameters, forward", "data") == 0
+    assert memory.memory(whole)["parameters"] == 4 * parameters.count(GPT)
+    assert payload(uneven, "gradients of whole parameters", "data") == 0
+    sizes = {parameter.name: uneven.own(parameter) for parameter in uneven.parameters()}
+    assert sizes["target_embedding.table"] == 21 * D  # of 104 rows
+    assert sizes["decoder.layers.0.self_attention.query.kernel"] == 7 * D  # of 32 outputs
+    assert sizes["decoder.layers.0.self_attention.output.kernel"] == 7 * 4 * 8  # of 32 outputs, of as many inputs
+    assert sizes["decoder.layers.0.feed_forward.output.kernel"] == 7 * F
+    assert sizes["decoder.layers.0.feed_forward.hidden.bias"] == 26
+    assert payload(uneven, "parameters, forward", "data") == 4 * 5 * sum(sizes.values())
+
+
+def test_tensor_parallelism_adds_up_twice_a_layer_and_pass() -> None:
+    """Megatron-LM, section 3: of a layer two sums forward and two backward; the embedding; the input of the logits."""
+    found, one = step(GPT, "model=2"), 4 * B * S * D
+    assert payload(found, "activations, forward") == 2 * L * one
+    assert payload(found, "activations, backward") == (2 * L + 1) * one
+    assert payload(found, "embedding") == one
+    assert payload(found, "loss") == 4 * B * S * 4  # maximum, sum, label, mean
+    assert payload(step(GPT, "model=2", smoothing=0.0), "loss") == 4 * B * S * 3
+    assert traffic.total(found) == payload(found, "loss") + (4 * L + 2) * one
+    assert payload(step(GPT, "model=2", recompute=True), "activations, computed again") == 2 * L * one
+    for changes, backend in (({}, "jax"), ({"dropout_rate": 0.0}, "torch")):
+        found = step(GPT.replace(**changes), "model=2", recompute=True, backend=backend)
+        assert payload(found, "activations, computed again") == L * one
+    post = step(GPT.replace(norm_placement="post", final_norm=False, dropout_rate=0.0), "model=2", recompute=True)
+    assert payload(post, "activations, computed again") == 2 * L * one
+
+
+def test_xla_for_cpus_adds_up_for_each_kernel_and_each_use_of_a_table() -> None:
+    found, one, tied = step(GPT, "model=2", backend="jax"), 4 * B * S * D, step(SEQUENCES, "data=2", backend="jax")
+    assert payload(found, "activations, backward") == (4 * L + 1) * one  # queries, keys, values, hidden layer
+    assert payload(tied, "gradients", "data") == 4 * (parameters.count(SEQUENCES) + 2 * 104 * 32)  # source, target, logits
+
+
+def test_a_decoder_with_memory_adds_up_a_third_time_and_the_memory_s_gradient() -> None:
+    found, source, target = step(SEQUENCES, "data=2,model=2"), 4 * B // 2 * 8 * 32, 4 * B // 2 * S * 32
+    assert payload(found, "activations, forward") == 2 * 2 * source + 2 * 3 * target
+    # self-attention, feed-forward; and of cross-attention the query's and the memory's; the logits
+    assert payload(found, "activations, backward") == 2 * 2 * source + 2 * (3 * target + source) + target
+    assert payload(found, "embedding") == source + target  # one table, looked up twice
+
+
+def test_keys_and_values_of_fewer_groups_than_columns_lie_whole_and_their_gradients_are_added_up() -> None:
+    assert payload(step(LLAMA, "model=2"), "gradients of whole parameters") == 0
+    assert payload(step(LLAMA, "model=4"), "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8
+    assert payload(step(LLAMA, "data=2,model=4"), "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8
+    of_jax = step(LLAMA, "model=4", backend="jax")
+    assert payload(of_jax, "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8
+    assert payload(of_jax, "gradients of keys and values") == 4 * L * 2 * B * S * 8 * (1 + 2)  # a group's sum, and two groups gathered
+    assert payload(of_jax, "activations, backward") == 4 * B * S * D * (3 * L + 1)  # queries, gate and hidden layer; logits
+    of_heads = LLAMA.replace(query_key_norm="head")
+    assert payload(step(of_heads, "model=2"), "gradients of whole parameters") == 4 * L * 2 * 8
+    of_width = LLAMA.replace(query_key_norm="width")
+    assert payload(step(of_width, "model=2"), "norm of queries and keys") == 4 * L * 2 * 2 * B * S
+
+
+def test_the_norm_of_the_gradients_is_one_number_of_the_devices_that_hold_parts() -> None:
+    axes = {mesh: [row.axis for row in traffic.traffic(step(GPT, mesh, clip_norm=1.0)) if row.purpose == "norm of the gradients"]
+            for mesh in ("model=1", "data=2", "model=2", "data=2,model=2", "data=2,replicate", "data=2,model=2,replicate")}  # fmt: skip
+    assert axes == {"model=1": [], "data=2": ["data"], "model=2": ["model"], "data=2,model=2": ["data and model"], "data=2,replicate": [],
+                    "data=2,model=2,replicate": ["model"]}  # fmt: skip
+
+
+def test_a_device_has_the_most_rows_of_a_batch_that_does_not_divide() -> None:
+    assert step(GPT, "data=2", rows=5).tokens("target") == 3 * S
+    assert step(GPT, "data=2", rows=6, microbatches=3).tokens("target") == S
+    with pytest.raises(ValueError, match="must divide into 4 microbatches; got 6 rows"):
+        step(GPT, "data=2", rows=6, microbatches=4)
+    with pytest.raises(ValueError, match="heads must be a multiple"):
+        step(GPT, "model=8")
+
+
+def test_strategies_are_meshes_of_all_devices() -> None:
+    llama = preset("llama31_8b")
+    meshes = {name: [str(make(llama, devices)) for devices in (8, 1000)] for name, make in strategies.STRATEGIES.items()}
+    assert meshes == {
+        "data parallel": ["data=8,model=1,replicate", "data=1000,model=1,replicate"],
+        "fully sharded": ["data=8,model=1", "data=1000,model=1"],
+        "tensor parallel": ["data=1,model=8", "data=1,model=1000"],
+        "both": ["data=1,model=8", "data=125,model=8"],
+    }
+    assert "got h=32, model=1000" in strategies.problem(llama, Mesh(model=1000))
+    assert str(strategies.both(preset("qwen3_600m", heads=6, key_value_heads=6), 16)) == "data=8,model=2"
+
+
+OF_A_STEP = ("--rows", 4, "--length", 16)
+
+
+def test_the_command_prints_a_plan_and_compares_strategies(tmp_path: Path) -> None:
+    given = ("plan", "--preset", "tiny", "--set", "source_vocabulary=104", "--set", "target_vocabulary=104", *OF_A_STEP)
+    (found,) = succeeded(*given, "--mesh", "data=2,model=2", "--source-length", 8, "--json").rows
+    assert found["memory_total"] == sum(found["memory"].values())
+    assert found["traffic_total"] == traffic.total(step(SEQUENCES, "data=2,model=2"))
+    table = succeeded(*given, "--mesh", "data=2,model=2", "--memory", 0.0001).out
+    assert "does not fit 0.0001 GiB" in table and "activations, backward" in table
+    (all_found,) = succeeded(*given, "--devices", 8, "--json").rows
+    assert {name: row.get("mesh") for name, row in all_found.items()} == {
+        "data parallel": "data=8,model=1,replicate", "fully sharded": "data=8,model=1", "tensor parallel": None, "both": "data=2,model=4"
+    }  # fmt: skip
+    assert "heads must be" in succeeded(*given, "--devices", 8).out
+    file = tmp_path / "model.safetensors"
+    weights = parameters.initialise(SEQUENCES, 0, np.float32)
+    canonical.save(file, Checkpoint(SEQUENCES, weights).config, weights)
+    of_file = succeeded("plan", "--checkpoint", file, *OF_A_STEP, "--mesh", "data=2,model=2", "--source-length", 8, "--json")
+    assert json.loads(of_file.out) == found
+
+
+def test_the_command_refuses_what_is_no_plan() -> None:
+    assert "give one" in refused("plan", "--preset", "tiny", *OF_A_STEP)
+    assert "give one" in refused("plan", *OF_A_STEP, "--devices", 2)
+    assert "--set changes a --preset" in refused("plan", "--checkpoint", "x", "--set", "heads=2", *OF_A_STEP, "--devices", 2)
+    assert "a mesh is data=N" in refused("plan", "--preset", "tiny", *OF_A_STEP, "--mesh", "pipeline=2")
+    assert "needs classes" in refused("plan", "--preset", "bert_base", *OF_A_STEP, "--mesh", "model=3")
+    assert "got h=4, model=3" in refused("plan", "--preset", "tiny", *OF_A_STEP, "--mesh", "model=3")

@@ -1,0 +1,198 @@
+"""A run on several devices: the numbers of the run on one; and what goes wrong is one message, before anything is made."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import refused, succeeded
+from thread_groups import in_threads
+from training_runs import TINY, log, train
+
+from reference_numpy.sharding import Group
+from rosettaformer import checkpoints
+from rosettaformer.training import failing, options, placing
+from rosettaformer.training.checkpoint_store import Store
+from rosettaformer.training.holding import alone
+from rosettaformer.training.manifest import Manifest
+from rosettaformer.training.together import Elsewhere, OneProcess, decided, led, together
+
+TORCH = (*TINY, "--backend", "torch")
+
+
+def losses(folder: Path) -> list[float]:
+    return [entry["loss"] for entry in log(folder)]
+
+
+def test_two_processes_train_the_run_that_the_reference_trains_and_it_goes_on_there(tmp_path: Path) -> None:
+    """Two processes of torch, then the reference; beside the reference alone."""
+    pytest.importorskip("torch")
+    folder, alone = tmp_path / "run", tmp_path / "alone"
+    arguments = ("--dropout", 0, "--save-every", 2, "--validate-every", 3, "--sample", 1, "--microbatches", 2)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)}
+    train(folder, "--backend", "torch", "--mesh", "data=2", "--recompute", *arguments, "--steps", 3)
+    assert {number: signal.getsignal(number) for number in before} == before
+    train(alone, *arguments, "--steps", 3)
+    free = Manifest.read(folder).free
+    assert (free["mesh"], free["recompute"]) == ("data=2,model=1", True)
+    assert "got --mesh data=2,model=1 (--mesh none)" in refused("train", "--out", folder, "--resume", "--backend", "numpy")
+    for path in (folder, alone):
+        train(path, "--resume", "--backend", "numpy", "--mesh", "none", "--no-recompute", "--steps", 6)
+    np.testing.assert_allclose(losses(folder), losses(alone), rtol=1e-5)
+    validations, others = ([entry["loss"] for entry in log(path, "validation")] for path in (folder, alone))
+    np.testing.assert_allclose(validations, others, rtol=1e-5)
+    assert [entry["step"] for entry in log(folder)] == [*range(1, 7)]
+    assert [entry["backend"] for entry in log(folder, "start")] == ["torch", "numpy"]
+    assert [path.name.count("-of-00002") for path in sorted((folder / "checkpoints/step-00000002").glob("model-*"))] == [1, 1]
+    assert (folder / "best.safetensors").exists() and (folder / "average.safetensors").exists()
+
+
+# what is asked for
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--mesh", "data=2"), "the backend numpy computes on one device; got --mesh data=2,model=1 (--mesh none)"),
+        (("--mesh", "two"), "a mesh is data=N,model=N"),
+        (("--mesh", "data=0"), "data must be an integer of at least 1; got 0"),
+        (("--backend", "torch", "--mesh", "model=3"), "heads must be a multiple of the mesh's model axis; got h=2, model=3"),
+        (("--backend", "jax", "--mesh", "model=64"), "the feed-forward width must be a multiple of the mesh's model axis"),
+        (("--backend", "torch", "--mesh", "data=300"), "--mesh starts at most 256 processes; got data=300,model=1"),
+    ],
+)
+def test_a_mesh_that_cannot_be(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    assert message in refused("train", "--out", tmp_path / "run", *TINY, *arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_devices_that_are_missing(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count() > 63:
+        pytest.skip("there are so many devices")
+    errors = refused("train", "--out", tmp_path / "run", *TORCH, "--device", "cuda", "--mesh", "data=64")
+    assert f"the mesh data=64,model=1 needs 64 devices; torch sees {torch.cuda.device_count()} of CUDA" in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_port_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        errors = refused("train", "--out", tmp_path / "run", *TORCH, "--mesh", "data=2")
+    assert f"the port {os.environ['MASTER_PORT']} is taken: MASTER_PORT of the environment must name a free one, or nothing" in errors
+    monkeypatch.setenv("MASTER_PORT", "x")
+    assert "MASTER_PORT of the environment must be a port; got 'x'" in refused(
+        "train", "--out", tmp_path / "run", *TORCH, "--mesh", "data=2"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_in_training_is_refused_before_processes_start(run: Path) -> None:
+    pytest.importorskip("torch")
+    with alone(run):
+        assert "another process trains the run" in refused("train", "--out", run, "--resume", "--backend", "torch", "--mesh", "data=2")
+
+
+def test_processes_that_torchrun_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, text)
+    free = options.FREE | {"mesh": "data=2", "backend": "torch"}
+    assert "the mesh data=2,model=1 needs 2 processes; torchrun has started 3" in refused(
+        "train", "--out", tmp_path / "run", *TORCH, "--mesh", "data=2"
+    )
+    with pytest.raises(ValueError, match="a run without --mesh is one process; torchrun has started 3"):
+        placing.place(free | {"mesh": None})
+    for name, text in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, text)
+    assert placing.started() == (2, 1)
+    assert placing.to_start(free) == 0
+    assert placing.place(free | {"device": "cuda"}) == placing.Place("cuda:1", 1, 2)
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(ValueError, match="RANK of the environment must be a number; got 'first'"):
+        placing.place(free)
+
+
+def test_what_jax_and_tensorflow_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = options.FREE | {"mesh": "data=2,model=4", "backend": "jax"}
+    for given, wanted in (("", f"{placing.XLA_DEVICES}=8"), ("--a=b", f"--a=b {placing.XLA_DEVICES}=8"), (placing.XLA_DEVICES + "=9",) * 2):
+        monkeypatch.setenv("XLA_FLAGS", given)
+        assert placing.place(free) == placing.Place("cpu")
+        assert os.environ["XLA_FLAGS"] == wanted
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
+    assert placing.place(free | {"backend": "tf", "mesh": "data=3"}) == placing.Place("cpu", 2, 3)
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    with pytest.raises(ValueError, match="TF_CONFIG of the environment must name a cluster"):
+        placing.place(free | {"backend": "tf", "mesh": "data=3"})
+
+
+# processes that agree
+
+
+def test_one_failure_ends_all_and_one_says_why() -> None:
+    def fail(group: Group, ranks: tuple[int, ...]) -> Any:
+        if group.rank in ranks:
+            raise OSError(f"disk {group.rank}")
+        return group.rank
+
+    assert in_threads(3, lambda group: together(group, lambda: fail(group, ()))) == [0, 1, 2]
+    assert in_threads(3, lambda group: led(group, lambda: fail(group, (1,)))) == [0, None, None]
+    errors = in_threads(3, lambda group: together(group, lambda: fail(group, (1, 2))))
+    assert [type(error) for error in errors] == [Elsewhere, OneProcess, Elsewhere]
+    assert str(errors[1]) == "the process of rank 1: disk 1"
+    assert [type(error) for error in in_threads(2, lambda group: led(group, lambda: fail(group, (0,))))] == [OSError, Elsewhere]
+    assert in_threads(2, lambda group: decided(group, group.rank == 0)) == [True, True]
+    assert in_threads(2, lambda group: decided(group, group.rank == 1)) == [False, False]
+
+
+RECORDS = {
+    "mistake": {"kind": failing.MISTAKE, "message": "the disk is full"},
+    "crash": {"kind": failing.CRASH, "message": "RuntimeError: Connection closed by peer", "traceback": "Traceback: lost\n"},
+    "elsewhere": {"kind": failing.ELSEWHERE, "message": "rank 1 has failed"},
+}
+
+
+@pytest.mark.parametrize(
+    ("ended", "said", "wanted"),
+    [
+        ({1: -9, 0: 1}, {0: "crash"}, "the process of rank 1 (of 3) was ended by SIGKILL"),
+        ({1: -300, 0: 1}, {0: "crash"}, "the process of rank 1 (of 3) was ended by signal 300"),
+        ({2: 2, 1: 2, 0: -6}, {2: "elsewhere", 1: "mistake"}, "the disk is full"),
+        ({0: 1, 1: 7}, {0: "crash"}, "the process of rank 1 (of 3) ended with exit code 7"),
+        ({0: 0, 1: 1}, {1: "crash"}, "the process of rank 1 (of 3) failed: RuntimeError: Connection closed by peer"),
+    ],
+)
+def test_of_all_that_processes_say_one_is_the_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ended: dict[int, int], said: dict[int, str], wanted: str
+) -> None:
+    """A process that is killed makes the others fail; and so does one that made a mistake."""
+    records, printed = (
+        {rank: RECORDS.get(said.get(rank, ""), {}) for rank in range(3)},
+        {rank: tmp_path / f"{rank}.txt" for rank in range(3)},
+    )
+    printed[1].write_text("its last words\x1b\n")
+    if (mistake := failing.mistake(records)) and not failing.killed(ended):
+        assert mistake == wanted
+        return
+    assert failing.problem(ended, 3, records, {rank: str(path) for rank, path in printed.items()}) == wanted
+    shown = capsys.readouterr().err
+    assert ("its last words\\x1b" in shown) == (ended.get(1) == 7) and ("Traceback" in shown) == ("failed" in wanted)
+
+
+def test_checkpoints_of_two_processes_are_read_by_the_commands(run: Path) -> None:
+    (state, progress), _ = Store(run).newest(config := Manifest.read(run).config)
+    tensors = dict(state)
+    for path in Store(run).paths():
+        path.rename(path.with_name("." + path.name))
+    in_threads(2, lambda group: Store(run, group=group).save(config, iter(tensors.items()), progress))
+    (index,) = Store(run).models()
+    assert "model_width" in succeeded("inspect", index).out
+    assert checkpoints.load(index).config == config  # as `check --checkpoint` does
+    succeeded("translate", run, "--backend", "numpy", stdin="abc\n")

@@ -1,0 +1,273 @@
+"""Makes docs/scaling.md: plans of two models, and plans beside what was measured, which is in docs/scaling/measured.json.
+
+`make scaling` measures, too: python tools/scaling.py --measure
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from documents import HOUSE, made_by
+from measured_steps import Measured, decoded, encoded, kept, measure
+
+from reference_numpy import TransformerConfig, parameters, preset
+from reference_numpy.recipe import PAPER
+from reference_numpy.sharding import Mesh
+from rosettaformer.atomic import write_text
+from rosettaformer.scaling import memory, traffic
+from rosettaformer.scaling.plan import GIB, plan
+from rosettaformer.scaling.step import DATA, MODEL, Step
+from rosettaformer.scaling.strategies import NODE, STRATEGIES, problem
+
+__all__ = ["DATA_FILE", "PAGE", "SIZES", "SMALL", "added", "gathered", "page", "steps"]
+
+PAGE, DATA_FILE = HOUSE / "docs" / "scaling.md", HOUSE / "docs" / "scaling" / "measured.json"
+DEVICES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+LIMIT = 80  # GiB of a device
+NUMBER = 8  # bytes of a payload that is no tensor
+
+# sizes of small models, all powers of two but the vocabulary's
+SIZES = {"source_vocabulary": 104, "target_vocabulary": 104, "model_width": 32, "heads": 8, "key_value_heads": 8, "key_size": 8,
+          "value_size": 8, "feed_forward_width": 64}  # fmt: skip
+# small models of the same structure, whose parts no mesh below leaves whole
+SMALL = {
+    "paper_big": preset("paper_big", **SIZES, encoder_layers=2, decoder_layers=2),
+    "llama31_8b": preset("llama31_8b", **SIZES | {"key_value_heads": 4}, decoder_layers=3),
+}
+MESHES = ("data=1", "data=2", "data=2,replicate", "model=2", "data=4", "data=4,replicate", "model=4", "data=2,model=2",
+          "data=8", "model=8", "data=4,model=2", "data=2,model=4")  # fmt: skip
+MORE = ("data=2,model=2",)  # with microbatches, and with recomputation
+
+
+class Model(NamedTuple):
+    """A preset and its batch: rows for each device, and their tokens, on each side."""
+
+    name: str
+    title: str
+    rows: int
+    length: int
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The preset."""
+        return preset(self.name)
+
+    def step(self, strategy: str, devices: int, recompute: bool, backend: str = "torch") -> Step | None:
+        """The step of a strategy; None if the model does not lie on its mesh."""
+        mesh = STRATEGIES[strategy](self.config, devices)
+        if problem(self.config, mesh):
+            return None
+        return Step(config=self.config, mesh=mesh, rows=self.rows * devices, source=self.length, target=self.length, dtype="float32",
+                    recompute=recompute, backend=backend, recipe=PAPER)  # fmt: skip
+
+
+MODELS = (
+    Model("llama31_8b", "Llama 3.1 of 8 billion parameters", 1, 8192),
+    Model("paper_big", "The paper's big model", 32, 98),
+)
+
+
+def gib(size: float) -> str:
+    """Bytes as GiB, two digits at least."""
+    return f"{size / GIB:,.0f}" if size >= 99.5 * GIB else f"{size / GIB:.1f}" if size >= 0.95 * GIB else f"{size / GIB:.2f}"
+
+
+class Row(NamedTuple):
+    """What a strategy needs on a number of devices: bytes held, without and with recomputation, and sent over data and over model."""
+
+    held: tuple[int, int]
+    sent: tuple[int, int]
+
+    def fits(self, recompute: bool) -> bool:
+        """Whether it fits a device."""
+        return self.held[recompute] <= LIMIT * GIB
+
+
+Rows = dict[tuple[str, int], Row | None]  # of strategies and devices; None if the model does not lie on the mesh
+
+
+def _rows(model: Model) -> Rows:
+    found: Rows = {}
+    for strategy, devices in itertools.product(STRATEGIES, DEVICES):
+        plain, again = (model.step(strategy, devices, recompute) for recompute in (False, True))
+        found[strategy, devices] = None
+        if plain is not None and again is not None:
+            sent = traffic.payloads(traffic.traffic(plain))
+            over = (sum(size for (_, where), size in sent.items() if where == axis) for axis in (DATA, MODEL))
+            held = tuple(memory.total(memory.memory(step)) for step in (plain, again))
+            found[strategy, devices] = Row(held, tuple(over))  # type: ignore[arg-type]
+    return found
+
+
+def _fitting(rows: Rows, strategy: str, recompute: bool) -> str:
+    """The numbers of devices on which a strategy fits, which are one run: memory falls with devices, or rises from some number on."""
+    found = [devices for devices in DEVICES if (row := rows[strategy, devices]) and row.fits(recompute)]
+    if len(found) < 2:
+        return str(*found) or "none"
+    first, last = found[0], found[-1]
+    assert found == [devices for devices in DEVICES if first <= devices <= last]
+    return "all" if found == [*DEVICES] else f"from {first}" if last == DEVICES[-1] else f"{first} to {last}"
+
+
+def _result(rows: dict[str, Rows]) -> Iterator[str]:
+    """On how many devices each strategy fits."""
+    columns = [(name, recompute) for name in rows for recompute in (False, True)]
+    titles = (f"`{name}`" + ", recomputed" * recompute for name, recompute in columns)
+    yield f"| fits {LIMIT} GiB | {' | '.join(titles)} |"
+    yield "|---|" + "---|" * len(columns)
+    for strategy in STRATEGIES:
+        yield f"| {strategy} | {' | '.join(_fitting(rows[name], strategy, recompute) for name, recompute in columns)} |"
+
+
+def _of_memory(rows: Rows) -> Iterator[str]:
+    for devices in DEVICES:
+        found = [rows[strategy, devices] for strategy in STRATEGIES]
+        cells = ("" if row is None else ", ".join(f"**{gib(size)}**" if row.fits(again) else gib(size)
+                 for again, size in enumerate(row.held)) for row in found)  # fmt: skip
+        yield f"| {devices} | {' | '.join(cells)} |"
+
+
+def _of_traffic(rows: Rows) -> Iterator[str]:
+    for devices in DEVICES:
+        found = [rows[strategy, devices] for strategy in STRATEGIES]
+        yield f"| {devices} | {' | '.join('' if row is None else ', '.join(map(gib, row.sent)) for row in found)} |"
+
+
+def _in_full(model: Model, strategy: str, devices: int) -> Iterator[str]:
+    step = model.step(strategy, devices, True)
+    assert step is not None
+    found = plan(step)
+    held = ", ".join(f"{what} {gib(size)}" for what, size in found["memory"].items())
+    yield f"On {devices} devices, {strategy}, `{found['mesh']}`, recomputed, a device holds in GiB: {held}.\nIt sends:"
+    yield ""
+    yield "| purpose | collective | over | GiB | by a ring |"
+    yield "|---|---|---|---|---|"
+    for row in found["traffic"]:
+        if row["payload"] > GIB / 1000:
+            yield f"| {row['purpose']} | {row['kind']} | {row['axis']} | {gib(row['payload'])} | {gib(row['ring'])} |"
+
+
+def _model(model: Model, rows: Rows) -> Iterator[str]:
+    sides = "source and as many target tokens" if model.config.cross_attention else "tokens"
+    yield f"## {model.title}"
+    yield ""
+    yield (
+        f"`{model.name}` has {parameters.count(model.config):,} parameters. The batch has {model.rows} row{'s' * (model.rows > 1)} of "
+        f"{model.length:,} {sides} for each device."
+    )
+    yield ""
+    yield f"| devices; GiB, and recomputed | {' | '.join(STRATEGIES)} |"
+    yield "|---|" + "---|" * len(STRATEGIES)
+    yield from _of_memory(rows)
+    yield ""
+    yield f"**Bold** fits {LIMIT} GiB. A step sends, without recomputation:"
+    yield ""
+    yield f"| devices; GiB over data, over model | {' | '.join(STRATEGIES)} |"
+    yield "|---|" + "---|" * len(STRATEGIES)
+    yield from _of_traffic(rows)
+    yield ""
+    yield from _in_full(model, "both", 64)
+    yield ""
+
+
+def _uneven(rows: Rows) -> str:
+    """What 1,000 devices do to a declaration of equal parts."""
+    model, devices = MODELS[0], DEVICES[-1]
+    step, torch = model.step("fully sharded", devices, True, "jax"), rows["fully sharded", devices]
+    assert step is not None and torch is not None
+    each = [*step.parameters()]
+    size = memory.total(memory.memory(step))
+    whole = sum(step.own(parameter) for parameter in each if not step.is_split(parameter)) / parameters.count(model.config)
+    return (
+        f"{devices:,} devices divide {1 - whole:.0%} of the parameters of `{model.name}`: no axis is a multiple of {devices:,}. What the "
+        f"declaration leaves whole,\nJAX holds whole ({gib(size)} GiB recomputed), and FSDP2 splits in parts that it fills up "
+        f"({gib(torch.held[True])} GiB). The tables are torch's."
+    )
+
+
+def steps() -> Iterator[tuple[str, Step]]:
+    """The steps that are measured, with the names of their models."""
+    for (name, config), backend, text in itertools.product(SMALL.items(), ("torch", "jax"), MESHES):
+        for recompute, parts in ((False, 1), (False, 2), (True, 1)) if text in MORE else ((False, 1),):
+            recipe = PAPER.replace(clip_norm=1.0, microbatches=parts)
+            yield name, Step(config=config, mesh=Mesh.parse(text), rows=16, source=8, target=12, dtype="float32", recompute=recompute,
+                             backend=backend, recipe=recipe)  # fmt: skip
+
+
+def gathered(sent: list[tuple[str, int]]) -> int:
+    """The bytes that are gathered; numbers alone do not count."""
+    return sum(size for kind, size in sent if kind == traffic.GATHER and size > NUMBER)
+
+
+def added(sent: list[tuple[str, int]]) -> int:
+    """The bytes that are added up, by all-reduce or reduce-scatter; numbers alone do not count."""
+    return sum(size for kind, size in sent if kind in (traffic.REDUCE, traffic.SCATTER) and size > NUMBER)
+
+
+def _measured(rows: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| model | backend | mesh | gathered, plan | measured | added up, plan | measured | state, plan | held |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for row in rows:
+        step, found = decoded(row["step"]), Measured(**row["measured"])
+        planned = [(each.kind, each.payload) for each in traffic.traffic(step)]
+        held = memory.memory(step)
+        variant = ", 2 microbatches" * (step.recipe.microbatches > 1) + ", recomputed" * step.recompute
+        cells = [gathered(planned), gathered(found.sent), added(planned), added(found.sent), held["parameters"] + held["moments"],
+                 sum(found.held.values())]  # fmt: skip
+        yield f"| {row['model']} | {step.backend} | {step.mesh}{variant} | {' | '.join(f'{cell:,}' for cell in cells)} |"
+
+
+def _differences(rows: list[dict[str, Any]]) -> str:
+    """The largest difference between plan and what was measured, in percent of the plan."""
+    worst = 0.0
+    for row in rows:
+        planned = [(each.kind, each.payload) for each in traffic.traffic(decoded(row["step"]))]
+        for of in (gathered, added):
+            plan_bytes, bytes_sent = of(planned), of([(kind, size) for kind, size in row["measured"]["sent"]])
+            worst = max(worst, abs(bytes_sent - plan_bytes) / max(plan_bytes, 1))
+    return f"{100 * worst:.1f} %"
+
+
+def page(data: dict[str, Any]) -> str:
+    """The whole page, of the steps that were measured, and of what eager torch keeps of each model in units of the planned activations."""
+    rows, ratios, plans = data["steps"], data["kept"].values(), {model.name: _rows(model) for model in MODELS}
+    text = (HOUSE / "tools" / "scaling_page.md").read_text(encoding="utf-8")
+    parts = {
+        "made": [made_by("scaling")],
+        "result": _result(plans),
+        "uneven": [_uneven(plans[MODELS[0].name])],
+        "models": itertools.chain.from_iterable(_model(model, plans[model.name]) for model in MODELS),
+        "measured": _measured(rows),
+        "difference": [_differences(rows)],
+        "kept": [f"{min(ratios):.2f} to {max(ratios):.2f}"],
+        "node": [str(NODE)],
+    }
+    for name, lines in parts.items():
+        text = text.replace(f"{{{name}}}", "\n".join(lines).rstrip())
+    return text
+
+
+def main() -> None:
+    """Writes the page, and with --measure what was measured before."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", action="store_true")
+    if parser.parse_args().measure:
+        chosen = sorted(steps(), key=lambda pair: (pair[1].backend, pair[1].mesh.devices))
+        rows = []
+        for _, same in itertools.groupby(chosen, key=lambda pair: (pair[1].backend, pair[1].mesh.devices)):
+            named = [*same]
+            found = measure([step for _, step in named])
+            rows += [
+                {"model": name, "step": encoded(step), "measured": each._asdict()} for (name, step), each in zip(named, found, strict=True)
+            ]
+        rows.sort(key=lambda row: (row["model"], row["step"]["backend"]))
+        ratios = {name: kept(step) / memory.activations(step) for name, step in steps() if step.mesh.devices == 1}
+        lines = ",\n".join(map(json.dumps, rows))
+        write_text(DATA_FILE, f'{{"kept": {json.dumps(ratios)}, "steps": [\n{lines}\n]}}\n')
+    write_text(PAGE, page(json.loads(DATA_FILE.read_text(encoding="utf-8"))))
+
+
+if __name__ == "__main__":
+    main()
