@@ -27,29 +27,44 @@ Check = Callable[[], None]
 def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple[list[Fault], list[str]]:
     """The faults each of which gives every answer, right ones too, to the tolerance; several only if no case tells them apart. Then the
     components that they are in alone, where answers of others are right: their own answers are given, right ones too. Empty if no answer
-    is wrong. check: is called before each run, and may raise.
+    is wrong. Those that are everywhere are tried first, then those at one kind of place, then at one place. check: is called before each
+    run, and may raise.
     """
-    if found := _that_give_all(replies, check):
-        return found, []
-    failing = {reply.case.component for reply in replies if reply.wrong}
-    own = [reply for reply in replies if reply.case.component in failing]
-    if len(own) == len(replies):
-        return [], []
-    return _that_give_all(own, check), list(dict.fromkeys(reply.case.component for reply in own))
-
-
-def _that_give_all(replies: Sequence[Reply], check: Check) -> list[Fault]:
-    """Tries those that are everywhere first, then those at one kind of place, then at one place."""
     failing = sorted((reply for reply in replies if reply.wrong), key=_cost)
     if not failing or failing[0].case.mesh is None:
-        return []
-    replies = [*failing, *sorted((reply for reply in replies if not reply.wrong and reply.outputs), key=_cost)]
+        return [], []
+    right = sorted((reply for reply in replies if not reply.wrong and reply.outputs), key=_cost)
+    alone = list(dict.fromkeys(reply.case.component for reply in failing))
+    beside = [reply for reply in right if reply.case.component in alone]
     everywhere = [one for fault in all_faults().values() if _shows(fault, failing[0].case) for one in fault.hypotheses]
     for places in ([""], _kinds(failing[0].case), _sites(failing)):
         tried = [dataclasses.replace(fault, place=place) for fault in everywhere for place in places if fault.placed or not place]
-        if found := _that_give(tried, replies, check):
-            return list({fault.id: fault for fault in found[::-1]}.values())[::-1]  # the first of each id
-    return []
+        possible = [fault for fault in tried if all(_may_give(fault, reply) for reply in failing)]
+        quick = [fault for fault in possible if fault.replaces.keys() <= BACKWARD or _gives_all(fault, _forward(right), check)]
+        found = [fault for fault in quick if _gives_all(fault, failing, check) and _is_determined(fault, failing)]
+        if every := [fault for fault in found if _gives_all(fault, right, check)]:
+            return _one_of_each(every), []
+        if own := [fault for fault in found if _gives_all(fault, beside, check)]:
+            return _one_of_each(own), alone
+    return [], []
+
+
+def _forward(replies: Sequence[Reply]) -> list[Reply]:
+    """The quickest answer of a forward pass, which refutes most faults of one."""
+    return [reply for reply in replies if not _is_backward(reply.case)][:1]
+
+
+def _gives_all(fault: Fault, replies: Sequence[Reply], check: Check) -> bool:
+    return all(_gives(fault, reply, check) for reply in replies)
+
+
+def _is_determined(fault: Fault, failing: Sequence[Reply]) -> bool:
+    return any(reply.determined(predicted(fault, reply.case)) for reply in failing)
+
+
+def _one_of_each(found: Sequence[Fault]) -> list[Fault]:
+    """The first of each id."""
+    return list({fault.id: fault for fault in found[::-1]}.values())[::-1]
 
 
 def _shows(fault: Fault, case: Case) -> bool:
@@ -57,17 +72,6 @@ def _shows(fault: Fault, case: Case) -> bool:
     if fault.id in NEEDS and not NEEDS[fault.id](case):
         return False
     return not fault.axis or (case.mesh is not None and case.mesh.sizes[fault.axis] > 1)
-
-
-def _that_give(faults: Sequence[Fault], replies: Sequence[Reply], check: Check) -> list[Fault]:
-    forward = sorted(replies, key=lambda reply: _is_backward(reply.case))  # what is quicker comes first where it can refute
-    left = [
-        fault
-        for fault in faults
-        if all(_may_give(fault, reply) for reply in replies)
-        and all(_gives(fault, reply, check) for reply in (replies if fault.replaces.keys() <= BACKWARD else forward))
-    ]
-    return [fault for fault in left if any(reply.wrong and reply.determined(predicted(fault, reply.case)) for reply in replies)]
 
 
 def _cost(reply: Reply) -> float:
