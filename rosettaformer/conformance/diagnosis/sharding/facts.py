@@ -17,7 +17,7 @@ SAME = 1e-6  # of a factor: how far those of two gradients may lie apart
 
 def facts(failing: Sequence[Reply], right: Sequence[Reply]) -> list[str]:
     """The sentences on the answers that are wrong. right: the answers that are right."""
-    return [*_forward(failing, right), *_losses(failing), *_gradients(failing)]
+    return [*_forward(failing, right), *_losses(failing), *_steps(failing), *_gradients(failing)]
 
 
 def _forward(failing: Sequence[Reply], right: Sequence[Reply]) -> Iterator[str]:
@@ -66,8 +66,18 @@ def _range(ratios: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def _steps(failing: Sequence[Reply]) -> Iterator[str]:
+    """Whether steps of training go wrong with their first loss, or later."""
+    losses = [reply.outputs["losses"] for reply in failing if "losses" in reply.outputs and reply.outputs["losses"].shaped]
+    off = [output.off for output in losses]
+    if off and all(each[0] for each in off):
+        yield "the loss before the first step is wrong"
+    elif off and not any(each[0] for each in off):
+        yield "the loss before the first step is right: a gradient or the update is wrong"
+
+
 def _gradients(failing: Sequence[Reply]) -> Iterator[str]:
-    own = [reply for reply in failing if reply.wrong_gradients]
+    own = [reply for reply in failing if reply.wrong_gradients and reply.case.component != "training_steps"]
     if not own:
         return
     order = list(own[0].case.parameters)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import parameters
 from reference_numpy.sharding import Mesh, chunks, splits
 
 from ...case import Case
@@ -68,17 +67,14 @@ def assembled(device: Device, operations: Operations, name: str, gradient: np.nd
 
 
 def split_axes(config: Any, mesh: Mesh, component: str) -> dict[str, int]:
-    """Returns the axis of each parameter that `model` splits."""
+    """Returns the axis of each parameter that `model` splits; none of a component that has no parameters."""
     component = components.model_of(components.forward_of(component) or component)
-    found = {}
-    for name, split in splits(config, mesh, component).items() if component in _SPLIT else ():
-        for axis, place in enumerate(split):
-            if place == "model" or (isinstance(place, tuple) and "model" in place):
-                found[name] = axis
-    return found
-
-
-_SPLIT = frozenset(parameters._COMPONENTS)
+    try:
+        placed = splits(config, mesh, component)
+    except ValueError:
+        return {}
+    over_model = {name: [axis for axis, place in enumerate(split) if "model" in (place or ())] for name, split in placed.items()}
+    return {name: axes[0] for name, axes in over_model.items() if axes}
 
 
 def rows_of(case: Case) -> int:
