@@ -129,8 +129,8 @@ def check_rows(config: Config, mesh: Mesh | None, *lengths: int) -> None:
         return
     if scalings and longest > original:
         raise ValueError(
-            f"rotary scaling {scalings[0].kind} follows the longest row of a padded batch, so data > 1 "
-            f"needs rows of at most {original} tokens; got {longest}, with data={mesh.data}"
+            f"rotary scaling {scalings[0].kind} follows the longest row of a padded batch, so "
+            f"data > 1 needs rows of at most {original} tokens; got {longest}, with data={mesh.data}"
         )
 
 
