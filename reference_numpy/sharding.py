@@ -130,7 +130,8 @@ def check_rows(config: Config, mesh: Mesh | None, *lengths: int) -> None:
     if scalings and longest > original:
         raise ValueError(
             f"rotary scaling {scalings[0].kind} follows the longest row of a padded batch, so "
-            f"data > 1 needs rows of at most {original} tokens; got {longest}, with data={mesh.data}"
+            f"data > 1 needs rows of at most {original} tokens; got {longest}, "
+            f"with data={mesh.data}"
         )
 
 
