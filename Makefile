@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 TOOL := PYTHONPATH=tests:tests/support:tests/backends $(BIN)/python tools
 
 .PHONY: help check test test-second test-all lint soak bench clean \
-  docs field-bugs files fingerprints frameworks keras-hub matrix mutation performance published said scaling session tables tutorials wild
+  docs field-bugs files fingerprints frameworks keras-hub matrix mutation performance published said scaling session sharding-faults tables tutorials wild
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -43,7 +43,7 @@ soak: $(INSTALLED)  ## 200 random configurations on every port, 300 whole models
 	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
 	$(BIN)/python -m pytest tests/judge/test_like_soak.py --soak 25
 
-docs: files performance scaling tables matrix session tutorials frameworks keras-hub field-bugs published said mutation wild  ## every document that is made: hours; the targets below are its parts
+docs: files performance scaling tables matrix session tutorials frameworks keras-hub field-bugs sharding-faults published said mutation wild  ## every document that is made: hours; the targets below are its parts
 
 files: $(INSTALLED)  ## docs/files.md and the table in README.md
 	$(TOOL)/files.py
@@ -74,6 +74,9 @@ keras-hub: $(INSTALLED)  ## KerasHub's decoders beside the reference, on every b
 
 field-bugs: $(INSTALLED)  ## the field's bugs, planted in transformers and judged: docs/field-bugs.md, half an hour
 	$(TOOL)/field_bugs.py docs/field-bugs.md
+
+sharding-faults: $(INSTALLED)  ## mistakes of sharded ports, planted and judged: docs/sharding-faults.md, a quarter of an hour
+	$(TOOL)/sharding_faults.py docs/sharding-faults.md
 
 published: $(INSTALLED)  ## models as libraries publish them, compared: the table in docs/compare.md and the rename tables, five minutes
 	$(TOOL)/published.py docs/compare.md

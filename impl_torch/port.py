@@ -120,7 +120,7 @@ def on_mesh(case: Any) -> dict[str, np.ndarray]:
         return training_steps(case)
     from .programs.on_mesh import answer
 
-    return answer(case, components[case.component.removesuffix("_vjp")])
+    return answer(case, components.get(case.component.removesuffix("_vjp")))
 
 
 def training_steps(case: Any) -> dict[str, np.ndarray]:

@@ -75,6 +75,7 @@ class Trainer:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
         self._device, self._dtype = torch.device(device), canonical.training_dtype(parameters)
+        self._float = getattr(torch, self._dtype)
         self.group = sharding.Group()
         self._placed: Any = None
         trees = self._made(parameters) if mesh is None else self._made_on(mesh, parameters)
@@ -121,8 +122,8 @@ class Trainer:
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
         with _deterministic(), _seeded(self._device, self.seed, self.steps), graphs():
-            parts = self._microbatches(source, target, keep)
-            loss = torch.stack([self._backward(total=total, **part) for part in parts]).sum()
+            parts = self._microbatches(source, target, keep, total)
+            loss = torch.stack([self._backward(**part) for part in parts]).sum()
         if self._placed is not None:
             loss = self._placed.sum(loss)
             self._placed.collect(self._tensors)
@@ -141,11 +142,13 @@ class Trainer:
         """
         self._model.eval()
         function, count = self._objective, self._count(target)
+        self._check_rows(source, target)
         if self._placed is not None:
-            rows = self._placed.rows(range(len(target)))
+            rows, counts = self._placed.computed(range(len(target)))
             own = None if source is None else source[rows], target[rows]
             with torch.no_grad():
-                value = self._placed.sum(function(*map(self._ids_of, own), total=1))
+                value = function(*map(self._ids_of, own), total=1)
+            value = self._placed.sum(value if counts else torch.zeros_like(value))
             self._placed.reshard()
             return float(value), count
         if not self.config.classes:
@@ -204,7 +207,7 @@ class Trainer:
     def _made(self, parameters: Mapping[str, np.ndarray]) -> dict[str, dict[str, Tensor]]:
         """Makes the model and its moments on one device; returns their tensors."""
         with torch.random.fork_rng(devices=[]):
-            self._model = Transformer(self.config).to(self._device, getattr(torch, self._dtype))
+            self._model = Transformer(self.config).to(self._device, self._float)
         weights.load(self._model, parameters, self.config)
         # The moments are models too, so that one pair of functions reads and writes all three.
         self._models = {
@@ -222,7 +225,7 @@ class Trainer:
 
         canonical.match(parameters, canonical.shapes(self.config), self._dtype)
         with torch.device("meta"):
-            self._model = Transformer(self.config).to(getattr(torch, self._dtype))
+            self._model = Transformer(self.config).to(self._float)
         given = self._model, self.config, mesh, self._device
         method = "classification_loss" if self.config.classes else ""
         self._placed = Placed(*given, whole_logits=False, method=method)
@@ -259,9 +262,11 @@ class Trainer:
         return searcher
 
     def _microbatches(
-        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
+        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None, total: Tensor
     ) -> Iterator[dict[str, Any]]:
-        """Yields the arguments of the loss for every part of the rows, on the device."""
+        """Yields the arguments of the loss for every part of the rows, on the device; total: the
+        number of labels of all of them that count.
+        """
         parts = self.recipe.microbatches
         if len(target) % parts:
             raise ValueError(
@@ -269,9 +274,9 @@ class Trainer:
             )
         rows, given = len(target) // parts, canonical.flatten(keep or {})
         for first in range(0, len(target), rows):
-            chosen: Any = slice(first, first + rows)
+            chosen, counts = slice(first, first + rows), True
             if self._placed is not None:
-                chosen = self._placed.rows(range(first, first + rows))
+                chosen, counts = self._placed.computed(range(first, first + rows))
                 self._placed.reduces(last=first + rows == len(target))
             tokens = None if source is None else source[chosen], target[chosen]
             sides = self._sides(*tokens)
@@ -285,7 +290,9 @@ class Trainer:
                 masks = canonical.nest(drops)
                 masks = masks if sides is None else unpadding.unpad_keep(masks, sides)
             arguments = dict(zip(("source", "target"), map(self._ids_of, tokens), strict=True))
-            yield arguments | {"keep": masks or None, "sides": sides}
+            # Of rows of another process the loss is 0, and so are its gradients.
+            own_total = total if counts else torch.full_like(total, math.inf, dtype=self._float)
+            yield arguments | {"total": own_total, "keep": masks or None, "sides": sides}
 
     def _sides(self, source: np.ndarray | None, target: np.ndarray) -> unpadding.Sides | None:
         """Finds the flat tokens on the host, which then does not wait for the device."""
@@ -376,6 +383,7 @@ class Trainer:
         """
         config = self.config
         checks.check_source_given(config.encoder_layers, source)
+        self._check_rows(source, target)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
             checks.check_tokens(
@@ -391,6 +399,12 @@ class Trainer:
                 "token", target.shape, str(target.dtype), config.target_vocabulary, *_bounds(target)
             )
             checks.check_length(target.shape[1] - 1, config.max_positions)
+
+    def _check_rows(self, source: np.ndarray | None, target: np.ndarray) -> None:
+        """Raises ValueError if the mesh does not allow rows of this length."""
+        if self._placed is not None:
+            lengths = [x.shape[-1] for x in (source, target) if x is not None]
+            sharding.check_rows(self.config, self._placed.mesh, *lengths)
 
     def _count(self, target: np.ndarray) -> int:
         """Counts the labels that count: every class does."""

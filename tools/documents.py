@@ -21,6 +21,7 @@ DOCUMENTS = {
     "docs/performance.md": "performance",
     "docs/porting.md": "session",
     "docs/scaling.md": "scaling",
+    "docs/sharding-faults.md": "sharding-faults",
     "docs/wild.md": "wild",
     **{str(path.relative_to(HOUSE)): "said" for path in (HOUSE / "rosettaformer").rglob("said.toml")},
 }

@@ -11,7 +11,7 @@ from flax import nnx
 
 from reference_numpy import parameters as canonical
 
-from .recompute import assembled
+from .assembly import assembled
 from .sharding import Sharding, fetched, mapped, name_of
 
 __all__ = ["answer", "owner"]

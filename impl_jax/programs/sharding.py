@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -135,6 +136,13 @@ class Sharding:
             x = self.put(x)
         x = x[:, :rows]
         return self.put(x, None, "data") if len(x) > 1 else self.put(x[0], "data")
+
+    def filled(self, x: jax.Array) -> jax.Array:
+        """Rows, with zeros behind if their parts would be uneven."""
+        more = -len(x) % self.parts
+        if self.even or not more:
+            return x
+        return self.put(jnp.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)]), "data")
 
     def used(self, name: str, array: jax.Array) -> jax.Array:
         """A parameter as it is used: brought together over data, without the zeros behind."""

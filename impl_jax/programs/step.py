@@ -19,7 +19,7 @@ from ..optimizer import adam, clip_global_norm
 from ..schedule import noam
 from ..transformer import Transformer
 from . import unpadding
-from .recompute import assembled
+from .assembly import assembled
 from .sharding import Sharding
 from .unpadding import Flat
 

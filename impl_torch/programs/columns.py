@@ -33,7 +33,7 @@ class Column(NamedTuple):
     others, in the order of the parts.
     """
 
-    index: int
+    number: int
     parts: int
     group: Any
 
@@ -69,7 +69,7 @@ class PartEmbedding(Embedding):
     column: Column
 
     def look_up(self, token: Tensor) -> Tensor:
-        row_bt = token.long() - self.column.index * self.num_embeddings
+        row_bt = token.long() - self.column.number * self.num_embeddings
         elsewhere_bt = (row_bt < 0) | (row_bt >= self.num_embeddings)
         x_btd = super().look_up(row_bt.masked_fill(elsewhere_bt, 0))
         return self.column.sum(x_btd.masked_fill(elsewhere_bt[..., None], 0))
@@ -84,7 +84,7 @@ class WholeNorm(nn.Module):
 
     def forward(self, x_btd: Tensor) -> Tensor:
         y_btd = self.norm(self.column.gathered(x_btd))
-        return y_btd.chunk(self.column.parts, dim=-1)[self.column.index]
+        return y_btd.chunk(self.column.parts, dim=-1)[self.column.number]
 
 
 class WholeLogits(nn.Module):
@@ -150,7 +150,8 @@ def joined(model: Transformer, column: Column) -> Transformer:
     for attention in _attentions(model) if model.config.query_key_norm == "width" else ():
         for name in NORMS:
             setattr(attention, name, WholeNorm(getattr(attention, name), column))
-    model.logits = WholeLogits(model.logits, column, model.config.target_vocabulary)
+    whole: Any = WholeLogits(model.logits, column, model.config.target_vocabulary)
+    model.logits = whole
     return model
 
 
@@ -171,12 +172,12 @@ def arrays(
         module, _, leaf = name.rpartition(".")
         if config.query_key_norm == "width" and module.endswith(NORMS):
             place = replace(place, model=None)
-        part = own(place, array, mesh, column.index)
+        part = own(place, array, mesh, column.number)
         if "v" in place.letters:
             rows = -(-place.sizes["v"] // column.parts)
             if len(part) < rows:
                 part = np.pad(part, [(0, rows - len(part)), *[(0, 0)] * (part.ndim - 1)])
-        if module.endswith("output") and leaf == "bias" and column.index:
+        if module.endswith("output") and leaf == "bias" and column.number:
             part = np.zeros_like(part)  # of the products that are added up, one has it
         yield place.native, part
 

@@ -27,15 +27,16 @@ ELSEWHERE = ("decode_in_steps", "greedy_search", "sample", "beam_search")
 VJP = "_vjp"
 
 
-def answer(case: Any, build: Callable[..., Any]) -> dict[str, np.ndarray]:
+def answer(case: Any, build: Callable[..., Any] | None) -> dict[str, np.ndarray]:
     """Returns the outputs of a component with parameters, or with `_vjp` the gradients of every
     floating input and of every parameter.
 
-    build: makes the component from a config and a dtype. Raises ValueError as `sharding.Placed`,
-    and NotImplementedError for what has no parameters, and for decoding.
+    build: makes the component from a config and a dtype; None if the port has none of that name.
+    Raises ValueError as `sharding.Placed`, and NotImplementedError for what is not in the port, has
+    no parameters or decodes.
     """
     component = case.component.removesuffix(VJP)
-    if component in ELSEWHERE or not case.parameters:
+    if build is None or component in ELSEWHERE or not case.parameters:
         raise NotImplementedError(f"on_mesh does not answer {case.component}")
     asked = _Asked(case, component, build)
     return asked.outputs() if component == case.component else asked.gradients()
@@ -69,6 +70,7 @@ class _Asked:
         self.axes = {name: axes[name] or 0 for name, size in sizes.items() if size == self.number}
         if component in LOSSES and given.get("total") is None:
             given["total"] = _count(case.config.padding_id, given)
+        self.rows, self.counts = self.placed.computed(range(self.number))
         self.inputs = {name: self._own(name, x) for name, x in given.items()}
 
     def outputs(self) -> dict[str, np.ndarray]:
@@ -78,7 +80,7 @@ class _Asked:
         with torch.no_grad():
             found = _named(self.function(**nest(self.inputs)))
         if self.component in LOSSES:
-            return {name: weights.to_numpy(self.placed.sum(x)) for name, x in found.items()}
+            return {name: weights.to_numpy(self._sum(x)) for name, x in found.items()}
         return {name: self._gathered(_axis(name, x), x) for name, x in found.items()}
 
     def gradients(self) -> dict[str, np.ndarray]:
@@ -90,14 +92,14 @@ class _Asked:
             if isinstance(x, Tensor) and x.is_floating_point()
         }
         output, *_ = _named(self.function(**nest(self.inputs))).values()
-        output.backward(cotangent)
+        output.backward(cotangent if self.counts else torch.zeros_like(cotangent))
         found = {}
         for name, x in sought.items():
             gradient = torch.zeros_like(x) if x.grad is None else x.grad
             if name in self.axes:
                 found[name] = self._gathered(self.axes[name], gradient)
             else:
-                found[name] = weights.to_numpy(self.placed.sum(gradient))
+                found[name] = weights.to_numpy(self._sum(gradient))
         own = self.placed.gradients().items()
         return found | {f"parameters.{name}": self.placed.read(name, part) for name, part in own}
 
@@ -106,14 +108,18 @@ class _Asked:
         if not isinstance(value, np.ndarray):
             return value
         if name in self.axes:
-            rows = self.placed.rows(range(self.number))
-            value = value[(slice(None),) * self.axes[name] + (rows,)]
+            value = value[(slice(None),) * self.axes[name] + (self.rows,)]
         return weights.from_numpy(value, self.placed.device)
+
+    def _sum(self, own: Tensor) -> Tensor:
+        """Adds up what comes of the rows of every process."""
+        return self.placed.sum(own if self.counts else torch.zeros_like(own))
 
     def _gathered(self, axis: int | None, own: Tensor) -> np.ndarray:
         """Gathers an array of all rows."""
-        devices = self.placed.devices["data"]
-        return weights.to_numpy(gathered(own.detach(), axis or 0, self.number, devices))
+        devices, axis = self.placed.devices["data"], axis or 0
+        own = own.detach() if self.counts else own.detach().narrow(axis, 0, 0)
+        return weights.to_numpy(gathered(own, axis, self.number, devices))
 
 
 def _axis(name: str, value: Any) -> int | None:

@@ -142,6 +142,15 @@ class Placed:
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
         return slice(rows.start + own.start, rows.start + own.stop)
 
+    def computed(self, rows: range) -> tuple[slice, bool]:
+        """Returns which of these rows the process computes, and whether it has them: without any,
+        it computes the first one, which must not count, since `DTensor` has no view of nothing.
+        """
+        own = self.rows(rows)
+        if own.start < own.stop:
+            return own, True
+        return slice(rows.start, rows.start + 1), False
+
     def part(self, config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Transformer:
         """Returns a copy of the process's part of every layer, with these parameters, of which it
         holds no other for longer than it reads it. `join` makes it run, also in a searcher.

@@ -13,6 +13,7 @@ from reference_numpy.suggestions import nearest
 from ..conformance.cases import all_cases
 from ..conformance.catalogue import Defect, all_defects
 from ..conformance.catalogue.effect import Effect, effect
+from ..conformance.catalogue.sharded import Fault, all_faults
 from ..conformance.reference import tolerance
 from ..conformance.reference.components import COMPONENTS
 
@@ -26,16 +27,20 @@ FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 def explain(defect_id: str | None, as_json: bool) -> None:
     """Explain the defect ID of the catalogue: what it is, how it shows, how to fix it, and, measured now, how large its error is.
 
-    Without ID, list the catalogue.
+    Without ID, list the catalogue, and what goes wrong on several devices.
     """
-    defects = all_defects()
+    defects, faults = all_defects(), all_faults()
     if defect_id is None:
         components = list(COMPONENTS)
         rows = sorted(defects.values(), key=lambda defect: components.index(defect.component))
-        _print_json([_row(defect) for defect in rows]) if as_json else _print_table(rows)
+        _print_json([_row(defect) for defect in rows]) if as_json else _print_tables(rows, list(faults.values()))
+        return
+    if defect_id.upper() in faults:
+        fault = faults[defect_id.upper()]
+        _print_json(_words(fault)) if as_json else _print_fault(fault)
         return
     if defect_id.upper() not in defects:
-        hint = nearest(defect_id, defects) or " (rosettaformer list defects shows them)"
+        hint = nearest(defect_id, [*defects, *faults]) or " (rosettaformer list defects shows them)"
         raise ValueError(f"ID must be one of the catalogue's; got {defect_id!r}{hint}")
     defect = defects[defect_id.upper()]
     effects = _effects(defect)
@@ -69,16 +74,32 @@ def _print_json(value: Any) -> None:
     click.echo(json.dumps(value, allow_nan=False, indent=1))
 
 
-def _print_table(defects: list[Defect]) -> None:
+def _words(fault: Fault) -> dict[str, Any]:
+    words = {"id": fault.id, "title": fault.title, "what": fault.what, "variants": list(fault.variants), "shows": fault.shows}
+    return words | {"fix": fault.fix, "evidence": fault.evidence}
+
+
+def _print_tables(defects: list[Defect], faults: list[Fault]) -> None:
     table = Table("id", "component", "title", title=f"{len(defects)} defects", title_justify="left")
     for defect in defects:
         table.add_row(defect.id, defect.component, defect.title + (" (unobservable)" if defect.unobservable else ""))
     Console(markup=False).print(table)
+    on_devices = Table("id", "title", title=f"{len(faults)} faults of ports on several devices", title_justify="left")
+    for fault in faults:
+        on_devices.add_row(fault.id, fault.title)
+    Console(markup=False).print(on_devices)
+
+
+def _print_fault(fault: Fault) -> None:
+    sections = {"What": fault.what}
+    sections |= {"Also": "\n  ".join(fault.variants)} if fault.variants else {}
+    sections |= {"How it shows": fault.shows}
+    sections |= {f"Fix in {FRAMEWORKS[framework]}": text for framework, text in fault.fix.items()}
+    _print_sections(Console(highlight=False, markup=False), f"{fault.id}: {fault.title}", sections | {"Evidence": fault.evidence})
 
 
 def _print_page(defect: Defect, effects: list[Effect]) -> None:
     console = Console(highlight=False, markup=False)
-    console.print(f"{defect.id}: {defect.title}", style="bold", soft_wrap=True)
     sections = {"Component": defect.component, "What": defect.what}
     sections |= {"Also": "\n  ".join(defect.variants)} if defect.variants else {}
     sections |= {"How it shows": defect.shows}
@@ -87,13 +108,18 @@ def _print_page(defect: Defect, effects: list[Effect]) -> None:
     sections |= {"Evidence": defect.evidence}
     if defect.unobservable:
         sections["Unobservable"] = defect.unobservable
-    for heading, text in sections.items():
-        console.print(f"\n{heading}", style="bold")
-        console.print(f"  {text}", soft_wrap=True)
+    _print_sections(console, f"{defect.id}: {defect.title}", sections)
     if effects:
         count = f"{len(effects)} runs" if len(effects) <= SHOWN else f"the worst {SHOWN} of {len(effects)} runs"
         console.print(f"\nIts error, measured now, and how many times the tolerance that is: {count}", style="bold", soft_wrap=True)
         console.print(_effects_table(effects[:SHOWN]))
+
+
+def _print_sections(console: Console, title: str, sections: dict[str, str]) -> None:
+    console.print(title, style="bold", soft_wrap=True)
+    for heading, text in sections.items():
+        console.print(f"\n{heading}", style="bold")
+        console.print(f"  {text}", soft_wrap=True)
 
 
 def _effects_table(effects: list[Effect]) -> Table:

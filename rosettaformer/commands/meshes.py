@@ -40,6 +40,6 @@ def on_mesh(mesh: Mesh | None, backend: str, device: str, action: Callable[[], A
         if problem := launching.run(str(context.info_name), context.meta[WORDS], mesh, device):
             raise ValueError(problem)
         return
-    place = placing.place(chosen)
-    with failing.recorded(place.size, place.local):
+    placing.place(chosen)
+    with failing.recorded(*placing.started()):
         action()

@@ -120,12 +120,18 @@ def train(context: click.Context, out: Path, resumed: bool, task: str | None, **
     Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill, in another backend and on another mesh. DIR
     holds the canonical checkpoints (inspect, check --checkpoint, convert and translate read them), log.jsonl, loss.png and loss.svg.
     """
-    given = {name: value for name, value in options.items() if value not in (None, ())}
+    from ..training import failing, placing
+
+    with failing.recorded(*placing.started()), placing.left_well():
+        _train(context.meta[WORDS], out, resumed, task, {name: value for name, value in options.items() if value not in (None, ())})
+
+
+def _train(words: list[str], out: Path, resumed: bool, task: str | None, given: dict[str, Any]) -> None:
     task_options = {name: given.pop(name) for name in TASK_OPTIONS if name in given}
     if "mesh" in given:
         given["mesh"] = None if given["mesh"] == "none" else str(Mesh.parse(given["mesh"]))
     require("training", "train", "tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
-    from ..training import failing, launching, placing, run, session
+    from ..training import launching, placing, run, session
     from ..training.run_log import Report
 
     if not resumed and task is None:
@@ -133,16 +139,15 @@ def train(context: click.Context, out: Path, resumed: bool, task: str | None, **
     free = run.free_options(out, task, given, resumed)
     if placing.to_start(free):
         imported("torch", "torch")
-        launching.start(context.meta[WORDS], Mesh.parse(free["mesh"]), free["device"], out)
+        launching.start(words, Mesh.parse(free["mesh"]), free["device"], out)
         return
     place = placing.place(free)
-    with failing.recorded(place.size, place.local), placing.left_well():
-        if "backend" in given:
-            trainer(given["backend"])  # missing packages are reported before data are made
-        found = run.resume(out, task, task_options, given) if resumed else run.begin(out, str(task), task_options, given)
-        report = Report(quiet=place.rank > 0)
-        _describe(found, report)
-        session.train(found, trainer(found.manifest.free["backend"]), report, place.device)
+    if "backend" in given:
+        trainer(given["backend"])  # missing packages are reported before data are made
+    found = run.resume(out, task, task_options, given) if resumed else run.begin(out, str(task), task_options, given)
+    report = Report(quiet=place.rank > 0)
+    _describe(found, report)
+    session.train(found, trainer(free["backend"]), report, place.device)
 
 
 def _describe(found: Any, report: Any) -> None:

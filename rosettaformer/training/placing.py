@@ -18,12 +18,20 @@ MOST = 256  # processes that one command starts
 
 @dataclass(frozen=True)
 class Place:
-    """rank: of this process among the `size` of the run. local: among those of its machine. device: as the Trainer takes it."""
+    """rank: of this process among the `size` of the run. device: as the Trainer takes it."""
 
     device: str
     rank: int = 0
     size: int = 1
-    local: int = 0
+
+
+def started() -> tuple[int, int]:
+    """Returns how many processes the environment says there are, and which of those of its machine this one is."""
+    if "RANK" in os.environ:
+        return _number("WORLD_SIZE", 1), _number("LOCAL_RANK", 0)
+    if "TF_CONFIG" in os.environ:
+        return _of_tf("cpu").size, 0
+    return _number("JAX_NUM_PROCESSES", 1), 0
 
 
 def to_start(free: Mapping[str, Any]) -> int:
@@ -67,11 +75,11 @@ def _joined() -> Any:
 
 
 def _of_torchrun(device: str, mesh: Mesh | None) -> Place:
-    rank, size, local = (_number(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
+    rank, (size, local) = _number("RANK", 0), started()
     if size != (mesh.devices if mesh else 1):
         wanted = f"the mesh {mesh} needs {mesh.devices} processes" if mesh else "a run without --mesh is one process"
         raise ValueError(f"{wanted}; torchrun has started {size}")
-    return Place(f"cuda:{local}" if device == "cuda" else device, rank, size, local)
+    return Place(f"cuda:{local}" if device == "cuda" else device, rank, size)
 
 
 def _of_jax(device: str, mesh: Mesh) -> Place:

@@ -43,7 +43,7 @@ PROGRAMS = ("__init__", "compiled", "fused", "on_mesh", "search", "sharding", "u
 PROGRAMS_OF = {
     "impl_torch": ("columns", "parallel", "parts", "program", "request"),
     "impl_tf": ("step",),
-    "impl_jax": ("recompute", "step", "traffic"),
+    "impl_jax": ("assembly", "step", "traffic"),
 }
 # The floors of a port, lowest first; every import runs down or stays on its floor.
 FLOORS = ("kernels", "pages", "programs", "doors")

@@ -101,7 +101,7 @@ def test_a_run_in_training_is_refused_before_processes_start(run: Path) -> None:
 
 
 def test_processes_that_torchrun_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in (("RANK", "1"), ("WORLD_SIZE", "3"), ("LOCAL_RANK", "1")):
+    for name, text in (("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, text)
     free = options.FREE | {"mesh": "data=2", "backend": "torch"}
     assert "the mesh data=2,model=1 needs 2 processes; torchrun has started 3" in refused(
@@ -109,9 +109,11 @@ def test_processes_that_torchrun_has_started(tmp_path: Path, monkeypatch: pytest
     )
     with pytest.raises(ValueError, match="a run without --mesh is one process; torchrun has started 3"):
         placing.place(free | {"mesh": None})
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, text in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, text)
+    assert placing.started() == (2, 1)
     assert placing.to_start(free) == 0
-    assert placing.place(free | {"device": "cuda"}) == placing.Place("cuda:1", 1, 2, 1)
+    assert placing.place(free | {"device": "cuda"}) == placing.Place("cuda:1", 1, 2)
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(ValueError, match="RANK of the environment must be a number; got 'first'"):
         placing.place(free)

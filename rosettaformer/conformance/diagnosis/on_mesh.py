@@ -13,14 +13,13 @@ from ..hidden import Hidden
 from ..limits import for_port
 from ..ports.port import MissingBackend
 from ..ports.process import Worker
-from ..reference.components import ASKED
 from ..reference.expectation_store import Store
 from ..result import Result, judge
 from ..runner import Question, open_worker, unable
-from ..status import FAILURES, Kind
-from . import sharding
+from ..status import FAILURES, Kind, Status
 from .deadline import Deadline, TimeIsUp
 from .findings import Diagnosis, Finding, Verdict
+from .sharding import Reply, Said, said
 from .tracing import Progress
 
 
@@ -35,8 +34,8 @@ def diagnose(
     progress: Progress = lambda what, share: None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Diagnosis:
-    """The diagnosis of a port by cases on meshes: of each component that fails on a mesh, in the first dtype in which it does, what
-    `sharding.fingerprint` says of its outputs, or how they differ. Arguments and errors as `examination.diagnose`.
+    """The diagnosis of a port by cases on meshes: of what fails on a mesh, in the first dtype in which it does, the fault of the catalogue
+    that gives every answer, or what the answers show. Arguments and errors as `examination.diagnose`.
     """
     deadline, store = Deadline(limit), Store()
     asked = [case for case in cases if case.mesh and (not components or case.component in components)]
@@ -49,12 +48,24 @@ def diagnose(
             with contextlib.closing(open_worker(port, thread_share(), mesh=mesh)) as worker:
                 for finding in _Examiner(worker, mesh, mode, deadline, answer_limit, progress, store).findings(own):
                     findings.append(finding)
-                    say(f"{finding.component}: {finding.text}")
+                    say(finding.text)
     except TimeIsUp as error:
         stopped = str(error)
     except KeyboardInterrupt:
         stopped = "interrupted"
     return Diagnosis(findings, [], [], stopped)
+
+
+SHOWN = 3  # components that a finding names
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the comparison says of an answer, its outputs if it has some, and how the processes disagree: those of the first count."""
+
+    result: Result
+    reply: Reply | None
+    apart: str
 
 
 @dataclass
@@ -70,37 +81,63 @@ class _Examiner:
     store: Store
 
     def findings(self, cases: Sequence[Case]) -> Iterator[Finding]:
-        """Yields what is found of each component. Raises ValueError if the port does not start, MissingBackend without its framework."""
+        """Yields what is found: of each component in the first dtype in which it fails. Raises ValueError if the port does not start,
+        MissingBackend without its framework, and TimeIsUp.
+        """
         kind, about = self.worker.greeting
         if kind == Kind.MISSING:
             raise MissingBackend(about)
         if kind != Kind.READY:
             raise ValueError(f"the port {self.worker.port} must start on the mesh {self.mesh}; got {kind}: {about}")
-        cases = for_port(cases, about)
-        own = [component for component in ASKED if any(case.component == component for case in cases)]
-        for count, component in enumerate(own):
-            self.progress(f"{component} on {self.mesh}", count / len(own))
-            for dtype in (dtype for dtype in DTYPES if dtype in about["dtypes"]):
-                meant = [case for case in cases if case.component == component and dtype in case.dtypes]
-                if sentences := [*self._sentences([case for case in meant if not unable(case, dtype, "cpu", about)[0]], dtype, about)]:
-                    yield self._finding(component, dtype, sentences)
-                    break
+        left = list(for_port(cases, about))
+        for dtype in (dtype for dtype in DTYPES if dtype in about["dtypes"]):
+            asked = [case for case in left if dtype in case.dtypes and not unable(case, dtype, "cpu", about)[0]]
+            answers = [*self._answers(asked, dtype, about)]
+            failed = {answer.result.component for answer in answers if answer.result.status in FAILURES}
+            yield from self._found(answers, dtype, about.get("framework", ""))
+            left = [case for case in left if case.component not in failed]
 
-    def _sentences(self, cases: Sequence[Case], dtype: str, about: dict[str, Any]) -> Iterator[tuple[Result, str]]:
-        """Yields the results that fail, each with what its outputs show."""
-        for case in cases:
+    def _answers(self, cases: Sequence[Case], dtype: str, about: dict[str, Any]) -> Iterator[_Answer]:
+        """Yields the answers, and what the comparison says of each."""
+        for count, case in enumerate(cases):
             self.deadline.check()
+            self.progress(f"{case.component} on {self.mesh}", count / len(cases))
             asked = case.at(dtype, mode=self.mode or about["modes"][0])
             kind, answer = self.worker.ask(asked, self.deadline.within(self.limit))
-            expected = self.store.expect(asked) if kind == Kind.OUTPUTS else {}
-            result = judge(Question(case, Hidden((), (), 0), dtype, "cpu", asked.mode).row(self.worker.port), kind, answer, expected)
-            if result.status in FAILURES:
-                yield result, sharding.fingerprint(asked, expected, answer) if kind == Kind.OUTPUTS else ""
+            each: Sequence[Any] = getattr(self.worker, "apart", ()) if kind == Kind.DIFFERS else ()
+            apart = answer if each else ""
+            row = Question(case, Hidden((), (), 0), dtype, "cpu", asked.mode).row(self.worker.port)
+            expected = self.store.expect(asked) if kind == Kind.OUTPUTS or apart else {}
+            reply = Reply(asked, expected, each[0] if each else answer) if expected else None
+            yield _Answer(judge(row, kind, answer, expected), reply, apart)
 
-    def _finding(self, component: str, dtype: str, found: Sequence[tuple[Result, str]]) -> Finding:
-        """The finding on the cases of a component that fail: what their outputs show, or how the first differs."""
-        known = dict.fromkeys(sentence for _, sentence in found if sentence)
-        result = found[0][0]
-        text = "; ".join(known) or f"{result.case} {result.status}: {result.message}"
-        verdict = Verdict.DESCRIBED if known else Verdict.UNEXPLAINED
-        return Finding(component, dtype, verdict, (), f"on {self.mesh}: {text}, on {len(found)} cases")
+    def _found(self, answers: Sequence[_Answer], dtype: str, framework: str) -> Iterator[Finding]:
+        """Yields one finding where one fault gives every answer, otherwise one on each component."""
+        failing = list(dict.fromkeys(answer.result.component for answer in answers if answer.result.status in FAILURES))
+        if len(failing) > 1 and (found := self._said(answers, framework)) and found.ids:
+            yield self._finding(failing, dtype, found, answers)
+            return
+        for component in failing:
+            own = [answer for answer in answers if answer.result.component == component]
+            if found := self._said(own, framework):
+                yield self._finding([component], dtype, found, own)
+                continue
+            result = next(answer.result for answer in own if answer.result.status in FAILURES)
+            verdict = Verdict.UNEXPLAINED if result.status == Status.DIFFERS else Verdict.ERROR
+            text = f"{component} on {self.mesh}: {result.case} {result.status}: {result.message}"
+            yield Finding(component, dtype, verdict, (), text)
+
+    def _said(self, answers: Sequence[_Answer], framework: str) -> Said | None:
+        """What is said of the answers that have outputs: without a name if those that have none are as many."""
+        replies = [answer.reply for answer in answers if answer.reply]
+        try:
+            return said(replies, framework, self.deadline.check)
+        except TimeIsUp:
+            return said(replies, framework, None)
+
+    def _finding(self, components: Sequence[str], dtype: str, found: Said, answers: Sequence[_Answer]) -> Finding:
+        apart = next((answer.apart for answer in answers if answer.apart), "")
+        shown = ", ".join(components[:SHOWN]) + f" and {len(components) - SHOWN} more" * (len(components) > SHOWN)
+        lines = [f"{shown} on {self.mesh}: {found.text}", *([apart] if apart else []), *found.lines]
+        explanations = tuple((id_,) for id_ in found.ids)
+        return Finding(", ".join(components), dtype, found.verdict, explanations, "\n  ".join(lines))

@@ -56,7 +56,11 @@ class Block(nn.Module):
         if self.whole_keys:
             plan |= {"key": ColwiseParallel(output_layouts=Replicate()), "value": ColwiseParallel(output_layouts=Replicate())}
         else:
-            plan |= {"key": ColwiseParallel(), "value": ColwiseParallel(), "key_norm": SequenceParallel(sequence_dim=2, use_local_output=True)}
+            plan |= {
+                "key": ColwiseParallel(),
+                "value": ColwiseParallel(),
+                "key_norm": SequenceParallel(sequence_dim=2, use_local_output=True),
+            }
         parallelize_module(self, self.mesh, plan)
         self.out.weight = nn.Parameter(distribute_tensor(self.out.weight.data, self.mesh, [Shard(1)]))
 

@@ -23,8 +23,8 @@ class Fault:
     """What sharded ports were seen to do.
 
     what: what is computed instead. shows: how it shows, and on which mesh. fix: what is right, by framework. evidence: where it was made.
-    axis: along which axis of a mesh alone it is made; empty for both. replaces: the operations that are others. variants: the same as others
-    do it, by title. place: where alone it is, a sub-layer's path or kind, or the name of norms; everywhere if empty.
+    axis: along which axis of a mesh alone it is made; empty for both. replaces: the operations that are others. variants: the same as
+    others do it, by title. place: where alone it is, a sub-layer's path or kind, or the name of norms; everywhere if empty.
     """
 
     id: str
@@ -53,7 +53,7 @@ class Fault:
         """The smallest mesh that shows what it does on a mesh."""
         if not self.axis:
             return mesh
-        return Mesh(**{self.axis: mesh.sizes[self.axis]})
+        return Mesh(data=mesh.data) if self.axis == "data" else Mesh(model=mesh.model)
 
     @property
     def operations(self) -> Operations:

@@ -61,7 +61,9 @@ def _first_keep(original: Callable, device: Device, keep_b: Array) -> Array:
     return keep_b[: own.stop - own.start]
 
 
-def _clip_by_own(counted: tuple[str, ...], original: Callable, device: Device, gradients: Mapping[str, Array], limit: float) -> dict[str, Any]:
+def _clip_by_own(
+    counted: tuple[str, ...], original: Callable, device: Device, gradients: Mapping[str, Array], limit: float
+) -> dict[str, Any]:
     """Each device's part of the gradients is clipped by the norm of the parts that devices along `counted` have."""
     mesh, found = device.mesh, {name: np.ones_like(gradient) for name, gradient in gradients.items()}
     placed = splits(device.notes["steps"].config, mesh)
@@ -98,26 +100,26 @@ def _piece(split: tuple[Any, ...], shape: tuple[int, ...], mesh: Mesh, row: int,
     return tuple(found)
 
 
-ON_BOTH = ("SHD11", "SHD26", "SHD27")  # what is made of both axes, or of either
+ON_BOTH = ("SHD11", "SHD23", "SHD24")  # what is made of both axes, or of either
 MEANS = {"label_count": _first_means, "loss": _mean, "data_gradient": _mean}
 ALTERED: Altered = {
-    "SHD20": {"data_gradient": _own},
-    "SHD21": {"data_gradient": _mean},
-    "SHD22": {"data_gradient": _again},
-    "SHD23": MEANS,
-    "SHD24": {"loss": _own},
-    "SHD25": {"own_rows": _dealt},
-    "SHD26": {"data_gradient": partial(_doubled, lambda mesh: 2)},
-    "SHD27": {"clip_factors": partial(_clip_by_own, ())},
-    "SHD28": {"keep": _first_keep},
-    "SHD29": {"rows": _of_last},
+    "SHD17": {"data_gradient": _own},
+    "SHD18": {"data_gradient": _mean},
+    "SHD19": {"data_gradient": _again},
+    "SHD20": MEANS,
+    "SHD21": {"loss": _own},
+    "SHD22": {"own_rows": _dealt},
+    "SHD23": {"data_gradient": partial(_doubled, lambda mesh: 2)},
+    "SHD24": {"clip_factors": partial(_clip_by_own, ())},
+    "SHD25": {"keep": _first_keep},
+    "SHD26": {"rows": _of_last},
 }
 VARIANTS: Variants = {
-    "SHD20": {"each row of the mesh keeps its share in its part of the gradient": {"data_gradient": _own_pieces}},
-    "SHD22": {"gradients are each part's mean of its own labels, added up": {"label_count": _first_means, "loss": _mean}},
-    "SHD23": {"each part's loss is the mean of its own labels, and they are added up": {"label_count": _first_means}},
-    "SHD24": {"the loss is the mean over the parts of the batch's": {"loss": _mean}},
-    "SHD27": {
+    "SHD17": {"each row of the mesh keeps its share in its part of the gradient": {"data_gradient": _own_pieces}},
+    "SHD19": {"gradients are each part's mean of its own labels, added up": {"label_count": _first_means, "loss": _mean}},
+    "SHD20": {"each part's loss is the mean of its own labels, and they are added up": {"label_count": _first_means}},
+    "SHD21": {"the loss is the mean over the parts of the batch's": {"loss": _mean}},
+    "SHD24": {
         "gradients are clipped by the norm of each device's part over model": {"clip_factors": partial(_clip_by_own, ("data",))},
         "gradients are clipped by the norm of each device's part over data": {"clip_factors": partial(_clip_by_own, ("model",))},
     },

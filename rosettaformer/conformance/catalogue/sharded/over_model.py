@@ -36,6 +36,12 @@ def _own_tokens_of_output(original: Callable, device: Device, site: str, share: 
     return joined if bias is None else joined + bias
 
 
+def _gradient_of_own_tokens(original: Callable, device: Device, site: str, cotangent: Array) -> Array:
+    found, own = np.zeros_like(cotangent), device.part(cotangent.shape[1])
+    found[:, own] = cotangent[:, own]
+    return found
+
+
 def _again(original: Callable, device: Device, *rest: Any) -> Array:
     """The sum, added up once more."""
     return device.sum("model", original(device, *rest))
@@ -74,7 +80,9 @@ def _added_up(original: Callable, device: Device, name: str, gradient: Array) ->
     return device.sum("model", gradient)
 
 
-def _own_tokens(original: Callable, device: Device, site: str, norm: Callable, tree: Any, config: Any, x_btd: Array, cotangent: Array) -> Any:
+def _own_tokens(
+    original: Callable, device: Device, site: str, norm: Callable, tree: Any, config: Any, x_btd: Array, cotangent: Array
+) -> Any:
     found, own = original(device, site, norm, tree, config, x_btd, cotangent), device.part(x_btd.shape[1])
     return found | {"parameters": norm(tree, config, x_btd[:, own], cotangent=cotangent[:, own])["parameters"]}
 
@@ -82,51 +90,6 @@ def _own_tokens(original: Callable, device: Device, site: str, norm: Callable, t
 def _restarting(axis: str, original: Callable, device: Device, function: Callable, mask_bt: Array, *rest: Any) -> Array:
     own = [mask_bt[:, part] for part in chunks(mask_bt.shape[1], device.mesh.sizes[axis])]
     return np.concatenate([original(device, function, mask, *rest) for mask in own if mask.shape[1]], 1)
-
-
-def _exponentials(device: Device, logits_btv: Array, top_bt1: Array) -> Array:
-    """The sum of the device's part of the vocabulary."""
-    return np.exp(logits_btv[..., device.part(logits_btv.shape[-1])] - top_bt1).sum(-1)
-
-
-def _own_exponentials(original: Callable, device: Device, logits_btv: Array) -> Array:
-    top_bt1 = logits_btv.max(-1, keepdims=True)
-    return top_bt1[..., 0] + np.log(_exponentials(device, logits_btv, top_bt1))
-
-
-def _own_highest(original: Callable, device: Device, logits_btv: Array) -> Array:
-    top_bt1 = logits_btv[..., device.part(logits_btv.shape[-1])].max(-1, keepdims=True, initial=-np.inf)
-    return top_bt1[..., 0] + np.log(device.sum("model", _exponentials(device, logits_btv, top_bt1)))
-
-
-def _rows_of_others(
-    moved: Callable, filled: bool, original: Callable, device: Device, function: Callable, tree: Any, token: Array, *rest: Any
-) -> Array:
-    """What every device finds in its part of the table, also of the tokens that it does not have, added up. filled: rows of zeros follow
-    the last one, so that all parts are as large.
-    """
-    part = device.part(len(tree["table"]))
-    table_vd = tree["table"][part]
-    if filled:
-        most = -(-len(tree["table"]) // device.mesh.model)
-        table_vd = np.concatenate([table_vd, np.zeros((most - len(table_vd), table_vd.shape[1]), table_vd.dtype)])
-    own = moved(token - part.start, max(len(table_vd), 1))
-    return device.sum("model", original(device, function, tree | {"table": table_vd}, own, *rest))
-
-
-def _clipped(token: Array, size: int) -> Array:
-    return np.clip(token, 0, size - 1)
-
-
-def _filled_vocabulary(original: Callable, device: Device, logits_btv: Array) -> Array:
-    """The log of the sum of exponentials, of which those of zero logits are part that fill the last device's part of the vocabulary."""
-    top_bt1 = logits_btv.max(-1, keepdims=True)
-    filling = -logits_btv.shape[-1] % device.mesh.model
-    return (top_bt1 + np.log(np.exp(logits_btv - top_bt1).sum(-1, keepdims=True) + filling * np.exp(-top_bt1)))[..., 0]
-
-
-def _reversed(original: Callable, device: Device, logits_btv: Array) -> Array:
-    return np.concatenate(device.all("model", logits_btv)[::-1], -1)
 
 
 def few_keys(case: Case) -> bool:
@@ -148,18 +111,17 @@ ALTERED: Altered = {
     "SHD9": {"whole_gradient": _added_up},
     "SHD10": {"norm_gradient": _own_tokens},
     "SHD11": {"positions": partial(_restarting, "model")},
-    "SHD12": {"log_normaliser": _own_exponentials},
-    "SHD13": {"log_normaliser": _own_highest},
-    "SHD14": {"lookup": partial(_rows_of_others, _clipped, False)},
-    "SHD15": {"vocabulary": _reversed},
-    "SHD16": {"log_normaliser": _filled_vocabulary},
 }
 VARIANTS: Variants = {
     "SHD1": {
         "the gradient of what queries are made of is each device's share": {"input_gradient": partial(_own_of, "query")},
         "the gradient of what keys and values are made of is each device's share": {"input_gradient": partial(_own_of, "memory")},
     },
-    "SHD2": {"each device goes on with its own share at its own tokens": {"output": _own_tokens_of_output}},
+    "SHD2": {
+        "each device goes on with its own share at its own tokens": {
+            "output": _own_tokens_of_output, "output_gradient": _gradient_of_own_tokens,
+        },
+    },
     "SHD3": {"the gradient of a sub-layer's input is added up twice": {"input_gradient": _again}},
     "SHD4": {
         "a bias is added on every device, and its gradient is added up over them": {
@@ -180,9 +142,4 @@ VARIANTS: Variants = {
     },
     "SHD8": {"every device uses the first key head": {"groups": _first_group}},
     "SHD11": {"positions restart where a row's tokens are split over data": {"positions": partial(_restarting, "data")}},
-    "SHD14": {
-        "a device embeds tokens of others' parts, in a table that is filled with zeros": {"lookup": partial(_rows_of_others, _clipped, True)},
-        "ids of other devices' parts are taken modulo the part": {"lookup": partial(_rows_of_others, np.remainder, False)},
-        "ids are taken modulo the part of a table that is filled with zeros": {"lookup": partial(_rows_of_others, np.remainder, True)},
-    },
 }  # fmt: skip

@@ -4,18 +4,20 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from reference_numpy.sharding import Split, splits
+from reference_numpy import parameters
+from reference_numpy.sharding import splits
 
 from ...case import Case
 from ...reference.components import forward_of, model_of
 from .replies import Reply
 
-SHOWN = 6
+SHOWN = 4
+SAME = 1e-6  # of a factor: how far those of two gradients may lie apart
 
 
 def facts(failing: Sequence[Reply], right: Sequence[Reply]) -> list[str]:
     """The sentences on the answers that are wrong. right: the answers that are right."""
-    return [*_forward(failing, right), *_losses(failing), *_gradients(failing)]
+    return [*_forward(failing, right), *_losses(failing), *_steps(failing), *_gradients(failing)]
 
 
 def _forward(failing: Sequence[Reply], right: Sequence[Reply]) -> Iterator[str]:
@@ -27,7 +29,7 @@ def _forward(failing: Sequence[Reply], right: Sequence[Reply]) -> Iterator[str]:
         yield "outputs are right of one row, and wrong of several"
     found = [_moved_rows(reply) for reply in own]
     if all(found):
-        yield from dict.fromkeys(sentence for sentence in found if sentence)
+        yield from dict.fromkeys(found)
 
 
 def _rows(reply: Reply) -> int:
@@ -35,7 +37,7 @@ def _rows(reply: Reply) -> int:
 
 
 def _moved_rows(reply: Reply) -> str:
-    """Where every row of an output is a row of the reference, or right rows lie in the first part alone."""
+    """Where every row of an output is a row of the reference, or the right ones are those of the first device; empty if neither."""
     output = reply.outputs["output"]
     if not output.shaped or len(output.got) < 2:
         return ""
@@ -44,16 +46,16 @@ def _moved_rows(reply: Reply) -> str:
     places = [int(row.argmax()) if row.sum() == 1 else -1 for row in same]
     if all(place >= 0 for place in places):
         return f"the rows of your output are the rows {places} of the reference"
-    right = [index for index, row in enumerate(same) if row[index]]
-    mesh = reply.case.mesh
-    most = -(-len(places) // mesh.data) if mesh else 0
-    if mesh and mesh.data > 1 and right == list(range(most)):
-        return "only the first device's rows are right"
+    most = -(-len(places) // reply.case.mesh.data) if reply.case.mesh else 0
+    if 0 < most < len(places) and [index for index, row in enumerate(same) if row[index]] == list(range(most)):
+        return "only the rows of the first part of the batch are right"
     return ""
 
 
 def _losses(failing: Sequence[Reply]) -> Iterator[str]:
-    found = [(reply, name) for reply in failing for name in ("loss", "output") if name in reply.wrong and not reply.outputs[name].answer.ndim]
+    found = [
+        (reply, name) for reply in failing for name in ("loss", "output") if name in reply.wrong and not reply.outputs[name].answer.ndim
+    ]
     ratios = [float(reply.outputs[name].got) / float(reply.outputs[name].reference) for reply, name in found]
     if ratios:
         yield f"the loss is {_range(ratios)} times the right one"
@@ -64,51 +66,72 @@ def _range(ratios: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def _steps(failing: Sequence[Reply]) -> Iterator[str]:
+    """Whether steps of training go wrong with their first loss, or later."""
+    losses = [reply.outputs["losses"] for reply in failing if "losses" in reply.outputs and reply.outputs["losses"].shaped]
+    off = [output.off for output in losses]
+    if off and all(each[0] for each in off):
+        yield "the loss before the first step is wrong"
+    elif off and not any(each[0] for each in off):
+        yield "the loss before the first step is right: a gradient or the update is wrong"
+
+
 def _gradients(failing: Sequence[Reply]) -> Iterator[str]:
-    own = [reply for reply in failing if reply.wrong_gradients]
+    own = [reply for reply in failing if reply.wrong_gradients and reply.case.component != "training_steps"]
     if not own:
         return
-    first = own[0]
-    names = [name for name in first.case.parameters if any(name in reply.wrong_gradients for reply in own)]
-    right = [name for name in first.case.parameters if all(name in reply.right_gradients for reply in own)]
-    if not right:
-        yield "every gradient is wrong"
-    else:
-        yield f"{len(names)} of {len(names) + len(right)} gradients are wrong; right are {_listed(right)}"
-    for name in names[:SHOWN]:
-        yield f"{name} ({said_split(first.case, name)}) is {_ratio([reply for reply in own if name in reply.wrong_gradients], name)}"
-    if len(names) > SHOWN:
-        yield f"and {len(names) - SHOWN} more"
+    order = list(own[0].case.parameters)
+    wrong = [name for name in order if any(name in reply.wrong_gradients for reply in own)]
+    right = [name for name in order if all(name in reply.right_gradients for reply in own)]
+    factors = {name: _factor([reply for reply in own if name in reply.wrong_gradients], name) for name in wrong}
+    every = "every gradient" if not right else f"{len(wrong)} of {len(wrong) + len(right)} gradients"
+    numbers = [factor for factor in factors.values() if factor is not None]
+    if len(numbers) == len(wrong) and np.ptp(numbers) <= SAME * abs(numbers[0]):
+        yield f"{every} {'is' if not right else 'are'} {numbers[0]:.6g} times the right one: {_listed(own[0].case, wrong)}"
+        return
+    yield f"{every} {'is' if not right else 'are'} wrong" + f": {_listed(own[0].case, wrong)}" * bool(right)
+    if (first := _first(order, wrong, right)) and right:
+        yield f"in the order of the backward pass the first of them is {first}: all before it are right"
+    for name in wrong[::-1][: SHOWN if right else 1]:
+        yield f"{name} is {_ratio([reply for reply in own if name in reply.wrong_gradients], name, factors[name])}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+def _first(order: Sequence[str], wrong: Sequence[str], right: Sequence[str]) -> str:
+    """The wrong gradient that the backward pass comes to first, where those before it are right; empty where there are none before it."""
+    last = wrong[-1]
+    after = order[order.index(last) + 1 :]
+    return last if after and set(after) <= set(right) else ""
 
 
-def _ratio(replies: Sequence[Reply], name: str) -> str:
-    """How a gradient compares with the right one: one factor, or only its size."""
+def _listed(case: Case, names: Sequence[str]) -> str:
+    """The names, those of the backward pass's begin first, each with its split."""
+    shown = [f"{name} ({said_split(case, name)})" for name in names[::-1][:SHOWN]]
+    return ", ".join(shown) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _factor(replies: Sequence[Reply], name: str) -> float | None:
+    """The number that makes the right gradient the given one on every case; None if there is none."""
+    gradients = [reply.gradient(name) for reply in replies]
+    found = [gradient.factor(gradient.got, gradient.reference) if gradient.shaped else None for gradient in gradients]
+    known = [factor for factor in found if factor is not None]
+    return float(np.mean(known)) if known and len(known) == len(found) and np.ptp(known) <= SAME * abs(known[0]) else None
+
+
+def _ratio(replies: Sequence[Reply], name: str, factor: float | None) -> str:
+    if factor is not None:
+        return f"the right one times {factor:.6g}"
     gradients = [reply.gradient(name) for reply in replies]
     if any(not gradient.shaped or not np.isfinite(gradient.got).all() for gradient in gradients):
         return "of another shape, or not finite"
-    factors = [gradient.factor(gradient.got, gradient.reference) for gradient in gradients]
-    known = [factor for factor in factors if factor is not None]
-    if len(known) == len(factors) and np.ptp(known) < 1e-3 * abs(known[0]):
-        return f"the right one times {np.mean(known):.6g}"
     norms = [float(np.linalg.norm(gradient.got) / np.linalg.norm(gradient.reference)) for gradient in gradients]
     return f"no multiple of the right one; its norm is {_range(norms)} times as large"
 
 
 def said_split(case: Case, name: str) -> str:
-    """What a parameter is split over: `d over data, h over model`; whole if nothing."""
-    component = model_of(forward_of(case.component) or case.component)
+    """What the axes of a parameter are split over: `h over model, d over data`; whole if nothing is."""
     if case.mesh is None:
         return "whole"
-    return of_split(splits(case.config, case.mesh, component)[name])
-
-
-def of_split(split: Split) -> str:
-    """The axes of a parameter that are split, by their place."""
-    found = [f"axis {axis} over {' and '.join(place) if isinstance(place, tuple) else place}" for axis, place in enumerate(split) if place]
+    component = model_of(forward_of(case.component) or case.component)
+    places = zip(parameters.axes(case.config, component)[name].split(), splits(case.config, case.mesh, component)[name], strict=True)
+    found = [f"{letter} over {' and '.join(place) if isinstance(place, tuple) else place}" for letter, place in places if place]
     return ", ".join(found) or "whole"
-
-

@@ -44,8 +44,8 @@ class Reply:
 
     @property
     def right_gradients(self) -> list[str]:
-        """The names of the parameters whose gradients are right."""
-        own = [name for name in self.outputs if name.startswith(PARAMETERS)]
+        """The names of the parameters whose gradients are right, and not zero whatever the port does."""
+        own = [name for name, output in self.outputs.items() if name.startswith(PARAMETERS) and not output.expectation.whole]
         return [name.removeprefix(PARAMETERS) for name in own if name not in self.wrong]
 
     def equals(self, predicted: Mapping[str, np.ndarray]) -> bool:
@@ -53,8 +53,8 @@ class Reply:
         return all(name in predicted and self._equals(output, predicted[name]) for name, output in self.outputs.items())
 
     def determined(self, predicted: Mapping[str, np.ndarray]) -> bool:
-        """Whether some wrong output is predicted as a number wherever it is wrong."""
-        return any(not np.isnan(predicted[name][self.outputs[name].wrong]).any() for name in self.wrong if self.outputs[name].shaped)
+        """Whether something that is wrong is predicted as a number."""
+        return any((output.off & ~np.isnan(predicted[name])).any() for name in self.wrong if (output := self.outputs[name]).shaped)
 
     @staticmethod
     def _equals(output: Answered, predicted: np.ndarray) -> bool:

@@ -24,22 +24,26 @@ class Said:
     lines: tuple[str, ...] = ()
 
 
-def said(replies: Sequence[Reply], framework: str = "", check: Callable[[], None] = lambda: None) -> Said | None:
-    """What is said of a port's answers on one mesh in one dtype; None if none is wrong. check: is called often, and may raise."""
+def said(replies: Sequence[Reply], framework: str = "", check: Callable[[], None] | None = lambda: None) -> Said | None:
+    """What is said of a port's answers on one mesh in one dtype; None if none is wrong. check: is called often, and may raise; None, and no
+    fault is searched.
+    """
     failing, right = ([reply for reply in replies if bool(reply.wrong) is wrong] for wrong in (True, False))
     if not failing:
         return None
-    seen, (found, alone) = tuple(facts(failing, right)), explanations(replies, check)
+    seen, (found, alone) = tuple(facts(failing, right)), explanations(replies, check) if check else ([], [])
     if not found:
-        text = f"no fault of the catalogue gives your output; {seen[0]}" if seen else "no fault of the catalogue gives your output"
-        return Said(Verdict.UNEXPLAINED, (), text, seen[1:])
+        tried = "no fault of the catalogue gives your output" if check else "the limit had passed before a fault was found"
+        return Said(Verdict.UNEXPLAINED if check else Verdict.STOPPED, (), "; ".join([tried, *seen[:1]]), seen[1:])
     count = f"all {len(failing)} cases that fail" if len(failing) > 1 else "the one case that fails"
     beside = f", and it is right on the other {len(right)}" if right else ""
     names = " or ".join(fault.name for fault in found)
     only = f"only in {', '.join(alone)}: " * bool(alone)
     text = f"{only}your output equals the reference on this mesh with {names}, on {count}{beside}"
     fixes = _fixes(found[0], framework) if len(found) == 1 else ()
-    return Said(Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, tuple(fault.id for fault in found), text, (*seen, *fixes))
+    return Said(
+        Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, tuple(fault.id for fault in found), text, (*seen, *fixes)
+    )
 
 
 def _fixes(fault: Fault, framework: str) -> tuple[str, ...]:
@@ -48,8 +52,8 @@ def _fixes(fault: Fault, framework: str) -> tuple[str, ...]:
 
 
 def fingerprint(case: Case, expected: Mapping[str, Expectation], given: Mapping[str, np.ndarray]) -> str:
-    """A sentence on the outputs that a port gave of a case on `case.mesh` and that differ from the expected ones: the fault of the catalogue
-    that gives them, or what they show. Empty if they show nothing that is known.
+    """A sentence on the outputs that a port gave of a case on `case.mesh` and that differ from the expected ones: the fault of the
+    catalogue that gives them, or what they show. Empty if they show nothing that is known.
 
     It patches the reference: nothing else may run it meanwhile.
     """

@@ -67,7 +67,9 @@ def _named(values: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any
     return dict(zip(names, values, strict=False)) | dict(options)
 
 
-def forward(operations: Operations, original: Callable, parameters: Tree, query_btd: Any, memory_bsd: Any, *rest: Any, **options: Any) -> Any:
+def forward(
+    operations: Operations, original: Callable, parameters: Tree, query_btd: Any, memory_bsd: Any, *rest: Any, **options: Any
+) -> Any:
     """`multi_head_attention` on a device."""
     device = current()
     if device is None:
@@ -81,7 +83,14 @@ def forward(operations: Operations, original: Callable, parameters: Tree, query_
 
 
 def backward(
-    operations: Operations, original: Callable, parameters: Tree, query_btd: Any, memory_bsd: Any, *rest: Any, cotangent: Any, **options: Any
+    operations: Operations,
+    original: Callable,
+    parameters: Tree,
+    query_btd: Any,
+    memory_bsd: Any,
+    *rest: Any,
+    cotangent: Any,
+    **options: Any,
 ) -> Any:
     """`multi_head_attention_vjp` on a device."""
     device = current()
@@ -98,7 +107,7 @@ def backward(
             tree[name] = operations.shared_gradient(device, path, gradient) if whole else heads.placed(part, name, gradient)
     if "bias" in parameters["output"]:
         gradients["output"]["bias"] = operations.bias_gradient(device, site, cotangent.reshape(-1, cotangent.shape[-1]).sum(0))
-    result = {"parameters": gradients}
+    result: dict[str, Any] = {"parameters": gradients}
     for of in ("query", "memory"):
         name = "query_btd" if of == "query" else "memory_bsd"
         result[name] = operations.input_gradient(device, site, of, found[name])
@@ -107,7 +116,9 @@ def backward(
     return result
 
 
-def dot_product(operations: Operations, original: Callable, query_bthk: Any, key_bsgk: Any, value_bsge: Any, *rest: Any, **options: Any) -> Any:
+def dot_product(
+    operations: Operations, original: Callable, query_bthk: Any, key_bsgk: Any, value_bsge: Any, *rest: Any, **options: Any
+) -> Any:
     """`scaled_dot_product_attention`, and its vjp, of a device whose query heads use some of the key heads that it has."""
     device = current()
     if device is None or not (count := device.notes.get("few")):
@@ -124,7 +135,9 @@ def dot_product(operations: Operations, original: Callable, query_bthk: Any, key
     return found | placed
 
 
-def norm(operations: Operations, original: Callable, parameters: Tree, name: str, x_bthk: Any, config: Any, *, cotangent: Any = None) -> Any:
+def norm(
+    operations: Operations, original: Callable, parameters: Tree, name: str, x_bthk: Any, config: Any, *, cotangent: Any = None
+) -> Any:
     """`query_key_norm`, and its vjp, of a device that has some of the heads over which it divides."""
     device = current()
     given = {} if cotangent is None else {"cotangent": cotangent}

@@ -94,6 +94,11 @@ def lookup(device: Device, original: Original, parameters: Any, token: Array, *r
     return rows
 
 
+def lookup_gradient(device: Device, original: Original, parameters: Any, token: Array, *rest: Any, cotangent: Array) -> Any:
+    """Returns the gradients of an embedding: of its table, and of soft tokens."""
+    return original(parameters, token, *rest, cotangent=cotangent)
+
+
 def positions(device: Device, original: Original, mask_bt: Array, *rest: Any) -> Array:
     """Returns the positions of the tokens."""
     found: Array = original(mask_bt, *rest)
@@ -151,6 +156,7 @@ class Operations:
     loss: Callable[..., Array] = loss
     log_normaliser: Callable[..., Array | None] = log_normaliser
     lookup: Callable[..., Array] = lookup
+    lookup_gradient: Callable[..., Any] = lookup_gradient
     positions: Callable[..., Array] = positions
     norm_gradient: Callable[..., Any] = norm_gradient
     vocabulary: Callable[..., Array] = vocabulary

@@ -36,7 +36,13 @@ def _features(parameters: Tree, device: Device) -> dict[str, Any]:
 
 
 def feed_forward(
-    operations: Operations, original: Callable, parameters: Tree, x_btd: Any, activation_name: str, keep_btf: Any = None, dropout_rate: float = 0.0
+    operations: Operations,
+    original: Callable,
+    parameters: Tree,
+    x_btd: Any,
+    activation_name: str,
+    keep_btf: Any = None,
+    dropout_rate: float = 0.0,
 ) -> Any:
     """`feed_forward` on a device."""
     if (device := current()) is None:
@@ -74,6 +80,15 @@ def embedding(operations: Operations, original: Callable, parameters: Tree, toke
     return operations.lookup(device, original, parameters, token, *rest, *options.values())
 
 
+def embedding_vjp(
+    operations: Operations, original: Callable, parameters: Tree, token: Any, *rest: Any, cotangent: Any, **options: Any
+) -> Any:
+    """`embedding_vjp` on a device."""
+    if (device := current()) is None:
+        return original(parameters, token, *rest, cotangent=cotangent, **options)
+    return operations.lookup_gradient(device, original, parameters, token, *rest, *options.values(), cotangent=cotangent)
+
+
 def logits(operations: Operations, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, **options: Any) -> Any:
     """`logits` on a device."""
     if (device := current()) is None:
@@ -93,7 +108,13 @@ def logits_vjp(operations: Operations, original: Callable, parameters: Tree, x_b
 
 
 def cross_entropy(
-    operations: Operations, original: Callable, logits_btv: Any, label_bt: Any, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None
+    operations: Operations,
+    original: Callable,
+    logits_btv: Any,
+    label_bt: Any,
+    mask_bt: Any = None,
+    smoothing: float = 0.0,
+    total: Any = None,
 ) -> Any:
     """`cross_entropy` on a device: that of the whole batch."""
     if (device := current()) is None:
@@ -110,8 +131,8 @@ def cross_entropy(
 
 
 def cross_entropy_vjp(
-    operations: Operations, original: Callable, logits_btv: Any, label_bt: Any, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None,
-    *, cotangent: Any,
+    operations: Operations, original: Callable, logits_btv: Any, label_bt: Any, mask_bt: Any = None, smoothing: float = 0.0,
+    total: Any = None, *, cotangent: Any,
 ) -> Any:  # fmt: skip
     """`cross_entropy_vjp` on a device."""
     if (device := current()) is None:

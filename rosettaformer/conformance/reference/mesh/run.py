@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import parameters
 from reference_numpy.sharding import Mesh, chunks, splits
 
 from ...case import Case
@@ -25,7 +24,8 @@ def answer(case: Case, operations: Operations = OPERATIONS) -> dict[str, np.ndar
     """Returns the outputs of a case as the devices of `case.mesh` compute them with these operations: the first device's copy of what every
     device has, and each device's part of what is split.
 
-    Raises ValueError as the reference, and as `reference_numpy.sharding.check`. It patches the reference: nothing else may run it meanwhile.
+    Raises ValueError as the reference, and as `reference_numpy.sharding.check`. It patches the reference: nothing else may run it
+    meanwhile.
     """
     if case.mesh is None:
         raise ValueError(f"{case.id} must have a mesh")
@@ -43,7 +43,7 @@ def _on(case: Case, operations: Operations, device: Device) -> dict[str, np.ndar
     count = rows_of(case)
     own = dataclasses.replace(case, inputs=_own_inputs(case, operations, device, count), outputs=(), compared="")
     outputs = components.answer(own)
-    placed = split_axes(case.config, case.mesh, case.component)
+    placed = split_axes(case.config, device.mesh, case.component)
     found = {}
     for name, array in outputs.items():
         if name.startswith(PARAMETERS):
@@ -67,17 +67,14 @@ def assembled(device: Device, operations: Operations, name: str, gradient: np.nd
 
 
 def split_axes(config: Any, mesh: Mesh, component: str) -> dict[str, int]:
-    """Returns the axis of each parameter that `model` splits."""
+    """Returns the axis of each parameter that `model` splits; none of a component that has no parameters."""
     component = components.model_of(components.forward_of(component) or component)
-    found = {}
-    for name, split in splits(config, mesh, component).items() if component in _SPLIT else ():
-        for axis, place in enumerate(split):
-            if place == "model" or (isinstance(place, tuple) and "model" in place):
-                found[name] = axis
-    return found
-
-
-_SPLIT = frozenset(parameters._COMPONENTS)
+    try:
+        placed = splits(config, mesh, component)
+    except ValueError:
+        return {}
+    over_model = {name: [axis for axis, place in enumerate(split) if "model" in (place or ())] for name, split in placed.items()}
+    return {name: axes[0] for name, axes in over_model.items() if axes}
 
 
 def rows_of(case: Case) -> int:
@@ -90,8 +87,8 @@ def _own_inputs(case: Case, operations: Operations, device: Device, count: int) 
     taken, found = operations.own_rows(device, count), {}
     for name, value in case.inputs.items():
         rows = isinstance(value, np.ndarray) and value.ndim and len(value) == count and not name.startswith(WHOLE)
-        if rows and name.rpartition(".")[0].startswith("keep") or name.startswith("keep_"):
-            value = operations.keep(device, value) if value is not None else None
+        if rows and name.startswith(("keep.", "keep_")):
+            value = operations.keep(device, value)
         elif rows:
             value = value[taken]
         found[name] = value
@@ -109,6 +106,7 @@ def _replaced(operations: Operations) -> Mapping[str, Any]:
         "feed_forward.feed_forward": parts.feed_forward,
         "feed_forward.feed_forward_vjp": parts.feed_forward_vjp,
         "embedding.embedding": parts.embedding,
+        "embedding.embedding_vjp": parts.embedding_vjp,
         "embedding.logits": parts.logits,
         "embedding.logits_vjp": parts.logits_vjp,
         "loss.cross_entropy": parts.cross_entropy,

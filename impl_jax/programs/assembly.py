@@ -1,4 +1,4 @@
-"""Layers whose backward pass computes again what their forward pass did not keep."""
+"""A model put together inside a program: its parameters where they are used, its layers apart."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import jax
 from flax import nnx
 
+from ..embedding import Embedding, SegmentEmbedding
+from ..positional_encoding import PositionEmbedding
 from ..stacks import Decoder, Encoder
 from .sharding import Sharding, mapped
 
@@ -16,6 +18,7 @@ MOVES = {
     "broadcast_in_dim", "convert_element_type", "reshape", "reshard", "sharding_constraint",
     "slice", "squeeze", "transpose",
 }  # fmt: skip
+TABLES = (Embedding, SegmentEmbedding, PositionEmbedding)
 Policy = Callable[..., bool]
 
 
@@ -48,6 +51,7 @@ def assembled(
             parameters,
         )
         nnx.update(found, used)
+        found = _with_tables(found, sharding)
     policy: Policy | None = jax.checkpoint_policies.nothing_saveable if recompute else _computed
     if not recompute and not (sharding and sharding.gathers):
         policy = None
@@ -60,9 +64,39 @@ def assembled(
     return found
 
 
+def _with_tables(module: Any, sharding: Sharding) -> Any:
+    """The module, with `Table` in the place of its tables; of a table itself, that."""
+    if isinstance(module, TABLES):
+        return Table(module, sharding)
+    for name, part in list(vars(module).items()):
+        if isinstance(part, TABLES):
+            setattr(module, name, Table(part, sharding))
+    return module
+
+
 def _computed(primitive: Any, *_: Any, **__: Any) -> bool:
     """Whether a result is kept for the backward pass: unless it only moves numbers."""
     return primitive.name not in MOVES
+
+
+class Table(nnx.Module):
+    """A table that is read by rows that divide, the last ones ids 0, and gives the real ones.
+
+    XLA computes the gradient of a table read by uneven parts of rows wrongly: row 0 is given what
+    lies behind the last row, which no program defines.
+    """
+
+    def __init__(self, inner: nnx.Module, sharding: Sharding) -> None:
+        self.inner, self.sharding = inner, sharding
+
+    def __call__(self, token: jax.Array) -> jax.Array:
+        inner: Any = self.inner
+        return inner(self.sharding.filled(token))[: len(token)]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
 
 class Apart(nnx.Module):

@@ -1,0 +1,229 @@
+"""Every fault of a mesh's devices is named from its answers, and nothing else is given a name."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from expectations import store
+from tiers import every, later
+
+from reference_numpy.sharding import Mesh
+from rosettaformer.commands.explain import explain
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases.meshes import mesh_cases
+from rosettaformer.conformance.catalogue import all_defects, injected
+from rosettaformer.conformance.catalogue.sharded import Fault, all_faults, at, over_data
+from rosettaformer.conformance.diagnosis.deadline import TimeIsUp
+from rosettaformer.conformance.diagnosis.findings import Verdict
+from rosettaformer.conformance.diagnosis.sharding import Reply, Said, fingerprint, said
+from rosettaformer.conformance.diagnosis.sharding.search import explanations, predicted
+from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.reference.mesh import OPERATIONS, answer
+from rosettaformer.conformance.reference.orders import order, shuffled
+
+MESH = "data=2,model=4"
+OLMO = ("transformer/sharded_olmo2", "transformer_vjp/sharded_olmo2")
+LOSS = ("training_loss_vjp/sharded_gpt2", "training_loss/sharded_gpt2", "transformer/sharded_gpt2")
+# what shows a fault, where olmo2 does not: biases, a loss, ties, dropout, clipping
+SHOWN_BY = {
+    "SHD4": ("transformer/sharded_gpt2", "transformer_vjp/sharded_gpt2"),
+    "SHD6": ("transformer_vjp/sharded_qwen3",),
+    **dict.fromkeys(("SHD12", "SHD13", "SHD16", "SHD20", "SHD21"), LOSS),
+    **dict.fromkeys(("SHD18", "SHD19"), (*LOSS, "transformer_vjp/sharded_gpt2")),
+    "SHD23": ("transformer_vjp/sharded_gpt2",),
+    "SHD24": ("training_steps/sharded_paper_keep",),
+    "SHD25": ("training_loss/sharded_paper_keep", "training_loss_vjp/sharded_paper_keep"),
+}
+# the second of three parts of the rows has labels, the second of two has none
+MESHES = dict.fromkeys(("SHD16", "SHD24"), "data=2,model=2") | dict.fromkeys(("SHD18", "SHD19", "SHD20"), "data=3,model=2")
+HYPOTHESES = [one for fault in all_faults().values() for one in fault.hypotheses]
+FIRSTS = [next(one for one in HYPOTHESES if one.id == id_) for id_ in ("SHD2", "SHD4", "SHD6", "SHD11", "SHD16", "SHD19", "SHD22")]
+# titles of variants that no case of the suite, or not that mesh, tells from another one
+ALIKE = {
+    "keys are normed over each device's part of the width": None,  # key heads are fewer than model
+    "the gradient of what keys and values are made of is each device's share": ("SHD1",),
+}
+
+
+@functools.cache
+def _cases(mesh: str) -> Mapping[str, Case]:
+    return {case.id: case.at("float64") for case in mesh_cases([Mesh.parse(mesh)])}
+
+
+def _replies(ids: Sequence[str], gives: Callable[[Case], Mapping[str, np.ndarray]], mesh: str = MESH) -> list[Reply]:
+    cases = [_cases(mesh)[id_] for id_ in ids]
+    return [Reply(case, store().expect(case), gives(case)) for case in cases]
+
+
+def _of(fault: Fault, ids: Sequence[str], mesh: str = MESH) -> Said | None:
+    return said(_replies(ids, lambda case: answer(case, fault.operations), mesh))
+
+
+def _title(fault: Fault) -> str:
+    return f"{fault.id}-{fault.title[:30]}"
+
+
+@pytest.mark.parametrize("fault", [one if one in FIRSTS else later(one) for one in HYPOTHESES], ids=_title)
+def test_a_fault_is_named(fault: Fault) -> None:
+    found = _of(fault, SHOWN_BY.get(fault.id, OLMO), MESHES.get(fault.id, MESH))
+    if fault.title in ALIKE and ALIKE[fault.title] is None:
+        assert found is None
+        return
+    assert found is not None and found.ids == ALIKE.get(fault.title, (fault.id,))
+    assert found.verdict == Verdict.EXPLAINED and f"{fault.id} (" in found.text
+    assert any(all_faults()[fault.id].fix["torch"] in line for line in found.lines)
+
+
+@pytest.mark.parametrize("place", every(3, ["decoder.layers.1.feed_forward", "feed_forward", "self_attention"]))
+def test_a_fault_at_one_place_is_named_there(place: str) -> None:
+    fault = dataclasses.replace(all_faults()["SHD1"], place=place)
+    found = _of(fault, ("transformer_vjp/sharded_gpt2", "transformer/sharded_gpt2"))
+    assert found is not None and found.ids == ("SHD1",) and f"in {place} alone, on the one case that fails" in found.text
+    first = f"decoder.layers.1.{place.rpartition('.')[2]}_norm.offset"
+    assert f"in the order of the backward pass the first of them is {first}: all before it are right" in found.lines
+
+
+def test_only_the_answers_of_one_component_may_have_it() -> None:
+    fault = all_faults()["SHD19"]
+    ids = ("training_loss_vjp/sharded_gpt2", "transformer_vjp/sharded_gpt2")
+    found = said(_replies(ids, lambda case: answer(case, fault.operations if "loss" in case.component else OPERATIONS)))
+    assert found is not None and found.text.startswith("only in training_loss_vjp: ") and found.ids == ("SHD19",)
+
+
+def test_what_no_case_tells_apart_is_said_together_without_a_fix() -> None:
+    ids = ["transformer_vjp/sharded_gpt2", "training_loss/sharded_gpt2"]
+    alone, both = (_of(all_faults()["SHD18"], ids[:count], "data=3") for count in (1, 2))
+    assert alone is not None and alone.ids == ("SHD18", "SHD20") and alone.verdict == Verdict.INDISTINGUISHABLE
+    assert not any(line.startswith("fix of") for line in alone.lines) and " or SHD20 (" in alone.text
+    assert both is not None and both.ids == ("SHD18",) and "fix of SHD18:" in both.lines
+    assert "every gradient is 0.333333 times the right one" in both.lines[0]
+
+
+def test_what_is_right_or_rounded_is_not_accused() -> None:
+    assert said(_replies(OLMO, answer)) is None
+
+    def rounded(case: Case) -> Mapping[str, np.ndarray]:
+        with order(shuffled(3)):
+            return components.answer(case)
+
+    assert said(_replies(OLMO, rounded)) is None
+
+
+def _scaled(case: Case) -> Mapping[str, np.ndarray]:
+    return {name: value * 1.7 for name, value in components.answer(case).items()}
+
+
+def _noisy(case: Case) -> Mapping[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {name: value + 1e-3 * rng.standard_normal(value.shape) for name, value in components.answer(case).items()}
+
+
+def _with_defect(id_: str) -> Callable[[Case], Mapping[str, np.ndarray]]:
+    def gives(case: Case) -> Mapping[str, np.ndarray]:
+        with injected(all_defects()[id_]):
+            return components.answer(case)
+
+    return gives
+
+
+def _with_both(case: Case) -> Mapping[str, np.ndarray]:
+    both = {name: altered for id_ in ("SHD1", "SHD18") for name, altered in all_faults()[id_].replaces.items()}
+    return answer(case, dataclasses.replace(all_faults()["SHD1"], replaces=both).operations)
+
+
+OTHERS = {"scaled": _scaled, "noisy": _noisy, "both": _with_both, **{id_: _with_defect(id_) for id_ in ("NRM1", "ATT1", "FFN1", "EMB1")}}
+
+
+@pytest.mark.parametrize("name", every(4, list(OTHERS)))
+def test_what_is_no_fault_of_the_devices_has_no_name(name: str) -> None:
+    replies = _replies(("transformer/sharded_llama", "transformer_vjp/sharded_llama"), OTHERS[name])
+    found = said(replies)
+    if found is not None:
+        assert found.ids == () and found.verdict == Verdict.UNEXPLAINED and found.text.startswith("no fault of the catalogue gives")
+        assert "every gradient is 1.7 times the right one" in " ".join([found.text, *found.lines]) or name != "scaled"
+
+
+def test_what_the_outputs_show_is_said_without_a_name() -> None:
+    def shows(case: Case) -> Mapping[str, np.ndarray]:
+        found = dict(components.answer(case))
+        if case.component == "transformer":
+            return {"output": found["output"][[1, 0, 2, 3, 4]]}
+        name = "parameters.decoder.layers.0.feed_forward_norm.scale"
+        return found | {name: found[name][::-1].copy()}
+
+    found = said(_replies(("transformer/sharded_llama", "transformer_vjp/sharded_llama"), shows))
+    assert found is not None and found.ids == ()
+    text = " ".join([found.text, *found.lines])
+    assert "the rows of your output are the rows [1, 0, 2, 3, 4] of the reference" in text
+    assert "of 21 gradients are wrong: decoder.layers.0.feed_forward_norm.scale (d over data)" in text
+    assert "decoder.layers.0.feed_forward_norm.scale is no multiple of the right one; its norm is 1 times as large" in text
+    assert "in the order of the backward pass the first of them is decoder.layers.0.feed_forward_norm.scale" in text
+
+
+def test_rows_of_the_first_part_alone_may_be_right() -> None:
+    def first(case: Case) -> Mapping[str, np.ndarray]:
+        output = components.answer(case)["output"].copy()
+        output[3:] += 1.0
+        return {"output": output}
+
+    found = said(_replies(("transformer/sharded_llama",), first))
+    assert found is not None and "only the rows of the first part of the batch are right" in found.text
+
+
+@pytest.mark.second
+@pytest.mark.parametrize(("id_", "fact"), [("SHD24", "is right: a gradient or the update is wrong"), ("SHD4", "is wrong")])
+def test_steps_of_training_go_wrong_before_or_after_the_first_one(id_: str, fact: str) -> None:
+    ids = ("training_steps/sharded_paper_keep",)
+    found = said(_replies(ids, lambda case: answer(case, all_faults()[id_].operations), "data=2,model=2"), check=None)
+    assert found is not None and f"the loss before the first step {fact}" in found.text and "gradients" not in found.text
+
+
+def test_where_time_is_up_the_facts_remain() -> None:
+    def stops() -> None:
+        raise TimeIsUp("the limit")
+
+    replies = _replies(OLMO[1:], lambda case: answer(case, all_faults()["SHD18"].operations))
+    with pytest.raises(TimeIsUp):
+        explanations(replies, stops)
+    found = said(replies, check=None)
+    assert found is not None and found.verdict == Verdict.STOPPED and "every gradient is 0.5 times the right one" in found.text
+
+
+def test_one_answer_has_a_fingerprint() -> None:
+    case = _cases(MESH)["transformer_vjp/sharded_olmo2"]
+    given = answer(case, all_faults()["SHD18"].operations)
+    assert "SHD18 (gradients are averaged over data" in fingerprint(case, store().expect(case), given)
+    assert fingerprint(case, store().expect(case), answer(case)) == ""
+
+
+def test_float32_is_searched_in_its_own_tolerance() -> None:
+    case = _cases(MESH)["transformer_vjp/sharded_olmo2"].at("float32")
+    wide = predicted(all_faults()["SHD6"], case)
+    given = {name: value.astype(np.float32) for name, value in wide.items()}
+    found = said([Reply(case, store().expect(case), given)])
+    assert found is not None and found.ids == ("SHD6",)
+
+
+def test_places_are_paths_kinds_and_parts_of_names() -> None:
+    assert at("feed_forward", "decoder.layers.1.feed_forward") and at("query_norm", "decoder.layers.0.self_attention.query_norm.scale")
+    assert at("decoder.layers.1", "decoder.layers.1.feed_forward") and not at("decoder.layers.1", "decoder.layers.10.feed_forward")
+    assert not at("feed_forward", "decoder.layers.0.feed_forward_norm")
+
+
+def test_a_device_s_piece_of_a_gradient_is_that_of_the_declaration() -> None:
+    mesh: Any = Mesh(data=2, model=2)
+    assert over_data._piece(("model", None), (5, 3), mesh, 1, 1) == (slice(3, 5), slice(0, 3))
+    assert over_data._piece((("model", "data"), None), (8, 3), mesh, 1, 0) == (slice(2, 4), slice(0, 3))
+
+
+@pytest.mark.parametrize("id_", ["SHD7", "shd20"])
+def test_explain_shows_its_page(id_: str) -> None:
+    page = CliRunner().invoke(explain, [id_], env={"COLUMNS": "160"}, catch_exceptions=False).output
+    fault = all_faults()[id_.upper()]
+    for text in (fault.title, fault.what, fault.shows, *fault.variants, *fault.fix.values(), fault.evidence):
+        assert text in page
+    assert fault.title in CliRunner().invoke(explain, [], env={"COLUMNS": "200"}, catch_exceptions=False).output

@@ -1,0 +1,58 @@
+"""Sharded ports as users write them: the right ones conform on every mesh, and the mistakes in them are caught and named."""
+
+import re
+from pathlib import Path
+
+import pytest
+from sharded_ports import PORTS, cases_of, judged, planted, replies
+from tiers import exhaustive, later
+
+from rosettaformer.conformance.catalogue.sharded import all_faults
+from rosettaformer.conformance.diagnosis.sharding import said
+
+HOUSE = Path(__file__).parents[2]
+PAGE = HOUSE / "docs" / "sharding-faults.md"
+MESHES = [
+    later(("jax_decoder.py", "data=2,model=4")),
+    later(("torch_decoder.py", "data=2,model=2")),
+    later(("jax_steps.py", "data=2")),
+    *(exhaustive("jax_decoder.py", mesh) for mesh in ("data=3", "model=2", "data=4,model=2")),
+    *(exhaustive("torch_decoder.py", mesh) for mesh in ("data=3", "model=4", "data=2,replicate")),
+]
+SAMPLE = ("column_input", "norm_of_part")
+
+
+@pytest.mark.parametrize(("port", "mesh"), MESHES)
+def test_a_right_port_is_not_accused(port: str, mesh: str, tmp_path: Path) -> None:
+    found = replies(PORTS / port, cases_of(port, tmp_path, mesh))
+    assert said(found) is None
+    assert all(reply.outputs for reply in found)
+
+
+@pytest.mark.parametrize("name", [later(name) if name in SAMPLE else exhaustive(name) for name in planted()])
+def test_a_mistake_is_caught_and_named(name: str, tmp_path: Path) -> None:
+    found, what = judged(planted()[name], tmp_path)
+    assert any(reply.wrong for reply in found) and what is not None
+    assert what.ids == ((planted()[name].name,) if planted()[name].name else ())
+
+
+def test_every_mistake_can_be_planted_and_is_on_the_page() -> None:
+    for name, one in planted().items():
+        assert one.text() != (PORTS / one.port).read_text(encoding="utf-8"), name
+        assert not one.name or one.name in all_faults()
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [name for name, _ in rows] == list(planted())
+    for name, row in rows:
+        what, mesh, caught, named, *_ = row.split(" | ")
+        assert (what, mesh) == (planted()[name].what, planted()[name].mesh)
+        assert not caught.startswith("0 ")
+        assert named.startswith(f"`{planted()[name].name}`" if planted()[name].name else "*unexplained*")
+
+
+def test_most_are_named_and_the_loss_hides_many() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.search(r"Of (\d+) mistakes `check --mesh` catches (\d+), and `diagnose` names (\d+)\. The loss of (\d+) stays", text)
+    assert found is not None
+    count, caught, named, close = map(int, found.groups())
+    assert caught == count == len(planted()) >= 12
+    assert named >= 0.75 * count and close >= 4

@@ -1,0 +1,83 @@
+"""The reference on a mesh: devices that exchange what they must compute what one device computes."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from tiers import exhaustive, later
+
+from reference_numpy.sharding import Mesh
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases.meshes import mesh_cases
+from rosettaformer.conformance.catalogue.sharded import all_faults
+from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.reference.mesh import OPERATIONS, Operations, answer, devices
+
+MESHES = [later("data=2,model=4"), *map(exhaustive, ("data=2,model=2", "data=7", "model=8"))]
+FIRST = (
+    "transformer_vjp/sharded_qwen3", "transformer/sharded_olmo2", "decoder_layer_vjp/sharded_crossed",
+    "training_loss_vjp/sharded_paper_keep", "multi_head_attention_vjp/sharded_norm_width",
+)  # fmt: skip
+
+
+def _differ(case: Case) -> list[str]:
+    """The outputs of the devices that differ from those of one by more than roundings of the largest number."""
+    found, right = answer(case), components.answer(case)
+    assert found.keys() == right.keys()
+    largest = max(float(np.abs(value).max(initial=0)) for value in right.values())
+    return [name for name, value in right.items() if not np.allclose(found[name], value, rtol=0, atol=1e-11 * largest)]
+
+
+@pytest.mark.parametrize("id_", FIRST)
+def test_devices_compute_what_one_computes(id_: str) -> None:
+    (case,) = (case.at("float64") for case in mesh_cases([Mesh(data=2, model=4)]) if case.id == id_)
+    assert _differ(case) == []
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_devices_compute_what_one_computes_in_every_case(mesh: str) -> None:
+    cases = [case.at("float64") for case in mesh_cases([Mesh.parse(mesh)])]
+    assert {case.id: names for case in cases if (names := _differ(case))} == {}
+
+
+def test_what_a_device_raises_ends_all() -> None:
+    (case,) = (case.at("float64") for case in mesh_cases([Mesh(data=2, model=2)]) if case.id == "transformer/sharded_llama")
+    with pytest.raises(ValueError, match="ids"):
+        answer(dataclasses.replace(case, inputs={**case.inputs, "target": case.inputs["target"] + 100}))
+
+    def fails_on_one(device: devices.Device, *given: Any) -> Any:
+        if (device.row, device.column) == (1, 0):
+            raise ValueError("one of them")
+        return OPERATIONS.output(device, *given)
+
+    with pytest.raises(ValueError, match="one of them"):
+        answer(case, dataclasses.replace(OPERATIONS, output=fails_on_one))
+
+
+def test_a_case_must_have_a_mesh() -> None:
+    (case,) = (case for case in mesh_cases([Mesh(data=2)]) if case.id == "transformer/sharded_llama")
+    with pytest.raises(ValueError, match="must have a mesh"):
+        answer(dataclasses.replace(case, mesh=None))
+
+
+def test_devices_exchange_values_along_the_axes_of_their_mesh() -> None:
+    mesh = Mesh(data=2, model=3)
+    found = devices.run(mesh, {}, lambda device: (device.sum("model", device.column), device.all("data", device.row * 10 + device.column)))
+    assert [total for total, _ in found] == [3] * 6
+    assert [column for _, column in found] == [[0, 10], [1, 11], [2, 12]] * 2
+    joined = devices.run(mesh, {}, lambda device: device.gather("model", np.array([device.column]), 0).tolist())
+    assert joined == [[0, 1, 2]] * 6
+
+
+def test_every_operation_is_another_one_in_some_fault() -> None:
+    replaced = {name for fault in all_faults().values() for one in fault.hypotheses for name in one.replaces}
+    assert replaced == {field.name for field in dataclasses.fields(Operations)}
+
+
+@pytest.mark.parametrize("id_", [later("SHD1")])
+def test_a_fault_on_the_smallest_mesh_is_that_on_the_whole(id_: str) -> None:
+    (case,) = (case.at("float64") for case in mesh_cases([Mesh(data=2, model=4)]) if case.id == "transformer_vjp/sharded_qwen3")
+    fault = all_faults()[id_]
+    whole, small = (answer(dataclasses.replace(case, mesh=mesh), fault.operations) for mesh in (case.mesh, fault.on(case.mesh)))  # type: ignore[arg-type]
+    assert all(np.allclose(whole[name], small[name], rtol=1e-9, atol=1e-9) for name in whole)
