@@ -107,6 +107,9 @@ def test_engines_gather_and_add_up_microbatches_as_their_programs_show(backend: 
     layers = 4 * parameters.count(config) - outside - added
     assert found["all-gather", "data"] == sum(count * size for count, size in zip(gathers, (outside, layers, added), strict=True))
     assert found["reduce-scatter", "data"] == sums * (outside + layers + added)
+    again = traffic.payloads(traffic.traffic(step(config, "data=4", microbatches=2, backend=backend, recompute=True)))
+    last = 4 * L * D * 2 if backend == "jax" else 0  # the feed-forward's last bias, in two backward passes
+    assert again["all-gather", "data"] == gathers[0] * outside + gathers[1] * (layers + added) - last
     whole, part = (memory.memory(step(config, "data=4", microbatches=2, backend=name)) for name in ("torch", "jax"))
     assert whole["gradients"] == 4 * part["gradients"] and part["gathered"] > whole["gathered"]
 
