@@ -92,9 +92,17 @@ class _Examiner:
         left = list(for_port(cases, about))
         for dtype in (dtype for dtype in DTYPES if dtype in about["dtypes"]):
             asked = [case for case in left if dtype in case.dtypes and not unable(case, dtype, "cpu", about)[0]]
-            answers = [*self._answers(asked, dtype, about)]
+            answers: list[_Answer] = []
+            late: TimeIsUp | None = None
+            try:
+                for answer in self._answers(sorted(asked, key=lambda case: case.size), dtype, about):
+                    answers.append(answer)
+            except TimeIsUp as error:
+                late = error
             failed = {answer.result.component for answer in answers if answer.result.status in FAILURES}
             yield from self._found(answers, dtype, about.get("framework", ""))
+            if late:
+                raise late
             left = [case for case in left if case.component not in failed]
 
     def _answers(self, cases: Sequence[Case], dtype: str, about: dict[str, Any]) -> Iterator[_Answer]:
@@ -128,7 +136,7 @@ class _Examiner:
             yield Finding(component, dtype, verdict, (), text)
 
     def _said(self, answers: Sequence[_Answer], framework: str) -> Said | None:
-        """What is said of the answers that have outputs: without a name if those that have none are as many."""
+        """What is said of the answers that have outputs; without a search once the limit has passed."""
         replies = [answer.reply for answer in answers if answer.reply]
         try:
             return said(replies, framework, self.deadline.check)

@@ -48,7 +48,7 @@ def _that_give_all(replies: Sequence[Reply], check: Check) -> list[Fault]:
     for places in ([""], _kinds(failing[0].case), _sites(failing)):
         tried = [dataclasses.replace(fault, place=place) for fault in everywhere for place in places if fault.placed or not place]
         if found := _that_give(tried, replies, check):
-            return _one_of_each(_narrowed(found, failing[0].case, replies, check))
+            return list({fault.id: fault for fault in found[::-1]}.values())[::-1]  # the first of each id
     return []
 
 
@@ -68,15 +68,6 @@ def _that_give(faults: Sequence[Fault], replies: Sequence[Reply], check: Check) 
         and all(_gives(fault, reply, check) for reply in (replies if fault.replaces.keys() <= BACKWARD else forward))
     ]
     return [fault for fault in left if any(reply.wrong and reply.determined(predicted(fault, reply.case)) for reply in replies)]
-
-
-def _narrowed(found: Sequence[Fault], case: Case, replies: Sequence[Reply], check: Check) -> list[Fault]:
-    """The faults at the one place where the case has what they alter."""
-    places = _all_sites(case)
-    if len(places) > 1 or not places:
-        return list(found)
-    narrow = [dataclasses.replace(fault, place=places[0]) for fault in found if fault.placed]
-    return [*found, *_that_give(narrow, replies, check)]
 
 
 def _cost(reply: Reply) -> float:
@@ -153,12 +144,3 @@ def _sites(failing: Sequence[Reply]) -> list[str]:
     begins = [min(index for index, name in enumerate(names) if name.startswith(f"{site}.")) for site in sites]
     first = max((index for index, begin in enumerate(begins) if begin <= last), default=0)
     return sites[max(0, first - 1) : first + NEAR]
-
-
-def _one_of_each(left: Sequence[Fault]) -> list[Fault]:
-    """One of each id: its first variant that is left, at its narrowest place."""
-    found: dict[str, Fault] = {}
-    for fault in left:
-        if fault.id not in found or found[fault.id].title == fault.title:
-            found[fault.id] = fault
-    return list(found.values())
