@@ -126,6 +126,7 @@ def test_a_parameter_that_nothing_divides_stays_whole_or_is_split_unevenly() -> 
     assert sizes["decoder.layers.0.self_attention.output.kernel"] == 7 * 4 * 8  # of 32 outputs, of as many inputs
     assert sizes["decoder.layers.0.feed_forward.output.kernel"] == 7 * F
     assert sizes["decoder.layers.0.feed_forward.hidden.bias"] == 26
+    assert sizes["decoder.layers.0.self_attention.query.bias"] == 7  # of 4 heads with 8 each
     assert payload(uneven, "parameters, forward", "data") == 4 * 5 * sum(sizes.values())
 
 
