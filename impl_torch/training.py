@@ -142,6 +142,7 @@ class Trainer:
         """
         self._model.eval()
         function, count = self._objective, self._count(target)
+        self._check_rows(source, target)
         if self._placed is not None:
             rows, counts = self._placed.computed(range(len(target)))
             own = None if source is None else source[rows], target[rows]
@@ -382,6 +383,7 @@ class Trainer:
         """
         config = self.config
         checks.check_source_given(config.encoder_layers, source)
+        self._check_rows(source, target)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
             checks.check_tokens(
@@ -397,6 +399,12 @@ class Trainer:
                 "token", target.shape, str(target.dtype), config.target_vocabulary, *_bounds(target)
             )
             checks.check_length(target.shape[1] - 1, config.max_positions)
+
+    def _check_rows(self, source: np.ndarray | None, target: np.ndarray) -> None:
+        """Raises ValueError if the mesh does not allow rows of this length."""
+        if self._placed is not None:
+            lengths = [x.shape[-1] for x in (source, target) if x is not None]
+            sharding.check_rows(self.config, self._placed.mesh, *lengths)
 
     def _count(self, target: np.ndarray) -> int:
         """Counts the labels that count: every class does."""

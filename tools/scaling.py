@@ -6,11 +6,12 @@
 import argparse
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from documents import HOUSE, made_by
-from measured_steps import Measured, decoded, encoded, kept, measure
+from measured_steps import Measured, kept, measure
 
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import PAPER
@@ -21,7 +22,7 @@ from rosettaformer.scaling.plan import GIB, plan
 from rosettaformer.scaling.step import DATA, MODEL, Step
 from rosettaformer.scaling.strategies import NODE, STRATEGIES, problem
 
-__all__ = ["DATA_FILE", "PAGE", "SIZES", "SMALL", "added", "gathered", "page", "steps"]
+__all__ = ["DATA_FILE", "PAGE", "SIZES", "SMALL", "added", "gathered", "label", "measured", "page", "sent", "steps"]
 
 PAGE, DATA_FILE = HOUSE / "docs" / "scaling.md", HOUSE / "docs" / "scaling" / "measured.json"
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
@@ -85,11 +86,11 @@ class Row(NamedTuple):
         return self.held[recompute] <= LIMIT * GIB
 
 
-Rows = dict[tuple[str, int], Row | None]  # of strategies and devices; None if the model does not lie on the mesh
+Plans = dict[tuple[str, int], Row | None]  # of strategies and devices; None if the model does not lie on the mesh
 
 
-def _rows(model: Model) -> Rows:
-    found: Rows = {}
+def _rows(model: Model) -> Plans:
+    found: Plans = {}
     for strategy, devices in itertools.product(STRATEGIES, DEVICES):
         plain, again = (model.step(strategy, devices, recompute) for recompute in (False, True))
         found[strategy, devices] = None
@@ -101,7 +102,7 @@ def _rows(model: Model) -> Rows:
     return found
 
 
-def _fitting(rows: Rows, strategy: str, recompute: bool) -> str:
+def _fitting(rows: Plans, strategy: str, recompute: bool) -> str:
     """The numbers of devices on which a strategy fits, which are one run: memory falls with devices, or rises from some number on."""
     found = [devices for devices in DEVICES if (row := rows[strategy, devices]) and row.fits(recompute)]
     if len(found) < 2:
@@ -111,7 +112,7 @@ def _fitting(rows: Rows, strategy: str, recompute: bool) -> str:
     return "all" if found == [*DEVICES] else f"from {first}" if last == DEVICES[-1] else f"{first} to {last}"
 
 
-def _result(rows: dict[str, Rows]) -> Iterator[str]:
+def _result(rows: dict[str, Plans]) -> Iterator[str]:
     """On how many devices each strategy fits."""
     columns = [(name, recompute) for name in rows for recompute in (False, True)]
     titles = (f"`{name}`" + ", recomputed" * recompute for name, recompute in columns)
@@ -121,7 +122,7 @@ def _result(rows: dict[str, Rows]) -> Iterator[str]:
         yield f"| {strategy} | {' | '.join(_fitting(rows[name], strategy, recompute) for name, recompute in columns)} |"
 
 
-def _of_memory(rows: Rows) -> Iterator[str]:
+def _of_memory(rows: Plans) -> Iterator[str]:
     for devices in DEVICES:
         found = [rows[strategy, devices] for strategy in STRATEGIES]
         cells = ("" if row is None else ", ".join(f"**{gib(size)}**" if row.fits(again) else gib(size)
@@ -129,7 +130,7 @@ def _of_memory(rows: Rows) -> Iterator[str]:
         yield f"| {devices} | {' | '.join(cells)} |"
 
 
-def _of_traffic(rows: Rows) -> Iterator[str]:
+def _of_traffic(rows: Plans) -> Iterator[str]:
     for devices in DEVICES:
         found = [rows[strategy, devices] for strategy in STRATEGIES]
         yield f"| {devices} | {' | '.join('' if row is None else ', '.join(map(gib, row.sent)) for row in found)} |"
@@ -149,7 +150,7 @@ def _in_full(model: Model, strategy: str, devices: int) -> Iterator[str]:
             yield f"| {row['purpose']} | {row['kind']} | {row['axis']} | {gib(row['payload'])} | {gib(row['ring'])} |"
 
 
-def _model(model: Model, rows: Rows) -> Iterator[str]:
+def _model(model: Model, rows: Plans) -> Iterator[str]:
     sides = "source and as many target tokens" if model.config.cross_attention else "tokens"
     yield f"## {model.title}"
     yield ""
@@ -172,7 +173,7 @@ def _model(model: Model, rows: Rows) -> Iterator[str]:
     yield ""
 
 
-def _uneven(rows: Rows) -> str:
+def _uneven(rows: Plans) -> str:
     """What 1,000 devices do to a declaration of equal parts."""
     model, devices = MODELS[0], DEVICES[-1]
     step, torch = model.step("fully sharded", devices, True, "jax"), rows["fully sharded", devices]
@@ -196,6 +197,22 @@ def steps() -> Iterator[tuple[str, Step]]:
                              backend=backend, recipe=recipe)  # fmt: skip
 
 
+Rows = dict[str, Measured]  # by the label of the step
+
+
+def sent(step: Step) -> list[tuple[str, int]]:
+    """The collectives of the plan of a step, as they are measured."""
+    return [(each.kind, each.payload) for each in traffic.traffic(step)]
+
+
+def measured(data: dict[str, Any]) -> Rows:
+    """What the file holds: of each step, how often a collective of a payload runs."""
+    return {
+        name: Measured([(kind, size) for kind, size, count in row["sent"] for _ in range(count)], row["held"])
+        for name, row in data["steps"].items()
+    }
+
+
 def gathered(sent: list[tuple[str, int]]) -> int:
     """The bytes that are gathered; numbers alone do not count."""
     return sum(size for kind, size in sent if kind == traffic.GATHER and size > NUMBER)
@@ -206,33 +223,34 @@ def added(sent: list[tuple[str, int]]) -> int:
     return sum(size for kind, size in sent if kind in (traffic.REDUCE, traffic.SCATTER) and size > NUMBER)
 
 
-def _measured(rows: list[dict[str, Any]]) -> Iterator[str]:
+def label(name: str, step: Step) -> str:
+    """A measured step in words: the cells of its row."""
+    variant = ", 2 microbatches" * (step.recipe.microbatches > 1) + ", recomputed" * step.recompute
+    return f"{name} | {step.backend} | {step.mesh}{variant}"
+
+
+def _measured(rows: Rows) -> Iterator[str]:
     yield "| model | backend | mesh | gathered, plan | measured | added up, plan | measured | state, plan | held |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    for row in rows:
-        step, found = decoded(row["step"]), Measured(**row["measured"])
-        planned = [(each.kind, each.payload) for each in traffic.traffic(step)]
-        held = memory.memory(step)
-        variant = ", 2 microbatches" * (step.recipe.microbatches > 1) + ", recomputed" * step.recompute
+    for name, step in steps():
+        planned, found, held = sent(step), rows[label(name, step)], memory.memory(step)
         cells = [gathered(planned), gathered(found.sent), added(planned), added(found.sent), held["parameters"] + held["moments"],
                  sum(found.held.values())]  # fmt: skip
-        yield f"| {row['model']} | {step.backend} | {step.mesh}{variant} | {' | '.join(f'{cell:,}' for cell in cells)} |"
+        yield f"| {label(name, step)} | {' | '.join(f'{cell:,}' for cell in cells)} |"
 
 
-def _differences(rows: list[dict[str, Any]]) -> str:
+def _difference(rows: Rows) -> str:
     """The largest difference between plan and what was measured, in percent of the plan."""
     worst = 0.0
-    for row in rows:
-        planned = [(each.kind, each.payload) for each in traffic.traffic(decoded(row["step"]))]
-        for of in (gathered, added):
-            plan_bytes, bytes_sent = of(planned), of([(kind, size) for kind, size in row["measured"]["sent"]])
-            worst = max(worst, abs(bytes_sent - plan_bytes) / max(plan_bytes, 1))
+    for name, step in steps():
+        planned, found = sent(step), rows[label(name, step)].sent
+        worst = max(worst, *(abs(of(found) - of(planned)) / max(of(planned), 1) for of in (gathered, added)))
     return f"{100 * worst:.1f} %"
 
 
 def page(data: dict[str, Any]) -> str:
     """The whole page, of the steps that were measured, and of what eager torch keeps of each model in units of the planned activations."""
-    rows, ratios, plans = data["steps"], data["kept"].values(), {model.name: _rows(model) for model in MODELS}
+    rows, ratios, plans = measured(data), data["kept"].values(), {model.name: _rows(model) for model in MODELS}
     text = (HOUSE / "tools" / "scaling_page.md").read_text(encoding="utf-8")
     parts = {
         "made": [made_by("scaling")],
@@ -240,7 +258,7 @@ def page(data: dict[str, Any]) -> str:
         "uneven": [_uneven(plans[MODELS[0].name])],
         "models": itertools.chain.from_iterable(_model(model, plans[model.name]) for model in MODELS),
         "measured": _measured(rows),
-        "difference": [_differences(rows)],
+        "difference": [_difference(rows)],
         "kept": [f"{min(ratios):.2f} to {max(ratios):.2f}"],
         "node": [str(NODE)],
     }
@@ -255,17 +273,15 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true")
     if parser.parse_args().measure:
         chosen = sorted(steps(), key=lambda pair: (pair[1].backend, pair[1].mesh.devices))
-        rows = []
+        rows = {}
         for _, same in itertools.groupby(chosen, key=lambda pair: (pair[1].backend, pair[1].mesh.devices)):
             named = [*same]
-            found = measure([step for _, step in named])
-            rows += [
-                {"model": name, "step": encoded(step), "measured": each._asdict()} for (name, step), each in zip(named, found, strict=True)
-            ]
-        rows.sort(key=lambda row: (row["model"], row["step"]["backend"]))
+            for (name, step), found in zip(named, measure([step for _, step in named]), strict=True):
+                counted = [[*each, count] for each, count in sorted(Counter(found.sent).items())]
+                rows[label(name, step)] = {"sent": counted, "held": found.held}
         ratios = {name: kept(step) / memory.activations(step) for name, step in steps() if step.mesh.devices == 1}
-        lines = ",\n".join(map(json.dumps, rows))
-        write_text(DATA_FILE, f'{{"kept": {json.dumps(ratios)}, "steps": [\n{lines}\n]}}\n')
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(rows[name])}" for name in (label(*pair) for pair in steps()))
+        write_text(DATA_FILE, f'{{"kept": {json.dumps(ratios)}, "steps": {{\n{lines}\n}}}}\n')
     write_text(PAGE, page(json.loads(DATA_FILE.read_text(encoding="utf-8"))))
 
 

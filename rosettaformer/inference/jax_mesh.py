@@ -43,7 +43,7 @@ class MeshModel(Model):
         with self._context():
             shapes = nnx.eval_shape(lambda: Transformer(own, param_dtype=dtype, rngs=nnx.Rngs(0)))
             shapes.eval()
-            self._graph, empty, self._streams = nnx.split(shapes, nnx.Param, ...)
+            self._graph, empty, *self._streams = nnx.split(shapes, nnx.Param, ...)
             self._state = self._places.state(empty, value)
         self._begin = jax.jit(self._started, static_argnums=(1, 2))
         self._step = jax.jit(self._last, donate_argnums=2)
@@ -87,7 +87,7 @@ class MeshModel(Model):
         return self._placed(cache.reorder(cache_, row_b))
 
     def _model(self, state: Any) -> Any:
-        return nnx.merge(self._graph, mapped(self._places.used, state), self._streams)
+        return nnx.merge(self._graph, mapped(self._places.used, state), *self._streams)
 
     def _placed(self, cache_: Any) -> Any:
         """Returns the cache with its rows over data, and its groups over model."""

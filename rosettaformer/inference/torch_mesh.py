@@ -68,8 +68,7 @@ class MeshModel(BackendModel):
         """Yields the values of the first process, which reads them. Raises ValueError in all if it raises one."""
         rest = iter(values)
         while True:
-            found = _tried(lambda: next(rest, None)) if self.speaks else None
-            sent = [found]
+            sent: list[Any] = [_tried(lambda: next(rest, None)) if self.speaks else None]
             dist.broadcast_object_list(sent, src=0)
             value, problem = sent[0]
             if problem:

@@ -10,7 +10,8 @@ class Engine(NamedTuple):
     each_use: it adds up a sum for each kernel that reads an input, and for each use of a table, where one sum of them all would do.
     sums_at_end: gradients stay whole along data until the last microbatch, and are added up once.
     gathers_before: the gathers of the forward pass stand before the loop over microbatches, and parameters stay whole within it.
-    skips_added: the backward pass gathers no bias and no offset, whose values no gradient needs, unless it computes layers again.
+    skips_added: the backward pass gathers no bias and no offset, whose values no gradient needs, unless it computes again
+    what comes behind it in its layer.
     repeats_dropped: recomputation repeats the last sum of a layer if dropout follows it.
     """
 

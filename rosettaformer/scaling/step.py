@@ -35,13 +35,13 @@ class Parameter(NamedTuple):
         return math.prod(self._sizes(mesh, over))
 
     def uneven(self, mesh: Mesh) -> int:
-        """Returns how many numbers the largest part has if data splits the first axis of torch's layout, which model may split too: of a
-        kernel, its outputs.
+        """Returns how many numbers the largest part has if data splits the first axis of torch's layout, which model may split too: a
+        kernel's outputs, a table's rows, and all of a vector.
         """
-        sizes = self._sizes(mesh, (MODEL,))
-        first = slice(1) if not self.name.endswith("kernel") else slice(1, None) if self.letters[0] == "d" else slice(len(sizes) - 1, None)
-        outputs = math.prod(sizes[first])
-        return -(-outputs // mesh.data) * (math.prod(sizes) // outputs)
+        sizes, kind = self._sizes(mesh, (MODEL,)), self.name.rpartition(".")[2]
+        outputs = sizes[1:] if self.letters[0] == "d" else sizes[-1:]
+        first = math.prod({"kernel": outputs, "table": sizes[:1]}.get(kind, sizes))
+        return -(-first // mesh.data) * (math.prod(sizes) // first)
 
     def _sizes(self, mesh: Mesh, over: Collection[str]) -> list[int]:
         parts = (math.prod(mesh.sizes[axis] for axis in places if axis in over) for places in self.split)

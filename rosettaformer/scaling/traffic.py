@@ -66,8 +66,10 @@ def _over_data(step: Step, each: Iterable[Parameter]) -> Iterator[Collective]:
 
 def _is_read_again(step: Step, parameter: Parameter) -> bool:
     """Whether the backward pass gathers a parameter: those of layers, but of what is only added one that nothing computes again."""
-    added = parameter.name.endswith((".bias", ".offset"))
-    return bool(parameter.layer) and not (added and step.engine.skips_added and not step.recompute)
+    if not parameter.layer or not step.engine.skips_added or not parameter.name.endswith((".bias", ".offset")):
+        return bool(parameter.layer)
+    last = {"pre": ".feed_forward.output.bias", "sandwich": ".feed_forward_output_norm.offset"}  # of a layer
+    return step.recompute and not parameter.name.endswith(last.get(step.config.norm_placement, ".feed_forward_norm.offset"))
 
 
 def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:

@@ -107,6 +107,9 @@ def test_engines_gather_and_add_up_microbatches_as_their_programs_show(backend: 
     layers = 4 * parameters.count(config) - outside - added
     assert found["all-gather", "data"] == sum(count * size for count, size in zip(gathers, (outside, layers, added), strict=True))
     assert found["reduce-scatter", "data"] == sums * (outside + layers + added)
+    again = traffic.payloads(traffic.traffic(step(config, "data=4", microbatches=2, backend=backend, recompute=True)))
+    last = 4 * L * D * 2 if backend == "jax" else 0  # the feed-forward's last bias, in two backward passes
+    assert again["all-gather", "data"] == gathers[0] * outside + gathers[1] * (layers + added) - last
     whole, part = (memory.memory(step(config, "data=4", microbatches=2, backend=name)) for name in ("torch", "jax"))
     assert whole["gradients"] == 4 * part["gradients"] and part["gathered"] > whole["gathered"]
 
@@ -123,6 +126,7 @@ def test_a_parameter_that_nothing_divides_stays_whole_or_is_split_unevenly() -> 
     assert sizes["decoder.layers.0.self_attention.output.kernel"] == 7 * 4 * 8  # of 32 outputs, of as many inputs
     assert sizes["decoder.layers.0.feed_forward.output.kernel"] == 7 * F
     assert sizes["decoder.layers.0.feed_forward.hidden.bias"] == 26
+    assert sizes["decoder.layers.0.self_attention.query.bias"] == 7  # of 4 heads with 8 each
     assert payload(uneven, "parameters, forward", "data") == 4 * 5 * sum(sizes.values())
 
 
