@@ -24,20 +24,21 @@ NOT_SEEN = 1e-12  # the same, from which on the loss shows nothing at all
 HEAD = f"""# Mistakes of sharded ports
 
 {made_by("sharding-faults")}
-Two decoders, written from the mathematics and the public engines alone. One is Qwen 3's in PyTorch ({version("torch")}):
-`parallelize_module` and DTensor split its layers, `fully_shard` its parameters, or `DistributedDataParallel` copies them
-([torch_decoder.py](../tests/ports/sharded/torch_decoder.py)). The other is OLMo 2's in JAX ({version("jax")}): `jax.shard_map`, with the
-tokens split between its layers ([jax_decoder.py](../tests/ports/sharded/jax_decoder.py)). Both conform. Each row is one of them with one
-mistake ([faults.toml](../tests/ports/sharded/faults.toml)), on a mesh of CPU devices, in float64:
+Three ports, written from the mathematics and the public engines alone. [torch_decoder.py](../tests/ports/sharded/torch_decoder.py) is
+Qwen 3 in PyTorch {version("torch").partition("+")[0]}: `parallelize_module` and DTensor split its layers, `fully_shard` its parameters, or
+`DistributedDataParallel` copies them. [jax_decoder.py](../tests/ports/sharded/jax_decoder.py) is OLMo 2 in JAX {version("jax")}:
+`jax.shard_map`, with the tokens split between its layers. [jax_steps.py](../tests/ports/sharded/jax_steps.py) trains GPT-2 with its
+parameters and moments split. All conform. Each row is one of them with one mistake
+([faults.toml](../tests/ports/sharded/faults.toml)), on a mesh of CPU devices, in float64:
 
     rosettaformer check my_port.py --like DIR --mesh data=2,model=2
     rosettaformer diagnose my_port.py --like DIR --mesh data=2,model=2
     rosettaformer explain SHD1
 
-*caught*: the answers that differ, of logits, their gradients, and the loss with its gradients. *diagnose*: the fault of the catalogue that,
-made in the reference on that mesh, gives every answer, and where it is. *loss*: how far the loss lies from the right one, at most; below
-{CLOSE:.0%} a curve looks normal. *shows*: the first thing that diagnosis says of the answers; a list of the
-gradients, how each is split, and a fix follow.
+*caught*: the answers that differ, of logits, their gradients, and the loss with its gradients. *diagnose*: the fault of the catalogue
+that, made in the reference on that mesh, gives every answer, and where it is. *loss*: how far the loss lies from the right one, at most;
+below {CLOSE:.0%} a curve looks normal. *shows*: the first thing that diagnosis says of the answers; the gradients by name, how each is
+split, and a fix follow.
 """
 
 

@@ -13,7 +13,7 @@ from tiers import every, later
 
 from reference_numpy.sharding import Mesh
 from rosettaformer.commands.explain import explain
-from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.case import REAL, Case
 from rosettaformer.conformance.cases.meshes import mesh_cases
 from rosettaformer.conformance.catalogue import all_defects, injected
 from rosettaformer.conformance.catalogue.sharded import Fault, all_faults, at, over_data
@@ -159,9 +159,18 @@ def test_what_the_outputs_show_is_said_without_a_name() -> None:
     assert found is not None and found.ids == ()
     text = " ".join([found.text, *found.lines])
     assert "the rows of your output are the rows [1, 0, 2, 3, 4] of the reference" in text
-    assert "of 21 gradients are wrong: decoder.layers.0.feed_forward_norm.scale (d over data)" in text
+    assert "of 21 gradients is wrong: decoder.layers.0.feed_forward_norm.scale (d over data)" in text
     assert "decoder.layers.0.feed_forward_norm.scale is no multiple of the right one; its norm is 1 times as large" in text
     assert "in the order of the backward pass the first of them is decoder.layers.0.feed_forward_norm.scale" in text
+
+
+def test_rows_in_another_order_are_seen_beside_padding() -> None:
+    case = dataclasses.replace(_cases(MESH)["transformer/sharded_llama"], compared=REAL)
+    real_bt = np.arange(6) >= np.array([0, 3, 1, 2, 4])[:, None]
+    case = dataclasses.replace(case, inputs={"source": None, "target": 1 + np.arange(30).reshape(5, 6), "target_mask_bt": real_bt})
+    raw = components.answer(dataclasses.replace(case, compared=""))["output"]
+    found = said([Reply(case, store().expect(case), {"output": raw[[1, 0, 2, 4, 3]]})])
+    assert found is not None and "the rows of your output are the rows [1, 0, 2, 4, 3] of the reference" in found.text
 
 
 def test_rows_of_the_first_part_alone_may_be_right() -> None:

@@ -44,6 +44,7 @@ EXAMPLES = {
 TEXTS = {page: (HOUSE / page).read_text() for page in [*EXAMPLES, "docs/checkpoints.md"]}
 README, EVERYTHING = TEXTS["README.md"], "".join(TEXTS.values())
 CODE = "\n".join(re.findall(r"`[^`\n]+`|^    .*$", EVERYTHING, re.MULTILINE))
+ON_A_MESH = "rosettaformer train --task number-words --out runs/mesh --mesh data=2,model=2"
 # Lines that take minutes as they are printed run with less; `make test-all` runs them as they are printed, or with what is in MORE.
 LESS = {
     "rosettaformer check": "torch --component layer_norm --dtype float32",
@@ -53,6 +54,8 @@ LESS = {
     "rosettaformer new-port torch my_port": "--no-check",
     "rosettaformer new-port --from my_model.py:Attention": "--no-check",
     "rosettaformer check my_port.py": "--component layer_norm --dtype float32",
+    "rosettaformer check jax --mesh data=2,model=4": "--component layer_norm --dtype float32",
+    ON_A_MESH: "--backend numpy --mesh none --limit 60 --held-out 10 --steps 2",
     "rosettaformer diagnose my_port.py": "--component layer_norm --no-pairs",
     "rosettaformer check my_port.py --like qwen3": "--dtype float32 -k short",
     "rosettaformer diagnose my_port.py --like qwen3": "--component transformer --limit 60",
@@ -63,6 +66,8 @@ MORE = {
     "rosettaformer check": "--quick",
     "rosettaformer compare-training": "--backend torch --steps 3",
     "rosettaformer train --backend jax --task number-words --out runs/numbers": "--limit 500 --held-out 20 --steps 10 --validate-every 5",
+    "rosettaformer check jax --mesh data=2,model=4": "--component feed_forward --component feed_forward_vjp",
+    ON_A_MESH: "--limit 500 --held-out 20 --steps 4 --validate-every 2",
     "rosettaformer new-port --from my_model.py:Attention": "; true",  # it differs in the cases that deviations.toml declares
 }
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from reference_numpy.sharding import Mesh
 
 from ...processes import thread_share
@@ -57,6 +59,7 @@ def diagnose(
 
 
 SHOWN = 3  # components that a finding names
+FEW = 200  # ids of a case: those with more are asked only while nothing has failed
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ class _Answer:
     result: Result
     reply: Reply | None
     apart: str
+
+
+def _tokens(case: Case) -> int:
+    """The number of ids in the case's inputs."""
+    return sum(value.size for value in case.inputs.values() if isinstance(value, np.ndarray) and value.dtype.kind in "iu")
 
 
 @dataclass
@@ -95,8 +103,11 @@ class _Examiner:
             answers: list[_Answer] = []
             late: TimeIsUp | None = None
             try:
-                for answer in self._answers(sorted(asked, key=lambda case: case.size), dtype, about):
-                    answers.append(answer)
+                for case in sorted(asked, key=_tokens):
+                    if _tokens(case) > FEW and any(answer.result.status in FAILURES for answer in answers):
+                        break
+                    self.progress(f"{case.component} on {self.mesh}", len(answers) / len(asked))
+                    answers.append(self._answer(case, dtype, about))
             except TimeIsUp as error:
                 late = error
             failed = {answer.result.component for answer in answers if answer.result.status in FAILURES}
@@ -105,19 +116,16 @@ class _Examiner:
                 raise late
             left = [case for case in left if case.component not in failed]
 
-    def _answers(self, cases: Sequence[Case], dtype: str, about: dict[str, Any]) -> Iterator[_Answer]:
-        """Yields the answers, and what the comparison says of each."""
-        for count, case in enumerate(cases):
-            self.deadline.check()
-            self.progress(f"{case.component} on {self.mesh}", count / len(cases))
-            asked = case.at(dtype, mode=self.mode or about["modes"][0])
-            kind, answer = self.worker.ask(asked, self.deadline.within(self.limit))
-            each: Sequence[Any] = getattr(self.worker, "apart", ()) if kind == Kind.DIFFERS else ()
-            apart = answer if each else ""
-            row = Question(case, Hidden((), (), 0), dtype, "cpu", asked.mode).row(self.worker.port)
-            expected = self.store.expect(asked) if kind == Kind.OUTPUTS or apart else {}
-            reply = Reply(asked, expected, each[0] if each else answer) if expected else None
-            yield _Answer(judge(row, kind, answer, expected), reply, apart)
+    def _answer(self, case: Case, dtype: str, about: dict[str, Any]) -> _Answer:
+        """The answer to a case, and what the comparison says of it. Raises TimeIsUp."""
+        self.deadline.check()
+        asked = case.at(dtype, mode=self.mode or about["modes"][0])
+        kind, answer = self.worker.ask(asked, self.deadline.within(self.limit))
+        each: Sequence[Any] = getattr(self.worker, "apart", ()) if kind == Kind.DIFFERS else ()
+        row = Question(case, Hidden((), (), 0), dtype, "cpu", asked.mode).row(self.worker.port)
+        expected = self.store.expect(asked) if kind == Kind.OUTPUTS or each else {}
+        reply = Reply(asked, expected, each[0] if each else answer) if expected else None
+        return _Answer(judge(row, kind, answer, expected), reply, answer if each else "")
 
     def _found(self, answers: Sequence[_Answer], dtype: str, framework: str) -> Iterator[Finding]:
         """Yields one finding where one fault gives every answer, otherwise one on each component."""

@@ -41,8 +41,7 @@ def _moved_rows(reply: Reply) -> str:
     output = reply.outputs["output"]
     if not output.shaped or len(output.got) < 2:
         return ""
-    allowed = output.allowed(output.reference)
-    same = np.array([[output.close(own, other, allowed).all() for other in output.reference] for own in output.got])
+    same = _same_rows(reply)
     places = [int(row.argmax()) if row.sum() == 1 else -1 for row in same]
     if all(place >= 0 for place in places):
         return f"the rows of your output are the rows {places} of the reference"
@@ -50,6 +49,19 @@ def _moved_rows(reply: Reply) -> str:
     if 0 < most < len(places) and [index for index, row in enumerate(same) if row[index]] == list(range(most)):
         return "only the rows of the first part of the batch are right"
     return ""
+
+
+def _same_rows(reply: Reply) -> np.ndarray:
+    """Whether each row of an output is each row of the reference, at tokens that are real in both."""
+    output, real_bt = reply.outputs["output"], reply.case.real_bt
+    allowed, count = output.allowed(output.reference), len(output.got)
+    same = np.zeros((count, count), bool)
+    for i, j in np.ndindex(count, count):
+        near = output.close(output.got[i], output.reference[j], allowed)
+        if real_bt is not None and near.ndim == 2 and len(near) == real_bt.shape[1]:
+            near = near[real_bt[i] & real_bt[j]]
+        same[i, j] = near.size > 0 and near.all()
+    return same
 
 
 def _losses(failing: Sequence[Reply]) -> Iterator[str]:
@@ -85,11 +97,12 @@ def _gradients(failing: Sequence[Reply]) -> Iterator[str]:
     right = [name for name in order if all(name in reply.right_gradients for reply in own)]
     factors = {name: _factor([reply for reply in own if name in reply.wrong_gradients], name) for name in wrong}
     every = "every gradient" if not right else f"{len(wrong)} of {len(wrong) + len(right)} gradients"
+    verb = "are" if right and len(wrong) > 1 else "is"
     numbers = [factor for factor in factors.values() if factor is not None]
     if len(numbers) == len(wrong) and np.ptp(numbers) <= SAME * abs(numbers[0]):
-        yield f"{every} {'is' if not right else 'are'} {numbers[0]:.6g} times the right one: {_listed(own[0].case, wrong)}"
+        yield f"{every} {verb} {numbers[0]:.6g} times the right one: {_listed(own[0].case, wrong)}"
         return
-    yield f"{every} {'is' if not right else 'are'} wrong" + f": {_listed(own[0].case, wrong)}" * bool(right)
+    yield f"{every} {verb} wrong" + f": {_listed(own[0].case, wrong)}" * bool(right)
     if (first := _first(order, wrong, right)) and right:
         yield f"in the order of the backward pass the first of them is {first}: all before it are right"
     for name in wrong[::-1][: SHOWN if right else 1]:
