@@ -96,7 +96,9 @@ def program(
         else:
             batch = jax.tree.map(lambda x: sharding.rows(x, rows), batch)
         value_and_grad = jax.value_and_grad(functools.partial(loss, total=total))
-        value, gradients = _accumulated(value_and_grad, parameters, steps, batch, flat, parts)
+        gathers = sharding is not None and sharding.gathers
+        given = value_and_grad, parameters, steps, batch, flat, parts
+        value, gradients = _accumulated(*given, gathers=gathers)
         if recipe.clip_norm is not None:
             gradients = clip_global_norm(gradients, recipe.clip_norm)
         rate = noam(steps + 1, config.model_width, recipe.warmup, value.dtype)
@@ -124,13 +126,21 @@ def _accumulated(
     batch: Any,
     flat: Flat,
     parts: int,
+    gathers: bool = False,
 ) -> Any:
-    """Loss and gradients, added up over parts of the rows; each part draws masks of its own."""
+    """Loss and gradients, added up over parts of the rows; each part draws masks of its own.
+
+    gathers: each part brings the parameters together for itself. Otherwise XLA does it once, before
+    the loop, and all of them are whole within it.
+    """
     if parts == 1:
         return value_and_grad(parameters, steps, *batch, flat)
 
     def add(sums: Any, part: Any) -> Any:
-        return jax.tree.map(jnp.add, sums, value_and_grad(parameters, *part)), None
+        own = parameters
+        if gathers:
+            own, part = jax.lax.optimization_barrier((parameters, part))
+        return jax.tree.map(jnp.add, sums, value_and_grad(own, *part)), None
 
     zero = jnp.zeros((), jax.tree.leaves(parameters)[0].dtype)
     sums = zero, jax.tree.map(jnp.zeros_like, parameters)

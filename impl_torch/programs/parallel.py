@@ -181,21 +181,23 @@ class _NormOfParts(ParallelStyle):
 
 
 def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:
-    """`LayerNorm` and `RMSNorm` in their elementary steps."""
+    """`LayerNorm` and `RMSNorm` in their elementary steps, of which only sums are exchanged."""
 
     def mean(x_btd: Tensor) -> Any:
-        return x_btd.sum(-1, keepdim=True) / x_btd.shape[-1]
+        share_bt1 = x_btd.sum(-1, keepdim=True)
+        sums = DTensor.from_local(share_bt1, devices, [Partial()], run_check=False)
+        return sums.full_tensor(grad_placements=[Partial()]) / (x_btd.shape[-1] * devices.size())
 
-    placed = [Shard(own_btd.ndim - 1)]
-    x_btd = DTensor.from_local(precision.upcast_half(own_btd), devices, placed, run_check=False)
+    x_btd = precision.upcast_half(own_btd)
     if isinstance(norm, LayerNorm):
         x_btd = x_btd - mean(x_btd)
     x_btd = x_btd * (mean(x_btd.square()) + norm.eps).rsqrt()
     if norm.cast_before_scale:
         x_btd = x_btd.to(own_btd.dtype)
-    x_btd = x_btd * (1 + norm.weight if norm.one_plus_scale else norm.weight)
-    x_btd = x_btd if norm.bias is None else x_btd + norm.bias
-    return x_btd.redistribute(devices, placed).to_local().to(own_btd.dtype)
+    scale: Any = norm.weight.to_local()
+    x_btd = x_btd * (1 + scale if norm.one_plus_scale else scale)
+    x_btd = x_btd if norm.bias is None else x_btd + norm.bias.to_local()
+    return x_btd.to(own_btd.dtype)
 
 
 def _whole(x: Tensor, devices: DeviceMesh) -> Tensor:

@@ -9,7 +9,6 @@ class Engine(NamedTuple):
     uneven: along data it splits what the declaration leaves whole, too, in parts of the first axis of its own layout, the last shorter.
     each_use: it adds up a sum for each kernel that reads an input, and for each use of a table, where one sum of them all would do.
     sums_at_end: gradients stay whole along data until the last microbatch, and are added up once.
-    gathers_before: the gathers of the forward pass stand before the loop over microbatches, and parameters stay whole within it.
     skips_added: the backward pass gathers no bias and no offset, whose values no gradient needs, unless it computes again
     what comes behind it in its layer.
     repeats_dropped: recomputation repeats the last sum of a layer if dropout follows it.
@@ -18,14 +17,13 @@ class Engine(NamedTuple):
     uneven: bool
     each_use: bool
     sums_at_end: bool
-    gathers_before: bool
     skips_added: bool
     repeats_dropped: bool
 
 
 ENGINES = {
     # FSDP2 and DTensor
-    "torch": Engine(uneven=True, each_use=False, sums_at_end=True, gathers_before=False, skips_added=False, repeats_dropped=True),
+    "torch": Engine(uneven=True, each_use=False, sums_at_end=True, skips_added=False, repeats_dropped=True),
     # XLA for CPUs; those of GPUs and TPUs join the sums of `each_use`
-    "jax": Engine(uneven=False, each_use=True, sums_at_end=False, gathers_before=True, skips_added=True, repeats_dropped=False),
+    "jax": Engine(uneven=False, each_use=True, sums_at_end=False, skips_added=True, repeats_dropped=False),
 }

@@ -19,19 +19,18 @@ def memory(step: Step) -> dict[str, int]:
     """
     config, engine, each = step.config, step.engine, [*step.parameters()]
     own = sum(map(step.own, each))
-    parts, layers = step.recipe.microbatches > 1, Counter[str]()
+    layers = Counter[str]()
     for parameter in each:
         layers[parameter.layer] += step.gathered(parameter) * step.is_split(parameter)
     outside = layers.pop("", 0)
     at_work = max(layers.values(), default=0)
-    whole = layers.total() if parts and engine.gathers_before else 2 * at_work
-    kept = sum(map(step.gathered, each)) if parts and engine.sums_at_end else own
+    kept = sum(map(step.gathered, each)) if step.recipe.microbatches > 1 and engine.sums_at_end else own
     vocabulary = -(-config.target_vocabulary // step.mesh.model) if config.decoder_layers else 0
     numbers = {
         "parameters": own,
         "gradients": kept,
         "moments": 2 * own,
-        "gathered": 2 * outside + whole + at_work,
+        "gathered": 2 * outside + 3 * at_work,
         "activations": 0,
         "logits": 2 * step.tokens("target") * vocabulary,
     }

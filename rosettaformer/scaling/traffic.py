@@ -57,8 +57,8 @@ def _over_data(step: Step, each: Iterable[Parameter]) -> Iterator[Collective]:
         backward += payload * (split and _is_read_again(step, parameter))
         sums[split] += payload * (_uses(step, parameter) if step.engine.each_use else 1)
     parts = step.recipe.microbatches
-    before, at_end = step.engine.gathers_before, step.engine.sums_at_end
-    yield Collective(GATHER, DATA, "parameters, forward", forward * (1 if before else parts))
+    at_end = step.engine.sums_at_end
+    yield Collective(GATHER, DATA, "parameters, forward", forward * parts)
     yield Collective(GATHER, DATA, "parameters, backward", backward * parts)
     yield Collective(SCATTER, DATA, "gradients", sums[True] * (1 if at_end else parts))
     yield Collective(REDUCE, DATA, "gradients of whole parameters", sums[False] * (1 if at_end else parts))
@@ -183,9 +183,9 @@ def _loss(step: Step, each: Iterable[Parameter]) -> int:
 
 def _norms(step: Step, each: Iterable[Parameter]) -> int:
     """Returns the numbers of norms over all heads (`query_key_norm` width) of which a column has some: of each token the sums of the
-    forward pass and those of the backward pass, of which a layer norm has two each.
+    forward pass, once more where it is computed again, and of the backward pass; a layer norm has two each.
     """
-    sums = 2 * (2 if step.config.norm == "layer" else 1)
+    sums = (2 + step.recompute) * (2 if step.config.norm == "layer" else 1)
     norms = {parameter.projection: _side(parameter) for parameter in each if parameter.letters[0] in "hg" and parameter.letter(MODEL)
              and parameter.projection.endswith("_norm")}  # fmt: skip
     return sum(sums * step.tokens(side) for side in norms.values())
