@@ -61,8 +61,10 @@ class Embedding(Table):
         once.
         """
         if token.is_floating_point():
-            return self.scaled(token.to(self.weight.dtype) @ self.weight)
-        return self.scaled(super().look_up(token))
+            x_btd = token.to(self.weight.dtype) @ self.weight
+        else:
+            x_btd = super().look_up(token)
+        return self.scaled(x_btd)
 
     def scaled(self, x_btd: Tensor) -> Tensor:
         """Multiplies the rows of the table by sqrt(d), if the config says so."""

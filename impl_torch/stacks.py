@@ -1,11 +1,8 @@
 """Encoder and decoder: stacks of layers."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from reference_numpy import TransformerConfig
 
@@ -24,10 +21,8 @@ class Encoder(nn.Module):
     It owns `embedding_dropout`, a site of the encoder, which `Transformer.encode` applies. A layer
     of another class takes x and the mask; it takes keep masks only if it is given some, and a
     rotation only if it is in the place of one that rotates. position_bs: without it, token s has
-    position s. recompute: the activations of each layer are computed again in the backward pass.
+    position s.
     """
-
-    recompute = False
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -48,7 +43,7 @@ class Encoder(nn.Module):
         turned = rotations(self.config, len(self.layers), x_bsd, position_bs)
         for index, layer in enumerate(self.layers):
             given = _given(part(keep, "layers", str(index)), turned[index])
-            x_bsd = _called(layer, self.recompute)(x_bsd, mask_bhts, *given)
+            x_bsd = layer(x_bsd, mask_bhts, *given)
         return self.final_norm(x_bsd)
 
 
@@ -59,11 +54,8 @@ class Decoder(nn.Module):
     It owns `embedding_dropout`, a site of the decoder, which `Transformer.decode` applies. A layer
     of another class takes x, the memory and both masks; it takes keep masks only if it is given
     some, and a rotation only if it is in the place of one that rotates. position_bt: without it,
-    token t has position t. recompute: the activations of each layer are computed again in the
-    backward pass.
+    token t has position t.
     """
-
-    recompute = False
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -86,8 +78,7 @@ class Decoder(nn.Module):
         turned = rotations(self.config, len(self.layers), x_btd, position_bt)
         for index, layer in enumerate(self.layers):
             given = _given(part(keep, "layers", str(index)), turned[index])
-            masks = self_mask_bhts, cross_mask_bhts
-            x_btd = _called(layer, self.recompute)(x_btd, memory_bsd, *masks, *given)
+            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, *given)
         return self.final_norm(x_btd)
 
 
@@ -98,8 +89,3 @@ def _given(keep: Keep | None, rotation: Rotation | None) -> tuple[Any, ...]:
     if rotation is not None:
         return keep, rotation
     return () if keep is None else (keep,)
-
-
-def _called(layer: nn.Module, recompute: bool) -> Callable[..., Tensor]:
-    """Returns what calls the layer."""
-    return partial(checkpoint, layer, use_reentrant=False) if recompute else layer

@@ -25,6 +25,7 @@ from . import optimizer, schedule, weights
 from .decoding import Searcher
 from .programs import unpadding
 from .programs.compiled import graphs
+from .programs.recompute import recomputed
 from .transformer import Transformer
 
 __all__ = ["Trainer"]
@@ -89,9 +90,7 @@ class Trainer:
             weight_decay=recipe.weight_decay,
         )
         self._snapshot: Searcher | None = None
-        for stack in ("encoder", "decoder"):
-            if hasattr(self._model, stack):
-                getattr(self._model, stack).recompute = recompute
+        self._recompute = recompute
         if self._placed is not None:
             self._objective: Any = self._placed.objective()
         else:
@@ -355,7 +354,11 @@ class Trainer:
         sides: unpadding.Sides | None,
     ) -> Tensor:
         given = source, target, self.recipe.smoothing, total, keep
-        loss = self._loss(*given) if sides is None else self._flat_loss(self._model, sides, *given)
+        with recomputed(self._model) if self._recompute else contextlib.nullcontext():
+            if sides is None:
+                loss = self._loss(*given)
+            else:
+                loss = self._flat_loss(self._model, sides, *given)
         loss.backward()
         return loss.detach()
 
