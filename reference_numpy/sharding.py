@@ -146,7 +146,7 @@ def spread(config: Config, mesh: Mesh) -> Config:
 
 
 def repeated(array: Array, letters: str, groups: int) -> Array:
-    """A parameter with so many groups, each as often as the others and beside its copies."""
+    """A parameter with `groups` groups: each of its own stands equally often, beside its copies."""
     if "g" not in (axes := letters.split()) or array.shape[axes.index("g")] == groups:
         return array
     axis = axes.index("g")

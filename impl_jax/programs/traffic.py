@@ -13,7 +13,7 @@ _COLLECTIVE = re.compile(rf" = (.+?) ({KINDS})(?:-start)?\(")
 _ARRAY = re.compile(r"\b([a-z]+)(\d+)\w*\[([\d,]*)\]")
 _CALLED = re.compile(r"\b(?:body|calls|to_apply|\w+_computations?)=(?:\{([^}]*)\}|%?([\w.-]+))")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-# The devices of a group: listed, as so many groups of so many, or as axes of a mesh.
+# The devices of a group: listed, as a number of groups of one size, or as axes of a mesh.
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]+)\}")
 _COUNTED = re.compile(r"replica_groups=\[\d+,(\d+)\]")
 _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\].*?\{('[^}]*)\}")

@@ -31,15 +31,14 @@ def on_mesh(mesh: Mesh | None, backend: str, device: str, action: Callable[[], A
     if mesh is None:
         action()
         return
-    from ..training import failing, launching, placing
+    from ..meshes import failing, launching, placing
 
-    chosen = {"backend": backend, "device": device, "mesh": str(mesh)}
-    if placing.to_start(chosen):
+    if placing.to_start(backend, mesh):
         imported(backend, "torch")
         context = click.get_current_context()
         if problem := launching.run(str(context.info_name), context.meta[WORDS], mesh, device):
             raise ValueError(problem)
         return
-    placing.place(chosen)
+    placing.place(backend, device, mesh)
     with failing.recorded(*placing.started()):
         action()

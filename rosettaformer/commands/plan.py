@@ -32,7 +32,7 @@ COUNT = click.IntRange(min=1)
 @section(
     "Devices",
     click.option("--mesh", metavar="MESH", help="Such as data=8,model=4, or data=8,replicate."),
-    click.option("--devices", type=COUNT, help="Compare the strategies on so many devices."),
+    click.option("--devices", type=COUNT, help="Compare the strategies on this number of devices."),
     click.option("--memory", type=click.FloatRange(min=0, min_open=True), default=80, show_default=True, help="GiB of a device."),
 )
 @section(

@@ -120,7 +120,7 @@ def train(context: click.Context, out: Path, resumed: bool, task: str | None, **
     Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill, in another backend and on another mesh. DIR
     holds the canonical checkpoints (inspect, check --checkpoint, convert and translate read them), log.jsonl, loss.png and loss.svg.
     """
-    from ..training import failing, placing
+    from ..meshes import failing, placing
 
     with failing.recorded(*placing.started()), placing.left_well():
         _train(context.meta[WORDS], out, resumed, task, {name: value for name, value in options.items() if value not in (None, ())})
@@ -131,17 +131,19 @@ def _train(words: list[str], out: Path, resumed: bool, task: str | None, given: 
     if "mesh" in given:
         given["mesh"] = None if given["mesh"] == "none" else str(Mesh.parse(given["mesh"]))
     require("training", "train", "tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
-    from ..training import launching, placing, run, session
+    from ..meshes import placing
+    from ..training import launch, options, run, session
     from ..training.run_log import Report
 
     if not resumed and task is None:
         raise ValueError("a new run needs a --task (or --resume to continue one)")
     free = run.free_options(out, task, given, resumed)
-    if placing.to_start(free):
+    mesh = options.mesh(free)
+    if mesh and placing.to_start(free["backend"], mesh):
         imported("torch", "torch")
-        launching.start(words, Mesh.parse(free["mesh"]), free["device"], out)
+        launch.start(words, mesh, free["device"], out)
         return
-    place = placing.place(free)
+    place = placing.place(free["backend"], free["device"], mesh)
     if "backend" in given:
         trainer(given["backend"])  # missing packages are reported before data are made
     found = run.resume(out, task, task_options, given) if resumed else run.begin(out, str(task), task_options, given)

@@ -10,6 +10,7 @@ from reference_numpy.strategy import Strategy
 from reference_numpy.suggestions import known
 
 from ..backends import BACKENDS, imported, transformer
+from ..meshes.together import Group
 
 
 class Searches(Protocol):
@@ -17,17 +18,6 @@ class Searches(Protocol):
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]: ...
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]: ...
-
-
-class Group(Protocol):
-    """The processes of a run; `any` and `barrier` are for all of them to call."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    def any(self, flag: bool) -> bool: ...
-    def barrier(self) -> None: ...
 
 
 class Trainer(Searches, Protocol):

@@ -19,8 +19,8 @@ from reference_numpy import parameters as declaration
 
 from ..checkpoints import CheckpointError, canonical, container, strict
 from ..checkpoints.container import Put
+from ..meshes.together import Group
 from . import progress
-from .backends import Group
 from .progress import Progress
 
 Named = Iterable[tuple[str, np.ndarray]]  # as Trainer.tensors returns it

@@ -21,11 +21,10 @@ from reference_numpy.sharding import Group as Alone
 from ..atomic import publish, replacing
 from ..checkpoints import Checkpoint, canonical
 from ..checkpoints.container import release
+from ..meshes.together import Elsewhere, Group, led, together
 from . import checkpoint_files, progress
-from .backends import Group
 from .checkpoint_files import PARAMETERS, Named
 from .progress import Progress
-from .together import Elsewhere, led, together
 
 _STEP = re.compile(r"step-\d{8,}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
@@ -162,7 +161,7 @@ def _mean(name: str, checkpoints: Sequence[Checkpoint]) -> np.ndarray:
 
 
 def _parameters(tensors: Named, count: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields so many parameters by canonical name, and then asks for no other tensor."""
+    """Yields this number of parameters by canonical name, and then asks for no other tensor."""
     for name, array in tensors:
         part, _, rest = name.partition(".")
         if part == PARAMETERS:

@@ -12,6 +12,7 @@ import numpy as np
 
 from reference_numpy import parameters, schedule
 
+from ..meshes.together import OneProcess, decided, led, together
 from . import answers, options
 from .answers import Decoding
 from .backends import Trainer
@@ -22,7 +23,6 @@ from .progress import Progress
 from .run import Run
 from .run_log import Log, Report, Unlogged, draw_curves, read_log
 from .tasks import Pair
-from .together import OneProcess, decided, led, together
 from .tokens import PADDING
 
 LOG, CURVES = "log.jsonl", ("loss.png", "loss.svg")

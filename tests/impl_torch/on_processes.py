@@ -94,7 +94,7 @@ def begun(config: TransformerConfig) -> dict[str, np.ndarray]:
 
 
 def kept(config: TransformerConfig, rows: int, step: int) -> Any:
-    """Keep masks of a batch of so many rows."""
+    """Keep masks of a batch of `rows` rows."""
     lengths = 7 if config.encoder_layers else 0, 0 if config.classes else 5
     return sites.draw(config, rows, *lengths, np.random.default_rng(step))
 

@@ -1,6 +1,5 @@
 """Our ports on meshes, each on its framework's own engine: every component, model, loss and gradient, and ten steps, as on one device."""
 
-import functools
 from typing import Any
 
 import pytest
@@ -9,10 +8,8 @@ from tiers import exhaustive
 
 from reference_numpy.sharding import Mesh
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases.meshes import mesh_cases
 from rosettaformer.conformance.result import Result
-from rosettaformer.conformance.runner import open_worker
 from rosettaformer.conformance.status import Status
 
 MESHES = {
@@ -25,22 +22,6 @@ QUICK = {"torch": "data=2,model=2", "jax": "data=2,model=4", "tf": "data=2,repli
 SOME = ("multi_head_attention_vjp/sharded_grouped", "training_loss_vjp/sharded_llama", "training_loss/sharded_paper_keep")
 
 
-@functools.cache
-def _has_meshes(port: str) -> bool:
-    worker = open_worker(port, 1)
-    try:
-        kind, about = worker.greeting
-        return kind == "ready" and about["on_mesh"]
-    finally:
-        worker.close()
-
-
-def _run(port: str, mesh: str, cases: list[Case], dtypes: list[str]) -> list[Result]:
-    if not _has_meshes(port):
-        pytest.skip(f"impl_{port}/port.py has no on_mesh yet")
-    return runner.run(cases, [port], dtypes, quick_compile=True, store=store())
-
-
 def _wrong(results: list[Result]) -> list[Any]:
     return [(row.case, row.dtype, row.status, row.message) for row in results if row.status not in (Status.PASS, Status.NOT_COVERED)]
 
@@ -49,13 +30,13 @@ def _wrong(results: list[Result]) -> list[Any]:
 @pytest.mark.parametrize("port", MESHES)
 def test_a_port_on_a_mesh_equals_the_reference(port: str) -> None:
     cases = [case for case in mesh_cases([Mesh.parse(QUICK[port])]) if case.id in SOME]
-    results = _run(port, QUICK[port], cases, ["float64"])
+    results = runner.run(cases, [port], ["float64"], quick_compile=True, store=store())
     assert not _wrong(results) and any(row.status == Status.PASS for row in results)
 
 
 @pytest.mark.parametrize(("port", "mesh"), [exhaustive(port, mesh) for port, meshes in MESHES.items() for mesh in meshes])
 def test_every_case_of_a_port_on_a_mesh_equals_the_reference(port: str, mesh: str) -> None:
-    results = _run(port, mesh, mesh_cases([Mesh.parse(mesh)]), ["float64", "float32"])
+    results = runner.run(mesh_cases([Mesh.parse(mesh)]), [port], ["float64", "float32"], quick_compile=True, store=store())
     assert not _wrong(results)
     passed = {row.case for row in results if row.status == Status.PASS}
     assert {case.id for case in mesh_cases([Mesh()]) if case.component in ("training_steps", "training_loss_vjp", "transformer")} <= passed

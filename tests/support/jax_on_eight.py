@@ -56,7 +56,7 @@ def outcomes(names: Iterable[str]) -> dict[str, str]:
 
 
 def in_process(code: str, devices: int) -> Callable[[], Any]:
-    """Starts Python with so many devices; returns what waits for it and for the JSON of its last line."""
+    """Starts Python with `devices` devices; returns what waits for it and for the JSON of its last line."""
     paths = os.pathsep.join(map(str, (SUPPORT, *map(Path, filter(None, sys.path)))))
     environment = os.environ | {"XLA_FLAGS": f"{FLAGS}{devices}", "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -24,7 +24,7 @@ Job = dict[str, Any]
 
 
 def answers(backend: str, devices: int, jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """What `found_by` gives for each job on a mesh of so many devices."""
+    """What `found_by` gives for each job on a mesh of `devices` devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     environment = os.environ | {"XLA_FLAGS": flags, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     line = [sys.executable, __file__, backend, str(devices)]

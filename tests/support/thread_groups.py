@@ -26,7 +26,7 @@ class Threads(Group):
 
 
 def in_threads(count: int, action: Callable[[Group], Any]) -> list[Any]:
-    """What the action gives in each of so many threads, or the exception that it raises."""
+    """What the action gives in each of `count` threads, or the exception that it raises."""
     flags, barrier = [False] * count, threading.Barrier(count, timeout=20)
 
     def run(rank: int) -> Any:

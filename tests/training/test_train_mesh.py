@@ -13,13 +13,13 @@ from invoke import refused, succeeded
 from thread_groups import in_threads
 from training_runs import TINY, log, train
 
-from reference_numpy.sharding import Group
+from reference_numpy.sharding import Group, Mesh
 from rosettaformer import checkpoints
-from rosettaformer.training import failing, options, placing
+from rosettaformer.meshes import failing, placing
+from rosettaformer.meshes.together import Elsewhere, OneProcess, decided, led, together
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.holding import alone
 from rosettaformer.training.manifest import Manifest
-from rosettaformer.training.together import Elsewhere, OneProcess, decided, led, together
 
 TORCH = (*TINY, "--backend", "torch")
 
@@ -73,7 +73,7 @@ def test_a_mesh_that_cannot_be(tmp_path: Path, arguments: tuple[str, ...], messa
 def test_devices_that_are_missing(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.device_count() > 63:
-        pytest.skip("there are so many devices")
+        pytest.skip("there are 64 devices")
     errors = refused("train", "--out", tmp_path / "run", *TORCH, "--device", "cuda", "--mesh", "data=64")
     assert f"the mesh data=64,model=1 needs 64 devices; torch sees {torch.cuda.device_count()} of CUDA" in errors
     assert not (tmp_path / "run").exists()
@@ -103,34 +103,33 @@ def test_a_run_in_training_is_refused_before_processes_start(run: Path) -> None:
 def test_processes_that_torchrun_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, text)
-    free = options.FREE | {"mesh": "data=2", "backend": "torch"}
+    mesh = Mesh(data=2)
     assert "the mesh data=2,model=1 needs 2 processes; torchrun has started 3" in refused(
         "train", "--out", tmp_path / "run", *TORCH, "--mesh", "data=2"
     )
     with pytest.raises(ValueError, match="a run without --mesh is one process; torchrun has started 3"):
-        placing.place(free | {"mesh": None})
+        placing.place("torch", "cpu", None)
     for name, text in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, text)
     assert placing.started() == (2, 1)
-    assert placing.to_start(free) == 0
-    assert placing.place(free | {"device": "cuda"}) == placing.Place("cuda:1", 1, 2)
+    assert placing.to_start("torch", mesh) == 0
+    assert placing.place("torch", "cuda", mesh) == placing.Place("cuda:1", 1, 2)
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(ValueError, match="RANK of the environment must be a number; got 'first'"):
-        placing.place(free)
+        placing.place("torch", "cpu", mesh)
 
 
 def test_what_jax_and_tensorflow_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = options.FREE | {"mesh": "data=2,model=4", "backend": "jax"}
     for given, wanted in (("", f"{placing.XLA_DEVICES}=8"), ("--a=b", f"--a=b {placing.XLA_DEVICES}=8"), (placing.XLA_DEVICES + "=9",) * 2):
         monkeypatch.setenv("XLA_FLAGS", given)
-        assert placing.place(free) == placing.Place("cpu")
+        assert placing.place("jax", "cpu", Mesh(data=2, model=4)) == placing.Place("cpu")
         assert os.environ["XLA_FLAGS"] == wanted
     cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
-    assert placing.place(free | {"backend": "tf", "mesh": "data=3"}) == placing.Place("cpu", 2, 3)
+    assert placing.place("tf", "cpu", Mesh(data=3)) == placing.Place("cpu", 2, 3)
     monkeypatch.setenv("TF_CONFIG", "{}")
     with pytest.raises(ValueError, match="TF_CONFIG of the environment must name a cluster"):
-        placing.place(free | {"backend": "tf", "mesh": "data=3"})
+        placing.place("tf", "cpu", Mesh(data=3))
 
 
 # processes that agree

@@ -20,7 +20,8 @@ from training_runs import edit, log, train
 from reference_numpy import parameters, preset
 from reference_numpy.sharding import Group
 from rosettaformer.checkpoints import canonical, container
-from rosettaformer.training import checkpoint_files, manifest, together
+from rosettaformer.meshes import together
+from rosettaformer.training import checkpoint_files, manifest
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.manifest import Manifest
 from rosettaformer.training.progress import Progress
@@ -51,7 +52,7 @@ def one_by_one(group: Group, state: dict[str, np.ndarray]) -> Iterator[tuple[str
 
 
 def saved(folder: Path, count: int, state: dict[str, np.ndarray], steps: int = 7) -> list[Any]:
-    """Saves a checkpoint in so many threads; returns their errors."""
+    """Saves a checkpoint in `count` threads; returns their errors."""
     done = Progress(seed=0, steps=steps)
     return in_threads(count, lambda group: Store(folder, group=group).save(CONFIG, one_by_one(group, state), done))
 

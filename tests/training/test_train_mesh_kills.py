@@ -16,7 +16,7 @@ import pytest
 from invoke import heed_interrupts, marked
 from training_runs import TINY, log, process, train
 
-from rosettaformer.training import failing
+from rosettaformer.meshes import failing
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.manifest import Manifest
 

@@ -1,11 +1,20 @@
 """What several processes do at once, so that one that fails ends all and says why."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-from .backends import Group
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Group(Protocol):
+    """The processes of a run; `any` and `barrier` are for all of them to call."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def any(self, flag: bool) -> bool: ...
+    def barrier(self) -> None: ...
 
 
 class OneProcess(ValueError):

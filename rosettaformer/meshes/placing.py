@@ -4,13 +4,11 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from reference_numpy.sharding import Mesh
-
-from . import options
 
 XLA_DEVICES = "--xla_force_host_platform_device_count"
 MOST = 256  # processes that one command starts
@@ -34,29 +32,27 @@ def started() -> tuple[int, int]:
     return _number("JAX_NUM_PROCESSES", 1), 0
 
 
-def to_start(free: Mapping[str, Any]) -> int:
+def to_start(backend: str, mesh: Mesh | None) -> int:
     """Returns how many processes the command must start; 0 if the run is this process, or this is one that torchrun started."""
-    mesh = options.mesh(free)
-    if free["backend"] != "torch" or mesh is None or mesh.devices == 1 or "RANK" in os.environ:
+    if backend != "torch" or mesh is None or mesh.devices == 1 or "RANK" in os.environ:
         return 0
     if mesh.devices > MOST:
         raise ValueError(f"--mesh starts at most {MOST} processes; got {mesh} (torchrun starts them on several machines)")
     return mesh.devices
 
 
-def place(free: Mapping[str, Any]) -> Place:
+def place(backend: str, device: str, mesh: Mesh | None) -> Place:
     """Returns the place of this process, and sets what the backend reads from the environment.
 
     Raises ValueError if the environment's processes are not those of the mesh.
     """
-    mesh = options.mesh(free)
-    if free["backend"] == "torch" and "RANK" in os.environ:
-        return _of_torchrun(free["device"], mesh)
-    if free["backend"] == "jax" and mesh:
-        return _of_jax(free["device"], mesh)
-    if free["backend"] == "tf" and mesh and "TF_CONFIG" in os.environ:
-        return _of_tf(free["device"])
-    return Place(free["device"])
+    if backend == "torch" and "RANK" in os.environ:
+        return _of_torchrun(device, mesh)
+    if backend == "jax" and mesh:
+        return _of_jax(device, mesh)
+    if backend == "tf" and mesh and "TF_CONFIG" in os.environ:
+        return _of_tf(device)
+    return Place(device)
 
 
 @contextlib.contextmanager

@@ -19,26 +19,10 @@ from reference_numpy.sharding import Mesh
 
 from ..processes import limited_threads, thread_share
 from . import failing
-from .checkpoint_store import Store, steps_of
-from .holding import alone
-from .manifest import Manifest
 
 TICK = 0.05  # seconds between two looks at the processes
 GRACE = 5.0  # seconds in which the others end by themselves when one has failed
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def start(arguments: Sequence[str], mesh: Mesh, device: str, folder: Path) -> None:
-    """Runs `rosettaformer train ARGUMENTS` in a process for each device, and returns when all have ended well.
-
-    Raises ValueError that says which process failed, how, and where the run can go on.
-    """
-    _refuse_missing(mesh, device)
-    if Manifest.exists(folder):
-        with alone(folder):  # refused now, where it costs nothing
-            pass
-    if problem := run("train", arguments, mesh, device):
-        raise ValueError(f"{problem}; {_way_on(folder)}")
 
 
 def run(command: str, arguments: Sequence[str], mesh: Mesh, device: str) -> str:
@@ -47,7 +31,7 @@ def run(command: str, arguments: Sequence[str], mesh: Mesh, device: str) -> str:
     Ctrl-C and SIGTERM are passed on once; the second ends the processes at once. Raises ValueError on devices that are missing, and with
     what a process says of a user's mistake.
     """
-    _refuse_missing(mesh, device)
+    refuse_missing(mesh, device)
     with tempfile.TemporaryDirectory() as logs, _Processes((command, *arguments), mesh.devices, Path(logs)) as processes:
         problem = processes.problem()
     if problem:
@@ -55,21 +39,12 @@ def run(command: str, arguments: Sequence[str], mesh: Mesh, device: str) -> str:
     return problem
 
 
-def _refuse_missing(mesh: Mesh, device: str) -> None:
+def refuse_missing(mesh: Mesh, device: str) -> None:
+    """Raises ValueError if torch sees fewer devices than the mesh needs."""
     import torch
 
     if device.startswith("cuda") and torch.cuda.device_count() < mesh.devices:
         raise ValueError(f"the mesh {mesh} needs {mesh.devices} devices; torch sees {torch.cuda.device_count()} of CUDA")
-
-
-def _way_on(folder: Path) -> str:
-    """Removes what the processes were about to write, and says what there is."""
-    store = Store(folder)
-    with contextlib.suppress(ValueError, OSError), alone(folder):
-        store.clean()
-    if not (paths := store.paths()):
-        return "there is no checkpoint yet"
-    return f"the last good checkpoint is that of step {steps_of(paths[-1])}: go on with --resume, also with another --mesh"
 
 
 class _Processes(contextlib.AbstractContextManager["_Processes"]):
