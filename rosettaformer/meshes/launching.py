@@ -55,7 +55,7 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
 
         logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
         self._asked: list[int] = []  # signals
-        self._before: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGQUIT)}
         self._store = _store()
         self._context: Any = start_processes(
             words[0],
@@ -71,8 +71,8 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
     def __exit__(self, *error: object) -> None:
         self._context.close(signal.SIGKILL, GRACE)
         if threading.current_thread() is threading.main_thread():
-            for number in (*_SIGNALS, signal.SIGQUIT):
-                signal.signal(number, self._before.get(number, signal.SIG_DFL))
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
 
     def problem(self) -> str:
         """Waits until all processes have ended and returns nothing, or until one has failed and returns how.
