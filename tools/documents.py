@@ -17,6 +17,7 @@ DOCUMENTS = {
     "docs/frameworks.md": "frameworks",
     "docs/keras-hub.md": "keras-hub",
     "docs/like.md": "session",
+    "docs/meshes.md": "meshes",
     "docs/mutation.md": "mutation",
     "docs/performance.md": "performance",
     "docs/porting.md": "session",

@@ -167,5 +167,5 @@ def test_a_run_of_torch_goes_on_in_another_framework_on_a_mesh(tmp_path: Path, b
     assert code == 0, said
     assert re.search(r"step 6: all 6 steps are done", said)
     train(alone, *few, "--steps", 6)
-    np.testing.assert_allclose(losses(folder), losses(alone), rtol=1e-4)
+    np.testing.assert_allclose(losses(folder), losses(alone), rtol=1e-4)  # as above
     assert [entry["backend"] for entry in log(folder, "start")] == ["torch", backend]
