@@ -73,6 +73,8 @@ class Trainer:
     ) -> None:
         config.need_objective()
         if torch.device(device).type == "cuda":
+            if not torch.cuda.is_available():
+                raise ValueError(f"device {device} needs a CUDA device; torch sees none")
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
         self._device, self._dtype = torch.device(device), canonical.training_dtype(parameters)

@@ -50,7 +50,12 @@ def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Ca
     click.option("--resume", "resumed", is_flag=True, help="Continue the run in DIR; what is not given stays as it was."),
     _option("--backend", type=Choice(list(BACKENDS)), help="Backend to train with."),
     _option("--device", help="cpu, or what the backend calls another."),
-    _option("--mesh", metavar="data=N,model=N", none="one device", help="Devices that share a batch and a model; none: one device."),
+    _option(
+        "--mesh",
+        metavar="data=N,model=N",
+        none="one device",
+        help="Devices that share a batch and a model; data=N,replicate keeps parameters whole; none: one device.",
+    ),
     _option("--recompute/--no-recompute", default=None, none="off", help="Compute activations again in the backward pass."),
     _option("--seed", type=click.IntRange(min=0), help="Of parameters, dropout, order and split."),
 )
@@ -122,7 +127,12 @@ def train(context: click.Context, out: Path, resumed: bool, task: str | None, **
     """
     from ..meshes import failing, placing
 
-    with failing.recorded(*placing.started()), placing.left_well():
+    def advice() -> str:
+        from ..training import launch
+
+        return launch.way_on(out)
+
+    with failing.recorded(*placing.started(), advice=advice), placing.left_well():
         _train(context.meta[WORDS], out, resumed, task, {name: value for name, value in options.items() if value not in (None, ())})
 
 

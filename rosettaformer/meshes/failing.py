@@ -23,11 +23,11 @@ WATCH = 0.5  # seconds between two looks whether the launcher still runs
 
 
 @contextlib.contextmanager
-def recorded(size: int, local: int) -> Iterator[None]:
+def recorded(size: int, local: int, advice: Callable[[], str] = str) -> Iterator[None]:
     """Within the block an error of a process of several is recorded for the launcher, and printed where nobody else prints it.
 
     Under our launcher a process prints nothing. Under torchrun the first of a machine prints what all meet alike, and every other only what
-    it alone met. size: of the run; local: the rank of this process on its machine.
+    it alone met. size: of the run; local: the rank of this process on its machine; advice: how to go on.
     """
     if size == 1:
         yield
@@ -51,7 +51,8 @@ def recorded(size: int, local: int) -> Iterator[None]:
         _record(CRASH, error)
         if launched or local:
             _leave(1)
-        raise ValueError(f"the run has lost another process, or this one failed: {words(error)}") from error
+        said = f"the run has lost another process, or this one failed: {words(error)}"
+        raise ValueError("; ".join(filter(None, (said, advice())))) from error
 
 
 def read(path: str) -> dict[str, Any]:

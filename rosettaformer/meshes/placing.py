@@ -11,7 +11,7 @@ from typing import Any
 from reference_numpy.sharding import Mesh
 
 XLA_DEVICES = "--xla_force_host_platform_device_count"
-MOST = 256  # processes that one command starts
+MOST = 256  # devices of a mesh on one machine
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,15 @@ def started() -> tuple[int, int]:
     return _number("JAX_NUM_PROCESSES", 1), 0
 
 
-def to_start(backend: str, mesh: Mesh | None) -> int:
-    """Returns how many processes the command must start; 0 if the run is this process, or this is one that torchrun started."""
-    if backend != "torch" or mesh is None or mesh.devices == 1 or "RANK" in os.environ:
+def to_start(backend: str, mesh: Mesh) -> int:
+    """Returns how many processes the command must start; 0 if the run is this process, or this is one that torchrun started.
+
+    Raises ValueError on more devices than a machine has.
+    """
+    if mesh.devices > MOST and not {"RANK", "JAX_NUM_PROCESSES", "TF_CONFIG"} & {*os.environ}:
+        raise ValueError(f"one machine has at most {MOST} devices of a mesh; got {mesh}")
+    if backend != "torch" or mesh.devices == 1 or "RANK" in os.environ:
         return 0
-    if mesh.devices > MOST:
-        raise ValueError(f"--mesh starts at most {MOST} processes; got {mesh} (torchrun starts them on several machines)")
     return mesh.devices
 
 
@@ -48,6 +51,8 @@ def place(backend: str, device: str, mesh: Mesh | None) -> Place:
     """
     if backend == "torch" and "RANK" in os.environ:
         return _of_torchrun(device, mesh)
+    if "TORCHELASTIC_RUN_ID" in os.environ and started()[0] > 1:
+        raise ValueError(f"torchrun starts processes of torch; got the backend {backend}, which computes in one process on each machine")
     if backend == "jax" and mesh:
         return _of_jax(device, mesh)
     if backend == "tf" and mesh and "TF_CONFIG" in os.environ:

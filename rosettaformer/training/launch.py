@@ -22,10 +22,10 @@ def start(arguments: Sequence[str], mesh: Mesh, device: str, folder: Path) -> No
         with alone(folder):  # refused now, where it costs nothing
             pass
     if problem := launching.run("train", arguments, mesh, device):
-        raise ValueError(f"{problem}; {_way_on(folder)}")
+        raise ValueError(f"{problem}; {way_on(folder)}")
 
 
-def _way_on(folder: Path) -> str:
+def way_on(folder: Path) -> str:
     """Removes what the processes were about to write, and says what there is."""
     store = Store(folder)
     with contextlib.suppress(ValueError, OSError), alone(folder):

@@ -63,7 +63,8 @@ def test_two_processes_train_the_run_that_the_reference_trains_and_it_goes_on_th
         (("--mesh", "data=0"), "data must be an integer of at least 1; got 0"),
         (("--backend", "torch", "--mesh", "model=3"), "heads must be a multiple of the mesh's model axis; got h=2, model=3"),
         (("--backend", "jax", "--mesh", "model=64"), "the feed-forward width must be a multiple of the mesh's model axis"),
-        (("--backend", "torch", "--mesh", "data=300"), "--mesh starts at most 256 processes; got data=300,model=1"),
+        (("--backend", "jax", "--mesh", "data=300"), "one machine has at most 256 devices of a mesh; got data=300,model=1"),
+        (("--backend", "torch", "--mesh", "data=300"), "one machine has at most 256 devices of a mesh; got data=300,model=1"),
     ],
 )
 def test_a_mesh_that_cannot_be(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -101,6 +102,13 @@ def test_a_run_in_training_is_refused_before_processes_start(run: Path) -> None:
         assert "another process trains the run" in refused("train", "--out", run, "--resume", "--backend", "torch", "--mesh", "data=2")
 
 
+def test_what_has_lost_a_process_of_torchrun_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(failing.LAUNCHER, raising=False)
+    wanted = "lost another process, or this one failed: .*closed by peer; go on with --resume"
+    with pytest.raises(ValueError, match=wanted), failing.recorded(2, 0, advice=lambda: "go on with --resume"):
+        raise RuntimeError("Connection closed by peer")
+
+
 def test_processes_that_torchrun_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, text)
@@ -115,6 +123,9 @@ def test_processes_that_torchrun_has_started(tmp_path: Path, monkeypatch: pytest
     assert placing.started() == (2, 1)
     assert placing.to_start("torch", mesh) == 0
     assert placing.place("torch", "cuda", mesh) == placing.Place("cuda:1", 1, 2)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with pytest.raises(ValueError, match="torchrun starts processes of torch; got the backend jax"):
+        placing.place("jax", "cpu", mesh)
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(ValueError, match="RANK of the environment must be a number; got 'first'"):
         placing.place("torch", "cpu", mesh)
