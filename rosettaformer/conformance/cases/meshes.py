@@ -5,6 +5,7 @@ are fewer than the parts of the model axis, tables are tied or shared. Keep mask
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,10 +55,9 @@ def mesh_cases(meshes: Sequence[Mesh], fixed: Mapping[str, Any] | None = None, s
 
 def on_meshes(cases: Sequence[Case], meshes: Sequence[Mesh]) -> list[Case]:
     """Returns the cases for each mesh. Raises ValueError on the first that does not divide their configs."""
-    for mesh in meshes:
-        problems = (problem for case in cases for problem in _misfit(case.config, mesh).split("; ") if problem)
-        if why := "; ".join(dict.fromkeys(problems)):
-            raise ValueError(f"the mesh {mesh} does not fit: {why}")
+    for mesh, case in itertools.product(meshes, cases):
+        if why := _misfit(case.config, mesh):
+            raise ValueError(f"the mesh {mesh} does not fit {case.id}: {why}")
     return [dataclasses.replace(case, mesh=mesh) for mesh in meshes for case in cases]
 
 
