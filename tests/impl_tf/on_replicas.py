@@ -188,7 +188,7 @@ def followed(name: str, mode: str = "eager") -> float:
     config, whole, rng = MODELS[name][0], parameters.initialise(MODELS[name][0], 0), np.random.default_rng(0)
     source, target, _ = given(config, 0, ROWS)
     tokens = {"source": source, "target": target}
-    asked: dict[str, tuple[str, dict[str, Any]]] = {part: ("", tokens) for part in ("transformer", "training_loss")}
+    asked: dict[str, tuple[str, dict[str, Any]]] = dict.fromkeys(("transformer", "training_loss"), ("", tokens))
     if source is None:
         x_btd, position = rng.normal(size=(*target.shape, config.model_width)), {"position_bt": token_positions(target != 0)}
         asked |= {part: (prefix, {"x_btd": x_btd, **position}) for part, prefix in (("decoder", "decoder."), ("decoder_layer", LAYER))}
