@@ -157,7 +157,7 @@ class _Examiner:
         apart = next((answer.apart for answer in answers if answer.apart), "")
         shown = ", ".join(components[:SHOWN]) + f" and {len(components) - SHOWN} more" * (len(components) > SHOWN)
         unasked = sum(component in components for component in self.unasked)
-        others = [f"{unasked} more case{'s' * (unasked > 1)} had not been asked"] if unasked else []
-        lines = [f"{shown} on {self.mesh}: {found.text}", *others, *([apart] if apart else []), *found.lines]
+        others = f"; {unasked} more case{'s' * (unasked > 1)} had not been asked" if unasked else ""
+        lines = [f"{shown} on {self.mesh}: {found.text}{others}", *([apart] if apart else []), *found.lines]
         explanations = tuple((id_,) for id_ in found.ids)
         return Finding(", ".join(components), dtype, found.verdict, explanations, "\n  ".join(lines))
