@@ -165,12 +165,14 @@ def _norm(
     return kind(config.model_width, config.epsilon, *flags, dtype=dtype.name)
 
 
-def _placed(layer: Any, **inputs: Any) -> Any:
-    """The first layer of a stack on tokens at the positions position_bt or position_bs."""
+def _placed(layer: Any, length: int | None = None, **inputs: Any) -> Any:
+    """The first layer of a stack on tokens at the positions position_bt or position_bs; length: as
+    `rotary.rotation`."""
     given = [inputs.pop(name) for name in ("position_bt", "position_bs") if name in inputs]
     config, kind = layer.config, layer.config.layer_kind(0)
     if given and kind.rotary:
-        inputs["rotation"] = rotary.rotation(config, kind, given[0], layer.compute_dtype)
+        dtype = layer.compute_dtype
+        inputs["rotation"] = rotary.rotation(config, kind, given[0], dtype, length)
     return layer(**inputs)
 
 

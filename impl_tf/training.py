@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from reference_numpy import TransformerConfig, checks, layout, sharding
+from reference_numpy import TransformerConfig, checks, layout
 from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Group, Mesh
@@ -65,7 +65,7 @@ class Trainer:
         recompute: bool = False,
     ) -> None:
         config.need_objective()
-        self.config, self.recipe, self.steps, self._mesh = config, recipe, 0, mesh
+        self.config, self.recipe, self.steps = config, recipe, 0
         # A seed of Keras has 31 bits.
         self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
         self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
@@ -211,8 +211,6 @@ class Trainer:
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
         """Raises ValueError on ids and labels out of range, which a graph cannot see."""
         checks.check_source_given(self.config.encoder_layers, source)
-        lengths = [x.shape[-1] for x in (source, target) if x is not None]
-        sharding.check_rows(self.config, self._mesh, *lengths)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
         self.model.check_ids(source, target)

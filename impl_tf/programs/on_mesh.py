@@ -14,8 +14,10 @@ from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
 
 from .. import weights
+from ..rotary import by_length
+from ..stacks import Decoder, Encoder
 from ..transformer import Transformer
-from .sharding import BATCH_ALONE, Replicas, compilers, count, summed
+from .sharding import BATCH_ALONE, Replicas, compilers, count, following, lengths, summed
 
 __all__ = ["on_mesh", "training_steps"]
 
@@ -76,7 +78,7 @@ class _Asked:
             self._of = "transformer" if isinstance(module, Transformer) else component
             weights.load(module, case.parameters, case.config, self._of)
         self._variables = weights.variables(module, case.config, self._of)
-        self._case, self._is_loss = case, component.endswith("_loss")
+        self._module, self._case, self._is_loss = module, case, component.endswith("_loss")
         given = canonical.flatten(case.inputs)
         arrays = {name: x for name, x in given.items() if isinstance(x, np.ndarray)}
         self._plain = {name: x for name, x in given.items() if name not in arrays}
@@ -88,6 +90,9 @@ class _Asked:
         if self._is_loss and given.get("total") is None:
             labels = given["label_b" if component == "classification_loss" else "target"]
             self._plain["total"] = max(count(case.config, labels), 1)
+        self._stacks: dict[Any, int] = {}  # the length that each follows
+        if by_length(case.config):
+            self._follow(given)
 
     def answer(self) -> Any:
         """The outputs, or the gradients."""
@@ -102,7 +107,8 @@ class _Asked:
 
         split = {name: self._replicas.rows(x, 0, len(x)) for name, x in self._rows.items()}
         run = graph(lambda own: self._replicas.run(on_replica, own))
-        shared, rows = run(self._whole | split)
+        with following(self._stacks):
+            shared, rows = run(self._whole | split)
         shared = tf.nest.map_structure(weights.to_numpy, self._replicas.first(shared))
         rows = self._gathered(rows)
         if not derived:
@@ -110,6 +116,22 @@ class _Asked:
         natives = {name: shared.pop(name) for name in self._variables}
         found = layout.from_native(natives, weights.TABLE, self._case.config, self._of)
         return rows | shared | {f"parameters.{name}": x for name, x in found.items()}
+
+    def _follow(self, given: Mapping[str, Any]) -> None:
+        """Finds the length of the whole batch: what its stacks read, or its largest position."""
+        position_bt = given.get("position_bs", given.get("position_bt"))
+        if isinstance(self._module, Transformer):
+            source, target = given.get("source"), given.get("target")
+            read = target[:, :-1] if self._is_loss and target is not None else target
+            masks = given.get("source_mask_bs"), given.get("target_mask_bt")
+            found = lengths(self._case.config, source, read, *masks)
+            self._stacks = {getattr(self._module, stack): x for stack, x in found.items()}
+        elif position_bt is not None:
+            length = int(position_bt.max(initial=0)) + 1
+            if isinstance(self._module, Encoder | Decoder):
+                self._stacks = {self._module: length}
+            else:
+                self._plain["length"] = length
 
     def _outputs(self, own: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """What is a sum over the replicas, and what are rows."""

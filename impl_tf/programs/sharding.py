@@ -4,7 +4,7 @@ whole, and gradients are summed once."""
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, sites
 from reference_numpy.sharding import Group, Mesh, chunks
 
-from .. import weights
+from .. import inputs, weights
 from ..framework import keras
 
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "compilers",
     "count",
     "draw",
+    "following",
+    "lengths",
     "logical_devices",
     "recomputing",
     "summed",
@@ -131,6 +133,37 @@ def count(config: TransformerConfig, target: np.ndarray) -> int:
     label_bt = target[:, 1:]
     every = config.padding_id is None
     return label_bt.size if every else int((label_bt != config.padding_id).sum())
+
+
+def lengths(
+    config: TransformerConfig,
+    source: Any,
+    target: Any,
+    source_mask: Any = None,
+    target_mask: Any = None,
+) -> dict[str, int]:
+    """The length of what each stack reads of a whole batch: the largest position and 1."""
+    read = {"encoder": ("source", source, source_mask), "decoder": ("target", target, target_mask)}
+    found = {}
+    for stack, (side, token, mask_bt) in read.items():
+        if token is not None and getattr(config, f"{stack}_layers"):
+            given = tf.convert_to_tensor(token), mask_bt
+            position_bt = inputs.masked_positions(config, side, *given)[1]
+            found[stack] = int(position_bt.numpy().max(initial=0)) + 1
+    return found
+
+
+@contextmanager
+def following(length_of: Mapping[Any, Any]) -> Iterator[None]:
+    """Frequencies that depend on the length of the text (ROTARY) are those of the length that is
+    given for a stack: that of the whole batch, of which a replica reads some rows."""
+    for stack, length in length_of.items():
+        stack.rotations = functools.partial(stack.rotations, length=length)
+    try:
+        yield
+    finally:
+        for stack in length_of:
+            del stack.rotations
 
 
 def draw(

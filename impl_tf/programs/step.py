@@ -1,6 +1,7 @@
 """The step of a training run on replicas."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import chunks
 
 from ..optimizer import Adam, clip_global_norm
-from .sharding import Replicas, compilers, draw, summed, workers_alive
+from ..rotary import by_length
+from .sharding import Replicas, compilers, draw, following, lengths, summed, workers_alive
 
 __all__ = ["Steps"]
 
@@ -35,6 +37,11 @@ class Steps:
     ) -> None:
         self._replicas, self._model, self._optimizer = replicas, model, optimizer
         self._recipe, self._seed = recipe, seed
+        self._lengths: dict[str, tf.Variable] = {}  # of what the stacks read, if they depend on it
+        if by_length(model.config):
+            stacks = [name for name in ("encoder", "decoder") if hasattr(model, name)]
+            with replicas.strategy.scope():
+                self._lengths = {stack: tf.Variable(0, dtype=tf.int64) for stack in stacks}
         xla, graph = compilers(compiled)
         run, self._gradients = replicas.run, xla(self._gradients_of_rows)
         self._part = graph(lambda *batch: run(lambda *own: self._gradients(*own), *batch))
@@ -58,14 +65,16 @@ class Steps:
         found: Any = None
         for begin in (part * rows for part in range(self._recipe.microbatches)):
             ids = self._split(source, target, begin, begin + rows)
-            part = self._part(*ids, *self._kept(keep, steps, begin, rows), tf.constant(total))
+            masks = self._kept(keep, steps, begin, rows)
+            with self._following(source, target, begin, begin + rows):
+                part = self._part(*ids, *masks, tf.constant(total))
             found = part if found is None else self._add(found, part)
         with workers_alive():
             return self._replicas.first(self._apply(*found))
 
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> float:
         """The sum of -log p over the labels of the batch that count, without smoothing."""
-        with workers_alive():
+        with workers_alive(), self._following(source, target, 0, len(target)):
             return float(self._replicas.first(self._evaluate(*self._split(source, target))))
 
     def _split(
@@ -74,6 +83,20 @@ class Steps:
         end = len(target) if end is None else end
         own = None if source is None else self._replicas.rows(source, begin, end)
         return own, self._replicas.rows(target, begin, end)
+
+    @contextmanager
+    def _following(
+        self, source: np.ndarray | None, target: np.ndarray, begin: int, end: int
+    ) -> Iterator[None]:
+        """Stacks follow the longest of these rows of the batch, which another replica may have."""
+        if self._lengths:
+            config = self._model.config
+            read = None if config.classes else target[begin:end, :-1]
+            given = None if source is None else source[begin:end]
+            for stack, length in lengths(config, given, read).items():
+                self._lengths[stack].assign(length)
+        with following({getattr(self._model, stack): x for stack, x in self._lengths.items()}):
+            yield
 
     def _kept(
         self, keep: Mapping[str, Any] | None, steps: int, begin: int, rows: int

@@ -1,5 +1,7 @@
 """The diagnosis of a port on a mesh: one finding for one fault, what processes that disagree gave, and what remains when time is up."""
 
+import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -67,6 +69,15 @@ def test_one_fault_of_several_components_is_one_finding_with_the_fix_of_the_fram
         "transformer, transformer_vjp on data=2,model=4: your output equals the reference on this mesh with SHD5 ("
     )
     assert found.text.endswith(f"fix of SHD5:\n    jax: {all_faults()['SHD5'].fix['jax']}")
+
+
+def test_cases_that_are_not_asked_are_said(diagnosed: Callable[..., Diagnosis], monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,) = (case for case in CASES if case.component == "transformer")
+    asked = [dataclasses.replace(one, name=name) for name in ("first", "second", "third")]
+    monkeypatch.setattr(on_mesh, "FEW", 0)
+    monkeypatch.setattr(sys.modules[__name__], "CASES", asked)
+    (found,) = diagnosed(lambda case: (Kind.OUTPUTS, _with("SHD5")(case))).findings
+    assert found.text.splitlines()[0].endswith(", on the one case that fails; 2 more cases had not been asked")
 
 
 def test_nothing_is_found_of_a_right_port(diagnosed: Callable[..., Diagnosis]) -> None:

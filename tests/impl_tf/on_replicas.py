@@ -14,29 +14,42 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from test_training import FULL, STRATEGY, UNTIED, VARIANTS, batch
+from test_training import CONFIG, FULL, STRATEGY, UNTIED, VARIANTS, batch
 
 from impl_tf import port
 from impl_tf.layers import DecoderLayer
 from impl_tf.programs.sharding import logical_devices
 from impl_tf.training import Trainer
 from reference_numpy import TransformerConfig, parameters, preset, sites
+from reference_numpy.positional_encoding import token_positions
 from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
 from reference_numpy.training import Trainer as Reference
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.cases.meshes import mesh_cases
+from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference.components import answer
+from rosettaformer.conformance.reference.tolerance import expect
 
 LLAMA = preset(
     "llama2_7b", source_vocabulary=23, target_vocabulary=23, model_width=12, heads=6, key_value_heads=2, key_size=4, value_size=4,
     feed_forward_width=19, decoder_layers=1, padding_id=0,
 )  # fmt: skip
+SCALINGS: dict[str, dict[str, Any]] = {  # whose frequencies depend on the longest row
+    "dynamic": {"factor": 3.0},
+    "longrope": {"short_factors": [1.0, 1.3], "long_factors": [1.2, 4.0], "attention_factor": 1.2},
+}
+DYNAMIC, LONGROPE = ({"rotary_scaling": {"kind": kind, "original_length": 2, **own}} for kind, own in SCALINGS.items())
 MODELS: dict[str, tuple[TransformerConfig, Recipe]] = {
     **{name: (config, recipe.replace(microbatches=1)) for name, (config, recipe) in VARIANTS.items()},
     "parts": (UNTIED, FULL),
     "llama": (LLAMA, FULL.replace(microbatches=1)),
+    "dynamic": (CONFIG.replace(positions="rotary", key_size=8, **DYNAMIC), FULL),
+    "longrope": (LLAMA.replace(**LONGROPE), FULL.replace(microbatches=1)),
 }
+LAYER = "decoder.layers.0."
+SHORT_FIRST = [1, 2, 1, 2, 3, 0]  # the first three are of the original length
 ROWS = 5  # which two replicas have as 3 and 2, four as 2, 2, 1 and none
 
 
@@ -46,10 +59,9 @@ def begin(name: str, mesh: Mesh | None = None, **settings: Any) -> Trainer:
 
 
 def given(config: TransformerConfig, step: int, rows: int) -> tuple[Any, ...]:
-    """A ragged batch and its keep masks."""
-    source, target = (
-        None if array is None else np.tile(array, (2, *[1] * (array.ndim - 1)))[:rows] for array in batch(step, config=config)
-    )
+    """A ragged batch and its keep masks; if frequencies depend on the longest row, it is among the last."""
+    chosen = (SHORT_FIRST if config.rotary_scaling.by_length else [0, 1, 2, 3, 0, 1, 2, 3])[:rows]
+    source, target = (None if array is None else array[chosen] for array in batch(step, config=config))
     drawn = sites.draw(config, rows, 7, 5, np.random.default_rng([3, step]))
     return source, target, drawn or None
 
@@ -171,6 +183,36 @@ def judged(data: str, nth: str, first: str = "0", mode: str = "eager") -> float:
     return max(errors)
 
 
+def followed(name: str, mode: str = "eager") -> float:
+    """What the judge asks, and the gradients of it, where the longest row is on the second replica: models, and stack and layer of one."""
+    config, whole, rng = MODELS[name][0], parameters.initialise(MODELS[name][0], 0), np.random.default_rng(0)
+    source, target, _ = given(config, 0, ROWS)
+    tokens = {"source": source, "target": target}
+    asked: dict[str, tuple[str, dict[str, Any]]] = dict.fromkeys(("transformer", "training_loss"), ("", tokens))
+    if source is None:
+        x_btd, position = rng.normal(size=(*target.shape, config.model_width)), {"position_bt": token_positions(target != 0)}
+        asked |= {part: (prefix, {"x_btd": x_btd, **position}) for part, prefix in (("decoder", "decoder."), ("decoder_layer", LAYER))}
+        asked["multi_head_attention"] = f"{LAYER}self_attention.", {"query_btd": x_btd, "memory_bsd": x_btd, **position}
+    errors = []
+    for component, (prefix, inputs) in asked.items():
+        values = {name.removeprefix(prefix): x for name, x in whole.items() if name.startswith(prefix)}
+        case = Case("ragged", component, config, inputs, values, mesh=Mesh(data=2), mode=mode)
+        found = answer(case)
+        cotangent = {"cotangent": rng.normal(size=next(iter(found.values())).shape)}
+        for one in (case, dataclasses.replace(case, component=f"{component}_vjp", inputs={**inputs, **cotangent})):
+            errors.append(apart(named(port.on_mesh(one)), named(answer(one))))
+    return max(errors)
+
+
+def single(name: str) -> float:
+    """A case in float32 against the reference in float64: the largest error in units of the largest that its derived tolerance allows."""
+    (case,) = (case.at("float32") for case in mesh_cases([Mesh(data=2)]) if case.id == name)
+    found, expected = named(port.on_mesh(case)), expect(case)
+    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
+    compared = [compare(one, found[output]) for output, one in expected.items()]
+    return max(one.excess for one in compared if not one.incomparable)
+
+
 def named(outputs: Any) -> dict[str, Any]:
     """Outputs by name, whether they are one array, two or a mapping."""
     if isinstance(outputs, Mapping):
@@ -235,9 +277,8 @@ def killed() -> list[Any]:
         return [str(error), time.monotonic() - start]
 
 
-ACTIONS: dict[str, Callable[..., Any]] = {
-    action.__name__: action for action in (steps, drawn, recomputed, continued, judged, training_steps, refused, group, killed)
-}
+ASKED = (steps, drawn, recomputed, continued, judged, followed, single, training_steps, refused, group, killed)
+ACTIONS: dict[str, Callable[..., Any]] = {action.__name__: action for action in ASKED}
 
 if __name__ == "__main__":
     if "TF_CONFIG" not in os.environ:

@@ -84,6 +84,17 @@ def test_ten_steps_of_every_model_are_those_of_the_reference(name: str) -> None:
 
 
 @pytest.mark.second
+def test_frequencies_follow_the_longest_row_of_the_whole_batch() -> None:
+    """Which is on the second replica; in microbatches that of each part, as the reference's."""
+    are_close("steps dynamic rows=6", "steps longrope", "followed dynamic", "followed longrope")
+
+
+@pytest.mark.exhaustive
+def test_frequencies_follow_the_longest_row_as_xla_compiles_them() -> None:
+    are_close("steps dynamic rows=6 compiled=1 count=3", "followed longrope mode=compiled")
+
+
+@pytest.mark.second
 def test_replicas_without_rows_add_nothing() -> None:
     are_close("steps tied 2 rows=1 count=3", "steps llama 4 count=3")
 
@@ -111,6 +122,16 @@ def test_what_xla_compiles_gives_the_same(action: str) -> None:
 
 
 @pytest.mark.second
+@pytest.mark.parametrize("workers", [0, 2])
+def test_float32_is_within_its_derived_tolerance(workers: int) -> None:
+    """Losses and parameters of ten steps of the paper's model, and the gradients of a Llama's and the paper's loss."""
+    steps = [f"single training_steps/sharded_{name}" for name in ("paper_keep", "microbatches")]
+    gradients = [f"single training_loss_vjp/sharded_{name}" for name in ("paper_keep", "llama")]
+    for action, excess in found(*steps, *gradients, workers=workers).items():
+        assert 0 < excess <= 1, (action, excess)
+
+
+@pytest.mark.second
 def test_two_workers_give_the_reference_s_steps_and_each_knows_its_place() -> None:
     outcome = found("group", "steps parts rows=6", workers=2)
     assert outcome["group"] == [0, 2, True, False]
@@ -119,7 +140,7 @@ def test_two_workers_give_the_reference_s_steps_and_each_knows_its_place() -> No
 
 @pytest.mark.second
 def test_two_workers_answer_the_judge_and_one_may_have_no_rows() -> None:
-    are_close("steps llama rows=1 count=3", "judged 2 60", workers=2)
+    are_close("steps llama rows=1 count=3", "steps longrope count=3", "judged 2 60", workers=2)
 
 
 @pytest.mark.exhaustive

@@ -78,7 +78,7 @@ def _tokens(case: Case) -> int:
 
 @dataclass
 class _Examiner:
-    """Examines a port on one mesh."""
+    """Examines a port on one mesh. unasked: the component of each case that has no answer in the dtype that is examined."""
 
     worker: Worker
     mesh: Mesh | None
@@ -87,6 +87,7 @@ class _Examiner:
     limit: float
     progress: Progress
     store: Store
+    unasked: Sequence[str] = ()
 
     def findings(self, cases: Sequence[Case]) -> Iterator[Finding]:
         """Yields what is found: of each component in the first dtype in which it fails. Raises ValueError if the port does not start,
@@ -99,11 +100,11 @@ class _Examiner:
             raise ValueError(f"the port {self.worker.port} must start on the mesh {self.mesh}; got {kind}: {about}")
         left = list(for_port(cases, about))
         for dtype in (dtype for dtype in DTYPES if dtype in about["dtypes"]):
-            asked = [case for case in left if dtype in case.dtypes and not unable(case, dtype, "cpu", about)[0]]
+            asked = sorted((case for case in left if dtype in case.dtypes and not unable(case, dtype, "cpu", about)[0]), key=_tokens)
             answers: list[_Answer] = []
             late: TimeIsUp | None = None
             try:
-                for case in sorted(asked, key=_tokens):
+                for case in asked:
                     if _tokens(case) > FEW and any(answer.result.status in FAILURES for answer in answers):
                         break
                     self.progress(f"{case.component} on {self.mesh}", len(answers) / len(asked))
@@ -111,6 +112,7 @@ class _Examiner:
             except TimeIsUp as error:
                 late = error
             failed = {answer.result.component for answer in answers if answer.result.status in FAILURES}
+            self.unasked = [case.component for case in asked[len(answers) :]]
             yield from self._found(answers, dtype, about.get("framework", ""))
             if late:
                 raise late
@@ -154,6 +156,8 @@ class _Examiner:
     def _finding(self, components: Sequence[str], dtype: str, found: Said, answers: Sequence[_Answer]) -> Finding:
         apart = next((answer.apart for answer in answers if answer.apart), "")
         shown = ", ".join(components[:SHOWN]) + f" and {len(components) - SHOWN} more" * (len(components) > SHOWN)
-        lines = [f"{shown} on {self.mesh}: {found.text}", *([apart] if apart else []), *found.lines]
+        unasked = sum(component in components for component in self.unasked)
+        others = f"; {unasked} more case{'s' * (unasked > 1)} had not been asked" if unasked else ""
+        lines = [f"{shown} on {self.mesh}: {found.text}{others}", *([apart] if apart else []), *found.lines]
         explanations = tuple((id_,) for id_ in found.ids)
         return Finding(", ".join(components), dtype, found.verdict, explanations, "\n  ".join(lines))
