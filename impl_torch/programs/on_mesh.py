@@ -61,7 +61,8 @@ class _Asked:
         )
         for name, part in self.placed.parts().items():
             self.placed.write(name, part, case.parameters[name])
-        self.component, self.function = component, _function(component, function, module)
+        self.component = component
+        self.function = self.placed.summed(_function(component, function, module))
         given = flatten(case.inputs)
         axes = {name: _axis(name, x) for name, x in given.items() if isinstance(x, np.ndarray)}
         sizes = {name: given[name].shape[axis] for name, axis in axes.items() if axis is not None}
