@@ -32,7 +32,7 @@ from .. import loss, mask, precision, weights
 from ..framework import scaled
 from ..layers import Layer
 from ..transformer import Transformer
-from . import columns
+from . import columns, lengths
 from .parallel import over_model
 from .parts import draw, gathered, own, places, whole
 from .replicas import replicated
@@ -110,7 +110,8 @@ class Placed:
         self.parameters = {
             name: module.get_parameter(place.native) for name, place in self.places.items()
         }
-        self._gathering, self._replicas = fsdp_modules(module), None
+        self._gathering = fsdp_modules(module)
+        self._replicas: Any = None
 
     def parts(self) -> dict[str, Tensor]:
         """Returns the process's parts of the parameters by canonical name: views of them."""
@@ -141,6 +142,20 @@ class Placed:
         """Returns which of these rows of a batch the process has."""
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
         return slice(rows.start + own.start, rows.start + own.stop)
+
+    def follow(
+        self,
+        source: np.ndarray | None,
+        target: np.ndarray | None,
+        source_mask_bs: np.ndarray | None = None,
+        target_mask_bt: np.ndarray | None = None,
+    ) -> None:
+        """Lets a Transformer read its rows as a part of these, of which the longest may decide
+        about the frequencies of all.
+        """
+        if lengths.by_length(self.module.config):
+            lengths.follow(self.module, "source", source, source_mask_bs)
+            lengths.follow(self.module, "target", target, target_mask_bt)
 
     def computed(self, rows: range) -> tuple[slice, bool]:
         """Returns which of these rows the process computes, and whether it has them: without any,
@@ -177,7 +192,7 @@ class Placed:
         """Returns what a search finds of all rows, of which every process of a column is given
         some, unless rows depend on each other.
         """
-        if columns.by_length(self.module.config):
+        if lengths.by_length(self.module.config):
             return search(slice(0, rows))
         found, devices = search(self.rows(range(rows))), self.devices["data"]
         return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
@@ -204,8 +219,9 @@ class Placed:
         """Returns the function of the module whose gradients are added up over the processes."""
         if self._gathering:
             return function
-        self._replicas = replicated(self.module, function, self.devices.get_group("data"))
-        return self._replicas
+        replicas = replicated(self.module, function, self.devices.get_group("data"))
+        self._replicas = replicas
+        return replicas
 
     def collect(self, parts: Mapping[str, Tensor]) -> None:
         """Moves the gradients of the parameters to their parts, as an optimiser takes them."""
