@@ -143,8 +143,8 @@ class Trainer:
         """
         self._model.eval()
         function, count = self._objective, self._count(target)
-        self._check_rows(source, target)
         if self._placed is not None:
+            self._follow(source, target)
             rows, counts = self._placed.computed(range(len(target)))
             own = None if source is None else source[rows], target[rows]
             with torch.no_grad():
@@ -274,9 +274,10 @@ class Trainer:
                 f"the batch must divide into {parts} microbatches; got {len(target)} rows"
             )
         rows, given = len(target) // parts, canonical.flatten(keep or {})
-        for first in range(0, len(target), rows):
+        for first in range(0, len(target), rows) if rows else (0,):
             chosen, counts = slice(first, first + rows), True
             if self._placed is not None:
+                self._follow(source, target, chosen)
                 chosen, counts = self._placed.computed(range(first, first + rows))
                 self._placed.reduces(last=first + rows == len(target))
             tokens = None if source is None else source[chosen], target[chosen]
@@ -388,7 +389,6 @@ class Trainer:
         """
         config = self.config
         checks.check_source_given(config.encoder_layers, source)
-        self._check_rows(source, target)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
             checks.check_tokens(
@@ -405,11 +405,14 @@ class Trainer:
             )
             checks.check_length(target.shape[1] - 1, config.max_positions)
 
-    def _check_rows(self, source: np.ndarray | None, target: np.ndarray) -> None:
-        """Raises ValueError if the mesh does not allow rows of this length."""
-        if self._placed is not None:
-            lengths = [x.shape[-1] for x in (source, target) if x is not None]
-            sharding.check_rows(self.config, self._placed.mesh, *lengths)
+    def _follow(
+        self, source: np.ndarray | None, target: np.ndarray, rows: slice = slice(None)
+    ) -> None:
+        """Lets the processes of a mesh read their rows as parts of these; they must be some."""
+        if not len(target):
+            raise ValueError("a batch on a mesh must have rows; got none")
+        read = None if self.config.classes else target[rows, :-1]
+        self._placed.follow(None if source is None else source[rows], read)
 
     def _count(self, target: np.ndarray) -> int:
         """Counts the labels that count: every class does."""

@@ -23,7 +23,7 @@ from ..normalization import norm
 from ..transformer import Transformer
 from .parts import own, places
 
-__all__ = ["Column", "arrays", "by_length", "empty", "filled", "joined"]
+__all__ = ["Column", "arrays", "empty", "filled", "joined"]
 
 NORMS = ("query_norm", "key_norm")
 
@@ -194,10 +194,3 @@ def filled(
     for name, array in arrays(config, column, read):
         part.get_parameter(name).copy_(weights.from_numpy(array))
     return part
-
-
-def by_length(config: TransformerConfig) -> bool:
-    """Whether frequencies depend on the longest row of a batch, so that no row is apart."""
-    layers = range(max(config.encoder_layers, config.decoder_layers))
-    kinds = map(config.layer_kind, layers)
-    return any(kind.rotary and kind.scaling.by_length for kind in kinds)

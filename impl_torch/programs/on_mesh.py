@@ -11,9 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reference_numpy import TransformerConfig
 from reference_numpy.parameters import flatten, nest
 
 from .. import weights
+from ..transformer import Transformer
+from .lengths import at_length, longest
 from .parts import gathered
 from .sharding import Placed, training_loss
 
@@ -47,8 +50,9 @@ class _Asked:
 
     def __init__(self, case: Any, component: str, build: Callable[..., Any]) -> None:
         dtype, whole_model = getattr(torch, case.dtype), component in (*LOSSES, *METHODS)
+        given = flatten(case.inputs)
         with torch.device("meta"):
-            function = build(case.config, dtype)
+            function = build(_of_all_rows(case.config, given), dtype)
         module = _owner(function).to(dtype).eval()
         self.placed = Placed(
             module,
@@ -61,8 +65,10 @@ class _Asked:
         )
         for name, part in self.placed.parts().items():
             self.placed.write(name, part, case.parameters[name])
-        self.component, self.function = component, _function(component, function, module)
-        given = flatten(case.inputs)
+        self.component = component
+        self.function = self.placed.summed(_function(component, function, module))
+        if isinstance(module, Transformer):
+            self.placed.follow(*_read(component, given))
         axes = {name: _axis(name, x) for name, x in given.items() if isinstance(x, np.ndarray)}
         sizes = {name: given[name].shape[axis] for name, axis in axes.items() if axis is not None}
         self.number = max(sizes.values())
@@ -108,7 +114,10 @@ class _Asked:
         if not isinstance(value, np.ndarray):
             return value
         if name in self.axes:
-            value = value[(slice(None),) * self.axes[name] + (self.rows,)]
+            axis = self.axes[name]
+            if not self.number:  # `DTensor` has no view of nothing: every process computes a row
+                value = np.zeros((*value.shape[:axis], 1, *value.shape[axis + 1 :]), value.dtype)
+            value = value[(slice(None),) * axis + (self.rows,)]
         return weights.from_numpy(value, self.placed.device)
 
     def _sum(self, own: Tensor) -> Tensor:
@@ -153,6 +162,20 @@ def _function(component: str, function: Any, module: Any) -> Callable[..., Any]:
     if component in METHODS:
         return getattr(module, component)
     return partial(_in_order, module) if function is module else function
+
+
+def _of_all_rows(config: TransformerConfig, given: Mapping[str, Any]) -> TransformerConfig:
+    """Returns the config with the frequencies of all rows, where their positions are an input."""
+    position = next((x for name, x in given.items() if name.startswith("position_b")), None)
+    return config if position is None else at_length(config, longest(position))
+
+
+def _read(component: str, given: Mapping[str, Any]) -> list[np.ndarray | None]:
+    """Returns the tokens that a Transformer reads, and their masks."""
+    target = given.get("target")
+    if component == "training_loss":
+        target = given["target"][:, :-1]
+    return [given.get("source"), target, given.get("source_mask_bs"), given.get("target_mask_bt")]
 
 
 def _in_order(module: nn.Module, **inputs: Any) -> Any:

@@ -1,5 +1,5 @@
 """A module on several devices: its parameters split as `reference_numpy.sharding` declares, by
-torch's own tensor parallelism and FSDP2.
+torch's own tensor parallelism and FSDP2, or whole in each process, by DDP.
 
 Every process runs one device, as `torchrun` starts them. The pages know nothing of it: hooks of
 torch's parallel styles give each of their modules its own heads, hidden features and vocabulary.
@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import (
@@ -33,9 +32,10 @@ from .. import loss, mask, precision, weights
 from ..framework import scaled
 from ..layers import Layer
 from ..transformer import Transformer
-from . import columns
+from . import columns, lengths
 from .parallel import over_model
 from .parts import draw, gathered, own, places, whole
+from .replicas import replicated
 
 __all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
 
@@ -78,9 +78,9 @@ def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
 @functools.cache
 def _device_mesh(processes: Any, kind: str, data: int, model: int) -> DeviceMesh:
     """Returns the one mesh of these processes: each would have connections of its own, and torch
-    takes those of equal ones for each other.
+    takes those of equal ones for each other. shard: what lies whole along data, in one part.
     """
-    return init_device_mesh(kind, (data, model), mesh_dim_names=("data", "model"))
+    return init_device_mesh(kind, (data, 1, model), mesh_dim_names=("data", "shard", "model"))
 
 
 class Placed:
@@ -111,6 +111,7 @@ class Placed:
             name: module.get_parameter(place.native) for name, place in self.places.items()
         }
         self._gathering = fsdp_modules(module)
+        self._replicas: Any = None
 
     def parts(self) -> dict[str, Tensor]:
         """Returns the process's parts of the parameters by canonical name: views of them."""
@@ -141,6 +142,20 @@ class Placed:
         """Returns which of these rows of a batch the process has."""
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
         return slice(rows.start + own.start, rows.start + own.stop)
+
+    def follow(
+        self,
+        source: np.ndarray | None,
+        target: np.ndarray | None,
+        source_mask_bs: np.ndarray | None = None,
+        target_mask_bt: np.ndarray | None = None,
+    ) -> None:
+        """Lets a Transformer read its rows as a part of these, of which the longest may decide
+        about the frequencies of all.
+        """
+        if lengths.by_length(self.module.config):
+            lengths.follow(self.module, "source", source, source_mask_bs)
+            lengths.follow(self.module, "target", target, target_mask_bt)
 
     def computed(self, rows: range) -> tuple[slice, bool]:
         """Returns which of these rows the process computes, and whether it has them: without any,
@@ -177,7 +192,7 @@ class Placed:
         """Returns what a search finds of all rows, of which every process of a column is given
         some, unless rows depend on each other.
         """
-        if columns.by_length(self.module.config):
+        if lengths.by_length(self.module.config):
             return search(slice(0, rows))
         found, devices = search(self.rows(range(rows))), self.devices["data"]
         return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
@@ -197,8 +212,16 @@ class Placed:
     def objective(self) -> Callable[..., Tensor]:
         """Returns the loss of a Transformer on the process's rows."""
         if self.module.config.classes:
-            return self.module.classification_loss
-        return partial(training_loss, self.module)
+            return self.summed(self.module.classification_loss)
+        return self.summed(partial(training_loss, self.module))
+
+    def summed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the function of the module whose gradients are added up over the processes."""
+        if self._gathering:
+            return function
+        replicas = replicated(self.module, function, self.devices.get_group("data"))
+        self._replicas = replicas
+        return replicas
 
     def collect(self, parts: Mapping[str, Tensor]) -> None:
         """Moves the gradients of the parameters to their parts, as an optimiser takes them."""
@@ -232,6 +255,8 @@ class Placed:
         """Says whether the next backward pass is the last one, after which gradients are added up
         over the processes.
         """
+        if self._replicas is not None:
+            self._replicas.require_backward_grad_sync = last
         for part in self._gathering:
             part.set_requires_gradient_sync(last, recurse=False)
             part.set_is_last_backward(last)
@@ -247,9 +272,9 @@ class Placed:
             part.reshard()
 
 
-def _local(tensor: Any) -> Tensor:
-    part: Tensor = tensor.detach().to_local()
-    return part
+def _local(tensor: Tensor) -> Tensor:
+    part = tensor.detach()
+    return part.to_local() if isinstance(part, DTensor) else part
 
 
 def shard(
@@ -263,7 +288,8 @@ def shard(
 ) -> Any:
     """Splits the parameters of a module in place, on the meta device too, and returns it.
 
-    Gradients are sums over the parts of a batch, not means. whole_logits: otherwise logits stay
+    Gradients are sums over the parts of a batch, not means; without a part of a parameter, they are
+    left to `Placed.summed`. whole_logits: otherwise logits stay
     split over the vocabulary, as a `DTensor`. method: one that is called in place of the module,
     such as `classification_loss`; one that calls another is given alone. Raises ValueError if the
     mesh does not divide the config.
@@ -271,14 +297,17 @@ def shard(
     declared = places(config, mesh, component)
     if mesh.model > 1:
         over_model(module, config, declared, devices["model"], whole_logits)
+    elif mesh.replicate:
+        return module
     axes = {module.get_parameter(place.native): place.data or 0 for place in declared.values()}
     # of a vocabulary that leaves this column of the mesh no token
     empty = {x for x in axes if isinstance(x, DTensor) and not x.to_local().numel()}
+    # DDP takes no parts of parameters: where they lie whole along data, each is one shard
+    over = devices["data", "shard"] if mesh.replicate else devices["data"]
     split: Any = partial(fully_shard, shard_placement_fn=lambda parameter: Shard(axes[parameter]))
-    split = replicate if mesh.replicate else split
     layers = [part for part in module.modules() if isinstance(part, Layer)]
     for part in (*layers, *[module] * (module not in layers)):
-        split(part, mesh=devices["data"], ignored_params=empty)
+        split(part, mesh=over, ignored_params=empty)
     for part in fsdp_modules(module):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)

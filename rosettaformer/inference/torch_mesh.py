@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from impl_torch import cache, weights
-from impl_torch.programs import columns
+from impl_torch.programs import columns, lengths
 from impl_torch.programs.columns import Column
 from impl_torch.programs.sharding import device_mesh
 from reference_numpy import TransformerConfig
@@ -39,7 +39,7 @@ class MeshModel(BackendModel):
         self._column = Column(column, mesh.model, axes.get_group("model"))
         self.speaks = dist.get_rank() == 0
         # The longest prompt, on which frequencies may depend, may lie elsewhere: one more row is as long.
-        self._longest = mesh.data > 1 and columns.by_length(config)
+        self._longest = mesh.data > 1 and lengths.by_length(config)
 
     def _empty(self) -> Any:
         return columns.empty(self.config, self._column)

@@ -12,6 +12,7 @@ class Engine(NamedTuple):
     skips_added: the backward pass gathers no bias and no offset, whose values no gradient needs, unless it computes again
     what comes behind it in its layer.
     repeats_dropped: recomputation repeats the last sum of a layer if dropout follows it.
+    asks_for_each: data parallelism adds up, too, which parameters have a gradient, and an empty one that never has.
     """
 
     uneven: bool
@@ -19,11 +20,12 @@ class Engine(NamedTuple):
     sums_at_end: bool
     skips_added: bool
     repeats_dropped: bool
+    asks_for_each: bool
 
 
 ENGINES = {
-    # FSDP2 and DTensor
-    "torch": Engine(uneven=True, each_use=False, sums_at_end=True, skips_added=False, repeats_dropped=True),
+    # DDP, FSDP2 and DTensor
+    "torch": Engine(uneven=True, each_use=False, sums_at_end=True, skips_added=False, repeats_dropped=True, asks_for_each=True),
     # XLA for CPUs; those of GPUs and TPUs join the sums of `each_use`
-    "jax": Engine(uneven=False, each_use=True, sums_at_end=False, skips_added=True, repeats_dropped=False),
+    "jax": Engine(uneven=False, each_use=True, sums_at_end=False, skips_added=True, repeats_dropped=False, asks_for_each=False),
 }

@@ -16,6 +16,7 @@ from .step import DATA, MODEL, Parameter, Step
 
 GATHER, SCATTER, REDUCE = "all-gather", "reduce-scatter", "all-reduce"
 BOTH = "data and model"
+MARK = 4  # bytes that say of a parameter whether it has a gradient
 
 
 class Collective(NamedTuple):
@@ -44,7 +45,7 @@ def total(step: Step, axis: str = "") -> int:
     return sum(collective.payload for collective in traffic(step) if axis in ("", collective.axis))
 
 
-def _over_data(step: Step, each: Iterable[Parameter]) -> Iterator[Collective]:
+def _over_data(step: Step, each: list[Parameter]) -> Iterator[Collective]:
     """Full sharding gathers a parameter before its layer runs, forward and backward, those outside of layers once; and scatters its
     gradient. Of a parameter that lies whole the gradient is reduced. Each is the part of a model column, for every microbatch.
     """
@@ -62,6 +63,8 @@ def _over_data(step: Step, each: Iterable[Parameter]) -> Iterator[Collective]:
     yield Collective(GATHER, DATA, "parameters, backward", backward * parts)
     yield Collective(SCATTER, DATA, "gradients", sums[True] * (1 if at_end else parts))
     yield Collective(REDUCE, DATA, "gradients of whole parameters", sums[False] * (1 if at_end else parts))
+    if step.engine.asks_for_each and step.mesh.replicate and step.mesh.model == 1:
+        yield Collective(REDUCE, DATA, "which have a gradient", MARK * (len(each) + 1))
 
 
 def _is_read_again(step: Step, parameter: Parameter) -> bool:

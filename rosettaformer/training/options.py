@@ -19,6 +19,11 @@ def mesh(free: Mapping[str, Any]) -> Mesh | None:
     return Mesh.parse(free["mesh"]) if free["mesh"] else None
 
 
+def compiles(free: Mapping[str, Any]) -> bool:
+    """Whether a run compiles its steps: NumPy does not, nor does torch on a mesh."""
+    return free["backend"] != "numpy" and not (free["backend"] == "torch" and free["mesh"])
+
+
 def _is_mesh(value: Any) -> bool:
     try:
         return isinstance(value, str) and bool(Mesh.parse(value))

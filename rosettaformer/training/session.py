@@ -187,7 +187,7 @@ class _Loop:
         self._write("step", {"loss": loss, **real, "learning_rate": rate, **speed})
         self.report.step(number, loss, sum(real.values()), self._share())
         shape = (*source.shape, target.shape[1])
-        if shape not in self.shapes and self.run.manifest.free["backend"] != "numpy":
+        if shape not in self.shapes and options.compiles(self.run.manifest.free):
             text = "compiling (once): the first step of a batch of {} x {}/{} took {:.1f} s"
             self.report.say(text.format(*shape, taken))
         self.shapes.add(shape)

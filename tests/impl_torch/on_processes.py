@@ -25,6 +25,7 @@ from torch.multiprocessing import ProcessExitedException, start_processes
 
 from impl_torch import port
 from impl_torch.programs import parts
+from impl_torch.programs.lengths import by_length
 from impl_torch.training import Trainer
 from reference_numpy import TransformerConfig, layout, parameters, preset, sites, training
 from reference_numpy import sharding as shards
@@ -65,8 +66,15 @@ CONFIGS = {
                                      norm_one_plus_scale=True),
     # fewer tokens than processes can share: the last ones have none
     "few tokens": preset("tiny", **SIZES | {"source_vocabulary": 5, "target_vocabulary": 5}, output_bias=True, padding_id=0),
+    # frequencies of the longest row of all, which the last processes do not have: their rows begin with padding
+    "dynamic": preset("tiny", **SIZES, positions="rotary", padding_id=0,
+                      rotary_scaling={"kind": "dynamic", "factor": 3.0, "original_length": 2}),
+    "longrope": preset("llama31_8b", **ALONE, padding_id=0, rotary_scaling={
+        "kind": "longrope", "original_length": 3, "short_factors": [1.0, 1.1, 1.3], "long_factors": [1.5, 2.0, 4.0], "attention_factor": 1.2
+    }),
 }  # fmt: skip
 MASKED = CONFIGS["classes"].replace(classes=0, masked_language_head=True, pooler=False)
+PLACES = np.maximum(np.arange(6) - np.arange(5)[:, None], 0)  # of the tokens of five rows behind their padding
 # An epsilon beside which a gradient that is rounding alone, as a key's bias has, is nothing.
 RECIPE = PAPER.replace(warmup=3, epsilon=1e-4, weight_decay=0.1, clip_norm=0.5)
 CLOSE = 1e-9
@@ -80,7 +88,10 @@ def batch(config: TransformerConfig, rows: int = 5) -> tuple[Any, np.ndarray]:
     def ids(vocabulary: int, length: int) -> np.ndarray:
         token = rng.integers(1, vocabulary, (rows, length))
         for row in range(rows if config.padding_id == 0 else 0):
-            token[row, max(2, length - row) :] = 0
+            real = max(2, length - row)
+            token[row, real:] = 0
+            if by_length(config):
+                token[row] = np.roll(token[row], -real)  # the padding is before
         return token
 
     source = ids(config.source_vocabulary, 7) if config.encoder_layers else None
@@ -116,11 +127,12 @@ def same(found: Mapping[str, Any], expected: Mapping[str, Any], what: str = "") 
 
 
 def trained(trainer: Any, config: TransformerConfig, steps: int, rows: int = 5, keep: Any = kept) -> dict[str, Any]:
-    """The losses of some steps, the state after them, and the loss in evaluation."""
+    """The losses of some steps, the state after them, and the loss of three other rows in evaluation."""
     given = batch(config, rows)
     masks = (None if keep is None else keep(config, rows, step) for step in range(steps))
     losses = [float(trainer.train_step(*given, keep=mask)) for mask in masks]
-    return {"losses": np.array(losses)} | trainer.state() | {"evaluation": np.array(trainer.loss(*given))}
+    others = (None if x is None else x[1:4] for x in given)
+    return {"losses": np.array(losses)} | trainer.state() | {"evaluation": np.array(trainer.loss(*others))}
 
 
 def ten_steps(config: TransformerConfig, recipe: Recipe = RECIPE, steps: int = 10, rows: int = 5, recompute: bool = False) -> Run:
@@ -175,6 +187,26 @@ def alike(cases: Iterable[Case]) -> Run:
     return run
 
 
+def without_rows(config: TransformerConfig) -> Run:
+    """A batch without rows is answered as the reference does, and no training."""
+    source, target = (x[:0] for x in batch(config))
+    both = ("transformer", "training_loss")
+    answers = alike(itertools.chain.from_iterable(answered(name, config, source=source, target=target) for name in both))
+
+    def run(mesh: Mesh, device: str) -> None:
+        answers(mesh, device)
+        trainer = Trainer(config, RECIPE, begun(config), device=device, mesh=mesh)
+        for call in (trainer.train_step, trainer.loss):
+            try:
+                call(source, target)
+            except ValueError as error:
+                assert str(error) == "a batch on a mesh must have rows; got none"
+            else:
+                raise AssertionError("nothing was said of a batch without rows")
+
+    return run
+
+
 def of_the_suite(nth: int, part: int) -> Run:
     """Every nth case of the suite that has parameters, with sizes that meshes divide."""
     fixed = {"heads": 4, "key_value_heads": 2, "feed_forward_width": 16}
@@ -221,6 +253,22 @@ def moved(config: TransformerConfig) -> Run:
     return run
 
 
+def resumed(config: TransformerConfig) -> Run:
+    """A run that is resumed on its mesh gives the same bits."""
+
+    def run(mesh: Mesh, device: str) -> None:
+        trainer, given = Trainer(config, RECIPE, begun(config), device=device, mesh=mesh), batch(config)
+        trainer.train_step(*given)
+        again = Trainer(config, RECIPE, begun(config), device=device, mesh=mesh)
+        again.load_state(trainer.state(), trainer.steps)
+        losses = [[float(one.train_step(*given)) for _ in range(2)] for one in (trainer, again)]
+        state = again.state()
+        assert losses[0] == losses[1]
+        assert not [name for name, array in trainer.state().items() if not np.array_equal(array, state[name])]
+
+    return run
+
+
 def searched(config: TransformerConfig) -> Run:
     strategy, (source, _) = Strategy(start_id=1, end_id=2, max_new_tokens=5, beam_size=2, n_best=2), batch(config)
     reference = training.Trainer(config, RECIPE, begun(config))
@@ -243,7 +291,7 @@ def held(config: TransformerConfig) -> Run:
         trainer.train_step(*batch(config))
         for table in (model.source_embedding, model.target_embedding, model.logits):
             assert table.weight is model.source_embedding.weight
-        numbers = {name: parameter.to_local().numel() for name, parameter in trainer._placed.parameters.items()}
+        numbers = {name: part.numel() for name, part in trainer._placed.parts().items()}
         for name, shape in parameters.shapes(config).items():
             together = torch.tensor(numbers[name], device=device)
             dist.all_reduce(together)
@@ -283,6 +331,10 @@ def planned(config: TransformerConfig, mesh: Mesh, target: np.ndarray, microbatc
     rows = shards.chunks(len(target) // microbatches, mesh.data)[dist.get_rank() // mesh.model]
     # one without any computes the first
     tokens, found = max(rows.stop - rows.start, 1) * (target.shape[1] - 1), Counter[tuple[str, int]]()
+    if mesh.data > 1 and mesh.replicate and mesh.model == 1:  # one bucket, and which parameters have a gradient; one never has
+        found["all_reduce", sizes.total()] += 1
+        found["all_reduce", 4 * (len(places) + 1)] += 1
+        sizes.clear()
     for group, size in sizes.items():
         if mesh.data > 1 and mesh.replicate:
             found["all_reduce", size] += 1
@@ -303,14 +355,17 @@ def planned(config: TransformerConfig, mesh: Mesh, target: np.ndarray, microbatc
 CHECKS: dict[str, Callable[[], Run]] = {
     **{f"ten steps/{name}": partial(ten_steps, config) for name, config in CONFIGS.items()},
     "microbatches": partial(ten_steps, CONFIGS["paper"], RECIPE.replace(microbatches=2, clip_norm=None), 3, 6),
+    "microbatches of a length": partial(ten_steps, CONFIGS["dynamic"], RECIPE.replace(microbatches=2), 3, 6),
     "microbatches of a row": partial(ten_steps, CONFIGS["qwen3"], RECIPE.replace(microbatches=5), 3),
     "recompute": partial(ten_steps, CONFIGS["paper"], steps=3, recompute=True),
     "recompute/classes": partial(ten_steps, CONFIGS["classes"], steps=3, recompute=True),
     "drawn": partial(drawn, CONFIGS["paper"], 7),
     "drawn/classes": partial(drawn, CONFIGS["classes"], 8),
     "moved": partial(moved, CONFIGS["paper"]),
+    "resumed": partial(resumed, CONFIGS["paper"]),
     "searched": partial(searched, CONFIGS["paper"]),
     "held": partial(held, CONFIGS["paper"]),
+    "no rows": partial(without_rows, CONFIGS["paper"]),
     "traffic": partial(collectives, CONFIGS["llama"]),
     "traffic/microbatches": partial(collectives, CONFIGS["llama"], microbatches=5),
     "components": lambda: alike(itertools.chain.from_iterable([
@@ -318,6 +373,13 @@ CHECKS: dict[str, Callable[[], Run]] = {
         answered("multi_head_attention", CONFIGS["olmo2"], query_btd="b t d", memory_bsd="b t d", bias_bhts="o o t t", causal=True),
         answered("training_loss", CONFIGS["gemma3"], source=None, target=batch(CONFIGS["gemma3"])[1], smoothing=0.1),
         answered("masked_language_logits", MASKED, source=batch(MASKED)[0]),
+    ])),
+    "components/lengths": lambda: alike(itertools.chain.from_iterable([
+        answered("transformer", CONFIGS["dynamic"], source=batch(CONFIGS["dynamic"])[0], target=batch(CONFIGS["dynamic"])[1]),
+        answered("training_loss", CONFIGS["dynamic"], source=batch(CONFIGS["dynamic"])[0], target=batch(CONFIGS["dynamic"])[1]),
+        answered("states", CONFIGS["longrope"], source=None, target=batch(CONFIGS["longrope"])[1])[:1],
+        answered("decoder", CONFIGS["longrope"], x_btd="b t d", position_bt=PLACES),
+        answered("decoder_layer", CONFIGS["longrope"], x_btd="b t d", position_bt=PLACES),
     ])),
     **{f"suite/{part}": partial(of_the_suite, 12, part) for part in range(12)},
 }  # fmt: skip

@@ -25,20 +25,22 @@ from reference_numpy.sharding import Mesh  # noqa: E402
 
 CONFIG = preset("tiny", source_vocabulary=23, target_vocabulary=23, encoder_layers=1, decoder_layers=1, dropout_rate=0.2)
 HERE = Path(__file__).parent
-MODELS = ("paper", "untied", "classes", "gpt2", "llama", "qwen3", "gemma2", "gemma3", "olmo2", "olmo2 with layer norms", "few tokens")
+MODELS = ("paper", "untied", "classes", "gpt2", "llama", "qwen3", "gemma2", "gemma3", "olmo2", "olmo2 with layer norms", "few tokens",
+          "dynamic", "longrope")  # fmt: skip
 STEPS = tuple(f"ten steps/{model}" for model in MODELS)
-OTHERS = ("microbatches", "microbatches of a row", "recompute", "recompute/classes", "drawn", "drawn/classes", "moved", "searched", "held")
-ALL = (*STEPS, *OTHERS, "components", "traffic", "traffic/microbatches")
+OTHERS = ("microbatches", "microbatches of a row", "microbatches of a length", "recompute", "recompute/classes", "drawn", "drawn/classes",
+          "moved", "resumed", "searched", "held", "no rows")  # fmt: skip
+ALL = (*STEPS, *OTHERS, "components", "components/lengths", "traffic", "traffic/microbatches")
 FIRST = ("ten steps/paper", "components", "held", "traffic")
 # Every check once, and each mesh with what it is hardest on.
 SECOND = {
-    "data=2,model=2": ("ten steps/qwen3", "ten steps/olmo2", "recompute", "traffic/microbatches"),
+    "data=2,model=2": ("ten steps/qwen3", "ten steps/olmo2", "recompute", "no rows", "traffic/microbatches", "ten steps/dynamic"),
     "data=2,model=2,replicate": ("ten steps/gemma2", "drawn/classes", "held", "traffic"),
     "model=4": ("ten steps/llama", "ten steps/olmo2 with layer norms", "ten steps/few tokens", "traffic"),
     "data=4": ("ten steps/untied", "ten steps/gpt2", "microbatches of a row", "recompute/classes", "moved"),
-    "data=4,replicate": ("ten steps/classes", "microbatches", "traffic"),
+    "data=4,replicate": ("ten steps/classes", "microbatches", "resumed", "traffic", "traffic/microbatches"),
     "model=2": ("ten steps/paper", "ten steps/gemma3", "searched", "moved"),
-    "data=2": ("ten steps/classes", "drawn", "held", "traffic"),
+    "data=2": ("ten steps/classes", "ten steps/longrope", "microbatches of a length", "components/lengths", "drawn", "held", "traffic"),
     "data=1": ("ten steps/paper", "ten steps/olmo2", "drawn", "components", "searched", "moved", "traffic"),
 }
 

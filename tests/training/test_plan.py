@@ -93,7 +93,8 @@ def test_full_sharding_sends_half_as_much_again_as_data_parallel_rings_do() -> N
     """ZeRO, section 7: 3 and 2 times the parameters, of which a ring sends (n - 1)/n; what lies outside of layers is gathered once."""
     size, outside, scalar = 4 * parameters.count(GPT), 4 * D * (V + 64 + 2), 4 * 2
     assert traffic.by_ring(step(GPT, "data=4")) == (3 * size - outside + scalar) * 3 / 4
-    assert traffic.by_ring(step(GPT, "data=4,replicate")) == (2 * size + scalar) * 3 / 4
+    marks = 4 * (len(parameters.shapes(GPT)) + 1)  # DDP's, of each parameter and of one more
+    assert traffic.by_ring(step(GPT, "data=4,replicate")) == (2 * size + 2 * marks + scalar) * 3 / 4
     assert traffic.payloads(traffic.traffic(step(GPT, "data=4"))) == {
         ("all-gather", "data"): 2 * size - outside, ("reduce-scatter", "data"): size, ("all-reduce", "data"): 4
     }  # fmt: skip

@@ -81,6 +81,13 @@ def test_devices_that_are_missing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_torch_on_a_mesh_and_numpy_say_nothing_of_compiling() -> None:
+    meshes = {"numpy": None, "torch": "data=2", "jax": "data=2", "tf": "data=2"}
+    compiles = {backend: options.compiles(options.FREE | {"backend": backend, "mesh": mesh}) for backend, mesh in meshes.items()}
+    assert compiles == {"numpy": False, "torch": False, "jax": True, "tf": True}
+    assert options.compiles(options.FREE | {"backend": "torch"})
+
+
 def test_a_port_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     with socket.socket() as taken:

@@ -1,0 +1,63 @@
+"""Rotary scaling of the longest row of a whole batch, for a process that has other rows."""
+
+import functools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+
+from .. import weights
+from ..inputs import masked_positions
+from ..rotary import rotary_frequencies
+
+__all__ = ["at_length", "by_length", "follow", "longest"]
+
+
+def by_length(config: TransformerConfig) -> bool:
+    """Whether frequencies depend on the longest row of a batch, so that no row is apart."""
+    layers = range(max(config.encoder_layers, config.decoder_layers))
+    kinds = map(config.layer_kind, layers)
+    return any(kind.rotary and kind.scaling.by_length for kind in kinds)
+
+
+@functools.lru_cache(maxsize=64)
+def at_length(config: TransformerConfig, length: int) -> TransformerConfig:
+    """Returns the config whose frequencies are those of this length, whatever rows are read."""
+    changes: dict[str, Any] = {}
+    for side in ("", "local_"):
+        base, scaling = (
+            getattr(config, f"{side}rotary_base"),
+            getattr(config, f"{side}rotary_scaling"),
+        )
+        if scaling.kind == "dynamic":
+            size = config.rotary_size
+            _, frequency, *_ = rotary_frequencies(size, base, scaling, length).tolist()
+            changes[f"{side}rotary_base"] = frequency ** (-size / 2)
+            changes[f"{side}rotary_scaling"] = type(scaling)()
+        elif scaling.kind == "longrope":
+            long = length > scaling.original_length
+            factors = scaling.long_factors if long else scaling.short_factors
+            same = replace(scaling, short_factors=factors, long_factors=factors)
+            changes[f"{side}rotary_scaling"] = same
+    return config.replace(**changes)
+
+
+def follow(
+    model: Any, side: str, token: np.ndarray | None, mask_bt: np.ndarray | None = None
+) -> None:
+    """Gives the stack that reads the source or the target the frequencies of these rows."""
+    if token is None:
+        return
+    mask = None if mask_bt is None else weights.from_numpy(mask_bt)
+    _, position_bt = masked_positions(model.config, side, weights.from_numpy(token), mask)
+    length = token.shape[1] if position_bt is None else longest(position_bt)
+    stack = model.encoder if side == "source" else model.decoder
+    stack.config = at_length(model.config, length)
+
+
+def longest(position_bt: Any) -> int:
+    """Returns the length of the longest row, by the positions of all."""
+    return int(position_bt.max()) + 1 if math.prod(position_bt.shape) else 1
