@@ -23,7 +23,6 @@ __all__ = [
     "Group",
     "Mesh",
     "check",
-    "check_rows",
     "chunks",
     "parts",
     "repeated",
@@ -114,25 +113,6 @@ def check(config: Config, mesh: Mesh) -> None:
         )
     if problems:
         raise ValueError("; ".join(problems))
-
-
-def check_rows(config: Config, mesh: Mesh | None, *lengths: int) -> None:
-    """Raises ValueError if rows of a padded batch, of this length with their padding, need to know
-    the rows of other devices: beyond their original length, the frequencies of scalings `by_length`
-    change with the longest row (ROTARY).
-    """
-    kinds = map(config.layer_kind, range(max(config.encoder_layers, config.decoder_layers)))
-    scalings = [kind.scaling for kind in kinds if kind.rotary and kind.scaling.by_length]
-    original = min((scaling.original_length or 0 for scaling in scalings), default=0)
-    longest = max(lengths, default=0)
-    if mesh is None or mesh.data == 1 or config.padding_id is None:
-        return
-    if scalings and longest > original:
-        raise ValueError(
-            f"rotary scaling {scalings[0].kind} follows the longest row of a padded batch, so "
-            f"data > 1 needs rows of at most {original} tokens; got {longest}, "
-            f"with data={mesh.data}"
-        )
 
 
 def spread(config: Config, mesh: Mesh) -> Config:

@@ -8,7 +8,7 @@ import pytest
 
 from reference_numpy import parameters, preset
 from reference_numpy.presets import PRESETS
-from reference_numpy.sharding import OVER_MODEL, Mesh, check, check_rows, chunks, parts, splits
+from reference_numpy.sharding import OVER_MODEL, Mesh, check, chunks, parts, splits
 
 LLAMA = preset("llama31_8b")
 
@@ -98,14 +98,3 @@ def test_chunks_cover_an_axis_in_order(size: int, count: int) -> None:
     found = chunks(size, count)
     assert len(found) == count and np.concatenate([np.arange(size)[part] for part in found]).tolist() == list(range(size))
     assert len({part.stop - part.start for part in found if part.stop < size and part.stop > part.start}) <= 1
-
-
-def test_rows_of_other_devices_may_not_decide_on_frequencies() -> None:
-    scaling = {"kind": "dynamic", "factor": 2.0, "original_length": 16}
-    config = preset("tiny", positions="rotary", rotary_scaling=scaling, encoder_layers=0)
-    for mesh in (None, Mesh(model=2)):
-        check_rows(config, mesh, 99)
-    check_rows(config, Mesh(data=2), 16)
-    check_rows(config.replace(padding_id=None), Mesh(data=2), 99)
-    with pytest.raises(ValueError, match=r"dynamic follows the longest row .* at most 16 tokens; got 17, with data=2"):
-        check_rows(config, Mesh(data=2), 9, 17)

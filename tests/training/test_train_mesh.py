@@ -17,6 +17,7 @@ from reference_numpy.sharding import Group, Mesh
 from rosettaformer import checkpoints
 from rosettaformer.meshes import failing, placing
 from rosettaformer.meshes.together import Elsewhere, OneProcess, decided, led, together
+from rosettaformer.training import options
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.holding import alone
 from rosettaformer.training.manifest import Manifest
