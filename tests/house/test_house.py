@@ -41,7 +41,7 @@ PROGRAMS = ("__init__", "compiled", "fused", "on_mesh", "search", "sharding", "u
 # What one framework needs beside them: torch compiles a step of decoding ahead of time, and each of its processes has its own parts on a
 # mesh; JAX and TensorFlow draw in a step of training, and JAX unpads there, recomputes layers and reads its program's traffic.
 PROGRAMS_OF = {
-    "impl_torch": ("columns", "parallel", "parts", "program", "recompute", "request"),
+    "impl_torch": ("columns", "lengths", "parallel", "parts", "program", "recompute", "replicas", "request"),
     "impl_tf": ("step",),
     "impl_jax": ("assembly", "step", "traffic"),
 }
