@@ -159,6 +159,7 @@ def test_the_first_positions_alone_are_wrong(seed: int) -> None:
     assert "differs from the reference only at every position but the first 2" in describe(cases, answers)[0].sentence
 
 
+@pytest.mark.second
 def test_residuals_biases_activations_and_steps_are_named() -> None:
     def without(parameters: Any, config: Any, name: str, x: np.ndarray, y: np.ndarray, keep: Any) -> np.ndarray:
         if name != "feed_forward":

@@ -436,7 +436,7 @@ def test_linen_modules_are_traced(tmp_path: Path, right: str, wrong: str, first:
 ASKED = itertools.product(("encoder_layer/pre", "encoder/final_norm", "encoder_vjp/final_norm"), ("eager", "compiled"))
 
 
-@pytest.mark.parametrize(("name", "mode"), every(5, ASKED))
+@pytest.mark.parametrize(("name", "mode"), every(6, ASKED))
 def test_linen_modules_conform(name: str, mode: str) -> None:
     pytest.importorskip("flax")
     given = {name: getattr(load_file(LINEN), name) for name in ("components", "weights", "call", "config")}

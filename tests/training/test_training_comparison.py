@@ -159,7 +159,7 @@ def mistaken(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     return run_files(tmp_path_factory.mktemp("mistaken"), {name: codes[name] for name in codes if name in asked}, experiment())
 
 
-@pytest.mark.parametrize("name", every(2, MISTAKES))
+@pytest.mark.parametrize("name", every(4, MISTAKES))
 def test_a_planted_mistake_is_found_at_its_step_and_named(name: str, mistaken: dict[str, Run]) -> None:
     run, (_, step, named) = mistaken[name], MISTAKES[name]
     assert run.status == "leaves"
