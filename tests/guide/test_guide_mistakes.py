@@ -13,7 +13,8 @@ from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, Edit, all_m
 EVERY = [(identity, framework) for identity, made in all_mistakes().items() for framework in FRAMEWORKS if not made[framework].absent]
 
 MOST = 8  # cases; `python tools/mistakes.py` runs all that claim a defect
-SLOW = (("PE15", "jax"), ("CAU7", "jax"), ("LOS5", "torch"), ("GEN3", "jax"), ("MHA15", "jax"), ("ATT3", "tf"), ("ATT18", "tf"))  # they compile for every case, or have many
+# They compile for every case, or have many.
+SLOW = (("PE15", "jax"), ("CAU7", "jax"), ("LOS5", "torch"), ("GEN3", "jax"), ("MHA15", "jax"), ("ATT3", "tf"), ("ATT18", "tf"))
 
 
 def test_every_defect_is_shown_in_every_framework_and_has_its_sentence() -> None:
