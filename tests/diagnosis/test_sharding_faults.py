@@ -87,6 +87,29 @@ def test_a_fault_at_one_place_is_named_there(place: str) -> None:
     assert f"in the order of the backward pass the first of them is {first}: all before it are right" in found.lines
 
 
+# where alone a fault is, the tables that are whole, and what is said of them: the gradient of the logits shows whether they are
+WHOLE = [
+    ("self_attention", ("embeddings",), "embeddings whole over model"),
+    ("self_attention", ("embeddings", "logits"), "embeddings whole over model"),
+    ("", ("embeddings", "logits"), "embeddings and logits whole over model"),
+]
+
+
+@pytest.mark.parametrize(("place", "whole", "layout"), map(later, WHOLE))
+def test_a_fault_is_named_where_tables_are_whole(place: str, whole: tuple[str, ...], layout: str) -> None:
+    fault = dataclasses.replace(all_faults()["SHD1"], place=place)
+    found = said(_replies(OLMO, lambda case: answer(case, fault.operations, whole)))
+    assert found is not None and found.ids == ("SHD1",) and f"this mesh, {layout}, with SHD1 (" in found.text
+    assert said(_replies(OLMO, lambda case: answer(case, whole=whole))) is None
+
+
+@pytest.mark.second
+def test_a_tied_table_is_whole_in_both_its_uses() -> None:
+    whole = ("embeddings", "logits")
+    found = said(_replies(("transformer_vjp/sharded_gpt2",), lambda case: answer(case, all_faults()["SHD1"].operations, whole)))
+    assert found is not None and "this mesh, embeddings and logits whole over model, with SHD1 (" in found.text
+
+
 def test_only_the_answers_of_one_component_may_have_it() -> None:
     fault = all_faults()["SHD19"]
     ids = ("training_loss_vjp/sharded_gpt2", "transformer_vjp/sharded_gpt2")

@@ -39,7 +39,8 @@ def said(replies: Sequence[Reply], framework: str = "", check: Callable[[], None
     beside = f", and it is right on the other {len(right)}" if right else ""
     names = " or ".join(fault.name for fault in found)
     only = f"only in {', '.join(alone)}: " * bool(alone)
-    text = f"{only}your output equals the reference on this mesh with {names}, on {count}{beside}"
+    layout = f", {' and '.join(found[0].whole)} whole over model," * bool(found[0].whole)
+    text = f"{only}your output equals the reference on this mesh{layout} with {names}, on {count}{beside}"
     fixes = _fixes(found[0], framework) if len(found) == 1 else ()
     return Said(
         Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, tuple(fault.id for fault in found), text, (*seen, *fixes)

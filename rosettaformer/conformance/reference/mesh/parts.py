@@ -91,7 +91,7 @@ def embedding_vjp(
 
 def logits(operations: Operations, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, **options: Any) -> Any:
     """`logits` on a device."""
-    if (device := current()) is None:
+    if (device := current()) is None or "logits" in device.whole:
         return original(parameters, x_btd, *rest, **options)
     own = {name: _own(array, VOCABULARY[name], device) for name, array in parameters.items()}
     return operations.vocabulary(device, original(own, x_btd, *rest, **options))
@@ -99,7 +99,7 @@ def logits(operations: Operations, original: Callable, parameters: Tree, x_btd: 
 
 def logits_vjp(operations: Operations, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, cotangent: Any, **options: Any) -> Any:
     """`logits_vjp` on a device."""
-    if (device := current()) is None:
+    if (device := current()) is None or "logits" in device.whole:
         return original(parameters, x_btd, *rest, cotangent=cotangent, **options)
     own = {name: _own(array, VOCABULARY[name], device) for name, array in parameters.items()}
     found = original(own, x_btd, *rest, **options, cotangent=_own(cotangent, cotangent.ndim - 1, device))
