@@ -32,7 +32,7 @@ LOSS = ("training_loss_vjp/sharded_gpt2", "training_loss/sharded_gpt2", "transfo
 SHOWN_BY = {
     "SHD4": ("transformer/sharded_gpt2", "transformer_vjp/sharded_gpt2"),
     "SHD6": ("transformer_vjp/sharded_qwen3",),
-    **dict.fromkeys(("SHD12", "SHD13", "SHD16", "SHD20", "SHD21"), LOSS),
+    **dict.fromkeys(("SHD12", "SHD13", "SHD16", "SHD20", "SHD21", "SHD27"), LOSS),
     **dict.fromkeys(("SHD18", "SHD19"), (*LOSS, "transformer_vjp/sharded_gpt2")),
     "SHD23": ("transformer_vjp/sharded_gpt2",),
     "SHD24": ("training_steps/sharded_paper_keep",),

@@ -60,9 +60,9 @@ def _whole_tables(failing: Sequence[Reply]) -> list[tuple[str, ...]]:
     return [("embeddings", "logits")] if len(tables) == 1 else [("embeddings",), ("embeddings", "logits")]
 
 
-def _split(case: Case, whole: Collection[str] = ()) -> Collection[str]:
+def _split(case: Case) -> Collection[str]:
     """The parameters that `model` splits."""
-    return split_axes(case.config, case.mesh, case.component, whole) if case.mesh and case.mesh.model > 1 else ()
+    return split_axes(case.config, case.mesh, case.component) if case.mesh and case.mesh.model > 1 else ()
 
 
 def _forward(replies: Sequence[Reply]) -> list[Reply]:
