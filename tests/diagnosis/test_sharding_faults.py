@@ -87,6 +87,14 @@ def test_a_fault_at_one_place_is_named_there(place: str) -> None:
     assert f"in the order of the backward pass the first of them is {first}: all before it are right" in found.lines
 
 
+@pytest.mark.second
+def test_a_fault_may_be_in_several_norms_alone() -> None:
+    place = "feed_forward_norm and self_attention_norm"  # without the last one of all
+    fault = dataclasses.replace(all_faults()["SHD17"], place=place)
+    found = _of(fault, ("transformer_vjp/sharded_gpt2", "transformer/sharded_gpt2"))
+    assert found is not None and found.ids == ("SHD17",) and f"in {place} alone, on the one case that fails" in found.text
+
+
 # where alone a fault is, the tables that are whole, and what is said of them: the gradient of the logits shows whether they are
 WHOLE = [
     ("self_attention", ("embeddings",), "embeddings whole over model"),
@@ -242,6 +250,7 @@ def test_float32_is_searched_in_its_own_tolerance() -> None:
 
 def test_places_are_paths_kinds_and_parts_of_names() -> None:
     assert at("feed_forward", "decoder.layers.1.feed_forward") and at("query_norm", "decoder.layers.0.self_attention.query_norm.scale")
+    assert at("a and query_norm", "layers.0.query_norm.scale") and not at("a and query_norm", "layers.0.query.kernel")
     assert at("decoder.layers.1", "decoder.layers.1.feed_forward") and not at("decoder.layers.1", "decoder.layers.10.feed_forward")
     assert not at("feed_forward", "decoder.layers.0.feed_forward_norm")
 

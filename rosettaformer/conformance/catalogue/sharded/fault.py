@@ -26,7 +26,7 @@ class Fault:
 
     what: what is computed instead. shows: how it shows, and on which mesh. fix: what is right, by framework. evidence: where it was made.
     axis: along which axis of a mesh alone it is made; empty for both. replaces: the operations that are others. variants: the same as
-    others do it, by title. place: where alone it is, a sub-layer's path or kind, or the name of norms; everywhere if empty. whole: the
+    others do it, by title. place: where alone it is, a sub-layer's path or kind, or the names of norms; everywhere if empty. whole: the
     tables that `model` does not split, as in `Device`.
     """
 
@@ -83,5 +83,5 @@ class Fault:
 
 
 def at(place: str, where: str) -> bool:
-    """Whether a path or a parameter's name lies at a place: a path, or the last part of one."""
-    return where == place or where.startswith(f"{place}.") or f".{where}.".find(f".{place}.") >= 0
+    """Whether a path or a parameter's name lies at a place: a path, or the last part of one, or several with " and " between them."""
+    return any(where.startswith(f"{one}.") or f".{where}.".find(f".{one}.") >= 0 for one in place.split(" and "))

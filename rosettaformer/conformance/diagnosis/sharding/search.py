@@ -38,10 +38,10 @@ def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple
     alone = list(dict.fromkeys(reply.case.component for reply in failing))
     beside = [reply for reply in right if reply.case.component in alone]
     everywhere = [one for fault in all_faults().values() if _shows(fault, failing[0].case) for one in fault.hypotheses]
-    each_places = ([""], _kinds(failing[0].case), _sites(failing))
+    each_places = ([""], [*_kinds(failing[0].case), *_wrong_norms(failing)], _sites(failing))
     for whole, places in itertools.product([(), *_whole_tables(failing)], each_places):
         own = [dataclasses.replace(fault, whole=whole) for fault in everywhere if fault.laid_out or not whole]
-        tried = [dataclasses.replace(fault, place=place) for fault in own for place in places if fault.placed or not place]
+        tried = [dataclasses.replace(fault, place=place) for fault in own for place in places if _fits(fault, place)]
         possible = [fault for fault in tried if all(_may_give(fault, reply) for reply in failing)]
         quick = [fault for fault in possible if fault.replaces.keys() <= BACKWARD or _gives_all(fault, _forward(right), check)]
         found = [fault for fault in quick if _gives_all(fault, failing, check) and _is_determined(fault, failing)]
@@ -63,6 +63,11 @@ def _whole_tables(failing: Sequence[Reply]) -> list[tuple[str, ...]]:
 def _split(case: Case) -> Collection[str]:
     """The parameters that `model` splits."""
     return split_axes(case.config, case.mesh, case.component) if case.mesh and case.mesh.model > 1 else ()
+
+
+def _fits(fault: Fault, place: str) -> bool:
+    """Whether it can be at a place: in norms, what alters gradients of parameters alone."""
+    return not place or (fault.placed and (fault.replaces.keys() <= OF_PARAMETERS or not place.endswith("norm")))
 
 
 def _forward(replies: Sequence[Reply]) -> list[Reply]:
@@ -154,6 +159,12 @@ def _kinds(case: Case) -> list[str]:
     sites = {site.rpartition(".")[2] for site in _all_sites(case)}
     norms = {name.split(".")[-2] for name in case.parameters if name.endswith(".scale") and "." in name}
     return [*(kind for kind in KINDS if kind in sites or kind == "logits"), *sorted(norms)]
+
+
+def _wrong_norms(failing: Sequence[Reply]) -> list[str]:
+    """The names of norms whose gradients are wrong, as one place: what FSDP2 is told to ignore is often the norms of layers, or all."""
+    names = {name.split(".")[-2] for reply in failing for name in reply.wrong_gradients if "norm." in name}
+    return [" and ".join(sorted(names))] if len(names) > 1 else []
 
 
 def _sites(failing: Sequence[Reply]) -> list[str]:
