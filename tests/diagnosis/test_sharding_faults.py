@@ -128,6 +128,7 @@ def test_only_the_answers_of_one_component_may_have_it() -> None:
 def test_what_no_case_tells_apart_is_said_together_without_a_fix() -> None:
     ids = ["transformer_vjp/sharded_gpt2", "training_loss/sharded_gpt2"]
     alone, both = (_of(all_faults()["SHD18"], ids[:count], "data=3") for count in (1, 2))
+    assert not any("without --mesh" in line for one in (alone, both) if one for line in one.lines)
     assert alone is not None and alone.ids == ("SHD18", "SHD20") and alone.verdict == Verdict.INDISTINGUISHABLE
     assert not any(line.startswith("fix of") for line in alone.lines) and " or SHD20 (" in alone.text
     assert both is not None and both.ids == ("SHD18",) and "fix of SHD18:" in both.lines
@@ -175,6 +176,7 @@ def test_what_is_no_fault_of_the_devices_has_no_name(name: str) -> None:
     found = said(replies)
     if found is not None:
         assert found.ids == () and found.verdict == Verdict.UNEXPLAINED and found.text.startswith("no fault of the catalogue gives")
+        assert found.lines[-1].endswith("diagnose the port without --mesh")
         assert "every gradient is 1.7 times the right one" in " ".join([found.text, *found.lines]) or name != "scaled"
 
 
@@ -230,7 +232,8 @@ def test_where_time_is_up_the_facts_remain() -> None:
     with pytest.raises(TimeIsUp):
         explanations(replies, stops)
     found = said(replies, check=None)
-    assert found is not None and found.verdict == Verdict.STOPPED and "every gradient is 0.5 times the right one" in found.text
+    assert found is not None and not any("without --mesh" in line for line in found.lines)
+    assert found.verdict == Verdict.STOPPED and "every gradient is 0.5 times the right one" in found.text
 
 
 def test_one_answer_has_a_fingerprint() -> None:

@@ -13,6 +13,8 @@ from .facts import facts
 from .replies import Reply
 from .search import explanations
 
+BESIDE = "a mistake that is there on one device, too, has its name there: diagnose the port without --mesh"
+
 
 @dataclass(frozen=True)
 class Said:
@@ -34,7 +36,8 @@ def said(replies: Sequence[Reply], framework: str = "", check: Callable[[], None
     seen, (found, alone) = tuple(facts(failing, right)), explanations(replies, check) if check else ([], [])
     if not found:
         tried = "no fault of the catalogue gives your output" if check else "the limit had passed before a fault was found"
-        return Said(Verdict.UNEXPLAINED if check else Verdict.STOPPED, (), "; ".join([tried, *seen[:1]]), seen[1:])
+        verdict, beside = (Verdict.UNEXPLAINED, (BESIDE,)) if check else (Verdict.STOPPED, ())
+        return Said(verdict, (), "; ".join([tried, *seen[:1]]), (*seen[1:], *beside))
     count = f"all {len(failing)} cases that fail" if len(failing) > 1 else "the one case that fails"
     beside = f", and it is right on the other {len(right)}" if right else ""
     names = " or ".join(fault.name for fault in found)
