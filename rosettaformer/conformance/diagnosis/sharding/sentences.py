@@ -36,8 +36,8 @@ def said(replies: Sequence[Reply], framework: str = "", check: Callable[[], None
     seen, (found, alone) = tuple(facts(failing, right)), explanations(replies, check) if check else ([], [])
     if not found:
         tried = "no fault of the catalogue gives your output" if check else "the limit had passed before a fault was found"
-        verdict, beside = (Verdict.UNEXPLAINED, (BESIDE,)) if check else (Verdict.STOPPED, ())
-        return Said(verdict, (), "; ".join([tried, *seen[:1]]), (*seen[1:], *beside))
+        verdict = Verdict.UNEXPLAINED if check else Verdict.STOPPED
+        return Said(verdict, (), "; ".join([tried, *seen[:1]]), (*seen[1:], *([BESIDE] if check else [])))
     count = f"all {len(failing)} cases that fail" if len(failing) > 1 else "the one case that fails"
     beside = f", and it is right on the other {len(right)}" if right else ""
     names = " or ".join(fault.name for fault in found)
