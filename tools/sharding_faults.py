@@ -18,7 +18,7 @@ from rosettaformer.conformance.catalogue.sharded import all_faults
 from rosettaformer.conformance.diagnosis.sharding import Reply, Said
 
 CLOSE = 0.01  # of the right loss: what looks normal
-PLACES = ("self_attention", "feed_forward", "query_norm", "key_norm", "logits")
+PLACES = ("self_attention", "feed_forward", "logits")  # and norms
 NOT_SEEN = 1e-12  # the same, from which on the loss shows nothing at all
 
 HEAD = f"""# Mistakes of sharded ports
@@ -46,7 +46,8 @@ def row(name: str, one: Planted, found: Sequence[Reply], what: Said | None) -> s
     """The row of a mistake."""
     wrong = [reply for reply in found if reply.wrong]
     names = " or ".join(f"`{id_}`" for id_ in what.ids) if what and what.ids else "*unexplained*"
-    where = f" in {place}" if what and what.ids and (place := what.text.partition(" alone, on")[0].rpartition(") in ")[2]) in PLACES else ""
+    place = what.text.partition(" alone, on")[0].rpartition(") in ")[2] if what and what.ids else ""
+    where = f" in {place}" if place in PLACES or place.endswith("_norm") else ""
     ratio = loss_ratio(found)
     loss = "right" if ratio < NOT_SEEN else f"{ratio:.2%}"
     return f"| `{name}` | {one.what} | {one.mesh} | {len(wrong)} of {len(found)} | {names}{where} | {loss} | {_shown(what)} |"

@@ -32,7 +32,7 @@ LOSS = ("training_loss_vjp/sharded_gpt2", "training_loss/sharded_gpt2", "transfo
 SHOWN_BY = {
     "SHD4": ("transformer/sharded_gpt2", "transformer_vjp/sharded_gpt2"),
     "SHD6": ("transformer_vjp/sharded_qwen3",),
-    **dict.fromkeys(("SHD12", "SHD13", "SHD16", "SHD20", "SHD21"), LOSS),
+    **dict.fromkeys(("SHD12", "SHD13", "SHD16", "SHD20", "SHD21", "SHD27"), LOSS),
     **dict.fromkeys(("SHD18", "SHD19"), (*LOSS, "transformer_vjp/sharded_gpt2")),
     "SHD23": ("transformer_vjp/sharded_gpt2",),
     "SHD24": ("training_steps/sharded_paper_keep",),
@@ -87,6 +87,37 @@ def test_a_fault_at_one_place_is_named_there(place: str) -> None:
     assert f"in the order of the backward pass the first of them is {first}: all before it are right" in found.lines
 
 
+@pytest.mark.second
+def test_a_fault_may_be_in_several_norms_alone() -> None:
+    place = "feed_forward_norm and self_attention_norm"  # without the last one of all
+    fault = dataclasses.replace(all_faults()["SHD17"], place=place)
+    found = _of(fault, ("transformer_vjp/sharded_gpt2", "transformer/sharded_gpt2"))
+    assert found is not None and found.ids == ("SHD17",) and f"in {place} alone, on the one case that fails" in found.text
+
+
+# where alone a fault is, the tables that are whole, and what is said of them: the gradient of the logits shows whether they are
+WHOLE = [
+    ("self_attention", ("embeddings",), "embeddings whole over model"),
+    ("self_attention", ("embeddings", "logits"), "embeddings whole over model"),
+    ("", ("embeddings", "logits"), "embeddings and logits whole over model"),
+]
+
+
+@pytest.mark.parametrize(("place", "whole", "layout"), map(later, WHOLE))
+def test_a_fault_is_named_where_tables_are_whole(place: str, whole: tuple[str, ...], layout: str) -> None:
+    fault = dataclasses.replace(all_faults()["SHD1"], place=place)
+    found = said(_replies(OLMO, lambda case: answer(case, fault.operations, whole)))
+    assert found is not None and found.ids == ("SHD1",) and f"this mesh, {layout}, with SHD1 (" in found.text
+    assert said(_replies(OLMO, lambda case: answer(case, whole=whole))) is None
+
+
+@pytest.mark.second
+def test_a_tied_table_is_whole_in_both_its_uses() -> None:
+    whole = ("embeddings", "logits")
+    found = said(_replies(("transformer_vjp/sharded_gpt2",), lambda case: answer(case, all_faults()["SHD1"].operations, whole)))
+    assert found is not None and "this mesh, embeddings and logits whole over model, with SHD1 (" in found.text
+
+
 def test_only_the_answers_of_one_component_may_have_it() -> None:
     fault = all_faults()["SHD19"]
     ids = ("training_loss_vjp/sharded_gpt2", "transformer_vjp/sharded_gpt2")
@@ -97,6 +128,7 @@ def test_only_the_answers_of_one_component_may_have_it() -> None:
 def test_what_no_case_tells_apart_is_said_together_without_a_fix() -> None:
     ids = ["transformer_vjp/sharded_gpt2", "training_loss/sharded_gpt2"]
     alone, both = (_of(all_faults()["SHD18"], ids[:count], "data=3") for count in (1, 2))
+    assert not any("without --mesh" in line for one in (alone, both) if one for line in one.lines)
     assert alone is not None and alone.ids == ("SHD18", "SHD20") and alone.verdict == Verdict.INDISTINGUISHABLE
     assert not any(line.startswith("fix of") for line in alone.lines) and " or SHD20 (" in alone.text
     assert both is not None and both.ids == ("SHD18",) and "fix of SHD18:" in both.lines
@@ -144,6 +176,7 @@ def test_what_is_no_fault_of_the_devices_has_no_name(name: str) -> None:
     found = said(replies)
     if found is not None:
         assert found.ids == () and found.verdict == Verdict.UNEXPLAINED and found.text.startswith("no fault of the catalogue gives")
+        assert found.lines[-1].endswith("diagnose the port without --mesh")
         assert "every gradient is 1.7 times the right one" in " ".join([found.text, *found.lines]) or name != "scaled"
 
 
@@ -199,7 +232,8 @@ def test_where_time_is_up_the_facts_remain() -> None:
     with pytest.raises(TimeIsUp):
         explanations(replies, stops)
     found = said(replies, check=None)
-    assert found is not None and found.verdict == Verdict.STOPPED and "every gradient is 0.5 times the right one" in found.text
+    assert found is not None and not any("without --mesh" in line for line in found.lines)
+    assert found.verdict == Verdict.STOPPED and "every gradient is 0.5 times the right one" in found.text
 
 
 def test_one_answer_has_a_fingerprint() -> None:
@@ -219,6 +253,7 @@ def test_float32_is_searched_in_its_own_tolerance() -> None:
 
 def test_places_are_paths_kinds_and_parts_of_names() -> None:
     assert at("feed_forward", "decoder.layers.1.feed_forward") and at("query_norm", "decoder.layers.0.self_attention.query_norm.scale")
+    assert at("a and query_norm", "layers.0.query_norm.scale") and not at("a and query_norm", "layers.0.query.kernel")
     assert at("decoder.layers.1", "decoder.layers.1.feed_forward") and not at("decoder.layers.1", "decoder.layers.10.feed_forward")
     assert not at("feed_forward", "decoder.layers.0.feed_forward_norm")
 

@@ -1,5 +1,6 @@
 """Sharded ports as users write them: the right ones conform on every mesh, and the mistakes in them are caught and named."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -19,7 +20,7 @@ MESHES = [
     *(exhaustive("jax_decoder.py", mesh) for mesh in ("data=3", "model=2", "data=4,model=2")),
     *(exhaustive("torch_decoder.py", mesh) for mesh in ("data=3", "model=4", "data=2,replicate")),
 ]
-SAMPLE = ("column_input", "norm_of_part")
+SAMPLE = ("column_input", "norm_of_part", "whole_tables")
 
 
 @pytest.mark.parametrize(("port", "mesh"), MESHES)
@@ -27,6 +28,13 @@ def test_a_right_port_is_not_accused(port: str, mesh: str, tmp_path: Path) -> No
     found = replies(PORTS / port, cases_of(port, tmp_path, mesh))
     assert said(found) is None
     assert all(reply.outputs for reply in found)
+
+
+@pytest.mark.exhaustive
+def test_a_right_port_whose_tables_are_whole_is_not_accused(tmp_path: Path) -> None:
+    one = planted()["whole_tables"]
+    found, what = judged(dataclasses.replace(one, edits=one.edits[1:]), tmp_path)  # without the mistake
+    assert what is None and all(reply.outputs for reply in found)
 
 
 @pytest.mark.parametrize("name", [later(name) if name in SAMPLE else exhaustive(name) for name in planted()])

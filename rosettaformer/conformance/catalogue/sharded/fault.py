@@ -16,6 +16,8 @@ Variants = Mapping[str, Mapping[str, Replaces]]  # by the fault's id and the var
 PLACED = (
     "output", "output_gradient", "input_gradient", "bias_gradient", "shared_gradient", "whole_gradient", "norm_gradient", "data_gradient",
 )  # fmt: skip
+# the operations that leave the devices' copies of an array different, or that logits need where they are split
+LAID_OUT = {"output", "input_gradient", "whole_gradient"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,7 +26,8 @@ class Fault:
 
     what: what is computed instead. shows: how it shows, and on which mesh. fix: what is right, by framework. evidence: where it was made.
     axis: along which axis of a mesh alone it is made; empty for both. replaces: the operations that are others. variants: the same as
-    others do it, by title. place: where alone it is, a sub-layer's path or kind, or the name of norms; everywhere if empty.
+    others do it, by title. place: where alone it is, a sub-layer's path or kind, or the names of norms; everywhere if empty. whole: the
+    tables that `model` does not split, as in `Device`.
     """
 
     id: str
@@ -37,12 +40,18 @@ class Fault:
     replaces: Replaces
     variants: Mapping[str, Replaces] = field(default_factory=dict)
     place: str = ""
+    whole: tuple[str, ...] = ()
 
     @property
     def hypotheses(self) -> list["Fault"]:
         """The fault itself, then each of its variants under its own title."""
         others = [dataclasses.replace(self, title=title, replaces=replaces, variants={}) for title, replaces in self.variants.items()]
         return [dataclasses.replace(self, variants={}), *others]
+
+    @property
+    def laid_out(self) -> bool:
+        """Whether it does something else where tables are whole over `model`."""
+        return self.axis == "model" and bool(self.replaces.keys() & LAID_OUT)
 
     @property
     def placed(self) -> bool:
@@ -74,5 +83,5 @@ class Fault:
 
 
 def at(place: str, where: str) -> bool:
-    """Whether a path or a parameter's name lies at a place: a path, or the last part of one."""
-    return where == place or where.startswith(f"{place}.") or f".{where}.".find(f".{place}.") >= 0
+    """Whether a path or a parameter's name lies at a place: a path, or the last part of one, or several with " and " between them."""
+    return any(where.startswith(f"{one}.") or f".{where}.".find(f".{one}.") >= 0 for one in place.split(" and "))

@@ -19,6 +19,10 @@ def _own(original: Callable, device: Device, *rest: Any) -> Any:
     return rest[-1]
 
 
+def _own_of_multiplied(original: Callable, device: Device, name: str, gradient: Array) -> Array:
+    return gradient * device.mesh.data
+
+
 def _mean(original: Callable, device: Device, *rest: Any) -> Any:
     return original(device, *rest) / device.mesh.data
 
@@ -115,7 +119,10 @@ ALTERED: Altered = {
     "SHD26": {"rows": _of_last},
 }
 VARIANTS: Variants = {
-    "SHD17": {"each row of the mesh keeps its share in its part of the gradient": {"data_gradient": _own_pieces}},
+    "SHD17": {
+        "each row of the mesh keeps its share in its part of the gradient": {"data_gradient": _own_pieces},
+        "gradients of a loss that is multiplied by data are not averaged over data": {"data_gradient": _own_of_multiplied},
+    },
     "SHD19": {"gradients are each part's mean of its own labels, added up": {"label_count": _first_means, "loss": _mean}},
     "SHD20": {"each part's loss is the mean of its own labels, and they are added up": {"label_count": _first_means}},
     "SHD21": {"the loss is the mean over the parts of the batch's": {"loss": _mean}},

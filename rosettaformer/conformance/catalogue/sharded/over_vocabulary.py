@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy.sharding import chunks
+
 from ...reference.mesh import Device
 from .fault import Altered, Variants
 
@@ -14,17 +16,26 @@ Array = np.ndarray
 
 def _exponentials(device: Device, logits_btv: Array, top_bt1: Array) -> Array:
     """The sum of the device's part of the vocabulary."""
-    return np.exp(logits_btv[..., device.part(logits_btv.shape[-1])] - top_bt1).sum(-1)
+    return np.exp(logits_btv[..., device.part(logits_btv.shape[-1])] - top_bt1).sum(-1, keepdims=True)
 
 
-def _own_exponentials(original: Callable, device: Device, logits_btv: Array) -> Array:
+def _own_exponentials(original: Callable, device: Device, logits_btv: Array, label_bt: Array) -> Array:
     top_bt1 = logits_btv.max(-1, keepdims=True)
-    return top_bt1[..., 0] + np.log(_exponentials(device, logits_btv, top_bt1))
+    return top_bt1 + np.log(_exponentials(device, logits_btv, top_bt1))
 
 
-def _own_highest(original: Callable, device: Device, logits_btv: Array) -> Array:
+def _of_label(original: Callable, device: Device, logits_btv: Array, label_bt: Array) -> Array:
+    """Each part's own normaliser where it has the label; infinite, so that no logit has a gradient, in the other parts."""
+    log_z_btv = np.full(logits_btv.shape, np.inf, logits_btv.dtype)
+    for part in chunks(logits_btv.shape[-1], device.mesh.model):
+        here_bt = (part.start <= label_bt) & (label_bt < part.stop)
+        log_z_btv[here_bt, part] = np.logaddexp.reduce(logits_btv[here_bt, part], -1, keepdims=True)
+    return log_z_btv
+
+
+def _own_highest(original: Callable, device: Device, logits_btv: Array, label_bt: Array) -> Array:
     top_bt1 = logits_btv[..., device.part(logits_btv.shape[-1])].max(-1, keepdims=True, initial=-np.inf)
-    return top_bt1[..., 0] + np.log(device.sum("model", _exponentials(device, logits_btv, top_bt1)))
+    return top_bt1 + np.log(device.sum("model", _exponentials(device, logits_btv, top_bt1)))
 
 
 def _rows_of_others(
@@ -66,11 +77,11 @@ def _clipped(token: Array, size: int) -> Array:
     return np.clip(token, 0, size - 1)
 
 
-def _filled_vocabulary(original: Callable, device: Device, logits_btv: Array) -> Array:
+def _filled_vocabulary(original: Callable, device: Device, logits_btv: Array, label_bt: Array) -> Array:
     """The log of the sum of exponentials, of which those of zero logits are part that fill the last device's part of the vocabulary."""
     top_bt1 = logits_btv.max(-1, keepdims=True)
     filling = -logits_btv.shape[-1] % device.mesh.model
-    return (top_bt1 + np.log(np.exp(logits_btv - top_bt1).sum(-1, keepdims=True) + filling * np.exp(-top_bt1)))[..., 0]
+    return top_bt1 + np.log(np.exp(logits_btv - top_bt1).sum(-1, keepdims=True) + filling * np.exp(-top_bt1))
 
 
 def _reversed(original: Callable, device: Device, logits_btv: Array) -> Array:
@@ -83,6 +94,7 @@ ALTERED: Altered = {
     "SHD14": _lookup(_clipped, False),
     "SHD15": {"vocabulary": _reversed},
     "SHD16": {"log_normaliser": _filled_vocabulary},
+    "SHD27": {"log_normaliser": _of_label},
 }
 VARIANTS: Variants = {
     "SHD14": {

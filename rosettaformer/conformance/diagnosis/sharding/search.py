@@ -1,7 +1,8 @@
 """The search for the fault of a mesh's devices that gives a port's answers."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from ...catalogue.sharded import Fault, all_faults, at
 from ...catalogue.sharded.over_model import NEEDS
 from ...reference import mesh as on_mesh
 from ...reference.components import forward_of
-from ...reference.mesh.run import split_axes
+from ...reference.mesh.run import split_axes, table
 from .replies import Reply
 
 KINDS = ("self_attention", "cross_attention", "feed_forward", "logits")
@@ -27,8 +28,8 @@ Check = Callable[[], None]
 def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple[list[Fault], list[str]]:
     """The faults each of which gives every answer, right ones too, to the tolerance; several only if no case tells them apart. Then the
     components that they are in alone, where answers of others are right: their own answers are given, right ones too. Empty if no answer
-    is wrong. Those that are everywhere are tried first, then those at one kind of place, then at one place. check: is called before each
-    run, and may raise.
+    is wrong. Those that are everywhere are tried first, then those at one kind of place, then at one place; then again of devices that have
+    tables whole over `model`, as many plans leave them. check: is called before each run, and may raise.
     """
     failing = sorted((reply for reply in replies if reply.wrong), key=_cost)
     if not failing or failing[0].case.mesh is None:
@@ -37,16 +38,36 @@ def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple
     alone = list(dict.fromkeys(reply.case.component for reply in failing))
     beside = [reply for reply in right if reply.case.component in alone]
     everywhere = [one for fault in all_faults().values() if _shows(fault, failing[0].case) for one in fault.hypotheses]
-    for places in ([""], _kinds(failing[0].case), _sites(failing)):
-        tried = [dataclasses.replace(fault, place=place) for fault in everywhere for place in places if fault.placed or not place]
+    each_places = ([""], [*_kinds(failing[0].case), *_wrong_norms(failing)], _sites(failing))
+    for whole, places in itertools.product([(), *_whole_tables(failing)], each_places):
+        own = [dataclasses.replace(fault, whole=whole) for fault in everywhere if fault.laid_out or not whole]
+        tried = [dataclasses.replace(fault, place=place) for fault in own for place in places if _fits(fault, place)]
         possible = [fault for fault in tried if all(_may_give(fault, reply) for reply in failing)]
         quick = [fault for fault in possible if fault.replaces.keys() <= BACKWARD or _gives_all(fault, _forward(right), check)]
         found = [fault for fault in quick if _gives_all(fault, failing, check) and _is_determined(fault, failing)]
         if every := [fault for fault in found if _gives_all(fault, right, check)]:
             return _one_of_each(every), []
-        if own := [fault for fault in found if _gives_all(fault, beside, check)]:
-            return _one_of_each(own), alone
+        if theirs := [fault for fault in found if _gives_all(fault, beside, check)]:
+            return _one_of_each(theirs), alone
     return [], []
+
+
+def _whole_tables(failing: Sequence[Reply]) -> list[tuple[str, ...]]:
+    """The tables of the vocabulary that devices may have whole: those of embeddings, unless they are the logits', and those of both."""
+    tables = {kind for reply in failing for name in _split(reply.case) if (kind := table(name))}
+    if not tables:
+        return []
+    return [("embeddings", "logits")] if len(tables) == 1 else [("embeddings",), ("embeddings", "logits")]
+
+
+def _split(case: Case) -> Collection[str]:
+    """The parameters that `model` splits."""
+    return split_axes(case.config, case.mesh, case.component) if case.mesh and case.mesh.model > 1 else ()
+
+
+def _fits(fault: Fault, place: str) -> bool:
+    """Whether it can be at a place: in norms, what alters gradients of parameters alone."""
+    return not place or (fault.placed and (fault.replaces.keys() <= OF_PARAMETERS or not place.endswith("norm")))
 
 
 def _forward(replies: Sequence[Reply]) -> list[Reply]:
@@ -91,7 +112,9 @@ def _may_give(fault: Fault, reply: Reply) -> bool:
         names = reply.wrong_gradients
         if len(reply.wrong) > len(names) or not all(at(fault.place, name) for name in names if fault.place):
             return False
-        return fault.axis != "model" or not {*names} & split_axes(reply.case.config, fault.on(mesh), reply.case.component).keys()
+        return (
+            fault.axis != "model" or not {*names} & split_axes(reply.case.config, fault.on(mesh), reply.case.component, fault.whole).keys()
+        )
     return True
 
 
@@ -121,7 +144,7 @@ def predicted(fault: Fault, case: Case) -> dict[str, np.ndarray]:
     """What a port with the fault gives, in float64."""
     if case.mesh is None:
         raise ValueError(f"{case.id} must have a mesh")
-    return on_mesh.answer(dataclasses.replace(case.at("float64"), mesh=fault.on(case.mesh)), fault.operations)
+    return on_mesh.answer(dataclasses.replace(case.at("float64"), mesh=fault.on(case.mesh)), fault.operations, fault.whole)
 
 
 def _all_sites(case: Case) -> list[str]:
@@ -136,6 +159,12 @@ def _kinds(case: Case) -> list[str]:
     sites = {site.rpartition(".")[2] for site in _all_sites(case)}
     norms = {name.split(".")[-2] for name in case.parameters if name.endswith(".scale") and "." in name}
     return [*(kind for kind in KINDS if kind in sites or kind == "logits"), *sorted(norms)]
+
+
+def _wrong_norms(failing: Sequence[Reply]) -> list[str]:
+    """The names of norms whose gradients are wrong, as one place: what FSDP2 is told to ignore is often the norms of layers, or all."""
+    names = {name.split(".")[-2] for reply in failing for name in reply.wrong_gradients if "norm." in name}
+    return [" and ".join(sorted(names))] if len(names) > 1 else []
 
 
 def _sites(failing: Sequence[Reply]) -> list[str]:

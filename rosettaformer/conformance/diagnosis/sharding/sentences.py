@@ -13,6 +13,8 @@ from .facts import facts
 from .replies import Reply
 from .search import explanations
 
+BESIDE = "a mistake that is there on one device, too, has its name there: diagnose the port without --mesh"
+
 
 @dataclass(frozen=True)
 class Said:
@@ -34,12 +36,14 @@ def said(replies: Sequence[Reply], framework: str = "", check: Callable[[], None
     seen, (found, alone) = tuple(facts(failing, right)), explanations(replies, check) if check else ([], [])
     if not found:
         tried = "no fault of the catalogue gives your output" if check else "the limit had passed before a fault was found"
-        return Said(Verdict.UNEXPLAINED if check else Verdict.STOPPED, (), "; ".join([tried, *seen[:1]]), seen[1:])
+        verdict = Verdict.UNEXPLAINED if check else Verdict.STOPPED
+        return Said(verdict, (), "; ".join([tried, *seen[:1]]), (*seen[1:], *([BESIDE] if check else [])))
     count = f"all {len(failing)} cases that fail" if len(failing) > 1 else "the one case that fails"
     beside = f", and it is right on the other {len(right)}" if right else ""
     names = " or ".join(fault.name for fault in found)
     only = f"only in {', '.join(alone)}: " * bool(alone)
-    text = f"{only}your output equals the reference on this mesh with {names}, on {count}{beside}"
+    layout = f", {' and '.join(found[0].whole)} whole over model," * bool(found[0].whole)
+    text = f"{only}your output equals the reference on this mesh{layout} with {names}, on {count}{beside}"
     fixes = _fixes(found[0], framework) if len(found) == 1 else ()
     return Said(
         Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, tuple(fault.id for fault in found), text, (*seen, *fixes)

@@ -3,7 +3,7 @@
 import functools
 import operator
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,8 +61,8 @@ class _Exchange:
 
 @dataclass(frozen=True)
 class Device:
-    """One device. row, column: where it stands in the mesh. names: the parameters by the identity of their arrays. notes: what its thread
-    keeps for itself.
+    """One device. row, column: where it stands in the mesh. names: the parameters by the identity of their arrays. whole: the tables that
+    `model` does not split: "embeddings", "logits". notes: what its thread keeps for itself.
     """
 
     mesh: Mesh
@@ -70,6 +70,7 @@ class Device:
     column: int
     names: Mapping[int, str]
     exchange: _Exchange = field(repr=False)
+    whole: Collection[str] = ()
     notes: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def all(self, axis: str, value: Any) -> list[Any]:
@@ -106,10 +107,10 @@ def current() -> Device | None:
     return getattr(_HERE, "device", None)
 
 
-def run(mesh: Mesh, names: Mapping[int, str], function: Callable[[Device], Any]) -> list[Any]:
+def run(mesh: Mesh, names: Mapping[int, str], function: Callable[[Device], Any], whole: Collection[str] = ()) -> list[Any]:
     """Returns what the function gives on each device, in their order. Raises the error of the first device that fails by itself."""
     exchange = _Exchange(mesh.devices)
-    devices = [Device(mesh, index // mesh.model, index % mesh.model, names, exchange) for index in range(mesh.devices)]
+    devices = [Device(mesh, index // mesh.model, index % mesh.model, names, exchange, whole) for index in range(mesh.devices)]
     results: list[Any] = [None] * mesh.devices
     errors: list[BaseException] = []
 

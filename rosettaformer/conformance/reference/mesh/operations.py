@@ -83,8 +83,10 @@ def loss(device: Device, value: Array) -> Array:
     return whole
 
 
-def log_normaliser(device: Device, logits_btv: Array) -> Array | None:
-    """Returns the log of the sum of exponentials over the vocabulary, `b t`; None where it is the reference's."""
+def log_normaliser(device: Device, logits_btv: Array, label_bt: Array) -> Array | None:
+    """Returns the log of the sum of exponentials over the vocabulary, of each logit, `b t v`, or of all, `b t 1`; None where it is the
+    reference's.
+    """
     return None
 
 

@@ -91,7 +91,7 @@ def embedding_vjp(
 
 def logits(operations: Operations, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, **options: Any) -> Any:
     """`logits` on a device."""
-    if (device := current()) is None:
+    if (device := current()) is None or "logits" in device.whole:
         return original(parameters, x_btd, *rest, **options)
     own = {name: _own(array, VOCABULARY[name], device) for name, array in parameters.items()}
     return operations.vocabulary(device, original(own, x_btd, *rest, **options))
@@ -99,7 +99,7 @@ def logits(operations: Operations, original: Callable, parameters: Tree, x_btd: 
 
 def logits_vjp(operations: Operations, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, cotangent: Any, **options: Any) -> Any:
     """`logits_vjp` on a device."""
-    if (device := current()) is None:
+    if (device := current()) is None or "logits" in device.whole:
         return original(parameters, x_btd, *rest, cotangent=cotangent, **options)
     own = {name: _own(array, VOCABULARY[name], device) for name, array in parameters.items()}
     found = original(own, x_btd, *rest, **options, cotangent=_own(cotangent, cotangent.ndim - 1, device))
@@ -120,12 +120,13 @@ def cross_entropy(
     if (device := current()) is None:
         return original(logits_btv, label_bt, mask_bt, smoothing, total)
     total = _total(operations, device, label_bt, mask_bt, total)
-    log_z_bt = operations.log_normaliser(device, logits_btv)
-    if log_z_bt is None:
+    log_z_btv = operations.log_normaliser(device, logits_btv, label_bt)
+    if log_z_btv is None:
         own = original(logits_btv, label_bt, mask_bt, smoothing, 1) / logits_btv.dtype.type(total)
     else:
-        label_bt1 = np.take_along_axis(logits_btv, label_bt[..., None], -1)[..., 0]
-        value_bt = log_z_bt - (1 - smoothing) * label_bt1 - smoothing * logits_btv.mean(-1)
+        all_z_btv = np.broadcast_to(log_z_btv, logits_btv.shape)
+        log_z_bt, label_logit_bt = (np.take_along_axis(array, label_bt[..., None], -1)[..., 0] for array in (all_z_btv, logits_btv))
+        value_bt = log_z_bt - (1 - smoothing) * label_logit_bt - smoothing * logits_btv.mean(-1)
         own = np.where(True if mask_bt is None else mask_bt, value_bt, 0).sum() / total
     return operations.loss(device, np.asarray(own, logits_btv.dtype))
 
@@ -138,14 +139,14 @@ def cross_entropy_vjp(
     if (device := current()) is None:
         return original(logits_btv, label_bt, mask_bt, smoothing, total, cotangent=cotangent)
     total = _total(operations, device, label_bt, mask_bt, total)
-    log_z_bt = operations.log_normaliser(device, logits_btv)
+    log_z_btv = operations.log_normaliser(device, logits_btv, label_bt)
     share = np.asarray(cotangent, logits_btv.dtype) / logits_btv.dtype.type(total)
     found = original(logits_btv, label_bt, mask_bt, smoothing, 1, cotangent=share)
-    if log_z_bt is None:
+    if log_z_btv is None:
         return found
     counts_bt = (np.ones(label_bt.shape, bool) if mask_bt is None else mask_bt) * share
     exact = losses._log_softmax(logits_btv)  # its normaliser is exchanged for the device's
-    other_btv = np.exp(logits_btv - log_z_bt[..., None]) - np.exp(exact)
+    other_btv = np.exp(logits_btv - log_z_btv) - np.exp(exact)
     return {"logits_btv": found["logits_btv"] + counts_bt[..., None] * other_btv}
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ PARAMETERS = "parameters."
 WHOLE = ("recipe.", "strategy.")  # inputs that are no arrays of a batch
 
 
-def answer(case: Case, operations: Operations = OPERATIONS) -> dict[str, np.ndarray]:
+def answer(case: Case, operations: Operations = OPERATIONS, whole: Collection[str] = ()) -> dict[str, np.ndarray]:
     """Returns the outputs of a case as the devices of `case.mesh` compute them with these operations: the first device's copy of what every
-    device has, and each device's part of what is split.
+    device has, and each device's part of what is split. whole: the tables that `model` does not split, as in `Device`.
 
     Raises ValueError as the reference, and as `reference_numpy.sharding.check`. It patches the reference: nothing else may run it
     meanwhile.
@@ -31,7 +31,7 @@ def answer(case: Case, operations: Operations = OPERATIONS) -> dict[str, np.ndar
         raise ValueError(f"{case.id} must have a mesh")
     names = {id(array): name for name, array in case.parameters.items()}
     with patched(_replaced(operations)):
-        found = devices.run(case.mesh, names, functools.partial(_on, case, operations))
+        found = devices.run(case.mesh, names, functools.partial(_on, case, operations), whole)
     return case.part(found[0])
 
 
@@ -43,7 +43,7 @@ def _on(case: Case, operations: Operations, device: Device) -> dict[str, np.ndar
     count = rows_of(case)
     own = dataclasses.replace(case, inputs=_own_inputs(case, operations, device, count), outputs=(), compared="")
     outputs = components.answer(own)
-    placed = split_axes(case.config, device.mesh, case.component)
+    placed = split_axes(case.config, device.mesh, case.component, device.whole)
     found = {}
     for name, array in outputs.items():
         if name.startswith(PARAMETERS):
@@ -66,15 +66,22 @@ def assembled(device: Device, operations: Operations, name: str, gradient: np.nd
     return np.concatenate([copy[(slice(None),) * axis + (part,)] for copy, part in zip(copies, own, strict=True)], axis)
 
 
-def split_axes(config: Any, mesh: Mesh, component: str) -> dict[str, int]:
-    """Returns the axis of each parameter that `model` splits; none of a component that has no parameters."""
+def split_axes(config: Any, mesh: Mesh, component: str, whole: Collection[str] = ()) -> dict[str, int]:
+    """Returns the axis of each parameter that `model` splits; none of a component that has no parameters. whole: as in `answer`."""
     component = components.model_of(components.forward_of(component) or component)
     try:
         placed = splits(config, mesh, component)
     except ValueError:
         return {}
     over_model = {name: [axis for axis, place in enumerate(split) if "model" in (place or ())] for name, split in placed.items()}
-    return {name: axes[0] for name, axes in over_model.items() if axes}
+    return {name: axes[0] for name, axes in over_model.items() if axes and table(name) not in whole}
+
+
+def table(name: str) -> str:
+    """Which of the tables of the vocabulary a parameter belongs to: "embeddings", "logits", or none."""
+    if name.endswith("table"):
+        return "embeddings"
+    return "logits" if "." not in name or "logits." in name else ""
 
 
 def rows_of(case: Case) -> int:

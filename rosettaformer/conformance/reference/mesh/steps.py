@@ -22,7 +22,7 @@ def gradients(operations: Operations, original: Any, trainer: Any, source: Any, 
     trainer = copy.copy(trainer)  # parts of a batch's part are no part of the mathematics
     trainer.recipe = dataclasses.replace(trainer.recipe, microbatches=1)
     value, tree = original(trainer, None if source is None else source[taken], target[taken], masks)
-    placed = split_axes(trainer.config, device.mesh, "transformer")
+    placed = split_axes(trainer.config, device.mesh, "transformer", device.whole)
     found = {}
     for name, gradient in parameters.flatten(tree).items():
         found[name] = assembled(device, operations, name, operations.data_gradient(device, name, gradient), placed)
