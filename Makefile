@@ -60,7 +60,7 @@ tables: $(INSTALLED)  ## the tables of the families in docs/checkpoints.md
 matrix: $(INSTALLED)  ## the matrix in docs/check.md and README.md, and its picture: three minutes, with chromium
 	$(TOOL)/matrix.py
 
-meshes: $(INSTALLED)  ## our ports on eleven meshes: docs/meshes.md, an hour
+meshes: $(INSTALLED)  ## our ports on eleven meshes: docs/meshes.md, half an hour
 	$(TOOL)/meshes.py docs/meshes.md
 
 session: $(INSTALLED)  ## the console sessions of docs/porting.md and docs/like.md: six minutes

@@ -27,8 +27,8 @@ STEPS, LOSSES = "training_steps", ("training_loss", "classification_loss")
 HEAD = f"""# The matrix on several devices
 
 {made_by("meshes")}
-`rosettaformer check PORT --mesh MESH --full --dtype float64 --dtype float32` compares each port on a mesh with the reference on one device.
-[check.md](check.md#on-several-devices) says what is asked. torch {version("torch").partition("+")[0]} has a process for each device, with
+`rosettaformer check PORT --mesh MESH --dtype float64 --dtype float32` compares each port on a mesh with the reference on one device.
+[check.md](check.md#on-several-devices) says what is asked; these are the core cases. torch {version("torch").partition("+")[0]} has a process for each device, with
 gloo; JAX {version("jax")} has CPU devices of one process, and TensorFlow {version("tensorflow-cpu")} logical CPUs. *Gradients* are those
 of every component, model and loss. *Ten steps* are the losses of ten steps of training and the parameters after them. A number is the
 largest error in units of plain NumPy's own in that dtype; up to 4 passes ([decisions.md](decisions.md#tolerance)). Two numbers: float64,
@@ -68,22 +68,21 @@ def checked(port: str, mesh: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "results.json")
         dtypes = [word for dtype in DTYPES for word in ("--dtype", dtype)]
-        subprocess.run(
-            [sys.executable, "-m", "rosettaformer", "check", port, "--mesh", mesh, "--full", *dtypes, "--json", str(file)], cwd=HOUSE
-        )
+        subprocess.run([sys.executable, "-m", "rosettaformer", "check", port, "--mesh", mesh, *dtypes, "--json", str(file)], cwd=HOUSE)
         return row(port, mesh, json.loads(file.read_text()))
 
 
 def main(page: str, *ports: str) -> None:
-    """Writes the page, with new rows of these ports, or of all."""
+    """Writes the page, with new rows of these ports, or of all; after each row."""
     path = Path(page)
     old = path.read_text().splitlines(keepends=True) if path.exists() else []
-    rows = []
-    for port, meshes in MESHES.items():
-        kept = [line for line in old if line.startswith(f"| {port} |")]
-        rows += kept if ports and port not in ports else [checked(port, mesh) for mesh in meshes]
-    with replacing(path) as temporary:
-        temporary.write_text(HEAD + "".join(rows))
+    rows = {(cells[1].strip(), cells[2].strip(" `")): line for line in old if len(cells := line.split("|")) > 3}
+    asked = [(port, mesh) for port, meshes in MESHES.items() for mesh in meshes]
+    for port, mesh in asked:
+        if not ports or port in ports:
+            rows[port, mesh] = checked(port, mesh)
+            with replacing(path) as temporary:
+                temporary.write_text(HEAD + "".join(rows[one] for one in asked if one in rows))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,8 @@ class Table(nnx.Module):
     def __init__(self, inner: nnx.Module, sharding: Sharding) -> None:
         self.inner, self.sharding = inner, sharding
 
-    def __call__(self, token: jax.Array) -> jax.Array:
+    def __call__(self, *args: jax.Array, **kwargs: jax.Array) -> jax.Array:
+        (token,) = *args, *kwargs.values()  # by its name, which is another in each table, or not
         inner: Any = self.inner
         return inner(self.sharding.filled(token))[: len(token)]
 

@@ -18,8 +18,13 @@ MESHES = {
     "tf": ("data=2,replicate",),
 }
 QUICK = {"torch": "data=2,model=2", "jax": "data=2,model=4", "tf": "data=2,replicate"}
-# a model with a loss, a gradient and steps, of which nothing is small
-SOME = ("multi_head_attention_vjp/sharded_grouped", "training_loss_vjp/sharded_llama", "training_loss/sharded_paper_keep")
+# a model with a loss, a gradient and steps, of which nothing is small, and a table that is called by the name of its input
+SOME = (
+    "multi_head_attention_vjp/sharded_grouped",
+    "training_loss_vjp/sharded_llama",
+    "training_loss/sharded_paper_keep",
+    "segment_embedding_vjp/sharded_table",
+)
 
 
 def _wrong(results: list[Result]) -> list[Any]:
