@@ -29,7 +29,8 @@ HEAD = f"""# The matrix on several devices
 {made_by("meshes")}
 `rosettaformer check PORT --mesh MESH --dtype float64 --dtype float32` compares each port on a mesh with the reference on one device.
 [check.md](check.md#on-several-devices) says what is asked; these are the core cases. torch {version("torch").partition("+")[0]} has a
-process for each device, with gloo; JAX {version("jax")} has CPU devices of one process, and TensorFlow {version("tensorflow-cpu")} logical CPUs. *Gradients* are those
+process for each device, with gloo; JAX {version("jax")} has CPU devices of one process, and TensorFlow
+{version("tensorflow-cpu")} logical CPUs. *Gradients* are those
 of every component, model and loss. *Ten steps* are the losses of ten steps of training and the parameters after them. A number is the
 largest error in units of plain NumPy's own in that dtype; up to 4 passes ([decisions.md](decisions.md#tolerance)). Two numbers: float64,
 float32.
