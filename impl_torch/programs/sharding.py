@@ -288,11 +288,10 @@ def shard(
 ) -> Any:
     """Splits the parameters of a module in place, on the meta device too, and returns it.
 
-    Gradients are sums over the parts of a batch, not means; without a part of a parameter, they are
-    left to `Placed.summed`. whole_logits: otherwise logits stay
-    split over the vocabulary, as a `DTensor`. method: one that is called in place of the module,
-    such as `classification_loss`; one that calls another is given alone. Raises ValueError if the
-    mesh does not divide the config.
+    Gradients are sums over the parts of a batch, not means; where every parameter is whole, they
+    are left to `Placed.summed`. whole_logits: otherwise logits stay split over the vocabulary, as a
+    `DTensor`. method: one that is called in place of the module, such as `classification_loss`; one
+    that calls another is given alone. Raises ValueError if the mesh does not divide the config.
     """
     declared = places(config, mesh, component)
     if mesh.model > 1:
