@@ -1,0 +1,99 @@
+"""The manifest of an export: FILE.json beside FILE. It says what every function takes and gives, of which config the model is, and the
+digests of the files.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from reference_numpy import TransformerConfig
+
+from .. import atomic
+from ..reading import read_object
+from .signature import Entry, Tensor
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an export says of itself.
+
+    ids: what becomes of an id out of range: refused, nan, clamped, or unsaid. entries: each function's file, signature and tensors.
+    """
+
+    format: str
+    dtype: str
+    ids: str
+    config: Mapping[str, Any]
+    versions: Mapping[str, str]
+    files: Mapping[str, str]  # name -> sha256:...
+    entries: Mapping[str, Mapping[str, Any]]
+
+
+def beside(path: Path) -> Path:
+    """Returns where the manifest of an artefact lies."""
+    return path.with_name(f"{path.name}.json")
+
+
+def digest(path: Path) -> str:
+    """Returns the digest of a file, or of a folder's files and their names."""
+    found = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if not file.is_file():
+            continue
+        if path.is_dir():
+            found.update(f"{file.relative_to(path).as_posix()}\0".encode())
+        with file.open("rb") as content:
+            while part := content.read(CHUNK):
+                found.update(part)
+    return f"sha256:{found.hexdigest()}"
+
+
+def described(entry: Entry, file: str, signature: str = "") -> dict[str, Any]:
+    """Returns an entry as a manifest has it."""
+    tensors = {
+        side: {tensor.name: {"dtype": tensor.dtype, "shape": list(tensor.shape)} for tensor in given}
+        for side, given in (("inputs", entry.inputs), ("outputs", entry.outputs))
+    }
+    return {"file": file, "signature": signature or entry.name, **tensors}
+
+
+def entry_of(name: str, said: Mapping[str, Any]) -> Entry:
+    """Returns what a manifest says of an entry."""
+    inputs, outputs = (
+        tuple(Tensor(own, tensor["dtype"], tuple(tensor["shape"])) for own, tensor in said[side].items()) for side in ("inputs", "outputs")
+    )
+    return Entry(name, inputs, outputs)
+
+
+def write(path: Path, manifest: Manifest) -> None:
+    """Writes the manifest of the artefact at `path`."""
+    atomic.write_text(beside(path), json.dumps(asdict(manifest), indent=1) + "\n")
+
+
+def read(path: Path) -> Manifest | None:
+    """Returns the manifest of an artefact; None if there is none.
+
+    Raises ValueError if it is damaged, or is of other files than those that lie beside it.
+    """
+    file = beside(path)
+    if not file.is_file():
+        return None
+    said = read_object(file)
+    try:
+        found = Manifest(**said)
+        for name, one in found.entries.items():
+            entry_of(name, one)
+        TransformerConfig.from_dict(dict(found.config))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{file} must be a manifest of rosettaformer export; {type(error).__name__}: {error}") from None
+    for name, wanted in found.files.items():
+        if Path(name).name != name or not (other := path.with_name(name)).exists():
+            raise ValueError(f"{file} names {name}, which does not lie beside it")
+        if (got := digest(other)) != wanted:
+            raise ValueError(f"{file} is of another {name}: its digest must be {wanted}; got {got}")
+    return found

@@ -1,0 +1,47 @@
+"""What an artefact takes and gives, and the face that every runtime has."""
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output: its name, its dtype as NumPy names it, and its sizes: a number where the file fixes it, otherwise the name of the
+    size, empty if it has none.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}[{', '.join(str(size or '?') for size in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function of an artefact."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+class Artefact(abc.ABC):
+    """An opened file.
+
+    entries: its functions by name; a file with one program has it as `forward`. versions: of what runs it, by package.
+    """
+
+    entries: Mapping[str, Entry]
+    versions: Mapping[str, str]
+
+    @abc.abstractmethod
+    def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs of a function by name. inputs: by name, each in the dtype that the entry says.
+
+        Raises whatever the runtime raises on inputs that it refuses.
+        """
