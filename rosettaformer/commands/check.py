@@ -27,6 +27,7 @@ from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import FAILURES, Status
 from ..extras import install
+from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse_without_artefacts, words
 from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, like_words, listed, mesh_option
 from .ports import importable, require_ports
 from .progress import Checking
@@ -56,6 +57,7 @@ IN = click.Path(path_type=Path, exists=True)
 )
 @leave_out_option
 @ignore_option
+@artefact_options
 @like_options
 @mesh_option
 @click.option(
@@ -97,7 +99,8 @@ def check(
 ) -> None:
     """Run every case on every PORT and print the matrix: components down, ports across.
 
-    A PORT is torch, tf, jax, the name of an installed port, a Python file or an importable module; without one it is the first three.
+    A PORT is torch, tf, jax, the name of an installed port, a Python file or an importable module; without one it is the first three. With
+    --checkpoint it may be an artefact: an ONNX model, a .pt2 of torch.export or AOTInductor, a SavedModel, a LiteRT or StableHLO file.
     A cell holds the verdict and the error ratio: the port's largest error in units of the error that plain NumPy makes in the same
     dtype. What passes is derived from that error. Without options every case is run in every dtype and in the port's default mode, but on
     torch, tf and jax the core cases of every component; with --component or -k every case that they choose; with --full every case in
@@ -112,15 +115,21 @@ def check(
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:
         _refuse_for_results(named, selection)
-    for name, words in (("component", ASKED), ("dtype", DTYPES), ("device", DEVICES), ("mode", ("eager", "compiled"))):
-        known(name, selection[f"{name}s"], words)
-    require_ports(ports)
+    for name, valid in (("component", ASKED), ("dtype", DTYPES), ("device", DEVICES), ("mode", ("eager", "compiled"))):
+        known(name, selection[f"{name}s"], valid)
+    artefacts = artefacts_in(named)
+    if artefacts:
+        _refuse_for_artefacts(selection)
+    else:
+        refuse_without_artefacts(selection)
+        require_ports(ports)
     if quick:
         _refuse_for_quick(results, selection)
         selection["dtypes"] = ("float32",)
     chosen = selection["expression"] is not None or any(selection[name] for name in ("components", "full", "checkpoint", "like"))
     core = quick or (not (results or chosen) and all(port in PORTS for port in named))
-    cases = _cases(core, **{name: selection[name] for name in CHOICES})
+    own = _of_artefacts(artefacts, selection) if artefacts else None
+    cases = _cases(core, own, **{name: selection[name] for name in CHOICES})
     if selection["meshes"] and commands:
         raise ValueError("--mesh needs a port that is a file, a module or a name; got --command")
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
@@ -136,10 +145,11 @@ def check(
     summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version, incomplete)
     files.write(summary, json_file, junit_file)
     if str(json_file) != "-":
-        matrix.render(Console(), summary, seconds, like_words(selection["like"], selection["seed"], selection["meshes"]))
+        more = words(**{name: selection[name] for name in ("checkpoint", *OPTIONS)}) if artefacts else ()
+        matrix.render(Console(), summary, seconds, (*more, *like_words(selection["like"], selection["seed"], selection["meshes"])))
     if html_file:  # its diagnosis may take long
-        own = cases if selection["like"] or selection["meshes"] else None
-        diagnoses = {} if results or selection["checkpoint"] else _diagnose(summary, entries, limit, own)
+        whole = cases if selection["like"] or selection["meshes"] or artefacts else None
+        diagnoses = {} if results or (selection["checkpoint"] and not artefacts) else _diagnose(summary, entries, limit, whole)
         files.write_html(summary, html_file, () if results else named or tuple(PORTS), diagnoses)
     if lost := [f"{result.port}: {result.message}" for result in summary.results if result.status == Status.NOT_STARTED]:
         raise ValueError("; ".join(lost))
@@ -172,13 +182,21 @@ def _diagnose(
     return found
 
 
+def _of_artefacts(artefacts: Sequence[str], selection: dict[str, Any]) -> list[Case]:
+    """Returns the cases of the artefacts' checkpoint."""
+    return cases_of(artefacts, **{name: selection[name] for name in ("checkpoint", "leave_out", "ignore", *OPTIONS)})
+
+
 def _cases(
-    core: bool, components: Names, expression: str | None, full: bool, checkpoint: Path | None, leave_out: Names, ignore: Names, grad: bool,
-    like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh],
+    core: bool, own: list[Case] | None, components: Names, expression: str | None, full: bool, checkpoint: Path | None,
+    leave_out: Names, ignore: Names, grad: bool, like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh],
 ) -> list[Case]:  # fmt: skip
     """Returns the cases to run: those chosen, those of the checkpoint, of a whole model or of meshes, or all; only their core if that
-    suffices.
+    suffices. own: those of artefacts, of which every one is run.
     """
+    if own is not None:
+        chosen = of_components(own, components, grad=False)
+        return chosen if expression is None else choose(chosen, expression)
     if checkpoint and meshes:
         raise ValueError("--mesh has cases of its own; it takes no --checkpoint")
     if like and checkpoint:
@@ -191,8 +209,8 @@ def _cases(
     elif meshes:
         cases = of_components(mesh_cases(meshes), components, grad=True)
     else:
-        own = checkpoint_cases(checkpoint, leave_out, ignore) if checkpoint else []
-        cases = of_components([*own, *gradients(own)] if checkpoint else all_cases(grad=True), components, grad or full)
+        found = checkpoint_cases(checkpoint, leave_out, ignore) if checkpoint else []
+        cases = of_components([*found, *gradients(found)] if checkpoint else all_cases(grad=True), components, grad or full)
     if expression is not None:
         cases = choose(cases, expression)
     return [case for case in cases if case.core] if core else cases
@@ -204,6 +222,13 @@ def _refuse_for_quick(results: Path | None, selection: dict[str, Any]) -> None:
     given |= {f"--{name}": selection[name] for name in ("checkpoint", "like")}
     if wrong := [option for option, value in given.items() if value]:
         raise ValueError(f"--quick runs core cases in float32; it takes no {', '.join(wrong)}")
+
+
+def _refuse_for_artefacts(selection: dict[str, Any]) -> None:
+    """Raises ValueError on options that mean nothing for a file with weights and a precision of its own."""
+    if wrong := [name for name in ("grad", "full", "like", "modes", "devices", "meshes", "dtypes") if selection[name]]:
+        option = wrong[0].removesuffix("es" if wrong[0] == "meshes" else "s")
+        raise ValueError(f"an artefact has weights, a dtype and a device of its own; it takes no --{option}")
 
 
 def _refuse_for_results(ports: Names, selection: dict[str, Any]) -> None:
@@ -230,4 +255,7 @@ def _run(
     with Checking(runs, count) as checking:
         if quick:
             checking.say("--quick: core cases in float32 only")
-        return runner.run(cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last, quick_compile=core)
+        return runner.run(
+            cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last, quick_compile=core,
+            precision=selection["expect"] or "",
+        )  # fmt: skip

@@ -15,6 +15,7 @@ from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
 from ..conformance import deviations, diagnosis
+from ..conformance.case import Case
 from ..conformance.cases import all_cases
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import on_mesh
@@ -23,6 +24,7 @@ from ..conformance.ports.port import MissingBackend
 from ..conformance.reference.components import ASKED, COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
+from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse_without_artefacts
 from .options import OUT, Missing, like_cases, like_options, listed, mesh_option
 
 LIMIT = 120.0  # seconds for the diagnosis of a whole model
@@ -33,6 +35,8 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.argument("port", required=False)
 @click.option("--command", help="The port is this command, in another environment or language.")
 @listed("component", "Only these components.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="The weights that an artefact was made of.")
+@artefact_options
 @like_options
 @mesh_option
 @click.option("--mode", default="", help="eager or compiled. [default: the port's own]")
@@ -49,7 +53,7 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")
 def diagnose(
     port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, like: str, seed: int,
-    meshes: tuple[Mesh, ...], **options: Any,
+    meshes: tuple[Mesh, ...], checkpoint: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Say what is wrong with PORT: the mistakes that, made in the reference, give its outputs.
 
@@ -65,8 +69,13 @@ def diagnose(
     known("component", components, ASKED if meshes else COMPONENTS)
     files.require([json_file] if json_file else [])
     name = f"command:{command}" if command else str(port)
-    cases = like_cases(like, seed, (), meshes) if like else mesh_cases(meshes) if meshes else None
-    options["limit"] = options["limit"] or (LIMIT if like else None)
+    of_artefacts = {option: options.pop(option) for option in OPTIONS}
+    if artefacts := artefacts_in([name]):
+        cases: list[Case] | None = cases_of(artefacts, checkpoint, (), (), **of_artefacts)
+    else:
+        refuse_without_artefacts(of_artefacts | {"inputs": of_artefacts["inputs"] or checkpoint})
+        cases = like_cases(like, seed, (), meshes) if like else mesh_cases(meshes) if meshes else None
+    options["limit"] = options["limit"] or (LIMIT if like or artefacts else None)
     entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []
     try:
         found = run(name, components, entries, cases=cases, **options)

@@ -35,6 +35,8 @@ class Case:
     what of the outputs is compared, `REAL` tokens or the `LAST` position; everything if empty. outputs: the names of those that are; all if
     empty.
     mesh: the devices that the port computes on; None if it is one.
+    splits: the numbers of target tokens that an artefact reads at a time, with its cache; empty if all at once. outside: the side whose ids
+    are out of range somewhere; empty if none are.
     A case is declared in float64; `at` gives the case that a port runs.
     """
 
@@ -57,6 +59,8 @@ class Case:
     device: str = "cpu"
     mode: str = ""  # "": the port's default mode
     mesh: Mesh | None = None
+    splits: tuple[int, ...] = ()
+    outside: str = ""
 
     @property
     def id(self) -> str:

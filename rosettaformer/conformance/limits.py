@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from .case import DTYPES, LAST, Case
+from .cases.artefact import fixed_cases
 from .reference.components import VJP
 
 # what is declared -> its values, the default first
@@ -40,6 +41,8 @@ def for_port(cases: Sequence[Case], about: Mapping[str, Any]) -> list[Case]:
 
     Raises ValueError if the port is that of a whole model and no case has a folder.
     """
+    if about.get("artefact"):
+        return fixed_cases(cases, about.get("fixed", {}))
     if about.get("whole") and not any(case.folder for case in cases):
         raise ValueError("a port with load(folder) is judged on a folder of Hugging Face: --like FAMILY, or --like DIR")
     return [_limited(case, about.get("limits", {})) if case.folder else case for case in cases]

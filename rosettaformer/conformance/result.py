@@ -23,7 +23,8 @@ class Result:
     ratio, excess, error, noise, ulps: see `compare.Comparison`; they are the worst output's, `worst` is the place of its largest error and
     `allowed` the largest error that passes there. For a failure `output` is that output's name, and if its shape is right `heat` shows
     |error| / allowed around that place. since: the version of the suite in which the case appeared. seconds: how long the port took to
-    answer. mesh: on which it did; empty if on one device.
+    answer. mesh: on which it did; empty if on one device. beyond: where a lower precision is expected, the error in units of what the dtype
+    itself allows.
     """
 
     case: str
@@ -46,6 +47,7 @@ class Result:
     since: int = 1
     seconds: float = 0.0
     mesh: str = ""
+    beyond: float = float("nan")
     incomparable: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -99,10 +101,16 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
         error = relative_error(expected[name], answer[name])
         place = place or tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
         heat = heat_map(error, place)
+    beyond, lower = (worst.error / expected[name].own if expected[name].lower else float("nan")), expected[name].lower
+    message = f"{name}: {worst.message}" if worst.message else ""
+    if lower and np.isfinite(beyond):
+        explained = f"more than {lower} explains" if failed else f"as {lower} is"
+        message = f"{message}{'; ' * bool(message)}{beyond:.2g} times {expected[name].dtype}'s tolerance, {explained}"
     return Result(
         **row,
         status=Status.DIFFERS if failed else Status.PASS,
-        message=f"{name}: {worst.message}" if worst.message else "",
+        message=message,
+        beyond=beyond,
         ratio=max(comparison.ratio for comparison in judged.values()),
         excess=worst.excess,
         error=worst.error,

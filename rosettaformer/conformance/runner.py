@@ -15,6 +15,7 @@ from typing import Any
 from reference_numpy.sharding import Mesh
 
 from ..processes import thread_share
+from . import outside
 from .case import UNSAID, Case
 from .cases import fitted
 from .hidden import Hidden, marked
@@ -22,7 +23,7 @@ from .limits import for_port
 from .ports.command import PREFIX, Command
 from .ports.port import ON_ONE_DEVICE, undefined
 from .ports.process import Process, Worker
-from .reference import near_ties
+from .reference import lowered, near_ties
 from .reference.components import SEARCHES, without_other_layouts
 from .reference.expectation_store import Store
 from .result import Expected, Result, judge
@@ -41,20 +42,22 @@ def run(
     last: Callable[[Result], bool] = lambda result: False,
     quick_compile: bool = False,
     store: Store | None = None,
+    precision: str = "",
 ) -> list[Result]:
     """Runs every case in every dtype, on every device and in every mode on every port, the ports in parallel.
 
     modes: names; "" is the port's default mode and "all" every mode that it has. limit: seconds for one case, and for the start. progress
     is called with each result as it arrives, begin with each port that has started and the number of its cases in each mode, from one
     thread at a time. After the first result for which `last` is true nothing more is asked: the rest is "not run".
-    quick_compile: see `ports.process.Process`. store: keeps expectations; by default they are kept for this run. For each mesh of the cases
+    quick_compile: see `ports.process.Process`. precision: the lower one whose cost is allowed (`reference.lowered`); none if empty.
+    store: keeps expectations; by default they are kept for this run. For each mesh of the cases
     a port starts anew.
     """
     threads = thread_share(len(ports))
     observer = _Observer(progress, begin, last)
     stopped = threading.Event()
     with ThreadPoolExecutor(1) as reference, ThreadPoolExecutor(max(1, len(ports))) as pool, _stopping(stopped, reference, pool):
-        plan = _Plan(cases, dtypes, devices, modes, reference, store or Store())
+        plan = _Plan(cases, dtypes, devices, modes, reference, store or Store(), precision)
         meshes = list(dict.fromkeys(case.mesh for case in cases)) or [None]
         jobs = [
             pool.submit(_run_port, port, plan, mesh, limit, threads, observer, stopped, quick_compile) for mesh in meshes for port in ports
@@ -112,9 +115,13 @@ class Question:
         known = {"case": self.case.id, "component": self.case.component, "since": self.case.since, "mesh": str(self.case.mesh or "")}
         return known | where
 
-    def expected(self, store: Store) -> Expected:
-        """Returns what the reference answers."""
-        return marked(store.expect(self.case.at(self.dtype, self.device)), self.hidden.reason(self.case))
+    def expected(self, store: Store, precision: str = "") -> Expected:
+        """Returns what the reference answers; of an id out of range, what it answers to other ids. precision: see `run`."""
+        case = self.case.at(self.dtype, self.device)
+        if case.outside:
+            return outside.expected(case, store)
+        found = store.expect(case)
+        return marked(lowered.expect(case, found, precision) if precision else found, self.hidden.reason(self.case))
 
     def followed(self, expected: Expected, answer: Any) -> Expected:
         """Returns what is expected of a port that gave this answer."""
@@ -132,6 +139,7 @@ class _Plan:
     modes: Sequence[str]
     reference: ThreadPoolExecutor
     store: Store
+    precision: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _fitted: dict[str, tuple[list[Case], Hidden]] = field(default_factory=dict)
     _expected: dict[tuple[int, str, str], Future[Expected]] = field(default_factory=dict)
@@ -145,8 +153,9 @@ class _Plan:
         cases, hidden = self._fit(about["config"], about.get("shared", ()), about.get("suite", UNSAID))
         cases = [case for case in cases if case.mesh == mesh]
         cases = for_port(without_other_layouts(cases, about["components"]), about)
-        pairs = [(case, dtype) for case in cases for dtype in self.dtypes if dtype in case.dtypes]
-        if any(case.folder for case in cases):  # each folder is loaded once
+        dtypes = about["dtypes"] if about.get("artefact") else self.dtypes
+        pairs = [(case, dtype) for case in cases for dtype in dtypes if dtype in case.dtypes]
+        if any(case.folder for case in cases) and not about.get("artefact"):  # each folder is loaded once
             pairs.sort(key=lambda pair: self.dtypes.index(pair[1]))
         return [
             Question(case, hidden, dtype, device, mode, *unable(case, dtype, device, about))
@@ -160,7 +169,7 @@ class _Plan:
         key = (id(question.case), question.dtype, question.device)
         with self._lock:
             if key not in self._expected:
-                self._expected[key] = self.reference.submit(question.expected, self.store)
+                self._expected[key] = self.reference.submit(question.expected, self.store, self.precision)
             return self._expected[key]
 
     def followed(self, question: Question, expected: Expected, answer: Any) -> Expected:
@@ -217,7 +226,7 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
     expectations = [plan.expected(question) for question in asked]
     answers = worker.answers((question.case.at(question.dtype, question.device, question.mode) for question in asked), limit)
     answered = zip(expectations, answers, strict=True)
-    results = []
+    results = [observer.report(_finding(worker.port, about, *found)) for found in about.get("findings", {}).items()]
     for question in questions:
         row = question.row(worker.port)
         if question.status:
@@ -228,10 +237,18 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
             started = time.monotonic()
             expectation, (kind, answer) = next(answered)
             row["seconds"] = time.monotonic() - started
-            expected = plan.followed(question, expectation.result(), answer) if kind == Kind.OUTPUTS else {}
-            result = judge(row, kind, answer, expected)
+            if question.case.outside:
+                result = outside.judge(row, question.case, kind, answer, expectation.result())
+            else:
+                expected = plan.followed(question, expectation.result(), answer) if kind == Kind.OUTPUTS else {}
+                result = judge(row, kind, answer, expected)
         results.append(observer.report(result))
     return results
+
+
+def _finding(port: str, about: dict[str, Any], entry: str, text: str) -> Result:
+    """Returns the row of an entry of a config that an artefact cannot contain."""
+    return Result(entry, "config.json", port, about["dtypes"][0], "cpu", about["modes"][0], Status.DIFFERS, text)
 
 
 def open_worker(

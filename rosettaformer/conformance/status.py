@@ -11,6 +11,7 @@ class Kind(StrEnum):
     ERROR = "error"
     DIFFERS = "differs"  # its answer cannot be compared, such as a pair instead of an array
     NOT_COVERED = "not covered"
+    NOT_SHOWN = "not shown"
     UNSUPPORTED = "unsupported"
     CRASH = "crash"
     HANG = "hang"
@@ -30,7 +31,8 @@ class Status(StrEnum):
     HANG = "hang"
     NOT_COMPARABLE = "not comparable"  # no output shows anything, since zeros would pass too
     EMPTY = "empty"  # outputs without elements, of the right shape and dtype
-    NOT_SHOWN = "not shown"  # it passes, but the port's config hides what the case is about
+    NOT_SHOWN = "not shown"  # it passes, but the port's config hides what the case is about; or an artefact has no room for the case
+    TOLD = "told"  # what becomes of an id out of range, which an artefact need not refuse
     UNSUPPORTED = "unsupported"  # the framework has no kernel
     NOT_COVERED = "not covered"
     NOT_GIVEN = "not given"  # there is no file of outputs

@@ -14,21 +14,21 @@ _TRAINS = {
 _NEVER = {"use_cache": False}  # arguments that have one value in every call: a cache would make a second call another one
 # what published models call the same input
 TOKENS = {"input_ids", "token_ids", "tokens", "token", "ids", "inputs", "input", "x", "source", "src", "encoder_token_ids"}
-_TARGET = {"decoder_input_ids", "decoder_token_ids", "target", "tgt"}
-_MASK = {"attention_mask", "padding_mask", "input_mask", "token_mask", "encoder_padding_mask"}
-_TARGET_MASK = {"decoder_attention_mask", "decoder_padding_mask"}
-_SEGMENTS = {"token_type_ids", "segment_ids", "segments", "type_ids"}
-_POSITIONS = {"position_ids", "positions"}
-_TARGET_POSITIONS = {"decoder_position_ids"}
-_BESIDE = (_MASK, _TARGET_MASK, _SEGMENTS, _POSITIONS, _TARGET_POSITIONS)  # what a model may have no argument for, since it makes its own
-_SYNONYMS = (TOKENS, _TARGET, *_BESIDE, {"pixel_values", "images", "image", "pixels"})
+TARGET = {"decoder_input_ids", "decoder_token_ids", "target", "tgt"}
+MASK = {"attention_mask", "padding_mask", "input_mask", "token_mask", "encoder_padding_mask"}
+TARGET_MASK = {"decoder_attention_mask", "decoder_padding_mask"}
+SEGMENTS = {"token_type_ids", "segment_ids", "segments", "type_ids"}
+POSITIONS = {"position_ids", "positions"}
+TARGET_POSITIONS = {"decoder_position_ids"}
+_BESIDE = (MASK, TARGET_MASK, SEGMENTS, POSITIONS, TARGET_POSITIONS)  # what a model may have no argument for, since it makes its own
+_SYNONYMS = (TOKENS, TARGET, *_BESIDE, {"pixel_values", "images", "image", "pixels"})
 # an input that a model requires and nobody gives -> the input whose shape it has, and its value made of that
 _FILLED = (
-    (_MASK, TOKENS, lambda tokens: tokens * 0 + 1),
-    (_TARGET_MASK, _TARGET, lambda tokens: tokens * 0 + 1),
-    (_SEGMENTS, TOKENS, lambda tokens: tokens * 0),
-    (_POSITIONS, TOKENS, lambda tokens: tokens * 0 + np.arange(tokens.shape[-1])),
-    (_TARGET_POSITIONS, _TARGET, lambda tokens: tokens * 0 + np.arange(tokens.shape[-1])),
+    (MASK, TOKENS, lambda tokens: tokens * 0 + 1),
+    (TARGET_MASK, TARGET, lambda tokens: tokens * 0 + 1),
+    (SEGMENTS, TOKENS, lambda tokens: tokens * 0),
+    (POSITIONS, TOKENS, lambda tokens: tokens * 0 + np.arange(tokens.shape[-1])),
+    (TARGET_POSITIONS, TARGET, lambda tokens: tokens * 0 + np.arange(tokens.shape[-1])),
 )
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
-import onnx
 import onnxruntime
 
 from ..signature import Artefact, Entry, Tensor
@@ -19,12 +19,18 @@ def open_file(path: Path, allow_code: bool) -> Artefact:
 
 
 class _Model(Artefact):
-    versions = {name: version(name) for name in ("onnxruntime", "onnx")}
+    versions = MappingProxyType({name: version(name) for name in ("onnxruntime", "onnx")})
 
     def __init__(self, path: Path) -> None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime has a class for every kind of failure, and no common one
+            why = " ".join(str(error).split())
+            raise ValueError(
+                f"{path} must be an ONNX model that ONNX Runtime {self.versions['onnxruntime']} opens; it says: {why}"
+            ) from None
         described = (tuple(map(_tensor, given)) for given in (self._session.get_inputs(), self._session.get_outputs()))
         self.entries = {"forward": Entry("forward", *described)}
 

@@ -40,7 +40,7 @@ def like_cases(folder: Path, meshes: Sequence[Mesh] = ()) -> list[Case]:
     config = checkpoint.config
     common: dict[str, Any] = {"parameters": checkpoint.parameters, "folder": str(folder), "compared": REAL}
     padding = checkpoint.foreign["config.json"].get("pad_token_id")
-    made = (_of_encoder if config.encoder_layers else _of_decoder)(config)
+    made = (_of_encoder if config.encoder_layers else of_decoder)(config)
     found = [dataclasses.replace(case, **common, inputs=_without_padding_id(case, padding)) for case in made]
     found += [_gradient(case) for case in found if case.name in ("short", "left_padding") and case.component != "states"]
     if meshes and config.decoder_layers:
@@ -49,11 +49,11 @@ def like_cases(folder: Path, meshes: Sequence[Mesh] = ()) -> list[Case]:
     return on_meshes(found, meshes) if meshes else found
 
 
-def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
+def of_decoder(config: TransformerConfig) -> Iterator[Case]:
     for component in ("transformer", "states"):
-        for name, inputs in _prompts(config, "target", "target_mask_bt"):
+        for name, inputs in prompts_of(config, "target", "target_mask_bt"):
             if component != "states" or name in STATES:
-                yield _case(name, component, config, {"source": None} | inputs)
+                yield case_of(name, component, config, {"source": None} | inputs)
     for name, length, first in (("steps", PADDED, PADDED // 2), ("medium_steps", MEDIUM, MEDIUM - 9), ("long_steps", LONG + 6, LONG)):
         length = length_of(config, length)
         first = min(first, length - 1)
@@ -62,29 +62,29 @@ def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
         single = min(4, length - first)
         splits = (first, *[1] * single, *([length - first - single] if length - first > single else []))
         inputs = {"target": ids_of(config, "target", mask), "memory_bsd": None, "target_mask_bt": mask, "splits": splits}
-        yield _case(name, "decode_in_steps", config, inputs)
+        yield case_of(name, "decode_in_steps", config, inputs)
 
 
 def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
     for component in (*(["masked_language_logits"] if config.masked_language_head else []), "states"):
-        for name, inputs in _prompts(config, "source", "source_mask_bs"):
+        for name, inputs in prompts_of(config, "source", "source_mask_bs"):
             if component != "states" or name in STATES:
-                yield _case(name, component, config, inputs)
+                yield case_of(name, component, config, inputs)
         if config.segments > 1:
             mask = ragged(B, length_of(config, PADDED))
             segment_bs = (np.arange(mask.shape[1]) >= mask.sum(1, keepdims=True) // 2).astype(int)
             inputs = {"source": ids_of(config, "source", mask), "source_mask_bs": mask, "segment_bs": segment_bs}
-            yield _case("two_segments", component, config, inputs)
+            yield case_of("two_segments", component, config, inputs)
 
 
-def _case(name: str, component: str, config: TransformerConfig, inputs: dict[str, Any]) -> Case:
+def case_of(name: str, component: str, config: TransformerConfig, inputs: dict[str, Any]) -> Case:
     states = component == "states"
     outputs = ("encoder.hidden_lbtd", "decoder.hidden_lbtd") if states else ()
     dtypes = SINGLE if states or name in ("long_steps", "long_left_padding") else HALF if name == "far" else DTYPES
     return Case(name, component, config, inputs, dtypes=dtypes, outputs=outputs, core=name in CORE)
 
 
-def _prompts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields prompts by name: the one that everybody tries, one token, rows alone and in batches, padding on either side, long ones."""
     long, padded = length_of(config, LONG), length_of(config, PADDED)
     full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2), "medium": (1, MEDIUM), "long": (1, long), "far": (1, FAR)}

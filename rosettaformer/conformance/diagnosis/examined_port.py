@@ -52,7 +52,7 @@ class Subject:
         self.refused: dict[str, str] = {}  # component -> why the first of its cases that is not covered is none
         suite = about.get("suite", UNSAID)
         own = for_port(all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases, about)
-        self.all_cases = [case for case in own if not case.excluded and case.since <= suite]
+        self.all_cases = [case for case in own if not (case.excluded or case.outside) and case.since <= suite]
 
     @property
     def limit(self) -> float:
@@ -94,7 +94,7 @@ class Subject:
             self._deadline.check()  # what hangs at the end may only have been cut short
             wrong = of_pair(case.component, bool(case.inputs.get("return_weights")), answer) if kind == Kind.OUTPUTS else ""
             kind, answer = (Kind.DIFFERS, wrong) if wrong else (kind, answer)
-            if kind in (Kind.NOT_COVERED, Kind.UNSUPPORTED):
+            if kind in (Kind.NOT_COVERED, Kind.NOT_SHOWN, Kind.UNSUPPORTED):
                 self.refused.setdefault(case.component, answer)
             else:
                 heard(case, kind, answer)

@@ -18,7 +18,7 @@ from ..reference.components import ASKED
 from ..status import Kind
 
 START = "start"  # the method that the greeting answers
-OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.UNSUPPORTED)  # the kinds that any method may answer with a text as the reason
+OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.NOT_SHOWN, Kind.UNSUPPORTED)  # the kinds that any method may answer with a text as the reason
 REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS, Kind.SKIPPED)}
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
@@ -36,6 +36,11 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "processes": lambda value: type(value) is bool,
     "whole": lambda value: type(value) is bool,
     "limits": lambda value: _is_mapping(value, _is_value),
+    "artefact": lambda value: type(value) is bool,
+    "fixed": lambda value: _is_mapping(value, lambda item: type(item) is int),
+    "steps": lambda value: type(value) is bool,
+    "ids": lambda value: type(value) is str,
+    "findings": lambda value: _is_mapping(value, lambda item: type(item) is str),
 }
 NEEDED = ("modes", "config", "dtypes", "components")
 

@@ -16,6 +16,8 @@ from typing import Any
 from reference_numpy import parameters
 from reference_numpy.suggestions import known
 
+from ...artefacts.kinds import kind_of
+from ...artefacts.opening import Absent
 from ...extras import install
 from ...processes import printable, words
 from ...reading import read_bytes
@@ -45,6 +47,10 @@ class Unsupported(Exception):
 
 class NotCovered(Exception):
     """The port does not define the component, or cannot express the case; the message is the reason."""
+
+
+class NotShown(Exception):
+    """An artefact has no input, or no room, for the case; the message says which."""
 
 
 def undefined(component: str) -> str:
@@ -86,15 +92,15 @@ class Port:
     that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `suite` (the version of
     the suite up to which it answers cases), `dtypes` (the supported ones) and `module_paths` (rows of two for any outermost component).
     docs/ports.md describes the file. A file with `load` and none of these is the port of a whole model (`adapters.whole_model`);
-    functions there that are named after components and do not take a case are its helpers.
+    functions there that are named after components and do not take a case are its helpers. An artefact is a port, too: see
+    `adapters.artefact`.
     Raises MissingBackend if a framework is not installed or cannot be imported, and ValueError if the name is not a valid port.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         try:
-            self.module = _load(name)
-            self.adapter = _adapter(self.module)
+            self.module, self.adapter = _opened(name)
         except Exception as error:
             if reason := unavailable(error):
                 raise MissingBackend(reason) from None
@@ -105,7 +111,7 @@ class Port:
         self.config: Mapping[str, Any] = getattr(self.module, "config", {})
         if not isinstance(self.config, Mapping) or not all(isinstance(field, str) for field in self.config):
             raise ValueError(f"config must map names of config fields to the values that the port fixes; got {self.config!r}")
-        self.suite = getattr(self.module, "suite", UNSAID)
+        self.suite = getattr(self.module, "suite", SUITE_VERSION if kind_of(Path(name)) else UNSAID)
         if type(self.suite) is not int or self.suite < 1:
             raise ValueError(f"suite must be a version of the suite of cases, such as {SUITE_VERSION}; got {self.suite!r}")
 
@@ -157,6 +163,17 @@ class Port:
         if case.component not in self.components:
             raise NotCovered(undefined(case.component))
         return self.adapter.trace(case, forces)
+
+
+def _opened(name: str) -> tuple[Any, Any]:
+    """Returns the module of a port and its adapter, None if it has none."""
+    if not kind_of(Path(name)):
+        module = _load(name)
+        return module, _adapter(module)
+    try:
+        return ModuleType("artefact"), importlib.import_module(".adapters.artefact", __package__).Adapter(Path(name))
+    except Absent as error:
+        raise MissingBackend(str(error)) from None
 
 
 def _load(name: str) -> Any:

@@ -21,7 +21,7 @@ from ..reference import statistics
 from ..reference.components import named_outputs
 from ..status import Kind
 from .messages import asked
-from .port import MissingBackend, NotCovered, NotLoaded, Port, Unsupported
+from .port import MissingBackend, NotCovered, NotLoaded, NotShown, Port, Unsupported
 from .side_effects import SideEffects
 from .signature import hint
 
@@ -41,6 +41,8 @@ def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
         return _answer(port, effects, *arguments) if method == "answer" else (Kind.OUTPUTS, getattr(port, method)(*arguments))
     except NotCovered as error:
         return Kind.NOT_COVERED, message(innermost(error))
+    except NotShown as error:
+        return Kind.NOT_SHOWN, message(error)
     except Unsupported as error:
         return Kind.UNSUPPORTED, message(error)
     except NotLoaded as error:

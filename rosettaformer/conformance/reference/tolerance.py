@@ -43,6 +43,8 @@ class Expectation:
     note: str = ""  # why a differing answer differs
     hidden: str = ""  # why a passing answer nevertheless shows nothing
     whole: float = 0.0  # if r is zero, the largest |r| of everything that this output is a part of
+    lower: str = ""  # the lower precision whose cost the noise is
+    own: float = 0.0  # what the dtype itself allows, where the noise is that of a lower precision
 
     @property
     def bound(self) -> float:

@@ -1,0 +1,47 @@
+"""An artefact with everything that lies beside it: the functions of all its files, by name."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from . import manifest
+from .opening import open_artefact
+from .signature import Artefact, Entry
+
+
+class Bundle:
+    """The functions of an artefact: those of its manifest, if there is one, otherwise those of the file.
+
+    manifest: what it says of itself; None if nothing. Raises ValueError and `Absent` like `open_artefact` and `manifest.read`.
+    """
+
+    def __init__(self, path: Path, allow_code: bool = False) -> None:
+        self.manifest = manifest.read(path)
+        self._path, self._allow_code = path, allow_code
+        self._opened: dict[Path, Artefact] = {}
+        own = self._artefact(path)
+        self.versions = own.versions
+        said = self.manifest.entries if self.manifest else {}
+        self._places = {name: (path.with_name(entry["file"]), str(entry["signature"])) for name, entry in said.items()}
+        self._places = self._places or {name: (path, name) for name in own.entries}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the functions."""
+        return tuple(self._places)
+
+    def entry(self, name: str) -> Entry:
+        """Returns what a function takes and gives, as its file says."""
+        path, signature = self._places[name]
+        return self._artefact(path).entries[signature]
+
+    def run(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs of a function."""
+        path, signature = self._places[name]
+        return self._artefact(path).run(signature, inputs)
+
+    def _artefact(self, path: Path) -> Artefact:
+        if path not in self._opened:
+            self._opened[path] = open_artefact(path, self._allow_code)
+        return self._opened[path]

@@ -1,0 +1,179 @@
+"""Calls the functions of an artefact by what their inputs and outputs mean, whole or in steps with a cache."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, mask, positional_encoding
+
+from ..checkpoints.strict import numpy_dtype
+from . import meanings
+from .bundle import Bundle
+from .signature import Entry, Tensor
+
+Arrays = Mapping[str, np.ndarray]
+CACHED = ("keys", "values")  # of all layers; of one layer their names are key.N and value.N
+_OF_SOURCE = ("source", "source_mask", "source_padding", "source_derived", "source_positions", "segments")
+
+
+class NotShown(Exception):
+    """A function has no input, or no room, for what it is asked; the message says which."""
+
+
+class Calls:
+    """The functions of an artefact of that config.
+
+    inputs, outputs: what names mean that do not say it, see `meanings`. Raises ValueError if an input's meaning is not known.
+    """
+
+    def __init__(self, bundle: Bundle, config: TransformerConfig, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+        self.bundle, self.config = bundle, config
+        self._forward = "forward" if "forward" in bundle.names else bundle.names[0]
+        self._inputs, self._outputs = {}, {}
+        for name in bundle.names:
+            if name in (self._forward, "encode", "step"):
+                self._inputs[name] = meanings.of_inputs(bundle.entry(name), config, inputs)
+                self._outputs[name] = meanings.of_outputs(bundle.entry(name), config, outputs)
+        known = {tensor.name for name in self._inputs for side in _sides(bundle.entry(name)) for tensor in side}
+        if unknown := [name for name in (*inputs, *outputs) if name not in known]:
+            raise ValueError(f"the file must have the inputs and outputs that a table names; it has no {', '.join(unknown)}")
+
+    @property
+    def gives(self) -> dict[str, Tensor]:
+        """The outputs of the whole model, by their meanings."""
+        return {self._outputs[self._forward][one.name]: one for one in self.entry.outputs if one.name in self._outputs[self._forward]}
+
+    @property
+    def entry(self) -> Entry:
+        """The function of the whole model."""
+        return self.bundle.entry(self._forward)
+
+    @property
+    def step_name(self) -> str:
+        """The function that takes a cache; empty if there is none."""
+        return next((name for name, found in self._inputs.items() if any(map(_is_cache, found.values()))), "")
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """The sizes that the whole model's token inputs fix: rows, source and target."""
+        found: dict[str, int] = {}
+        for tensor in self.entry.inputs:
+            side = self._inputs[self._forward][tensor.name]
+            if side in ("source", "target") and len(tensor.shape) == 2:
+                sizes = {"rows": tensor.shape[0], side: tensor.shape[1]}
+                found |= {what: size for what, size in sizes.items() if isinstance(size, int)}
+        return found
+
+    def forward(self, **given: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Returns what the whole model gives, by meaning. given: source, target, source_mask, target_mask, segments."""
+        values = self._values({name: array for name, array in given.items() if array is not None})
+        if self._forward == self.step_name:
+            values |= self._empty(self._forward, len(next(iter(values.values()))))
+        return self.call(self._forward, values)
+
+    def start(self, rows: int, source: np.ndarray | None = None, source_mask: np.ndarray | None = None) -> "Steps":
+        """Returns the state before the first step. Raises NotShown if no function takes a cache."""
+        if not self.step_name:
+            raise NotShown("the file has no function that takes a cache")
+        state = self._empty(self.step_name, rows)
+        if source is not None:
+            given = {"source": source} | ({} if source_mask is None else {"source_mask": source_mask})
+            values = self._values(given)
+            state |= {name: array for name, array in values.items() if name in _OF_SOURCE}
+            state |= self.call("encode", values) if "encode" in self._inputs else {}
+        return Steps(self, state)
+
+    def call(self, name: str, values: Arrays) -> dict[str, np.ndarray]:
+        """Returns what a function gives, by meaning. Raises NotShown if it lacks an input or room for one."""
+        takes = self._inputs[name]
+        for side in ("source", "target"):
+            real = values.get(f"{side}_mask")
+            hidden = real is not None and not (real.all() or np.array_equal(real, values.get(f"{side}_derived", np.empty(0))))
+            if hidden and side in takes.values() and not {f"{side}_mask", f"{side}_padding"} & {*takes.values()}:
+                raise NotShown(f"the file takes no mask of its {side}")
+        if "segments" not in takes.values() and values.get("segments", np.zeros(1)).any():
+            raise NotShown("the file takes no segments")
+        arrays = {}
+        for tensor in self.bundle.entry(name).inputs:
+            if takes[tensor.name] not in values:
+                raise NotShown(f"its {name} needs {tensor.name}, {takes[tensor.name]}, which the case has not")
+            arrays[tensor.name] = _fitting(tensor, values[takes[tensor.name]])
+        outputs = self.bundle.run(name, arrays)
+        return {meaning: outputs[own] for own, meaning in self._outputs[name].items() if own in outputs}
+
+    def _values(self, given: Arrays) -> dict[str, np.ndarray]:
+        """Returns what is given with what follows from it: masks, positions, segments."""
+        values = dict(given)
+        for side in ("source", "target"):
+            if side in given:
+                values |= self.of_mask(side, given[side], given.get(f"{side}_mask"))
+        if "source" in given:
+            values.setdefault("segments", np.zeros(given["source"].shape, np.int64))
+        return values
+
+    def of_mask(self, side: str, token_bt: np.ndarray, real_bt: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Returns the mask of a side's tokens, that of padding, and the positions; and what mask the ids alone show."""
+        derived_bt = mask.token_mask(token_bt, self.config.padding_id)
+        real_bt = derived_bt if real_bt is None else real_bt
+        position_bt = positional_encoding.token_positions(real_bt, self.config.position_start)
+        own = {f"{side}_mask": real_bt, f"{side}_padding": ~real_bt, f"{side}_positions": position_bt}
+        return own | {f"{side}_derived": derived_bt, "cache_positions": np.arange(token_bt.shape[1]), "uses_cache": np.array([False])}
+
+    def _empty(self, name: str, rows: int) -> dict[str, np.ndarray]:
+        """Returns the cache of no tokens, as a function takes it."""
+        config, found = self.config, {}
+        for tensor in self.bundle.entry(name).inputs:
+            meaning = self._inputs[name][tensor.name]
+            if _is_cache(meaning) and not meaning.startswith("cross"):
+                heads, size = config.key_value_heads, config.value_size if meaning.startswith("value") else config.key_size
+                layers = (config.decoder_layers,) if meaning in CACHED else ()
+                inner = len(tensor.shape) == 4 and tensor.shape[2] == heads and tensor.shape[1] != heads
+                own = (rows, 0, heads, size) if layers or inner else (rows, heads, 0, size)
+                found[meaning] = np.zeros((*layers, *own), numpy_dtype(tensor.dtype))
+        return found
+
+
+class Steps:
+    """The cache of rows that are read in steps."""
+
+    def __init__(self, calls: Calls, state: dict[str, np.ndarray]) -> None:
+        self._calls, self._state = calls, state
+        self._token_bt: np.ndarray | None = None
+        self._mask_bt: np.ndarray | None = None
+
+    def read(self, token_bt: np.ndarray, mask_bt: np.ndarray | None = None) -> np.ndarray:
+        """Reads tokens; returns their logits `b t v`."""
+        calls, before = self._calls, 0 if self._mask_bt is None else self._mask_bt.shape[1]
+        mask_bt = mask.token_mask(token_bt, calls.config.padding_id) if mask_bt is None else mask_bt
+        every_bt = token_bt if self._token_bt is None else np.concatenate([self._token_bt, token_bt], axis=1)
+        self._mask_bt = mask_bt if self._mask_bt is None else np.concatenate([self._mask_bt, mask_bt], axis=1)
+        self._token_bt = every_bt
+        values = calls.of_mask("target", every_bt, self._mask_bt)
+        new = {"target_positions": values["target_positions"][:, before:], "cache_positions": np.arange(before, every_bt.shape[1])}
+        values |= new | {"target": token_bt, "uses_cache": np.array([before > 0])}
+        found = calls.call(calls.step_name, self._state | values)
+        self._state |= {name: array for name, array in found.items() if _is_cache(name) and array.size}
+        return found["logits"]
+
+    def reorder(self, row_b: np.ndarray) -> None:
+        """Makes row i what row `row_b[i]` was."""
+        for name, array in self._state.items():
+            self._state[name] = array.take(row_b, axis=1 if name.split("_")[-1] in CACHED else 0)
+        if self._mask_bt is not None and self._token_bt is not None:
+            self._mask_bt, self._token_bt = self._mask_bt[row_b], self._token_bt[row_b]
+
+
+def _sides(entry: Entry) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    return entry.inputs, entry.outputs
+
+
+def _is_cache(meaning: str) -> bool:
+    return meaning.removeprefix("cross_").partition(".")[0] in (*CACHED, "key", "value")
+
+
+def _fitting(tensor: Tensor, array: np.ndarray) -> np.ndarray:
+    """Returns the array in the dtype of an input. Raises NotShown if the input has no room for it."""
+    fits = not tensor.shape or len(tensor.shape) == array.ndim
+    if not fits or any(isinstance(size, int) and size != got for size, got in zip(tensor.shape, array.shape, strict=False)):
+        raise NotShown(f"the file takes {tensor} alone; the case has {list(array.shape)}")
+    return np.ascontiguousarray(array.astype(numpy_dtype(tensor.dtype))) if tensor.dtype else array

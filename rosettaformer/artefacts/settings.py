@@ -1,0 +1,49 @@
+"""What the process of an artefact is told: the config that its weights are of, what its names mean, and whether its code may run."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from reference_numpy import TransformerConfig
+
+VARIABLE = "ROSETTAFORMER_ARTEFACT"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """config: of the checkpoint, as a mapping. declared: its config.json, if it has one. inputs, outputs: see `meanings`. expect: the
+    precision that its error is judged by; empty for that of its outputs.
+    """
+
+    config: Mapping[str, Any]
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    allow_code: bool = False
+    expect: str = ""
+
+    @property
+    def model(self) -> TransformerConfig:
+        """The config."""
+        return TransformerConfig.from_dict(dict(self.config))
+
+
+@contextlib.contextmanager
+def told(settings: Settings) -> Iterator[None]:
+    """Tells every process that is started meanwhile."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = json.dumps(asdict(settings))
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE) if before is None else os.environ.update({VARIABLE: before})
+
+
+def heard() -> Settings:
+    """Returns what this process was told. Raises ValueError if it was told nothing: an artefact has weights of its own."""
+    if not (text := os.environ.get(VARIABLE)):
+        raise ValueError("an artefact has weights of its own: --checkpoint says which they are, a canonical file or a Hugging Face folder")
+    return Settings(**json.loads(text))

@@ -1,0 +1,82 @@
+"""What commands share that judge artefacts: their options, and the cases of the checkpoint that they were made of."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..artefacts import meanings
+from ..artefacts.kinds import KINDS, SUFFIXES, kind_of
+from ..artefacts.settings import Settings, told
+from ..conformance.case import Case
+from ..conformance.cases.artefact import artefact_cases, opened
+from ..conformance.reference.lowered import PRECISIONS
+from .options import Choice
+
+Names = tuple[str, ...]
+OPTIONS = ("inputs", "outputs", "expect", "allow_code")
+allow_code_option = click.option(
+    "--allow-code", is_flag=True, help="Open an AOTInductor package, a compiled library that runs with your rights."
+)
+
+
+def artefact_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--input, --output, --expect and --allow-code."""
+    function = allow_code_option(function)
+    function = click.option(
+        "--expect", type=Choice([*PRECISIONS]), default=None, help="An artefact has this precision: allow what that costs, and tell it."
+    )(function)  # fmt: skip
+    for side in ("output", "input"):
+        text = f"What an {side} of an artefact is, such as {_EXAMPLE[side]}; repeatable."
+        function = click.option(f"--{side}", f"{side}s", multiple=True, metavar="NAME=MEANING", help=text)(function)
+    return function
+
+
+_EXAMPLE = {"input": "ids=source, seen=target_mask", "output": "y=logits"}
+
+
+def artefacts_in(ports: Iterable[str]) -> list[str]:
+    """Returns the ports that are artefacts. Raises ValueError if there are others too, and if a file does not exist."""
+    ports = list(ports)
+    found = [port for port in ports if kind_of(Path(port)) or Path(port).suffix in SUFFIXES]
+    if absent := [port for port in found if not Path(port).exists()]:
+        raise ValueError(f"there is no file {absent[0]}")
+    if found and len(found) < len(ports):
+        other = next(port for port in ports if port not in found)
+        raise ValueError(f"artefacts are judged on cases of their own; {other} is no artefact, and is checked by itself")
+    return found
+
+
+def cases_of(artefacts: Sequence[str], checkpoint: Path | None, leave_out: Names, ignore: Names, **options: Any) -> list[Case]:
+    """Returns the cases of the checkpoint; until the command ends, processes are told what they need to know of the artefacts.
+
+    options: see `artefact_options`. Raises ValueError without a checkpoint, and on one that cannot be read.
+    """
+    if checkpoint is None:
+        what = KINDS[kind_of(Path(artefacts[0])) or SUFFIXES[Path(artefacts[0]).suffix]].title
+        wanted = "--checkpoint says which they are, a canonical file or a Hugging Face folder"
+        raise ValueError(f"{artefacts[0]} is {what}, with weights of its own: {wanted}")
+    found = opened(checkpoint, leave_out, ignore)
+    settings = Settings(
+        found.config.to_dict(),
+        found.foreign.get("config.json", {}),
+        meanings.parse(options["inputs"], "--input"),
+        meanings.parse(options["outputs"], "--output"),
+        options["allow_code"],
+        options["expect"] or "",
+    )
+    click.get_current_context().with_resource(told(settings))
+    return artefact_cases(checkpoint, found)
+
+
+def refuse_without_artefacts(options: dict[str, Any]) -> None:
+    """Raises ValueError on an option of artefacts where there is none."""
+    if given := [name for name in OPTIONS if options[name]]:
+        raise ValueError(f"--{given[0].removesuffix('s').replace('_', '-')} is of artefacts; no port is one")
+
+
+def words(checkpoint: Path, inputs: Names, outputs: Names, allow_code: bool, **_: Any) -> Names:
+    """Returns the words that give these options to another command."""
+    named = [(option, value) for option, values in (("--input", inputs), ("--output", outputs)) for value in values]
+    return ("--checkpoint", str(checkpoint), *(word for pair in named for word in pair), *(["--allow-code"] if allow_code else []))

@@ -1,0 +1,74 @@
+"""What a lower precision costs: the tolerance of an artefact whose numbers are rounded, against the same reference.
+
+r is the float64 reference on the weights of the checkpoint. c_i is the reference computed as files of that precision are: in half precision
+on rounded weights, in several orders of summation; in int8 with weights rounded by tensor, and with inputs of projections rounded by tensor
+or by token while they are multiplied. A file may cost MAX_FACTOR times as much as the worst of them.
+Sources: `quantize_dynamic` of ONNX Runtime, LiteRT's dynamic range quantisation, torchao's `Int8DynamicActivationInt8WeightConfig`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from reference_numpy import arithmetic, int8
+
+from ..case import Case
+from . import components, tolerance
+from . import int8 as by_token
+from .orders import ORDERS, order
+
+PRECISIONS = ("int8", "float16", "bfloat16")
+LEVELS = 255  # of an unsigned integer of 8 bits
+
+Arrays = dict[str, np.ndarray]
+
+
+@np.errstate(over="ignore", invalid="ignore")  # what overflows makes nothing comparable
+def expect(case: Case, own: tolerance.Expectations, precision: str) -> tolerance.Expectations:
+    """Returns what is expected of a file of that precision: the reference and dtype of `own`, the noise of the precision."""
+    runs = list(_int8(case) if precision == "int8" else _half(case, precision))
+    found = {}
+    for name, one in own.items():
+        if one.dtype.kind in "biu" or not one.reference.size:
+            found[name] = one
+            continue
+        wide = tolerance.expectation(one.reference, [run[name].astype(one.dtype) for run in runs])
+        noise, noise_rmse = (float(np.nanmax([new, old])) for new, old in ((wide.noise, one.noise), (wide.noise_rmse, one.noise_rmse)))
+        found[name] = dataclasses.replace(one, noise=noise, noise_rmse=noise_rmse, lower=precision, own=one.bound)
+    return found
+
+
+def _half(case: Case, precision: str) -> Iterator[Arrays]:
+    low = case.at(precision)
+    for replacements in ORDERS.values():
+        with order(replacements):
+            yield components.answer(low)
+
+
+def _int8(case: Case) -> Iterator[Arrays]:
+    rounded = dataclasses.replace(case, parameters={name: _by_tensor(array) for name, array in case.parameters.items()})
+    yield components.answer(rounded)
+    with order({"affine": _affine}):
+        yield components.answer(rounded)
+    yield by_token.answer(case)
+
+
+def _by_tensor(array: np.ndarray) -> np.ndarray:
+    """Rounds a kernel or table to 255 numbers; vectors stay as they are."""
+    if array.ndim < 2 or not array.size:
+        return array
+    x8, scale = int8.quantised(array, tuple(range(array.ndim)))
+    return (x8 * scale).astype(array.dtype)
+
+
+def _affine(subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+    """`arithmetic.affine` of an input that is rounded to 256 numbers between its lowest and its highest, 0 among them."""
+    if x.size:
+        low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
+        scale = max(high - low, 1e-30) / LEVELS
+        x = (np.rint((x - low) / scale) * scale + low).astype(x.dtype)
+    return _plain_affine(subscripts, x, parameters)
+
+
+_plain_affine: Callable[..., np.ndarray] = arithmetic.affine

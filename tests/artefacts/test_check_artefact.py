@@ -1,0 +1,132 @@
+"""`check model.onnx --checkpoint`: a file with weights of its own is judged like a port."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+from invoke import invoke
+from onnx_files import edited, scaled, written
+
+from reference_numpy import parameters, preset
+
+SMALL = {"model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4, "value_size": 4, "feed_forward_width": 12}
+VOCABULARY = {"source_vocabulary": 19, "target_vocabulary": 19}
+GPT2 = preset("gpt2_small").replace(**SMALL, **VOCABULARY, decoder_layers=2, max_positions=64)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return written(tmp_path_factory.mktemp("gpt2"), GPT2, parameters.initialise(GPT2, 0, np.float32))
+
+
+def run(*words: object) -> tuple[int, str]:
+    found = invoke(*map(str, words))
+    return found.code, found.out + found.err
+
+
+def rows_of(folder: Path, *words: object) -> tuple[int, dict[str, dict]]:
+    code, _ = run(*words, "--json", folder / "found.json")
+    return code, {row["case"]: row for row in json.loads((folder / "found.json").read_text())["results"]}
+
+
+def test_a_right_file_conforms_and_says_what_becomes_of_ids_out_of_range(gpt2, tmp_path: Path) -> None:
+    checkpoint, file = gpt2
+    code, rows = rows_of(tmp_path, "check", file, "--checkpoint", checkpoint)
+    assert code == 0
+    passed = {name.partition("/")[2] for name, row in rows.items() if row["status"] == "pass"}
+    assert passed >= {
+        "short",
+        "one_token",
+        "batch",
+        "long",
+        "left_padding",
+        "right_padding",
+        "five_rows",
+        "empty_row",
+        "target_id_vocabulary",
+    }
+    assert rows["transformer/target_id_minus_one"]["status"] in ("pass", "told")
+    assert rows["decode_in_steps/steps"]["message"] == "the file has no function that takes a cache"
+
+
+def test_a_wrong_initialiser_differs(gpt2) -> None:
+    checkpoint, file = gpt2
+    wrong = edited(file, "wrong.onnx", lambda graph: scaled(graph, -1, 1.01))
+    code, said = run("check", wrong, "--checkpoint", checkpoint, "-k", "short")
+    assert code == 1
+    assert "next: rosettaformer diagnose" in said and f"--checkpoint {checkpoint}" in said
+
+
+def test_an_artefact_needs_a_checkpoint_and_no_port_beside_it(gpt2) -> None:
+    checkpoint, file = gpt2
+    code, said = run("check", file)
+    assert (code, "is an ONNX model, with weights of its own: --checkpoint says which they are" in said) == (2, True)
+    code, said = run("check", file, "torch", "--checkpoint", checkpoint)
+    assert (code, "torch is no artefact" in said) == (2, True)
+    code, said = run("check", file, "--checkpoint", checkpoint, "--dtype", "float64")
+    assert (code, "takes no --dtype" in said) == (2, True)
+    code, said = run("check", "torch", "--expect", "int8")
+    assert (code, "--expect is of artefacts" in said) == (2, True)
+
+
+def test_a_damaged_file_is_one_sentence(gpt2) -> None:
+    checkpoint, file = gpt2
+    torn = file.with_name("torn.onnx")
+    torn.write_bytes(file.read_bytes()[:2000])
+    code, said = run("check", torn, "--checkpoint", checkpoint)
+    assert (code, "must be an ONNX model that ONNX Runtime" in said, "Traceback" in said) == (2, True, False)
+    code, said = run("check", file.with_name("none.onnx"), "--checkpoint", checkpoint)
+    assert (code, "there is no file" in said) == (2, True)
+
+
+def test_a_lower_precision_is_told(gpt2) -> None:
+    checkpoint, file = gpt2
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    lower = file.with_name("int8.onnx")
+    quantize_dynamic(file, lower, weight_type=QuantType.QInt8)
+    assert run("check", lower, "--checkpoint", checkpoint, "-k", "batch")[0] == 1
+    code, rows = rows_of(file.parent, "check", lower, "--checkpoint", checkpoint, "-k", "batch", "--expect", "int8")
+    assert (code, "times float32's tolerance, as int8 is" in rows["transformer/batch"]["message"]) == (0, True)
+    assert rows["transformer/batch"]["beyond"] > 1
+    wrong = edited(file, "wrong_int8.onnx", lambda graph: scaled(graph, -1, 3.0))
+    code, said = run("check", wrong, "--checkpoint", checkpoint, "-k", "batch", "--expect", "int8")
+    assert (code, "more than int8 explains" in said) == (1, True)
+
+
+def test_a_table_says_what_inputs_are(gpt2) -> None:
+    checkpoint, file = gpt2
+
+    def renamed(graph) -> None:
+        for node in graph.node:
+            node.input[:] = ["a" if name == "target" else name for name in node.input]
+        for value in graph.input:
+            value.name = "a" if value.name == "target" else value.name
+
+    other = edited(file, "renamed.onnx", renamed)
+    assert run("check", other, "--checkpoint", checkpoint, "-k", "short", "--input", "a=target")[0] == 0
+    code, said = run("check", other, "--checkpoint", checkpoint, "-k", "short", "--input", "b=target")
+    assert (code, "it has no b" in said) == (2, True)
+    code, said = run("check", other, "--checkpoint", checkpoint, "-k", "short", "--input", "a=targt")
+    assert (code, "nearest: target" in said) == (2, True)
+
+
+@pytest.mark.second
+def test_both_stacks_and_fixed_lengths(tmp_path: Path) -> None:
+    config = preset("paper_base").replace(**SMALL, **VOCABULARY, encoder_layers=1, decoder_layers=1, padding_id=0)
+    checkpoint, file = written(tmp_path, config, parameters.initialise(config, 0, np.float32))
+    code, rows = rows_of(tmp_path, "check", file, "--checkpoint", checkpoint)
+    assert code == 0
+    assert sum(row["status"] == "pass" for row in rows.values()) >= 14
+    fixed = tmp_path / "fixed"
+    fixed.mkdir()
+    checkpoint, file = written(fixed, config, parameters.initialise(config, 0, np.float32), fixed=True)
+    code, rows = rows_of(tmp_path, "check", file, "--checkpoint", checkpoint, "--allow-incomplete")
+    assert code == 0
+    assert rows["transformer/fixed"]["status"] == rows["transformer/fixed_padding"]["status"] == "pass"
+    assert rows["transformer/long"]["status"] == "not shown"
+    assert run("check", file, "--checkpoint", checkpoint)[0] == 1

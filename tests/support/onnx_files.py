@@ -1,0 +1,49 @@
+"""ONNX files for tests: our port's Transformer, exported by PyTorch's exporter, and edits of a graph."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+
+from reference_numpy import TransformerConfig
+from rosettaformer.backends import transformer
+from rosettaformer.checkpoints import save
+
+ROWS, LENGTH = 2, 4
+
+
+def written(folder: Path, config: TransformerConfig, parameters: dict[str, np.ndarray], fixed: bool = False) -> tuple[Path, Path]:
+    """Writes a canonical checkpoint and the ONNX model of it. fixed: for 2 rows of 4 tokens alone."""
+    checkpoint, file = folder / "model.safetensors", folder / "model.onnx"
+    save(checkpoint, config, parameters)
+    model = transformer("torch", config, parameters).eval()
+    sides = [side for side, layers in (("source", config.encoder_layers), ("target", config.decoder_layers)) if layers]
+    ids = {side: torch.arange(ROWS * LENGTH).reshape(ROWS, LENGTH) % 7 for side in sides}
+    masks = {f"{side}_mask_{'bs' if side == 'source' else 'bt'}": torch.ones(ROWS, LENGTH, dtype=torch.bool) for side in sides}
+    given = {"source": None} | ids | masks
+    dynamic = {name: None if value is None else {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name, value in given.items()}
+    options: dict[str, Any] = {} if fixed else {"dynamic_shapes": dynamic}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (), file, kwargs=given, dynamo=True, verbose=False, external_data=False, **options)
+    return checkpoint, file
+
+
+def edited(file: Path, name: str, edit: Callable[[onnx.GraphProto], None]) -> Path:
+    """Writes the model after an edit of its graph beside it, under another name."""
+    model = onnx.load(file)
+    edit(model.graph)
+    onnx.save(model, file.with_name(name))
+    return file.with_name(name)
+
+
+def scaled(graph: onnx.GraphProto, place: int, factor: float) -> None:
+    """Multiplies the initialiser at that place among the matrices."""
+    matrices = [each for each in graph.initializer if len(each.dims) == 2]
+    array = numpy_helper.to_array(matrices[place])
+    matrices[place].CopyFrom(numpy_helper.from_array((array * factor).astype(array.dtype), matrices[place].name))
