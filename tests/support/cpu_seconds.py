@@ -15,7 +15,8 @@ SHARES = {
     "impl_tf": 30,
     "impl_jax": 30,
     "backends": 130,
-    "judge": 175,
+    "judge": 160,
+    "artefacts": 25,
     "diagnosis": 120,
     "comparison": 20,
     "proposals": 30,
@@ -24,7 +25,7 @@ SHARES = {
     "inference": 55,
     "commands": 45,
     "benchmarks": 15,
-    "guide": 95,
+    "guide": 85,
     "house": 25,
     "start and collection": 80,
 }
