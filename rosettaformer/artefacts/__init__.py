@@ -1,1 +1,1 @@
-"""Models as files: ONNX, torch.export, AOTInductor, SavedModel, LiteRT and StableHLO, opened by their runtimes, judged and made."""
+"""Models as files with weights of their own: which format they are of, what they take and give, and how they are run."""

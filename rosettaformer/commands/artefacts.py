@@ -15,15 +15,11 @@ from ..conformance.reference.lowered import PRECISIONS
 from .options import Choice
 
 Names = tuple[str, ...]
-OPTIONS = ("inputs", "outputs", "expect", "allow_code")
-allow_code_option = click.option(
-    "--allow-code", is_flag=True, help="Open an AOTInductor package, a compiled library that runs with your rights."
-)
+OPTIONS = ("inputs", "outputs", "expect")
 
 
 def artefact_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--input, --output, --expect and --allow-code."""
-    function = allow_code_option(function)
+    """--input, --output and --expect."""
     function = click.option(
         "--expect", type=Choice([*PRECISIONS]), default=None, help="An artefact has this precision: allow what that costs, and tell it."
     )(function)  # fmt: skip
@@ -63,8 +59,7 @@ def cases_of(artefacts: Sequence[str], checkpoint: Path | None, leave_out: Names
         found.foreign.get("config.json", {}),
         meanings.parse(options["inputs"], "--input"),
         meanings.parse(options["outputs"], "--output"),
-        options["allow_code"],
-        options["expect"] or "",
+        expect=options["expect"] or "",
     )
     click.get_current_context().with_resource(told(settings))
     return artefact_cases(checkpoint, found)
@@ -76,7 +71,7 @@ def refuse_without_artefacts(options: dict[str, Any]) -> None:
         raise ValueError(f"--{given[0].removesuffix('s').replace('_', '-')} is of artefacts; no port is one")
 
 
-def words(checkpoint: Path, inputs: Names, outputs: Names, allow_code: bool, **_: Any) -> Names:
+def words(checkpoint: Path, inputs: Names, outputs: Names, **_: Any) -> Names:
     """Returns the words that give these options to another command."""
     named = [(option, value) for option, values in (("--input", inputs), ("--output", outputs)) for value in values]
-    return ("--checkpoint", str(checkpoint), *(word for pair in named for word in pair), *(["--allow-code"] if allow_code else []))
+    return ("--checkpoint", str(checkpoint), *(word for pair in named for word in pair))

