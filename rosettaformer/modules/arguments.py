@@ -15,9 +15,9 @@ _NEVER = {"use_cache": False}  # arguments that have one value in every call: a 
 # what published models call the same input
 TOKENS = {"input_ids", "token_ids", "tokens", "token", "ids", "inputs", "input", "x", "source", "src", "encoder_token_ids"}
 _TARGET = {"decoder_input_ids", "decoder_token_ids", "target", "tgt"}
-_MASK = {"attention_mask", "padding_mask", "input_mask", "token_mask", "encoder_padding_mask"}
-_TARGET_MASK = {"decoder_attention_mask", "decoder_padding_mask"}
-_SEGMENTS = {"token_type_ids", "segment_ids", "segments", "type_ids"}
+_MASK = {"attention_mask", "padding_mask", "input_mask", "token_mask", "encoder_padding_mask", "source_mask_bs"}
+_TARGET_MASK = {"decoder_attention_mask", "decoder_padding_mask", "target_mask_bt"}
+_SEGMENTS = {"token_type_ids", "segment_ids", "segments", "type_ids", "segment_bs"}
 _POSITIONS = {"position_ids", "positions"}
 _TARGET_POSITIONS = {"decoder_position_ids"}
 _BESIDE = (_MASK, _TARGET_MASK, _SEGMENTS, _POSITIONS, _TARGET_POSITIONS)  # what a model may have no argument for, since it makes its own
@@ -81,6 +81,18 @@ def placed(known: Mapping[str, bool], inputs: Mapping[str, Any], ordered: bool =
             found |= {name: filled(tokens) for name in free if known[name] and name in several}
     if required := [name for name in free if known[name] and name not in found]:
         raise ValueError(f"the model needs the arguments {', '.join(required)}; the inputs are {', '.join(inputs)}")
+    return found
+
+
+def of_decoder(known: Iterable[str], inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the inputs, which a decoder alone calls its target, by the names of its arguments."""
+    known = {*known}
+    if known & TOKENS or not known & _TARGET:
+        return inputs
+    found = {}
+    for name, value in inputs.items():
+        meant = next((target for source, target in ((TOKENS, _TARGET), (_MASK, _TARGET_MASK)) if name in source and name not in known), set())
+        found[next(iter(sorted(known & meant)), name)] = value
     return found
 
 

@@ -81,7 +81,7 @@ class Given:
                 for name, (array, named) in self.arrays.items()
             }
             described.append(side.call("prepare", own, {name: orders[which] for name, orders in self.orders.items()}, wide, random))
-            self._about[which]["convention"] = described[-1]["convention"]
+            self._about[which] |= {name: described[-1][name] for name in ("convention", "notes")}
         attend = [any(layer["kind"] == "attention" for layer in one["layers"]) for one in described]
         for which, side in enumerate(sides):
             if attend[which] and not attend[1 - which]:  # there it may be layers of their own
