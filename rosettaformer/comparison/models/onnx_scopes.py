@@ -66,12 +66,23 @@ class Graph:
         parts = [part for part in node.name.partition(";")[0].split("/")[:-1] if part not in OUTSIDE]
         if parts or self._named:
             return [(".".join(parts[: end + 1]), parts[end]) for end in range(len(parts))]
+        path = self._stem(self._biased.get(node.output[0], node))
+        return [(path, node.op_type)] if path else []
+
+    def _stem(self, node: onnx.NodeProto) -> str:
+        """The name of the first weight that a node reads, without what says which of its layer's it is."""
         weight = next((name for name in node.input if name in self.weights), "")
         stem = WEIGHT.fullmatch(weight)
-        return [((stem[1] if stem else weight).replace("/", "."), node.op_type)] if weight else []
+        return (stem[1] if stem else weight).replace("/", ".")
+
+    def _is_product(self, node: onnx.NodeProto) -> bool:
+        """Whether a node is a product with a weight to which a bias is added next."""
+        return node.op_type == "MatMul" and bool(self._stem(node)) and node.output[0] in self._biased
 
     def _scopes(self) -> dict[str, Scope]:
         self._tells = any(one.key == SCOPES for node in self._nodes for one in node.metadata_props)
+        self._biased = {name: node for node in self._nodes if node.op_type == "Add" and self._stem(node) for name in node.input}
+        self._biased = {node.output[0]: self._biased[node.output[0]] for node in self._nodes if self._is_product(node)}
         self._named = any("/" in node.name.strip("/") for node in self._nodes)
         found: dict[str, Scope] = {}
         last: dict[str, int] = {}
@@ -79,6 +90,7 @@ class Graph:
             for path, kind in self._places(node):
                 found.setdefault(path, Scope(path, kind.rpartition(".")[2])).nodes.append(node)
                 last[path] = number
+        self._learned_before: set[str] = set()
         self._learned_before = self._learned(Scope("", "", self._fixed))
         takers: dict[str, set[int]] = {}
         for node in self._nodes:
