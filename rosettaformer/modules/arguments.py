@@ -85,15 +85,24 @@ def placed(known: Mapping[str, bool], inputs: Mapping[str, Any], ordered: bool =
 
 
 def of_decoder(known: Iterable[str], inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the inputs, which a decoder alone calls its target, by the names of its arguments."""
+    """Returns the inputs by the names of a decoder alone, which calls its tokens and their mask the target's; of another model as they
+    are. known: the model's arguments.
+    """
     known = {*known}
     if known & TOKENS or not known & _TARGET:
         return inputs
-    found = {}
-    for name, value in inputs.items():
-        meant = next((target for source, target in ((TOKENS, _TARGET), (_MASK, _TARGET_MASK)) if name in source and name not in known), set())
-        found[next(iter(sorted(known & meant)), name)] = value
-    return found
+    meant = {
+        name: min(known & of_target)
+        for plain, of_target in ((TOKENS, _TARGET), (_MASK, _TARGET_MASK))
+        if known & of_target
+        for name in plain
+    }
+    return {meant.get(name, name): value for name, value in inputs.items()}
+
+
+def masked(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs with masks that are true at what counts."""
+    return {name: value != 0 if name in _MASK | _TARGET_MASK else value for name, value in inputs.items()}
 
 
 def beside(known: Iterable[str], inputs: Iterable[str]) -> list[str]:

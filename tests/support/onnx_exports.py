@@ -12,12 +12,12 @@ import numpy as np
 from rosettaformer.checkpoints.hugging_face import new
 
 __all__ = ["PLANTS", "export", "exported", "planted"]
-FOLDERS = ("llama", "gpt2", "bert")
 SCOPES = "pkg.torch.onnx.name_scopes"
 
 
 def exported(family: str, folder: Path) -> tuple[Path, Path]:
     """A new random model of a family and its export from transformers: the folder and the file."""
+    import torch
     import transformers
 
     path, file = folder / family, folder / f"{family}.onnx"
@@ -26,7 +26,7 @@ def exported(family: str, folder: Path) -> tuple[Path, Path]:
         named = transformers.AutoConfig.from_pretrained(path).architectures[0]
         model = getattr(transformers, named).from_pretrained(path, attn_implementation="eager", dtype="float32").eval()
         model.config.use_cache = False
-        ids = _ids(2, 7)
+        ids = torch.arange(14).reshape(2, 7) + 3
         export(model, file, {"input_ids": ids, "attention_mask": ids * 0 + 1})
     return path, file
 
@@ -42,12 +42,6 @@ def export(model: Any, file: Path, inputs: Mapping[str, Any], dynamic: bool = Tr
         torch.onnx.export(
             model, (), str(file), kwargs=dict(inputs), input_names=[*inputs], dynamo=True, external_data=False, verbose=False, **options
         )
-
-
-def _ids(rows: int, tokens: int) -> Any:
-    import torch
-
-    return torch.arange(rows * tokens).reshape(rows, tokens) + 3
 
 
 def planted(what: str, layer: str, file: Path, to: Path) -> Path:
@@ -106,7 +100,7 @@ def _scale(model: Any, nodes: list[Any]) -> None:
 
 def _activation(model: Any, nodes: list[Any]) -> None:
     """Takes the other form of GELU, or another sigmoid in SiLU."""
-    from onnx import helper
+    from onnx import helper, numpy_helper
 
     node = next(node for node in nodes if node.op_type in ("Gelu", "Tanh", "Sigmoid"))
     if node.op_type == "Gelu":
@@ -115,14 +109,10 @@ def _activation(model: Any, nodes: list[Any]) -> None:
     elif node.op_type == "Sigmoid":
         node.op_type = "HardSigmoid"
     else:  # erf(u / sqrt(2)) in place of tanh(sqrt(2 / pi) (u + 0.044715 u^3))
-        source, given, made = node.output[0], nodes[0].input[0], "planted.u"
-        node.op_type = "Erf"
-        node.input[0] = made
-        model.graph.node.insert([*model.graph.node].index(node), helper.make_node("Mul", [given, "planted.root"], [made]))
-        from onnx import numpy_helper
-
+        product = helper.make_node("Mul", [nodes[0].input[0], "planted.root"], ["planted.u"])
+        model.graph.node.insert([*model.graph.node].index(node), product)
         model.graph.initializer.append(numpy_helper.from_array(np.array(0.5**0.5, np.float32), "planted.root"))
-        assert source
+        node.op_type, node.input[0] = "Erf", "planted.u"
 
 
 def _number(array: np.ndarray) -> np.ndarray:

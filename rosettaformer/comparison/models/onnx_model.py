@@ -83,8 +83,8 @@ class OnnxModel(Model):
             self._names |= {weight if path == paths[0] else f"{weight} in {path}": (weight, path) for path in paths}
         self.defaults = self._suggested()
         self.notes = ("the file has no gradients and no training: its outputs and layers are compared",)
-        if other := sorted({tensor.dtype for tensor in self._artefact.entries["forward"].outputs} - {"float32"}):
-            self.notes += (f"the file computes in {' and '.join(other)}, whose rounding counts as a difference",)
+        if half := sorted({array.dtype.name for array in self._graph.weights.values()} - {"float32", "float64"}):
+            self.notes += (f"the file holds {' and '.join(half)}, whose rounding counts as a difference",)
 
     def _suggested(self) -> tuple[str, ...]:
         """Declarations of random tokens, of the sizes that the file fixes; none if another input is needed, or a range is not known."""
@@ -118,8 +118,8 @@ class OnnxModel(Model):
                 if not lacks or lacks[1] in single:
                     raise
                 single |= {lacks[1], MADE_OF.get(lacks[1], lacks[1])}
-        if single:
-            self.notes += (f"ONNX Runtime computes {', '.join(sorted(single))} in float32 alone",)
+        if held := sorted(single & {node.op_type for node in self._graph.model.graph.node}):
+            self.notes += (f"ONNX Runtime computes {', '.join(held)} in float32 alone",)
         self._running["float64"].run(self._given(inputs, "float64"))
 
     def _given(self, inputs: Arrays, dtype: str = "float32") -> Arrays:

@@ -41,7 +41,7 @@ def _nodes(node: onnx.NodeProto, single: Collection[str]) -> Iterator[onnx.NodeP
             one.CopyFrom(helper.make_attribute("value", helper.make_tensor("", TensorProto.FLOAT, *_flat(values))))
         if one.HasField("t"):
             _tensor(one.t)
-        for body in ([one.g] if one.HasField("g") else one.graphs):
+        for body in [one.g] if one.HasField("g") else one.graphs:
             _widen(body, single)
     if node.op_type not in single or len(node.input) != 1:
         yield node
