@@ -84,8 +84,8 @@ def compare(
     """Compare two models on the same weights and inputs: outputs, every layer, gradients, one step of training.
 
     LEFT and RIGHT are FILE.py:NAME or MODULE:NAME (a class or function that builds a model in PyTorch, Keras or Flax), CHECKPOINT@BACKEND
-    (a file or folder, in torch, tf, jax or numpy), transformers:DIR or keras-hub:DIR (a folder that the library loads), with --component a
-    port (its FILE.py, torch, tf or jax), or two JSON reports of this command.
+    (a file or folder, in torch, tf, jax or numpy), transformers:DIR or keras-hub:DIR (a folder that the library loads), an ONNX file, with
+    --component a port (its FILE.py, torch, tf or jax), or two JSON reports of this command.
     Errors are in units of rounding noise: the larger of the sides' |float32 - float64|.
 
     Exit codes: 0 equal, 1 differs (of two reports: something got worse), 2 wrong usage or bad input, 3 backend missing.
@@ -124,7 +124,10 @@ def _console() -> Console:
 def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the report, with progress in a terminal."""
     kinds = {side.kind for side in named}
-    chosen = options["weights"] or ("random" if kinds == {"built"} else "own" if "loaded" in kinds and "built" not in kinds else "left")
+    own = "artefact" in kinds or ("loaded" in kinds and "built" not in kinds)
+    chosen = options["weights"] or ("random" if kinds == {"built"} else "own" if own else "left")
+    if "artefact" in kinds and chosen != "own":
+        raise ValueError(f"an ONNX file keeps its own weights: --weights must be own; got {chosen!r}")
     if chosen not in ("random", "left", "right", "own") and not Path(chosen).exists():
         raise ValueError(f"--weights must be random, left, right, own or a file; got {chosen!r}")
     order = [dict(map(declared_inputs.axes_of, options[f"{which}_axes"])) for which in ("left", "right")]
@@ -147,7 +150,8 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
                 rename=rename_table.read(options["rename_table_"]),
                 time=time_,
                 progress=lambda what: progress.update(task, description=what),
-                **{name: options[name] for name in ("dtype", "seed", "gradients", "step", "rounds", "limit", "threads")},
+                **{name: options[name] and "artefact" not in kinds for name in ("gradients", "step")},
+                **{name: options[name] for name in ("dtype", "seed", "rounds", "limit", "threads")},
             ),
         )
 

@@ -165,6 +165,8 @@ class _Comparison:
             raise NotMatched("\n  ".join([said, *lacking, *more]), rename_table.unfinished(table, found))
         self._notes += [f"not matched: {problem}" for problem in lacking + more]
         by_order = [f"{one} = {other}" for one, (other, how) in found.items() if how == "order"]
+        if self._options.weights == "own":
+            variable_matching.compare_values(table, left, right, *(side.call("values") for side in self._sides))
         if by_order:
             rest = f" and {len(by_order) - SHOWN} more" if len(by_order) > SHOWN else ""
             self._notes.append(f"matched by the order of execution alone: {', '.join(by_order[:SHOWN])}{rest}; --rename decides otherwise")

@@ -15,9 +15,9 @@ _NEVER = {"use_cache": False}  # arguments that have one value in every call: a 
 # what published models call the same input
 TOKENS = {"input_ids", "token_ids", "tokens", "token", "ids", "inputs", "input", "x", "source", "src", "encoder_token_ids"}
 TARGET = {"decoder_input_ids", "decoder_token_ids", "target", "tgt"}
-MASK = {"attention_mask", "padding_mask", "input_mask", "token_mask", "encoder_padding_mask"}
-TARGET_MASK = {"decoder_attention_mask", "decoder_padding_mask"}
-SEGMENTS = {"token_type_ids", "segment_ids", "segments", "type_ids"}
+MASK = {"attention_mask", "padding_mask", "input_mask", "token_mask", "encoder_padding_mask", "source_mask_bs"}
+TARGET_MASK = {"decoder_attention_mask", "decoder_padding_mask", "target_mask_bt"}
+SEGMENTS = {"token_type_ids", "segment_ids", "segments", "type_ids", "segment_bs"}
 POSITIONS = {"position_ids", "positions"}
 TARGET_POSITIONS = {"decoder_position_ids"}
 _BESIDE = (MASK, TARGET_MASK, SEGMENTS, POSITIONS, TARGET_POSITIONS)  # what a model may have no argument for, since it makes its own
@@ -82,6 +82,24 @@ def placed(known: Mapping[str, bool], inputs: Mapping[str, Any], ordered: bool =
     if required := [name for name in free if known[name] and name not in found]:
         raise ValueError(f"the model needs the arguments {', '.join(required)}; the inputs are {', '.join(inputs)}")
     return found
+
+
+def of_decoder(known: Iterable[str], inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the inputs by the names of a decoder alone, which calls its tokens and their mask the target's; of another model as they
+    are. known: the model's arguments.
+    """
+    known = {*known}
+    if known & TOKENS or not known & TARGET:
+        return inputs
+    meant = {
+        name: min(known & of_target) for plain, of_target in ((TOKENS, TARGET), (MASK, TARGET_MASK)) if known & of_target for name in plain
+    }
+    return {meant.get(name, name): value for name, value in inputs.items()}
+
+
+def masked(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs with masks that are true at what counts."""
+    return {name: value != 0 if name in MASK | TARGET_MASK else value for name, value in inputs.items()}
 
 
 def beside(known: Iterable[str], inputs: Iterable[str]) -> list[str]:

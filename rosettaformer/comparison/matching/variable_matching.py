@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from reference_numpy.suggestions import nearest
 
 from ..models.behaviour import INPUTS, OUTPUTS
@@ -11,6 +13,7 @@ from .layer_matching import Network, normal
 from .rename_table import Rename
 
 Pair = dict[str, Any]  # left, right, left_axes, right_axes, sizes, how, layer; right is empty if the other side has none
+Arrays = Mapping[str, np.ndarray]
 OPTIONAL = ("bias", "offset", "scale")  # a layer can be without: a difference between the layers, and no reason to stop
 CHANNELS = "c"
 
@@ -64,6 +67,21 @@ def pairs(
             else:
                 problems += said
     return table, problems, missing
+
+
+def compare_values(table: Sequence[Pair], left: Network, right: Network, mine: Arrays, others: Arrays) -> None:
+    """Marks the pairs that hold other numbers, in the layout in which either layer uses them, with `other numbers`."""
+    owned = [{one["name"]: one for several in network.variables.values() for one in several} for network in (left, right)]
+    for row in table:
+        if row["left"] in mine and row["right"] in others:
+            one, other = owned[0][row["left"]], owned[1][row["right"]]
+            arrays, axes, sizes = (mine[row["left"]], others[row["right"]]), (one["axes"], other["axes"]), row["sizes"]
+            if axes[0] and sorted(axes[0]) == sorted(axes[1]):
+                *axes, sizes = weight_layout.solved((axes[0], one["shape"]), (axes[1], other["shape"]), {**one["sizes"], **other["sizes"]})
+                arrays = weight_layout.carried(arrays[0], *axes, sizes).ravel(), arrays[1].ravel()
+            else:  # of unknown layout
+                arrays = np.sort(arrays[0], axis=None), np.sort(arrays[1], axis=None)
+            row["other numbers"] = not np.array_equal(*arrays)
 
 
 def _alone(one: Mapping[str, Any], how: str) -> Pair:

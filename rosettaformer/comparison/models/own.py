@@ -15,7 +15,7 @@ from ...conformance.ports.adapters.call_mapping import FOR, RETURN, CallMapping
 from ...conformance.ports.names import Names
 from ...conformance.ports.port import NotCovered, Port
 from ...conformance.reference.components import DROPOUT_RATES, forward_of, signature_of, whole_model
-from ...modules.arguments import TOKENS
+from ...modules import arguments
 from .base import Model, Translation
 from .canonical import Component, named
 from .reference_model import ReferenceModel, inputs_of
@@ -41,8 +41,8 @@ def of_checkpoint(path: Path, backend: str) -> Model:
     model = wrapped(make(), make, str(path), method)
     table = Names(imported(backend, f"{BACKENDS[backend]}.weights").TABLE).table("transformer", config)
     model.canonical, model.convention, model.defaults = named(table, config, "transformer"), "", inputs_of(config)
-    if not config.encoder_layers:  # what a published decoder calls its tokens is the target here
-        model.translation = lambda inputs: {"target" if name in TOKENS else name: value for name, value in inputs.items()}
+    known = [name for name in ("source", "source_mask_bs") if config.encoder_layers] + ["target", "target_mask_bt"]
+    model.translation = lambda inputs: arguments.masked(arguments.of_decoder(known, inputs))
     return model
 
 

@@ -64,7 +64,9 @@ def _headline(report: Report) -> str:
     if worst["verdict"] != "differs":
         outputs = f"the outputs agree to rounding ({units(worst['units'])} of the noise)"
     rounding = [row["left"] for row in leaves if "rounding" in {one["verdict"] for one in row["forced"]}]
-    if worst["verdict"] != "differs" and "rounding" in {row["verdict"] for row in report["outputs"]}:
+    if worst["verdict"] != "differs" and all("wide" not in row for row in report["outputs"] if row["verdict"] == "rounding"):
+        outputs += ", in float32, which alone both sides have" * any(row["verdict"] == "rounding" for row in report["outputs"])
+    elif worst["verdict"] != "differs" and "rounding" in {row["verdict"] for row in report["outputs"]}:
         outputs += ", but not in float64, where a side rounds within or a constant differs in its last digits"
         outputs += f": {len(rounding)} of {len(leaves)} layers do, the first is {rounding[0]}" if rounding else ""
     if differ and report.get("elsewhere"):

@@ -273,6 +273,7 @@ class Rows:
                 ]
                 said.append(f"{name} {texts[0]} on the left, {texts[1]} on the right")
         said += self._scalars(left, right, {*own[0]} | {*own[1]})
+        said += [f"{row['left']} holds other numbers" for row in self._table if row["layer"] == left and row.get("other numbers")]
         for row in alone:
             has, lacks = ("left", "right") if row["left"] else ("right", "left")
             said.append(f"{row[has].rpartition('.')[2]} on the {has}, none on the {lacks}")

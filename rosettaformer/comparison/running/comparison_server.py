@@ -51,7 +51,7 @@ class Server:
         or ports to ours, whose variables have canonical names."""
         self.model = opened(self._side, self._port, fixed, canonical)
         found = self.model.about() | {"framework": self.model.framework, "convention": self.model.convention}
-        return found | {"notes": list(self.model.notes), "inputs": self.model.defaults}
+        return found | {"inputs": self.model.defaults}
 
     def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]], wide: bool, random: bool) -> dict[str, Any]:
         """Sets the inputs, whose floats are exact in float32, and says what the model consists of. wide: whether float64 is asked for.
@@ -85,7 +85,7 @@ class Server:
             layers += layer_calls.opened(layers, variables)
         variables = canonical(variables) if canonical else variables
         about = {"layers": [dataclasses.asdict(layer) for layer in layers], "variables": [dataclasses.asdict(one) for one in variables]}
-        return about | {"convention": self.model.convention}
+        return about | {"convention": self.model.convention, "notes": list(self.model.notes)}
 
     def _once(self, variables: Sequence[Variable], called: set[str]) -> None:
         """Of each variable with several names one is required: that of a layer that is called."""

@@ -32,7 +32,7 @@ class Given:
         self.notes = [
             f"the {which} takes no {', '.join(lacking)}"
             for which, one in zip(("left", "right"), about, strict=True)
-            if (lacking := arguments.beside([name for name, _ in one["arguments"]], self.arrays))
+            if (lacking := arguments.beside(known := [name for name, _ in one["arguments"]], arguments.of_decoder(known, self.arrays)))
         ]
         self.orders: dict[str, list[list[str]]] = {}
         self.ranks: list[str] = []
@@ -51,7 +51,8 @@ class Given:
         given = declared_inputs.read(file) if file else {}
         if given or inputs:
             return declared_inputs.make(inputs, given, seed)
-        suggested = next((one["inputs"] for one in self._about if one["inputs"]), None)
+        files_first = sorted(self._about, key=lambda one: one["framework"] != "onnx")  # a file may fix the sizes of its inputs
+        suggested = next((one["inputs"] for one in files_first if one["inputs"]), None)
         if not suggested:
             named = ", ".join(name for name, _ in self._about[0]["arguments"]) or "x"
             raise ValueError(
@@ -81,7 +82,7 @@ class Given:
                 for name, (array, named) in self.arrays.items()
             }
             described.append(side.call("prepare", own, {name: orders[which] for name, orders in self.orders.items()}, wide, random))
-            self._about[which]["convention"] = described[-1]["convention"]
+            self._about[which] |= {name: described[-1][name] for name in ("convention", "notes")}
         attend = [any(layer["kind"] == "attention" for layer in one["layers"]) for one in described]
         for which, side in enumerate(sides):
             if attend[which] and not attend[1 - which]:  # there it may be layers of their own

@@ -9,8 +9,10 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
+from ...artefacts.opening import Absent, open_artefact
 from ...conformance.ports import port as ports
 from ...processes import words
+from .. import models
 from ..models.base import Model
 from ..models.own import of_checkpoint, of_component
 from ..models.wrapping import wrapped
@@ -31,10 +33,21 @@ def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] 
         return of_checkpoint(Path(side.path), side.name)
     if side.kind == "loaded":
         return loaded(side)
+    if side.kind == "artefact":
+        return _artefact(side)
     if port:
         return of_component(port, side.component, {**fixed, **port.config, **side.settings}, canonical)
     make = _maker(side)
     return wrapped(make(), make, side.text)
+
+
+def _artefact(side: Side) -> Model:
+    try:
+        open_artefact(Path(side.path))  # examined before anything that reads it is imported
+    except Absent as error:
+        raise ports.MissingBackend(str(error)) from None
+    model: Model = importlib.import_module(f"{models.__name__}.onnx_model").OnnxModel(Path(side.path))
+    return model
 
 
 def _maker(side: Side) -> Callable[[], Any]:

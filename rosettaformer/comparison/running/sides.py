@@ -1,5 +1,5 @@
 """What LEFT and RIGHT name: a class or function of a file or a module, a checkpoint in a backend, a folder that a library loads, a port's
-component, or an earlier report.
+component, an ONNX file, or an earlier report.
 """
 
 import dataclasses
@@ -10,13 +10,14 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
+from ...artefacts.kinds import KINDS, kind_of
 from ...backends import BACKENDS
 from ...conformance.ports.port import PORTS
 
 LIBRARIES = ("transformers", "keras-hub")
 FORMS = (
-    "FILE.py:NAME, MODULE:NAME, CHECKPOINT@BACKEND, transformers:DIR, keras-hub:DIR, a port (FILE.py, torch, tf or jax) with --component, "
-    "or the JSON of an earlier comparison"
+    "FILE.py:NAME, MODULE:NAME, CHECKPOINT@BACKEND, transformers:DIR, keras-hub:DIR, an ONNX file, a port (FILE.py, torch, tf or jax) with "
+    "--component, or the JSON of an earlier comparison"
 )
 BACKEND = "torch"  # of a checkpoint that names none
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -25,7 +26,7 @@ _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")  # the path of a module, such
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side, as it was named. kind: built, checkpoint, loaded, component or report.
+    """One side, as it was named. kind: built, checkpoint, loaded, component, artefact or report.
 
     path: of a file or a folder, or a module's dotted path. name: the class or function, the backend of a checkpoint, or the library that
     loads a folder.
@@ -62,6 +63,12 @@ def parse(text: str, settings: Mapping[str, Any], component: str = "") -> Side:
         if not Path(folder).is_dir():
             raise ValueError(f"{text}: there is no folder {folder}")
         return Side(text, "loaded", folder, library, settings)
+    if kind := kind_of(Path(text)):
+        if kind != "onnx":
+            raise ValueError(f"{text} is {KINDS[kind].title}, whose layers do not show; compare takes ONNX models, and check judges both")
+        if settings:
+            raise ValueError(f"{text}: a file takes no --set, got {', '.join(settings)}")
+        return Side(text, "artefact", text)
     where, at, backend = text.rpartition("@")
     if not at:
         where, backend = text, BACKEND

@@ -1,0 +1,188 @@
+"""A side that is an ONNX file, run by ONNX Runtime with its own weights. It has no gradients."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from ...artefacts.opening import open_artefact
+from ...modules import arguments
+from ...modules.nests import splits
+from .. import kinds
+from . import behaviour
+from .base import Arrays, Layer, LayerCall, Model, Variable, guarded
+from .onnx_scopes import Graph, Scope
+from .onnx_widening import LACKS, MADE_OF, widened
+
+ROWS, LENGTH = 2, 7  # of random tokens, where the file fixes no size
+LARGEST = 2**31 - 1  # bytes of a message that protobuf writes
+
+
+class _Running:
+    """A graph with a session that gives every tensor that enters or leaves a scope. tensors: of the last run."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.graph = Graph(model)
+        tensors = dict.fromkeys(name for scope in self.graph.scopes.values() for name in (*scope.inputs, *scope.outputs))
+        self._names = [*self.graph.outputs, *(name for name in tensors if name not in (*self.graph.outputs, *self.graph.inputs))]
+        self._session = _session(self.graph.showing(self._names))
+        self._alone: dict[str, onnxruntime.InferenceSession] = {}
+        self._tensors: Arrays = {}
+
+    def run(self, given: Arrays) -> list[LayerCall]:
+        self._tensors = given | dict(zip(self._names, self._session.run(self._names, given), strict=True))
+        calls = [self._call(path, scope.inputs, scope.outputs) for path, scope in self.graph.scopes.items()]
+        return [*calls, self._call("", self.graph.inputs, self.graph.outputs)]
+
+    def _call(self, path: str, inputs: Sequence[str], outputs: Sequence[str]) -> LayerCall:
+        given, made = ([self._tensors[name] for name in self._told(names)] for names in (inputs, outputs))
+        made = _floating(made)
+        return LayerCall(path, 0, given, made, [None] * len(given), [None] * len(made))
+
+    def _told(self, names: Sequence[str]) -> list[str]:
+        """The tensors that are more than shapes, which a graph computes too."""
+        return [name for name in names if self._tensors[name].dtype.kind == "f" or self._tensors[name].ndim > 1]
+
+    def forced(self, scope: Scope, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Returns what a scope gives for other arrays in its last call."""
+        names = self._told(scope.inputs)
+        if len(names) != len(arrays):
+            raise ValueError("takes other arrays")
+        given = {name: self._tensors[name] for name in scope.inputs}
+        for name, array in zip(names, arrays, strict=True):
+            fits = array.shape != given[name].shape and splits(array.shape, given[name].shape)  # heads and their features
+            given[name] = np.asarray(array.reshape(given[name].shape) if fits else array, given[name].dtype)
+        if scope.path not in self._alone:
+            self._alone[scope.path] = _session(self.graph.alone(scope, given))
+        made = dict(zip(scope.outputs, self._alone[scope.path].run(scope.outputs, given), strict=True))
+        return _floating([made[name] for name in self._told(scope.outputs)])
+
+
+class OnnxModel(Model):
+    """An ONNX file. Its layers are the scopes of its nodes, its variables the initialisers that they read.
+
+    Raises ValueError if the file is damaged or cannot be taken apart, and `artefacts.opening.Absent`.
+    """
+
+    framework = "onnx"
+
+    def __init__(self, path: Path) -> None:
+        self._artefact = open_artefact(path)
+        self._inputs = {tensor.name: tensor for tensor in self._artefact.entries["forward"].inputs}
+        model = onnx.load(path)
+        if model.ByteSize() > LARGEST:
+            raise ValueError(f"{path} holds more than 2 GiB, and its layers cannot be shown; check judges its outputs")
+        self._running = {"float32": _Running(model)}
+        self._graph = self._running["float32"].graph
+        self._names: dict[str, tuple[str, str]] = {}  # a weight has another name in every further scope that reads it
+        for weight, paths in self._graph.owners.items():
+            self._names |= {weight if path == paths[0] else f"{weight} in {path}": (weight, path) for path in paths}
+        self.defaults = self._suggested()
+        self.notes = ("the file has no gradients and no training: its outputs and layers are compared",)
+        if half := sorted({array.dtype.name for array in self._graph.weights.values()} - {"float32", "float64"}):
+            self.notes += (f"the file holds {' and '.join(half)}, whose rounding counts as a difference",)
+
+    def _suggested(self) -> tuple[str, ...]:
+        """Declarations of random tokens, of the sizes that the file fixes; none if another input is needed, or a range is not known."""
+        names = [name for name in self._inputs if name not in arguments.beside((), self._inputs)]
+        found = []
+        for name, length in zip(names, "tsuvwxyz", strict=False):
+            tensor, below = self._inputs[name], self._graph.rows(name)
+            if not tensor.dtype.startswith("int") or not below or len(tensor.shape) != 2 or not name.isidentifier():
+                return ()
+            rows, tokens = (size if isinstance(size, int) else free for size, free in zip(tensor.shape, (ROWS, LENGTH), strict=True))
+            found.append(f"{name}: b={rows} {length}={tokens} {tensor.dtype} <{below}")
+        return tuple(found)
+
+    def about(self) -> dict[str, Any]:
+        return {"class": "ONNX model", "versions": dict(self._artefact.versions), "arguments": [(name, True) for name in self._inputs]}
+
+    def build(self, inputs: Arrays) -> None:
+        """Compares the graph as it stands with the graph that ONNX Runtime makes of it."""
+        given = self._given(inputs)
+        plain, optimised = self._running["float32"].run(given)[-1].outputs, self._artefact.run("forward", given)
+        if not behaviour.same(plain, _floating([optimised[name] for name in self._graph.outputs])):
+            self.notes += ("the graph that ONNX Runtime optimises gives other numbers than the one that is compared here",)
+
+    def widen(self, inputs: Arrays) -> None:
+        single: set[str] = set()
+        while "float64" not in self._running:
+            try:
+                self._running["float64"] = _Running(widened(self._graph.model, single))
+            except Exception as error:
+                lacks = LACKS.search(str(error))
+                if not lacks or lacks[1] in single:
+                    raise
+                single |= {lacks[1], MADE_OF.get(lacks[1], lacks[1])}
+        if held := sorted(single & {node.op_type for node in self._graph.model.graph.node}):
+            self.notes += (f"ONNX Runtime computes {', '.join(held)} in float32 alone",)
+        self._running["float64"].run(self._given(inputs, "float64"))
+
+    def _given(self, inputs: Arrays, dtype: str = "float32") -> Arrays:
+        found = arguments.placed(dict.fromkeys(self._inputs, True), arguments.of_decoder(self._inputs, inputs))
+        dtypes = {name: tensor.dtype if tensor.dtype != "float32" else dtype for name, tensor in self._inputs.items()}
+        return {name: np.asarray(array, dtypes[name]) for name, array in found.items()}
+
+    def layers(self) -> list[Layer]:
+        found = []
+        for scope in self._graph.scopes.values():
+            epsilon = self._graph.epsilon(scope)
+            scalars = {} if epsilon is None else {"eps": epsilon}
+            found.append(Layer(scope.path, kinds.KINDS["torch"].get(scope.type, ""), scope.type, {}, scalars))
+        return found
+
+    def variables(self) -> list[Variable]:
+        shapes = {name: array.shape for name, array in self._graph.weights.items()}
+        return [Variable(name, path, "", "", shapes[weight], True) for name, (weight, path) in self._names.items()]
+
+    def tied(self) -> list[list[str]]:
+        """Also a table and its transpose, which exporters write twice."""
+        held: dict[tuple[bytes, ...], list[str]] = {}
+        for name, (weight, _) in self._names.items():
+            array = self._graph.weights[weight]
+            bytes_of = {weight.encode()} if array.ndim != 2 else {array.tobytes(), array.T.tobytes()}
+            held.setdefault(tuple(sorted(bytes_of)), []).append(name)
+        return [names for names in held.values() if len(names) > 1]
+
+    def values(self) -> Arrays:
+        return {name: self._graph.weights[weight].astype(np.float32) for name, (weight, _) in self._names.items()}
+
+    def load(self, values: Arrays) -> None:
+        raise ValueError("a file keeps its own weights")
+
+    def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
+        return self._running[dtype].run(self._given(inputs, dtype))
+
+    def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
+        running = self._running[dtype]
+        return [guarded(lambda item=item: running.forced(running.graph.scopes[item[0]], item[2])) for item in wanted]  # type: ignore[misc]
+
+    def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
+        raise ValueError("a file has no gradients")
+
+    def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
+        raise ValueError("a file is not trained")
+
+    def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
+        if compiled or what == "step":
+            raise ValueError("a file runs in one way, and has no step")
+        given = self._given(inputs)
+        return lambda: self._artefact.run("forward", given)
+
+
+def _floating(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Those that float, if any do."""
+    return [array for array in arrays if array.dtype.kind == "f"] or arrays
+
+
+def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """A session in which the graph runs as it stands, so that every tensor of it exists."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
