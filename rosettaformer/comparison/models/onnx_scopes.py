@@ -131,7 +131,8 @@ class Graph:
                 if attribute.name == "epsilon":
                     return float(attribute.f)
             if node.op_type == "Add":
-                added |= {node.output[0]: value for name in node.input if (value := self._number(name)) is not None}
+                numbers = [value for name in node.input if (value := self._number(name)) is not None]
+                added |= dict.fromkeys(node.output, numbers[-1]) if numbers else {}
             if node.op_type in ("Sqrt", "Pow") and node.input[0] in added:
                 return added[node.input[0]]
         return None
