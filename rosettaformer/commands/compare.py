@@ -150,7 +150,8 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
                 rename=rename_table.read(options["rename_table_"]),
                 time=time_,
                 progress=lambda what: progress.update(task, description=what),
-                **{name: options[name] and "artefact" not in kinds for name in ("gradients", "step")},
+                gradients=options["gradients"] and "artefact" not in kinds,
+                step=options["step"] and "artefact" not in kinds,
                 **{name: options[name] for name in ("dtype", "seed", "rounds", "limit", "threads")},
             ),
         )

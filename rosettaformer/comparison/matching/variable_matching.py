@@ -77,8 +77,10 @@ def compare_values(table: Sequence[Pair], left: Network, right: Network, mine: A
             one, other = owned[0][row["left"]], owned[1][row["right"]]
             arrays, axes, sizes = (mine[row["left"]], others[row["right"]]), (one["axes"], other["axes"]), row["sizes"]
             if axes[0] and sorted(axes[0]) == sorted(axes[1]):
-                *axes, sizes = weight_layout.solved((axes[0], one["shape"]), (axes[1], other["shape"]), {**one["sizes"], **other["sizes"]})
-                arrays = weight_layout.carried(arrays[0], *axes, sizes).ravel(), arrays[1].ravel()
+                own, theirs, sizes = weight_layout.solved(
+                    (axes[0], one["shape"]), (axes[1], other["shape"]), {**one["sizes"], **other["sizes"]}
+                )
+                arrays = weight_layout.carried(arrays[0], own, theirs, sizes).ravel(), arrays[1].ravel()
             else:  # of unknown layout
                 arrays = np.sort(arrays[0], axis=None), np.sort(arrays[1], axis=None)
             row["other numbers"] = not np.array_equal(*arrays)

@@ -156,7 +156,8 @@ class Graph:
 
     def alone(self, scope: Scope, given: Mapping[str, np.ndarray]) -> onnx.ModelProto:
         """Returns a scope as a model of its own. given: arrays such as its inputs."""
-        needed, fixed = {name for node in scope.nodes for name in _reads(node)}, []
+        needed = {name for node in scope.nodes for name in _reads(node)}
+        fixed: list[onnx.NodeProto] = []
         for node in reversed(self._fixed):
             if needed.intersection(node.output):
                 fixed.insert(0, node)
