@@ -52,6 +52,10 @@ def net(tmp_path: Path, change: float = 0.0, names: str = "scopes", operator: st
         for node in nodes[-2:] if names == "scopes" else ():
             node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=f"['', '{layer}', 'linear']")
     nodes.insert(2, helper.make_node(operator, ["a"], ["h"]))
+    if names == "none":  # an exporter that transposes a kernel loses its name
+        for layer, node in (("inner", nodes[0]), ("outer", nodes[3])):
+            node.input[1] = f"val_{layer}"
+            values[node.input[1]] = values.pop(f"{layer}.weight")
     held = [numpy_helper.from_array(np.ascontiguousarray(array.T, np.float32), name) for name, array in values.items()]
     ends = [helper.make_tensor_value_info(name, 1, ["b", size]) for name, size in (("x", 4), ("y", 3))]
     model = helper.make_model(
@@ -119,6 +123,9 @@ def test_an_export_is_equal_to_its_model(family: str, beside: str, folder: Path,
     code, report = compare(file, beside.format(path), tmp_path)
     assert code == 0 and report["first"] is None, report["sentences"]
     leaves = [row for row in report["layers"] if row["leaf"]]
+    if family == "llama":  # the first layer also makes the positions that the later ones share
+        first = next(row for row in report["layers"] if row["left"] == "model.layers.0")
+        assert first["free"]["verdict"] in ("equal", "rounding"), first
     assert all(row["verdict"] in ("equal", "rounding") for row in report["outputs"] + [row for row in leaves if row["forced"]])
     assert len(leaves) > 2 * len(report["unmatched"][0])
     numbers = next(note for note in report["notes"] if note.startswith("matched by value"))
