@@ -62,8 +62,11 @@ def kind_of(path: Path) -> str:
 
 
 def _of_archive(path: Path) -> str:
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile:
+        return SUFFIXES.get(path.suffix, "")
     if any(_COMPILED.fullmatch(name) for name in names):
         return "aoti"
     return "pt2" if path.suffix == ".pt2" or any(name.endswith("archive_format") for name in names) else ""

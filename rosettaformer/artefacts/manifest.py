@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..reading import read_object
 from .signature import Entry, Tensor
 
 CHUNK = 1 << 20
+OURS = "rosettaformer"  # an entry of every manifest: the version that wrote it
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,11 @@ def entry_of(name: str, said: Mapping[str, Any]) -> Entry:
 
 def write(path: Path, manifest: Manifest) -> None:
     """Writes the manifest of the artefact at `path`."""
-    atomic.write_text(beside(path), json.dumps(asdict(manifest), indent=1) + "\n")
+    atomic.write_text(beside(path), json.dumps({OURS: version(OURS)} | asdict(manifest), indent=1) + "\n")
 
 
 def read(path: Path) -> Manifest | None:
-    """Returns the manifest of an artefact; None if there is none.
+    """Returns the manifest of an artefact; None if there is none, as where another program wrote the file of that name.
 
     Raises ValueError if it is damaged, or is of other files than those that lie beside it.
     """
@@ -84,6 +86,8 @@ def read(path: Path) -> Manifest | None:
     if not file.is_file():
         return None
     said = read_object(file)
+    if said.pop(OURS, None) is None:
+        return None
     try:
         found = Manifest(**said)
         for name, one in found.entries.items():

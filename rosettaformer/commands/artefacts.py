@@ -11,31 +11,32 @@ from ..artefacts.kinds import KINDS, SUFFIXES, kind_of
 from ..artefacts.settings import Settings, told
 from ..conformance.case import Case
 from ..conformance.cases.artefact import artefact_cases, opened
+from ..conformance.ports.command import PREFIX
 from ..conformance.reference.lowered import PRECISIONS
 from .options import Choice
 
 Names = tuple[str, ...]
-OPTIONS = ("inputs", "outputs", "expect")
+OPTIONS = ("inputs", "outputs")
+_EXAMPLE = {"input": "ids=source, seen=target_mask", "output": "y=logits"}
+expect_option = click.option(
+    "--expect", type=Choice([*PRECISIONS]), callback=lambda context, option, value: value or "",
+    help="An artefact has this precision: allow what that costs, and tell the error."
+)  # fmt: skip
 
 
 def artefact_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--input, --output and --expect."""
-    function = click.option(
-        "--expect", type=Choice([*PRECISIONS]), default=None, help="An artefact has this precision: allow what that costs, and tell it."
-    )(function)  # fmt: skip
+    """--input and --output."""
     for side in ("output", "input"):
         text = f"What an {side} of an artefact is, such as {_EXAMPLE[side]}; repeatable."
         function = click.option(f"--{side}", f"{side}s", multiple=True, metavar="NAME=MEANING", help=text)(function)
     return function
 
 
-_EXAMPLE = {"input": "ids=source, seen=target_mask", "output": "y=logits"}
-
-
 def artefacts_in(ports: Iterable[str]) -> list[str]:
     """Returns the ports that are artefacts. Raises ValueError if there are others too, and if a file does not exist."""
     ports = list(ports)
-    found = [port for port in ports if kind_of(Path(port)) or Path(port).suffix in SUFFIXES]
+    files = [port for port in ports if not port.startswith(PREFIX)]  # a command's line may end like a file
+    found = [port for port in files if kind_of(Path(port)) or Path(port).suffix in SUFFIXES]
     if absent := [port for port in found if not Path(port).exists()]:
         raise ValueError(f"there is no file {absent[0]}")
     if found and len(found) < len(ports):
@@ -44,10 +45,12 @@ def artefacts_in(ports: Iterable[str]) -> list[str]:
     return found
 
 
-def cases_of(artefacts: Sequence[str], checkpoint: Path | None, leave_out: Names, ignore: Names, **options: Any) -> list[Case]:
+def cases_of(
+    artefacts: Sequence[str], checkpoint: Path | None, leave_out: Names, ignore: Names, inputs: Names, outputs: Names, expect: str = ""
+) -> list[Case]:
     """Returns the cases of the checkpoint; until the command ends, processes are told what they need to know of the artefacts.
 
-    options: see `artefact_options`. Raises ValueError without a checkpoint, and on one that cannot be read.
+    inputs, outputs: see `artefact_options`. Raises ValueError without a checkpoint, and on one that cannot be read.
     """
     if checkpoint is None:
         what = KINDS[kind_of(Path(artefacts[0])) or SUFFIXES[Path(artefacts[0]).suffix]].title
@@ -56,22 +59,21 @@ def cases_of(artefacts: Sequence[str], checkpoint: Path | None, leave_out: Names
     found = opened(checkpoint, leave_out, ignore)
     settings = Settings(
         found.config.to_dict(),
-        found.foreign.get("config.json", {}),
-        meanings.parse(options["inputs"], "--input"),
-        meanings.parse(options["outputs"], "--output"),
-        expect=options["expect"] or "",
+        meanings.parse(inputs, "--input"),
+        meanings.parse(outputs, "--output"),
+        expect=expect,
     )
     click.get_current_context().with_resource(told(settings))
     return artefact_cases(checkpoint, found)
 
 
-def refuse_without_artefacts(options: dict[str, Any]) -> None:
-    """Raises ValueError on an option of artefacts where there is none."""
-    if given := [name for name in OPTIONS if options[name]]:
-        raise ValueError(f"--{given[0].removesuffix('s').replace('_', '-')} is of artefacts; no port is one")
+def refuse_without_artefacts(**options: Any) -> None:
+    """Raises ValueError if an option is given that means something for artefacts alone."""
+    if given := [name for name, value in options.items() if value]:
+        raise ValueError(f"--{given[0].removesuffix('s')} is of artefacts; no port is one")
 
 
-def words(checkpoint: Path, inputs: Names, outputs: Names, **_: Any) -> Names:
+def words(checkpoint: Path, inputs: Names, outputs: Names) -> Names:
     """Returns the words that give these options to another command."""
     named = [(option, value) for option, values in (("--input", inputs), ("--output", outputs)) for value in values]
     return ("--checkpoint", str(checkpoint), *(word for pair in named for word in pair))

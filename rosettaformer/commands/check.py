@@ -27,7 +27,7 @@ from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import FAILURES, Status
 from ..extras import install
-from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse_without_artefacts, words
+from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, expect_option, refuse_without_artefacts, words
 from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, like_words, listed, mesh_option
 from .ports import importable, require_ports
 from .progress import Checking
@@ -58,6 +58,7 @@ IN = click.Path(path_type=Path, exists=True)
 @leave_out_option
 @ignore_option
 @artefact_options
+@expect_option
 @like_options
 @mesh_option
 @click.option(
@@ -121,7 +122,7 @@ def check(
     if artefacts:
         _refuse_for_artefacts(selection)
     else:
-        refuse_without_artefacts(selection)
+        refuse_without_artefacts(**{name: selection[name] for name in (*OPTIONS, "expect")})
         require_ports(ports)
     if quick:
         _refuse_for_quick(results, selection)
@@ -184,7 +185,7 @@ def _diagnose(
 
 def _of_artefacts(artefacts: Sequence[str], selection: dict[str, Any]) -> list[Case]:
     """Returns the cases of the artefacts' checkpoint."""
-    return cases_of(artefacts, **{name: selection[name] for name in ("checkpoint", "leave_out", "ignore", *OPTIONS)})
+    return cases_of(artefacts, **{name: selection[name] for name in ("checkpoint", "leave_out", "ignore", "expect", *OPTIONS)})
 
 
 def _cases(
@@ -257,5 +258,5 @@ def _run(
             checking.say("--quick: core cases in float32 only")
         return runner.run(
             cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last, quick_compile=core,
-            precision=selection["expect"] or "",
+            precision=selection["expect"],
         )  # fmt: skip

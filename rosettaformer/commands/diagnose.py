@@ -73,7 +73,7 @@ def diagnose(
     if artefacts := artefacts_in([name]):
         cases: list[Case] | None = cases_of(artefacts, checkpoint, (), (), **of_artefacts)
     else:
-        refuse_without_artefacts(of_artefacts | {"inputs": of_artefacts["inputs"] or checkpoint})
+        refuse_without_artefacts(checkpoint=checkpoint, **of_artefacts)
         cases = like_cases(like, seed, (), meshes) if like else mesh_cases(meshes) if meshes else None
     options["limit"] = options["limit"] or (LIMIT if like or artefacts else None)
     entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []

@@ -50,8 +50,7 @@ def run(
     is called with each result as it arrives, begin with each port that has started and the number of its cases in each mode, from one
     thread at a time. After the first result for which `last` is true nothing more is asked: the rest is "not run".
     quick_compile: see `ports.process.Process`. precision: the lower one whose cost is allowed (`reference.lowered`); none if empty.
-    store: keeps expectations; by default they are kept for this run. For each mesh of the cases
-    a port starts anew.
+    store: keeps expectations; by default they are kept for this run. For each mesh of the cases a port starts anew.
     """
     threads = thread_share(len(ports))
     observer = _Observer(progress, begin, last)
@@ -226,7 +225,7 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
     expectations = [plan.expected(question) for question in asked]
     answers = worker.answers((question.case.at(question.dtype, question.device, question.mode) for question in asked), limit)
     answered = zip(expectations, answers, strict=True)
-    results = [observer.report(_finding(worker.port, about, *found)) for found in about.get("findings", {}).items()]
+    results = []
     for question in questions:
         row = question.row(worker.port)
         if question.status:
@@ -244,11 +243,6 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
                 result = judge(row, kind, answer, expected)
         results.append(observer.report(result))
     return results
-
-
-def _finding(port: str, about: dict[str, Any], entry: str, text: str) -> Result:
-    """Returns the row of an entry of a config that an artefact cannot contain."""
-    return Result(entry, "config.json", port, about["dtypes"][0], "cpu", about["modes"][0], Status.DIFFERS, text)
 
 
 def open_worker(

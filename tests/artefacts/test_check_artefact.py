@@ -81,6 +81,19 @@ def test_a_damaged_file_is_one_sentence(gpt2) -> None:
     assert (code, "must be an ONNX model that ONNX Runtime" in said, "Traceback" in said) == (2, True, False)
     code, said = run("check", file.with_name("none.onnx"), "--checkpoint", checkpoint)
     assert (code, "there is no file" in said) == (2, True)
+    archive = file.with_name("torn.pt2")
+    archive.write_bytes(b"PK\x03\x04" + b"\0" * 60 + b"PK\x05\x06" + b"\xff" * 18)
+    code, said = run("check", archive, "--checkpoint", checkpoint)
+    assert (code, "Traceback" in said, "this version opens an ONNX model" in said) == (2, False, True)
+
+
+def test_what_only_looks_like_an_artefact_or_its_manifest_is_none(gpt2) -> None:
+    checkpoint, file = gpt2
+    code, said = run("check", "--command", f"false {file}", "-k", "softmax", "--dtype", "float32")
+    assert (code, "--checkpoint" in said) == (1, False), said
+    file.with_name("model.onnx.json").write_text('{"voice": "another program writes such files"}')
+    assert run("check", file, "--checkpoint", checkpoint, "-k", "short")[0] == 0
+    file.with_name("model.onnx.json").unlink()
 
 
 def test_a_lower_precision_is_told(gpt2) -> None:
@@ -93,6 +106,7 @@ def test_a_lower_precision_is_told(gpt2) -> None:
     code, rows = rows_of(file.parent, "check", lower, "--checkpoint", checkpoint, "-k", "batch", "--expect", "int8")
     assert (code, "times float32's tolerance, as int8 is" in rows["transformer/batch"]["message"]) == (0, True)
     assert rows["transformer/batch"]["beyond"] > 1
+    assert "at most" in (said := run("check", lower, "--checkpoint", checkpoint, "--expect", "int8")[1]) and "as int8 is" in said
     wrong = edited(file, "wrong_int8.onnx", lambda graph: scaled(graph, -1, 3.0))
     code, said = run("check", wrong, "--checkpoint", checkpoint, "-k", "batch", "--expect", "int8")
     assert (code, "more than int8 explains" in said) == (1, True)

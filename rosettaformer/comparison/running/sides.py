@@ -65,7 +65,7 @@ def parse(text: str, settings: Mapping[str, Any], component: str = "") -> Side:
         return Side(text, "loaded", folder, library, settings)
     if kind := kind_of(Path(text)):
         if kind != "onnx":
-            raise ValueError(f"{text} is {KINDS[kind].title}, whose layers do not show; compare takes ONNX models, and check judges both")
+            raise ValueError(f"{text} is {KINDS[kind].title}, whose layers do not show; compare takes ONNX models")
         if settings:
             raise ValueError(f"{text}: a file takes no --set, got {', '.join(settings)}")
         return Side(text, "artefact", text)

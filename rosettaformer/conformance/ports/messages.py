@@ -38,9 +38,6 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "limits": lambda value: _is_mapping(value, _is_value),
     "artefact": lambda value: type(value) is bool,
     "fixed": lambda value: _is_mapping(value, lambda item: type(item) is int),
-    "steps": lambda value: type(value) is bool,
-    "ids": lambda value: type(value) is str,
-    "findings": lambda value: _is_mapping(value, lambda item: type(item) is str),
 }
 NEEDED = ("modes", "config", "dtypes", "components")
 

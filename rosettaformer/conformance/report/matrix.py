@@ -41,6 +41,8 @@ def render(console: Console, summary: Summary, seconds: float | None = None, opt
         console.print(LEGEND + PARTLY * partly, style="dim", highlight=False, soft_wrap=True)
     _list(console, summary.failed, "red")
     _list(console, summary.accepted, "yellow")
+    for result in _lower(summary):
+        console.print(f"[green]{escape(result.port)}[/]: at most {escape(result.message)}", highlight=False, soft_wrap=True)
     for reason in grouping.reasons(summary):
         if reason.status == Status.NOT_STARTED:
             continue
@@ -55,6 +57,12 @@ def render(console: Console, summary: Summary, seconds: float | None = None, opt
     for port in _to_diagnose(summary):
         command = " ".join([_named(port), *map(shlex.quote, options)])
         console.print(f"next: rosettaformer diagnose {command}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _lower(summary: Summary) -> list[Result]:
+    """Returns, of each port of a lower precision, the case that passes with the largest error in units of its dtype's tolerance."""
+    passed = sorted((result for result in summary.passed if math.isfinite(result.beyond)), key=lambda result: result.beyond)
+    return list({result.port: result for result in passed}.values())
 
 
 def _to_diagnose(summary: Summary) -> list[str]:

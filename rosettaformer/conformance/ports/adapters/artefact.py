@@ -9,7 +9,7 @@ from ....artefacts.bundle import Bundle
 from ....artefacts.calls import Calls, NotShown
 from ....artefacts.settings import heard
 from ....checkpoints.strict import numpy_dtype
-from ...case import Case
+from ...case import DTYPES, Case
 from ..port import NotCovered
 from ..port import NotShown as NotShownByPort
 
@@ -37,19 +37,17 @@ class Adapter:
             raise ValueError(f"the file must give {wanted}; its outputs are {outputs}: --output NAME=MEANING says what they are")
         floating = [gives[own[name]].dtype for name in self.components if gives[own[name]].dtype]
         self._dtype = "float32" if self._settings.expect or not floating else floating[0]
-        self._bundle = bundle
+        if self._dtype not in DTYPES:
+            raise ValueError(f"the file must give numbers of {', '.join(DTYPES)}; it gives {self._dtype}")
 
     def describe(self) -> dict[str, Any]:
         """Returns what the file shows of itself before it is asked: its sizes that are fixed, and what runs it."""
-        manifest = self._bundle.manifest
         return {
             "artefact": True,
             "components": self.components,
             "dtypes": (self._dtype,),
             "fixed": self._calls.fixed,
-            "steps": bool(self._calls.step_name),
-            "version": dict(self._bundle.versions),
-            "ids": manifest.ids if manifest else "",
+            "version": dict(self._calls.bundle.versions),
         }
 
     def run(self, case: Case) -> Any:
