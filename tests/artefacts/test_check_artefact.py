@@ -114,18 +114,20 @@ def test_a_lower_precision_is_told(gpt2) -> None:
 
 def test_a_table_says_what_inputs_are(gpt2) -> None:
     checkpoint, file = gpt2
+    misleading = {"target": "attention_mask", "target_mask_bt": "input_ids"}
 
     def renamed(graph) -> None:
         for node in graph.node:
-            node.input[:] = ["a" if name == "target" else name for name in node.input]
+            node.input[:] = [misleading.get(name, name) for name in node.input]
         for value in graph.input:
-            value.name = "a" if value.name == "target" else value.name
+            value.name = misleading.get(value.name, value.name)
 
-    other = edited(file, "renamed.onnx", renamed)
-    assert run("check", other, "--checkpoint", checkpoint, "-k", "short", "--input", "a=target")[0] == 0
-    code, said = run("check", other, "--checkpoint", checkpoint, "-k", "short", "--input", "b=target")
+    asked = ("check", edited(file, "renamed.onnx", renamed), "--checkpoint", checkpoint, "-k", "short")
+    assert run(*asked)[0] == 1
+    assert run(*asked, "--input", "attention_mask=target", "--input", "input_ids=target_mask")[0] == 0
+    code, said = run(*asked, "--input", "b=target")
     assert (code, "it has no b" in said) == (2, True)
-    code, said = run("check", other, "--checkpoint", checkpoint, "-k", "short", "--input", "a=targt")
+    code, said = run(*asked, "--input", "input_ids=targt")
     assert (code, "nearest: target" in said) == (2, True)
 
 
