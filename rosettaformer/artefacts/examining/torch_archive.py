@@ -31,7 +31,9 @@ def listing(path: Path) -> dict[str, int]:
     if len(roots := {name.partition("/")[0] for name in names}) > 1:
         raise ValueError(f"the members of {path} must lie in one folder, as torch writes them; got {', '.join(sorted(roots)[:3])}")
     if (said := sum(member.file_size for member in members)) > (size := path.stat().st_size):
-        raise ValueError(f"the members of {path} must be stored as they are, as torch writes them; they say {said} bytes, the file has {size}")
+        raise ValueError(
+            f"the members of {path} must be stored as they are, as torch writes them; they say {said} bytes, the file has {size}"
+        )
     found = {member.filename.partition("/")[2]: member.file_size for member in members}
     _same(path, found)
     return found

@@ -22,7 +22,7 @@ from .torch_export import for_spec, paths, quiet, told
 
 # what the source in a package says of its inputs: number, dtype; number, axis, size where it is fixed
 _TYPE = re.compile(r"input_handles\[(\d+)\]: unmatched dtype.{0,200}?\(at::k(\w+)\)", re.DOTALL)
-_AXIS = re.compile(r'input_handles\[(\d+)\]: (?:unmatched (?:dim|stride)|dim) value(?: is too \w+)? at (\d+), ')
+_AXIS = re.compile(r"input_handles\[(\d+)\]: (?:unmatched (?:dim|stride)|dim) value(?: is too \w+)? at (\d+), ")
 _SIZE = re.compile(r'input_handles\[(\d+)\]: unmatched dim value at (\d+), "\s*<< "expected: (\d+), ')
 _DTYPES = {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Half": "float16", "Float": "float32"}
 _DTYPES |= {"Double": "float64", "Bool": "bool", "BFloat16": "bfloat16"}
@@ -48,14 +48,7 @@ class _Package(Artefact):
     versions = {"torch": version("torch")}
 
     def __init__(self, path: Path, members: Mapping[str, int]) -> None:
-        # torch unpacks into a folder of its own, which it leaves behind when the process is killed, or the loader outlives it
-        self._folder = tempfile.TemporaryDirectory(prefix="rosettaformer-")
-        before = os.environ.get("TMPDIR")
-        os.environ["TMPDIR"] = self._folder.name
-        try:
-            found = load_pt2(str(path)).aoti_runners
-        finally:
-            os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
+        found = _load(path)
         if not found:
             raise ValueError("no model in it")
         self._models = {"forward" if len(found) == 1 else name: model for name, model in found.items()}
@@ -66,14 +59,17 @@ class _Package(Artefact):
             for text in texts:
                 for_spec(text)
             self._specs[name] = taken, given = tuple(map(pytree.treespec_loads, texts))
-            self.entries[name] = Entry(name, _inputs(taken, _source(path, members, own)), tuple(Tensor(out, "", ()) for out in paths(given)))
+            self.entries[name] = Entry(
+                name, _inputs(taken, _source(path, members, own)), tuple(Tensor(out, "", ()) for out in paths(given))
+            )
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Raises ValueError on sizes that the package fixed, which its compiled code would not look at."""
         for tensor in self.entries[entry].inputs:
             got = inputs[tensor.name].shape
             if tensor.dtype and (
-                len(got) != len(tensor.shape) or any(isinstance(size, int) and size != own for size, own in zip(tensor.shape, got, strict=True))
+                len(got) != len(tensor.shape)
+                or any(isinstance(size, int) and size != own for size, own in zip(tensor.shape, got, strict=True))
             ):
                 raise ValueError(f"the package takes {tensor}; got {list(got)}")
         taken, given = self._specs[entry]
@@ -81,6 +77,19 @@ class _Package(Artefact):
         with torch.inference_mode():
             outputs = pytree.tree_leaves(self._models[entry](*args, **kwargs))
         return {name: to_numpy(output) for name, output in zip(paths(given), outputs, strict=True) if isinstance(output, torch.Tensor)}
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Returns the loaded models. torch unpacks a package into a temporary folder, which a process that is killed would leave: it is removed
+    as soon as the library is mapped.
+    """
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="rosettaformer-aoti-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = folder
+        try:
+            return load_pt2(str(path)).aoti_runners
+        finally:
+            os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
 
 
 def _source(path: Path, members: Mapping[str, int], model: str) -> str:
