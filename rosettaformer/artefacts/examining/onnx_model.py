@@ -24,21 +24,21 @@ LIBRARIES = {
     "org.pytorch.aten": "ONNX Runtime built with ATen",
     "ai.onnx.training": "ONNX Runtime for training",
 }
-_FIELDS = {  # the typed field of a dtype, values in it for an element
+_FIELDS: dict[int, str] = {  # the typed field of a dtype, values in it for an element
     **dict.fromkeys((TensorProto.FLOAT, TensorProto.COMPLEX64), "float_data"),
     **dict.fromkeys((TensorProto.DOUBLE, TensorProto.COMPLEX128), "double_data"),
     TensorProto.INT64: "int64_data",
     **dict.fromkeys((TensorProto.UINT32, TensorProto.UINT64), "uint64_data"),
     TensorProto.STRING: "string_data",
 }
-_BITS = {  # of the dtypes that NumPy has no size for
+_BITS: dict[int, int] = {  # of the dtypes that NumPy has no size for
     **dict.fromkeys((TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1), 4),
     **{dtype: 2 for name in ("INT2", "UINT2") if (dtype := getattr(TensorProto, name, None))},
 }
 
 
 def examine(path: Path) -> ModelProto:
-    """Returns the model without its external data. Raises ValueError if it is damaged, or needs what is neither in it nor in ONNX Runtime."""
+    """Returns the model without its external data. Raises ValueError if it is damaged, or needs what ONNX Runtime lacks."""
     model = _read(path)
     functions = {(one.domain, one.name): one for one in model.functions}
     _operators(path, model, functions)
@@ -55,9 +55,7 @@ def _read(path: Path) -> ModelProto:
     with path.open("rb") as file:
         head = file.read(8)
     if head[4:] == b"ORTM":
-        raise ValueError(
-            f"{path} must be ONNX, which can be examined; it is in ONNX Runtime's own format, made of an .onnx file: give that one"
-        )
+        raise ValueError(f"{path} must be ONNX; it is in ONNX Runtime's own format (.ort), made of an .onnx file: give that one")
     if (size := path.stat().st_size) > LIMIT:
         raise ValueError(f"{path} must have its weights in files beside it, since ONNX ends at 2 GB; it has {size} bytes")
     if not size:
@@ -88,10 +86,9 @@ def _operators(path: Path, model: ModelProto, functions: dict[tuple[str, str], F
         raise ValueError(
             f"{path} must need no operators but those of ONNX and ONNX Runtime; {_some(custom)} would need {_some(sorted(libraries))}"
         )
+    calls = {key: [own for own in body if own in functions] for key, body in bodies.items()}
     try:
-        order = [
-            *graphlib.TopologicalSorter({key: [own for own in body if own in functions] for key, body in bodies.items()}).static_order()
-        ]
+        order = [*graphlib.TopologicalSorter(calls).static_order()]
     except graphlib.CycleError as error:
         raise ValueError(f"the functions of {path} must end; {error.args[1][0][1]} calls itself") from None
     sizes: dict[tuple[str, str], int] = {}
@@ -126,6 +123,10 @@ def _tensors(model: ModelProto) -> Iterator[TensorProto]:
             nodes += graph.node
             yield from graph.initializer
             for sparse in graph.sparse_initializer:
+                if math.prod(sparse.dims) > LIMIT:
+                    raise ValueError(
+                        f"a sparse tensor must have at most {LIMIT} values in all, which ONNX Runtime writes out; got {[*sparse.dims]}"
+                    )
                 yield from (sparse.values, sparse.indices)
         for attribute in (attribute for node in nodes for attribute in node.attribute):
             pending += _graphs(attribute)
@@ -139,23 +140,22 @@ def _tensor(path: Path, tensor: TensorProto) -> None:
     if min(shape, default=0) < 0 or tensor.data_type not in TensorProto.DataType.values() or not tensor.data_type:
         raise ValueError(f"the tensor {name} of {path} must have sizes and a dtype; got {shape}, dtype {tensor.data_type}")
     count, dtype = math.prod(shape), tensor.data_type
-    text = dtype == TensorProto.STRING
-    bits = _BITS.get(dtype) or (0 if text else 8 * onnx.helper.tensor_dtype_to_np_dtype(dtype).itemsize)
+    bits = _BITS.get(dtype) or 8 * onnx.helper.tensor_dtype_to_np_dtype(dtype).itemsize
     wanted = -(-count * bits // 8)
     if tensor.data_location == TensorProto.EXTERNAL:
-        return _external(path, tensor, name, shape, wanted)
-    if tensor.HasField("raw_data"):
+        _external(path, tensor, name, shape, wanted)
+    elif tensor.HasField("raw_data"):
         if len(tensor.raw_data) != wanted:
             raise ValueError(f"the tensor {name} of {path} must have {wanted} bytes by its sizes {shape}; got {len(tensor.raw_data)}")
-        return
+    else:
+        _typed(path, tensor, name, shape, wanted)
+
+
+def _typed(path: Path, tensor: TensorProto, name: str, shape: list[int], wanted: int) -> None:
+    count, dtype = math.prod(shape), tensor.data_type
     got = len(getattr(tensor, _FIELDS.get(dtype, "int32_data")))
-    fits = (
-        {count, 2 * count}
-        if dtype in (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
-        else {count, wanted}
-        if bits < 8 and bits
-        else {count}
-    )
+    pairs = dtype in (TensorProto.COMPLEX64, TensorProto.COMPLEX128)  # values for an element
+    fits = {2 * count} if pairs else {count, wanted} if dtype in _BITS else {count}
     if got not in fits:
         raise ValueError(f"the tensor {name} of {path} must have {count} values by its sizes {shape}; got {got}")
 

@@ -15,13 +15,21 @@ PROGRAMS = "models/"
 def listing(path: Path) -> dict[str, int]:
     """Returns the members of an archive and their sizes, without the folder that holds them all.
 
-    Raises ValueError if it is no archive of torch.export: damaged, of another kind, larger than the file, or other for torch than it is here.
+    Raises ValueError if it is no archive of torch.export: damaged, of another kind, larger than its file, or other
+    for torch than it is here.
     """
+    size = path.stat().st_size
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+            said = sum(member.file_size for member in members)
+            broken = archive.testzip() if said <= size else None
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, OSError) as error:
         raise ValueError(f"{path} must be a zip archive of torch.export, and is damaged or none: {error}") from None
+    if not members or min(member.header_offset for member in members):  # then it is one of the archives inside this one that ends here
+        raise ValueError(f"{path} must be a zip archive of torch.export, and is damaged or none: its table of contents is cut off")
+    if broken:
+        raise ValueError(f"{path} must be a zip archive of torch.export, and is damaged: the checksum of {broken} is of other bytes")
     names = [member.filename for member in members]
     _known(path, names)
     if wrong := next((name for name in names if _leads_out(name)), None):
@@ -30,10 +38,8 @@ def listing(path: Path) -> dict[str, int]:
         raise ValueError(f"the members of {path} must have names of their own; {wrong!r} is there twice")
     if len(roots := {name.partition("/")[0] for name in names}) > 1:
         raise ValueError(f"the members of {path} must lie in one folder, as torch writes them; got {', '.join(sorted(roots)[:3])}")
-    if (said := sum(member.file_size for member in members)) > (size := path.stat().st_size):
-        raise ValueError(
-            f"the members of {path} must be stored as they are, as torch writes them; they say {said} bytes, the file has {size}"
-        )
+    if said > size:
+        raise ValueError(f"the members of {path} must be stored as they are; they say {said} bytes, the file has {size}")
     found = {member.filename.partition("/")[2]: member.file_size for member in members}
     _same(path, found)
     return found
@@ -81,10 +87,17 @@ def only_tensors(path: Path, member: str, content: bytes) -> None:
         raise ValueError(f"{member} in {path} must be tensors, of torch.save; it is no zip archive") from None
     try:
         torch.load(io.BytesIO(content), weights_only=True)
-    except Exception as error:  # whatever a damaged pickle makes of the unpickler
-        found = str(error).partition("Unsupported global: GLOBAL ")[2].split()
-        told = f"its pickle asks for {found[0]}, which could run code" if found else first_line(error)
-        raise ValueError(f"{member} in {path} must hold nothing but tensors; {told}") from None
+    except Exception:  # whatever a damaged pickle makes of the unpickler; its message advises to run the code
+        raise ValueError(f"{member} in {path} must hold nothing but tensors; {_asked(content)}") from None
+
+
+def _asked(content: bytes) -> str:
+    """Returns what a pickle that the unpickler of weights refuses asks for."""
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(content))
+    except Exception:  # as above
+        names = []
+    return f"its pickle asks for {', '.join(names[:3])}, which could run code" if names else "its pickle is damaged, or not of tensors"
 
 
 def first_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._export.serde.serialize import deserialize_scalar_type
 from torch.export.pt2_archive import PT2ArchiveReader
 
 from .torch_archive import PROGRAMS, first_line, only_tensors
@@ -20,9 +21,9 @@ from .torch_archive import PROGRAMS, first_line, only_tensors
 SCHEMA = 8  # the major version of the graph's format that torch 2.8 to 2.13 read
 # folder of tensors, start of a tensor's file
 _TENSORS = {"data/weights/": "weight_", "data/constants/": "tensor_"}
-_PLAIN = re.compile(r"[\w.\-<>\[\]:+/ ]*")
-_FREE = {"metadata", "torch_version"}  # kept as it is, or unread
-_TEXT = {"expr_str", "guards_code", "in_spec", "out_spec", "target", "as_operator"}  # each has a rule of its own
+_PLAIN = re.compile(r"[\w.\-+/ ]*")
+_ENDLESS = re.compile(r"(u|zuf)\d{6,}")  # torch counts up to the number of such a size
+_FREE = {"stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "custom", "from_node"}  # of a node; nothing is made of them
 _OPERATORS = re.compile(
     r"torch\.ops\.(aten|prims|quantized_decomposed)\.\w+(\.\w+)?"
     r"|torch\.ops\.higher_order\.(cond|while_loop|map_impl|scan|associative_scan|wrap_with_set_grad_enabled|wrap_with_autocast"
@@ -39,15 +40,19 @@ _SIZES = {
     *("IsNonOverlappingAndDenseIndicator", "Identity"),
 }
 _GUARDS = {"IsNonOverlappingAndDenseIndicator", "cast_symbool_to_symint_guardless", "min", "max", "abs", "int", "float"}
-_METHODS = {"size", "stride", "storage_offset", "dim", "item"}
-_ATTRIBUTES = {"math", "torch", "shape", "dtype", "device", "inf", "isnan", "floor", "ceil", "trunc", "sqrt", *_METHODS}
-_NODES = (ast.Expression, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.Tuple)
-_NODES += (ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Call)
+_METHODS = {"size", "stride", "storage_offset", "dim", "item", "isnan", "floor", "ceil", "trunc", "sqrt"}
+_NODES = (
+    *(ast.Expression, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.Tuple),
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.unaryop, ast.boolop, ast.cmpop),
+)
+_POWERS = {"Pow", "PowByNatural", "FloatPow", "LShift"}
 _IMPORTING = {"collections.defaultdict"}  # a spec of it names a module, which is imported
 
 
 def examine(path: Path, members: Mapping[str, int]) -> dict[str, Any]:
-    """Returns the graphs of an archive by the names of its programs. Raises ValueError if one holds more than a model needs, or is damaged."""
+    """Returns the graphs of an archive by the names of its programs. Raises ValueError if one is damaged, or holds more
+    than a model needs.
+    """
     reader = PT2ArchiveReader(str(path))
     if wrong := next((name for name in members if re.match(r"data/constants/(custom_obj|opaque_obj)", name)), None):
         raise ValueError(f"{path} must hold nothing but tensors and graphs; {wrong} is a pickled object, which could run code")
@@ -62,7 +67,7 @@ def _program(path: Path, reader: PT2ArchiveReader, members: Mapping[str, int], n
         said = f"{version['major']}.{version['minor']}"
         if version["major"] != SCHEMA:
             raise ValueError(f"the graph of {path} must be of schema {SCHEMA}, which torch {torch.__version__} reads; got {said}")
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{PROGRAMS}{name}.json in {path} must be a graph of torch.export; got {type(error).__name__}: {error}") from None
     for key, text, inside in operators:
         if problem := _problem(key, text, inside):
@@ -110,9 +115,8 @@ def _tensor(
     if not _PLAIN.fullmatch(name) or not re.fullmatch(rf"{start}\d+", file) or f"{folder}{file}" not in members:
         raise ValueError(f"the tensor {name!r} of {path} must lie in {folder}{start}0, 1, ...; got {file!r}")
     if said["use_pickle"]:
-        return only_tensors(path, f"{folder}{file}", _bytes(path, reader, f"{folder}{file}"))
-    from torch._export.serde.serialize import deserialize_scalar_type
-
+        only_tensors(path, f"{folder}{file}", _bytes(path, reader, f"{folder}{file}"))
+        return
     meta = said["tensor_meta"]
     shape, strides = ([size["as_int"] for size in meta[side]] for side in ("sizes", "strides"))
     offset, itemsize = meta["storage_offset"]["as_int"], deserialize_scalar_type(meta["dtype"]).itemsize
@@ -133,7 +137,7 @@ def _strings(value: Any, key: str = "", inside: bool = False) -> Iterator[tuple[
     elif isinstance(value, dict):
         for name, one in value.items():
             yield "", name, False
-            if name not in _FREE:
+            if name not in _FREE or not isinstance(one, str):
                 yield from _strings(one, name, inside or name == "nodes")
 
 
@@ -144,12 +148,12 @@ def _problem(key: str, text: str, inside: bool) -> str:
     if key == "expr_str":
         return "" if _within(text, _SIZES, set()) else f"has a size that is no arithmetic of sizes: {text[:80]!r}"
     if key == "guards_code":
-        return "" if _within(text, _GUARDS, _ATTRIBUTES) else f"has a condition on its inputs that is no comparison of sizes: {text[:80]!r}"
+        return "" if _within(text, _GUARDS, _METHODS) else f"has a condition on its inputs that is no comparison of sizes: {text[:80]!r}"
     if key in ("in_spec", "out_spec"):
         return _structure(text)
     if inside and key in ("as_string", "as_strings"):
         return ""
-    return "" if _PLAIN.fullmatch(text) else f"has a name that is none: {text[:80]!r}"
+    return "" if _PLAIN.fullmatch(text) and not _ENDLESS.fullmatch(text) else f"has a name that is none: {text[:80]!r}"
 
 
 def _operator(target: str) -> str:
@@ -160,35 +164,45 @@ def _operator(target: str) -> str:
         return f"calls aten.{name}, which no kernel of torch {torch.__version__} computes"
     parts = target.split(".")
     if target.startswith("torch.ops.") and len(parts) > 3 and parts[2] not in ("aten", "prims", "higher_order"):
-        return f"calls the custom operator {'.'.join(parts[2:4])[:80]}, which torch does not have: it needs the library that registers {parts[2][:40]}"
+        own = ".".join(parts[2:4])[:80]
+        return f"calls the custom operator {own}, which torch does not have: it would need the library that registers {parts[2][:40]}"
     return f"must call nothing but the operators of torch; got {target[:80]!r}"
 
 
-def _within(text: str, functions: set[str], attributes: set[str]) -> bool:
-    """Returns whether an expression is arithmetic of numbers, names and calls of these functions alone."""
+def _within(text: str, functions: set[str], methods: set[str]) -> bool:
+    """Returns whether an expression is arithmetic of numbers and names, and of calls of these functions and methods alone."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute | ast.Subscript) and attributes:
-            if isinstance(node, ast.Attribute) and node.attr not in attributes:
-                return False
-        elif not isinstance(node, _NODES):
+    return all(_allowed(node, functions, methods) for node in ast.walk(tree))
+
+
+def _allowed(node: ast.AST, functions: set[str], methods: set[str]) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return name in functions and (name not in _POWERS or all(map(_small, args[1:])))
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name in methods
+        case ast.Call():
             return False
-        if isinstance(node, ast.Call):
-            own = node.func.id if isinstance(node.func, ast.Name) else ""
-            if own not in functions and not (attributes and isinstance(node.func, ast.Attribute)):
-                return False
-        if isinstance(node, ast.Constant) and not (isinstance(node.value, int | float) or _PLAIN.fullmatch(str(node.value))):
-            return False
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.LShift) and not _small(node.right):
-            return False
-    return True
+        case ast.Attribute(attr=name):
+            return bool(methods) and not name.startswith("_")
+        case ast.Subscript():
+            return bool(methods)
+        case ast.Constant(value=value):
+            return isinstance(value, int | float) or bool(_PLAIN.fullmatch(str(value)))
+        case ast.BinOp(op=ast.Pow(), right=right):
+            return _small(right)
+    return isinstance(node, _NODES)
 
 
 def _small(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int) and abs(node.value) <= 64
+    """Returns whether an exponent has no large number in it, and no power."""
+    inner = [*ast.walk(node)]
+    numbers = [one.value for one in inner if isinstance(one, ast.Constant) and isinstance(one.value, int | float)]
+    powers = (isinstance(one, ast.Pow) or (isinstance(one, ast.Name) and one.id in _POWERS) for one in inner)
+    return max(numbers, default=0) <= 64 and not any(powers)
 
 
 def _structure(text: str) -> str:

@@ -45,9 +45,8 @@ def open_file(path: Path, allow_code: bool) -> Artefact:
 
 
 class _Package(Artefact):
-    versions = {"torch": version("torch")}
-
     def __init__(self, path: Path, members: Mapping[str, int]) -> None:
+        self.versions = {"torch": version("torch")}
         found = _load(path)
         if not found:
             raise ValueError("no model in it")
@@ -59,18 +58,15 @@ class _Package(Artefact):
             for text in texts:
                 for_spec(text)
             self._specs[name] = taken, given = tuple(map(pytree.treespec_loads, texts))
-            self.entries[name] = Entry(
-                name, _inputs(taken, _source(path, members, own)), tuple(Tensor(out, "", ()) for out in paths(given))
-            )
+            inputs = _inputs(taken, _source(path, members, own))
+            self.entries[name] = Entry(name, inputs, tuple(Tensor(out, "", ()) for out in paths(given)))
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Raises ValueError on sizes that the package fixed, which its compiled code would not look at."""
         for tensor in self.entries[entry].inputs:
             got = inputs[tensor.name].shape
-            if tensor.dtype and (
-                len(got) != len(tensor.shape)
-                or any(isinstance(size, int) and size != own for size, own in zip(tensor.shape, got, strict=True))
-            ):
+            rank = len(tensor.shape) if tensor.dtype else len(got)
+            if len(got) != rank or any(isinstance(size, int) and size != own for size, own in zip(tensor.shape, got, strict=False)):
                 raise ValueError(f"the package takes {tensor}; got {list(got)}")
         taken, given = self._specs[entry]
         args, kwargs = pytree.tree_unflatten([from_numpy(inputs[tensor.name]) for tensor in self.entries[entry].inputs], taken)

@@ -30,9 +30,8 @@ def open_file(path: Path, allow_code: bool) -> Artefact:
 
 
 class _Model(Artefact):
-    versions = {name: version(name) for name in ("onnxruntime", "onnx")}
-
     def __init__(self, path: Path) -> None:
+        self.versions = {name: version(name) for name in ("onnxruntime", "onnx")}
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

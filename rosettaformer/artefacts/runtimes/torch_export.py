@@ -1,6 +1,7 @@
 """Programs of torch.export, run eagerly on the CPU."""
 
 import contextlib
+import importlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,15 +23,17 @@ from ..signature import Artefact, Entry, Tensor
 
 
 def open_file(path: Path, allow_code: bool) -> Artefact:
-    """Returns the programs of an archive. Raises ValueError, before any is loaded, if it is damaged or holds more than tensors and graphs."""
+    """Returns the programs of an archive. Raises ValueError, before any is loaded, if it is damaged, or holds more than tensors
+    and graphs.
+    """
     members = torch_archive.listing(path)
     graphs = torch_program.examine(path, members)
     if not graphs or any(name.startswith(torch_archive.COMPILED) for name in members):
         raise ValueError(f"{path} must hold a program of torch.export and nothing compiled; got {', '.join([*members][:3])}")
-    for graph in graphs.values():
-        containers(graph)
     try:
         with quiet():
+            for graph in graphs.values():
+                _prepare(graph)
             programs = load_pt2(str(path)).exported_programs
             return _Programs({"forward" if len(programs) == 1 else name: program for name, program in programs.items()})
     except Exception as error:  # torch raises whatever its own code meets
@@ -38,16 +41,12 @@ def open_file(path: Path, allow_code: bool) -> Artefact:
 
 
 class _Programs(Artefact):
-    versions = {"torch": version("torch")}
-
     def __init__(self, programs: Mapping[str, ExportedProgram]) -> None:
+        self.versions = {"torch": version("torch")}
         self._programs = programs
         self._modules = {name: program.module() for name, program in programs.items()}
-        self._states = {
-            name: {own: buffer.clone() for own, buffer in module.named_buffers()}
-            for name, module in self._modules.items()
-            if any(spec.kind == OutputKind.BUFFER_MUTATION for spec in programs[name].graph_signature.output_specs)
-        }
+        # what a program keeps between calls; its signature tells of it only once it is functional
+        self._states = {name: {own: buffer.clone() for own, buffer in module.named_buffers()} for name, module in self._modules.items()}
         self.entries = {name: _entry(name, program) for name, program in programs.items()}
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -59,7 +58,7 @@ class _Programs(Artefact):
         ]
         args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
         with torch.inference_mode():
-            for own, buffer in module.named_buffers() if entry in self._states else ():
+            for own, buffer in module.named_buffers():
                 buffer.copy_(self._states[entry][own])
             outputs = pytree.tree_leaves(module(*args, **kwargs))
         names = paths(program.call_spec.out_spec)
@@ -107,8 +106,12 @@ class _Container:
         self.children, self.context = [*children], context
 
 
-def containers(graph: Mapping[str, Any]) -> None:
-    """Registers a stand-in for every class of inputs and outputs that torch does not know, so that none need be imported."""
+def _prepare(graph: Mapping[str, Any]) -> None:
+    """Registers the operators of torch's own quantisation, and a stand-in for every class of inputs and outputs that torch does not know,
+    so that none need be imported.
+    """
+    if "torch.ops.quantized_decomposed." in str(graph):
+        importlib.import_module("torch.ao.quantization.fx._decomposed")
     for one in graph["graph_module"]["module_call_graph"]:
         for side in ("in_spec", "out_spec") if one["signature"] else ():
             for_spec(one["signature"][side])
