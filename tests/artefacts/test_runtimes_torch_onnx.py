@@ -355,10 +355,10 @@ ARCHIVES: dict[str, tuple[Edit, str]] = {
         "has a name that is none",
     ),
     "a module to import": (
-        graph(spec("collections.defaultdict", {"default_factory_module": "antigravity", "default_factory_name": "os", "dict_context": []})),
+        graph(spec("collections.defaultdict", {"default_factory_module": "this", "default_factory_name": "os", "dict_context": []})),
         "in a collections.defaultdict, which would import a module",
     ),
-    "an enumeration": (graph(spec("builtins.dict", '[{"__enum__": 1, "fqn": "antigravity:a", "name": "b"}]')), "would import a module"),
+    "an enumeration": (graph(spec("builtins.dict", '[{"__enum__": 1, "fqn": "this:a", "name": "b"}]')), "would import a module"),
     "no structure": (
         graph(lambda v: v["graph_module"]["module_call_graph"][0]["signature"].update(out_spec="[")),
         "must describe its inputs",
@@ -464,7 +464,7 @@ def refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         message = str(refused.value)
         assert "\n" not in message and len(message) < 700 and (path.name in message or "sparse" in message)
         assert contents(tmp_path) == before
-        assert "antigravity" not in sys.modules
+        assert sys.modules.pop("this", None) is None
 
     yield check
 
