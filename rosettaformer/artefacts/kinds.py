@@ -1,5 +1,6 @@
 """The formats of artefacts, and how a file shows which it is: by its bytes, or by its suffix where it is damaged. Nothing in it is run."""
 
+import contextlib
 import re
 import zipfile
 from pathlib import Path
@@ -40,6 +41,7 @@ SUFFIXES = {".onnx": "onnx", ".pt2": "pt2", ".tflite": "litert", ".stablehlo": "
 # first bytes -> format
 _HEADS = (
     (rb".{4}TFL3", "litert"),
+    (rb".{4}ORTM", "onnx"),
     (rb".{8}StableHLO_v|.{4,12}jax_export", "stablehlo"),
     (rb"\x08[\1-\x20](\x12[\1-\x40]|\x1a|\x3a|\x42)", "onnx"),
 )
@@ -53,7 +55,8 @@ def kind_of(path: Path) -> str:
     if path.suffix == ".py" or not path.is_file():
         return ""
     if zipfile.is_zipfile(path):
-        return _of_archive(path)
+        with contextlib.suppress(zipfile.BadZipFile):  # a damaged one
+            return _of_archive(path)
     if path.suffix in SUFFIXES:
         return SUFFIXES[path.suffix]
     with path.open("rb") as file:

@@ -1,21 +1,33 @@
-"""ONNX models, run by ONNX Runtime."""
+"""ONNX models, run by ONNX Runtime on the CPU."""
 
+import ctypes
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
+from onnx import TensorProto
 
+from ..examining import onnx_model
 from ..signature import Artefact, Entry, Tensor
 
 _DTYPES = {"float": "float32", "double": "float64"}  # as ONNX Runtime names them -> as NumPy does
 
 
 def open_file(path: Path, allow_code: bool) -> Artefact:
-    """Returns the model of a file. Raises ValueError if the file is damaged or needs what is not ONNX's own."""
-    return _Model(path)
+    """Returns the model of a file, whose optimisations are ONNX Runtime's own.
+
+    Raises ValueError, before the runtime sees it, if it is damaged or needs what is not ONNX's; and if the runtime refuses it.
+    """
+    onnx_model.examine(path)
+    try:
+        return _Model(path)
+    except Exception as error:  # each of ONNX Runtime's own derives from Exception
+        raise ValueError(f"{path} must be a model that ONNX Runtime {onnxruntime.__version__} loads; got {_told(error)}") from None
 
 
 class _Model(Artefact):
@@ -24,21 +36,39 @@ class _Model(Artefact):
     def __init__(self, path: Path) -> None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime has a class for every kind of failure, and no common one
-            why = " ".join(str(error).split())
-            raise ValueError(
-                f"{path} must be an ONNX model that ONNX Runtime {self.versions['onnxruntime']} opens; it says: {why}"
-            ) from None
-        described = (tuple(map(_tensor, given)) for given in (self._session.get_inputs(), self._session.get_outputs()))
-        self.entries = {"forward": Entry("forward", *described)}
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        taken, given = (tuple(map(_tensor, each)) for each in (self._session.get_inputs(), self._session.get_outputs()))
+        self.entries = {"forward": Entry("forward", taken, given)}
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         names = [tensor.name for tensor in self.entries[entry].outputs]
-        return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
+        found = self._session.run_with_ort_values(names, {name: _value(array) for name, array in inputs.items()})
+        return {name: _array(value) for name, value in zip(names, found, strict=True)}
 
 
 def _tensor(given: onnxruntime.NodeArg) -> Tensor:
     dtype = given.type.removeprefix("tensor(").removesuffix(")")
     return Tensor(given.name, _DTYPES.get(dtype, dtype), tuple(size if isinstance(size, int) else size or "" for size in given.shape))
+
+
+def _value(array: np.ndarray) -> onnxruntime.OrtValue:
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    if array.dtype == ml_dtypes.bfloat16:
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), TensorProto.BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def _array(value: onnxruntime.OrtValue) -> Any:
+    """Returns an output; bfloat16, which ONNX Runtime gives no array of, by its address."""
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    shape = tuple(value.shape())
+    if 0 in shape:
+        return np.zeros(shape, ml_dtypes.bfloat16)
+    found = np.ctypeslib.as_array(ctypes.cast(value.data_ptr(), ctypes.POINTER(ctypes.c_uint16)), shape)
+    return found.copy().view(ml_dtypes.bfloat16)
+
+
+def _told(error: Exception) -> str:
+    """Returns what ONNX Runtime says, without the place in its source."""
+    return " ".join(str(error).rpartition("onnxruntime::")[2].split())[:300]

@@ -1,0 +1,189 @@
+"""ONNX models: their graph, their tensors, and the files beside them."""
+
+import graphlib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+LIMIT = 2**31 - 1  # bytes of a protocol buffer
+NODES = 10_000_000  # that a graph may have once its functions are written out
+DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+# domain -> the library that registers its operators
+LIBRARIES = {
+    "ai.onnx.contrib": "onnxruntime-extensions",
+    "com.microsoft.extensions": "onnxruntime-extensions",
+    "mmdeploy": "MMDeploy",
+    "trt": "TensorRT",
+    "trt.plugins": "TensorRT",
+    "org.pytorch.aten": "ONNX Runtime built with ATen",
+    "ai.onnx.training": "ONNX Runtime for training",
+}
+_FIELDS: dict[int, str] = {  # the typed field of a dtype, values in it for an element
+    **dict.fromkeys((TensorProto.FLOAT, TensorProto.COMPLEX64), "float_data"),
+    **dict.fromkeys((TensorProto.DOUBLE, TensorProto.COMPLEX128), "double_data"),
+    TensorProto.INT64: "int64_data",
+    **dict.fromkeys((TensorProto.UINT32, TensorProto.UINT64), "uint64_data"),
+    TensorProto.STRING: "string_data",
+}
+_BITS: dict[int, int] = {  # of the dtypes that NumPy has no size for
+    **dict.fromkeys((TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1), 4),
+    **{dtype: 2 for name in ("INT2", "UINT2") if (dtype := getattr(TensorProto, name, None))},
+}
+
+
+def examine(path: Path) -> ModelProto:
+    """Returns the model without its external data. Raises ValueError if it is damaged, or needs what ONNX Runtime lacks."""
+    model = _read(path)
+    functions = {(one.domain, one.name): one for one in model.functions}
+    _operators(path, model, functions)
+    for tensor in _tensors(model):
+        _tensor(path, tensor)
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        raise ValueError(f"{path} must be a graph that fits together; {_line(error)}") from None
+    return model
+
+
+def _read(path: Path) -> ModelProto:
+    with path.open("rb") as file:
+        head = file.read(8)
+    if head[4:] == b"ORTM":
+        raise ValueError(f"{path} must be ONNX; it is in ONNX Runtime's own format (.ort), made of an .onnx file: give that one")
+    if (size := path.stat().st_size) > LIMIT:
+        raise ValueError(f"{path} must have its weights in files beside it, since ONNX ends at 2 GB; it has {size} bytes")
+    if not size:
+        raise ValueError(f"{path} must be an ONNX model; it is empty")
+    try:
+        model = onnx.load(path, load_external_data=False, format="protobuf")
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f"{path} must be an ONNX model, and is damaged or none: {_line(error)}") from None
+    if not (model.ir_version and model.opset_import and model.graph.output):
+        lacks = "version" if not model.ir_version else "operator set" if not model.opset_import else "graph with outputs"
+        raise ValueError(f"{path} must be an ONNX model, and is damaged or none: it has no {lacks}")
+    newest = onnx.defs.onnx_opset_version()
+    for one in model.opset_import:
+        if one.domain in ("", "ai.onnx") and not 0 < one.version <= newest:
+            raise ValueError(f"the operator set of {path} must be 1 to {newest}, which onnx {onnx.__version__} knows; got {one.version}")
+    return model
+
+
+def _operators(path: Path, model: ModelProto, functions: dict[tuple[str, str], FunctionProto]) -> None:
+    """Raises ValueError if a node is neither ONNX's, ONNX Runtime's nor a function of the model, or the functions never end."""
+    bodies = {key: Counter((node.domain, node.op_type) for node in _nodes(one.node)) for key, one in functions.items()}
+    counts = Counter((node.domain, node.op_type) for node in _nodes(model.graph.node))
+    called = counts.copy()
+    for body in bodies.values():
+        called.update(body)
+    if custom := sorted(f"{domain}.{name}" for domain, name in called if domain not in DOMAINS and (domain, name) not in functions):
+        libraries = {LIBRARIES.get(name.rpartition(".")[0], f"the library that registers {name.rpartition('.')[0]}") for name in custom}
+        raise ValueError(
+            f"{path} must need no operators but those of ONNX and ONNX Runtime; {_some(custom)} would need {_some(sorted(libraries))}"
+        )
+    calls = {key: [own for own in body if own in functions] for key, body in bodies.items()}
+    try:
+        order = [*graphlib.TopologicalSorter(calls).static_order()]
+    except graphlib.CycleError as error:
+        raise ValueError(f"the functions of {path} must end; {error.args[1][0][1]} calls itself") from None
+    sizes: dict[tuple[str, str], int] = {}
+    for key in order:
+        sizes[key] = sum(count * sizes.get(own, 1) for own, count in bodies[key].items())
+    if (total := sum(count * sizes.get(own, 1) for own, count in counts.items())) > NODES:
+        raise ValueError(f"{path} must have at most {NODES} nodes once its functions are written out; got {total}")
+
+
+def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yields every node, also those in branches and loops."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in _graphs(attribute):
+                yield from _nodes(graph.node)
+
+
+def _graphs(attribute: AttributeProto) -> Iterator[GraphProto]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def _tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yields every tensor that the model stores."""
+    pending: list[GraphProto] = [model.graph]
+    nodes = [node for function in model.functions for node in function.node]
+    while pending or nodes:
+        if pending:
+            graph = pending.pop()
+            nodes += graph.node
+            yield from graph.initializer
+            for sparse in graph.sparse_initializer:
+                if math.prod(sparse.dims) > LIMIT:
+                    raise ValueError(
+                        f"a sparse tensor must have at most {LIMIT} values in all, which ONNX Runtime writes out; got {[*sparse.dims]}"
+                    )
+                yield from (sparse.values, sparse.indices)
+        for attribute in (attribute for node in nodes for attribute in node.attribute):
+            pending += _graphs(attribute)
+            yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
+        nodes = []
+
+
+def _tensor(path: Path, tensor: TensorProto) -> None:
+    """Raises ValueError unless the bytes of a tensor are those that its sizes need, in the model or in a file beside it."""
+    name, shape = tensor.name or "a constant", [*tensor.dims]
+    if min(shape, default=0) < 0 or tensor.data_type not in TensorProto.DataType.values() or not tensor.data_type:
+        raise ValueError(f"the tensor {name} of {path} must have sizes and a dtype; got {shape}, dtype {tensor.data_type}")
+    count, dtype = math.prod(shape), tensor.data_type
+    bits = _BITS.get(dtype) or 8 * onnx.helper.tensor_dtype_to_np_dtype(dtype).itemsize
+    wanted = -(-count * bits // 8)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        _external(path, tensor, name, shape, wanted)
+    elif tensor.HasField("raw_data"):
+        if len(tensor.raw_data) != wanted:
+            raise ValueError(f"the tensor {name} of {path} must have {wanted} bytes by its sizes {shape}; got {len(tensor.raw_data)}")
+    else:
+        _typed(path, tensor, name, shape, wanted)
+
+
+def _typed(path: Path, tensor: TensorProto, name: str, shape: list[int], wanted: int) -> None:
+    count, dtype = math.prod(shape), tensor.data_type
+    got = len(getattr(tensor, _FIELDS.get(dtype, "int32_data")))
+    pairs = dtype in (TensorProto.COMPLEX64, TensorProto.COMPLEX128)  # values for an element
+    fits = {2 * count} if pairs else {count, wanted} if dtype in _BITS else {count}
+    if got not in fits:
+        raise ValueError(f"the tensor {name} of {path} must have {count} values by its sizes {shape}; got {got}")
+
+
+def _external(path: Path, tensor: TensorProto, name: str, shape: list[int], wanted: int) -> None:
+    said = {one.key: one.value for one in tensor.external_data}
+    place, folder = said.get("location", ""), path.parent.resolve()
+    parts = PurePosixPath(place.replace("\\", "/"))
+    if not place or parts.is_absolute() or ".." in parts.parts or re.match(r"[A-Za-z]:|\*", place):
+        raise ValueError(f"the tensor {name} of {path} must lie in a file beside it, by a relative name; got {place!r}")
+    file = path.parent / place
+    if not file.is_file():
+        raise ValueError(f"the tensor {name} of {path} lies in {place}, which must lie beside it; there is no such file")
+    if not file.resolve().is_relative_to(folder):
+        raise ValueError(f"the tensor {name} of {path} must lie in its folder; {place} is a link to {file.resolve()}")
+    numbers = [said.get("offset", "0"), said.get("length", str(wanted))]
+    if not all(re.fullmatch(r"\d{1,18}", number) for number in numbers):
+        raise ValueError(f"the tensor {name} of {path} must have an offset and a length; got {', '.join(numbers)}")
+    offset, length = map(int, numbers)
+    if length != wanted:
+        raise ValueError(f"the tensor {name} of {path} must have {wanted} bytes by its sizes {shape}; its length in {place} is {length}")
+    if offset + length > (size := file.stat().st_size):
+        raise ValueError(f"the tensor {name} of {path} ends at byte {offset + length} of {place}, which has {size}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

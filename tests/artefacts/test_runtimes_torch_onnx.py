@@ -1,0 +1,591 @@
+"""Files of ONNX, torch.export and AOTInductor: what their runtimes say of a sound one, and that a damaged or hostile one is refused in a
+sentence before anything of it runs.
+"""
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from rosettaformer.artefacts.kinds import kind_of
+from rosettaformer.artefacts.opening import open_artefact
+from rosettaformer.artefacts.signature import Artefact, Tensor
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+torch = pytest.importorskip("torch")
+
+FLOAT, HUGE = onnx.TensorProto.FLOAT, 1 << 40
+MARKER = "was-run"  # what hostile code makes a folder of
+
+# ---- ONNX
+
+
+def model(**changes: Any) -> Any:
+    """Returns y = x + w. changes: node, w, functions, opsets, nodes."""
+    helper = onnx.helper
+    node = changes.get("node") or helper.make_node("Add", ["x", "w"], ["y"])
+    w = changes.get("w") or onnx.numpy_helper.from_array(np.arange(3, dtype=np.float32), "w")
+    tensors = [helper.make_tensor_value_info(name, FLOAT, ["b", 3]) for name in ("x", "y")]
+    graph = helper.make_graph(changes.get("nodes") or [node], "g", tensors[:1], tensors[1:], [w])
+    opsets = changes.get("opsets") or {"": 21, "own": 1}
+    return helper.make_model(
+        graph,
+        functions=changes.get("functions") or [],
+        ir_version=10,
+        opset_imports=[helper.make_opsetid(*one) for one in opsets.items()],
+    )
+
+
+def saved(folder: Path, made: Any, name: str = "m.onnx") -> Path:
+    (folder / name).write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
+    return folder / name
+
+
+def external(location: str, length: int | None = 12, offset: int = 0, shape: tuple[int, ...] = (3,)) -> Any:
+    w = onnx.TensorProto(name="w", data_type=FLOAT, dims=shape, data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        if value is not None:
+            w.external_data.add(key=key, value=str(value))
+    return model(w=w)
+
+
+def linked(folder: Path) -> Path:
+    (folder / "inside").mkdir()
+    (folder / "w.bin").write_bytes(bytes(12))
+    (folder / "inside/w.bin").symlink_to(folder / "w.bin")
+    return saved(folder / "inside", external("w.bin"))
+
+
+def short(folder: Path) -> Path:
+    (folder / "w.bin").write_bytes(bytes(11))
+    return saved(folder, external("w.bin"))
+
+
+def beyond(folder: Path) -> Path:
+    (folder / "w.bin").write_bytes(bytes(12))
+    return saved(folder, external("w.bin", offset=4))
+
+
+def larger(folder: Path) -> Path:
+    (folder / "w.bin").write_bytes(bytes(12))
+    return saved(folder, external("w.bin", shape=(HUGE,)))
+
+
+def function(name: str, calls: list[str]) -> Any:
+    nodes = [onnx.helper.make_node(one, ["a"], ["c"], domain="own" if one.startswith("F") else "") for one in calls]
+    return onnx.helper.make_function(
+        "own", name, ["a"], ["c"], nodes, [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("own", 1)]
+    )
+
+
+def calling(name: str, domain: str = "own") -> Any:
+    return onnx.helper.make_node(name, ["x"], ["y"], domain=domain)
+
+
+def branch() -> list[Any]:
+    """Returns nodes of which a branch has a custom operator."""
+    out = onnx.helper.make_tensor_value_info("z", FLOAT, None)
+    inner = onnx.helper.make_graph([onnx.helper.make_node("Mark", ["x"], ["z"], domain="ai.onnx.contrib")], "i", [], [out])
+    yes = onnx.helper.make_node("Constant", [], ["c"], value=onnx.helper.make_tensor("c", onnx.TensorProto.BOOL, [], [True]))
+    return [yes, onnx.helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)]
+
+
+def stored(dims: list[int], raw: bytes = bytes(12)) -> Any:
+    return onnx.TensorProto(name="w", data_type=FLOAT, dims=dims, raw_data=raw)
+
+
+def sparse(folder: Path) -> Path:
+    made = model()
+    values, places = (
+        onnx.numpy_helper.from_array(np.ones(1, np.float32), "s"),
+        onnx.numpy_helper.from_array(np.zeros(1, np.int64), "s_indices"),
+    )
+    made.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, places, [HUGE]))
+    return saved(folder, made)
+
+
+BILLION = [function(f"F{i}", [f"F{i + 1}"] * 10 if i < 9 else ["Relu"]) for i in range(10)]
+ONNX: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "empty": (lambda folder: saved(folder, b""), "must be an ONNX model; it is empty"),
+    "garbage": (lambda folder: saved(folder, b"what is this? " * 9), "must be an ONNX model, and is damaged or none"),
+    "truncated": (lambda folder: saved(folder, model().SerializeToString()[:-20]), "must be an ONNX model, and is damaged or none"),
+    "no graph": (lambda folder: saved(folder, b"\x08\n"), "damaged or none: it has no operator set"),
+    "ORT's format": (
+        lambda folder: saved(folder, b"\x20\0\0\0ORTM" + bytes(99)),
+        r"must be ONNX; it is in ONNX Runtime's own format \(\.ort\)",
+    ),
+    "huge dims": (lambda folder: saved(folder, model(w=stored([HUGE]))), f"the tensor w .* must have {4 * HUGE} bytes .* got 12"),
+    "huge dims, no data": (
+        lambda folder: saved(folder, model(w=onnx.TensorProto(name="w", data_type=FLOAT, dims=[HUGE]))),
+        f"the tensor w .* must have {HUGE} values by its sizes .* got 0",
+    ),
+    "negative dims": (lambda folder: saved(folder, model(w=stored([-3]))), r"must have sizes and a dtype; got \[-3\]"),
+    "no dtype": (
+        lambda folder: saved(folder, model(w=onnx.TensorProto(name="w", dims=[3]))),
+        "must have sizes and a dtype; got .* dtype 0",
+    ),
+    "sparse and huge": (sparse, "a sparse tensor must have at most"),
+    "huge constant": (
+        lambda folder: saved(folder, model(nodes=[onnx.helper.make_node("Constant", [], ["y"], value=stored([HUGE]))])),
+        "the tensor w .* must have",
+    ),
+    "absolute": (lambda folder: saved(folder, external(str(folder / "w.bin"))), "must lie in a file beside it, by a relative name; got '/"),
+    "parent": (lambda folder: saved(folder, external("../w.bin")), r"must lie in a file beside it, by a relative name; got '\.\./w\.bin'"),
+    "drive": (lambda folder: saved(folder, external("C:\\w.bin")), "must lie in a file beside it, by a relative name"),
+    "link": (linked, r"must lie in its folder; w\.bin is a link to "),
+    "missing": (lambda folder: saved(folder, external("w.bin")), r"lies in w\.bin, which must lie beside it; there is no such file"),
+    "short": (short, r"the tensor w .* ends at byte 12 of w\.bin, which has 11"),
+    "offset": (beyond, r"ends at byte 16 of w\.bin, which has 12"),
+    "sizes of a file": (larger, f"must have {4 * HUGE} bytes by its sizes .* its length in w.bin is 12"),
+    "negative offset": (
+        lambda folder: saved(short(folder).parent, external("w.bin", offset=-4)),
+        "must have an offset and a length; got -4",
+    ),
+    "custom operator": (
+        lambda folder: saved(folder, model(node=calling("Mark", "my.plugin"))),
+        r"must need no operators but those .* my\.plugin\.Mark would need the library that registers my\.plugin",
+    ),
+    "custom operator in a branch": (
+        lambda folder: saved(folder, model(nodes=branch())),
+        r"ai\.onnx\.contrib\.Mark would need onnxruntime-extensions",
+    ),
+    "custom operator in a function": (
+        lambda folder: saved(folder, model(node=calling("F"), functions=[function("F", ["FMissing"])])),
+        r"own\.FMissing would need",
+    ),
+    "recursion": (lambda folder: saved(folder, model(node=calling("F"), functions=[function("F", ["F"])])), "must end; F calls itself"),
+    "a billion nodes": (
+        lambda folder: saved(folder, model(node=calling("F0"), functions=BILLION)),
+        "at most 10000000 nodes once its functions are written out; got 1000000000",
+    ),
+    "unknown operator": (
+        lambda folder: saved(folder, model(node=calling("Nix", ""))),
+        "must be a graph that fits together; No Op registered for Nix",
+    ),
+    "unknown to ONNX Runtime": (
+        lambda folder: saved(folder, model(node=calling("Nix", "com.microsoft"), opsets={"": 21, "com.microsoft": 1})),
+        "must be a model that ONNX Runtime .* loads; got .*Nix",
+    ),
+    "newer operators": (lambda folder: saved(folder, model(opsets={"": 999})), "the operator set of .* must be 1 to .* got 999"),
+    "no such input": (
+        lambda folder: saved(folder, model(node=onnx.helper.make_node("Add", ["x", "nix"], ["y"]))),
+        "must be a graph that fits together; .*'nix'",
+    ),
+    "dtypes": (
+        lambda folder: saved(folder, model(w=onnx.numpy_helper.from_array(np.arange(3), "w"))),
+        "must be a model that ONNX Runtime .* loads; got .*Type",
+    ),
+}
+
+# ---- torch
+
+
+class Marks:
+    """Makes a folder when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (MARKER,)
+
+
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = torch.nn.Parameter(torch.arange(12.0).reshape(4, 3))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, input: Any, *, mask: Any, cache: Any) -> Any:
+        self.seen.add_(1)
+        y = input @ self.kernel
+        return {"logits": y, "cache": (torch.where(mask[..., None], y, 0.0), cache["k"] * 2), "calls": self.seen + 0}
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    sizes = {0: torch.export.Dim("b"), 1: torch.export.Dim("t")}
+    kwargs = {"mask": torch.ones(2, 5, dtype=torch.bool), "cache": {"k": torch.ones(2, 2, dtype=torch.bfloat16)}}
+    shapes = {"input": sizes, "mask": sizes, "cache": {"k": None}}
+    return torch.export.export(Small().eval(), (torch.ones(2, 5, 4),), kwargs, dynamic_shapes=shapes)
+
+
+@pytest.fixture(scope="module")
+def sound(program: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "m.pt2"
+    torch.export.save(program, path)
+    return path
+
+
+Edit = Callable[[dict[str, bytes]], None]
+
+
+def edited(sound: Path, folder: Path, edit: Edit, compression: int = zipfile.ZIP_STORED) -> Path:
+    """Writes the archive with its members changed."""
+    with zipfile.ZipFile(sound) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    edit(members)
+    with zipfile.ZipFile(folder / "m.pt2", "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return folder / "m.pt2"
+
+
+def both(*edits: Edit) -> Edit:
+    def edit(members: dict[str, bytes]) -> None:
+        for one in edits:
+            one(members)
+
+    return edit
+
+
+def only(content: dict[str, bytes]) -> Edit:
+    return both(dict.clear, lambda members: members.update(content))
+
+
+def put(name: str, content: bytes) -> Edit:
+    return lambda members: members.update({f"m/{name}": content})
+
+
+def without(name: str) -> Edit:
+    return lambda members: members.__delitem__(f"m/{name}")
+
+
+def graph(change: Callable[[Any], Any], file: str = "models/model.json") -> Edit:
+    """Returns an edit of a JSON member."""
+
+    def edit(members: dict[str, bytes]) -> None:
+        content = json.loads(members[f"m/{file}"])
+        change(content)
+        members[f"m/{file}"] = json.dumps(content).encode()
+
+    return edit
+
+
+def node(value: Any) -> Any:
+    return value["graph_module"]["graph"]["nodes"][0]
+
+
+def size(text: str) -> Callable[[Any], None]:
+    return lambda value: value["graph_module"]["graph"]["tensor_values"]["input"]["sizes"][0]["as_expr"].update(expr_str=text)
+
+
+def spec(kind: str, context: Any) -> Callable[[Any], None]:
+    text = json.dumps([1, {"type": kind, "context": context, "children_spec": []}])
+    return lambda value: value["graph_module"]["module_call_graph"][0]["signature"].update(out_spec=text)
+
+
+def weights(**changes: Any) -> Edit:
+    return graph(lambda value: value["config"]["kernel"].update(changes), "data/weights/model_weights_config.json")
+
+
+def meta(**changes: Any) -> Edit:
+    return graph(lambda value: value["config"]["kernel"]["tensor_meta"].update(changes), "data/weights/model_weights_config.json")
+
+
+def of_torch(value: Any) -> bytes:
+    content = io.BytesIO()
+    torch.save(value, content)
+    return content.getvalue()
+
+
+def bomb() -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(of_torch((torch.ones(9),)))) as old, zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, bytes(1 << 20) if name.endswith("data/0") else old.read(name))
+    return content.getvalue()
+
+
+def renamed_tensor(members: dict[str, bytes]) -> None:
+    """A tensor's name says that its sizes are metadata, which nothing is made of."""
+
+    def change(value: Any) -> None:
+        values = value["graph_module"]["graph"]["tensor_values"]
+        values["metadata"] = values["custom"] = json.loads(json.dumps(values["input"]))
+        values["metadata"]["sizes"][0] = {"as_expr": {"expr_str": f"__import__('os').mkdir('{MARKER}')", "hint": None}}
+
+    graph(change)(members)
+
+
+CODE = f"__import__('os').mkdir('{MARKER}')"
+ONES = [{"as_int": HUGE}, {"as_int": 3}]
+ARCHIVES: dict[str, tuple[Edit, str]] = {
+    "operator of Python": (
+        graph(lambda v: node(v).update(target="torch.os.mkdir")),
+        "must call nothing but the operators of torch; got 'torch.os",
+    ),
+    "operator's method": (graph(lambda v: node(v).update(target="_operator.methodcaller")), "must call nothing but the operators of torch"),
+    "custom operator": (
+        graph(lambda v: node(v).update(target="torch.ops.mylib.mark.default")),
+        r"calls the custom operator mylib\.mark, which torch does not have: it would need the library that registers mylib",
+    ),
+    "an operator that writes": (graph(lambda v: node(v).update(target="torch.ops.aten.from_file.default")), "must call nothing but"),
+    "an operator of TorchScript": (graph(lambda v: node(v).update(target="torch.ops.aten.save")), r"calls aten\.save, which no kernel"),
+    "compiled operator": (graph(lambda v: node(v).update(target="torch.ops.higher_order.call_torchbind")), "must call nothing but"),
+    "an operator as an argument": (
+        graph(lambda v: node(v)["inputs"][0].update(arg={"as_string_to_argument": {"metadata": {"as_operator": "torch.os.mkdir"}}})),
+        "must call nothing but the operators of torch",
+    ),
+    "code for a size": (graph(size(CODE)), "has a size that is no arithmetic of sizes: .__import__"),
+    "an attribute for a size": (graph(size("Symbol('s0').__class__")), "has a size that is no arithmetic"),
+    "a size without end": (graph(size("9**9**9**9")), "has a size that is no arithmetic"),
+    "a power without end": (graph(size("Pow(Integer(9), Integer(999999999))")), "has a size that is no arithmetic"),
+    "a count without end": (
+        graph(lambda v: v["range_constraints"].update(u99999999999={"min_val": 0, "max_val": 1})),
+        "has a name that is none",
+    ),
+    "code for a size, hidden": (renamed_tensor, "has a size that is no arithmetic"),
+    "code for a condition": (graph(lambda v: v["guards_code"].append(CODE)), "has a condition on its inputs that is no comparison"),
+    "a call in a condition": (graph(lambda v: v["guards_code"].append("torch.os.mkdir('x') is None")), "has a condition on its inputs"),
+    "code for a name": (
+        graph(lambda v: v["graph_module"]["module_call_graph"][0]["signature"]["forward_arg_names"].append(f"x={CODE}")),
+        "has a name that is none: .x=__import__",
+    ),
+    "code for a tensor": (
+        graph(lambda v: v["graph_module"]["graph"]["tensor_values"].update({f"a\n{CODE}": {}})),
+        "has a name that is none",
+    ),
+    "a module to import": (
+        graph(spec("collections.defaultdict", {"default_factory_module": "this", "default_factory_name": "os", "dict_context": []})),
+        "in a collections.defaultdict, which would import a module",
+    ),
+    "an enumeration": (graph(spec("builtins.dict", '[{"__enum__": 1, "fqn": "this:a", "name": "b"}]')), "would import a module"),
+    "no structure": (
+        graph(lambda v: v["graph_module"]["module_call_graph"][0]["signature"].update(out_spec="[")),
+        "must describe its inputs",
+    ),
+    "newer schema": (graph(lambda v: v["schema_version"].update(major=99)), "must be of schema 8, which torch .* reads; got 99"),
+    "no graph": (put("models/model.json", b"[]"), "must be a graph of torch.export; got TypeError"),
+    "half a graph": (put("models/model.json", b'{"graph_module": {"gra'), "model.json in .* must be JSON"),
+    "deep graph": (put("models/model.json", b"[" * 99999), "must be JSON"),
+    "graph without parts": (
+        put("models/model.json", b'{"schema_version": {"major": 8, "minor": 1}}'),
+        "must be a program that torch .* loads",
+    ),
+    "pickled inputs": (
+        put("data/sample_inputs/model.pt", of_torch(((Marks(),), {}))),
+        "its pickle asks for posix.mkdir, which could run code",
+    ),
+    "plainly pickled inputs": (put("data/sample_inputs/model.pt", pickle.dumps(Marks())), "must be tensors, of torch.save; it is no zip"),
+    "pickled weight": (
+        both(put("data/weights/weight_0", of_torch(Marks())), weights(use_pickle=True)),
+        "weight_0 in .* must hold nothing but tensors; its pickle asks for posix.mkdir",
+    ),
+    "older weights": (put("data/weights/model.pt", of_torch({"kernel": Marks()})), "its pickle asks for posix.mkdir"),
+    "older constants": (put("data/constants/model.pt", of_torch({"a": Marks()})), "its pickle asks for posix.mkdir"),
+    "script object": (put("data/constants/custom_obj_0", b"?"), "custom_obj_0 is a pickled object, which could run code"),
+    "opaque object": (
+        graph(
+            lambda v: v["config"].update(a={"path_name": "opaque_obj_0", "use_pickle": True}), "data/constants/model_constants_config.json"
+        ),
+        "the tensor 'a' of .* must lie in data/constants/tensor_0, 1, ...; got 'opaque_obj_0'",
+    ),
+    "bomb in a member": (put("data/sample_inputs/model.pt", bomb()), "must be stored as it is; its members say"),
+    "huge weight": (meta(sizes=ONES), f"the tensor kernel of .* needs {(HUGE * 3) * 4} bytes .* weight_0 has 48"),
+    "huge weight of no bytes": (
+        both(put("data/weights/weight_0", b""), meta(sizes=ONES)),
+        "the tensor kernel of .* needs .* weight_0 has 0",
+    ),
+    "negative stride": (meta(strides=[{"as_int": -3}, {"as_int": 1}]), "must be natural numbers"),
+    "weight elsewhere": (weights(path_name="../../models/model.json"), "must lie in data/weights/weight_0"),
+    "no weights": (without("data/weights/model_weights_config.json"), "must have the member data/weights/model_weights_config.json"),
+    "no inputs": (without("data/sample_inputs/model.pt"), "must have the member data/sample_inputs/model.pt"),
+    "no program": (without("models/model.json"), "must hold a program of torch.export and nothing compiled"),
+    "no format": (without("archive_format"), "it is a zip archive without archive_format"),
+    "another format": (put("archive_format", b"pt3"), "must be an archive of torch.export, which torch reads"),
+    "newer archive": (put("archive_version", b"7"), "the archive version of .* must be 0"),
+    "a way out": (put("../../out", b""), r"must lie in its own folder; got 'm/\.\./\.\./out'"),
+    "two folders": (lambda members: members.update({"n/x": b""}), "must lie in one folder"),
+    "a library beside": (
+        put("data/aotinductor/model/a.so", b"ELF"),
+        "is an AOTInductor package: compiled code, which would run with your rights",
+    ),
+    "older export": (
+        only({"serialized_exported_program.json": b"{}", "version": b"5.1"}),
+        "it is of an older torch: export it again",
+    ),
+    "TorchScript": (
+        only({"m/constants.pkl": b"", "m/data.pkl": b"", "m/code/a.py": b""}),
+        "must be a program of torch.export; it is TorchScript",
+    ),
+    "torch.save": (
+        only({"m/data.pkl": pickle.dumps(Marks())}),
+        "it is pickled, by torch.save",
+    ),
+}
+BYTES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda content: b"", "must be a zip archive of torch.export, and is damaged or none"),
+    "garbage": (lambda content: b"what is this? " * 99, "must be a zip archive of torch.export, and is damaged or none"),
+    "truncated": (lambda content: content[:-100], "damaged or none: its table of contents is cut off"),
+    "front cut off": (lambda content: content[500:], "must be "),
+    "damaged table": (
+        lambda content: content.replace(b"PK\x01\x02", b"PK\x09\x02"),
+        "must be a zip archive of torch.export, and is damaged",
+    ),
+    "damaged weight": (
+        lambda content: content.replace(np.float32(11).tobytes(), b"\x55\x55\x55\x55", 1),
+        "the checksum of m/data/weights/weight_0 is of other bytes",
+    ),
+}
+
+
+def contents(folder: Path) -> dict[str, tuple[str, int]]:
+    """Returns what lies in a folder and when it was written."""
+    return {
+        path.relative_to(folder).as_posix(): (
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
+            path.lstat().st_mtime_ns,
+        )
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture
+def refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, str], None]]:
+    """Returns a check: the file is refused in one sentence of its name, and nothing is made or changed, here or in the temporary folder."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("TMPDIR", str(work))
+
+    def check(path: Path, sentence: str) -> None:
+        before = contents(tmp_path)
+        with pytest.raises(ValueError, match=sentence) as refused:
+            open_artefact(path)
+        message = str(refused.value)
+        assert "\n" not in message and len(message) < 700 and (path.name in message or "sparse" in message)
+        assert contents(tmp_path) == before
+        assert sys.modules.pop("this", None) is None
+
+    yield check
+
+
+@pytest.mark.parametrize("name", ONNX)
+def test_a_damaged_or_hostile_onnx_file_is_refused(name: str, tmp_path: Path, refuses: Callable[[Path, str], None]) -> None:
+    make, sentence = ONNX[name]
+    refuses(make(tmp_path), sentence)
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_a_hostile_archive_is_refused(name: str, sound: Path, tmp_path: Path, refuses: Callable[[Path, str], None]) -> None:
+    edit, sentence = ARCHIVES[name]
+    refuses(edited(sound, tmp_path, edit), sentence)
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_a_damaged_archive_is_refused(name: str, sound: Path, tmp_path: Path, refuses: Callable[[Path, str], None]) -> None:
+    change, sentence = BYTES[name]
+    (tmp_path / "m.pt2").write_bytes(change(sound.read_bytes()))
+    refuses(tmp_path / "m.pt2", sentence)
+
+
+def test_an_archive_larger_than_its_file_is_refused(sound: Path, tmp_path: Path, refuses: Callable[[Path, str], None]) -> None:
+    path = edited(sound, tmp_path, put("data/weights/weight_0", bytes(1 << 20)), zipfile.ZIP_DEFLATED)
+    refuses(path, "must be stored as they are; they say")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_archive_with_two_members_of_a_name_is_refused(sound: Path, tmp_path: Path, refuses: Callable[[Path, str], None]) -> None:
+    path = edited(sound, tmp_path, lambda members: None)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("m/models/model.json", b"{}")
+    refuses(path, "'m/models/model.json' is there twice")
+
+
+# ---- sound files
+
+
+def test_an_onnx_file_says_what_it_takes_and_runs(tmp_path: Path) -> None:
+    """Its weights lie beside it, an operator is a function of its own, and its suffix says nothing."""
+    (tmp_path / "w.bin").write_bytes(bytes(4) + np.float32([1, 2, 3]).tobytes())
+    made = external("w.bin", offset=4)
+    made.graph.node[0].output[0] = "z"
+    made.graph.node.append(onnx.helper.make_node("F", ["z"], ["y"], domain="own"))
+    made.functions.append(function("F", ["Relu"]))
+    path = saved(tmp_path, made, "m.bin")
+    artefact = open_artefact(path)
+    entry = artefact.entries["forward"]
+    assert (entry.inputs, entry.outputs) == ((Tensor("x", "float32", ("b", 3)),), (Tensor("y", "float32", ("b", 3)),))
+    got = artefact.run("forward", {"x": np.float32([[-9, 0, 1]])})
+    np.testing.assert_array_equal(got["y"], [[0, 2, 4]])
+
+
+@pytest.mark.parametrize("rows", [2, 0])
+def test_bfloat16_goes_into_an_onnx_file_and_out(rows: int, tmp_path: Path) -> None:
+    kind, helper = onnx.TensorProto.BFLOAT16, onnx.helper
+    nodes = [
+        helper.make_node("Cast", ["x"], ["f"], to=FLOAT),
+        helper.make_node("Add", ["f", "f"], ["g"]),
+        helper.make_node("Cast", ["g"], ["y"], to=kind),
+    ]
+    made = model(nodes=nodes)
+    for tensor in (*made.graph.input, *made.graph.output):
+        tensor.type.tensor_type.elem_type = kind
+    artefact = open_artefact(saved(tmp_path, made))
+    assert artefact.entries["forward"].inputs[0].dtype == "bfloat16"
+    got = artefact.run("forward", {"x": np.full((rows, 3), 1.5, ml_dtypes.bfloat16)})["y"]
+    assert got.dtype == ml_dtypes.bfloat16 and np.array_equal(got, np.full((rows, 3), 3.0))
+
+
+def fed(first: str) -> dict[str, np.ndarray]:
+    mask = np.array([[True], [False], [True]])
+    return {first: np.ones((3, 1, 4), np.float32), "mask": mask, "cache_k": np.full((2, 2), 1.5, ml_dtypes.bfloat16)}
+
+
+def answers(artefact: Artefact, first: str, calls: list[float]) -> None:
+    """Asserts what the program gives. calls: what it counts in two calls."""
+    logits = np.broadcast_to(np.float32([18, 22, 26]), (3, 1, 3))
+    for count in calls:
+        got = artefact.run("forward", fed(first))
+        assert [*got] == [tensor.name for tensor in artefact.entries["forward"].outputs]
+        np.testing.assert_array_equal(got["logits"], logits)
+        np.testing.assert_array_equal(got["cache.0"], logits * fed(first)["mask"][..., None])
+        assert got["cache.1"].dtype == ml_dtypes.bfloat16 and (got["cache.1"] == 3).all()
+        assert got["calls"] == count
+
+
+@pytest.mark.parametrize("container", ["builtins.dict", "elsewhere.modeling.Output"])
+def test_a_program_says_what_it_takes_and_runs(container: str, sound: Path, tmp_path: Path) -> None:
+    """Whatever class its outputs are of need not be installed; what it keeps between calls begins anew."""
+
+    def rename(value: Any) -> None:
+        signature = value["graph_module"]["module_call_graph"][0]["signature"]
+        signature["out_spec"] = signature["out_spec"].replace("builtins.dict", container)
+
+    artefact = open_artefact(edited(sound, tmp_path, graph(rename)))
+    entry = artefact.entries["forward"]
+    (b, t, _), (_, _, three) = entry.inputs[0].shape, entry.outputs[0].shape
+    assert isinstance(b, str) and isinstance(t, str) and b != t and three == 3
+    assert entry.inputs == (Tensor("input", "float32", (b, t, 4)), Tensor("mask", "bool", (b, t)), Tensor("cache_k", "bfloat16", (2, 2)))
+    assert [(tensor.name, tensor.dtype) for tensor in entry.outputs] == [
+        *(("logits", "float32"), ("cache.0", "float32"), ("cache.1", "bfloat16"), ("calls", "float32"))
+    ]
+    answers(artefact, "input", [1, 1])
+
+
+@pytest.mark.second
+def test_a_package_is_opened_where_its_code_is_allowed(program: Any, tmp_path: Path, refuses: Callable[[Path, str], None]) -> None:
+    """It is refused otherwise; its sizes are looked at, which its code does not; and nothing is left of what torch unpacks."""
+    path = Path(torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2")))
+    assert kind_of(path) == "aoti"
+    refuses(path, "is an AOTInductor package: compiled code, which would run with your rights; --allow-code opens it")
+    before = contents(tmp_path)
+    artefact = open_artefact(path, allow_code=True)
+    assert [str(tensor) for tensor in artefact.entries["forward"].inputs] == [
+        "arg0 float32[?, ?, 4]",
+        "mask bool[?, ?]",
+        "cache_k bfloat16[2, 2]",
+    ]
+    answers(artefact, "arg0", [1, 1])
+    with pytest.raises(ValueError, match=r"the package takes arg0 float32\[\?, \?, 4\]; got \[3, 1, 9\]"):
+        artefact.run("forward", {**fed("arg0"), "arg0": np.ones((3, 1, 9), np.float32)})
+    assert contents(tmp_path) == before
