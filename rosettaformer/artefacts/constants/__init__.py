@@ -13,7 +13,7 @@ _READERS = {
     "onnx": ("onnx", "onnx_graph"),
     "pt2": ("ml_dtypes", "torch_program"),
     "savedmodel": ("tensorflow", "saved_model"),
-    "litert": ("tensorflow", "litert_model"),
+    "litert": ("ai_edge_litert", "litert_model"),
     "stablehlo": ("jaxlib", "stablehlo_module"),
 }
 

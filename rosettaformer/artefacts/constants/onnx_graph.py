@@ -8,9 +8,8 @@ import numpy as np
 import onnx
 from onnx import external_data_helper, numpy_helper
 
-from .reading import LIMIT, Constants
+from .reading import CONTRIBUTED, LIMIT, Constants
 
-_OWN = "com.microsoft"  # contributed operators of ONNX Runtime
 _QUANTISED = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
 _SMALL = 4096
 
@@ -85,7 +84,7 @@ class _Reader:
         try:
             schema = onnx.defs.get_schema(node.op_type, self.versions.get(node.domain, 1), node.domain)
         except onnx.defs.SchemaError:
-            if node.domain != _OWN or not self.found.opaque:
+            if node.domain != CONTRIBUTED or not self.found.opaque:
                 self.found.opaque = f"{node.domain}.{node.op_type}"
             return
         given = {attribute.name for attribute in node.attribute}
@@ -93,3 +92,5 @@ class _Reader:
             default = attribute.default_value
             if name not in given and default.type == onnx.AttributeProto.FLOAT:
                 self.found.number(place, default.f)
+            if name not in given and default.type == onnx.AttributeProto.STRING:
+                self.found.operations.add(f"{node.op_type} {default.s.decode()}".lower())

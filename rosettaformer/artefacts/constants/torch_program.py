@@ -17,11 +17,12 @@ _DTYPES: dict[int, Any] = {
     1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 6: np.float16, 7: np.float32, 8: np.float64, 10: np.complex64,
     11: np.complex128, 12: np.bool_, 13: ml_dtypes.bfloat16,
 }  # fmt: skip
+_WORDS = {"gelu": ["none"]}  # of a call that has none
 _DEFAULTS = {"layer_norm": 1e-5, "group_norm": 1e-5, "instance_norm": 1e-5}  # epsilons that a call may leave out
 
 
 def read(path: Path, found: Constants) -> None:
-    """Notes the constants of every program of an archive."""
+    """Notes the constants of every program of an archive. torch writes nothing for a tensor that it only traced, and loads zeros."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         for name in names:
@@ -43,7 +44,8 @@ def _tensors(archive: zipfile.ZipFile, config: str, found: Constants) -> None:
         last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         readable = dtype is not None and not given["use_pickle"] and archive.getinfo(member).file_size > last * np.dtype(dtype).itemsize
         value = functools.partial(_value, archive, member, dtype, shape, strides, offset)
-        found.weight(name, np.dtype(dtype).name if dtype else "", shape, value if readable else None, name)
+        if archive.getinfo(member).file_size:
+            found.weight(name, np.dtype(dtype).name if dtype else "", shape, value if readable else None, name)
 
 
 def _value(archive: zipfile.ZipFile, member: str, dtype: Any, shape: list[int], strides: list[int], offset: int) -> np.ndarray:
@@ -96,7 +98,7 @@ def _graph(graph: dict[str, Any], scope: str, stored: dict[str, str], found: Con
         if operation in ("pow", "mul", "div", "add", "sub"):
             inputs = inputs[:2]
         outputs = [key(value) for given in node["outputs"] for kind, value in _leaves(given) if kind == "name"]
-        found.node("pow" if operation == "float_pow" else operation, place, inputs, outputs, words)
+        found.node("pow" if operation == "float_pow" else operation, place, inputs, outputs, words or _WORDS.get(operation, []))
 
 
 def _leaves(argument: dict[str, Any]) -> Iterator[tuple[str, Any]]:

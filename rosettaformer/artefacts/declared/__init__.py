@@ -5,7 +5,7 @@ from typing import Any
 
 from reference_numpy import TransformerConfig
 
-from ..constants.reading import Constants
+from ..constants.reading import CONTRIBUTED, Constants
 from . import numbers, rotary, sizes
 from .evidence import Evidence, Finding
 
@@ -22,7 +22,9 @@ def findings(config: TransformerConfig, constants: Constants, config_json: Mappi
         return []
     evidence = Evidence(config, constants, config_json or {})
     found = [*sizes.findings(evidence)]
-    if not constants.opaque and not constants.rounded:
-        found += [*rotary.findings(evidence), *numbers.findings(evidence)]
+    other_heads = any(finding.field in ("model_width", "heads", "key_size") for finding in found)
+    if not constants.rounded and (not constants.opaque or constants.opaque.startswith(CONTRIBUTED)):
+        found += numbers.findings(evidence)
+        found += () if other_heads else rotary.findings(evidence)  # how many features rotate is not known
     order = [*config.to_dict()]
     return sorted(found, key=lambda finding: order.index(finding.field))

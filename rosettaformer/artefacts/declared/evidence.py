@@ -1,6 +1,6 @@
 """What an artefact's constants show of a number or a table."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,9 +16,10 @@ COMMON = {0.0, 1.0, 2.0, -1.0, -2.0, 0.5, -0.5}  # in every graph
 SCALARS = 16  # elements of an array that may be numbers side by side
 RTOL = 4e-6  # of a number: float32 rounds it, and what it is computed from
 # of a table: half precision rounds each element; a scaling is a difference of numbers that float32 rounded
-_TABLE_RTOL = {"float16": 2e-3, "bfloat16": 1e-2}
-TABLE_RTOL = 1e-4
+TABLE_RTOL = {"float16": 2e-3, "bfloat16": 1e-2}
+FLOAT_RTOL = 1e-4
 _ROUNDINGS = (np.float32, np.float16, ml_dtypes.bfloat16)
+_HALF = {"float16", "bfloat16", "f16", "bf16"}
 
 
 class Finding(NamedTuple):
@@ -28,6 +29,14 @@ class Finding(NamedTuple):
     sentence: str
 
 
+class Table(NamedTuple):
+    """An array of numbers that are not whole. row: those of position 1 where it has a row for each position; otherwise all of it."""
+
+    numbers: np.ndarray
+    row: np.ndarray
+    rtol: float
+
+
 class Evidence:
     """A config beside the constants of an artefact."""
 
@@ -35,14 +44,22 @@ class Evidence:
         self.config, self.constants, self.said = config, constants, config_json
         family = FAMILIES.get(config_json.get("model_type", ""))
         self._entries = family.entry_names() if family else {}
-        self._family = family
 
     @cached_property
     def scalars(self) -> np.ndarray:
         """Every number: of few side by side, or the one that fills a tensor."""
+        return self._numbers("biufc")
+
+    def floats(self, value: float) -> bool:
+        """Whether a number of a graph's floats is this one."""
+        return bool((self._numbers("fc") == value).any())
+
+    def _numbers(self, kinds: str) -> np.ndarray:
         found: list[np.ndarray] = []
         for _, value in self.constants.values:
             flat = _plain(value)
+            if value.dtype.kind not in kinds and value.dtype != ml_dtypes.bfloat16:
+                continue
             if flat.size <= SCALARS:
                 found.append(flat)
             elif (flat[:1] == flat).all():
@@ -50,14 +67,15 @@ class Evidence:
         return np.unique(np.concatenate(found)) if found else np.zeros(0)
 
     @cached_property
-    def tables(self) -> list[tuple[np.ndarray, float]]:
-        """Every array of numbers that are not whole, flat, with the tolerance of its dtype."""
-        flat = [(_plain(value), _TABLE_RTOL.get(str(value.dtype), TABLE_RTOL)) for _, value in self.constants.values if value.size > 1]
-        return [(np.unique(table), rtol) for table, rtol in flat if (table != np.round(table)).any()]
+    def tables(self) -> list[Table]:
+        """Every array that may hold frequencies, or their cosines and sines: of few numbers, or one number or two at position 0."""
+        size = self.config.key_size
+        return [table for _, value in self.constants.values if 1 < value.size for table in _tables(value, size)]
 
     def holds(self, *values: float) -> bool:
         """Whether a number is one of these, in any precision; also where a precision of the graph makes it 0."""
-        rounded = [value for given in values for value in (given, *(float(kind(given)) for kind in _ROUNDINGS))]
+        with np.errstate(over="ignore"):
+            rounded = [value for given in values for value in (given, *(float(kind(given)) for kind in _ROUNDINGS))]
         if any(value == 0 for value in rounded) and self.half:
             return True
         return any(np.isclose(self.scalars, value, rtol=RTOL, atol=0).any() for value in rounded if value)
@@ -66,32 +84,33 @@ class Evidence:
     def half(self) -> bool:
         """Whether the graph computes in half precision, in which small numbers are 0."""
         dtypes = {weight.dtype for weight in self.constants.weights.values()} | {str(value.dtype) for _, value in self.constants.values}
-        return bool(dtypes & {"float16", "bfloat16", "f16", "bf16"})
+        return bool(dtypes & _HALF)
 
     def in_table(self, numbers: Iterable[float]) -> bool:
         """Whether one table has all of these numbers."""
         wanted = np.array([*numbers])
-        return any(_within(wanted, table, rtol) for table, rtol in self.tables)
+        return any(_within(wanted, table.numbers, table.rtol) for table in self.tables)
 
-    def finding(self, field: str, said: str, looked: Sequence[float | str], inside: Sequence[str] = ()) -> Finding:
-        """Returns a finding. said: the field's value, where config.json has no number of its own. looked: for what."""
+    def finding(self, field: str, value: str, looked: Sequence[float | str], inside: Sequence[str] = (), holds: str = "") -> Finding:
+        """Returns a finding. value: the field's, where config.json has no plain one of its own. looked: for what. inside: the parts of
+        rope_parameters that may say it. holds: what the graph has instead.
+        """
         entry = self._entries.get(field, field)
-        value = _inner(self.said, entry, inside)
-        name = "config.json" if self.said else "the config"
-        if value is None:
-            says = f"{name} says {entry} {said}"
-        else:
-            says = f"{name} says {entry} {value}"
         things = [one if isinstance(one, str) else f"{one:.6g}" for one in looked]
-        return Finding(field, f"{says}; the graph holds no {_listed([*dict.fromkeys(things)])}")
+        says = _said(self.said, entry, inside) or f"{entry} {value}"
+        sentence = f"{'config.json' if self.said else 'the config'} says {says}; the graph holds no {_listed([*dict.fromkeys(things)])}"
+        return Finding(field, sentence + (f", but {holds}" if holds else ""))
 
 
-def _inner(said: Mapping[str, Any], entry: str, inside: Sequence[str]) -> Any:
-    """Returns the value of an entry: of its own, or within rope_parameters; None if it is no plain value."""
-    places = [said, *(part for name in ("rope_scaling", "rope_parameters") if isinstance(part := said.get(name), Mapping))]
-    places += [deep for part in places[1:] for name in inside if isinstance(deep := part.get(name), Mapping)]
-    values = [place[entry] for place in reversed(places) if place.get(entry) is not None]
-    return next((value for value in values if isinstance(value, int | float | str)), None)
+def _said(said: Mapping[str, Any], entry: str, inside: Sequence[str]) -> str:
+    """Returns an entry and its value: of its own, or within rope_parameters; empty if it has no plain value."""
+    outer = [part for name in ("rope_scaling", "rope_parameters") if isinstance(part := said.get(name), Mapping)]
+    parts = {f" of {name}": deep for part in outer for name in inside if isinstance(deep := part.get(name), Mapping)}
+    for words, place in [*parts.items(), *(("", part) for part in (*outer, said))]:
+        names = (entry, "rope_theta") if entry == "rope_local_base_freq" else (entry,)
+        if name := next((name for name in names if isinstance(place.get(name), int | float | str)), ""):
+            return f"{name}{words} {place[name]}"
+    return ""
 
 
 def _listed(things: Sequence[str]) -> str:
@@ -104,6 +123,18 @@ def _plain(value: np.ndarray) -> np.ndarray:
     if np.iscomplexobj(flat):
         flat = np.concatenate([flat.real, flat.imag])
     return flat.astype(np.float64)
+
+
+def _tables(value: np.ndarray, size: int) -> Iterator[Table]:
+    numbers = _plain(value)
+    if not np.isfinite(numbers).all() or (numbers == np.round(numbers)).all():
+        return
+    rtol, squeezed = TABLE_RTOL.get(str(value.dtype), FLOAT_RTOL), value.squeeze()
+    if numbers.size <= 2 * size:
+        yield Table(np.unique(numbers), numbers, rtol)
+    for turned in (squeezed, squeezed.T) if squeezed.ndim > 1 else ():
+        if len(np.unique(_plain(turned[0]))) <= 3:
+            yield Table(np.unique(numbers), _plain(turned[1]), rtol)
 
 
 def _within(wanted: np.ndarray, table: np.ndarray, rtol: float) -> bool:

@@ -11,7 +11,7 @@ LOG2E = math.log2(math.e)
 # activation -> operations that compute it, and numbers that do
 _ACTIVATIONS: dict[str, tuple[set[str], tuple[float, ...], str]] = {
     "gelu_erf": (
-        {"erf", "erfc", "gelu", "gelu none", "gelu approximate=false", "gelu approximate=0"},
+        {"erf", "erfc", "gelu none", "gelu approximate=false", "gelu approximate=0"},
         (math.sqrt(0.5), math.sqrt(2), -math.sqrt(0.5)), "erf, or 0.707107 before it",
     ),
     "gelu_tanh": (
@@ -28,9 +28,10 @@ _ACTIVATIONS: dict[str, tuple[set[str], tuple[float, ...], str]] = {
 def findings(evidence: Evidence) -> Iterator[Finding]:
     """Yields the numbers that are not in the graph."""
     yield from _window(evidence)
-    yield from _epsilon(evidence)
     yield from _scales(evidence)
-    yield from _activation(evidence)
+    if not evidence.constants.opaque:
+        yield from _epsilon(evidence)
+        yield from _activation(evidence)
 
 
 def layers(evidence: Evidence) -> range:

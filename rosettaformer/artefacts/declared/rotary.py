@@ -9,10 +9,13 @@ from reference_numpy.config import LayerKind
 from reference_numpy.rotary import rotary_frequencies
 from reference_numpy.rotary_scaling import RotaryScaling
 
-from .evidence import COMMON, Evidence, Finding
+from ...checkpoints.hugging_face.rotary import TYPES as _TYPES
+from .evidence import COMMON, Evidence, Finding, Table
 from .numbers import layers
 
 _PLAIN = RotaryScaling()
+TYPES = {own: name for name, own in _TYPES.items()}  # our kind -> rope_type
+_CLEAR = 0.999  # a number nearer to 1 may be of any base
 # kind of scaling -> the numbers that show it where it is computed within the graph
 _SHOWN = {
     "linear": ("factor",), "dynamic": ("factor",), "llama3": ("factor", "low_frequency_factor", "high_frequency_factor"), "yarn": ("factor",),
@@ -61,17 +64,16 @@ def _of_kind(evidence: Evidence, kind: LayerKind, local: str) -> Iterator[Findin
             yield evidence.finding("rotary_fraction", said, [looked], inside)
             return
         if not _base_shown(evidence, kind, [wanted for _, wanted in needed]):
-            base = kind.base
-            looked = [base, math.log(base), "frequencies of it"]
-            yield evidence.finding(f"{local}rotary_base", f"{base:g}", looked, inside)
-        elif scaling.kind != "none" and not _scaling_shown(evidence, scaling, missing):
-            looked = _parameters(scaling)
-            said = f"of rope_type {scaling.kind}"
+            looked = [kind.base, math.log(kind.base), "frequencies of it"]
+            yield evidence.finding(f"{local}rotary_base", f"{kind.base:g}", looked, inside)
+        elif not _scaling_shown(evidence, kind, missing):
             names = " and ".join(name for name, _ in missing if name)
-            what = f"frequencies divided by {names}" if names else "frequencies scaled so"
-            yield evidence.finding(f"{local}rotary_scaling", said, [what, *looked], inside)
+            what = f"frequencies divided by {names}" if names else f"frequencies {'scaled so' if scaling.kind != 'none' else 'without a scaling'}"
+            looked = [what, *(getattr(scaling, name) for name in _SHOWN.get(scaling.kind, ()))]
+            yield evidence.finding(f"{local}rotary_scaling", f"of rope_type {TYPES[scaling.kind]}", looked, inside)
             return
-    yield from _attention_factor(evidence, scaling, needed, f"{local}rotary_scaling")
+    field = f"{local}rotary_scaling"
+    yield from [*_switch(evidence, scaling, field), *_attention_factor(evidence, scaling, needed, field)][:1]
 
 
 def _final(size: int, kind: LayerKind, longest: int | None) -> list[tuple[str, np.ndarray]]:
@@ -101,39 +103,47 @@ def _other_share(evidence: Evidence, kind: LayerKind) -> int:
     sizes = [size for size in range(key_size, 3, -2) if size != own and size % 2 == 0]
     for size in sizes:
         wanted = rotary_frequencies(size, kind.base, kind.scaling, 1)
-        lengths = {len(table) for table, rtol in evidence.tables if len(table) in (len(wanted), 2 * len(wanted))}
-        if len(wanted) > 1 and lengths and _tabled(evidence, wanted, kind.scaling):
+        fits = any(len(table.row) in (len(wanted), 2 * len(wanted)) for table in evidence.tables)
+        if fits and _tabled(evidence, wanted, kind.scaling):
             return size
     return 0
 
 
 def _base_shown(evidence: Evidence, kind: LayerKind, needed: Sequence[np.ndarray]) -> bool:
     """Whether the graph has the base, a number that it is computed by, or a frequency of it."""
-    base, size = kind.base, evidence.config.rotary_size
+    plain = rotary_frequencies(evidence.config.rotary_size, kind.base, _PLAIN, 1)
+    if _base_held(evidence, kind.base) or _tabled(evidence, plain, _PLAIN):
+        return True
+    return any(_shares(table, wanted) for table in evidence.tables for wanted in (plain, *needed))
+
+
+def _base_held(evidence: Evidence, base: float) -> bool:
+    size = evidence.config.rotary_size
     if base in COMMON or evidence.holds(base, 1 / base):
         return True
-    logarithms = [logarithm(base) for logarithm in (math.log, math.log2, math.log10)]
+    logarithms = [math.log(base), math.log2(base), *([math.log10(base)] if evidence.floats(10.0) else [])]
     steps = (1, 1 / size, 2 / size, 1 / max(size - 2, 1), 2 / max(size - 2, 1))
-    if evidence.holds(*(sign * value * step for value in logarithms for step in steps for sign in (1, -1))):
+    return evidence.holds(*(sign * value * step for value in logarithms for step in steps for sign in (1, -1)))
+
+
+def _shares(table: Table, wanted: np.ndarray) -> bool:
+    """Whether a frequency but the first, its cosine or its sine is at its place in a table, or two frequencies have their ratio."""
+    pairs = len(wanted)
+    if len(table.row) not in (pairs, 2 * pairs):
+        return False
+    rows = [table.row[:pairs], table.row[:: len(table.row) // pairs]]
+    waves = [np.where(np.abs(wave) < _CLEAR, wave, np.nan)[1:] for wave in (wanted, np.cos(wanted), np.sin(wanted))]
+    if any(np.isclose(row[1:], wave, rtol=table.rtol, atol=0).any() for row in rows for wave in waves):
         return True
-    plain = rotary_frequencies(size, base, _PLAIN, 1)
-    if _tabled(evidence, plain, _PLAIN):
-        return True
-    parts = [frequency for wanted in (plain, *needed) for frequency in wanted[1:] if frequency not in COMMON]
-    if any(evidence.in_table([frequency]) for frequency in parts):
-        return True
-    ratios = np.diff(np.log(plain))
-    close = (len(table) >= len(plain) > 1 and _proportional(table, ratios) for table, _ in evidence.tables)
-    return any(close)
+    with np.errstate(all="ignore"):
+        return any(np.isclose(row[1:] / row[:-1], wanted[1:] / wanted[:-1], rtol=4 * table.rtol, atol=0).any() for row in rows)
 
 
-def _proportional(table: np.ndarray, ratios: np.ndarray) -> bool:
-    """Whether a table is one of the frequencies, all times the same number."""
-    positive = np.sort(table[table > 0])[::-1]
-    return len(positive) == len(ratios) + 1 and np.allclose(np.diff(np.log(positive)), ratios, rtol=1e-3)
-
-
-def _scaling_shown(evidence: Evidence, scaling: RotaryScaling, missing: Sequence[tuple[str, np.ndarray]]) -> bool:
+def _scaling_shown(evidence: Evidence, kind: LayerKind, missing: Sequence[tuple[str, np.ndarray]]) -> bool:
+    """Whether the graph may compute the frequencies that no table has."""
+    scaling = kind.scaling
+    if scaling.kind == "none":
+        return _base_held(evidence, kind.base)
     if scaling.kind == "longrope":
         factors = {"short_factor": scaling.short_factors, "long_factor": scaling.long_factors}
         return all(evidence.in_table(factors[name] or ()) or evidence.in_table(1 / np.array(factors[name])) for name, _ in missing)
@@ -141,16 +151,18 @@ def _scaling_shown(evidence: Evidence, scaling: RotaryScaling, missing: Sequence
     return all(value in COMMON or evidence.holds(value, 1 / value) for value in values)
 
 
-def _parameters(scaling: RotaryScaling) -> list[float]:
-    return [getattr(scaling, name) for name in _SHOWN.get(scaling.kind, ())]
-
-
-def _attention_factor(
-    evidence: Evidence, scaling: RotaryScaling, needed: Sequence[tuple[str, np.ndarray]], field: str
-) -> Iterator[Finding]:
+def _attention_factor(evidence: Evidence, scaling: RotaryScaling, needed: Sequence[tuple[str, np.ndarray]], field: str) -> Iterator[Finding]:
     factor = scaling.attention_factor
     if factor is None or factor in COMMON or evidence.holds(factor, 1 / factor, factor**2, factor**2 * evidence.config.key_size**-0.5):
         return
-    if any(evidence.in_table(factor * wave(wanted)) for _, wanted in needed for wave in (np.cos, np.sin)):
-        return
-    yield evidence.finding(field, f"with attention_factor {factor:g}", [factor, "cosines multiplied by it"])
+    if not any(evidence.in_table(factor * wave(wanted)) for _, wanted in needed for wave in (np.cos, np.sin)):
+        yield evidence.finding(field, f"that give an attention factor of {factor:g}", [factor, "cosines multiplied by it"])
+
+
+def _switch(evidence: Evidence, scaling: RotaryScaling, field: str) -> Iterator[Finding]:
+    """The length beyond which other factors count."""
+    length = scaling.original_length
+    if scaling.kind == "longrope" and length and evidence.constants.longest is None:
+        forms = [length, length - 1, length + 1]
+        if length > 3 and not evidence.holds(*forms):
+            yield evidence.finding(field, f"that change beyond {length} tokens", forms)
