@@ -8,13 +8,13 @@ from ..kinds import KINDS, kind_of
 from ..opening import Absent
 from .reading import Constants
 
-# format -> the package that reads it, and the module here; a compiled library has none
+# format -> the packages that read it, any one of them, and the module here; a compiled library has none
 _READERS = {
-    "onnx": ("onnx", "onnx_graph"),
-    "pt2": ("ml_dtypes", "torch_program"),
-    "savedmodel": ("tensorflow", "saved_model"),
-    "litert": ("ai_edge_litert", "litert_model"),
-    "stablehlo": ("jaxlib", "stablehlo_module"),
+    "onnx": (("onnx",), "onnx_graph"),
+    "pt2": (("numpy",), "torch_program"),
+    "savedmodel": (("tensorflow",), "saved_model"),
+    "litert": (("ai_edge_litert", "tensorflow"), "litert_model"),
+    "stablehlo": (("jaxlib",), "stablehlo_module"),
 }
 
 
@@ -28,8 +28,8 @@ def constants(path: Path) -> Constants:
         raise ValueError(f"{path} must be an artefact; its bytes are none")
     if kind == "aoti":
         return Constants(reason="a compiled library shows no constants")
-    package, module = _READERS[kind]
-    if importlib.util.find_spec(package) is None:
+    packages, module = _READERS[kind]
+    if not any(map(importlib.util.find_spec, packages)):
         raise Absent(KINDS[kind].missing)
     found = Constants()
     try:

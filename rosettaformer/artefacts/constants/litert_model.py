@@ -6,9 +6,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from ai_edge_litert import schema_py_generated as schema
 
 from .reading import Constants
+
+try:
+    from ai_edge_litert import schema_py_generated as schema
+except ImportError:  # TensorFlow has the same module
+    from tensorflow.lite.python import schema_py_generated as schema
 
 _DTYPES: dict[int, Any] = {
     schema.TensorType.FLOAT32: np.float32, schema.TensorType.FLOAT16: np.float16, schema.TensorType.FLOAT64: np.float64,
@@ -18,6 +22,7 @@ _DTYPES: dict[int, Any] = {
 }  # fmt: skip
 _OPERATIONS = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
 _FEW = 4096
+_FLEX = "Flex"  # before the name of an operation of TensorFlow
 
 
 def read(path: Path, found: Constants) -> None:
@@ -36,7 +41,10 @@ def read(path: Path, found: Constants) -> None:
             code = model.operatorCodes[operator.opcodeIndex]
             name = _OPERATIONS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "")
             if name in ("CUSTOM", "DELEGATE", ""):
-                found.opaque = (code.customCode or b"").decode(errors="replace") or name
+                own = (code.customCode or b"").decode(errors="replace") or name
+                name = own.removeprefix(_FLEX)
+                if name == own or "Norm" in name or name == "XlaCallModule":
+                    found.opaque = own
             words = []
             for option, value in vars(operator.builtinOptions).items() if operator.builtinOptions is not None else ():
                 if isinstance(value, int | float):

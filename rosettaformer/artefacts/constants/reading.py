@@ -117,12 +117,13 @@ class Constants:
         if function := _FUNCTIONS.get(node.operation):
             with np.errstate(all="ignore"):
                 try:
-                    result = function(*(np.asarray(value) for value in values))
+                    if np.prod(np.broadcast_shapes(*(np.shape(value) for value in values)), dtype=np.float64) > FOLDED:
+                        return False
+                    result = np.asarray(function(*(np.asarray(value) for value in values)))
                 except (TypeError, ValueError):
                     return False
-            if result.size <= FOLDED:
-                self.number(node.place, result, node.outputs[0])
-                return True
+            self.number(node.place, result, node.outputs[0])
+            return True
         return False
 
     def _passed(self, node: _Node, inputs: Sequence[Hashable]) -> bool:
@@ -132,6 +133,18 @@ class Constants:
         return True
 
 
+def _range(*values: np.ndarray) -> np.ndarray:
+    start, stop, step = (0, *values, 1) if len(values) == 1 else (*values, 1)[:3]
+    if not abs(stop - start) <= abs(step) * FOLDED:
+        raise ValueError("too long")
+    return np.arange(start, stop, step)
+
+
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    result: np.ndarray = np.asarray(x, np.float64) ** y
+    return result
+
+
 _SHAPES = {"shape", "size", "sym_size", "get_dimension_size", "shape_of", "rank"}
 _ROOTS = {"sqrt", "rsqrt", "pow", "power"}
 _PASSED = {
@@ -139,8 +152,8 @@ _PASSED = {
     "expanddims", "broadcast_to", "broadcastto", "broadcast_in_dim", "dynamic_broadcast_in_dim", "expand", "dequantize",
 }  # fmt: skip
 _ALIASES: dict[Callable[..., Any], str] = {
-    np.sqrt: "sqrt", np.power: "pow power", np.multiply: "mul multiply", np.true_divide: "div divide realdiv truediv", np.add: "add addv2",
+    np.sqrt: "sqrt", _power: "pow power", np.multiply: "mul multiply", np.true_divide: "div divide realdiv truediv", np.add: "add addv2",
     np.subtract: "sub subtract", np.negative: "neg negative negate", np.exp: "exp exponential", np.log: "log", np.cos: "cos cosine",
-    np.sin: "sin sine", (lambda x: 1 / np.sqrt(x)): "rsqrt", (lambda x: 1 / x): "reciprocal inv",
+    np.sin: "sin sine", _range: "range arange", (lambda x: 1 / np.sqrt(x)): "rsqrt", (lambda x: 1 / x): "reciprocal inv",
 }  # fmt: skip
 _FUNCTIONS = {name: function for function, names in _ALIASES.items() for name in names.split()}

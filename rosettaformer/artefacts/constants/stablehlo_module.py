@@ -43,8 +43,7 @@ def _inputs(function: Any, found: Constants) -> None:
 def _operation(operation: Any, found: Constants) -> None:
     operation = operation.operation
     name = operation.name.partition(".")[2]
-    place = str(operation.results[0].get_name()) if len(operation.results) == 1 and name != "constant" else name
-    words = []
+    place, words = name, []
     for given in operation.attributes:
         attribute = given.attr if hasattr(given, "attr") else operation.attributes[given]
         label = given.name if hasattr(given, "name") else given
@@ -58,7 +57,7 @@ def _operation(operation: Any, found: Constants) -> None:
             words.append(attribute.value)
             if name == "custom_call" and attribute.value not in _KNOWN_CALLS:
                 found.opaque = attribute.value
-    found.node(name, place, list(operation.operands), list(operation.results), words)
+    found.node(name, place, [hash(value) for value in operation.operands], [hash(value) for value in operation.results], words)
     for region in operation.regions:
         for block in region:
             for inner in block:
@@ -71,7 +70,7 @@ def _constant(attribute: Any, operation: Any, found: Constants) -> None:
     if attribute.is_splat:
         splat = attribute.get_splat_value()
         if hasattr(splat, "value"):
-            found.number("constant", splat.value, operation.results[0])
+            found.number("constant", splat.value, hash(operation.results[0]))
         return
     shape = list(tensor.shape)
     try:
@@ -79,4 +78,4 @@ def _constant(attribute: Any, operation: Any, found: Constants) -> None:
     except (TypeError, ValueError):  # a dtype that the bindings do not give
         value = None
     name = f"constant {len(found.weights)}"
-    found.weight(name, dtype, shape, None if value is None else lambda: value, operation.results[0])
+    found.weight(name, dtype, shape, None if value is None else lambda: value, hash(operation.results[0]))

@@ -15,8 +15,9 @@ from ..constants.reading import Constants
 COMMON = {0.0, 1.0, 2.0, -1.0, -2.0, 0.5, -0.5}  # in every graph
 SCALARS = 16  # elements of an array that may be numbers side by side
 RTOL = 4e-6  # of a number: float32 rounds it, and what it is computed from
+HALF_RTOL = 1e-2
 # of a table: half precision rounds each element; a scaling is a difference of numbers that float32 rounded
-TABLE_RTOL = {"float16": 2e-3, "bfloat16": 1e-2}
+TABLE_RTOL = {"float16": 2e-3, "bfloat16": HALF_RTOL}
 FLOAT_RTOL = 1e-4
 _ROUNDINGS = (np.float32, np.float16, ml_dtypes.bfloat16)
 _HALF = {"float16", "bfloat16", "f16", "bf16"}
@@ -54,6 +55,19 @@ class Evidence:
         """Whether a number of a graph's floats is this one."""
         return bool((self._numbers("fc") == value).any())
 
+    def whole(self, value: int) -> bool:
+        """Whether a number of a graph's integers is this one, or a side of a tensor."""
+        return bool((self._numbers("iu") == value).any()) or value in self.sides
+
+    @cached_property
+    def sides(self) -> set[int]:
+        """The sizes of tensors."""
+        return {side for weight in self.constants.weights.values() for side in weight.shape}
+
+    def named(self, field: str) -> bool:
+        """Whether config.json has an entry of its own for a field."""
+        return not self.said or field in self._entries
+
     def _numbers(self, kinds: str) -> np.ndarray:
         found: list[np.ndarray] = []
         for _, value in self.constants.values:
@@ -73,12 +87,12 @@ class Evidence:
         return [table for _, value in self.constants.values if 1 < value.size for table in _tables(value, size)]
 
     def holds(self, *values: float) -> bool:
-        """Whether a number is one of these, in any precision; also where a precision of the graph makes it 0."""
+        """Whether a number is one of these, in any precision; also where a precision of the graph makes it one that every graph has."""
         with np.errstate(over="ignore"):
             rounded = [value for given in values for value in (given, *(float(kind(given)) for kind in _ROUNDINGS))]
-        if any(value == 0 for value in rounded) and self.half:
+        if self.half and any(value in COMMON for value in rounded):
             return True
-        return any(np.isclose(self.scalars, value, rtol=RTOL, atol=0).any() for value in rounded if value)
+        return any(np.isclose(self.scalars, value, rtol=RTOL, atol=0).any() for value in rounded if value not in COMMON)
 
     @cached_property
     def half(self) -> bool:

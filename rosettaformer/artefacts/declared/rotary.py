@@ -10,16 +10,14 @@ from reference_numpy.rotary import rotary_frequencies
 from reference_numpy.rotary_scaling import RotaryScaling
 
 from ...checkpoints.hugging_face.rotary import TYPES as _TYPES
-from .evidence import COMMON, Evidence, Finding, Table
+from .evidence import COMMON, HALF_RTOL, RTOL, Evidence, Finding, Table
 from .numbers import layers
 
 _PLAIN = RotaryScaling()
 TYPES = {own: name for name, own in _TYPES.items()}  # our kind -> rope_type
+_LONGEST = 512  # head
 _CLEAR = 0.999  # a number nearer to 1 may be of any base
-# kind of scaling -> the numbers that show it where it is computed within the graph
-_SHOWN = {
-    "linear": ("factor",), "dynamic": ("factor",), "llama3": ("factor", "low_frequency_factor", "high_frequency_factor"), "yarn": ("factor",),
-}  # fmt: skip
+_COMPUTED = ("linear", "dynamic", "llama3", "yarn")  # scalings that divide by their factor where a graph computes them
 # what config.json has the fields of local layers, and of the others, in
 _INSIDE = {"": ("full_attention",), "local_": ("sliding_attention",)}
 
@@ -58,10 +56,11 @@ def _of_kind(evidence: Evidence, kind: LayerKind, local: str) -> Iterator[Findin
     needed = _final(size, kind, evidence.constants.longest)
     missing = [(name, wanted) for name, wanted in needed if not _tabled(evidence, wanted, scaling)]
     if missing:
-        if share := _other_share(evidence, kind):
-            said = f"{evidence.config.rotary_fraction:g}"
-            looked = f"frequencies of {size} features of a head; it holds those of {share}"
-            yield evidence.finding("rotary_fraction", said, [looked], inside)
+        if other := _other_size(evidence, kind):
+            config = evidence.config
+            whole = config.rotary_fraction == 1 and (config.model_width not in evidence.sides or other > config.key_size)
+            field, value = ("key_size", config.key_size) if whole or other > config.key_size else ("rotary_fraction", config.rotary_fraction)
+            yield evidence.finding(field, f"{value:g}", [f"frequencies of {size} features of a head"], inside, holds=f"those of {other}")
             return
         if not _base_shown(evidence, kind, [wanted for _, wanted in needed]):
             looked = [kind.base, math.log(kind.base), "frequencies of it"]
@@ -69,7 +68,7 @@ def _of_kind(evidence: Evidence, kind: LayerKind, local: str) -> Iterator[Findin
         elif not _scaling_shown(evidence, kind, missing):
             names = " and ".join(name for name, _ in missing if name)
             what = f"frequencies divided by {names}" if names else f"frequencies {'scaled so' if scaling.kind != 'none' else 'without a scaling'}"
-            looked = [what, *(getattr(scaling, name) for name in _SHOWN.get(scaling.kind, ()))]
+            looked = [what, *([scaling.factor or 1] if scaling.kind in _COMPUTED else [])]
             yield evidence.finding(f"{local}rotary_scaling", f"of rope_type {TYPES[scaling.kind]}", looked, inside)
             return
     field = f"{local}rotary_scaling"
@@ -95,16 +94,12 @@ def _tabled(evidence: Evidence, wanted: np.ndarray, scaling: RotaryScaling) -> b
     return any(map(evidence.in_table, [*own, -wanted, wanted / (2 * math.pi)]))
 
 
-def _other_share(evidence: Evidence, kind: LayerKind) -> int:
+def _other_size(evidence: Evidence, kind: LayerKind) -> int:
     """Returns how many features of a head rotate by a table of the graph, if others than the config says; 0 if that is not known."""
-    own, key_size = evidence.config.rotary_size, evidence.config.key_size
-    if kind.scaling.kind == "longrope":
-        return 0
-    sizes = [size for size in range(key_size, 3, -2) if size != own and size % 2 == 0]
-    for size in sizes:
-        wanted = rotary_frequencies(size, kind.base, kind.scaling, 1)
-        fits = any(len(table.row) in (len(wanted), 2 * len(wanted)) for table in evidence.tables)
-        if fits and _tabled(evidence, wanted, kind.scaling):
+    own = evidence.config.rotary_size
+    lengths = {len(table.row) for table in evidence.tables}
+    for size in range(_LONGEST, 3, -2) if kind.scaling.kind != "longrope" else ():
+        if size != own and lengths & {size, size // 2} and _tabled(evidence, rotary_frequencies(size, kind.base, kind.scaling, 1), kind.scaling):
             return size
     return 0
 
@@ -123,7 +118,8 @@ def _base_held(evidence: Evidence, base: float) -> bool:
         return True
     logarithms = [math.log(base), math.log2(base), *([math.log10(base)] if evidence.floats(10.0) else [])]
     steps = (1, 1 / size, 2 / size, 1 / max(size - 2, 1), 2 / max(size - 2, 1))
-    return evidence.holds(*(sign * value * step for value in logarithms for step in steps for sign in (1, -1)))
+    forms = [sign * value * step for value in logarithms for step in steps for sign in (1, -1)]
+    return any(np.isclose(evidence.scalars, form, rtol=HALF_RTOL if evidence.half else RTOL, atol=0).any() for form in forms)
 
 
 def _shares(table: Table, wanted: np.ndarray) -> bool:
@@ -147,8 +143,8 @@ def _scaling_shown(evidence: Evidence, kind: LayerKind, missing: Sequence[tuple[
     if scaling.kind == "longrope":
         factors = {"short_factor": scaling.short_factors, "long_factor": scaling.long_factors}
         return all(evidence.in_table(factors[name] or ()) or evidence.in_table(1 / np.array(factors[name])) for name, _ in missing)
-    values = [getattr(scaling, name) for name in _SHOWN[scaling.kind]]
-    return all(value in COMMON or evidence.holds(value, 1 / value) for value in values)
+    factor = scaling.factor or 1.0
+    return factor in COMMON or evidence.holds(factor, 1 / factor)
 
 
 def _attention_factor(evidence: Evidence, scaling: RotaryScaling, needed: Sequence[tuple[str, np.ndarray]], field: str) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ def findings(evidence: Evidence) -> Iterator[Finding]:
     """Yields the sizes that no tensor has."""
     config, constants = evidence.config, evidence.constants
     shapes = [weight.shape for weight in constants.weights.values()]
-    sides = {side for shape in shapes for side in shape}
+    sides = evidence.sides
     width, hidden, tables = config.model_width, config.feed_forward_width, dict(_tables(evidence))
     missing = [field for field, rows in tables.items() if not sides & {rows, *(math.ceil(rows / by) * by for by in _MULTIPLES)}]
     if width not in sides:
@@ -28,7 +28,7 @@ def findings(evidence: Evidence) -> Iterator[Finding]:
         yield evidence.finding("feed_forward_width", str(hidden), [f"tensor with a side of {hidden} or {2 * hidden}"])
     else:
         yield from _layers(evidence, [shape for shape in shapes if {width, hidden} <= {*shape} or {width, 2 * hidden} <= {*shape}])
-    yield from _heads(evidence, sides)
+    yield from _heads(evidence)
 
 
 def _tables(evidence: Evidence) -> Iterator[tuple[str, int]]:
@@ -57,18 +57,19 @@ def _layers(evidence: Evidence, shapes: list[tuple[int, ...]]) -> Iterator[Findi
         yield evidence.finding(field, str(layers), [f"{each * layers} matrices of {width} and {hidden}"], holds=f"{len(shapes)}")
 
 
-def _heads(evidence: Evidence, sides: set[int]) -> Iterator[Finding]:
+def _heads(evidence: Evidence) -> Iterator[Finding]:
     """Looks for the widths of queries and keys, alone or side by side, and for the size of a head."""
     config = evidence.config
     heads, groups, size = config.heads, config.key_value_heads, config.key_size
     fused = (heads + 2 * groups) * size
     shapes = [{*weight.shape} for weight in evidence.constants.weights.values()]
-    if not evidence.holds(size) and size not in sides and not evidence.holds(heads):
-        yield evidence.finding("heads", str(heads), [heads, f"{size} for the size of a head"])
-    elif not evidence.holds(size) and size not in sides:
-        yield evidence.finding("key_size", str(size), [size])
+    sides = evidence.sides
+    if not evidence.whole(size) and evidence.named("key_size"):
+        yield evidence.finding("key_size", str(size), [f"{size} for the size of a head"])
+    elif not evidence.whole(size):
+        yield evidence.finding("heads", str(heads), [f"{size} for the size of a head"])
     elif not any({heads, size} <= shape for shape in shapes) and not sides & {heads * size, fused}:
-        yield evidence.finding("heads", str(heads), [f"tensor with a side of {heads * size} or {fused}"])
+        yield evidence.finding("heads", str(heads), [f"tensor with a side of {heads * size}, {heads} of {size}, or {fused}"])
     elif groups != heads and not any({groups, size} <= shape for shape in shapes):
         if not sides & ({groups * size, fused, 2 * groups * size} - {heads * size}):
-            yield evidence.finding("key_value_heads", str(groups), [f"tensor with a side of {groups * size} or {fused}"])
+            yield evidence.finding("key_value_heads", str(groups), [f"tensor with a side of {groups * size}, {groups} of {size}, or {fused}"])
