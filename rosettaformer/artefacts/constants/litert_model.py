@@ -50,8 +50,8 @@ def read(path: Path, found: Constants) -> None:
                 if isinstance(value, int | float):
                     found.number(name, value)
                     words.append(f"{option}={value}")
-            keys = [[(number, int(index)) for index in side if index >= 0] for side in (operator.inputs, operator.outputs)]
-            found.node(name, name, *keys, words=words)
+            inputs, outputs = ([(number, int(index)) for index in side if index >= 0] for side in (operator.inputs, operator.outputs))
+            found.node(name, name, inputs, outputs, words)
 
 
 def _tensor(model: Any, tensor: Any, key: tuple[int, int], found: Constants) -> None:

@@ -107,24 +107,22 @@ class Constants:
         inputs = [key for key in node.inputs if key not in ("", None)]
         if not inputs or not node.outputs or not all(key in self._known for key in inputs):
             return node.operation in _PASSED and self._passed(node, inputs)
-        values = [self._known[key] for key in inputs]
-        if any(value is None for value in values):
+        values = [value for key in inputs if (value := self._known[key]) is not None]
+        if len(values) < len(inputs):
             self.from_shapes |= node.operation in _ROOTS
             self._known |= dict.fromkeys(node.outputs)
             return True
         if node.operation in _PASSED:
             return self._passed(node, inputs)
-        if function := _FUNCTIONS.get(node.operation):
+        function = _FUNCTIONS.get(node.operation)
+        try:
+            if not function or np.prod(np.broadcast_shapes(*(value.shape for value in values)), dtype=np.float64) > FOLDED:
+                return False
             with np.errstate(all="ignore"):
-                try:
-                    if np.prod(np.broadcast_shapes(*(np.shape(value) for value in values)), dtype=np.float64) > FOLDED:
-                        return False
-                    result = np.asarray(function(*(np.asarray(value) for value in values)))
-                except (TypeError, ValueError):
-                    return False
-            self.number(node.place, result, node.outputs[0])
-            return True
-        return False
+                self.number(node.place, np.asarray(function(*values)), node.outputs[0])
+        except (TypeError, ValueError):
+            return False
+        return True
 
     def _passed(self, node: _Node, inputs: Sequence[Hashable]) -> bool:
         if not inputs or not node.outputs or inputs[0] not in self._known:
@@ -134,7 +132,7 @@ class Constants:
 
 
 def _range(*values: np.ndarray) -> np.ndarray:
-    start, stop, step = (0, *values, 1) if len(values) == 1 else (*values, 1)[:3]
+    start, stop, step = [0, *map(float, values), 1] if len(values) == 1 else [*map(float, values), 1][:3]
     if not abs(stop - start) <= abs(step) * FOLDED:
         raise ValueError("too long")
     return np.arange(start, stop, step)

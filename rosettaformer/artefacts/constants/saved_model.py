@@ -1,12 +1,12 @@
 """The constants of a SavedModel: the nodes of its graph and functions, and the small ones of its variables."""
 
+import functools
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from .reading import LIMIT, Constants
+from .reading import Constants
 
 _OPAQUE = {"XlaCallModule", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _HIDDEN = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
@@ -33,10 +33,9 @@ def _nodes(nodes, scope: str, found: Constants) -> None:  # type: ignore[no-unty
             kind = given.WhichOneof("value")
             if kind == "tensor":
                 sizes = [side.size for side in given.tensor.tensor_shape.dim]
-                if np.prod(sizes, dtype=np.float64) <= LIMIT and min(sizes, default=0) >= 0:
-                    found.weight(key, tf.dtypes.as_dtype(given.tensor.dtype).name, sizes, lambda given=given: tf.make_ndarray(given.tensor), key)
-                else:
-                    found.weight(key, tf.dtypes.as_dtype(given.tensor.dtype).name, sizes, None)
+                known = min(sizes, default=0) >= 0
+                value = functools.partial(tf.make_ndarray, given.tensor) if known else None
+                found.weight(key, tf.dtypes.as_dtype(given.tensor.dtype).name, sizes, value, key)
             elif kind in ("f", "i"):
                 found.number(node.name, getattr(given, kind))
             elif kind == "list" and (given.list.f or given.list.i):
@@ -60,4 +59,4 @@ def _variables(prefix: Path, found: Constants) -> None:
     dtypes = reader.get_variable_to_dtype_map()
     for name, shape in reader.get_variable_to_shape_map().items():
         if not name.startswith(_HIDDEN) and dtypes[name] != tf.string:
-            found.weight(name, dtypes[name].name, shape, lambda name=name: reader.get_tensor(name))
+            found.weight(name, dtypes[name].name, shape, functools.partial(reader.get_tensor, name))

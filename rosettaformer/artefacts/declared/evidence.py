@@ -76,7 +76,7 @@ class Evidence:
                 continue
             if flat.size <= SCALARS:
                 found.append(flat)
-            elif (flat[:1] == flat).all():
+            elif (flat == flat[0]).all():
                 found.append(flat[:1])
         return np.unique(np.concatenate(found)) if found else np.zeros(0)
 
@@ -84,7 +84,7 @@ class Evidence:
     def tables(self) -> list[Table]:
         """Every array that may hold frequencies, or their cosines and sines: of few numbers, or one number or two at position 0."""
         size = self.config.key_size
-        return [table for _, value in self.constants.values if 1 < value.size for table in _tables(value, size)]
+        return [table for _, value in self.constants.values if value.size > 1 for table in _tables(value, size)]
 
     def holds(self, *values: float) -> bool:
         """Whether a number is one of these, in any precision; also where a precision of the graph makes it one that every graph has."""

@@ -20,7 +20,8 @@ _ACTIVATIONS: dict[str, tuple[set[str], tuple[float, ...], str]] = {
     ),
     "gelu_sigmoid": ({"quickgelu"}, (1.702, -1.702), "1.702"),
     "silu": (
-        {"sigmoid", "logistic", "silu", "swish", "quickgelu", "exp", "exponential", "exp2", "tanh"}, (), "sigmoid, and nothing it is computed by",
+        {"sigmoid", "logistic", "silu", "swish", "quickgelu", "exp", "exponential", "exp2", "tanh"}, (),
+        "sigmoid, and nothing it is computed by",
     ),
 }  # fmt: skip
 
@@ -76,16 +77,16 @@ def _scales(evidence: Evidence) -> Iterator[Finding]:
             yield evidence.finding(field, f"{cap:g}", [cap, 1 / cap])
     scale = config.score_scale
     if scale is not None and not math.isclose(scale, usual, rel_tol=1e-5) and not _folded(evidence):
-        forms = (scale, math.sqrt(scale), 1 / scale, math.sqrt(1 / scale), scale * LOG2E, math.sqrt(scale * LOG2E))
-        caps = () if config.score_cap is None else (scale / config.score_cap,)
-        if not {*forms[:4]} & COMMON and not evidence.holds(*forms, *caps):
-            yield evidence.finding("score_scale", f"{scale:g}", forms[:4])
+        forms = (scale, math.sqrt(scale), 1 / scale, math.sqrt(1 / scale))
+        others = (scale * LOG2E, math.sqrt(scale * LOG2E), scale / (config.score_cap or 1))
+        if not {*forms} & COMMON and not evidence.holds(*forms, *others):
+            yield evidence.finding("score_scale", f"{scale:g}", forms)
     root = math.sqrt(config.model_width)
     if config.scale_embedding and not constants.from_shapes and root not in COMMON and not evidence.holds(root, 1 / root):
         yield evidence.finding("scale_embedding", f"{root:g}", [root])
-    if config.decoder_layers and config.logit_scale not in COMMON and not _folded(evidence):
-        if not evidence.holds(config.logit_scale, 1 / config.logit_scale):
-            yield evidence.finding("logit_scale", f"{config.logit_scale:g}", [config.logit_scale, 1 / config.logit_scale])
+    last = (config.logit_scale, 1 / config.logit_scale)
+    if config.decoder_layers and not {*last} & COMMON and not _folded(evidence) and not evidence.holds(*last):
+        yield evidence.finding("logit_scale", f"{config.logit_scale:g}", last)
 
 
 def _folded(evidence: Evidence) -> bool:

@@ -59,16 +59,18 @@ def _of_kind(evidence: Evidence, kind: LayerKind, local: str) -> Iterator[Findin
         if other := _other_size(evidence, kind):
             config = evidence.config
             whole = config.rotary_fraction == 1 and (config.model_width not in evidence.sides or other > config.key_size)
-            field, value = ("key_size", config.key_size) if whole or other > config.key_size else ("rotary_fraction", config.rotary_fraction)
+            field, value = (
+                ("key_size", config.key_size) if whole or other > config.key_size else ("rotary_fraction", config.rotary_fraction)
+            )
             yield evidence.finding(field, f"{value:g}", [f"frequencies of {size} features of a head"], inside, holds=f"those of {other}")
             return
         if not _base_shown(evidence, kind, [wanted for _, wanted in needed]):
-            looked = [kind.base, math.log(kind.base), "frequencies of it"]
-            yield evidence.finding(f"{local}rotary_base", f"{kind.base:g}", looked, inside)
+            forms: list[float | str] = [kind.base, math.log(kind.base), "frequencies of it"]
+            yield evidence.finding(f"{local}rotary_base", f"{kind.base:g}", forms, inside)
         elif not _scaling_shown(evidence, kind, missing):
             names = " and ".join(name for name, _ in missing if name)
-            what = f"frequencies divided by {names}" if names else f"frequencies {'scaled so' if scaling.kind != 'none' else 'without a scaling'}"
-            looked = [what, *([scaling.factor or 1] if scaling.kind in _COMPUTED else [])]
+            how = f"divided by {names}" if names else "scaled so" if scaling.kind != "none" else "without a scaling"
+            looked: list[float | str] = [f"frequencies {how}", *([scaling.factor or 1.0] if scaling.kind in _COMPUTED else [])]
             yield evidence.finding(f"{local}rotary_scaling", f"of rope_type {TYPES[scaling.kind]}", looked, inside)
             return
     field = f"{local}rotary_scaling"
@@ -99,7 +101,11 @@ def _other_size(evidence: Evidence, kind: LayerKind) -> int:
     own = evidence.config.rotary_size
     lengths = {len(table.row) for table in evidence.tables}
     for size in range(_LONGEST, 3, -2) if kind.scaling.kind != "longrope" else ():
-        if size != own and lengths & {size, size // 2} and _tabled(evidence, rotary_frequencies(size, kind.base, kind.scaling, 1), kind.scaling):
+        if (
+            size != own
+            and lengths & {size, size // 2}
+            and _tabled(evidence, rotary_frequencies(size, kind.base, kind.scaling, 1), kind.scaling)
+        ):
             return size
     return 0
 
@@ -143,11 +149,15 @@ def _scaling_shown(evidence: Evidence, kind: LayerKind, missing: Sequence[tuple[
     if scaling.kind == "longrope":
         factors = {"short_factor": scaling.short_factors, "long_factor": scaling.long_factors}
         return all(evidence.in_table(factors[name] or ()) or evidence.in_table(1 / np.array(factors[name])) for name, _ in missing)
+    plain = rotary_frequencies(evidence.config.rotary_size, kind.base, _PLAIN, 1)
+    computed = _base_held(evidence, kind.base) or _tabled(evidence, plain, _PLAIN)  # of what is not scaled
     factor = scaling.factor or 1.0
-    return factor in COMMON or evidence.holds(factor, 1 / factor)
+    return computed and (factor in COMMON or evidence.holds(factor, 1 / factor))
 
 
-def _attention_factor(evidence: Evidence, scaling: RotaryScaling, needed: Sequence[tuple[str, np.ndarray]], field: str) -> Iterator[Finding]:
+def _attention_factor(
+    evidence: Evidence, scaling: RotaryScaling, needed: Sequence[tuple[str, np.ndarray]], field: str
+) -> Iterator[Finding]:
     factor = scaling.attention_factor
     if factor is None or factor in COMMON or evidence.holds(factor, 1 / factor, factor**2, factor**2 * evidence.config.key_size**-0.5):
         return

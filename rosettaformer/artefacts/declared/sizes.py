@@ -46,7 +46,14 @@ def _layers(evidence: Evidence, shapes: list[tuple[int, ...]]) -> Iterator[Findi
     """Counts the kernels of the feed-forward, where each is a matrix of its own."""
     config = evidence.config
     width, hidden, layers = config.model_width, config.feed_forward_width, config.encoder_layers + config.decoder_layers
-    others = {width, config.source_vocabulary, config.target_vocabulary, config.heads * config.key_size, config.max_positions, config.segments}
+    others = {
+        width,
+        config.source_vocabulary,
+        config.target_vocabulary,
+        config.heads * config.key_size,
+        config.max_positions,
+        config.segments,
+    }
     if {hidden, 2 * hidden} & others or 2 * hidden == width or any(len(shape) > 2 for shape in shapes):
         return
     single, each = sum(hidden in shape for shape in shapes), 3 if config.gated_feed_forward else 2
@@ -71,5 +78,6 @@ def _heads(evidence: Evidence) -> Iterator[Finding]:
     elif not any({heads, size} <= shape for shape in shapes) and not sides & {heads * size, fused}:
         yield evidence.finding("heads", str(heads), [f"tensor with a side of {heads * size}, {heads} of {size}, or {fused}"])
     elif groups != heads and not any({groups, size} <= shape for shape in shapes):
-        if not sides & ({groups * size, fused, 2 * groups * size} - {heads * size}):
-            yield evidence.finding("key_value_heads", str(groups), [f"tensor with a side of {groups * size}, {groups} of {size}, or {fused}"])
+        wanted = {groups * size, fused, 2 * groups * size} - {heads * size}
+        looked = f"tensor with a side of {groups * size}, {groups} of {size}, or {fused}"
+        yield from [] if sides & wanted else [evidence.finding("key_value_heads", str(groups), [looked])]
