@@ -280,7 +280,7 @@ def test_a_number_that_is_nowhere_is_a_finding(name):
 
 FOLDED = {
     "window": [np.int64(-24), np.int64(23), np.int64(25)],
-    "scale": [7**0.5, 7**-0.25, 7**0.25, np.float16(7**-0.5), np.full((3, 30), 7**-0.5)],
+    "scale": [7**0.5, 7**-0.5 * math.log2(math.e), 7**-0.25, 7**0.25, np.float16(7**-0.5), np.full((3, 30), 7**-0.5)],
     "cap": [1 / 50.0, np.float32(50.0)],
     "epsilon": [48 * 3e-3, np.float16(3e-3)],
     "root": [float(np.float32(6.9375)), 1 / math.sqrt(48)],  # rounded to bfloat16
