@@ -1,0 +1,157 @@
+"""What a reader of a format collects, and the arithmetic of constants alone."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+LIMIT = 1 << 20  # elements of a tensor that is read
+FOLDED = 4096  # elements of a result that is computed here
+CONTRIBUTED = "com.microsoft"  # operators of ONNX Runtime, whose numbers show but for those that a node leaves out
+PASSES = 8  # of nodes that are not in the order of the computation
+
+
+class Constant(NamedTuple):
+    """A number or a table, and the node or tensor that holds it."""
+
+    place: str
+    value: np.ndarray
+
+
+class Weight(NamedTuple):
+    """A tensor of the file. read: whether its values are among the constants."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    read: bool
+
+
+class _Node(NamedTuple):
+    operation: str
+    place: str
+    inputs: Sequence[Hashable]
+    outputs: Sequence[Hashable]
+
+
+@dataclass
+class Constants:
+    """values: every number and table. weights: tensors by name. operations: in lower case, alone and with each of their words ("gelu
+    tanh"). longest: the largest side of an input, None if a side is dynamic. sides: of inputs. opaque: an operator that may hold what does
+    not show. scales_fold: the format's converter multiplies scales into weights. from_shapes: a root or power is taken of a size of an
+    input. rounded: small tensors are quantised. reason: why nothing is known.
+    """
+
+    values: list[Constant] = field(default_factory=list)
+    weights: dict[str, Weight] = field(default_factory=dict)
+    operations: set[str] = field(default_factory=set)
+    sides: set[int] = field(default_factory=set)
+    longest: int | None = 0
+    opaque: str = ""
+    scales_fold: bool = False
+    from_shapes: bool = False
+    rounded: bool = False
+    reason: str = ""
+    _known: dict[Hashable, np.ndarray | None] = field(default_factory=dict)
+    _nodes: list[_Node] = field(default_factory=list)
+
+    def number(self, place: str, value: Any, key: Hashable = None) -> None:
+        """Notes a constant. key: by which nodes take it."""
+        array = np.asarray(value)
+        if array.dtype.kind in "OUSM":
+            return
+        if array.size:
+            self.values.append(Constant(place, array))
+        if key is not None and array.size <= FOLDED:
+            self._known[key] = array
+
+    def weight(self, name: str, dtype: str, shape: Iterable[int], value: Callable[[], np.ndarray] | None, key: Hashable = None) -> None:
+        """Notes a tensor. value: reads it, called where it is of few elements."""
+        sizes = tuple(int(size) for size in shape)
+        read = value is not None and int(np.prod(sizes, dtype=np.float64)) <= LIMIT
+        self.weights[name] = Weight(dtype, sizes, read)
+        if read and value is not None:
+            self.number(name, value(), key)
+
+    def input(self, shape: Iterable[int | None]) -> None:
+        """Notes the sizes of an input; None: dynamic."""
+        for size in shape:
+            if size is None or size < 0:
+                self.longest = None
+                continue
+            self.sides.add(size)
+            self.longest = None if self.longest is None else max(self.longest, size)
+
+    def node(
+        self, operation: str, place: str, inputs: Sequence[Hashable] = (), outputs: Sequence[Hashable] = (), words: Iterable[str] = ()
+    ) -> None:
+        """Notes an operation. inputs, outputs: keys. words: texts of its attributes."""
+        operation = operation.lower()
+        self.operations |= {operation, *(f"{operation} {word.lower()}" for word in words)}
+        self._nodes.append(_Node(operation, place, inputs, outputs))
+
+    def fold(self) -> None:
+        """Adds what nodes compute of constants alone."""
+        pending = self._nodes
+        for _ in range(PASSES):
+            before, pending = pending, [node for node in pending if not self._folded(node)]
+            if len(pending) == len(before):
+                break
+        self._nodes = []
+
+    def _folded(self, node: _Node) -> bool:
+        """Computes a node, and returns whether it could; the value of what depends on sizes alone is None."""
+        if node.operation in _SHAPES:
+            self._known |= dict.fromkeys(node.outputs)
+            return True
+        inputs = [key for key in node.inputs if key not in ("", None)]
+        if not inputs or not node.outputs or not all(key in self._known for key in inputs):
+            return node.operation in _PASSED and self._passed(node, inputs)
+        values = [value for key in inputs if (value := self._known[key]) is not None]
+        if len(values) < len(inputs):
+            self.from_shapes |= node.operation in _ROOTS
+            self._known |= dict.fromkeys(node.outputs)
+            return True
+        if node.operation in _PASSED:
+            return self._passed(node, inputs)
+        function = _FUNCTIONS.get(node.operation)
+        try:
+            if not function or np.prod(np.broadcast_shapes(*(value.shape for value in values)), dtype=np.float64) > FOLDED:
+                return False
+            with np.errstate(all="ignore"):
+                self.number(node.place, np.asarray(function(*values)), node.outputs[0])
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    def _passed(self, node: _Node, inputs: Sequence[Hashable]) -> bool:
+        if not inputs or not node.outputs or inputs[0] not in self._known:
+            return False
+        self._known[node.outputs[0]] = self._known[inputs[0]]
+        return True
+
+
+def _range(*values: np.ndarray) -> np.ndarray:
+    start, stop, step = [0, *map(float, values), 1] if len(values) == 1 else [*map(float, values), 1][:3]
+    if not abs(stop - start) <= abs(step) * FOLDED:
+        raise ValueError("too long")
+    return np.arange(start, stop, step)
+
+
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    result: np.ndarray = np.asarray(x, np.float64) ** y
+    return result
+
+
+_SHAPES = {"shape", "size", "sym_size", "get_dimension_size", "shape_of", "rank"}
+_ROOTS = {"sqrt", "rsqrt", "pow", "power"}
+_PASSED = {
+    "cast", "convert", "identity", "_to_copy", "to", "clone", "lift_fresh_copy", "reshape", "view", "unsqueeze", "squeeze", "expand_dims",
+    "expanddims", "broadcast_to", "broadcastto", "broadcast_in_dim", "dynamic_broadcast_in_dim", "expand", "dequantize",
+}  # fmt: skip
+_ALIASES: dict[Callable[..., Any], str] = {
+    np.sqrt: "sqrt", _power: "pow power", np.multiply: "mul multiply", np.true_divide: "div divide realdiv truediv", np.add: "add addv2",
+    np.subtract: "sub subtract", np.negative: "neg negative negate", np.exp: "exp exponential", np.log: "log", np.cos: "cos cosine",
+    np.sin: "sin sine", _range: "range arange", (lambda x: 1 / np.sqrt(x)): "rsqrt", (lambda x: 1 / x): "reciprocal inv",
+}  # fmt: skip
+_FUNCTIONS = {name: function for function, names in _ALIASES.items() for name in names.split()}

@@ -1,0 +1,62 @@
+"""The constants of a SavedModel: the nodes of its graph and functions, and the small ones of its variables."""
+
+import functools
+from pathlib import Path
+
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from .reading import Constants
+
+_OPAQUE = {"XlaCallModule", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
+_HIDDEN = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
+
+
+def read(path: Path, found: Constants) -> None:
+    """Notes the constants of a folder."""
+    saved = saved_model_pb2.SavedModel()
+    saved.ParseFromString((path / "saved_model.pb").read_bytes())
+    for graph in saved.meta_graphs:
+        _nodes(graph.graph_def.node, "", found)
+        for function in graph.graph_def.library.function:
+            _nodes(function.node_def, f"{function.signature.name}/", found)
+        for name, signature in graph.signature_def.items():
+            for tensor in signature.inputs.values() if not name.startswith("__saved_model") else ():
+                found.input([None] if tensor.tensor_shape.unknown_rank else [side.size for side in tensor.tensor_shape.dim])
+    _variables(path / "variables" / "variables", found)
+
+
+def _nodes(nodes, scope: str, found: Constants) -> None:  # type: ignore[no-untyped-def]
+    for node in nodes:
+        key, words = scope + node.name, []
+        for name, given in node.attr.items():
+            kind = given.WhichOneof("value")
+            if kind == "tensor":
+                sizes = [side.size for side in given.tensor.tensor_shape.dim]
+                known = min(sizes, default=0) >= 0
+                value = functools.partial(tf.make_ndarray, given.tensor) if known else None
+                found.weight(key, tf.dtypes.as_dtype(given.tensor.dtype).name, sizes, value, key)
+            elif kind in ("f", "i"):
+                found.number(node.name, getattr(given, kind))
+            elif kind == "list" and (given.list.f or given.list.i):
+                found.number(node.name, [*given.list.f, *given.list.i])
+            elif kind == "s" and not name.startswith("_"):
+                words.append(given.s[:40].decode(errors="replace"))
+        if node.op.startswith("FusedBatchNorm") and "epsilon" not in node.attr:
+            found.number(node.name, 1e-4)
+        if node.op in _OPAQUE:
+            found.opaque = node.op
+        if node.op == "Dequantize":
+            found.rounded = True
+        inputs = [scope + name.split(":")[0] for name in node.input if not name.startswith("^")]
+        found.node(node.op, node.name, inputs[:1] if node.op == "Cast" else inputs, [key], words)
+
+
+def _variables(prefix: Path, found: Constants) -> None:
+    if not prefix.with_suffix(".index").is_file():
+        return
+    reader = tf.train.load_checkpoint(str(prefix))
+    dtypes = reader.get_variable_to_dtype_map()
+    for name, shape in reader.get_variable_to_shape_map().items():
+        if not name.startswith(_HIDDEN) and dtypes[name] != tf.string:
+            found.weight(name, dtypes[name].name, shape, functools.partial(reader.get_tensor, name))

@@ -1,0 +1,124 @@
+"""The constants of a program of torch.export: a JSON graph and raw tensors in a zip archive, read without torch."""
+
+import functools
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .reading import Constants
+
+# numbers of torch._export.serde.schema.ScalarType
+_DTYPES: dict[int, Any] = {
+    1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 6: np.float16, 7: np.float32, 8: np.float64, 10: np.complex64,
+    11: np.complex128, 12: np.bool_, 13: ml_dtypes.bfloat16,
+}  # fmt: skip
+_WORDS = {"gelu": ["none"]}  # of a call that has none
+_DEFAULTS = {"layer_norm": 1e-5, "group_norm": 1e-5, "instance_norm": 1e-5}  # epsilons that a call may leave out
+
+
+def read(path: Path, found: Constants) -> None:
+    """Notes the constants of every program of an archive. torch writes nothing for a tensor that it only traced, and loads zeros."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        for name in names:
+            if "/data/" in name and name.endswith("_config.json"):
+                _tensors(archive, name, found)
+        for name in names:
+            if "/models/" in name and name.endswith(".json"):
+                _program(json.loads(archive.read(name)), name, found)
+        if any("/data/" in name and name.endswith(".pt") and "sample_inputs" not in name for name in names):
+            found.opaque = "tensors that torch pickled"
+
+
+def _tensors(archive: zipfile.ZipFile, config: str, found: Constants) -> None:
+    folder = config.rpartition("/")[0]
+    for name, given in json.loads(archive.read(config))["config"].items():
+        meta, member = given["tensor_meta"], f"{folder}/{given['path_name']}"
+        shape, strides = ([size["as_int"] for size in meta[side]] for side in ("sizes", "strides"))
+        dtype, offset = _DTYPES.get(meta["dtype"]), meta["storage_offset"]["as_int"]
+        last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        readable = dtype is not None and not given["use_pickle"] and archive.getinfo(member).file_size > last * np.dtype(dtype).itemsize
+        value = functools.partial(_value, archive, member, dtype, shape, strides, offset)
+        if archive.getinfo(member).file_size:
+            found.weight(name, np.dtype(dtype).name if dtype else "", shape, value if readable else None, name)
+
+
+def _value(archive: zipfile.ZipFile, member: str, dtype: Any, shape: list[int], strides: list[int], offset: int) -> np.ndarray:
+    index = np.full(shape, offset)
+    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        index += (np.arange(size) * stride).reshape([-1 if other == axis else 1 for other in range(len(shape))])
+    result: np.ndarray = np.frombuffer(archive.read(member), dtype)[index]
+    return result
+
+
+def _program(program: dict[str, Any], scope: str, found: Constants) -> None:
+    module = program["graph_module"]
+    stored: dict[str, str] = {}
+    for spec in module["signature"]["input_specs"]:
+        (kind, given), *_ = spec.items()
+        names = [given[key] for key in ("parameter_name", "buffer_name", "tensor_constant_name") if given.get(key)]
+        if names and isinstance(given.get("arg"), dict):
+            stored[given["arg"]["name"]] = names[0]
+        elif kind == "user_input" and (argument := given["arg"].get("as_tensor")):
+            meta = module["graph"]["tensor_values"].get(argument["name"], {})
+            found.input(size.get("as_int") for size in meta.get("sizes", ()))
+    _graph(module["graph"], scope, stored, found)
+
+
+def _graph(graph: dict[str, Any], scope: str, stored: dict[str, str], found: Constants) -> None:
+    def key(name: str) -> str:
+        return stored.get(name, f"{scope}/{name}")
+
+    for node in graph["nodes"]:
+        target = node["target"].split(".")
+        operation = target[3] if target[:2] == ["torch", "ops"] and len(target) > 3 else target[-1]
+        operation = operation.removeprefix("sym_") if operation in ("sym_sqrt", "sym_float") else operation.rstrip("_")
+        if target[:2] == ["torch", "ops"] and target[2] not in ("aten", "prims", "higher_order", "_operator"):
+            found.opaque = node["target"]
+        place, inputs, words = node.get("name") or operation, list[Any](), list[str]()
+        for number, given in enumerate(node["inputs"]):
+            for kind, value in _leaves(given["arg"]):
+                if kind == "name":
+                    inputs.append(key(value))
+                elif kind == "word":
+                    words.append(value)
+                elif kind == "graph":
+                    _graph(value, f"{scope}/{place}", stored, found)
+                else:
+                    own = (scope, place, number)
+                    found.number(place, value, own)
+                    inputs.append(own)
+        if operation in _DEFAULTS and not any(given["name"] == "eps" for given in node["inputs"]):
+            found.number(place, _DEFAULTS[operation])
+        if operation in ("pow", "mul", "div", "add", "sub"):
+            inputs = inputs[:2]
+        outputs = [key(value) for given in node["outputs"] for kind, value in _leaves(given) if kind == "name"]
+        found.node("pow" if operation == "float_pow" else operation, place, inputs, outputs, words or _WORDS.get(operation, []))
+
+
+def _leaves(argument: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the names, numbers, words and graphs of an argument."""
+    for kind, value in argument.items():
+        if kind in ("as_tensor", "as_custom_obj"):
+            yield "name", value["name"]
+        elif kind in ("as_tensors", "as_optional_tensors"):
+            for one in value:
+                one = one.get("as_tensor", one) if isinstance(one, dict) else one
+                if isinstance(one, dict) and "name" in one:
+                    yield "name", one["name"]
+        elif kind in ("as_int", "as_float", "as_ints", "as_floats"):
+            yield "number", [float(one) for one in value] if kind == "as_floats" else float(value) if kind == "as_float" else value
+        elif kind in ("as_sym_int", "as_sym_float", "as_sym_bool"):
+            yield from [("name", value["as_name"])] if "as_name" in value else [("number", next(iter(value.values())))]
+        elif kind == "as_sym_ints":
+            for one in value:
+                yield from _leaves({"as_sym_int": one})
+        elif kind == "as_string":
+            yield "word", value
+        elif kind == "as_graph":
+            yield "graph", value["graph"]

@@ -1,0 +1,383 @@
+"""Entries of config.json that a graph cannot contain: none of a right export, and the changed one of any other."""
+
+import copy
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reference_numpy import preset
+from reference_numpy.rotary import rotary_frequencies
+from reference_numpy.rotary_scaling import RotaryScaling
+from rosettaformer.artefacts.constants import constants
+from rosettaformer.artefacts.constants.reading import Constants
+from rosettaformer.artefacts.declared import findings
+from rosettaformer.backends import transformer
+from rosettaformer.checkpoints.hugging_face import entries, new, reading
+from rosettaformer.checkpoints.hugging_face.families import FAMILIES
+
+# family -> settings of the model that is exported
+MODELS = {
+    "llama": {"num_hidden_layers": 2},
+    "qwen3": {"num_hidden_layers": 1},
+    "mistral": {"num_hidden_layers": 1},
+    "gemma2": {"num_hidden_layers": 2},
+    "gemma3_text": {"num_hidden_layers": 2},
+    "phi3": {"num_hidden_layers": 1},
+    "gpt2": {"n_layer": 2},
+    "bert": {"num_hidden_layers": 2},
+}
+# changes of config.json beside a graph that stays -> the field of the only finding, and words of it
+CHANGES = {
+    "llama": [
+        ({"rope_parameters.rope_theta": 10000.0}, "rotary_base", "says rope_theta 10000.0; the graph holds no 10000, "),
+        ({"rope_parameters.factor": 5.0}, "rotary_scaling", "of rope_type llama3; the graph holds no frequencies scaled so or 5"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}, "rotary_scaling", "frequencies without a scaling"),
+        ({"rms_norm_eps": 1e-6}, "epsilon", "says rms_norm_eps 1e-06; the graph holds no 1e-06"),
+        ({"hidden_act": "gelu"}, "activation", "says hidden_act gelu; the graph holds no erf"),
+        ({"num_attention_heads": 8}, "heads", "says num_attention_heads 8"),
+        ({"num_key_value_heads": 3}, "key_value_heads", "says num_key_value_heads 3"),
+        ({"head_dim": 14}, "key_size", "says head_dim 14; the graph holds no 14"),
+        ({"num_hidden_layers": 3}, "decoder_layers", "says num_hidden_layers 3; the graph holds no 9 matrices of 48 and 44, but 6"),
+        ({"vocab_size": 97}, "target_vocabulary", "says vocab_size 97"),
+        ({"intermediate_size": 52}, "feed_forward_width", "says intermediate_size 52"),
+        ({"hidden_size": 66}, "model_width", "says hidden_size 66"),
+    ],
+    "qwen3": [
+        ({"use_sliding_window": True, "sliding_window": 30, "max_window_layers": 0}, "window", "holds no 30, 29 or 31"),
+        ({"rms_norm_eps": 1e-5}, "epsilon", "says rms_norm_eps 1e-05"),
+    ],
+    "mistral": [
+        ({"sliding_window": 4096}, "window", "says sliding_window 4096; the graph holds no 4096, 4095 or 4097"),
+        ({"rope_parameters.rope_theta": 10000.0}, "rotary_base", "says rope_theta 10000.0"),
+        ({"hidden_act": "gelu_new"}, "activation", "holds no 0.044715"),
+    ],
+    "gemma2": [
+        ({"attn_logit_softcapping": 50.0}, "score_cap", "says attn_logit_softcapping 50.0; the graph holds no 50 or 0.02"),
+        ({"final_logit_softcapping": 30.0}, "logit_cap", "says final_logit_softcapping 30.0; the graph holds no 30 or 0.0333333"),
+        ({"query_pre_attn_scalar": 150}, "score_scale", "says query_pre_attn_scalar 150; the graph holds no 0.0816497"),
+        ({"sliding_window": 17}, "window", "holds no 17, 16 or 18"),
+    ],
+    "gemma3_text": [
+        ({"rope_parameters.full_attention.factor": 5.0}, "rotary_scaling", "linear; the graph holds no frequencies scaled so or 5"),
+        ({"rope_parameters.full_attention.rope_theta": 500000.0}, "rotary_base", "says rope_theta of full_attention 500000.0"),
+        ({"rope_parameters.sliding_attention.rope_theta": 10000.0}, "local_rotary_base", "says rope_theta of sliding_attention 10000.0"),
+    ],
+    "phi3": [
+        ({"rope_parameters.short_factor": [1.0, 1.3, 1.6]}, "rotary_scaling", "frequencies divided by short_factor"),
+        ({"rope_parameters.long_factor": [1.2, 3.5, 19.0]}, "rotary_scaling", "frequencies divided by long_factor"),
+        ({"rope_parameters.attention_factor": 1.7}, "rotary_scaling", "an attention factor of 1.7"),
+        ({"original_max_position_embeddings": 200, "rope_parameters.attention_factor": 1.3540064}, "rotary_scaling", "no 200, 199 or 201"),
+        ({"rope_parameters.rope_theta": 10000.0}, "rotary_base", "says rope_theta 10000.0"),
+    ],
+    "gpt2": [
+        ({"n_positions": 1024}, "max_positions", "says n_positions 1024"),
+        ({"layer_norm_epsilon": 1e-5}, "epsilon", "says layer_norm_epsilon 1e-05"),
+        ({"n_head": 6}, "heads", "says n_head 6; the graph holds no 8"),
+        ({"activation_function": "quick_gelu"}, "activation", "holds no 1.702"),
+    ],
+    "bert": [
+        ({"layer_norm_eps": 1e-12}, "epsilon", "says layer_norm_eps 1e-12"),
+        ({"hidden_act": "gelu_new"}, "activation", "holds no 0.044715"),
+        ({"num_hidden_layers": 3}, "encoder_layers", "says num_hidden_layers 3"),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def exported(request, tmp_path_factory):
+    """A model of transformers as an ONNX file by torch: its family, folder and constants."""
+    torch, transformers, _ = pytest.importorskip("torch"), pytest.importorskip("transformers"), pytest.importorskip("onnxscript")
+    folder = tmp_path_factory.mktemp("models") / request.param
+    new.write(request.param, folder, seed=1, settings=MODELS[request.param])
+    kind = transformers.AutoModelForMaskedLM if request.param == "bert" else transformers.AutoModelForCausalLM
+    model = kind.from_pretrained(folder, dtype="auto", attn_implementation="eager").eval()
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, attention_mask):
+            return self.model(
+                input_ids=input_ids, attention_mask=attention_mask, **({} if request.param == "bert" else {"use_cache": False})
+            ).logits
+
+    sizes = {0: torch.export.Dim("row"), 1: torch.export.Dim("length")}
+    given = tuple(torch.ones(2, 8, dtype=torch.long) for _ in range(2))
+    torch.onnx.export(Logits(), given, folder / "model.onnx", dynamo=True, dynamic_shapes=(sizes,) * 2, external_data=False, verbose=False)
+    return request.param, folder, constants(folder / "model.onnx")
+
+
+def changed(folder, changes):
+    """Returns the config of a folder with changed entries, and its config.json."""
+    found = reading.view(folder)
+    said, family = copy.deepcopy(found.foreign["config.json"]), FAMILIES[found.foreign["config.json"]["model_type"]]
+    for name, value in changes.items():
+        *outer, last = name.split(".")
+        place = said
+        for part in outer:
+            place = place[part]
+        place[last] = value
+    if "num_hidden_layers" in changes and "layer_types" in said:
+        said["layer_types"] = None
+    config, problems = entries.config_of(family, said, family.classes[said["architectures"][0]])
+    assert config is not None, problems
+    return config, said
+
+
+@pytest.mark.second
+def test_the_changed_entry_alone_is_a_finding(exported):
+    family, folder, found = exported
+    config, said = changed(folder, {})
+    assert findings(config, found, said) == []
+    for changes, field, words in CHANGES[family]:
+        config, said = changed(folder, changes)
+        told = findings(config, found, said)
+        assert [finding.field for finding in told] == [field], (changes, told)
+        assert words in told[0].sentence and told[0].sentence.startswith("config.json says "), told[0].sentence
+
+
+# of our port of Gemma 2, in any format
+OF_OURS = [
+    *CHANGES["gemma2"][:2],
+    ({"sliding_window": 35}, "window", "holds no 35, 34 or 36"),
+    ({"rope_parameters.rope_theta": 10000.0}, "rotary_base", "says rope_theta 10000.0"),
+    ({"rms_norm_eps": 1e-6}, "epsilon", "says rms_norm_eps 1e-06"),
+    ({"hidden_activation": "gelu"}, "activation", "holds no erf"),
+]
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ours") / "gemma2"
+    new.write("gemma2", folder, seed=1, settings=MODELS["gemma2"])
+    return folder
+
+
+def ours(folder, backend):
+    found = reading.view(folder)
+    return transformer(backend, found.config, {name: np.asarray(array, np.float32) for name, array in found.parameters.items()})
+
+
+def by_torch_export(folder, path):
+    torch = pytest.importorskip("torch")
+    model = ours(folder, "torch").eval()
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, token_bt, mask_bt):
+            return self.model(None, token_bt, None, mask_bt)
+
+    sizes = {0: torch.export.Dim("row"), 1: torch.export.Dim("length")}
+    given = torch.ones(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.bool)
+    torch.export.save(torch.export.export(Logits(), given, dynamic_shapes=(sizes,) * 2), path / "model.pt2")
+    return path / "model.pt2"
+
+
+def by_jax_export(folder, path):
+    jax = pytest.importorskip("jax")
+    from jax import export
+
+    model = ours(folder, "jax")
+    model.eval()
+    shape = export.symbolic_shape("b, t")
+    given = jax.ShapeDtypeStruct(shape, "int32"), jax.ShapeDtypeStruct(shape, "bool")
+    made = export.export(jax.jit(lambda token_bt, mask_bt: model(None, token_bt, None, mask_bt)))(*given)
+    (path / "model.stablehlo").write_bytes(made.serialize())
+    return path / "model.stablehlo"
+
+
+def graph_of_tensorflow(folder, shape):
+    tf = pytest.importorskip("tensorflow")
+    holder = tf.Module()
+    holder.model = ours(folder, "tf")
+    given = [tf.TensorSpec(shape, tf.int32, name="token"), tf.TensorSpec(shape, tf.bool, name="mask")]
+    holder.logits = tf.function(lambda token, mask: {"logits": holder.model(None, token, None, mask)}, input_signature=given)
+    return tf, holder
+
+
+def by_saved_model(folder, path):
+    tf, holder = graph_of_tensorflow(folder, (None, None))
+    tf.saved_model.save(holder, str(path / "saved"), signatures=holder.logits)
+    return path / "saved"
+
+
+def by_litert(folder, path):
+    tf, holder = graph_of_tensorflow(folder, (1, 40))
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([holder.logits.get_concrete_function()], holder)
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+    (path / "model.tflite").write_bytes(converter.convert())
+    return path / "model.tflite"
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("made", [by_torch_export, by_jax_export, by_saved_model, by_litert])
+def test_every_format_shows_its_constants(made, gemma, tmp_path):
+    found = constants(made(gemma, tmp_path))
+    config, said = changed(gemma, {})
+    assert findings(config, found, said) == [] and found.weights and found.operations
+    for changes, field, words in OF_OURS:
+        config, said = changed(gemma, changes)
+        told = findings(config, found, said)
+        if made is by_litert and field == "window":  # the converter drew it in a mask of its fixed length
+            assert told == []
+            continue
+        assert [finding.field for finding in told] == [field], (changes, told)
+        assert words in told[0].sentence
+
+
+# A graph by hand: every number that a config computes with.
+
+
+CONFIG = preset(
+    "gemma2_2b", decoder_layers=2, model_width=48, heads=6, key_value_heads=2, key_size=10, value_size=10, feed_forward_width=44, window=24,
+    source_vocabulary=101, target_vocabulary=101, score_scale=7**-0.5, score_cap=50.0, logit_cap=30.0, epsilon=3e-3, rotary_base=3e3,
+    local_rotary_base=3e3,
+)  # fmt: skip
+
+
+def graph(**changes):
+    """Returns the constants of a graph of CONFIG. changes: values in place of some."""
+    values = {
+        "window": np.int64(24), "scale": 7**-0.5, "cap": 50.0, "last": 1 / 30.0, "epsilon": 3e-3, "root": math.sqrt(48), "tanh": 0.044715,
+        "frequencies": rotary_frequencies(10, 3e3, RotaryScaling(), 1), "size": np.array([0, 0, -1, 10]),
+    } | changes  # fmt: skip
+    found = Constants(longest=None)
+    for name, value in values.items():
+        if value is not None:
+            found.number(name, np.asarray(value, np.float32) if np.asarray(value).dtype.kind == "f" else value)
+    shapes = [(101, 48), *[(60, 48), (20, 48), (20, 48), (48, 60), (44, 48), (44, 48), (48, 44)] * 2]
+    for number, shape in enumerate(shapes):
+        found.weight(f"w{number}", "float32", shape, None)
+    return found
+
+
+def fields(found, config=CONFIG):
+    return [finding.field for finding in findings(config, found)]
+
+
+def test_a_graph_with_every_number_has_no_finding():
+    assert fields(graph()) == []
+
+
+LACKS = {
+    "window": "window", "scale": "score_scale", "cap": "score_cap", "last": "logit_cap", "epsilon": "epsilon", "root": "scale_embedding",
+    "tanh": "activation", "frequencies": "rotary_base", "size": "key_size",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LACKS)
+def test_a_number_that_is_nowhere_is_a_finding(name):
+    assert fields(graph(**{name: None})) == [LACKS[name]]
+    assert re.fullmatch(r"the config says \w+ [\w.-]+; the graph holds no .+", findings(CONFIG, graph(**{name: None}))[0].sentence)
+
+
+FOLDED = {
+    "window": [np.int64(-24), np.int64(23), np.int64(25)],
+    "scale": [7**0.5, 7**-0.5 * math.log2(math.e), 7**-0.25, 7**0.25, np.float16(7**-0.5), np.full((3, 30), 7**-0.5)],
+    "cap": [1 / 50.0, np.float32(50.0)],
+    "epsilon": [48 * 3e-3, np.float16(3e-3)],
+    "root": [float(np.float32(6.9375)), 1 / math.sqrt(48)],  # rounded to bfloat16
+    "tanh": [0.044715 * math.sqrt(2 / math.pi)],
+    "frequencies": [
+        3e3, math.log(3e3), -math.log(3e3) / 5, np.arange(30)[:, None] * rotary_frequencies(10, 3e3, RotaryScaling(), 1),
+        np.cos(np.arange(30)[:, None] * np.tile(rotary_frequencies(10, 3e3, RotaryScaling(), 1), 2)),
+        np.exp(1j * np.arange(30)[:, None] * rotary_frequencies(10, 3e3, RotaryScaling(), 1)),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_a_number_that_a_framework_folded_is_no_finding(name):
+    for value in FOLDED[name]:
+        found = graph(**{name: None})
+        found.number(name, value)
+        assert fields(found) == [], value
+
+
+def test_what_hides_a_number_hides_the_finding():
+    lacking = dict.fromkeys(("window", "scale", "cap", "epsilon"))
+    for name, value, left in (
+        ("opaque", "vendor.Attention", []),
+        ("opaque", "com.microsoft.SkipLayerNormalization", ["window", "score_scale", "score_cap"]),
+        ("rounded", True, []),
+        ("scales_fold", True, ["window", "epsilon", "score_cap"]),
+        ("from_shapes", True, ["window", "epsilon", "score_cap"]),
+        ("longest", 24, ["epsilon", "score_scale", "score_cap"]),
+        ("longest", 25, ["window", "epsilon", "score_scale", "score_cap"]),
+        ("sides", {24}, ["epsilon", "score_scale", "score_cap"]),
+        ("reason", "a compiled library shows no constants", []),
+    ):
+        found = graph(**lacking)
+        setattr(found, name, value)
+        assert fields(found) == left, (name, value)
+
+
+def test_an_epsilon_that_half_precision_makes_nothing_is_no_finding():
+    found = graph(epsilon=None)
+    config = CONFIG.replace(epsilon=1e-12)
+    assert fields(found, config) == ["epsilon"]
+    found.weight("half", "float16", (101, 48), None)
+    assert fields(found, config) == []
+
+
+def test_a_compiled_library_says_nothing(tmp_path):
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
+        archive.writestr("model/data/aotinductor/model/model.so", b"")
+    assert constants(tmp_path / "model.pt2").reason == "a compiled library shows no constants"
+    (tmp_path / "port.py").write_text("", encoding="utf-8")
+    with pytest.raises(ValueError, match="must be an artefact"):
+        constants(Path(tmp_path / "port.py"))
+
+
+def test_constants_are_computed_of_constants():
+    found = Constants()
+    found.number("d", np.int64(48), "d")
+    found.number("steps", [0, 10, 2], "steps")
+    for name, value in (("start", 0), ("stop", 10), ("step", 2), ("n", 10.0), ("base", 3e3)):
+        found.number(name, value, name)
+    found.node("Sqrt", "sqrt", ["float"], ["root"])  # before what it takes
+    found.node("Cast", "cast", ["d"], ["float"])
+    found.node("Range", "range", ["start", "stop", "step"], ["even"])
+    found.node("Div", "div", ["even", "n"], ["share"])
+    found.node("Neg", "neg", ["share"], ["down"])
+    found.node("Pow", "pow", ["base", "down"], ["w"])
+    found.node("Shape", "shape", ["x"], ["sizes"])
+    found.node("Gather", "gather", ["sizes", "d"], ["side"])
+    assert not found.from_shapes
+    found.node("Sqrt", "of a side", ["side"], ["other"])
+    found.fold()
+    values = dict(found.values)
+    assert values["sqrt"] == math.sqrt(48) and found.from_shapes
+    np.testing.assert_allclose(values["pow"], rotary_frequencies(10, 3e3, RotaryScaling(), 1))
+
+
+@pytest.mark.parametrize("given", [{}, {"epsilon": 0.25}])
+def test_onnx_shows_the_numbers_that_a_node_leaves_out(tmp_path, given):
+    pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, save
+
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "s"], ["y"], axis=-1, **given),
+        helper.make_node("Gelu", ["y"], ["z"]),
+        helper.make_node("Attention", ["z"], ["a"], domain="vendor"),
+    ]
+    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 4]) for name in ("x", "a")]
+    scale = helper.make_tensor("s", TensorProto.FLOAT, [4], [1.0, 2.0, 3.0, 4.0])
+    made = helper.make_graph(nodes, "g", sides[:1], sides[1:], [scale])
+    save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("vendor", 1)]), tmp_path / "m.onnx")
+    found = constants(tmp_path / "m.onnx")
+    numbers = {round(float(number), 9) for _, value in found.values for number in np.ravel(value)}
+    assert given.get("epsilon", 1e-5) in numbers and (1e-5 in numbers) == (not given)
+    assert found.opaque == "vendor.Attention" and "gelu none" in found.operations and found.longest is None and found.sides == {4}
+    (tmp_path / "m.onnx").write_bytes((tmp_path / "m.onnx").read_bytes()[:60])
+    with pytest.raises(ValueError, match="cannot be read"):
+        constants(tmp_path / "m.onnx")
