@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._decomp import get_decompositions
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config
 from torch.utils._pytree import tree_leaves
@@ -57,10 +58,13 @@ def _program(module: torch.nn.Module, entry: Entry) -> ExportedProgram:
     given = {tensor.name: _example(tensor) for tensor in entry.inputs}
     dynamic = {tensor.name: {axis: Dim.AUTO for axis, size in enumerate(tensor.shape) if isinstance(size, str)} for tensor in entry.inputs}
     # Otherwise a trace takes every size to be at least 2.
-    with _config.patch(backed_size_oblivious=True):
+    settings: Any = _config
+    with settings.patch(backed_size_oblivious=True):
         program = torch.export.export(module, (), given, dynamic_shapes=dynamic)
     # It notes which sizes were not 1 where an operator chose between a view and a copy. The program's operators choose again.
     program._guards_code = [guard for guard in program._guards_code if not guard.endswith(" != 1")]
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # the places of our files on this machine
     return program
 
 
@@ -78,13 +82,38 @@ def _write_package(program: ExportedProgram, entry: Entry, path: Path) -> None:
 
 
 def _write_onnx(program: ExportedProgram, entry: Entry, path: Path) -> None:
-    names = {"input_names": [one.name for one in entry.inputs], "output_names": [one.name for one in _named(entry).outputs]}
-    written = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False, **names)
+    wide = entry.outputs[0].dtype == "float64"
+    if wide:
+        program = program.run_decompositions(_in_parts())
+    written: Any = torch.onnx.export(
+        program,
+        dynamo=True,
+        opset_version=OPSET,
+        verbose=False,
+        input_names=[one.name for one in entry.inputs],
+        output_names=[one.name for one in _named(entry).outputs],
+    )
     _name_sizes(written.model, entry)
-    if entry.outputs[0].dtype == "float64":
+    if wide:
         _widen(written.model, program)
     weights = sum(tensor.nbytes for tensor in program.state_dict.values())
     written.save(path, external_data=weights > INSIDE)
+
+
+def _in_parts() -> dict[Any, Any]:
+    """Returns what takes apart the operators whose numbers ONNX holds in float32: Gelu's own, and the epsilon of a LayerNormalization."""
+    aten = torch.ops.aten
+    parts: dict[Any, Any] = get_decompositions([aten.gelu.default])
+
+    def layer_norm(
+        x: torch.Tensor, shape: list[int], scale: Any = None, offset: Any = None, epsilon: float = 1e-5, *_: Any
+    ) -> torch.Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        y = centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + epsilon)
+        y = y if scale is None else y * scale
+        return y if offset is None else y + offset
+
+    return parts | {aten.layer_norm.default: layer_norm}
 
 
 def _named(entry: Entry) -> Entry:
@@ -107,10 +136,7 @@ def _name_sizes(model: Any, entry: Entry) -> None:
 
 
 def _widen(model: Any, program: ExportedProgram) -> None:
-    """Gives a float64 graph the numbers of the model as they are: the exporter rounds them to float32.
-
-    The epsilon of a LayerNormalization stays: ONNX holds it in float32.
-    """
+    """Gives a float64 graph the numbers of the model as they are: the exporter rounds them to float32."""
     import onnx_ir
 
     numbers = [one for node in program.graph.nodes for one in tree_leaves((node.args, node.kwargs)) if isinstance(one, float)]
