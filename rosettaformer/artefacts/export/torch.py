@@ -64,7 +64,7 @@ def _program(module: torch.nn.Module, entry: Entry) -> ExportedProgram:
     # It notes which sizes were not 1 where an operator chose between a view and a copy. The program's operators choose again.
     program._guards_code = [guard for guard in program._guards_code if not guard.endswith(" != 1")]
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # the places of our files on this machine
+        node.meta.pop("stack_trace", None)  # places of files on this machine
     return program
 
 
@@ -93,6 +93,8 @@ def _write_onnx(program: ExportedProgram, entry: Entry, path: Path) -> None:
         input_names=[one.name for one in entry.inputs],
         output_names=[one.name for one in _named(entry).outputs],
     )
+    for node in written.model.graph:
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # places of files on this machine
     _name_sizes(written.model, entry)
     if wide:
         _widen(written.model, program)
