@@ -92,7 +92,13 @@ def in_steps(config: Any, step: Any, encode: Any, given: Mapping[str, np.ndarray
 
 
 def of_module(module: Any) -> Any:
-    return lambda given: {name: x.numpy() for name, x in module(**{name: torch.from_numpy(x) for name, x in given.items()}).items()}
+    """A module as a function of arrays by name; a compiled one takes every array to lie as one piece, and does not look."""
+
+    def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = module(**{name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in given.items()})
+        return {name: x.numpy() for name, x in found.items()}
+
+    return call
 
 
 @pytest.mark.parametrize("name", CONFIGS)

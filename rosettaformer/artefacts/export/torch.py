@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -62,7 +63,7 @@ def _program(module: torch.nn.Module, entry: Entry) -> ExportedProgram:
     with settings.patch(backed_size_oblivious=True):
         program = torch.export.export(module, (), given, dynamic_shapes=dynamic)
     # It notes which sizes were not 1 where an operator chose between a view and a copy. The program's operators choose again.
-    program._guards_code = [guard for guard in program._guards_code if not guard.endswith(" != 1")]
+    program._guards_code = [guard for guard in program._guards_code if not re.search(r"^1 != | != 1$", guard)]
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # places of files on this machine
     return program
