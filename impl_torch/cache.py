@@ -265,10 +265,8 @@ def _rotations(
             if table is None
             else (F.embedding(position_bt, part_pj) for part_pj in table)
         )
-        rows, length = x_btd.shape[:2]
-        return Rotation(
-            *(part.expand(target.shape[0], -1, -1).reshape(rows, length, -1) for part in turned)
-        )
+        shape = *x_btd.shape[:2], config.rotary_size // 2
+        return Rotation(*(part.expand(target.shape[0], -1, -1).reshape(shape) for part in turned))
 
     return rotary.by_layer(config, len(cache["layers"]), of_kind)
 

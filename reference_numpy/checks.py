@@ -470,13 +470,19 @@ def _check_count(name: str, value: int) -> None:
 
 def _check_broadcast(name: str, shape: Shape, wanted: Shape, axes: str) -> None:
     fits = len(shape) == len(wanted) and all(
-        size in (1, None) or want is None or size == want
-        for size, want in zip(shape, wanted, strict=True)
+        _broadcasts(size, want) for size, want in zip(shape, wanted, strict=True)
     )
     if not fits:
         raise ValueError(
             f"{name} must broadcast to {axes} = {_show(wanted)}; got shape {_show(shape)}"
         )
+
+
+def _broadcasts(size: int | None, want: int | None) -> bool:
+    """A symbol is compared with 1 last: the graph that is traced would not serve that size."""
+    if size is None or want is None or (isinstance(size, int) and size == 1):
+        return True
+    return bool(size == want or size == 1)
 
 
 def _show(shape: Shape) -> str:

@@ -49,6 +49,7 @@ COMMANDS = {
     "guide": "Write the porting guide: a site to open in a browser, measured now.",
     "vectors": "Export golden vectors, or verify them.",
     "convert": "Convert a checkpoint from one format to another.",
+    "export": "Write a checkpoint's model as ONNX, torch.export, SavedModel, LiteRT or StableHLO.",
     "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",
     "new-checkpoint": "Write a small random model of a family, as a folder of Hugging Face.",
     "train": "Train a model on a task, in any backend; resume it in any.",

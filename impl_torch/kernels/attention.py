@@ -33,7 +33,7 @@ def sdpa(
     triangle = (
         causal and mask_bhts is None and bias_bhts is None and framework.same_size(target, source)
     )
-    if causal and not triangle and target > 1:
+    if causal and not triangle and not framework.fits(target, 1):
         mask_bhts = mask.combine_masks(
             mask_bhts, mask.causal_mask(target, source, query_bthk.device)
         )

@@ -24,12 +24,13 @@ OURS = "rosettaformer"  # an entry of every manifest: the version that wrote it
 class Manifest:
     """What an export says of itself.
 
-    ids: what becomes of an id out of range: refused, nan, clamped, or unsaid. entries: each function's file, signature and tensors.
+    ids: what becomes of an id out of range: refused, nan, clamped, or unsaid; by input where they differ. entries: each function's file,
+    signature and tensors.
     """
 
     format: str
     dtype: str
-    ids: str
+    ids: str | Mapping[str, str]
     config: Mapping[str, Any]
     versions: Mapping[str, str]
     files: Mapping[str, str]  # name -> sha256:...

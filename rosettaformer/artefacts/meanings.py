@@ -101,7 +101,7 @@ def _named(name: str, config: TransformerConfig, table: Mapping[str, str]) -> st
     if name in table:
         return table[name]
     plain = name.removesuffix(":0").removeprefix("serving_default_").removeprefix("serve_").lower()
-    plain = plain.rpartition("/")[2]
+    plain = plain.rpartition("/")[2].removeprefix("new_")
     alone = "source" if config.encoder_layers else "target"
     if plain in _OWN or plain in MEANINGS:
         meaning = _OWN.get(plain, plain)
