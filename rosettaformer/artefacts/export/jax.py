@@ -27,7 +27,7 @@ def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, 
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array) and leaf.dtype == dtype)
     if held >= LIMIT:
         raise ValueError(
-            f"a StableHLO export must be smaller than 2 GiB, with its parameters; those of the model take {held / (1 << 30):.1f} GiB: "
+            f"a StableHLO export must be smaller than 2 GiB, with its parameters; those of the model take {held / (1 << 30):.1f} GiB; "
             "see docs/artefacts.md#stablehlo"
         )
     functions = of_config(config, dtype, IDS)

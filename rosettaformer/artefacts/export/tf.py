@@ -1,5 +1,6 @@
 """SavedModel and LiteRT from the TensorFlow port: every function is a signature of one file, of any batch and lengths."""
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -59,19 +60,24 @@ def _function(model: Transformer, entry: Entry) -> Any:
 def _lite(model: Transformer, config: TransformerConfig, path: Path, dtype: str) -> dict[str, Entry]:
     """Writes a LiteRT model of float32, whose parameters are float16 if the model's are."""
     if dtype not in ("float32", "float16"):
-        raise ValueError(f"a LiteRT model computes in float32, with parameters of float32 or float16; got {dtype}: see docs/artefacts.md#litert")
+        raise ValueError(f"a LiteRT model computes in float32, with parameters of float32 or float16; got {dtype}; see docs/artefacts.md#litert")
     scalings = config.rotary_scaling, config.local_rotary_scaling
     if config.positions == "rotary" and any(scaling.kind == "dynamic" for scaling in scalings):
-        raise ValueError("a LiteRT model has no power of float64, by which dynamic scaling changes its frequencies: see docs/artefacts.md#litert")
+        raise ValueError("a LiteRT model has no power of float64, by which dynamic scaling changes its frequencies; see docs/artefacts.md#litert")
     if 4 * sum(int(np.prod(variable.shape)) for variable in model.variables) >= LIMIT:
-        raise ValueError("a LiteRT model must be smaller than 2 GiB, with its parameters: see docs/artefacts.md#litert")
+        raise ValueError("a LiteRT model must be smaller than 2 GiB, with its parameters; see docs/artefacts.md#litert")
     functions = of_config(config, "float32")
     with tempfile.TemporaryDirectory() as folder:
         _save(_of_constants(model, config), functions, Path(folder))
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
         if dtype == "float16":
             converter.optimizations, converter.target_spec.supported_types = [tf.lite.Optimize.DEFAULT], [tf.float16]
-        path.write_bytes(converter.convert())
+        try:
+            path.write_bytes(converter.convert())
+        except Exception as error:  # ConverterError, which TensorFlow does not publish
+            lacking = re.search(r"TF Select ops: (.*)", str(error))
+            why = f"LiteRT lacks {lacking[1]}" if lacking else "its converter refuses the graph"
+            raise ValueError(f"a LiteRT model of any batch and lengths cannot hold it: {why}; see docs/artefacts.md#litert") from None
     return functions
 
 
