@@ -5,6 +5,9 @@ another.
 """
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -34,24 +37,45 @@ TARGETS = (
 DIALECTS = ("builtin", "func", "stablehlo", "chlo", "sdy")
 
 
+LIMIT = 120.0  # seconds that the parsers may take
+
+
 def open_file(path: Path, allow_code: bool) -> Artefact:
-    """Returns the program of a file. Raises ValueError if the file is damaged, needs more than JAX's own operations, or is of a later JAX."""
+    """Returns the program of a file. Raises ValueError if the file is damaged, needs more than JAX's own operations, or is of a later JAX.
+
+    It is examined in a process of its own: on some damaged files the parser of its operations crashes or never ends.
+    """
+    command = [sys.executable, "-m", __name__, str(path)]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT, env=_variables(), check=False)
+        why = "" if said.returncode == 0 else said.stdout.strip() or f"its parser crashed (exit status {said.returncode})"
+    except subprocess.TimeoutExpired:
+        why = f"its parser did not end within {LIMIT:.0f} s"
+    if why:
+        raise ValueError(f"{path} must be a StableHLO export that JAX {version('jax')} opens; {why}")
+    return _Program(jax.export.deserialize(bytearray(path.read_bytes())))
+
+
+def _variables() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
+
+
+def _examine(path: Path) -> str:
+    """Returns why the file cannot be opened, in a sentence; empty if it can."""
     try:
         program = jax.export.deserialize(bytearray(path.read_bytes()))
         with mlir.make_ir_context() as context:
-            # Only the parser says what is no program; it writes to standard error besides.
             for operation in _operations(stablehlo.deserialize_portable_artifact(context, program.mlir_module_serialized).operation):
                 _check(operation)
         if program.nr_devices != 1:
             raise ValueError(f"it is a program of one device; got {program.nr_devices}")
         if program.ordered_effects or program.unordered_effects:
-            raise ValueError("it has no effects but its results")
+            raise ValueError("it has no effects but its results; got some")
         if "cpu" not in program.platforms:
             raise ValueError(f"it runs on cpu; got {', '.join(program.platforms)}")
     except Exception as error:  # whatever the parsers of a damaged file raise: struct.error, KeyError, MLIRError, ...
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path} must be a StableHLO export that JAX {version('jax')} opens; it says: {why}") from None
-    return _Program(program)
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""
 
 
 class _Program(Artefact):
@@ -122,3 +146,9 @@ def _joined(path: Any) -> str:
 
 def _size(size: Any) -> int | str:
     return size if isinstance(size, int) else str(size).replace(" ", "")
+
+
+if __name__ == "__main__":
+    reason = _examine(Path(sys.argv[1]))
+    print(reason)
+    sys.exit(bool(reason))
