@@ -25,18 +25,18 @@ LIMIT = 1 << 31  # bytes that a flatbuffer, such as a LiteRT model is, can hold
 
 def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, dtype: str) -> Exported:
     """Writes the folder or file. Raises ValueError on a model that the format cannot hold."""
+    names = ["tokens"] + ["segments"] * bool(config.segments) + ["positions"] * (config.positions == "learned")
+    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if kind == "savedmodel":
         functions = of_config(config, dtype)
         _save(model, functions, path)
-        ids = "refused on a CPU, nan on others"
+        ids = dict.fromkeys(names, "refused on a CPU, nan on others")
     else:
         functions = _lite(model, config, path, dtype)
-        ids = "refused"
-    names = ["tokens"] + ["segments"] * bool(config.segments) + ["positions"] * (config.positions == "learned")
-    if kind == "litert" and config.positions == "sinusoidal":
-        names.append("positions")
-    files = dict.fromkeys(functions, path.name)
-    return Exported(functions, files, dict.fromkeys(names, ids), {"tensorflow": tf.__version__, "keras": keras.__version__})
+        ids = dict.fromkeys(names, "refused")
+        if config.positions == "sinusoidal":
+            ids["positions"] = f"refused from {POSITIONS} on"
+    return Exported(functions, dict.fromkeys(functions, path.name), ids, versions)
 
 
 def _save(model: Transformer, functions: dict[str, Entry], path: Path) -> None:
