@@ -161,6 +161,6 @@ def _layer(
 
 def _attended(attention: MultiHeadAttention, *given: Any) -> jax.Array:
     """`attention.attend` to keys that are normed and rotated, whose mask has causality and window."""
-    scores = {"scale": attention.config.score_scale, "cap": attention.config.score_cap}
-    output_bthe: Any = scaled_dot_product_attention(*given, **scores)
+    scale, cap = attention.config.score_scale, attention.config.score_cap
+    output_bthe: Any = scaled_dot_product_attention(*given, scale=scale, cap=cap)
     return attention.output(output_bthe)

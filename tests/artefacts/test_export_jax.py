@@ -1,4 +1,4 @@
-"""StableHLO exports of the JAX port: every function of every family, at other sizes than any that was traced, in steps, and on wrong ids."""
+"""StableHLO exports of the JAX port: every function of every family, at several sizes, in steps, and on ids out of range."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ _GROUPED = _SMALL | {"key_value_heads": 1, "decoder_layers": 2}
 _SCALED = {"kind": "longrope", "original_length": 6, "short_factors": (1.0, 1.3), "long_factors": (2.0, 5.0), "attention_factor": 1.1}
 MODELS: Mapping[str, TransformerConfig] = MappingProxyType(
     {
-        "paper": preset("paper_base", **_SMALL, encoder_layers=2, decoder_layers=2),
+        "paper": preset("paper_base", **_SMALL, encoder_layers=1, decoder_layers=2),
         "bert": preset("bert_base", **_SMALL, encoder_layers=2, max_positions=32, classes=3),
         "gpt2": preset("gpt2_small", **_SMALL, decoder_layers=2, max_positions=32),
         "llama": preset("llama31_8b", **_GROUPED),

@@ -60,10 +60,14 @@ def _function(model: Transformer, entry: Entry) -> Any:
 def _lite(model: Transformer, config: TransformerConfig, path: Path, dtype: str) -> dict[str, Entry]:
     """Writes a LiteRT model of float32, whose parameters are float16 if the model's are."""
     if dtype not in ("float32", "float16"):
-        raise ValueError(f"a LiteRT model computes in float32, with parameters of float32 or float16; got {dtype}; see docs/artefacts.md#litert")
+        raise ValueError(
+            f"a LiteRT model computes in float32, with parameters of float32 or float16; got {dtype}; see docs/artefacts.md#litert"
+        )
     scalings = config.rotary_scaling, config.local_rotary_scaling
     if config.positions == "rotary" and any(scaling.kind == "dynamic" for scaling in scalings):
-        raise ValueError("a LiteRT model has no power of float64, by which dynamic scaling changes its frequencies; see docs/artefacts.md#litert")
+        raise ValueError(
+            "a LiteRT model has no power of float64, by which dynamic scaling changes its frequencies; see docs/artefacts.md#litert"
+        )
     if 4 * sum(int(np.prod(variable.shape)) for variable in model.variables) >= LIMIT:
         raise ValueError("a LiteRT model must be smaller than 2 GiB, with its parameters; see docs/artefacts.md#litert")
     functions = of_config(config, "float32")

@@ -118,9 +118,9 @@ def _check(operation: Any) -> None:
         if target not in TARGETS:
             raise ValueError(f"its custom calls are {', '.join(TARGETS)}; got {target}")
     for result in operation.results:
-        if isinstance(result.type, ir.RankedTensorType) and result.type.has_static_shape:
-            if (count := math.prod(result.type.shape)) > physical_memory():
-                raise ValueError(f"every tensor fits into memory; got one of {count} elements, {result.type}")
+        known = isinstance(result.type, ir.RankedTensorType) and result.type.has_static_shape
+        if known and math.prod(result.type.shape) > physical_memory():
+            raise ValueError(f"every tensor fits into memory; got {result.type}")
 
 
 def _inputs(program: jax.export.Exported) -> list[str]:
