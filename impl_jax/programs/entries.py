@@ -147,8 +147,11 @@ def _layer(
         query_bthk, key_btgk, value_btge = layer.self_attention.project(y_btd, y_btd)
         query_bthk, key_btgk = layer.self_attention.placed(query_bthk, key_btgk, rotation)
         new = key_btgk, value_btge
-        kept.extend(jnp.concatenate(pair, axis=1) for pair in zip(own, new, strict=True))
-        return _attended(layer.self_attention, query_bthk, *kept, mask_bhts)
+        key_bsgk, value_bsge = (
+            jnp.concatenate(pair, axis=1) for pair in zip(own, new, strict=True)
+        )
+        kept.extend((key_bsgk, value_bsge))
+        return _attended(layer.self_attention, query_bthk, key_bsgk, value_bsge, mask_bhts)
 
     def attend_to_memory(y_btd: jax.Array) -> jax.Array:
         attention = layer.cross_attention
@@ -159,8 +162,20 @@ def _layer(
     return x_btd, *kept
 
 
-def _attended(attention: MultiHeadAttention, *given: Any) -> jax.Array:
-    """`attention.attend` to keys that are normed and rotated, whose mask has causality and window."""
-    scale, cap = attention.config.score_scale, attention.config.score_cap
-    output_bthe: Any = scaled_dot_product_attention(*given, scale=scale, cap=cap)
+def _attended(
+    attention: MultiHeadAttention,
+    query_bthk: jax.Array,
+    key_bsgk: jax.Array,
+    value_bsge: jax.Array,
+    mask_bhts: jax.Array | None,
+) -> jax.Array:
+    """`attention.attend` to keys in their places; the mask has causality and window."""
+    output_bthe: Any = scaled_dot_product_attention(
+        query_bthk,
+        key_bsgk,
+        value_bsge,
+        mask_bhts,
+        scale=attention.config.score_scale,
+        cap=attention.config.score_cap,
+    )
     return attention.output(output_bthe)
