@@ -23,8 +23,14 @@ SIZES = {"p": "q - 1", "p+t": "q - 1 + t"}
 
 
 def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, dtype: str) -> Exported:
-    """Writes a file for each function. Raises ValueError on a model that is too large for one."""
-    held = sum(leaf.nbytes for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array) and leaf.dtype == dtype)
+    """Writes a file for each function. Raises ValueError on a model that is too large for one, or of another dtype.
+
+    A model of float64 is made under jax_enable_x64, as `device_context` sets it: without it JAX makes one of float32.
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)]
+    if others := {str(leaf.dtype) for leaf in leaves} - {dtype}:
+        raise ValueError(f"the parameters must be {dtype}; got {', '.join(sorted(others))}")
+    held = sum(leaf.nbytes for leaf in leaves)
     if held >= LIMIT:
         raise ValueError(
             f"a StableHLO export must be smaller than 2 GiB, with its parameters; those of the model take {held / (1 << 30):.1f} GiB; "
