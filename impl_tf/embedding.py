@@ -41,7 +41,7 @@ class Table(Adapted):
         if not tf.is_symbolic_tensor(index_bt):
             return x_btd
         # Outside the table XLA takes the nearest row, and a GPU zeros; a graph on a CPU stops.
-        inside_bt1 = ((index_bt >= 0) & (index_bt < self.rows))[..., tf.newaxis]
+        inside_bt1 = tf.expand_dims((index_bt >= 0) & (index_bt < self.rows), -1)
         return tf.where(inside_bt1, x_btd, tf.constant(float("nan"), x_btd.dtype))
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:

@@ -18,9 +18,12 @@ def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:
 
 
 def padding_mask(mask_bs: tf.Tensor) -> tf.Tensor:
-    """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`."""
+    """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`.
+
+    LiteRT has no slice that adds an axis to sizes that the graph does not know.
+    """
     checks.check_token_mask("mask", mask_bs.shape, mask_bs.dtype.name)
-    return mask_bs[:, tf.newaxis, tf.newaxis, :]
+    return tf.expand_dims(tf.expand_dims(mask_bs, 1), 1)
 
 
 def causal_mask(target_length: int | tf.Tensor, source_length: int | tf.Tensor) -> tf.Tensor:

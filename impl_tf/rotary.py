@@ -121,7 +121,7 @@ def rotation(
     if length is None and kind.scaling.by_length:
         length = tf.reduce_max(position_bt) + 1
     frequency_j = rotary_frequencies(config.rotary_size, kind.base, kind.scaling, length, wide)
-    angle_btj = tf.cast(position_bt, wide)[..., tf.newaxis] * frequency_j
+    angle_btj = tf.expand_dims(tf.cast(position_bt, wide), -1) * frequency_j
     factor = kind.scaling.attention_factor or 1
     return Rotation(tf.cos(angle_btj) * factor, tf.sin(angle_btj) * factor)
 

@@ -37,7 +37,7 @@ TWINS = (*PARTS, *MODELS, "cache", "sampling", "beams", "decoding")
 OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
 # What is tuned by hand lies below the pages, what compiles and drives whole models above them, under the same names in every port.
 KERNELS = ("__init__", "attention", "int8", "projection", "unpadding")
-PROGRAMS = ("__init__", "compiled", "fused", "on_mesh", "search", "sharding", "unpadding")
+PROGRAMS = ("__init__", "compiled", "entries", "fused", "on_mesh", "search", "sharding", "unpadding")
 # What one framework needs beside them: torch compiles a step of decoding ahead of time, and each of its processes has its own parts on a
 # mesh; JAX and TensorFlow draw in a step of training, and JAX unpads there, recomputes layers and reads its program's traffic.
 PROGRAMS_OF = {

@@ -12,9 +12,12 @@ takes and gives. A model that the format cannot hold: ValueError in one sentence
 before anything is written.
 """
 
+import contextlib
+import importlib
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +73,8 @@ def export(checkpoint: Path, kind: str, out: Path, dtype: str = "float32", force
     format = found if (found := checkpoints.recognised(checkpoint)) == "hugging-face" else "canonical"
     read = checkpoints.load(checkpoint, format, **reading)
     parameters = {name: array.astype(numpy_dtype(dtype), copy=False) for name, array in read.parameters.items()}
-    model = backends.transformer(backend, read.config, parameters)
+    with _setting(backend, dtype):
+        model = backends.transformer(backend, read.config, parameters)
     folder = out.with_name(f".{secrets.token_hex(8)}.tmp")
     folder.mkdir()
     try:
@@ -93,6 +97,14 @@ def export(checkpoint: Path, kind: str, out: Path, dtype: str = "float32", force
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return said
+
+
+def _setting(backend: str, dtype: str) -> AbstractContextManager[None]:
+    """Returns what is set while a model is made: JAX has float64 only where it is asked for."""
+    if backend != "jax":
+        return contextlib.nullcontext()
+    found: AbstractContextManager[None] = importlib.import_module("impl_jax.framework").device_context("cpu", dtype)
+    return found
 
 
 def check_place(kind: str, out: Path, force: bool) -> None:

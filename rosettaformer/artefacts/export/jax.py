@@ -1,0 +1,63 @@
+"""StableHLO from the JAX port: a serialised `jax.export` for each function, of any batch and lengths."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from impl_jax.framework import device_context
+from impl_jax.programs import entries
+from impl_jax.transformer import Transformer
+from reference_numpy import TransformerConfig
+
+from ..signature import Entry
+from . import Exported, beside
+from .functions import of_config
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+IDS = "int32"  # without jax_enable_x64 JAX has no int64
+LIMIT = 1 << 31  # bytes that a flatbuffer, such as a file is, can hold
+# A symbol is at least 1, and a first step has read nothing: it has read one token less than a symbol says.
+SIZES = {"p": "q - 1", "p+t": "q - 1 + t"}
+
+
+def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, dtype: str) -> Exported:
+    """Writes a file for each function. Raises ValueError on a model that is too large for one, or of another dtype.
+
+    A model of float64 is made under jax_enable_x64, as `device_context` sets it: without it JAX makes one of float32.
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)]
+    if others := {str(leaf.dtype) for leaf in leaves} - {dtype}:
+        raise ValueError(f"the parameters must be {dtype}; got {', '.join(sorted(others))}")
+    held = sum(leaf.nbytes for leaf in leaves)
+    if held >= LIMIT:
+        raise ValueError(
+            f"a StableHLO export must be smaller than 2 GiB, with its parameters; those of the model take {held / (1 << 30):.1f} GiB; "
+            "see docs/artefacts.md#stablehlo"
+        )
+    functions = of_config(config, dtype, IDS)
+    model.eval()
+    with device_context("cpu", dtype):
+        for name, entry in functions.items():
+            beside(path, name).write_bytes(_exported(model, entry).serialize())
+    ids = ["tokens"] + ["segments"] * bool(config.segments) + ["positions"] * (config.positions == "learned")
+    files = {name: beside(path, name).name for name in functions}
+    return Exported(functions, files, dict.fromkeys(ids, "nan"), {name: version(name) for name in ("jax", "jaxlib", "flax")})
+
+
+def _exported(model: Transformer, entry: Entry) -> jax.export.Exported:
+    """Returns a function's program, which takes its inputs by name and is in evaluation."""
+    function = getattr(entries, entry.name.capitalize())(model)
+    scope = jax.export.SymbolicScope()
+
+    def call(**given: jax.Array) -> dict[str, jax.Array]:
+        found: dict[str, jax.Array] = function(**given)
+        return found
+
+    call.__name__ = entry.name
+    given = {}
+    for tensor in entry.inputs:
+        shape = jax.export.symbolic_shape(", ".join(SIZES.get(str(size), str(size)) for size in tensor.shape), scope=scope)
+        given[tensor.name] = jax.ShapeDtypeStruct(shape, jnp.dtype(tensor.dtype))
+    return jax.export.export(jax.jit(call), platforms=PLATFORMS)(**given)

@@ -1,0 +1,98 @@
+"""SavedModel and LiteRT from the TensorFlow port: every function is a signature of one file, of any batch and lengths."""
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from impl_tf import weights
+from impl_tf.framework import keras
+from impl_tf.inputs import sinusoids
+from impl_tf.programs import entries
+from impl_tf.transformer import Transformer
+from reference_numpy import TransformerConfig
+
+from ..signature import Entry
+from . import Exported
+from .functions import of_config
+
+POSITIONS = 4096  # rows of a table of sinusoids in a LiteRT model, which computes no sine of float64
+LIMIT = 1 << 31  # bytes that a flatbuffer, such as a LiteRT model is, can hold
+
+
+def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, dtype: str) -> Exported:
+    """Writes the folder or file. Raises ValueError on a model that the format cannot hold."""
+    names = ["tokens"] + ["segments"] * bool(config.segments) + ["positions"] * (config.positions == "learned")
+    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    if kind == "savedmodel":
+        functions = of_config(config, dtype)
+        _save(model, functions, path)
+        ids = dict.fromkeys(names, "refused on a CPU, nan on others")
+    else:
+        functions = _lite(model, config, path, dtype)
+        ids = dict.fromkeys(names, "refused")
+        if config.positions == "sinusoidal":
+            ids["positions"] = f"refused from {POSITIONS} on"
+    return Exported(functions, dict.fromkeys(functions, path.name), ids, versions)
+
+
+def _save(model: Transformer, functions: dict[str, Entry], path: Path) -> None:
+    """Writes a SavedModel with the functions and, under the default's name, the first."""
+    module = tf.Module()
+    module.held = [variable.value for variable in model.variables]
+    signatures = {name: _function(model, entry) for name, entry in functions.items()}
+    tf.saved_model.save(module, path, signatures | {"serving_default": signatures["forward"]})
+
+
+def _function(model: Transformer, entry: Entry) -> Any:
+    """Returns the graph of a function, which takes its inputs by name."""
+    function = getattr(entries, entry.name.capitalize())(model)
+    given = {}
+    for tensor in entry.inputs:
+        shape = [size if isinstance(size, int) else None for size in tensor.shape]
+        given[tensor.name] = tf.TensorSpec(shape, tensor.dtype, tensor.name)
+    return tf.function(lambda **named: function(**named)).get_concrete_function(**given)
+
+
+def _lite(model: Transformer, config: TransformerConfig, path: Path, dtype: str) -> dict[str, Entry]:
+    """Writes a LiteRT model of float32, whose parameters are float16 if the model's are."""
+    if dtype not in ("float32", "float16"):
+        raise ValueError(
+            f"a LiteRT model computes in float32, with parameters of float32 or float16; got {dtype}; see docs/artefacts.md#litert"
+        )
+    scalings = config.rotary_scaling, config.local_rotary_scaling
+    if config.positions == "rotary" and any(scaling.kind == "dynamic" for scaling in scalings):
+        raise ValueError(
+            "a LiteRT model has no power of float64, by which dynamic scaling changes its frequencies; see docs/artefacts.md#litert"
+        )
+    if 4 * sum(int(np.prod(variable.shape)) for variable in model.variables) >= LIMIT:
+        raise ValueError("a LiteRT model must be smaller than 2 GiB, with its parameters; see docs/artefacts.md#litert")
+    functions = of_config(config, "float32")
+    with tempfile.TemporaryDirectory() as folder:
+        _save(_of_constants(model, config), functions, Path(folder))
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
+        if dtype == "float16":
+            converter.optimizations, converter.target_spec.supported_types = [tf.lite.Optimize.DEFAULT], [tf.float16]
+        try:
+            path.write_bytes(converter.convert())
+        except Exception as error:  # ConverterError, which TensorFlow does not publish
+            lacking = re.search(r"TF Select ops: (.*)", str(error))
+            why = f"LiteRT lacks {lacking[1]}" if lacking else "its converter refuses the graph"
+            raise ValueError(f"a LiteRT model of any batch and lengths cannot hold it: {why}; see docs/artefacts.md#litert") from None
+    return functions
+
+
+def _of_constants(model: Transformer, config: TransformerConfig) -> Transformer:
+    """Returns the model in float32; sinusoids are a learned table that holds them."""
+    values = {name: np.asarray(array, np.float32) for name, array in weights.export(model, config).items()}
+    if config.positions == "sinusoidal":
+        table_pd = sinusoids(config, POSITIONS, tf.float32).numpy()
+        config = config.replace(positions="learned", max_positions=POSITIONS, position_offset=0)
+        sides = [side for side, layers in (("source", config.encoder_layers), ("target", config.decoder_layers)) if layers]
+        values |= {f"{side}_position_embedding.table": table_pd for side in sides}
+    found = Transformer(config, dtype="float32")
+    weights.load(found, values, config)
+    return found

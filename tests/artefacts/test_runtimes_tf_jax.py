@@ -1,0 +1,254 @@
+"""What TensorFlow's, LiteRT's and JAX's runtimes open, and what they refuse before anything of it runs: damaged and hostile files."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from rosettaformer.artefacts.opening import open_artefact
+
+X = np.float32([[1, 2], [3, 4]])
+
+
+def refused(path: Path, why: str) -> None:
+    before = sorted(path.parent.rglob("*"))
+    with pytest.raises(ValueError, match=why) as found:
+        open_artefact(path)
+    assert "\n" not in str(found.value)
+    assert sorted(path.parent.rglob("*")) == before  # nothing is written
+
+
+# SavedModel
+
+
+def saved(folder: Path, function: Callable[[Any], Any], held: Any = None) -> Path:
+    tf = pytest.importorskip("tensorflow")
+    module = tf.Module()
+    module.held = held if held is not None else tf.Variable(X)
+    spec = tf.TensorSpec([None, 2], tf.float32, "x")
+    tf.saved_model.save(module, folder / "model", tf.function(lambda x: {"y": function(x)}).get_concrete_function(spec))
+    return folder / "model"
+
+
+def test_a_saved_model_s_default_signature_is_its_whole_model(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    variable = tf.Variable(X)
+    artefact = open_artefact(saved(tmp_path, lambda x: x @ variable, variable))
+    assert [str(one) for one in (*artefact.entries["forward"].inputs, *artefact.entries["forward"].outputs)] == [
+        "x float32[?, 2]",
+        "y float32[?, 2]",
+    ]
+    assert list(artefact.entries) == ["forward"]
+    np.testing.assert_array_equal(artefact.run("forward", {"x": X})["y"], X @ X)
+
+
+def _nested(x: Any) -> Any:
+    import tensorflow as tf
+
+    @tf.function(autograph=False)
+    def inner(y: Any) -> Any:
+        return tf.cond(tf.reduce_any(y > 0), lambda: _written(y), lambda: y)
+
+    return inner(x)
+
+
+def _written(x: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.control_dependencies([tf.raw_ops.WriteFile(filename="written", contents="x")]):
+        return tf.identity(x)
+
+
+def _printed(x: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.control_dependencies([tf.print(x, output_stream="file://printed")]):
+        return tf.identity(x)
+
+
+def _saved(x: Any) -> Any:
+    import tensorflow as tf
+
+    save = tf.raw_ops.SaveV2(prefix="written", tensor_names=["x"], shape_and_slices=[""], tensors=[x])
+    with tf.control_dependencies([save]):
+        return tf.identity(x)
+
+
+HOSTILE: dict[str, Callable[[Any, Any], Any]] = {
+    "WriteFile": lambda tf, x: _nested(x),
+    "ReadFile": lambda tf, x: x + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32),
+    "MatchingFiles": lambda tf, x: x + tf.cast(tf.size(tf.io.matching_files("/etc/*")), tf.float32),
+    "EagerPyFunc": lambda tf, x: tf.py_function(lambda y: y, [x], tf.float32),
+    "PyFunc": lambda tf, x: tf.numpy_function(lambda y: y, [x], tf.float32),
+    "PrintV2": lambda tf, x: _printed(x),
+    "SaveV2": lambda tf, x: _saved(x),
+    "TextLineDataset": lambda tf, x: x + tf.cast(tf.data.TextLineDataset("/etc/hostname").cardinality(), tf.float32),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_saved_model_that_reaches_out_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tf = pytest.importorskip("tensorflow")
+    monkeypatch.chdir(tmp_path)
+    refused(saved(tmp_path, lambda x: HOSTILE[name](tf, x)), rf"no operation reads or writes files.* has {name}$")
+
+
+def test_a_damaged_saved_model_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    path = saved(tmp_path, lambda x: x + 0.25)
+    file, data = path / "saved_model.pb", path / "variables" / "variables.data-00000-of-00001"
+    index = path / "variables" / "variables.index"
+    whole, content, places = file.read_bytes(), data.read_bytes(), index.read_bytes()
+    for part in (0, 10, len(whole) // 2):
+        file.write_bytes(whole[:part])
+        refused(path, "must be a SavedModel")
+    message = saved_model_pb2.SavedModel.FromString(whole)
+    nodes = [node for function in message.meta_graphs[0].graph_def.library.function for node in function.node_def]
+    constant = next(node for node in nodes if node.op == "Const" and node.attr["dtype"].type == 1)
+    constant.attr["value"].tensor.tensor_shape.dim.add(size=1 << 50)
+    file.write_bytes(message.SerializeToString())
+    refused(path, f"every constant fits into memory; .* has {1 << 50} elements")
+    constant.op = "Evil"
+    file.write_bytes(message.SerializeToString())
+    refused(path, "every operation is one of TensorFlow's; .* has Evil")
+    file.write_bytes(whole)
+    data.write_bytes(content[:8])
+    refused(path, r"its variables take \d+ bytes; the files have 8")
+    data.write_bytes(content)
+    index.write_bytes(places[: len(places) // 2])
+    refused(path, "must be a SavedModel")
+    index.unlink()
+    refused(path, r"its variables lie in .*variables.index; there is no such file")
+
+
+@pytest.mark.second
+def test_what_keras_exports_is_opened(tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    model = keras.Sequential([keras.Input((2,), name="x"), keras.layers.Dense(3)])
+    model.export(tmp_path / "model", verbose=False)
+    artefact = open_artefact(tmp_path / "model")
+    assert "forward" in artefact.entries
+    (given,), (result,) = artefact.entries["forward"].inputs, artefact.entries["forward"].outputs
+    found = artefact.run("forward", {given.name: X})[result.name]
+    np.testing.assert_allclose(found, model.predict(X, verbose=0), atol=1e-6)
+
+
+# LiteRT
+
+
+def lite(function: Callable[[Any], Any], folder: Path, **options: Any) -> Path:
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("ai_edge_litert")
+    program = tf.function(function).get_concrete_function(tf.TensorSpec([None, 2], tf.float32, "x"))
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([program])
+    converter.target_spec.supported_ops = [getattr(tf.lite.OpsSet, name) for name in options.get("ops", ["TFLITE_BUILTINS"])]
+    (folder / "model.tflite").write_bytes(converter.convert())
+    return folder / "model.tflite"
+
+
+def changed(path: Path, change: Callable[[Any], None]) -> Path:
+    """The model after a change of its flatbuffer's tables."""
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    change(model)
+    builder = flatbuffers.Builder()
+    builder.Finish(model.Pack(builder), b"TFL3")
+    path.with_name("changed.tflite").write_bytes(builder.Output())
+    return path.with_name("changed.tflite")
+
+
+def test_a_damaged_litert_model_is_refused(tmp_path: Path) -> None:
+    path = lite(lambda x: x @ X + 0.25, tmp_path)
+    artefact = open_artefact(path)
+    (given,), (result,) = artefact.entries["forward"].inputs, artefact.entries["forward"].outputs
+    np.testing.assert_allclose(artefact.run("forward", {given.name: X})[result.name], X @ X + 0.25, atol=1e-6)
+    whole = path.read_bytes()
+    for part in (4, 8, 40, len(whole) // 2, len(whole) - 8):
+        (tmp_path / "part.tflite").write_bytes(whole[:part])
+        refused(tmp_path / "part.tflite", "must be a LiteRT model")
+
+    def largest(model: Any) -> Any:
+        return max(model.subgraphs[0].tensors, key=lambda tensor: np.size(model.buffers[tensor.buffer].data))
+
+    refused(changed(path, lambda model: setattr(largest(model), "shape", [1 << 30, 1 << 30])), "every tensor fits into memory")
+    refused(changed(path, lambda model: setattr(largest(model), "shape", [2, 3])), "has 24 bytes; its buffer has 16")
+    refused(changed(path, lambda model: setattr(largest(model), "buffer", 1000)), r"has one of \d+ buffers; got 1000")
+    refused(changed(path, lambda model: setattr(model.subgraphs[0], "outputs", [1000])), "tensors are numbered .*; got 1000")
+    refused(changed(path, lambda model: setattr(model.subgraphs[0].operators[0], "opcodeIndex", 9)), "an operator is one of its .*; got 9")
+
+    def outside(model: Any) -> None:
+        model.buffers[largest(model).buffer].data = None
+        model.buffers[largest(model).buffer].offset, model.buffers[largest(model).buffer].size = 1 << 20, 16
+
+    refused(changed(path, outside), "a buffer of 16 bytes lies in the file")
+
+    def custom(model: Any) -> None:
+        model.operatorCodes[0].builtinCode, model.operatorCodes[0].deprecatedBuiltinCode = 32, 32
+        model.operatorCodes[0].customCode = b"Evil"
+
+    refused(changed(path, custom), "operators are LiteRT's own; Evil is a custom one")
+
+
+@pytest.mark.second
+def test_a_litert_model_with_operators_of_tensorflow_is_refused(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    refused(lite(lambda x: tf.math.asinh(x), tmp_path, ops=["SELECT_TF_OPS"]), r"FlexAsinh is one of TensorFlow's \(Flex\)")
+
+
+# StableHLO
+
+
+def exported(folder: Path, function: Callable[..., Any], *shapes: Any, checks: tuple[str, ...] = (), **named: Any) -> Path:
+    jax = pytest.importorskip("jax")
+    disabled = [jax.export.DisabledSafetyCheck.custom_call(name) for name in checks]
+    program = jax.export.export(jax.jit(function), disabled_checks=disabled)(*shapes, **named)
+    (folder / "model.stablehlo").write_bytes(program.serialize())
+    return folder / "model.stablehlo"
+
+
+def test_the_arguments_of_any_export_of_jax_have_names(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    shape = jax.ShapeDtypeStruct((2, 2), np.float32)
+    artefact = open_artefact(exported(tmp_path, lambda x, parts, y: x @ parts["a"] + y, shape, {"a": shape, "b": [shape]}, y=shape))
+    assert [one.name for one in artefact.entries["forward"].inputs] == ["0", "a", "b.0", "y"]
+    found = artefact.run("forward", {"0": X, "a": X, "b.0": X, "y": X})
+    np.testing.assert_array_equal(found["output"], X @ X + X)
+
+
+def test_a_stablehlo_export_that_calls_what_jax_does_not_write_is_refused(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    shape = jax.ShapeDtypeStruct((2, 2), np.float32)
+
+    def call(x: Any) -> Any:
+        return jax.ffi.ffi_call("evil", shape)(x)
+
+    refused(exported(tmp_path, call, shape, checks=("evil",)), "its custom calls are .*; got evil")
+
+
+def test_a_parser_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    from rosettaformer.artefacts.runtimes import stablehlo
+
+    monkeypatch.setattr(stablehlo, "LIMIT", 0.01)
+    (tmp_path / "model.stablehlo").write_bytes(b"")
+    refused(tmp_path / "model.stablehlo", "its parser did not end within")
+
+
+@pytest.mark.second
+def test_a_damaged_stablehlo_export_is_refused(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    shape = jax.ShapeDtypeStruct((2, 2), np.float32)
+    refused(exported(tmp_path, lambda x: x + jax.numpy.zeros((1 << 30, 1 << 14, 1, 1)).sum(), shape), "every tensor fits into memory")
+    path = exported(tmp_path, lambda x: x + 1, shape)
+    whole = path.read_bytes()
+    for part in (0, 100, len(whole) // 2):
+        path.write_bytes(whole[:part])
+        refused(path, "must be a StableHLO export that JAX .* opens; ")
