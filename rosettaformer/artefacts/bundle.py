@@ -32,9 +32,18 @@ class Bundle:
         return tuple(self._places)
 
     def entry(self, name: str) -> Entry:
-        """Returns what a function takes and gives, as its file says."""
+        """Returns what a function takes and gives: as the manifest says, since some formats keep neither sizes nor dtypes; otherwise as its
+        file says. Raises ValueError if the file lacks the function, or has another one.
+        """
         path, signature = self._places[name]
-        return self._artefact(path).entries[signature]
+        if self.manifest is None:
+            return self._artefact(path).entries[signature]
+        found = self._artefact(path).entries.get(signature)
+        said = manifest.entry_of(name, self.manifest.entries[name])
+        if found is None or _names(found) != _names(said):
+            got = "none" if found is None else ", ".join(map(str, (*found.inputs, *found.outputs)))
+            raise ValueError(f"{path} must have the function {signature} that {manifest.beside(self._path)} describes; got {got}")
+        return said
 
     def run(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs of a function."""
@@ -45,3 +54,7 @@ class Bundle:
         if path not in self._opened:
             self._opened[path] = open_artefact(path, self._allow_code)
         return self._opened[path]
+
+
+def _names(entry: Entry) -> tuple[set[str], set[str]]:
+    return {tensor.name for tensor in entry.inputs}, {tensor.name for tensor in entry.outputs}

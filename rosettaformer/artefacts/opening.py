@@ -21,10 +21,8 @@ def open_artefact(path: Path, allow_code: bool = False) -> Artefact:
         raise ValueError(f"there is no file {path}")
     if not (name := kind_of(path)):
         raise ValueError(f"{path} must be {', '.join(kind.title for kind in KINDS.values())}; its bytes are none of these")
-    kind, module = KINDS[name], f"{__package__}.runtimes.{KINDS[name].runtime}"
-    if importlib.util.find_spec(module) is None:
-        raise ValueError(f"{path} is {kind.title}; this version opens {KINDS['onnx'].title}")
+    kind = KINDS[name]
     if any(importlib.util.find_spec(package) is None for package in kind.needs):
         raise Absent(kind.missing)
-    opened: Artefact = importlib.import_module(module).open_file(path, allow_code)
+    opened: Artefact = importlib.import_module(f"{__package__}.runtimes.{kind.runtime}").open_file(path, allow_code)
     return opened

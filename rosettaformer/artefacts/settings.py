@@ -14,11 +14,12 @@ VARIABLE = "ROSETTAFORMER_ARTEFACT"
 
 @dataclass(frozen=True)
 class Settings:
-    """config: of the checkpoint, as a mapping. inputs, outputs: see `meanings`. expect: the precision by which its error is judged; empty
-    for that of its outputs.
+    """config: of the checkpoint, as a mapping. declared: its config.json, if it has one. inputs, outputs: see `meanings`. allow_code:
+    compiled code is loaded. expect: the precision by which its error is judged; empty for that of its outputs.
     """
 
     config: Mapping[str, Any]
+    declared: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
     allow_code: bool = False

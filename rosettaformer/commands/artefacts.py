@@ -13,10 +13,11 @@ from ..conformance.case import Case
 from ..conformance.cases.artefact import artefact_cases, opened
 from ..conformance.ports.command import PREFIX
 from ..conformance.reference.lowered import PRECISIONS
+from ..reading import read_object
 from .options import Choice
 
 Names = tuple[str, ...]
-OPTIONS = ("inputs", "outputs")
+OPTIONS = ("inputs", "outputs", "allow_code")
 _EXAMPLE = {"input": "ids=source, seen=target_mask", "output": "y=logits"}
 expect_option = click.option(
     "--expect", type=Choice([*PRECISIONS]), callback=lambda context, option, value: value or "",
@@ -25,7 +26,9 @@ expect_option = click.option(
 
 
 def artefact_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--input and --output."""
+    """--input, --output and --allow-code."""
+    text = "An AOTInductor package is compiled code, which runs with your rights: open it."
+    function = click.option("--allow-code", is_flag=True, help=text)(function)
     for side in ("output", "input"):
         text = f"What an {side} of an artefact is, such as {_EXAMPLE[side]}; repeatable."
         function = click.option(f"--{side}", f"{side}s", multiple=True, metavar="NAME=MEANING", help=text)(function)
@@ -46,11 +49,12 @@ def artefacts_in(ports: Iterable[str]) -> list[str]:
 
 
 def cases_of(
-    artefacts: Sequence[str], checkpoint: Path | None, leave_out: Names, ignore: Names, inputs: Names, outputs: Names, expect: str = ""
-) -> list[Case]:
+    artefacts: Sequence[str], checkpoint: Path | None, leave_out: Names, ignore: Names, inputs: Names, outputs: Names,
+    allow_code: bool, expect: str = "",
+) -> list[Case]:  # fmt: skip
     """Returns the cases of the checkpoint; until the command ends, processes are told what they need to know of the artefacts.
 
-    inputs, outputs: see `artefact_options`. Raises ValueError without a checkpoint, and on one that cannot be read.
+    inputs, outputs, allow_code: see `artefact_options`. Raises ValueError without a checkpoint, and on one that cannot be read.
     """
     if checkpoint is None:
         what = KINDS[kind_of(Path(artefacts[0])) or SUFFIXES[Path(artefacts[0]).suffix]].title
@@ -59,9 +63,11 @@ def cases_of(
     found = opened(checkpoint, leave_out, ignore)
     settings = Settings(
         found.config.to_dict(),
+        read_object(file) if (file := checkpoint / "config.json").is_file() else {},
         meanings.parse(inputs, "--input"),
         meanings.parse(outputs, "--output"),
-        expect=expect,
+        allow_code,
+        expect,
     )
     click.get_current_context().with_resource(told(settings))
     return artefact_cases(checkpoint, found)
@@ -70,10 +76,11 @@ def cases_of(
 def refuse_without_artefacts(**options: Any) -> None:
     """Raises ValueError if an option is given that means something for artefacts alone."""
     if given := [name for name, value in options.items() if value]:
-        raise ValueError(f"--{given[0].removesuffix('s')} is of artefacts; no port is one")
+        raise ValueError(f"--{given[0].removesuffix('s').replace('_', '-')} is of artefacts; no port is one")
 
 
-def words(checkpoint: Path, inputs: Names, outputs: Names) -> Names:
+def words(checkpoint: Path, inputs: Names, outputs: Names, allow_code: bool) -> Names:
     """Returns the words that give these options to another command."""
     named = [(option, value) for option, values in (("--input", inputs), ("--output", outputs)) for value in values]
-    return ("--checkpoint", str(checkpoint), *(word for pair in named for word in pair))
+    code = ("--allow-code",) * allow_code
+    return ("--checkpoint", str(checkpoint), *code, *(word for pair in named for word in pair))

@@ -225,7 +225,7 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
     expectations = [plan.expected(question) for question in asked]
     answers = worker.answers((question.case.at(question.dtype, question.device, question.mode) for question in asked), limit)
     answered = zip(expectations, answers, strict=True)
-    results = []
+    results = [observer.report(_finding(worker.port, about, *found)) for found in about.get("findings", {}).items()]
     for question in questions:
         row = question.row(worker.port)
         if question.status:
@@ -243,6 +243,11 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
                 result = judge(row, kind, answer, expected)
         results.append(observer.report(result))
     return results
+
+
+def _finding(port: str, about: dict[str, Any], entry: str, text: str) -> Result:
+    """Returns the row of an entry of a config that an artefact cannot contain."""
+    return Result(f"config.json/{entry}", "config.json", port, about["dtypes"][0], "cpu", about["modes"][0], Status.DIFFERS, text)
 
 
 def open_worker(

@@ -12,6 +12,8 @@ from invoke import invoke
 from onnx_files import edited, scaled, written
 
 from reference_numpy import parameters, preset
+from rosettaformer import checkpoints
+from rosettaformer.artefacts.kinds import KINDS
 
 SMALL = {"model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4, "value_size": 4, "feed_forward_width": 12}
 VOCABULARY = {"source_vocabulary": 19, "target_vocabulary": 19}
@@ -146,3 +148,44 @@ def test_both_stacks_and_fixed_lengths(tmp_path: Path) -> None:
     assert rows["transformer/fixed"]["status"] == rows["transformer/fixed_padding"]["status"] == "pass"
     assert rows["transformer/long"]["status"] == "not shown"
     assert run("check", file, "--checkpoint", checkpoint)[0] == 1
+
+
+def test_an_entry_that_the_graph_cannot_contain_is_a_finding(gpt2, tmp_path: Path) -> None:
+    checkpoint, file = gpt2
+    other = tmp_path / "other.safetensors"
+    checkpoints.save(other, GPT2.replace(epsilon=3e-4), checkpoints.load(checkpoint).parameters)
+    code, rows = rows_of(tmp_path, "check", file, "--checkpoint", other, "-k", "one_token")
+    assert code == 1
+    assert rows["config.json/epsilon"]["status"] == "differs"
+    assert "0.0003" in rows["config.json/epsilon"]["message"]
+    code, rows = rows_of(tmp_path, "check", file, "--checkpoint", checkpoint, "-k", "one_token")
+    assert (code, [name for name in rows if name.startswith("config.json")]) == (0, [])
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("kind", ["onnx", "pt2", "aoti", "savedmodel", "litert", "stablehlo"])
+def test_what_export_writes_conforms_whole_and_in_steps(kind: str, gpt2, tmp_path: Path) -> None:
+    checkpoint, _ = gpt2
+    file = tmp_path / f"model{KINDS[kind].suffix}"
+    code, said = run("export", checkpoint, "--to", kind, "--out", file)
+    assert code == 0, said
+    code, rows = rows_of(tmp_path, "check", file, "--checkpoint", checkpoint, "--allow-code")
+    assert (code, {row["status"] for row in rows.values()}) == (0, {"pass"})
+    assert any(name.startswith("decode_in_steps") for name in rows)
+    if kind == "aoti":
+        code, said = run("check", file, "--checkpoint", checkpoint)
+        assert (code, "--allow-code opens it" in said) == (2, True)
+
+
+@pytest.mark.second
+def test_a_manifest_of_another_function_is_refused(gpt2, tmp_path: Path) -> None:
+    checkpoint, _ = gpt2
+    file = tmp_path / "model.onnx"
+    assert run("export", checkpoint, "--to", "onnx", "--out", file)[0] == 0
+    beside = file.with_name("model.onnx.json")
+    said = json.loads(beside.read_text())
+    for change in ({"signature": "backward"}, {"inputs": {"x": {"dtype": "int64", "shape": []}}}):
+        said["entries"]["forward"] |= change
+        beside.write_text(json.dumps(said))
+        code, told = run("check", file, "--checkpoint", checkpoint)
+        assert (code, "must have the function" in told) == (2, True)

@@ -43,7 +43,8 @@ def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, 
             beside(path, name).write_bytes(_exported(model, entry).serialize())
     ids = ["tokens"] + ["segments"] * bool(config.segments) + ["positions"] * (config.positions == "learned")
     files = {name: beside(path, name).name for name in functions}
-    return Exported(functions, files, dict.fromkeys(ids, "nan"), {name: version(name) for name in ("jax", "jaxlib", "flax")})
+    versions = {name: version(name) for name in ("jax", "jaxlib", "flax")}
+    return Exported(functions, files, dict.fromkeys(ids, "nan"), versions, dict.fromkeys(functions, "forward"))
 
 
 def _exported(model: Transformer, entry: Entry) -> jax.export.Exported:

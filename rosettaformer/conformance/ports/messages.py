@@ -37,6 +37,7 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "whole": lambda value: type(value) is bool,
     "limits": lambda value: _is_mapping(value, _is_value),
     "artefact": lambda value: type(value) is bool,
+    "findings": lambda value: _is_mapping(value, lambda item: type(item) is str),
     "fixed": lambda value: _is_mapping(value, lambda item: type(item) is int),
 }
 NEEDED = ("modes", "config", "dtypes", "components")

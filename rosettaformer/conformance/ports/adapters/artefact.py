@@ -7,6 +7,8 @@ import numpy as np
 
 from ....artefacts.bundle import Bundle
 from ....artefacts.calls import Calls, NotShown
+from ....artefacts.constants import constants
+from ....artefacts.declared import findings
 from ....artefacts.settings import heard
 from ....checkpoints.strict import numpy_dtype
 from ...case import DTYPES, Case
@@ -27,6 +29,9 @@ class Adapter:
     def __init__(self, path: Path) -> None:
         self._settings = heard()
         self.config = self._settings.model
+        self._findings: dict[str, str] = {}
+        for entry, sentence in findings(self.config, constants(path), self._settings.declared):  # before anything of the file runs
+            self._findings[entry] = "; ".join(filter(None, (self._findings.get(entry), sentence)))
         bundle = Bundle(path, self._settings.allow_code)
         self._calls = Calls(bundle, self.config, self._settings.inputs, self._settings.outputs)
         gives = self._calls.gives
@@ -46,6 +51,7 @@ class Adapter:
             "artefact": True,
             "components": self.components,
             "dtypes": (self._dtype,),
+            "findings": self._findings,
             "fixed": self._calls.fixed,
             "version": dict(self._calls.bundle.versions),
         }
