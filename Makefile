@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 TOOL := PYTHONPATH=tests:tests/support:tests/backends $(BIN)/python tools
 
 .PHONY: help check test test-second test-all lint soak bench clean \
-  docs field-bugs files fingerprints frameworks keras-hub matrix meshes mutation performance published said scaling session sharding-faults tables tutorials wild
+  artefacts docs field-bugs files fingerprints frameworks keras-hub matrix meshes mutation performance published said scaling session sharding-faults tables tutorials wild
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -43,7 +43,7 @@ soak: $(INSTALLED)  ## 200 random configurations on every port, 300 whole models
 	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
 	$(BIN)/python -m pytest tests/judge/test_like_soak.py --soak 25
 
-docs: files performance scaling tables matrix meshes session tutorials frameworks keras-hub field-bugs sharding-faults published said mutation wild  ## every document that is made: hours; the targets below are its parts
+docs: files performance scaling tables matrix meshes artefacts session tutorials frameworks keras-hub field-bugs sharding-faults published said mutation wild  ## every document that is made: hours; the targets below are its parts
 
 files: $(INSTALLED)  ## docs/files.md and the table in README.md
 	$(TOOL)/files.py
@@ -62,6 +62,9 @@ matrix: $(INSTALLED)  ## the matrix in docs/check.md and README.md, and its pict
 
 meshes: $(INSTALLED)  ## our ports on eleven meshes: docs/meshes.md, half an hour
 	$(TOOL)/meshes.py docs/meshes.md
+
+artefacts: $(INSTALLED)  ## our exports in every format, checked: the table in docs/artefacts.md, half an hour
+	$(TOOL)/artefacts.py
 
 session: $(INSTALLED)  ## the console sessions of docs/porting.md and docs/like.md: six minutes
 	$(TOOL)/session.py

@@ -101,7 +101,7 @@ def rotation(
     """
     length: int | Tensor = 1
     if kind.scaling.by_length:
-        length = F.pad(position_bt.flatten(), (0, 1)).amax() + 1  # of no position, 1
+        length = F.pad(position_bt, (0, 1, 0, 1)).amax(dim=(0, 1)) + 1  # of no position, 1
     wide = torch.promote_types(dtype, torch.float32)
     given = kind.base, kind.scaling, length, wide, position_bt.device
     angle_btj = position_bt[..., None] * rotary_frequencies(config.rotary_size, *given)

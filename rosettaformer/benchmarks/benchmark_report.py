@@ -20,6 +20,7 @@ from .workloads import Series, Task
 
 PACKAGES = (
     "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "x-transformers",
+    "onnxruntime",
 )  # fmt: skip
 
 

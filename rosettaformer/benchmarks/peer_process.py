@@ -11,6 +11,7 @@ from .workloads import Task
 
 # framework -> the processes of its rows, each a module of `peers`
 PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax", "keras_hub_jax")}
+EXPORTED = ("W1", "W3", "W11")  # workloads with a row of our export, in a process of its own beside torch's
 LIMIT = 3600.0  # seconds for an answer
 
 
@@ -64,7 +65,9 @@ def modules(framework: str, task: Task) -> tuple[str, ...]:
     if framework == "numpy":
         return PROCESSES["numpy"] if task.kind in ("forward", "encoder") and task.peers else ()
     peers = task.peers and (task.published or (task.decodes and framework != "jax"))
-    return PROCESSES[framework] if peers else PROCESSES[framework][:1]
+    found = PROCESSES[framework] if peers else PROCESSES[framework][:1]
+    exported = framework == "torch" and task.workload in EXPORTED and task.kind != "training"
+    return (*found, *("onnx",) * exported)
 
 
 def failure(result: Result, kind: str, answer: Any) -> Result:

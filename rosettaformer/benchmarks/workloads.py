@@ -49,6 +49,10 @@ class Task:
     memory: str = ""  # where the growth of each row's memory is measured: alone, in a process of its own, or beside the other rows
 
     @property
+    def workload(self) -> str:
+        return self.name.partition(" ")[0]
+
+    @property
     def decodes(self) -> bool:
         return self.kind in ("greedy", "beam")
 

@@ -16,6 +16,7 @@ from onnx_files import written
 from training_runs import catalogue
 
 from reference_numpy import parameters, preset
+from rosettaformer.artefacts.export import export
 from rosettaformer.checkpoints import save
 
 EXTRAS = PROJECT["optional-dependencies"]
@@ -54,6 +55,7 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         TRAINED,
     ),
     "onnx": (("rosettaformer check model.onnx --checkpoint model.safetensors -k short",), ()),
+    "litert": (("rosettaformer check model.tflite --checkpoint model.safetensors -k short",), ()),
     "inference": (("rosettaformer generate folder --prompt the --backend numpy",), ()),
     "guide": (("rosettaformer guide --out site",), ("site/index.html",)),
     "report": (
@@ -92,6 +94,9 @@ def test_an_extra_makes_what_it_names_work(tmp_path: Path, extra: str) -> None:
         gpt2(environment.work / "folder")
     if extra == "onnx":
         written(environment.work, MODEL, parameters.initialise(MODEL, 0, np.float32))
+    if extra == "litert":
+        save(environment.work / "model.safetensors", MODEL, parameters.initialise(MODEL, 0, np.float32))
+        export(environment.work / "model.safetensors", "litert", environment.work / "model.tflite")
     for command in commands:
         result = environment.run(*command.split())
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
@@ -122,13 +127,17 @@ def test_every_extra_is_tried() -> None:
         ("bench --size tiny --workload W1 --framework torch --rounds 1", "torch", 3),
         ("inspect model.pt", "torch", 2),
         ("check model.onnx --checkpoint model.safetensors", "onnx", 3),
+        ("check model.tflite --checkpoint model.safetensors", "litert", 3),
+        ("export model.safetensors --to onnx --out new.onnx", "onnx", 3),
+        ("export model.safetensors --to stablehlo --out new.stablehlo", "jax", 3),
     ],
 )
 def test_without_the_extra_a_command_names_it(bare: Environment, command: str, extra: str, code: int) -> None:
     with zipfile.ZipFile(bare.work / "model.pt", "w") as archive:
         archive.writestr("model/data.pkl", pickle.dumps({}, 2))
     (bare.work / "my_port.py").write_text("def softmax(case): return case.inputs['logits']\n")
-    (bare.work / "model.onnx").write_bytes(b"")
+    for name in ("model.onnx", "model.tflite"):
+        (bare.work / name).write_bytes(b"")
     save(bare.work / "model.safetensors", MODEL, parameters.initialise(MODEL, 0, np.float32))
     result = bare.run("rosettaformer", *command.split())
     assert result.returncode == code, result.stdout + result.stderr

@@ -28,6 +28,7 @@ MODELS: Mapping[str, TransformerConfig] = MappingProxyType(
         "llama": preset("llama31_8b", **_GROUPED),
         "gemma3": preset("gemma3_1b", **_GROUPED, window=3, layer_pattern=("local", "global")),
         "phi3": preset("llama2_7b", **_GROUPED, rotary_scaling=RotaryScaling(**_SCALED)),
+        "opt": preset("gpt2_small", **_SMALL, decoder_layers=1, max_positions=32, position_offset=2, position_start="row"),
     }
 )
 Arrays = Mapping[str, np.ndarray]
@@ -41,7 +42,7 @@ def values(name: str, dtype: str = "float64") -> dict[str, np.ndarray]:
 
 
 def inputs(name: str, rows: int = 3, length: int = LENGTH, ids: str = "int64") -> dict[str, np.ndarray]:
-    """What `forward` takes: the second row is padded on its left, the last on its right."""
+    """What `forward` takes: the second row is padded on its left, the last on its right; of more than three, the third is empty."""
     config, rng = MODELS[name], np.random.default_rng(7)
     found: dict[str, np.ndarray] = {}
     for side, layers in (("source", config.encoder_layers), ("target", config.decoder_layers)):
@@ -50,6 +51,7 @@ def inputs(name: str, rows: int = 3, length: int = LENGTH, ids: str = "int64") -
             mask = np.ones((rows, size), bool)
             if size > 2 and rows > 1:
                 mask[1, :2], mask[-1, -2:] = False, False
+                mask[2 : max(2, rows - 1)] = False
             found[side] = rng.integers(1, 19, (rows, size)).astype(ids)
             found[f"{side}_mask_{'bs' if side == 'source' else 'bt'}"] = mask
     if config.segments:

@@ -37,6 +37,8 @@ def write(model: Any, config: TransformerConfig, kind: str, path: Path, dtype: s
     """Writes the functions of the model, see `rosettaformer.artefacts.export`."""
     if kind == "onnx" and dtype == "bfloat16":
         raise ValueError("ONNX Runtime has no bfloat16 on a CPU, so no such model could be checked; see docs/artefacts.md#precision")
+    if kind == "onnx" and dtype == "float64" and config.activation == "gelu_erf":
+        raise ValueError("ONNX Runtime has no erf of float64, which gelu_erf needs; see docs/artefacts.md#precision")
     found = functions.of_config(config, dtype)
     writer = {"onnx": _write_onnx, "pt2": _write_program, "aoti": _write_package}[kind]
     model.eval().requires_grad_(False)
@@ -89,6 +91,7 @@ def _write_onnx(program: ExportedProgram, entry: Entry, path: Path) -> None:
     written: Any = torch.onnx.export(
         program,
         dynamo=True,
+        optimize=not wide,
         opset_version=OPSET,
         verbose=False,
         input_names=[one.name for one in entry.inputs],
@@ -96,9 +99,10 @@ def _write_onnx(program: ExportedProgram, entry: Entry, path: Path) -> None:
     )
     for node in written.model.graph:
         node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # places of files on this machine
-    _name_sizes(written.model, entry)
     if wide:
         _widen(written.model, program)
+        written.optimize()
+    _name_sizes(written.model, entry)
     weights = sum(tensor.nbytes for tensor in program.state_dict.values())
     written.save(path, external_data=weights > INSIDE)
 
@@ -139,17 +143,25 @@ def _name_sizes(model: Any, entry: Entry) -> None:
 
 
 def _widen(model: Any, program: ExportedProgram) -> None:
-    """Gives a float64 graph the numbers of the model as they are: the exporter rounds them to float32."""
+    """Gives a float64 graph that is not yet optimised the numbers of the model as they are: the exporter rounds them to float32."""
     import onnx_ir
 
     numbers = [one for node in program.graph.nodes for one in tree_leaves((node.args, node.kwargs)) if isinstance(one, float)]
-    exact = {float(np.float32(number)): number for number in numbers}
+    exact = {float(np.float32(number)): np.float64(number) for number in numbers}
     for name, value in model.graph.initializers.items():
         held = value.const_value
         if held is None or name in program.state_dict or held.dtype != onnx_ir.DataType.DOUBLE or held.size != 1:
             continue
         if (number := exact.get(held.numpy().item())) is not None:
             value.const_value = onnx_ir.tensor(np.full(held.shape.numpy(), number), name=name)
+    for node in model.graph:
+        if node.op_type != "Constant" or any(used.node.op_type not in ("Cast", "CastLike") for used in node.outputs[0].uses()):
+            continue
+        (name, held), *_ = node.attributes.items()
+        held = held.value.numpy() if name == "value" else np.float32(held.value) if name == "value_float" else np.int64(0)
+        if held.dtype == np.float32 and held.size == 1 and (number := exact.get(held.item())) is not None:
+            node.attributes.clear()
+            node.attributes["value"] = onnx_ir.AttrTensor("value", onnx_ir.tensor(np.full(held.shape, number)))
 
 
 @contextlib.contextmanager

@@ -29,10 +29,10 @@ class Adapter:
     def __init__(self, path: Path) -> None:
         self._settings = heard()
         self.config = self._settings.model
-        self._findings: dict[str, str] = {}
-        for entry, sentence in findings(self.config, constants(path), self._settings.declared):  # before anything of the file runs
-            self._findings[entry] = "; ".join(filter(None, (self._findings.get(entry), sentence)))
         bundle = Bundle(path, self._settings.allow_code)
+        self._findings: dict[str, str] = {}
+        for entry, sentence in findings(self.config, constants(path), self._settings.declared):  # read before a case is asked
+            self._findings[entry] = "; ".join(filter(None, (self._findings.get(entry), sentence)))
         self._calls = Calls(bundle, self.config, self._settings.inputs, self._settings.outputs)
         gives = self._calls.gives
         own = OF_DECODERS if self.config.decoder_layers else OF_ENCODERS

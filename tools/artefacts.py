@@ -1,0 +1,103 @@
+"""Exports small models to every format, checks the files and writes the table in docs/artefacts.md.
+
+`make artefacts` is the command.
+"""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from documents import HOUSE, made_by
+
+from reference_numpy import TransformerConfig, preset
+from rosettaformer import checkpoints
+from rosettaformer.artefacts.kinds import KINDS
+from rosettaformer.atomic import replacing
+from rosettaformer.checkpoints.hugging_face import new
+
+MARK = "<!-- exports -->\n"
+SMALL = {"model_width": 48, "heads": 4, "key_size": 12, "value_size": 12, "feed_forward_width": 96}
+VOCABULARY = {"source_vocabulary": 101, "target_vocabulary": 101}
+MODELS = {
+    "the paper's": preset("paper_base", **SMALL, **VOCABULARY, key_value_heads=4, encoder_layers=2, decoder_layers=2, padding_id=0),
+    "BERT": preset("bert_base", **SMALL, **VOCABULARY, key_value_heads=4, encoder_layers=2, max_positions=1024),
+    "GPT-2": preset("gpt2_small", **SMALL, **VOCABULARY, key_value_heads=4, decoder_layers=2, max_positions=1024),
+    "Llama 3.1": preset("llama31_8b", **SMALL, **VOCABULARY, key_value_heads=2, decoder_layers=2),
+}
+DTYPES = ("float32", "float64", "bfloat16")
+SHAPES = ("one_token", "short", "batch", "medium", "long", "right_padding", "left_padding", "empty_row")
+PACKAGES = ("torch", "onnxruntime", "tensorflow-cpu", "ai-edge-litert", "jax")
+TITLES = {"onnx": "ONNX", "pt2": "torch.export", "aoti": "AOTInductor", "savedmodel": "SavedModel", "litert": "LiteRT",
+          "stablehlo": "StableHLO"}  # fmt: skip
+
+
+def main() -> None:
+    """Writes the table into the page."""
+    path = HOUSE / "docs" / "artefacts.md"
+    before, _, rest = path.read_text().partition(MARK)
+    _, _, after = rest.partition(MARK)
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [*_table(Path(folder))]
+    with replacing(path, "w") as file:
+        file.write(f"{before}{MARK}{_head()}{''.join(lines)}{MARK}{after}")
+
+
+def _head() -> str:
+    versions = ", ".join(f"{name} {version(name).partition('+')[0]}" for name in PACKAGES)
+    titles = " | ".join(TITLES[kind] for kind in KINDS)
+    return f"{made_by('artefacts')} {versions}.\n\n| model | dtype | {titles} |\n|---|---|{'---|' * len(KINDS)}\n"
+
+
+def _table(folder: Path) -> Iterator[str]:
+    for index, (name, config) in enumerate(MODELS.items()):
+        checkpoint = folder / f"{index}.safetensors"
+        checkpoints.save(checkpoint, config, new.weights(config, index))
+        for dtype in DTYPES:
+            cells = [_cell(checkpoint, config, kind, dtype) for kind in KINDS]
+            print(line := f"| {name} | {dtype} | {' | '.join(cells)} |\n", end="", flush=True)
+            yield line
+
+
+def _cell(checkpoint: Path, config: TransformerConfig, kind: str, dtype: str) -> str:
+    """The verdict of an export, or the link to the reason why there is none."""
+    with tempfile.TemporaryDirectory(dir=checkpoint.parent) as folder:
+        file, report = Path(folder, f"model{KINDS[kind].suffix}"), Path(folder, "report.json")
+        done = _run("export", checkpoint, "--to", kind, "--out", file, "--dtype", dtype)
+        if reason := re.search(r"see docs/artefacts\.md(#\S+)", done.stderr):
+            return f"[refused]({reason[1]})"
+        if done.returncode:
+            raise ValueError(f"{config} as {kind} in {dtype}: {done.stdout}{done.stderr}")
+        _run("check", file, "--allow-code", "--checkpoint", checkpoint, "--json", report)
+        return _verdict(json.loads(report.read_text())["results"])
+
+
+def _verdict(results: list[dict[str, Any]]) -> str:
+    """How many shapes are within tolerance, and the largest errors: of the whole model, in steps."""
+    whole = {shape: [one for one in results if one["case"].partition("/")[2] == shape] for shape in SHAPES}
+    good = sum(bool(rows) and all(one["status"] == "pass" for one in rows) for rows in whole.values())
+    said = f"{good} of {len(SHAPES)}: {_worst([*itertools.chain(*whole.values())])}"
+    steps = [one for one in results if one["component"] == "decode_in_steps" or one["case"].endswith("_in_steps")]
+    return f"{said}, in steps {_worst(steps)}" if steps else said
+
+
+def _worst(results: list[dict[str, Any]]) -> str:
+    if failed := [one["case"] for one in results if one["status"] != "pass"]:
+        return f"{', '.join(failed)} fail"
+    return f"{max(one['ratio'] for one in results):.2f}"
+
+
+def _run(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rosettaformer", *map(str, words)]
+    return subprocess.run(command, cwd=HOUSE, capture_output=True, text=True, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})
+
+
+if __name__ == "__main__":
+    main()
