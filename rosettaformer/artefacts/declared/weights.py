@@ -43,7 +43,7 @@ def _kernels(parameters: Mapping[str, np.ndarray], constants: Constants, held: M
 
 
 def _other_numbers(parameters: Mapping[str, np.ndarray], held: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Yields tensors of one layer that are not in the graph, where those of other layers are, and one of the same size is in their place."""
+    """Yields tensors that are not in the graph, where those of other layers are, and one of the same size is in their place."""
     inside = {_numbers(value): place for place, value in held.items()}
     own = {_numbers(array) for array in parameters.values()}
     unknown = {place: value for place, value in held.items() if _numbers(value) not in own}
