@@ -48,7 +48,7 @@ def test_weights_that_are_not_the_checkpoints_are_told(tmp_path: Path) -> None:
 
     def said(narrow: bool = False, **changes: np.ndarray) -> list[str]:
         found = constants(graph(right | changes, tmp_path / "net.onnx", narrow))
-        return [*(finding.sentence for finding in weights.findings(own, found))] + [
+        return [*(finding.sentence for finding in weights.findings(SQUARE, own, found))] + [
             finding.sentence for finding in findings(SQUARE, found) if finding.field == "precision"
         ]
 

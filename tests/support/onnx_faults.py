@@ -64,6 +64,7 @@ def faulty(name: str, folder: Path) -> tuple[Path, Path]:
     path, file = exported(base, folder)
     graph = Graph(onnx.load(file))
     plant(graph)
+    graph.prune()
     onnx.save(graph.model, folder / f"{name}.onnx")
     return path, folder / f"{name}.onnx"
 
@@ -100,6 +101,7 @@ class Graph:
         self.put(name, np.asarray(change(self.held[name].copy()), self.held[name].dtype))
 
     def constant(self, array: np.ndarray) -> str:
+        """Adds an initialiser; returns its name."""
         self.count += 1
         self.put(name := f"planted_{self.count}", array)
         return name
@@ -119,10 +121,16 @@ class Graph:
         self.made[result] = self.graph.node[place]
         return result
 
-    def reroute(self, old: str, new: str) -> None:
-        """Gives all that read a tensor another one."""
-        for node in self.graph.node:
-            node.input[:] = [new if given == old else given for given in node.input]
+    def prune(self) -> None:
+        """Removes what nothing reads any more, which no exporter writes."""
+        read = {one.name for one in self.graph.output}
+        for node in reversed([*self.graph.node]):
+            if read & {*node.output}:
+                read |= {*node.input}
+            else:
+                self.graph.node.remove(node)
+        for tensor in [one for one in self.graph.initializer if one.name not in read]:
+            self.graph.initializer.remove(tensor)
 
 
 def _scopes(node: onnx.NodeProto) -> str:

@@ -11,7 +11,8 @@ from ..constants.reading import CONTRIBUTED, Constants
 from . import numbers, precision, rotary, sizes, weights
 from .evidence import Evidence, Finding
 
-__all__ = ["Finding", "findings"]
+__all__ = ["OF_GRAPH", "Finding", "findings"]
+OF_GRAPH = ("precision", "weights")  # what a finding is about that is of no entry
 
 
 def findings(
@@ -36,4 +37,4 @@ def findings(
         found += () if other_heads else rotary.findings(evidence)  # how many features rotate is not known
     order = [*config.to_dict()]
     found.sort(key=lambda finding: order.index(finding.field))
-    return [*found, *precision.findings(evidence), *weights.findings(parameters or {}, constants)]
+    return [*found, *precision.findings(evidence), *weights.findings(config, parameters or {}, constants)]
