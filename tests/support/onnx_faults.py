@@ -52,8 +52,10 @@ def exported(base: str, folder: Path) -> tuple[Path, Path]:
 def _exact(file: Path) -> None:
     graph = Graph(onnx.load(file))
     for name, array in list(graph.held.items()):
-        for number in (12**-0.5, 0.044715, (2 / np.pi) ** 0.5):
-            if array.dtype == np.float64 and array.size == 1 and array == np.float32(number):
+        for number in (12**-0.5, 0.044715, (2 / np.pi) ** 0.5, np.finfo(np.float64).min):
+            with np.errstate(over="ignore"):
+                rounded = np.float64(number).astype(np.float32)
+            if array.dtype == np.float64 and array.size == 1 and array == rounded:
                 graph.put(name, np.full_like(array, number))
     onnx.save(graph.model, file)
 
