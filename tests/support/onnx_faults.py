@@ -16,7 +16,7 @@ from rosettaformer.checkpoints.hugging_face import new
 
 __all__ = ["FAULTS", "exported", "faulty"]
 LARGE = 120.0  # scores times that are beyond 1e4
-TYPES = {np.float16: onnx.TensorProto.FLOAT16, np.float32: onnx.TensorProto.FLOAT, np.float64: onnx.TensorProto.DOUBLE}
+TYPES: Mapping[Any, int] = {np.float16: onnx.TensorProto.FLOAT16, np.float32: onnx.TensorProto.FLOAT, np.float64: onnx.TensorProto.DOUBLE}
 
 
 def exported(base: str, folder: Path) -> tuple[Path, Path]:
