@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ VARIABLE = "ROSETTAFORMER_ARTEFACT"
 @dataclass(frozen=True)
 class Settings:
     """config: of the checkpoint, as a mapping. declared: its config.json, if it has one. inputs, outputs: see `meanings`. allow_code:
-    compiled code is loaded. expect: the precision by which its error is judged; empty for that of its outputs.
+    compiled code is loaded. expect: the precision by which its error is judged; empty for that of its outputs. checkpoint: its path; and
+    what of it is not read, see `checkpoints.load`.
     """
 
     config: Mapping[str, Any]
@@ -24,6 +25,9 @@ class Settings:
     outputs: Mapping[str, str] = field(default_factory=dict)
     allow_code: bool = False
     expect: str = ""
+    checkpoint: str = ""
+    leave_out: Sequence[str] = ()
+    ignore: Sequence[str] = ()
 
     @property
     def model(self) -> TransformerConfig:

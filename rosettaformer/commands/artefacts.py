@@ -68,6 +68,9 @@ def cases_of(
         meanings.parse(outputs, "--output"),
         allow_code,
         expect,
+        str(checkpoint),
+        leave_out,
+        ignore,
     )
     click.get_current_context().with_resource(told(settings))
     return artefact_cases(checkpoint, found)

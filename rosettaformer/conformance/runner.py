@@ -245,9 +245,9 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
     return results
 
 
-def _finding(port: str, about: dict[str, Any], entry: str, text: str) -> Result:
-    """Returns the row of an entry of a config that an artefact cannot contain."""
-    return Result(f"config.json/{entry}", "config.json", port, about["dtypes"][0], "cpu", about["modes"][0], Status.DIFFERS, text)
+def _finding(port: str, about: dict[str, Any], place: str, text: str) -> Result:
+    """Returns the row of what an artefact shows without being run. place: such as an entry of config.json."""
+    return Result(place, place.partition("/")[0], port, about["dtypes"][0], "cpu", about["modes"][0], Status.DIFFERS, text)
 
 
 def open_worker(

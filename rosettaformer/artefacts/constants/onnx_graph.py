@@ -12,6 +12,7 @@ from .reading import CONTRIBUTED, LIMIT, Constants
 
 _QUANTISED = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
 _SMALL = 4096
+_SCOPES = "pkg.torch.onnx.name_scopes"  # the modules within which torch's exporter saw a node
 
 
 def read(path: Path, found: Constants) -> None:
@@ -71,8 +72,22 @@ class _Reader:
                 elif isinstance(value, int | float | list):
                     self.found.number(place, value, scope + node.output[0] if node.op_type == "Constant" else None)
             self.defaults(node, place)
+            self.judged(node, place)
             inputs, outputs = ([scope + name if name else "" for name in names] for names in (node.input, node.output))
             self.found.node(node.op_type, place, inputs, outputs, words)
+
+    def judged(self, node: onnx.NodeProto, place: str) -> None:
+        """Notes what a node multiplies by, to what it converts, and the epsilon of a norm."""
+        given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        scope = next((one.value for one in node.metadata_props if one.key == _SCOPES), "")
+        modules = [name for name in scope.split("'")[1::2] if name][:-1]  # the last is the node
+        place = modules[-1] if modules else place
+        if node.op_type in ("MatMul", "Gemm") and node.input[1] in self.found.weights:
+            self.found.products.append((node.input[1], bool(given.get("transB"))))
+        if node.op_type == "Cast":
+            self.found.casts.append((place, onnx.TensorProto.DataType.Name(given["to"]).lower()))
+        if "epsilon" in given:
+            self.found.epsilons.append((place, given["epsilon"]))
 
     def defaults(self, node: onnx.NodeProto, place: str) -> None:
         """Notes the numbers that an operator has where its node gives none; reads the function that it may be."""

@@ -24,7 +24,7 @@ _HALF = {"float16", "bfloat16", "f16", "bf16"}
 
 
 class Finding(NamedTuple):
-    """A field of the config whose entry the graph cannot contain, and that in a sentence."""
+    """A field of the config whose entry the graph cannot contain, `precision` or `weights`; and what the graph shows, in a sentence."""
 
     field: str
     sentence: str
@@ -109,11 +109,14 @@ class Evidence:
         """Returns a finding. value: the field's, where config.json has no plain one of its own. looked: for what. inside: the parts of
         rope_parameters that may say it. holds: what the graph has instead.
         """
-        entry = self._entries.get(field, field)
         things = [one if isinstance(one, str) else f"{one:.6g}" for one in looked]
-        says = _said(self.said, entry, inside) or f"{entry} {value}"
-        sentence = f"{'config.json' if self.said else 'the config'} says {says}; the graph holds no {_listed([*dict.fromkeys(things)])}"
+        sentence = f"{self.says(field, value, inside)}; the graph holds no {_listed([*dict.fromkeys(things)])}"
         return Finding(field, sentence + (f", but {holds}" if holds else ""))
+
+    def says(self, field: str, value: str, inside: Sequence[str] = ()) -> str:
+        """Returns the words that say what the config's entry is."""
+        entry = self._entries.get(field, field)
+        return f"{'config.json' if self.said else 'the config'} says {_said(self.said, entry, inside) or f'{entry} {value}'}"
 
 
 def _said(said: Mapping[str, Any], entry: str, inside: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .evidence import COMMON, Evidence, Finding
+from .evidence import COMMON, RTOL, Evidence, Finding
 
 LOG2E = math.log2(math.e)
 # activation -> operations that compute it, and numbers that do
@@ -66,6 +66,11 @@ def _epsilon(evidence: Evidence) -> Iterator[Finding]:
     sides = {1, config.model_width, config.key_size, config.heads * config.key_size, config.key_value_heads * config.key_size}
     if epsilon not in COMMON and not evidence.holds(*(epsilon * side for side in sides)):
         yield evidence.finding("epsilon", f"{epsilon:g}", [epsilon])
+    others = [(place, value) for place, value in evidence.constants.epsilons if not math.isclose(value, epsilon, rel_tol=RTOL)]
+    for value in dict.fromkeys(value for _, value in others):
+        places = [place for place, own in others if own == value]
+        more = f" and {len(places) - 3} more places" * (len(places) > 3)
+        yield Finding("epsilon", f"{evidence.says('epsilon', f'{epsilon:g}')}; it is {value:g} in {', '.join(places[:3])}{more}")
 
 
 def _scales(evidence: Evidence) -> Iterator[Finding]:

@@ -26,6 +26,15 @@ def filled(fill: float) -> Callable:
     return altered
 
 
+def _added(number: float) -> Callable:
+    """Adds this number to masked logits."""
+
+    def altered(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
+        return original(logits if mask is None else np.where(mask, logits, logits + logits.dtype.type(number)))
+
+    return altered
+
+
 def _filled_with_minus_1e9(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
     weights = filled(-1e9)(original, arithmetic.upcast_half(logits), mask).astype(logits.dtype, copy=False)
     return weights if mask is None else np.where(mask.any(axis=-1, keepdims=True), weights, weights.dtype.type(0))
@@ -78,7 +87,10 @@ VARIANTS: Variants = {
         "masked logits become 1e9": {"softmax.softmax": filled(1e9)},
         "masked logits become 1": {"softmax.softmax": filled(1.0)},
     },
-    "ATT12": {f"the finite fill, {name}, is not below every logit": {"softmax.softmax": filled(float(name))} for name in ("-100", "-1e3")},
+    "ATT12": {
+        **{f"the finite fill, {name}, is not below every logit": {"softmax.softmax": filled(float(name))} for name in ("-100", "-1e3")},
+        "-1e4 is added to masked logits, and another logit is lower": {"softmax.softmax": _added(-1e4)},
+    },
     "ATT13": {
         "a query without a key attends to all of them as if there were no mask": {"softmax.softmax": _unmasked_when_empty},
     },

@@ -52,6 +52,7 @@ def diagnose(
     deadline = Deadline(limit)
     with contextlib.closing(Subject(port, mode, answer_limit, declared, deadline, cases)) as subject:
         examiner = _Examiner(subject, pairs, deadline, progress, functools.cache(say))  # nothing is said twice
+        shown = [Finding(entry, subject.dtypes[0], Verdict.DESCRIBED, (), f"{entry}: {text}") for entry, text in subject.said.items()]
         try:
             for component in COMPONENTS:
                 forward = forward_of(component)
@@ -65,7 +66,7 @@ def diagnose(
             examiner.stop(str(error))
         except KeyboardInterrupt:
             examiner.stop("interrupted")
-        return Diagnosis(examiner.record.findings, examiner.tracing.divergences, examiner.tracing.gradients, examiner.stopped)
+        return Diagnosis([*shown, *examiner.record.findings], examiner.tracing.divergences, examiner.tracing.gradients, examiner.stopped)
 
 
 class _Examiner(Inquiry):

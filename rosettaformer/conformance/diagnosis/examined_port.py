@@ -49,6 +49,7 @@ class Subject:
         self.framework: str = about.get("framework", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
         self.whole = cases is not None
+        self.said: dict[str, str] = about.get("findings", {})  # what an artefact shows without being run
         self.refused: dict[str, str] = {}  # component -> why the first of its cases that is not covered is none
         suite = about.get("suite", UNSAID)
         own = for_port(all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases, about)

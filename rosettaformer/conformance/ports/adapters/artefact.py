@@ -1,5 +1,6 @@
 """An artefact as a port: a file with weights of its own, opened by its runtime, answers the cases of the checkpoint that it was made of."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import numpy as np
 from ....artefacts.bundle import Bundle
 from ....artefacts.calls import Calls, NotShown
 from ....artefacts.constants import constants
-from ....artefacts.declared import findings
+from ....artefacts.declared import OF_GRAPH, findings
 from ....artefacts.settings import heard
 from ....checkpoints.strict import numpy_dtype
 from ...case import DTYPES, Case
+from ...cases.artefact import opened
 from ..port import NotCovered
 from ..port import NotShown as NotShownByPort
 
@@ -31,8 +33,8 @@ class Adapter:
         self.config = self._settings.model
         bundle = Bundle(path, self._settings.allow_code)
         self._findings: dict[str, str] = {}
-        for entry, sentence in findings(self.config, constants(path), self._settings.declared):  # read before a case is asked
-            self._findings[entry] = "; ".join(filter(None, (self._findings.get(entry), sentence)))
+        for place, sentence in self._shown(path):  # before a case is asked
+            self._findings[place] = "; ".join(filter(None, (self._findings.get(place), sentence)))
         self._calls = Calls(bundle, self.config, self._settings.inputs, self._settings.outputs)
         gives = self._calls.gives
         own = OF_DECODERS if self.config.decoder_layers else OF_ENCODERS
@@ -44,6 +46,16 @@ class Adapter:
         self._dtype = "float32" if self._settings.expect or not floating else floating[0]
         if self._dtype not in DTYPES:
             raise ValueError(f"the file must give numbers of {', '.join(DTYPES)}; it gives {self._dtype}")
+
+    def _shown(self, path: Path) -> Iterator[tuple[str, str]]:
+        """Yields what the file shows without being run, each with where: an entry of config.json, or something of the graph."""
+        settings = self._settings
+        parameters = {} if settings.expect else opened(Path(settings.checkpoint), settings.leave_out, settings.ignore).parameters
+        for entry, sentence in findings(self.config, constants(path), settings.declared, parameters):
+            if entry not in OF_GRAPH:
+                yield f"config.json/{entry}", sentence
+            elif not settings.expect:  # which explains other numbers
+                yield f"graph/{entry}", sentence
 
     def describe(self) -> dict[str, Any]:
         """Returns what the file shows of itself before it is asked: its sizes that are fixed, and what runs it."""

@@ -1,0 +1,93 @@
+"""A graph's tensors beside the checkpoint's: transposed kernels, exchanged layers, an untied head, tensors that hold other numbers."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+from reference_numpy.parameters import ties
+
+from ..constants.reading import LIMIT, Constants
+from .evidence import Finding
+
+Arrays = Mapping[str, np.ndarray]
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
+_FLOATS = "fV"  # ml_dtypes' are V
+RTOL = 1e-2  # of a table that is multiplied, in half precision
+
+
+def findings(config: TransformerConfig, parameters: Arrays, constants: Constants) -> Iterator[Finding]:
+    """Yields what cannot be another way to store the checkpoint. A tensor of which no layer's is in the graph gives no finding: an exporter
+    has fused, folded or rounded it.
+
+    parameters: of the checkpoint, by canonical name.
+    """
+    held = {place: value for place, value in constants.values if value.size > 1 and value.dtype.kind in _FLOATS}
+    matrices = [(place, held[place].T if turned else held[place]) for place, turned in constants.products if place in held]
+    products = [(place, matrix) for place, matrix in matrices if matrix.ndim == 2]
+    small = {name: array for name, array in parameters.items() if array.size <= LIMIT}  # of larger ones the graph's are not read
+    for sentence in (*_kernels(small, products), *_head(config, small, products), *_other_numbers(small, held)):
+        yield Finding("weights", sentence)
+
+
+def _kernels(parameters: Arrays, products: list[tuple[str, np.ndarray]]) -> Iterator[str]:
+    """Yields kernels that are transposed, and those whose layers are exchanged."""
+    named = [(_key(matrix), name) for name, array in parameters.items() if name.endswith(".kernel") for matrix in _matrices(array)]
+    count = Counter(key for key, _ in named)
+    kernels = {key: name for key, name in named if count[key] == 1}  # equal ones are not told apart
+    order: dict[str, list[int]] = {}
+    for place, matrix in products:
+        name = kernels.get(_key(matrix))
+        if name is None and matrix.shape[0] == matrix.shape[1] and (name := kernels.get(_key(matrix.T))):
+            yield f"{place} multiplies by the transposed {name}"
+        if name and (layer := _LAYER.search(name)) and "cross_attention" not in name:  # whose kernels read one memory, in any order
+            order.setdefault(_LAYER.sub(".layers.N.", name), []).append(int(layer[1]))
+    for kind, layers in order.items():
+        if layers != sorted(layers):
+            yield f"in the order of the graph {kind} is that of the layers {', '.join(map(str, layers))}"
+
+
+def _head(config: TransformerConfig, parameters: Arrays, products: list[tuple[str, np.ndarray]]) -> Iterator[str]:
+    """Yields matrices of a tied head's shape that are not its table, nor that with every feature multiplied by a number."""
+    for name, table in ties(config).items():
+        if not name.endswith("logits.kernel") or table not in parameters:
+            continue
+        tied = parameters[table].T.astype(np.float64)
+        for place, matrix in products:
+            if matrix.shape == tied.shape:
+                factor = (matrix * tied).sum(axis=1, keepdims=True) / np.maximum((tied**2).sum(axis=1, keepdims=True), 1e-30)
+                if np.abs(matrix - factor * tied).max() > RTOL * np.abs(matrix).max():
+                    yield f"{place} has the shape of {name}, which is tied, and is not the {table}"
+
+
+def _other_numbers(parameters: Arrays, held: Arrays) -> Iterator[str]:
+    """Yields tensors that are not in the graph, where those of other layers are, and one of the same size is in their place."""
+    dtypes = {value.dtype for value in held.values()}
+    own = {name: {_numbers(array.astype(dtype)) for dtype in dtypes} for name, array in parameters.items()}
+    inside, every = {_numbers(value) for value in held.values()}, set().union(*own.values())
+    unknown = {place: value for place, value in held.items() if _numbers(value) not in every}
+    absent = [name for name, numbers in own.items() if not numbers & inside]
+    kinds = {_LAYER.sub(".layers.N.", name) for name in own.keys() - {*absent} if _LAYER.search(name)}
+    for name in absent:
+        places = [place for place, value in unknown.items() if value.size == parameters[name].size]
+        if _LAYER.sub(".layers.N.", name) in kinds and places:
+            zeros = [place for place in places if not unknown[place].any()]
+            instead = f"{zeros[0]} is zero" if zeros else f"{' or '.join(places[:3])} holds other numbers"
+            yield f"the graph holds no {name}, as it holds those of other layers; {instead}"
+
+
+def _matrices(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields a kernel as a matrix from inputs to outputs, for each number of axes that its inputs may have."""
+    for axis in range(1, array.ndim):
+        yield array.reshape(int(np.prod(array.shape[:axis])), -1)
+
+
+def _key(matrix: np.ndarray) -> tuple[tuple[int, ...], bytes]:
+    return matrix.shape, np.ascontiguousarray(matrix, np.float32).tobytes()
+
+
+def _numbers(array: np.ndarray) -> bytes:
+    """Returns the numbers of a tensor, whatever the order of its axes."""
+    return np.sort(array.astype(np.float32), axis=None).tobytes()
