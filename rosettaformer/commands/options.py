@@ -62,8 +62,10 @@ def section(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def decorate(function: Any) -> Any:
         for option in reversed(options):
+            before = len(getattr(function, "__click_params__", ()))
             function = option(function)
-            function.__click_params__[-1].section = title
+            for parameter in function.__click_params__[before:]:
+                parameter.section = title
         return function
 
     return decorate
