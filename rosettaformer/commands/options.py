@@ -199,9 +199,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def open_both(
-    folder: Path, use: str, backend: str, dtype: str, device: str, mesh: Any = None, **options: tuple[str, ...]
-) -> tuple[Any, Any]:
+def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, mesh: Any = None, **options: Any) -> tuple[Any, Any]:
     """Returns the folder (`inference.folder.open_folder`) and its model (`inference.models.open_model`).
 
     Raises MissingBackend if a package or the backend is missing.

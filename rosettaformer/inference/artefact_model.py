@@ -37,7 +37,7 @@ class ArtefactModel(Model):
             raise ValueError(f"the file must give logits of the {self.config.target_vocabulary} tokens of config.json; got {got}")
 
     def start(self, rows: int, length: int) -> Any:
-        return self._calls.start(rows) if self._calls.step_name else _Texts(self._calls)
+        return self._calls.start(rows) if self._calls.step_name else _Texts(self._calls, rows)
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
         """Raises ValueError if the file has no room or no mask for these rows, and with what its runtime says where it refuses them."""
@@ -66,14 +66,13 @@ class ArtefactModel(Model):
 class _Texts:
     """Rows that are read anew, as a whole, whenever a token is added to them."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-        self._token_bt, self._mask_bt = None, None
+    def __init__(self, calls: Calls, rows: int) -> None:
+        self._calls, self._token_bt, self._mask_bt = calls, np.zeros((rows, 0), np.int64), np.zeros((rows, 0), bool)
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray) -> np.ndarray:
         """Returns the logits `b t v` of all tokens."""
-        self._token_bt = token_bt if self._token_bt is None else np.concatenate([self._token_bt, token_bt], axis=1)
-        self._mask_bt = mask_bt if self._mask_bt is None else np.concatenate([self._mask_bt, mask_bt], axis=1)
+        self._token_bt = np.concatenate([self._token_bt, token_bt], axis=1)
+        self._mask_bt = np.concatenate([self._mask_bt, mask_bt], axis=1)
         return self._calls.forward(target=self._token_bt, target_mask=self._mask_bt)["logits"]
 
     def reorder(self, row_b: np.ndarray) -> None:
@@ -84,8 +83,8 @@ class _Texts:
 def open_with_artefact(
     folder: Path, file: Path, allow_code: bool, inputs: Mapping[str, str], outputs: Mapping[str, str], **reading: Any
 ) -> tuple[Folder, ArtefactModel]:
-    """Returns a folder, for its tokenizer and its generation options, and the model in a file, whose config is that of its manifest, or else
-    of the folder.
+    """Returns a folder, for its tokenizer and its generation options, and the model in a file, whose config is that of its manifest, or
+    else of the folder.
 
     reading: options of `open_folder`. Raises ValueError on everything that is wrong with either, and `opening.Absent`.
     """

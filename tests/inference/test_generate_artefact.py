@@ -200,7 +200,7 @@ def test_entries_are_ignored_as_in_a_folder_with_weights(folders: tuple[Path, Pa
     assert "speed is no known entry of a GPT-2" in refused("generate", bare, "--artefact", "model", *PROMPTS)
     assert tokens(bare, "--artefact", "model", "--ignore", "speed") == tokens(folders[0], *NUMPY)
     errors = refused("generate", bare, "--artefact", "model", "--ignore", "sped", *PROMPTS)
-    assert "there is no entry sped to ignore (the nearest is speed)" in errors
+    assert "there is no entry sped to ignore (nearest: speed)" in errors
 
 
 def test_a_missing_runtime_exits_3(folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
