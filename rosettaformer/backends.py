@@ -19,7 +19,9 @@ from reference_numpy import TransformerConfig
 from .conformance.ports.port import PORTS, MissingBackend, unavailable
 from .extras import install
 
-_GREETING = re.compile(rb"WARNING: All log messages before absl::InitializeLog|I\d{4} .*(oneDNN|cpu_feature_guard)|\s*$")
+_GREETING = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog|[IE]\d{4} .*(oneDNN|cpu_feature_guard)|INFO: Created TensorFlow Lite|\s*$"
+)
 BACKENDS = {name: module.partition(".")[0] for name, (module, *_) in PORTS.items()} | {"numpy": "reference_numpy"}
 
 
@@ -27,11 +29,9 @@ def imported(backend: str, module: str) -> ModuleType:
     """The module, which needs the backend's framework. Raises MissingBackend where that is missing, with the line that installs it, or
     broken.
     """
-    # What TensorFlow says of itself on standard error, and that every shape of a batch is a graph of its own, is not news.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    _hush()
     try:
-        with _without_greeting() if backend == "tf" and "tensorflow" not in sys.modules else contextlib.nullcontext():
+        with without_greeting() if backend == "tf" and "tensorflow" not in sys.modules else contextlib.nullcontext():
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if backend not in PORTS or (error.name or "").startswith(("impl_", "reference_numpy", "rosettaformer")):
@@ -60,9 +60,18 @@ def transformer(backend: str, config: TransformerConfig, parameters: Mapping[str
     return module
 
 
+def _hush() -> None:
+    """What TensorFlow says of itself on standard error, and that every shape of a batch is a graph of its own, is not news."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
 @contextlib.contextmanager
-def _without_greeting() -> Iterator[None]:
-    """Keeps from standard error what TensorFlow's C++ says when it is imported, before it heeds any setting; the rest comes after it."""
+def without_greeting() -> Iterator[None]:
+    """Keeps from standard error what TensorFlow's C++ says when it is imported, before it heeds any setting, and LiteRT's when a model
+    first runs; the rest comes after it.
+    """
+    _hush()
     try:
         before = os.dup(2)
     except OSError:  # there is none

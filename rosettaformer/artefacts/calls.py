@@ -96,7 +96,7 @@ class Calls:
         arrays = {}
         for tensor in self.bundle.entry(name).inputs:
             if takes[tensor.name] not in values:
-                raise NotShown(f"its {name} needs {tensor.name}, {takes[tensor.name]}, which the case has not")
+                raise NotShown(f"its {name} needs {tensor.name}, {takes[tensor.name]}, which is not given")
             arrays[tensor.name] = _fitting(tensor, values[takes[tensor.name]])
         outputs = self.bundle.run(name, arrays)
         return {meaning: outputs[own] for own, meaning in self._outputs[name].items() if own in outputs}
@@ -175,5 +175,5 @@ def _fitting(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     """Returns the array in the dtype of an input. Raises NotShown if the input has no room for it."""
     fits = not tensor.shape or len(tensor.shape) == array.ndim
     if not fits or any(isinstance(size, int) and size != got for size, got in zip(tensor.shape, array.shape, strict=False)):
-        raise NotShown(f"the file takes {tensor} alone; the case has {list(array.shape)}")
-    return np.ascontiguousarray(array.astype(numpy_dtype(tensor.dtype))) if tensor.dtype else array
+        raise NotShown(f"the file takes {tensor} alone; got {list(array.shape)}")
+    return np.ascontiguousarray(array, numpy_dtype(tensor.dtype)) if tensor.dtype else array

@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
+from click.core import ParameterSource
 
+from ..artefacts import meanings
+from ..artefacts.opening import Absent
+from ..backends import require
 from ..extras import install
 from .answer_page import Page
+from .artefacts import OPTIONS as OF_ARTEFACTS
+from .artefacts import artefact_options
 from .lines import Lines, batches
 from .meshes import mesh_option, on_mesh
 from .options import BATCH_SIZE, MODEL_OPTIONS, Choice, Grouped, Missing, folder_argument, model_options, open_both, section
@@ -58,6 +64,11 @@ _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_pe
 )
 @model_options
 @section("Model", mesh_option)
+@section(
+    "Artefact",
+    click.option("--artefact", type=click.Path(path_type=Path), metavar="FILE", help="The model is in FILE, as export writes it."),
+    artefact_options,
+)
 def generate(system: str | None, chat: bool, mesh: Any, backend: str, device: str, **options: Any) -> None:
     """Continue texts with the model in DIR: a decoder-only model, such as GPT-2 or Llama, as Hugging Face folders hold.
 
@@ -65,10 +76,11 @@ def generate(system: str | None, chat: bool, mesh: Any, backend: str, device: st
     of DIR/generation_config.json, and then those below. Tokens are printed as they come; of beams the answers when they are found.
     An empty prompt begins with the model's bos_token_id. With --chat a prompt is a message of the user, or, as a JSON list of objects with
     role and content, a conversation; only the answers are printed. A prompt that cannot be continued has an error in place of an answer,
-    and the exit code is 2.
+    and the exit code is 2. With --artefact DIR needs no weights.
     """
     if system is not None and not chat:
         raise ValueError("--system has no effect without --chat")
+    _refuse_by_artefact(options)
     if chat and not importable("jinja2"):
         raise Missing(f"--chat needs Jinja2: {install('inference')}")
     on_mesh(mesh, backend, device, lambda: _generate(system=system, chat=chat, mesh=mesh, backend=backend, device=device, **options))
@@ -76,13 +88,13 @@ def generate(system: str | None, chat: bool, mesh: Any, backend: str, device: st
 
 def _generate(
     folder: Path, file: BinaryIO | None, prompts: tuple[str, ...], chat: bool, system: str | None, batch_size: int, as_json: bool,
-    **options: Any,
+    artefact: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Continues the prompts; of several processes with a model on a mesh, the first reads them and prints."""
     several = batches("prompt", prompts, file, batch_size)
-    chosen = {name: options.pop(name) for name in list(options) if name not in MODEL_OPTIONS}
+    chosen = {name: options.pop(name) for name in list(options) if name not in (*MODEL_OPTIONS, *OF_ARTEFACTS)}
     given = _given(chosen)
-    found, model = open_both(folder, "generate", **options)
+    found, model = _opened(folder, artefact, **options)
     from ..inference.options import GenerationOptions
 
     settings = GenerationOptions(**{**found.defaults, **given})
@@ -100,6 +112,34 @@ def _generate(
             if model.speaks:
                 click.echo(line, nl=False)
     rows.end()
+
+
+def _refuse_by_artefact(options: dict[str, Any]) -> None:
+    """Raises ValueError on options that are not of an artefact, or of nothing else."""
+    if options["artefact"] is None:
+        if idle := [name for name in OF_ARTEFACTS if options[name]]:
+            raise ValueError(f"--{idle[0].removesuffix('s').replace('_', '-')} has no effect without --artefact")
+        return
+    source = click.get_current_context().get_parameter_source
+    if given := [name for name in ("backend", "dtype", "device", "mesh") if source(name) is ParameterSource.COMMANDLINE]:
+        raise ValueError(f"--artefact takes no --{given[0]}: a file has its own runtime and dtype, and runs on the CPU")
+
+
+def _opened(
+    folder: Path, artefact: Path | None, inputs: tuple[str, ...], outputs: tuple[str, ...], allow_code: bool, **options: Any
+) -> tuple[Any, Any]:
+    """Returns the folder and its model, or that of the artefact. Raises Missing if its runtime is not installed."""
+    if artefact is None:
+        return open_both(folder, "generate", **options)
+    require(f"the tokenizer of {folder}", "inference", "tokenizers")
+    from ..inference.artefact_model import open_with_artefact
+
+    tables = meanings.parse(inputs, "--input"), meanings.parse(outputs, "--output")
+    reading = {name: options[name] for name in ("leave_out", "ignore")}
+    try:
+        return open_with_artefact(folder, artefact, allow_code, *tables, **reading)
+    except Absent as error:
+        raise Missing(str(error)) from None
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -62,8 +62,10 @@ def section(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def decorate(function: Any) -> Any:
         for option in reversed(options):
+            before = len(getattr(function, "__click_params__", ()))
             function = option(function)
-            function.__click_params__[-1].section = title
+            for parameter in function.__click_params__[before:]:
+                parameter.section = title
         return function
 
     return decorate
@@ -197,9 +199,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def open_both(
-    folder: Path, use: str, backend: str, dtype: str, device: str, mesh: Any = None, **options: tuple[str, ...]
-) -> tuple[Any, Any]:
+def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, mesh: Any = None, **options: Any) -> tuple[Any, Any]:
     """Returns the folder (`inference.folder.open_folder`) and its model (`inference.models.open_model`).
 
     Raises MissingBackend if a package or the backend is missing.

@@ -1,16 +1,26 @@
 """A folder as people have it: a model, its tokenizer, its labels and its generation options. All of its problems are reported at once."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from reference_numpy import TransformerConfig
+
 from .. import checkpoints
 from ..checkpoints import Checkpoint, recognise
-from ..checkpoints.hugging_face.reading import CONFIG
+from ..checkpoints.hugging_face.essential import essential
+from ..checkpoints.hugging_face.reading import CONFIG, GENERATION, described
+from ..reading import read_object
 from .labels import Labels, labels_of
 from .options import defaults
 from .tokenizer import Tokenizer
+
+# fields that change no answer of a decoder: how its parameters are held, its training, and what other models have
+_WITHOUT_EFFECT = {
+    "tie_logits", "share_embeddings", "source_vocabulary", "padding_id", "dropout_rate", "attention_dropout_rate", "hidden_dropout_rate",
+    "classifier_dropout_rate",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,9 +34,14 @@ class Folder:
     labels: Labels
 
 
-def open_folder(path: Path, use: str, leave_out: Sequence[str] = (), ignore: Sequence[str] = ()) -> Folder:
+def open_folder(
+    path: Path, use: str, leave_out: Sequence[str] = (), ignore: Sequence[str] = (), weights: bool = True,
+    config: TransformerConfig | None = None,
+) -> Folder:  # fmt: skip
     """Opens the folder for a use: "generate" needs a decoder-only model, "classify" a classification head, "fill" a masked language head,
     "encode" an encoder-only model; "attend" takes any. leave_out, ignore: see `hugging_face.view`; an unused pooler may be absent.
+    weights: whether the model's are in the folder; otherwise the checkpoint has no parameters, and is of the config of an artefact, which
+    config.json must not contradict, or, if it says none, of that of config.json.
 
     Raises ValueError listing every problem.
     """
@@ -40,7 +55,8 @@ def open_folder(path: Path, use: str, leave_out: Sequence[str] = (), ignore: Seq
 
     if not path.is_dir():
         raise ValueError(f"{path} must be a folder with a model and its tokenizer")
-    checkpoint = tried(_checkpoint, path, use, leave_out, ignore)
+    read = (_checkpoint, use) if weights else (_described, config)
+    checkpoint = tried(read[0], path, read[1], leave_out, ignore)
     config = checkpoint and checkpoint.config
     vocabulary = None if config is None else config.source_vocabulary if config.encoder_layers else config.target_vocabulary
     if config and (problem := _unfit(config, use)):
@@ -56,6 +72,22 @@ def _checkpoint(path: Path, use: str, leave_out: Sequence[str], ignore: Sequence
     format = checkpoints.recognised(path)
     spare = ("pooler",) if format == "hugging-face" and use != "classify" else ()
     return checkpoints.view(path, format, leave_out=leave_out, ignore=ignore, spare=spare)
+
+
+def _described(path: Path, config: TransformerConfig | None, leave_out: Sequence[str], ignore: Sequence[str]) -> Checkpoint:
+    """Returns what a folder says of a model whose weights lie elsewhere."""
+    if config and not (path / CONFIG).exists():
+        said = {GENERATION: read_object(path / GENERATION)} if (path / GENERATION).exists() else {}
+        return Checkpoint(config, {}, said)
+    found = described(path, leave_out=leave_out, ignore=ignore)
+    if config is None:
+        return found
+    own, other = essential(config), essential(found.config)
+    differing = [name for name in own | other if name not in _WITHOUT_EFFECT and own.get(name) != other.get(name)]
+    if differing:
+        of = ", ".join(f"{name} {other.get(name)} and {own.get(name)}" for name in differing)
+        raise ValueError(f"{path / CONFIG} and the manifest of the artefact must be of the same model; they have {of}")
+    return replace(found, config=config)
 
 
 def _entries(path: Path, checkpoint: Checkpoint | None) -> Mapping[str, Any]:

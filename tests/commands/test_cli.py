@@ -417,7 +417,7 @@ def test_a_reader_that_goes_is_no_difference(arguments: tuple[str, ...]) -> None
 
 def test_what_tensorflow_says_when_it_is_imported_is_not_news(capfd: pytest.CaptureFixture[str]) -> None:
     """And what else comes meanwhile is not lost."""
-    with backends._without_greeting():
+    with backends.without_greeting():
         os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
         os.write(2, b"I0000 00:00:1795521451.019412   31224 port.cc:153] oneDNN custom operations are on. You may see\nno such file\n")
     assert capfd.readouterr().err == "no such file\n"

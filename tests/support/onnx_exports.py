@@ -11,7 +11,7 @@ import numpy as np
 
 from rosettaformer.checkpoints.hugging_face import new
 
-__all__ = ["PLANTS", "export", "exported", "planted"]
+__all__ = ["PLANTS", "export", "export_with_cache", "exported", "planted"]
 SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -42,6 +42,41 @@ def export(model: Any, file: Path, inputs: Mapping[str, Any], dynamic: bool = Tr
         torch.onnx.export(
             model, (), str(file), kwargs=dict(inputs), input_names=[*inputs], dynamo=True, external_data=False, verbose=False, **options
         )
+
+
+def export_with_cache(model: Any, file: Path) -> None:
+    """Writes a decoder of transformers whose keys and values are inputs and outputs, as the field names them."""
+    import torch
+    from transformers import DynamicCache
+
+    layers, heads, size = model.config.num_hidden_layers, model.config.num_key_value_heads, model.config.head_dim
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Any, attention_mask: Any, position_ids: Any, past: list[Any]) -> tuple[Any, ...]:
+            cache = DynamicCache(config=model.config)
+            for layer in range(layers):
+                cache.update(past[2 * layer], past[2 * layer + 1], layer)
+            found = self.model(
+                input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=cache, use_cache=True
+            )
+            return (found.logits, *(each for layer in found.past_key_values.layers for each in (layer.keys, layer.values)))
+
+    model.set_attn_implementation("eager")
+    free, past = torch.export.Dim.DYNAMIC, [torch.randn(2, heads, 5, size) for _ in range(2 * layers)]
+    given = (torch.ones(2, 3, dtype=torch.long), torch.ones(2, 8, dtype=torch.long), torch.arange(5, 8)[None].repeat(2, 1), past)
+    names = [f"past_key_values.{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            Step().eval(), given, str(file), dynamo=True, external_data=False, verbose=False,
+            dynamic_shapes=(*({0: free, 1: free},) * 3, [{0: free, 2: free}] * len(past)),
+            input_names=["input_ids", "attention_mask", "position_ids", *names],
+            output_names=["logits", *(name.replace("past_key_values", "present") for name in names)],
+        )  # fmt: skip
 
 
 def planted(what: str, layer: str, file: Path, to: Path) -> Path:

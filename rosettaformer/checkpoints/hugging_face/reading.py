@@ -74,16 +74,10 @@ def examine(
     """
     path = Path(path)
     folder = path if path.is_dir() else path.parent
-    files = {CONFIG: recognise.hugging_face_config(path)}
-    if os.path.lexists(folder / GENERATION):
-        files[GENERATION] = read_object(folder / GENERATION)
+    files = _files(folder)
     source = pickled.read(path)
-    foreign = {file: {name: value for name, value in entries.items() if name not in ignore} for file, entries in files.items()}
-    family = _family(foreign[CONFIG], source.tensors)
-    if family is None:
-        kind = foreign[CONFIG].get("model_type")
-        raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(FAMILIES)}; got {kind!r:.100}")
-    said = foreign[CONFIG] = {**foreign[CONFIG], "model_type": family.model_type}
+    family, foreign = _told(folder, files, ignore, source.tensors)
+    said = foreign[CONFIG]
     empty = [] if source.tensors else ["holds no tensors"]
     found = Examination(path, family, foreign, dict(source.tensors), problems=list(source.problems or empty))
     if found.problems:
@@ -107,6 +101,44 @@ def examine(
     known = {key: native.shape for key, native in found.natives.items()}
     found.problems += strict.content_problems({key: found.tensors[key] for key in keys.values()}, known)
     return found
+
+
+def described(path: Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = ()) -> Checkpoint:
+    """Returns what the files of a folder say of its model, whose tensors are not read: a checkpoint without parameters.
+
+    ignore: entries that are treated as absent; leave_out: see `view`. Raises ValueError listing every problem.
+    """
+    files = _files(path)
+    family, foreign = _told(path, files, ignore, ())
+    given = [name for entries in files.values() for name in entries]
+    problems = [f"there is no entry {name} to ignore{nearest(name, given)}" for name in ignore if name not in given]
+    heads = select(family, foreign[CONFIG], {}, leave_out)
+    config, wrong = entries.config_of(family, foreign[CONFIG], heads.chosen)
+    problems += heads.problems + [f"{CONFIG}: {problem}" for problem in wrong]
+    if problems or config is None:
+        raise CheckpointError(path, problems)
+    return Checkpoint(config, {}, foreign)
+
+
+def _files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Returns the entries of config.json, and of generation_config.json if there is one."""
+    files = {CONFIG: recognise.hugging_face_config(folder)}
+    if os.path.lexists(folder / GENERATION):
+        files[GENERATION] = read_object(folder / GENERATION)
+    return files
+
+
+def _told(
+    folder: Path, files: Mapping[str, Mapping[str, Any]], ignore: Sequence[str], tensors: Iterable[str]
+) -> tuple[Family, dict[str, Any]]:
+    """Returns the family, and the entries that are not ignored. Raises ValueError if it is not supported."""
+    foreign = {file: {name: value for name, value in entries.items() if name not in ignore} for file, entries in files.items()}
+    family = _family(foreign[CONFIG], tensors)
+    if family is None:
+        kind = foreign[CONFIG].get("model_type")
+        raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(FAMILIES)}; got {kind!r:.100}")
+    foreign[CONFIG]["model_type"] = family.model_type
+    return family, foreign
 
 
 def family_of(path: Path, names: Iterable[str]) -> Family | None:

@@ -1,0 +1,258 @@
+"""`rosettaformer generate --artefact`: a file computes, and the tokens are those of its checkpoint."""
+
+import dataclasses
+import importlib.util
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import refused, succeeded
+from model_folders import NUMPY, bert, edit, gpt2, modern
+from onnx_exports import export_with_cache
+from tiers import exhaustive, later
+
+from reference_numpy import TransformerConfig, parameters, transformer
+from rosettaformer import checkpoints
+from rosettaformer.artefacts import export as exporting
+from rosettaformer.artefacts.export.functions import of_config
+from rosettaformer.artefacts.kinds import KINDS
+from rosettaformer.artefacts.manifest import Manifest
+from rosettaformer.artefacts.signature import Entry, Tensor
+from rosettaformer.inference.tokenizer import Tokenizer
+
+PROMPTS = ("--prompt", "the quick", "--prompt", "née", "--prompt", "a")
+SEARCHES = {
+    "greedy": ("--repetition-penalty", 1.5),
+    "sampling": ("--do-sample", "--num-return-sequences", 2, "--seed", 3, "--temperature", 2),
+    "beams": ("--num-beams", 3, "--num-return-sequences", 2, "--no-repeat-ngram-size", 2),
+}
+IN_STEPS, WHOLE = ("forward", "step"), ("forward",)
+Arrays = Mapping[str, np.ndarray]
+
+
+def tokens(*words: object, most: int = 6) -> list[list[int]]:
+    """The tokens of every answer to the prompts."""
+    return [row["tokens"] for row in succeeded("generate", *words, *PROMPTS, "--json", "--max-new-tokens", most).rows]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder of a GPT-2, and one without its weights."""
+    whole = tmp_path_factory.mktemp("whole")
+    gpt2(whole, 5, n_layer=1)
+    return whole, without_weights(whole, tmp_path_factory.mktemp("bare") / "dir")
+
+
+def without_weights(folder: Path, to: Path) -> Path:
+    return Path(shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*.safetensors")))
+
+
+class Stub:
+    """What `Bundle` is of a file, computed by the reference; its keys hold the ids that were read."""
+
+    manifest: Manifest | None = None
+    versions: Mapping[str, str] = {}
+
+    def __init__(self, folder: Path, names: tuple[str, ...] = IN_STEPS, change: Callable[[Entry], Entry] = lambda entry: entry) -> None:
+        read = checkpoints.load(folder)
+        self.config, self._tree = read.config, parameters.nest(read.parameters)
+        self.names, self.allowed = names, False
+        self._entries = {name: change(entry) for name, entry in of_config(self.config, "float32").items()}
+
+    def entry(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def run(self, name: str, inputs: Arrays) -> dict[str, np.ndarray]:
+        target, before = inputs["target"], 0
+        mask = inputs.get("target_mask_bt", inputs.get("target_mask_bs"))
+        if name == "step":
+            before = inputs["keys_lbsgk"].shape[2]
+            target = np.concatenate([inputs["keys_lbsgk"][0, :, :, 0, 0].astype(int), target], axis=1)
+        logits = transformer.transformer(self._tree, self.config, None, target, None, mask)
+        kept = np.zeros((1, *target.shape, self.config.key_value_heads, self.config.key_size), np.float32)
+        kept[0, :, :, 0, 0] = target
+        return {"logits_btv": logits[:, before:], "keys_lbsgk": kept, "values_lbsge": kept}
+
+
+@pytest.fixture
+def stubbed(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a stub in the place of every file."""
+
+    def put(*arguments: Any, **said: Any) -> Stub:
+        stub = Stub(folders[0], *arguments)
+        for name, value in said.items():
+            setattr(stub, name, value)
+
+        def opened(path: Path, allow_code: bool) -> Stub:
+            stub.allowed = allow_code
+            return stub
+
+        monkeypatch.setattr("rosettaformer.inference.artefact_model.Bundle", opened)
+        return stub
+
+    return put
+
+
+def manifest(config: TransformerConfig) -> Manifest:
+    return Manifest("onnx", "float32", "refused", config.to_dict(), {}, {}, {})
+
+
+@pytest.mark.parametrize("names", [IN_STEPS, WHOLE], ids=["in_steps", "anew"])
+def test_every_search_is_that_of_the_checkpoint(folders: tuple[Path, Path], stubbed: Any, names: tuple[str, ...]) -> None:
+    """With a cache, and without one; rows are padded on the left."""
+    whole, bare = folders
+    stub = stubbed(names)
+    for words in SEARCHES.values():
+        assert tokens(bare, "--artefact", "model", *words) == tokens(whole, *NUMPY, *words)
+    assert not stub.allowed
+    tokens(bare, "--artefact", "model", "--allow-code")
+    assert stub.allowed
+
+
+def test_the_config_is_the_manifest_s_and_must_be_the_folder_s(folders: tuple[Path, Path], stubbed: Any, tmp_path: Path) -> None:
+    whole, bare = folders
+    config = Stub(whole).config
+    stubbed(manifest=manifest(config.replace(tie_logits=False, dropout_rate=0.5)))  # which change no answer
+    wanted = tokens(whole, *NUMPY)
+    assert tokens(bare, "--artefact", "model") == wanted
+    lone = without_weights(whole, tmp_path / "lone")
+    (lone / "config.json").unlink()
+    (lone / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    assert tokens(lone, "--artefact", "model") == wanted
+    stubbed(manifest=manifest(config.replace(decoder_layers=2, epsilon=0.5)))
+    errors = refused("generate", bare, "--artefact", "model", *PROMPTS)
+    assert "config.json and the manifest of the artefact must be of the same model" in errors
+    assert "decoder_layers 1 and 2, epsilon 1e-05 and 0.5" in errors
+
+
+def test_other_models_are_refused_as_in_a_folder(stubbed: Any, tmp_path: Path) -> None:
+    bert(tmp_path)
+    stubbed()
+    errors = refused("generate", tmp_path, "--artefact", "model", *PROMPTS)
+    assert "prompts are continued by a decoder-only model, as GPT-2 or Llama is; got encoder_layers=2, decoder_layers=0" in errors
+
+
+def fixed(rows: int | str, length: int | str) -> Callable[[Entry], Entry]:
+    """A change that gives the tokens these sizes."""
+
+    def change(entry: Entry) -> Entry:
+        return dataclasses.replace(entry, inputs=(Tensor("target", "int64", (rows, length)), *entry.inputs[1:]))
+
+    return change
+
+
+def outputs(name: str, vocabulary: int) -> Callable[[Entry], Entry]:
+    """A change of what the logits are called, and of their number."""
+    return lambda entry: dataclasses.replace(entry, outputs=(Tensor(name, "float32", ("b", "t", vocabulary)), *entry.outputs[1:]))
+
+
+@pytest.mark.parametrize(
+    ("names", "change", "message"),
+    [
+        (IN_STEPS, fixed(2, "t"), "the file takes target int64[2, t] alone; got [3, "),
+        (IN_STEPS, fixed("b", 1), "the file takes target int64[b, 1] alone; got [3, "),
+        (WHOLE, fixed(2, "t"), "the file takes target int64[2, t] alone; got [3, "),
+        (WHOLE, fixed(3, 8), "the file takes 8 tokens alone, and no cache; to continue a text it must take more of them each time"),
+        (WHOLE, outputs("hidden", 12), "the file must give logits; its outputs are hidden float32[b, t, 12]"),
+        (WHOLE, outputs("logits", 19), "the file must give logits of the 300 tokens of config.json; got 19"),
+    ],
+)
+def test_a_file_that_has_no_room_says_what_it_takes(
+    folders: tuple[Path, Path], stubbed: Any, names: tuple[str, ...], change: Any, message: str
+) -> None:
+    stubbed(names, change)
+    assert refused("generate", folders[1], "--artefact", "model", *PROMPTS).startswith(f"Error: {message}")
+
+
+def test_what_a_runtime_raises_is_one_message(folders: tuple[Path, Path], stubbed: Any) -> None:
+    def run(name: str, inputs: Arrays) -> None:
+        raise type("Fail", (Exception,), {})("Gather node:\n  idx=7")
+
+    stubbed(run=run)
+    errors = refused("generate", folders[1], "--artefact", "model", *PROMPTS)
+    assert "the file must read 4 tokens of 3 rows; Fail: Gather node: idx=7" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--artefact", "m", "--backend", "numpy"), "--artefact takes no --backend: a file has its own runtime and dtype"),
+        (("--artefact", "m", "--dtype", "float16"), "--artefact takes no --dtype"),
+        (("--artefact", "m", "--device", "cuda"), "--artefact takes no --device"),
+        (("--artefact", "m", "--mesh", "data=2"), "--artefact takes no --mesh"),
+        (("--allow-code",), "--allow-code has no effect without --artefact"),
+        (("--input", "a=target"), "--input has no effect without --artefact"),
+        (("--artefact", "m", "--output", "a=b"), "the meaning of --output a must be"),
+        (("--artefact", "none.onnx"), "there is no file none.onnx"),
+        (("--artefact", __file__), "must be an ONNX model, a program of torch.export"),
+    ],
+)
+def test_mistakes_are_one_message(folders: tuple[Path, Path], words: tuple[str, ...], message: str) -> None:
+    assert message in refused("generate", folders[1], *words, *PROMPTS)
+
+
+def test_entries_are_ignored_as_in_a_folder_with_weights(folders: tuple[Path, Path], stubbed: Any, tmp_path: Path) -> None:
+    bare = edit(without_weights(folders[1], tmp_path / "dir"), speed=3)
+    stubbed()
+    assert "speed is no known entry of a GPT-2" in refused("generate", bare, "--artefact", "model", *PROMPTS)
+    assert tokens(bare, "--artefact", "model", "--ignore", "speed") == tokens(folders[0], *NUMPY)
+    errors = refused("generate", bare, "--artefact", "model", "--ignore", "sped", *PROMPTS)
+    assert "there is no entry sped to ignore (nearest: speed)" in errors
+
+
+def test_a_missing_runtime_exits_3(folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
+    real = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "onnxruntime" else real(name))
+    errors = refused("generate", folders[1], "--artefact", tmp_path / "model.onnx", *PROMPTS, code=3)
+    assert "an ONNX model needs onnx and onnxruntime: pip install -e '.[onnx]'" in errors
+
+
+RUN = {"pt2": 6, "onnx": 6, "aoti": 6, "savedmodel": 6, "litert": 6, "stablehlo": 3}  # tokens: JAX compiles for every length
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [exhaustive(kind, family) if kind == "aoti" else later((kind, family)) for kind in KINDS for family in ("gpt2", "mistral")],
+)
+def test_a_file_of_every_format_continues_as_its_checkpoint(kind: str, family: str, tmp_path: Path) -> None:
+    """Mistral's layer rotates, and attends to three tokens."""
+    for package in (*KINDS[kind].needs, *exporting.WRITERS[kind][1]):
+        pytest.importorskip(package)
+    folder, suffix = tmp_path / "whole", KINDS[kind].suffix
+    folder.mkdir()
+    if family == "gpt2":
+        gpt2(folder, 5, n_layer=1)
+    else:
+        modern(folder, 5, "MistralForCausalLM", num_hidden_layers=1, sliding_window=3)
+    file = tmp_path / f"model{suffix}"
+    dtype = "float32" if kind == "litert" else "float64"
+    exporting.export(folder, kind, file, dtype)
+    bare = without_weights(folder, tmp_path / "bare")
+    for words in SEARCHES.values():
+        found = tokens(bare, "--artefact", file, *("--allow-code",) * (kind == "aoti"), *words, most=RUN[kind])
+        assert found == tokens(folder, "--backend", "numpy", "--dtype", dtype, *words, most=RUN[kind])
+    if kind == "onnx":
+        exporting.beside(file, "step").write_bytes(file.read_bytes())
+        assert "is of another model.step.onnx" in refused("generate", bare, "--artefact", file, *PROMPTS)
+
+
+@pytest.mark.second
+def test_a_model_that_others_exported_with_a_cache_continues_as_transformers(tmp_path: Path) -> None:
+    for package in ("torch", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    import torch
+
+    model, file = modern(tmp_path, 5, num_hidden_layers=1), tmp_path / "past.onnx"
+    export_with_cache(model, file)
+    tokenizer = Tokenizer(tmp_path, model.config.vocab_size, {"model_type": "llama"})
+    bare = without_weights(tmp_path, tmp_path / "bare")
+    for options in ({}, {"num_beams": 3}, {"repetition_penalty": 1.5}):
+        words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+        for found, prompt in zip(tokens(bare, "--artefact", file, *words, most=9), PROMPTS[1::2], strict=True):
+            ids = torch.tensor([tokenizer.prompt(prompt)])
+            wanted = model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, max_new_tokens=9, **options)
+            assert found == wanted[0, ids.shape[1] :].tolist()
