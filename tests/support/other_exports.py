@@ -1,0 +1,396 @@
+"""Files that other exporters write: each from a small random checkpoint by the library's own means, as its users write it.
+
+`python tests/support/other_exports.py NAME FOLDER` makes one, in a process whose Keras has the backend that the file needs.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rosettaformer.checkpoints.hugging_face import new
+
+__all__ = ["FILES", "OPTIMUM", "Made", "made"]
+
+OPTIMUM = os.environ.get("ROSETTAFORMER_OPTIMUM", "")  # the Python of an environment with optimum-onnx
+ROWS, LENGTH = 2, 7  # of an example that an exporter traces
+CLASSES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+# the entries of config.json that KerasHub does not read, as it has them
+KERAS = {
+    "bert": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "architectures": ["BertModel"]},
+    "gpt2": {"n_inner": 192, "layer_norm_epsilon": 1e-5},
+    "llama": {"head_dim": 8, "rms_norm_eps": 1e-6, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+}
+
+
+class Made(NamedTuple):
+    """How a file is made. make: writes it, given the checkpoint and its place. family: of the checkpoint; empty for one that `make` writes
+    itself. settings: of its config.json. keras: the backend. words: what `check` is told beside the checkpoint.
+    """
+
+    make: Callable[[Path, Path], None]
+    family: str = ""
+    settings: Mapping[str, Any] = types.MappingProxyType({})
+    keras: str = "tensorflow"
+    words: tuple[str, ...] = ()
+
+
+def made(name: str, folder: Path) -> tuple[Path, Path]:
+    """The checkpoint, and the file of that name made of it in a process of its own."""
+    checkpoint, file = _places(name, folder)
+    variables = os.environ | {"KERAS_BACKEND": FILES[name].keras, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    said = subprocess.run([sys.executable, __file__, name, folder], env=variables, capture_output=True, text=True, check=False)
+    assert file.exists(), said.stdout + said.stderr
+    return checkpoint, file
+
+
+def _places(name: str, folder: Path) -> tuple[Path, Path]:
+    return folder / ("checkpoint" if FILES[name].family else "checkpoint.safetensors"), folder / name
+
+
+def _make(name: str, folder: Path) -> None:
+    checkpoint, file = _places(name, folder)
+    how = FILES[name]
+    if how.family:
+        new.write(how.family, checkpoint, settings=how.settings)
+    how.make(checkpoint, file)
+
+
+# --------------------------------------------------------------- torch.nn.Transformer
+
+
+def _translator() -> Any:
+    """A model of both stacks as tutorials write it, and its causal mask."""
+    import math
+
+    import torch
+    from torch import nn
+
+    class Translator(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.source, self.target = nn.Embedding(37, 12, padding_idx=0), nn.Embedding(31, 12, padding_idx=0)
+            self.transformer = nn.Transformer(12, 3, 2, 2, 20, batch_first=True)
+            self.generator = nn.Linear(12, 31)
+            angle = torch.arange(1024)[:, None] * torch.exp(torch.arange(0, 12, 2) * (-math.log(10000.0) / 12))
+            self.register_buffer("pe", torch.stack([angle.sin(), angle.cos()], -1).flatten(1))
+
+        def embedded(self, table: Any, ids: Any) -> Any:
+            return table(ids) * math.sqrt(12) + self.pe[: ids.shape[1]]
+
+        def forward(self, src: Any, tgt: Any, src_key_padding_mask: Any, tgt_key_padding_mask: Any) -> Any:
+            length = tgt.shape[1]
+            later = torch.ones(length, length, dtype=torch.bool).triu(1)
+            read = self.transformer(
+                self.embedded(self.source, src), self.embedded(self.target, tgt), tgt_mask=later, tgt_is_causal=True,
+                src_key_padding_mask=src_key_padding_mask, tgt_key_padding_mask=tgt_key_padding_mask,
+                memory_key_padding_mask=src_key_padding_mask,
+            )  # fmt: skip
+            return self.generator(read)
+
+    torch.manual_seed(0)
+    model = Translator()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+def _of_translator(export: Callable[[Any, dict[str, Any], Path], None]) -> Callable[[Path, Path], None]:
+    def make(checkpoint: Path, file: Path) -> None:
+        import torch
+
+        from invoke import succeeded
+
+        model, weights = _translator(), checkpoint.with_name("weights.pt")
+        torch.save(model.state_dict(), weights)
+        names = ("--source-embedding", "source", "--target-embedding", "target", "--logits", "generator")
+        words = ("--from", "torch-transformer", "--to", "canonical", "--preset", "semillero", "--set", "heads=3", *names)
+        succeeded("convert", weights, checkpoint, *words, "--ignore", "pe")
+        sides = {"src": ROWS * (LENGTH + 1), "tgt": ROWS * LENGTH}
+        ids = {name: 3 + torch.arange(count).reshape(ROWS, -1) for name, count in sides.items()}
+        export(model, ids | {f"{name}_key_padding_mask": one > 15 for name, one in ids.items()}, file)
+
+    return make
+
+
+# --------------------------------------------------------------- transformers
+
+
+def _transformers(export: Callable[[Any, dict[str, Any], Path], None], positions: bool = True) -> Callable[[Path, Path], None]:
+    """positions: GPT-2 takes its position ids."""
+
+    def make(checkpoint: Path, file: Path) -> None:
+        import json
+
+        import torch
+        import transformers
+
+        named = json.loads((checkpoint / "config.json").read_text())
+        model = getattr(transformers, named["architectures"][0]).from_pretrained(checkpoint, attn_implementation="eager").eval()
+        model.config.use_cache = False
+        ids = 3 + torch.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if named["model_type"] == "bert":
+            given["token_type_ids"] = ids % 2
+        elif named["model_type"] == "gpt2" and positions:
+            given["position_ids"] = torch.arange(LENGTH).repeat(ROWS, 1)
+        export(model, given, file)
+
+    return make
+
+
+def _dynamic(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows and lengths of any size: one length for each side."""
+    import torch
+
+    return {name: {0: torch.export.Dim("rows"), 1: torch.export.Dim(f"{name[:3]}_length" if name[:3] in ("src", "tgt") else "length")}
+            for name in given}  # fmt: skip
+
+
+def _dynamo(model: Any, given: dict[str, Any], file: Path) -> None:
+    import torch
+
+    torch.onnx.export(
+        model, (), file, kwargs=given, input_names=[*given], dynamic_shapes=_dynamic(given), dynamo=True, external_data=False, verbose=False
+    )
+
+
+def _torchscript(model: Any, given: dict[str, Any], file: Path) -> None:
+    import torch
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *arguments: Any) -> Any:
+            found = self.model(**dict(zip(given, arguments, strict=True)))
+            return found if isinstance(found, torch.Tensor) else found.logits
+
+    axes = {name: {0: "rows", 1: name[:3]} for name in given}
+    torch.onnx.export(
+        Plain(), tuple(given.values()), str(file), input_names=[*given], output_names=["logits"], dynamic_axes=axes, dynamo=False
+    )
+
+
+def _program(model: Any, given: dict[str, Any]) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return torch.export.export(model, (), given, dynamic_shapes=_dynamic(given))
+
+
+def _saved_program(model: Any, given: dict[str, Any], file: Path) -> None:
+    import torch
+
+    torch.export.save(_program(model, given), file)
+
+
+def _compiled(model: Any, given: dict[str, Any], file: Path) -> None:
+    import torch
+
+    torch._inductor.aoti_compile_and_package(_program(model, given), package_path=str(file))
+
+
+def _optimum(task: str) -> Callable[[Path, Path], None]:
+    def make(checkpoint: Path, file: Path) -> None:
+        command = [OPTIMUM, "-m", "optimum.commands.optimum_cli", "export", "onnx", "--model", checkpoint, "--task", task, file.parent]
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        subprocess.run(command, env=kept, check=True)
+        (file.parent / "model.onnx").rename(file)
+
+    return make
+
+
+# --------------------------------------------------------------- KerasHub
+
+
+def _keras_hub(fixed: bool = False, **options: Any) -> Callable[[Path, Path], None]:
+    """fixed: for the sizes of the example alone, without which the backend refuses. options: of `export`."""
+
+    def make(checkpoint: Path, file: Path) -> None:
+        if not importlib.util.find_spec("sentencepiece"):  # some converters import it, for tokenizers
+            sys.modules["sentencepiece"] = types.SimpleNamespace(SentencePieceProcessor=None)
+        import keras
+        import keras_hub
+        import numpy as np
+
+        if "BertModel" in (checkpoint / "config.json").read_text():
+            model = keras_hub.models.Backbone.from_preset(str(checkpoint), dtype="float32")
+        else:
+            model = keras_hub.models.CausalLM.from_preset(str(checkpoint), preprocessor=None, dtype="float32")
+        ids = 3 + np.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
+        given = {"token_ids": ids.astype("int32"), "padding_mask": (ids > 0).astype("int32")}
+        given |= {"segment_ids": given["token_ids"] % 2} if "bert" in file.name else {}
+        model(given)  # an export as ONNX needs one call, and no tensor that has a gradient
+        model.trainable = False
+        own = {"input_signature": [{name: keras.InputSpec(one.dtype.name, one.shape, name=name) for name, one in given.items()}]} if fixed else {}
+        model.export(str(file), **own, **options)
+
+    return make
+
+
+# --------------------------------------------------------------- Flax
+
+
+def _flax(build: Callable[[Path], Callable[..., Any]]) -> Callable[[Path, Path], None]:
+    """build: returns a function of ids and their mask."""
+
+    def make(checkpoint: Path, file: Path) -> None:
+        import jax
+        import jax.numpy as jnp
+
+        sizes = jax.export.symbolic_shape("b, t")
+        given = (jax.ShapeDtypeStruct(sizes, jnp.int32), jax.ShapeDtypeStruct(sizes, jnp.bool))
+        file.write_bytes(jax.export.export(jax.jit(build(checkpoint)))(*given).serialize())
+
+    return make
+
+
+def _read(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The config, and the tensors by name."""
+    import json
+
+    from safetensors.numpy import load_file
+
+    return json.loads((checkpoint / "config.json").read_text()), load_file(checkpoint / "model.safetensors")
+
+
+def _flax_gpt2(checkpoint: Path) -> Callable[..., Any]:
+    """GPT-2 in Linen, with tensors by the names that transformers gives them."""
+    import jax.numpy as jnp
+    from flax import linen as nn
+
+    said, tensors = _read(checkpoint)
+    width, heads, epsilon = said["n_embd"], said["n_head"], said["layer_norm_epsilon"]
+
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, seen: Any) -> Any:
+            y = nn.LayerNorm(epsilon, name="ln_1")(x)
+            split = (*x.shape[:2], heads, width // heads)
+            query, key, value = (part.reshape(split) for part in jnp.split(nn.Dense(3 * width, name="c_attn")(y), 3, -1))
+            mixed = nn.dot_product_attention(query, key, value, mask=seen)
+            x = x + nn.Dense(width, name="attn_c_proj")(mixed.reshape(x.shape))
+            y = nn.gelu(nn.Dense(said["n_inner"], name="c_fc")(nn.LayerNorm(epsilon, name="ln_2")(x)), approximate=True)
+            return x + nn.Dense(width, name="mlp_c_proj")(y)
+
+    class GPT2(nn.Module):
+        @nn.compact
+        def __call__(self, input_ids: Any, attention_mask: Any) -> Any:
+            table = nn.Embed(said["vocab_size"], width, name="wte")
+            position = jnp.maximum(jnp.cumsum(attention_mask, 1) - 1, 0)
+            x = table(input_ids) + nn.Embed(said["n_positions"], width, name="wpe")(position)
+            seen = nn.make_causal_mask(input_ids, dtype=bool) & attention_mask[:, None, None, :]
+            for index in range(said["n_layer"]):
+                x = Block(name=f"h_{index}")(x, seen)
+            return table.attend(nn.LayerNorm(epsilon, name="ln_f")(x))
+
+    own: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        *path, last = name.removeprefix("transformer.").split(".")
+        module = path[-1] if path[-1] != "c_proj" else f"{path[-2]}_c_proj"
+        leaf = "bias" if last == "bias" else "embedding" if path[-1].startswith("w") else "scale" if "ln" in path[-1] else "kernel"
+        held = own.setdefault(f"h_{path[1]}", {}) if path[0] == "h" else own
+        held.setdefault(module, {})[leaf] = tensor
+    return lambda input_ids, attention_mask: {"logits": GPT2().apply({"params": own}, input_ids, attention_mask)}
+
+
+def _flax_llama(checkpoint: Path) -> Callable[..., Any]:
+    """Llama in NNX, with tensors by the names that transformers gives them."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from flax import nnx
+
+    said, tensors = _read(checkpoint)
+    size, heads, groups = said["head_dim"], said["num_attention_heads"], said["num_key_value_heads"]
+    rope, rngs = said["rope_parameters"], nnx.Rngs(0)
+    turns = rope["rope_theta"] ** (-np.arange(0, size, 2) / size)
+    smooth = turns * rope["original_max_position_embeddings"] / (2 * np.pi) - rope["low_freq_factor"]
+    smooth = np.clip(smooth / (rope["high_freq_factor"] - rope["low_freq_factor"]), 0, 1)
+    turns = (1 - smooth) * turns / rope["factor"] + smooth * turns
+
+    def rotated(x: Any, position: Any) -> Any:
+        angle = position[:, :, None, None] * jnp.asarray(turns, jnp.float32)
+        first, second = jnp.split(x, 2, -1)
+        return jnp.concatenate([first * jnp.cos(angle) - second * jnp.sin(angle), second * jnp.cos(angle) + first * jnp.sin(angle)], -1)
+
+    def dense(given: int, taken: int) -> Any:
+        return nnx.Linear(given, taken, use_bias=False, rngs=rngs)
+
+    class Layer(nnx.Module):
+        def __init__(self) -> None:
+            width, hidden, epsilon = said["hidden_size"], said["intermediate_size"], said["rms_norm_eps"]
+            self.input_layernorm, self.post_attention_layernorm = (nnx.RMSNorm(width, epsilon=epsilon, rngs=rngs) for _ in range(2))
+            self.q_proj, self.o_proj = dense(width, heads * size), dense(heads * size, width)
+            self.k_proj, self.v_proj = dense(width, groups * size), dense(width, groups * size)
+            self.gate_proj, self.up_proj, self.down_proj = dense(width, hidden), dense(width, hidden), dense(hidden, width)
+
+        def __call__(self, x: Any, position: Any, seen: Any) -> Any:
+            y = self.input_layernorm(x)
+            query, key, value = (part(y).reshape(*x.shape[:2], -1, size) for part in (self.q_proj, self.k_proj, self.v_proj))
+            query, key = rotated(query, position), jnp.repeat(rotated(key, position), heads // groups, 2)
+            mixed = nnx.dot_product_attention(query, key, jnp.repeat(value, heads // groups, 2), mask=seen)
+            x = x + self.o_proj(mixed.reshape(*x.shape[:2], -1))
+            y = self.post_attention_layernorm(x)
+            return x + self.down_proj(nnx.silu(self.gate_proj(y)) * self.up_proj(y))
+
+    class Llama(nnx.Module):
+        def __init__(self) -> None:
+            self.embed_tokens = nnx.Embed(said["vocab_size"], said["hidden_size"], rngs=rngs)
+            self.layers = nnx.List([Layer() for _ in range(said["num_hidden_layers"])])
+            self.norm = nnx.RMSNorm(said["hidden_size"], epsilon=said["rms_norm_eps"], rngs=rngs)
+            self.lm_head = dense(said["hidden_size"], said["vocab_size"])
+
+        def __call__(self, input_ids: Any, attention_mask: Any) -> Any:
+            x, position = self.embed_tokens(input_ids), jnp.maximum(jnp.cumsum(attention_mask, 1) - 1, 0)
+            seen = nnx.make_causal_mask(input_ids, dtype=bool) & attention_mask[:, None, None, :]
+            for layer in self.layers:
+                x = layer(x, position, seen)
+            return {"logits": self.lm_head(self.norm(x))}
+
+    model = Llama()
+    for name, tensor in tensors.items():
+        *path, _ = (part for part in name.split(".") if part not in ("model", "self_attn", "mlp"))
+        found: Any = model
+        for part in path:
+            found = found[int(part)] if part.isdigit() else getattr(found, part)
+        table, norm = path[-1] == "embed_tokens", "norm" in path[-1]
+        held = found.embedding if table else found.scale if norm else found.kernel
+        assert held.shape == (tensor if table else tensor.T).shape, name
+        held[...] = jax.numpy.asarray(tensor if table else tensor.T)
+    graph, state = nnx.split(model)
+    return lambda input_ids, attention_mask: nnx.merge(graph, state)(input_ids, attention_mask)
+
+
+# --------------------------------------------------------------- the files
+
+
+def _files() -> Iterator[tuple[str, Made]]:
+    yield "transformer-dynamo.onnx", Made(_of_translator(_dynamo))
+    yield "transformer-torchscript.onnx", Made(_of_translator(_torchscript))
+    for family in CLASSES:
+        yield f"{family}-dynamo.onnx", Made(_transformers(_dynamo), family)
+        yield f"{family}-torchscript.onnx", Made(_transformers(_torchscript), family)
+        yield f"{family}-optimum.onnx", Made(_optimum("fill-mask" if family == "bert" else "text-generation-with-past"), family)
+    yield "gpt2-dynamo-without-positions.onnx", Made(_transformers(_dynamo, positions=False), "gpt2")
+    yield "gpt2-export.pt2", Made(_transformers(_saved_program), "gpt2")
+    yield "gpt2-inductor.pt2", Made(_transformers(_compiled), "gpt2", words=("--allow-code",))
+    for family, settings in KERAS.items():
+        yield f"{family}-keras", Made(_keras_hub(), family, settings)
+        yield f"{family}-keras.tflite", Made(_keras_hub(format="litert"), family, settings)
+        yield f"{family}-keras.onnx", Made(_keras_hub(True, format="onnx"), family, settings, "torch")
+        yield f"{family}-keras.pt2", Made(_keras_hub(True, format="torch"), family, settings, "torch")
+    yield "gpt2-flax.stablehlo", Made(_flax(_flax_gpt2), "gpt2")
+    yield "llama-flax.stablehlo", Made(_flax(_flax_llama), "llama")
+
+
+FILES: Mapping[str, Made] = dict(_files())
+
+if __name__ == "__main__":
+    _make(sys.argv[1], Path(sys.argv[2]))
