@@ -5,6 +5,7 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -12,13 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors.numpy import load_file, save_file
+
 from rosettaformer.checkpoints.hugging_face import new
 
 __all__ = ["FILES", "OPTIMUM", "Made", "made"]
 
 OPTIMUM = os.environ.get("ROSETTAFORMER_OPTIMUM", "")  # the Python of an environment with optimum-onnx
 ROWS, LENGTH = 2, 7  # of an example that an exporter traces
-CLASSES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+# optimum-onnx needs a transformers that reads no rope_parameters
+OPTIMUM_SETTINGS = {"llama": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}}
 # the entries of config.json that KerasHub does not read, as it has them
 KERAS = {
     "bert": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "architectures": ["BertModel"]},
@@ -39,11 +43,12 @@ class Made(NamedTuple):
     words: tuple[str, ...] = ()
 
 
-def made(name: str, folder: Path) -> tuple[Path, Path]:
-    """The checkpoint, and the file of that name made of it in a process of its own."""
+def made(name: str, folder: Path, planted: bool = False) -> tuple[Path, Path]:
+    """The checkpoint, and the file of that name made of it in a process of its own. planted: of a copy with one kernel times 3."""
     checkpoint, file = _places(name, folder)
     variables = os.environ | {"KERAS_BACKEND": FILES[name].keras, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    said = subprocess.run([sys.executable, __file__, name, folder], env=variables, capture_output=True, text=True, check=False)
+    command = [sys.executable, __file__, name, folder, *["planted"] * planted]
+    said = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert file.exists(), said.stdout + said.stderr
     return checkpoint, file
 
@@ -52,12 +57,20 @@ def _places(name: str, folder: Path) -> tuple[Path, Path]:
     return folder / ("checkpoint" if FILES[name].family else "checkpoint.safetensors"), folder / name
 
 
-def _make(name: str, folder: Path) -> None:
+def _make(name: str, folder: Path, planted: bool) -> None:
     checkpoint, file = _places(name, folder)
     how = FILES[name]
     if how.family:
         new.write(how.family, checkpoint, settings=how.settings)
-    how.make(checkpoint, file)
+    how.make(_planted(checkpoint) if planted else checkpoint, file)
+
+
+def _planted(checkpoint: Path) -> Path:
+    copy = shutil.copytree(checkpoint, checkpoint.with_name("planted"))
+    tensors = load_file(copy / "model.safetensors")
+    kernel = next(name for name in tensors if name.endswith("0.intermediate.dense.weight"))
+    save_file(tensors | {kernel: 3 * tensors[kernel]}, copy / "model.safetensors", {"format": "pt"})
+    return copy
 
 
 # --------------------------------------------------------------- torch.nn.Transformer
@@ -147,8 +160,8 @@ def _dynamic(given: Mapping[str, Any]) -> dict[str, Any]:
     """Rows and lengths of any size: one length for each side."""
     import torch
 
-    return {name: {0: torch.export.Dim("rows"), 1: torch.export.Dim(f"{name[:3]}_length" if name[:3] in ("src", "tgt") else "length")}
-            for name in given}  # fmt: skip
+    side = {name: name[:3] if name.startswith(("src", "tgt")) else "text" for name in given}
+    return {name: {0: torch.export.Dim("rows"), 1: torch.export.Dim(f"{side[name]}_length", max=640)} for name in given}
 
 
 def _dynamo(model: Any, given: dict[str, Any], file: Path) -> None:
@@ -196,6 +209,33 @@ def _compiled(model: Any, given: dict[str, Any], file: Path) -> None:
     torch._inductor.aoti_compile_and_package(_program(model, given), package_path=str(file))
 
 
+def _lower_onnx(precision: str) -> Callable[[Any, dict[str, Any], Path], None]:
+    def export(model: Any, given: dict[str, Any], file: Path) -> None:
+        import onnx
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+
+        whole = file.with_name("whole.onnx")
+        _dynamo(model, given, whole)
+        if precision == "int8":
+            quantize_dynamic(whole, file, weight_type=QuantType.QInt8)
+        else:
+            onnx.save(convert_float_to_float16(onnx.load(whole), keep_io_types=True), file)
+
+    return export
+
+
+def _torchao(config: str) -> Callable[[Any, dict[str, Any], Path], None]:
+    def export(model: Any, given: dict[str, Any], file: Path) -> None:
+        import torch
+        from torchao import quantization
+
+        quantization.quantize_(model, getattr(quantization, config)())
+        torch.export.save(_program(model, given).run_decompositions(), file)  # undecomposed, it needs torchao
+
+    return export
+
+
 def _optimum(task: str) -> Callable[[Path, Path], None]:
     def make(checkpoint: Path, file: Path) -> None:
         command = [OPTIMUM, "-m", "optimum.commands.optimum_cli", "export", "onnx", "--model", checkpoint, "--task", task, file.parent]
@@ -209,6 +249,21 @@ def _optimum(task: str) -> Callable[[Path, Path], None]:
 # --------------------------------------------------------------- KerasHub
 
 
+def _lite(precision: str) -> Callable[[Path, Path], None]:
+    def make(checkpoint: Path, file: Path) -> None:
+        import tensorflow as tf
+
+        whole = file.with_name("bert-saved")
+        _keras_hub()(checkpoint, whole)
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(whole))
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if precision == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        file.write_bytes(converter.convert())
+
+    return make
+
+
 def _keras_hub(fixed: bool = False, **options: Any) -> Callable[[Path, Path], None]:
     """fixed: for the sizes of the example alone, without which the backend refuses. options: of `export`."""
 
@@ -219,13 +274,14 @@ def _keras_hub(fixed: bool = False, **options: Any) -> Callable[[Path, Path], No
         import keras_hub
         import numpy as np
 
-        if "BertModel" in (checkpoint / "config.json").read_text():
+        encoder = "BertModel" in (checkpoint / "config.json").read_text()
+        if encoder:
             model = keras_hub.models.Backbone.from_preset(str(checkpoint), dtype="float32")
         else:
             model = keras_hub.models.CausalLM.from_preset(str(checkpoint), preprocessor=None, dtype="float32")
         ids = 3 + np.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
         given = {"token_ids": ids.astype("int32"), "padding_mask": (ids > 0).astype("int32")}
-        given |= {"segment_ids": given["token_ids"] % 2} if "bert" in file.name else {}
+        given |= {"segment_ids": given["token_ids"] % 2} if encoder else {}
         model(given)  # an export as ONNX needs one call, and no tensor that has a gradient
         model.trainable = False
         own = {"input_signature": [{name: keras.InputSpec(one.dtype.name, one.shape, name=name) for name, one in given.items()}]} if fixed else {}
@@ -254,8 +310,6 @@ def _flax(build: Callable[[Path], Callable[..., Any]]) -> Callable[[Path, Path],
 def _read(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The config, and the tensors by name."""
     import json
-
-    from safetensors.numpy import load_file
 
     return json.loads((checkpoint / "config.json").read_text()), load_file(checkpoint / "model.safetensors")
 
@@ -374,23 +428,29 @@ def _flax_llama(checkpoint: Path) -> Callable[..., Any]:
 def _files() -> Iterator[tuple[str, Made]]:
     yield "transformer-dynamo.onnx", Made(_of_translator(_dynamo))
     yield "transformer-torchscript.onnx", Made(_of_translator(_torchscript))
-    for family in CLASSES:
+    for family in ("bert", "gpt2", "llama"):
         yield f"{family}-dynamo.onnx", Made(_transformers(_dynamo), family)
         yield f"{family}-torchscript.onnx", Made(_transformers(_torchscript), family)
-        yield f"{family}-optimum.onnx", Made(_optimum("fill-mask" if family == "bert" else "text-generation-with-past"), family)
-    yield "gpt2-dynamo-without-positions.onnx", Made(_transformers(_dynamo, positions=False), "gpt2")
+        task = "fill-mask" if family == "bert" else "text-generation-with-past"
+        yield f"{family}-optimum.onnx", Made(_optimum(task), family, OPTIMUM_SETTINGS.get(family, {}))
+        yield f"{family}-keras", Made(_keras_hub(), family, KERAS[family])
+        yield f"{family}-keras.tflite", Made(_keras_hub(format="litert"), family, KERAS[family])
+        yield f"{family}-keras.onnx", Made(_keras_hub(fixed=True, format="onnx"), family, KERAS[family], "torch")
+        yield f"{family}-keras.pt2", Made(_keras_hub(fixed=True, format="torch"), family, KERAS[family], "torch")
+    yield "gpt2-without-positions.onnx", Made(_transformers(_dynamo, positions=False), "gpt2")
     yield "gpt2-export.pt2", Made(_transformers(_saved_program), "gpt2")
     yield "gpt2-inductor.pt2", Made(_transformers(_compiled), "gpt2", words=("--allow-code",))
-    for family, settings in KERAS.items():
-        yield f"{family}-keras", Made(_keras_hub(), family, settings)
-        yield f"{family}-keras.tflite", Made(_keras_hub(format="litert"), family, settings)
-        yield f"{family}-keras.onnx", Made(_keras_hub(True, format="onnx"), family, settings, "torch")
-        yield f"{family}-keras.pt2", Made(_keras_hub(True, format="torch"), family, settings, "torch")
     yield "gpt2-flax.stablehlo", Made(_flax(_flax_gpt2), "gpt2")
     yield "llama-flax.stablehlo", Made(_flax(_flax_llama), "llama")
+    for precision in ("int8", "float16"):
+        words = ("--expect", precision)
+        yield f"bert-{precision}.onnx", Made(_transformers(_lower_onnx(precision)), "bert", words=words)
+        yield f"bert-{precision}.tflite", Made(_lite(precision), "bert", KERAS["bert"], words=words)
+    for name, config in {"weights": "Int8WeightOnlyConfig", "dynamic": "Int8DynamicActivationInt8WeightConfig"}.items():
+        yield f"bert-int8-{name}.pt2", Made(_transformers(_torchao(config)), "bert", words=("--expect", "int8"))
 
 
 FILES: Mapping[str, Made] = dict(_files())
 
 if __name__ == "__main__":
-    _make(sys.argv[1], Path(sys.argv[2]))
+    _make(sys.argv[1], Path(sys.argv[2]), len(sys.argv) > 3)
