@@ -115,7 +115,6 @@ def _translator() -> Any:
 def _of_translator(export: Callable[[Any, dict[str, Any], Path], None]) -> Callable[[Path, Path], None]:
     def make(checkpoint: Path, file: Path) -> None:
         import torch
-
         from invoke import succeeded
 
         model, weights = _translator(), checkpoint.with_name("weights.pt")
@@ -284,8 +283,10 @@ def _keras_hub(fixed: bool = False, **options: Any) -> Callable[[Path, Path], No
         given |= {"segment_ids": given["token_ids"] % 2} if encoder else {}
         model(given)  # an export as ONNX needs one call, and no tensor that has a gradient
         model.trainable = False
-        own = {"input_signature": [{name: keras.InputSpec(one.dtype.name, one.shape, name=name) for name, one in given.items()}]} if fixed else {}
-        model.export(str(file), **own, **options)
+        if fixed:
+            specs = {name: keras.InputSpec(one.dtype.name, one.shape, name=name) for name, one in given.items()}
+            options["input_signature"] = [specs]
+        model.export(str(file), **options)
 
     return make
 
