@@ -21,7 +21,6 @@ def _read(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def gpt2(checkpoint: Path) -> Callable[..., Any]:
     """GPT-2 in Linen, with tensors by the names that transformers gives them."""
-
     said, tensors = _read(checkpoint)
     width, heads, epsilon = said["n_embd"], said["n_head"], said["layer_norm_epsilon"]
 
@@ -59,7 +58,6 @@ def gpt2(checkpoint: Path) -> Callable[..., Any]:
 
 def llama(checkpoint: Path) -> Callable[..., Any]:
     """Llama in NNX, with tensors by the names that transformers gives them."""
-
     said, tensors = _read(checkpoint)
     size, heads, groups = said["head_dim"], said["num_attention_heads"], said["num_key_value_heads"]
     rope, rngs = said["rope_parameters"], nnx.Rngs(0)
