@@ -116,8 +116,9 @@ class Calls:
         derived_bt = mask.token_mask(token_bt, self.config.padding_id)
         real_bt = derived_bt if real_bt is None else real_bt
         position_bt = positional_encoding.token_positions(real_bt, self.config.position_start)
-        own = {f"{side}_mask": real_bt, f"{side}_padding": ~real_bt, f"{side}_positions": position_bt}
-        return own | {f"{side}_derived": derived_bt, "cache_positions": np.arange(token_bt.shape[1]), "uses_cache": np.array([False])}
+        own = {f"{side}_mask": real_bt, f"{side}_padding": ~real_bt, f"{side}_positions": position_bt, f"{side}_derived": derived_bt}
+        alone = {"cache_positions": np.arange(token_bt.shape[1]), "uses_cache": np.array([False]), "logits_to_keep": np.zeros((), np.int64)}
+        return own | alone
 
     def _empty(self, name: str, rows: int) -> dict[str, np.ndarray]:
         """Returns the cache of no tokens, as a function takes it."""
@@ -175,5 +176,5 @@ def _fitting(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     """Returns the array in the dtype of an input. Raises NotShown if the input has no room for it."""
     fits = not tensor.shape or len(tensor.shape) == array.ndim
     if not fits or any(isinstance(size, int) and size != got for size, got in zip(tensor.shape, array.shape, strict=False)):
-        raise NotShown(f"the file takes {tensor} alone; got {list(array.shape)}")
+        raise NotShown(f"the file takes {tensor} alone")
     return np.ascontiguousarray(array, numpy_dtype(tensor.dtype)) if tensor.dtype else array

@@ -4,6 +4,7 @@ source, target                      token ids; of a model of one stack that one
 source_mask, target_mask            True at real tokens; in a step of all tokens that are read so far
 source_padding, target_padding      True at padding
 segments, source_positions, target_positions, cache_positions, uses_cache
+logits_to_keep                      of how many last tokens; 0 is all
 keys, values, cross_keys, cross_values      of all layers, `l b s g k`; key.N, value.N, cross_key.N, cross_value.N: of one layer
 memory, logits, hidden, pooled, classes
 """
@@ -19,7 +20,7 @@ from .signature import Entry, Tensor
 
 MEANINGS = (
     "source", "target", "source_mask", "target_mask", "source_padding", "target_padding", "segments", "source_positions",
-    "target_positions", "cache_positions", "uses_cache", "keys", "values", "cross_keys", "cross_values",
+    "target_positions", "cache_positions", "uses_cache", "logits_to_keep", "keys", "values", "cross_keys", "cross_values",
     "memory", "logits", "hidden", "pooled", "classes",
 )  # fmt: skip
 _LAYERS = ("key", "value", "cross_key", "cross_value")
@@ -32,6 +33,7 @@ _OWN = {
     "classes_bc": "classes", "src_key_padding_mask": "source_padding", "tgt_key_padding_mask": "target_padding",
     "encoder_hidden_states": "memory", "last_hidden_state": "hidden", "sequence_output": "hidden", "pooler_output": "pooled",
     "pooled_output": "pooled", "prediction_logits": "logits", "cache_position": "cache_positions", "use_cache_branch": "uses_cache",
+    "encoder_attention_mask": "source_mask", "num_logits_to_keep": "logits_to_keep",
 }  # fmt: skip
 _SYNONYMS = (
     (arguments.TARGET, "target"),
@@ -39,6 +41,7 @@ _SYNONYMS = (
     (arguments.SEGMENTS, "segments"),
     (arguments.TARGET_POSITIONS, "target_positions"),
 )
+_PLACE = re.compile(r"^(kw)?args?_?\d*[_.]")  # of an argument of torch.export, before its own name
 _CACHE = re.compile(r"(past_key_values|present|past|past_key_value)[._](\d+)[._](?:(decoder|encoder)[._])?(key|value|0|1)s?")
 
 
@@ -101,7 +104,7 @@ def _named(name: str, config: TransformerConfig, table: Mapping[str, str]) -> st
     if name in table:
         return table[name]
     plain = name.removesuffix(":0").removeprefix("serving_default_").removeprefix("serve_").lower()
-    plain = plain.rpartition("/")[2].removeprefix("new_")
+    plain = _PLACE.sub("", plain.rpartition("/")[2].removeprefix("new_"))
     alone = "source" if config.encoder_layers else "target"
     if plain in _OWN or plain in MEANINGS:
         meaning = _OWN.get(plain, plain)

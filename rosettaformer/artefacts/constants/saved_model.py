@@ -10,6 +10,7 @@ from .reading import Constants
 
 _OPAQUE = {"XlaCallModule", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _HIDDEN = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
+_TWICE = "_all_variables/"  # where Keras's export writes every variable again
 
 
 def read(path: Path, found: Constants) -> None:
@@ -56,7 +57,8 @@ def _variables(prefix: Path, found: Constants) -> None:
     if not prefix.with_suffix(".index").is_file():
         return
     reader = tf.train.load_checkpoint(str(prefix))
-    dtypes = reader.get_variable_to_dtype_map()
-    for name, shape in reader.get_variable_to_shape_map().items():
-        if not name.startswith(_HIDDEN) and dtypes[name] != tf.string:
+    dtypes, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
+    hidden = (*_HIDDEN, _TWICE) if any(name.startswith("variables/") for name in shapes) else _HIDDEN
+    for name, shape in shapes.items():
+        if not name.startswith(hidden) and dtypes[name] != tf.string:
             found.weight(name, dtypes[name].name, shape, functools.partial(reader.get_tensor, name))
