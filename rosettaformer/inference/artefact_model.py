@@ -45,7 +45,7 @@ class ArtefactModel(Model):
             with contextlib.nullcontext() if self._has_run else without_greeting():
                 logits_btv = cache_.read(token_bt, mask_bt)
         except NotShown as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(f"{error}; got {len(token_bt)} rows of {token_bt.shape[1]} new tokens") from None
         except Exception as error:  # each runtime raises its own
             said = " ".join(str(error).split())[:300]
             raise ValueError(

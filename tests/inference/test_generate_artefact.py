@@ -152,9 +152,9 @@ def outputs(name: str, vocabulary: int) -> Callable[[Entry], Entry]:
 @pytest.mark.parametrize(
     ("names", "change", "message"),
     [
-        (IN_STEPS, fixed(2, "t"), "the file takes target int64[2, t] alone; got [3, "),
-        (IN_STEPS, fixed("b", 1), "the file takes target int64[b, 1] alone; got [3, "),
-        (WHOLE, fixed(2, "t"), "the file takes target int64[2, t] alone; got [3, "),
+        (IN_STEPS, fixed(2, "t"), "the file takes target int64[2, t] alone; got 3 rows of "),
+        (IN_STEPS, fixed("b", 1), "the file takes target int64[b, 1] alone; got 3 rows of "),
+        (WHOLE, fixed(2, "t"), "the file takes target int64[2, t] alone; got 3 rows of "),
         (WHOLE, fixed(3, 8), "the file takes 8 tokens alone, and no cache; to continue a text it must take more of them each time"),
         (WHOLE, outputs("hidden", 12), "the file must give logits; its outputs are hidden float32[b, t, 12]"),
         (WHOLE, outputs("logits", 19), "the file must give logits of the 300 tokens of config.json; got 19"),
