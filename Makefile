@@ -63,7 +63,7 @@ matrix: $(INSTALLED)  ## the matrix in docs/check.md and README.md, and its pict
 meshes: $(INSTALLED)  ## our ports on eleven meshes: docs/meshes.md, half an hour
 	$(TOOL)/meshes.py docs/meshes.md
 
-artefacts: $(INSTALLED)  ## our exports in every format, checked: the table in docs/artefacts.md, half an hour
+artefacts: $(INSTALLED)  ## our exports in every format, checked: the table in docs/artefacts.md, a quarter of an hour
 	$(TOOL)/artefacts.py
 
 session: $(INSTALLED)  ## the console sessions of docs/porting.md and docs/like.md: six minutes

@@ -14,6 +14,8 @@ from onnx_files import edited, scaled, written
 from reference_numpy import parameters, preset
 from rosettaformer import checkpoints
 from rosettaformer.artefacts.kinds import KINDS
+from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.checkpoints.hugging_face.families import FAMILIES
 
 SMALL = {"model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4, "value_size": 4, "feed_forward_width": 12}
 VOCABULARY = {"source_vocabulary": 19, "target_vocabulary": 19}
@@ -175,6 +177,23 @@ def test_what_export_writes_conforms_whole_and_in_steps(kind: str, gpt2, tmp_pat
     if kind == "aoti":
         code, said = run("check", file, "--checkpoint", checkpoint)
         assert (code, "--allow-code opens it" in said) == (2, True)
+
+
+EVERY = [
+    pytest.param(family, kind, marks=pytest.mark.second if kind == "onnx" else pytest.mark.exhaustive)
+    for family in FAMILIES
+    for kind in KINDS
+]
+
+
+@pytest.mark.parametrize(("family", "kind"), EVERY)
+def test_every_family_is_exported_to_every_format(family: str, kind: str, tmp_path: Path) -> None:
+    file = tmp_path / f"model{KINDS[kind].suffix}"
+    new.write(family, tmp_path / "folder", seed=1)
+    code, said = run("export", tmp_path / "folder", "--to", kind, "--out", file)
+    assert code == 0, said
+    code, said = run("check", file, "--checkpoint", tmp_path / "folder", "--allow-code", "-k", "not long and not medium")
+    assert code == 0, said
 
 
 @pytest.mark.second
