@@ -20,7 +20,7 @@ from documents import HOUSE, made_by
 from reference_numpy import TransformerConfig, preset
 from rosettaformer import checkpoints
 from rosettaformer.artefacts.kinds import KINDS
-from rosettaformer.atomic import replacing
+from rosettaformer.atomic import write_text
 from rosettaformer.checkpoints.hugging_face import new
 
 MARK = "<!-- exports -->\n"
@@ -46,8 +46,7 @@ def main() -> None:
     _, _, after = rest.partition(MARK)
     with tempfile.TemporaryDirectory() as folder:
         lines = [*_table(Path(folder))]
-    with replacing(path, "w") as file:
-        file.write(f"{before}{MARK}{_head()}{''.join(lines)}{MARK}{after}")
+    write_text(path, f"{before}{MARK}{_head()}{''.join(lines)}{MARK}{after}")
 
 
 def _head() -> str:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from .. import compile_cache
 from .benchmark_report import table_lines
-from .peer_process import Options, PeerProcess, failure, modules
+from .peer_process import EXPORT, Options, PeerProcess, failure, modules
 from .timed_rows import Result
 from .workloads import Task
 
@@ -48,6 +48,8 @@ def run(task: Task, options: Options) -> Iterator[First]:
     """Returns the first answers of every row of the task that compiles."""
     for framework in options.frameworks:
         for module in modules(framework, task):
+            if module == EXPORT:  # it compiles nothing
+                continue
             with contextlib.closing(PeerProcess(framework, module, options)) as peer:
                 rows, failed = _rows(peer, task, options)
             if failed:

@@ -11,7 +11,8 @@ from .workloads import Task
 
 # framework -> the processes of its rows, each a module of `peers`
 PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax", "keras_hub_jax")}
-EXPORTED = ("W1", "W3", "W11")  # workloads with a row of our export, in a process of its own beside torch's
+EXPORT = "onnx"  # the process of our export, beside torch's
+EXPORTED = ("W1", "W3", "W11")  # workloads with its row
 LIMIT = 3600.0  # seconds for an answer
 
 
@@ -67,7 +68,7 @@ def modules(framework: str, task: Task) -> tuple[str, ...]:
     peers = task.peers and (task.published or (task.decodes and framework != "jax"))
     found = PROCESSES[framework] if peers else PROCESSES[framework][:1]
     exported = framework == "torch" and task.workload in EXPORTED and task.kind != "training"
-    return (*found, *("onnx",) * exported)
+    return (*found, *(EXPORT,) * exported)
 
 
 def failure(result: Result, kind: str, answer: Any) -> Result:

@@ -86,7 +86,7 @@ HOSTILE: dict[str, Callable[[Any, Any], Any]] = {
     "PyFunc": lambda tf, x: tf.numpy_function(lambda y: y, [x], tf.float32),
     "PrintV2": lambda tf, x: _printed(x),
     "SaveV2": lambda tf, x: _saved(x),
-    "TextLineDataset": lambda tf, x: x + tf.cast(tf.data.TextLineDataset("/etc/hostname").cardinality(), tf.float32),
+    "Dataset": lambda tf, x: x + tf.cast(tf.data.TextLineDataset("/etc/hostname").cardinality(), tf.float32),
 }
 
 
@@ -94,7 +94,7 @@ HOSTILE: dict[str, Callable[[Any, Any], Any]] = {
 def test_a_saved_model_that_reaches_out_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tf = pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)
-    refused(saved(tmp_path, lambda x: HOSTILE[name](tf, x)), rf"no operation reads or writes files.* has {name}$")
+    refused(saved(tmp_path, lambda x: HOSTILE[name](tf, x)), rf"no operation reads or writes files.* has \w*{name}$")
 
 
 def test_a_damaged_saved_model_is_refused(tmp_path: Path) -> None:
