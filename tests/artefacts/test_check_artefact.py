@@ -77,6 +77,7 @@ def test_an_artefact_needs_a_checkpoint_and_no_port_beside_it(gpt2) -> None:
     assert (code, "--expect is of artefacts" in said) == (2, True)
 
 
+@pytest.mark.second
 def test_a_damaged_file_is_one_sentence(gpt2) -> None:
     checkpoint, file = gpt2
     torn = file.with_name("torn.onnx")
@@ -91,6 +92,7 @@ def test_a_damaged_file_is_one_sentence(gpt2) -> None:
     assert (code, "Traceback" in said, "must be a zip archive of torch.export, and is damaged" in said) == (2, False, True)
 
 
+@pytest.mark.second
 def test_what_only_looks_like_an_artefact_or_its_manifest_is_none(gpt2) -> None:
     checkpoint, file = gpt2
     code, said = run("check", "--command", f"false {file}", "-k", "softmax", "--dtype", "float32")
@@ -100,6 +102,7 @@ def test_what_only_looks_like_an_artefact_or_its_manifest_is_none(gpt2) -> None:
     file.with_name("model.onnx.json").unlink()
 
 
+@pytest.mark.second
 def test_a_lower_precision_is_told(gpt2) -> None:
     checkpoint, file = gpt2
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -116,6 +119,7 @@ def test_a_lower_precision_is_told(gpt2) -> None:
     assert (code, "more than int8 explains" in said) == (1, True)
 
 
+@pytest.mark.second
 def test_a_table_says_what_inputs_are(gpt2) -> None:
     checkpoint, file = gpt2
     misleading = {"target": "attention_mask", "target_mask_bt": "input_ids"}
