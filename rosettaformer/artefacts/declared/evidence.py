@@ -15,7 +15,7 @@ from ..constants.reading import Constants
 COMMON = {0.0, 1.0, 2.0, -1.0, -2.0, 0.5, -0.5}  # in every graph
 SCALARS = 16  # elements of an array that may be numbers side by side
 RTOL = 4e-6  # of a number: float32 rounds it, and what it is computed from
-HALF_RTOL = 1e-2
+HALF_RTOL = 1e-2  # of a number in half precision: bfloat16 rounds by 2^-9, and what it is computed from, too
 # of a table: half precision rounds each element; a scaling is a difference of numbers that float32 rounded
 TABLE_RTOL = {"float16": 2e-3, "bfloat16": HALF_RTOL}
 FLOAT_RTOL = 1e-4

@@ -138,6 +138,7 @@ def _shares(table: Table, wanted: np.ndarray) -> bool:
     if any(np.isclose(row[1:], wave, rtol=table.rtol, atol=0).any() for row in rows for wave in waves):
         return True
     with np.errstate(all="ignore"):
+        # A quotient of two has the error of both, in the table and where it is scaled.
         return any(np.isclose(row[1:] / row[:-1], wanted[1:] / wanted[:-1], rtol=4 * table.rtol, atol=0).any() for row in rows)
 
 
