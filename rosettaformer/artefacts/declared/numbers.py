@@ -64,9 +64,9 @@ def _epsilon(evidence: Evidence) -> Iterator[Finding]:
     config = evidence.config
     epsilon = config.epsilon
     sides = {1, config.model_width, config.key_size, config.heads * config.key_size, config.key_value_heads * config.key_size}
-    if epsilon not in COMMON and not evidence.holds(*(epsilon * side for side in sides)):
-        yield evidence.finding("epsilon", f"{epsilon:g}", [epsilon])
     others = [(place, value) for place, value in evidence.constants.epsilons if not math.isclose(value, epsilon, rel_tol=RTOL)]
+    if not others and epsilon not in COMMON and not evidence.holds(*(epsilon * side for side in sides)):
+        yield evidence.finding("epsilon", f"{epsilon:g}", [epsilon])
     for value in dict.fromkeys(value for _, value in others):
         places = [place for place, own in others if own == value]
         more = f" and {len(places) - 3} more places" * (len(places) > 3)
