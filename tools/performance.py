@@ -15,6 +15,7 @@ __all__ = ["PAGE", "README", "Table", "page", "speed", "tables", "with_speed"]
 
 DATA, PAGE, README = HOUSE / "docs" / "performance", HOUSE / "docs" / "performance.md", HOUSE / "README.md"
 PORTS = ("torch", "tf", "jax")
+EXPORTED = "impl_torch's export, ONNX Runtime"
 OTHER = ("int8", "bfloat16", "snapshot")  # rows of ours that are no float32 model in use
 # work, its tables, and the aim: time in units of the best peer's
 WORK = (
@@ -131,9 +132,14 @@ def _further(found: dict[str, Table]) -> Iterator[str]:
         if (snapshot := found[name].ours("torch", "snapshot"))
     )
     yield f"- A snapshot for inference (`fused`, torch), forward pass, to transformers: {ratios}."
+    ratios = ", ".join(
+        f"{name} {float(row['median ms']) / float(ours['median ms']):.2f}"
+        for name in ("W1 0 %", "W1 20 %", "W1 50 %", "W3", "W11 forward", "W11 greedy")
+        if (row := found[name].rows.get(EXPORTED)) and (ours := found[name].ours("torch"))
+    )
+    yield f"- The torch port's ONNX export under ONNX Runtime, to the port itself: {ratios}."
     for names, word, what in (
-        (("W7 forward",), "bfloat16", "bfloat16 weights, forward pass"),
-        (("W7 greedy",), "bfloat16", "bfloat16 weights, greedy search"),
+        (("W7 forward", "W7 greedy"), "bfloat16", "bfloat16 weights, forward pass and greedy search"),
         (("W10", "W11 forward", "W11 greedy"), "int8", "int8, greedy search, Llama's forward pass and greedy search"),
     ):
         times = "; ".join(f"{port} {', '.join(_faster(found[name], port, word) for name in names)}" for port in PORTS)

@@ -31,6 +31,13 @@ class Bundle:
         """The names of the functions."""
         return tuple(self._places)
 
+    @property
+    def ids(self) -> dict[str, str]:
+        """What the manifest says becomes of an id out of range, of each side and of segments; empty if there is none."""
+        said = self.manifest.ids if self.manifest else {}
+        kinds = {"source": "tokens", "target": "tokens", "segment_bs": "segments"}
+        return {side: said if isinstance(said, str) else said.get(kind, "") for side, kind in kinds.items()}
+
     def entry(self, name: str) -> Entry:
         """Returns what a function takes and gives: as the manifest says, since some formats keep neither sizes nor dtypes; otherwise as its
         file says. Raises ValueError if the file lacks the function, or has another one.
@@ -45,10 +52,11 @@ class Bundle:
             raise ValueError(f"{path} must have the function {signature} that {manifest.beside(self._path)} describes; got {got}")
         return said
 
-    def run(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs of a function."""
+    def run(self, name: str, inputs: Mapping[str, np.ndarray], resumed: bool = False) -> dict[str, np.ndarray]:
+        """Returns the outputs of a function. resumed: what it keeps is as its last call left it."""
         path, signature = self._places[name]
-        return self._artefact(path).run(signature, inputs)
+        artefact = self._artefact(path)
+        return artefact.resume(signature, inputs) if resumed else artefact.run(signature, inputs)
 
     def _artefact(self, path: Path) -> Artefact:
         if path not in self._opened:

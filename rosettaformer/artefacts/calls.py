@@ -1,6 +1,7 @@
 """Calls the functions of an artefact by what their inputs and outputs mean, whole or in steps with a cache."""
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -23,12 +24,18 @@ class NotShown(Exception):
 class Calls:
     """The functions of an artefact of that config.
 
-    inputs, outputs: what names mean that do not say it, see `meanings`. Raises ValueError if an input's meaning is not known.
+    inputs, outputs: what names mean that do not say it, see `meanings`. function: that of the whole model; empty if the file has one alone,
+    or calls one forward. Raises ValueError if this or an input's meaning is not known.
     """
 
-    def __init__(self, bundle: Bundle, config: TransformerConfig, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+    def __init__(
+        self, bundle: Bundle, config: TransformerConfig, inputs: Mapping[str, str], outputs: Mapping[str, str], function: str = ""
+    ) -> None:
         self.bundle, self.config = bundle, config
-        self._forward = "forward" if "forward" in bundle.names else bundle.names[0]
+        self._forward = function or (bundle.names[0] if len(bundle.names) == 1 else "forward")
+        if self._forward not in bundle.names:
+            which = f"has no {function}" if function else "calls none forward"
+            raise ValueError(f"the file {which}; it has the functions {', '.join(bundle.names)}: --function says which is the whole model")
         self._inputs, self._outputs = {}, {}
         for name in bundle.names:
             if name in (self._forward, "encode", "step"):
@@ -48,10 +55,42 @@ class Calls:
         """The function of the whole model."""
         return self.bundle.entry(self._forward)
 
-    @property
+    @cached_property
     def step_name(self) -> str:
-        """The function that takes a cache; empty if there is none."""
-        return next((name for name, found in self._inputs.items() if any(map(_is_cache, found.values()))), "")
+        """The function that takes a cache, or keeps one; empty if there is none."""
+        return next((name for name, found in self._inputs.items() if any(map(_is_cache, found.values())) or self.keeps(name)), "")
+
+    def keeps(self, name: str) -> bool:
+        """Whether a function keeps the cache between its calls."""
+        return bool(self.bundle.entry(name).kept)
+
+    @cached_property
+    def step_size(self) -> int | None:
+        """The tokens that a step takes, if it takes no others."""
+        given = next(one for one in self.bundle.entry(self.step_name).inputs if self._inputs[self.step_name][one.name] == "target")
+        return size if len(given.shape) == 2 and isinstance(size := given.shape[1], int) else None
+
+    @cached_property
+    def room(self) -> int | None:
+        """The tokens that the cache has room for; None if it grows."""
+        if not self.step_name:
+            return None
+        entry = self.bundle.entry(self.step_name)
+        given = {meaning: one.shape for one in entry.outputs if (meaning := self._outputs[self.step_name].get(one.name))}
+        caches = [(one.shape, "") for one in entry.kept if len(one.shape) == 4]
+        caches += [
+            (one.shape, meaning)
+            for one in entry.inputs
+            if one.shape and _is_cache(meaning := self._inputs[self.step_name][one.name]) and given.get(meaning) == one.shape
+        ]
+        sizes = [shape[self._axis(shape, meaning)] for shape, meaning in caches if not meaning.startswith("cross")]
+        return max((size for size in sizes if isinstance(size, int) and size), default=None)
+
+    def _axis(self, shape: tuple[int | str, ...], meaning: str = "") -> int:
+        """Returns the axis of the tokens in a cache: of `l b s g k`, `b s g k` or `b g s k`."""
+        groups = self.config.key_value_heads
+        inner = len(shape) == 4 and shape[2] == groups and shape[1] != groups
+        return 2 if meaning in CACHED or not inner else 1
 
     @property
     def fixed(self) -> dict[str, int]:
@@ -62,7 +101,7 @@ class Calls:
             if side in ("source", "target") and len(tensor.shape) == 2:
                 sizes = {"rows": tensor.shape[0], side: tensor.shape[1]}
                 found |= {what: size for what, size in sizes.items() if isinstance(size, int)}
-        return found
+        return found if self.room is None else found | {"room": self.room}
 
     def forward(self, **given: np.ndarray | None) -> dict[str, np.ndarray]:
         """Returns what the whole model gives, by meaning. given: source, target, source_mask, target_mask, segments."""
@@ -83,22 +122,31 @@ class Calls:
             state |= self.call("encode", values) if "encode" in self._inputs else {}
         return Steps(self, state)
 
-    def call(self, name: str, values: Arrays) -> dict[str, np.ndarray]:
-        """Returns what a function gives, by meaning. Raises NotShown if it lacks an input or room for one."""
+    def call(self, name: str, values: Arrays, resumed: bool = False) -> dict[str, np.ndarray]:
+        """Returns what a function gives, by meaning. resumed: what it keeps is as its last call left it.
+
+        Raises NotShown if it lacks an input or room for one.
+        """
         takes = self._inputs[name]
         for side in ("source", "target"):
             real = values.get(f"{side}_mask")
             hidden = real is not None and not (real.all() or np.array_equal(real, values.get(f"{side}_derived", np.empty(0))))
             if hidden and side in takes.values() and not {f"{side}_mask", f"{side}_padding"} & {*takes.values()}:
                 raise NotShown(f"the file takes no mask of its {side}")
+        room = self.room if name == self.step_name else None
+        if room and (length := values["target_mask"].shape[1]) > room:
+            raise NotShown(f"its cache has room for {room} tokens, not for {length}")
         if "segments" not in takes.values() and values.get("segments", np.zeros(1)).any():
             raise NotShown("the file takes no segments")
         arrays = {}
         for tensor in self.bundle.entry(name).inputs:
-            if takes[tensor.name] not in values:
-                raise NotShown(f"its {name} needs {tensor.name}, {takes[tensor.name]}, which is not given")
-            arrays[tensor.name] = _fitting(tensor, values[takes[tensor.name]])
-        outputs = self.bundle.run(name, arrays)
+            if (meaning := takes[tensor.name]) not in values:
+                raise NotShown(f"its {name} needs {tensor.name}, {meaning}, which is not given")
+            array = values[meaning]
+            if room and meaning in ("target_mask", "target_padding"):
+                array = np.pad(array, ((0, 0), (0, room - array.shape[1])), constant_values=meaning == "target_padding")
+            arrays[tensor.name] = _fitting(tensor, array)
+        outputs = self.bundle.run(name, arrays, resumed)
         return {meaning: outputs[own] for own, meaning in self._outputs[name].items() if own in outputs}
 
     def _values(self, given: Arrays) -> dict[str, np.ndarray]:
@@ -128,8 +176,10 @@ class Calls:
             if _is_cache(meaning) and not meaning.startswith("cross"):
                 heads, size = config.key_value_heads, config.value_size if meaning.startswith("value") else config.key_size
                 layers = (config.decoder_layers,) if meaning in CACHED else ()
-                inner = len(tensor.shape) == 4 and tensor.shape[2] == heads and tensor.shape[1] != heads
-                own = (rows, 0, heads, size) if layers or inner else (rows, heads, 0, size)
+                axis = self._axis(tensor.shape, meaning)
+                fixed = tensor.shape[axis] if self.room and tensor.shape else 0
+                room = fixed if isinstance(fixed, int) else 0
+                own = (rows, room, heads, size) if layers or axis == 1 else (rows, heads, room, size)
                 found[meaning] = np.zeros((*layers, *own), numpy_dtype(tensor.dtype))
         return found
 
@@ -143,21 +193,28 @@ class Steps:
         self._mask_bt: np.ndarray | None = None
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray | None = None) -> np.ndarray:
-        """Reads tokens; returns their logits `b t v`."""
+        """Reads tokens, as many at a time as the function takes; returns their logits `b t v`."""
+        mask_bt = mask.token_mask(token_bt, self._calls.config.padding_id) if mask_bt is None else mask_bt
+        size = self._calls.step_size or max(token_bt.shape[1], 1)
+        parts = [slice(start, start + size) for start in range(0, max(token_bt.shape[1], 1), size)]
+        return np.concatenate([self._read(token_bt[:, part], mask_bt[:, part]) for part in parts], axis=1)
+
+    def _read(self, token_bt: np.ndarray, mask_bt: np.ndarray) -> np.ndarray:
         calls, before = self._calls, 0 if self._mask_bt is None else self._mask_bt.shape[1]
-        mask_bt = mask.token_mask(token_bt, calls.config.padding_id) if mask_bt is None else mask_bt
         every_bt = token_bt if self._token_bt is None else np.concatenate([self._token_bt, token_bt], axis=1)
         self._mask_bt = mask_bt if self._mask_bt is None else np.concatenate([self._mask_bt, mask_bt], axis=1)
         self._token_bt = every_bt
         values = calls.of_mask("target", every_bt, self._mask_bt)
         new = {"target_positions": values["target_positions"][:, before:], "cache_positions": np.arange(before, every_bt.shape[1])}
         values |= new | {"target": token_bt, "uses_cache": np.array([before > 0])}
-        found = calls.call(calls.step_name, self._state | values)
+        found = calls.call(calls.step_name, self._state | values, resumed=before > 0 and calls.keeps(calls.step_name))
         self._state |= {name: array for name, array in found.items() if _is_cache(name) and array.size}
         return found["logits"]
 
     def reorder(self, row_b: np.ndarray) -> None:
-        """Makes row i what row `row_b[i]` was."""
+        """Makes row i what row `row_b[i]` was. Raises NotShown if the function keeps the cache, and another row is wanted."""
+        if self._calls.keeps(self._calls.step_name) and not np.array_equal(row_b, np.arange(len(row_b))):
+            raise NotShown("the file keeps its cache, whose rows cannot be exchanged")
         for name, array in self._state.items():
             self._state[name] = array.take(row_b, axis=1 if name.split("_")[-1] in CACHED else 0)
         if self._mask_bt is not None and self._token_bt is not None:
@@ -177,4 +234,4 @@ def _fitting(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     fits = not tensor.shape or len(tensor.shape) == array.ndim
     if not fits or any(isinstance(size, int) and size != got for size, got in zip(tensor.shape, array.shape, strict=False)):
         raise NotShown(f"the file takes {tensor} alone")
-    return np.ascontiguousarray(array, numpy_dtype(tensor.dtype)) if tensor.dtype else array
+    return np.asarray(array, numpy_dtype(tensor.dtype) if tensor.dtype else None, order="C")

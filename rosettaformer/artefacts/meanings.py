@@ -24,7 +24,6 @@ MEANINGS = (
     "memory", "logits", "hidden", "pooled", "classes",
 )  # fmt: skip
 _LAYERS = ("key", "value", "cross_key", "cross_value")
-MASKS = ("source_mask", "target_mask", "source_padding", "target_padding")
 # what a model of one stack calls it -> what it is
 _OWN = {
     "source_mask_bs": "source_mask", "target_mask_bt": "target_mask", "target_mask_bs": "target_mask", "segment_bs": "segments",

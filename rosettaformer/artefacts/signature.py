@@ -23,11 +23,12 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Entry:
-    """A function of an artefact."""
+    """A function of an artefact. kept: what it changes in itself whenever it is called, such as a cache."""
 
     name: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    kept: tuple[Tensor, ...] = ()
 
 
 class Artefact(abc.ABC):
@@ -43,5 +44,9 @@ class Artefact(abc.ABC):
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs of a function by name. inputs: by name, each in the dtype that the entry says.
 
-        Raises whatever the runtime raises on inputs that it refuses.
+        What a function keeps is as it was in the file. Raises whatever the runtime raises on inputs that it refuses.
         """
+
+    def resume(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs of a function that keeps something, which is as its last call left it."""
+        raise NotImplementedError(f"{type(self).__name__} knows no function that keeps something; got {entry}")

@@ -89,6 +89,13 @@ def recognised(path: str | Path) -> str:
     return importlib.import_module(".formats", __package__).recognised(Path(path))
 
 
+def own_format(path: str | Path) -> str:
+    """Returns the format of what shows its config by itself: hugging-face of such a folder, otherwise canonical, whose reader says what
+    other files are.
+    """
+    return found if (found := recognised(path)) == "hugging-face" else "canonical"
+
+
 def options(format: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the names of the options that `load` and `save` take for that format."""
     module = _module(format)

@@ -6,18 +6,19 @@ from typing import Any
 
 import click
 
+from .. import checkpoints
 from ..artefacts import meanings
 from ..artefacts.kinds import KINDS, SUFFIXES, kind_of
 from ..artefacts.settings import Settings, told
 from ..conformance.case import Case
-from ..conformance.cases.artefact import artefact_cases, opened
+from ..conformance.cases.artefact import artefact_cases
 from ..conformance.ports.command import PREFIX
 from ..conformance.reference.lowered import PRECISIONS
 from ..reading import read_object
 from .options import Choice
 
 Names = tuple[str, ...]
-OPTIONS = ("inputs", "outputs", "allow_code")
+OPTIONS = ("inputs", "outputs", "function", "allow_code")
 _EXAMPLE = {"input": "ids=source, seen=target_mask", "output": "y=logits"}
 expect_option = click.option(
     "--expect", type=Choice([*PRECISIONS]), callback=lambda context, option, value: value or "",
@@ -26,9 +27,11 @@ expect_option = click.option(
 
 
 def artefact_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--input, --output and --allow-code."""
+    """--input, --output, --function and --allow-code."""
     text = "An AOTInductor package is compiled code, which runs with your rights: open it."
     function = click.option("--allow-code", is_flag=True, help=text)(function)
+    text = "Which of an artefact's functions, or signatures, is the whole model, if it has several and calls none forward."
+    function = click.option("--function", default="", metavar="NAME", help=text)(function)
     for side in ("output", "input"):
         text = f"What an {side} of an artefact is, such as {_EXAMPLE[side]}; repeatable."
         function = click.option(f"--{side}", f"{side}s", multiple=True, metavar="NAME=MEANING", help=text)(function)
@@ -50,22 +53,23 @@ def artefacts_in(ports: Iterable[str]) -> list[str]:
 
 def cases_of(
     artefacts: Sequence[str], checkpoint: Path | None, leave_out: Names, ignore: Names, inputs: Names, outputs: Names,
-    allow_code: bool, expect: str = "",
+    function: str, allow_code: bool, expect: str = "",
 ) -> list[Case]:  # fmt: skip
     """Returns the cases of the checkpoint; until the command ends, processes are told what they need to know of the artefacts.
 
-    inputs, outputs, allow_code: see `artefact_options`. Raises ValueError without a checkpoint, and on one that cannot be read.
+    inputs, outputs, function, allow_code: see `artefact_options`. Raises ValueError without a checkpoint, and on one that cannot be read.
     """
     if checkpoint is None:
         what = KINDS[kind_of(Path(artefacts[0])) or SUFFIXES[Path(artefacts[0]).suffix]].title
         wanted = "--checkpoint says which they are, a canonical file or a Hugging Face folder"
         raise ValueError(f"{artefacts[0]} is {what}, with weights of its own: {wanted}")
-    found = opened(checkpoint, leave_out, ignore)
+    found = checkpoints.load(checkpoint, checkpoints.own_format(checkpoint), leave_out=leave_out, ignore=ignore)
     settings = Settings(
         found.config.to_dict(),
         read_object(file) if (file := checkpoint / "config.json").is_file() else {},
         meanings.parse(inputs, "--input"),
         meanings.parse(outputs, "--output"),
+        function,
         allow_code,
         expect,
         str(checkpoint),
@@ -82,8 +86,9 @@ def refuse_without_artefacts(**options: Any) -> None:
         raise ValueError(f"--{given[0].removesuffix('s').replace('_', '-')} is of artefacts; no port is one")
 
 
-def words(checkpoint: Path, inputs: Names, outputs: Names, allow_code: bool) -> Names:
+def words(checkpoint: Path, leave_out: Names, ignore: Names, inputs: Names, outputs: Names, function: str, allow_code: bool) -> Names:
     """Returns the words that give these options to another command."""
-    named = [(option, value) for option, values in (("--input", inputs), ("--output", outputs)) for value in values]
-    code = ("--allow-code",) * allow_code
+    given = {"--leave-out": leave_out, "--ignore": ignore, "--input": inputs, "--output": outputs}
+    named = [(option, value) for option, values in given.items() for value in values]
+    code = (*(("--function", function) if function else ()), *("--allow-code",) * allow_code)
     return ("--checkpoint", str(checkpoint), *code, *(word for pair in named for word in pair))

@@ -101,7 +101,7 @@ def check(
     """Run every case on every PORT and print the matrix: components down, ports across.
 
     A PORT is torch, tf, jax, the name of an installed port, a Python file or an importable module; without one it is the first three. With
-    --checkpoint it may be an ONNX model, which has weights of its own.
+    --checkpoint it may be a file that people ship, such as an ONNX model, which has weights of its own.
     A cell holds the verdict and the error ratio: the port's largest error in units of the error that plain NumPy makes in the same
     dtype. What passes is derived from that error. Without options every case is run in every dtype and in the port's default mode, but on
     torch, tf and jax the core cases of every component; with --component or -k every case that they choose; with --full every case in
@@ -146,11 +146,13 @@ def check(
     summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version, incomplete)
     files.write(summary, json_file, junit_file)
     if str(json_file) != "-":
-        more = words(**{name: selection[name] for name in ("checkpoint", *OPTIONS)}) if artefacts else ()
-        matrix.render(Console(), summary, seconds, (*more, *like_words(selection["like"], selection["seed"], selection["meshes"])))
+        given = {name: selection[name] for name in ("checkpoint", "leave_out", "ignore", *OPTIONS)}
+        more = words(**given) if artefacts else like_words(selection["like"], selection["seed"], selection["meshes"])
+        matrix.render(Console(), summary, seconds, None if selection["expect"] else more)
     if html_file:  # its diagnosis may take long
         whole = cases if selection["like"] or selection["meshes"] or artefacts else None
-        diagnoses = {} if results or (selection["checkpoint"] and not artefacts) else _diagnose(summary, entries, limit, whole)
+        undiagnosed = results or selection["expect"] or (selection["checkpoint"] and not artefacts)
+        diagnoses = {} if undiagnosed else _diagnose(summary, entries, limit, whole)
         files.write_html(summary, html_file, () if results else named or tuple(PORTS), diagnoses)
     if lost := [f"{result.port}: {result.message}" for result in summary.results if result.status == Status.NOT_STARTED]:
         raise ValueError("; ".join(lost))

@@ -25,7 +25,7 @@ from ..conformance.reference.components import ASKED, COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
 from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse_without_artefacts
-from .options import OUT, Missing, like_cases, like_options, listed, mesh_option
+from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, listed, mesh_option
 
 LIMIT = 120.0  # seconds for the diagnosis of a whole model
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
@@ -36,6 +36,8 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.option("--command", help="The port is this command, in another environment or language.")
 @listed("component", "Only these components.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="The weights that an artefact was made of.")
+@leave_out_option
+@ignore_option
 @artefact_options
 @like_options
 @mesh_option
@@ -53,7 +55,7 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")
 def diagnose(
     port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, like: str, seed: int,
-    meshes: tuple[Mesh, ...], checkpoint: Path | None, **options: Any,
+    meshes: tuple[Mesh, ...], checkpoint: Path | None, leave_out: tuple[str, ...], ignore: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Say what is wrong with PORT: the mistakes that, made in the reference, give its outputs.
 
@@ -71,9 +73,9 @@ def diagnose(
     name = f"command:{command}" if command else str(port)
     of_artefacts = {option: options.pop(option) for option in OPTIONS}
     if artefacts := artefacts_in([name]):
-        cases: list[Case] | None = cases_of(artefacts, checkpoint, (), (), **of_artefacts)
+        cases: list[Case] | None = cases_of(artefacts, checkpoint, leave_out, ignore, **of_artefacts)
     else:
-        refuse_without_artefacts(checkpoint=checkpoint, **of_artefacts)
+        refuse_without_artefacts(checkpoint=checkpoint, leave_out=leave_out, ignore=ignore, **of_artefacts)
         cases = like_cases(like, seed, (), meshes) if like else mesh_cases(meshes) if meshes else None
     options["limit"] = options["limit"] or (LIMIT if like or artefacts else None)
     entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []

@@ -126,7 +126,7 @@ def _refuse_by_artefact(options: dict[str, Any]) -> None:
 
 
 def _opened(
-    folder: Path, artefact: Path | None, inputs: tuple[str, ...], outputs: tuple[str, ...], allow_code: bool, **options: Any
+    folder: Path, artefact: Path | None, inputs: tuple[str, ...], outputs: tuple[str, ...], function: str, allow_code: bool, **options: Any
 ) -> tuple[Any, Any]:
     """Returns the folder and its model, or that of the artefact. Raises Missing if its runtime is not installed."""
     if artefact is None:
@@ -137,7 +137,7 @@ def _opened(
     tables = meanings.parse(inputs, "--input"), meanings.parse(outputs, "--output")
     reading = {name: options[name] for name in ("leave_out", "ignore")}
     try:
-        return open_with_artefact(folder, artefact, allow_code, *tables, **reading)
+        return open_with_artefact(folder, artefact, allow_code, *tables, function, **reading)
     except Absent as error:
         raise Missing(str(error)) from None
 

@@ -104,7 +104,7 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
     beyond, lower = (worst.error / expected[name].own if expected[name].lower else float("nan")), expected[name].lower
     message = f"{name}: {worst.message}" if worst.message else ""
     if lower and np.isfinite(beyond):
-        explained = f"more than {lower} explains" if failed else f"as {lower} is"
+        explained = f"more than {lower} explains" if failed else f"as {lower} is" if beyond > 1 else "which is within it"
         message = f"{message}{'; ' * bool(message)}{beyond:.2g} times {expected[name].dtype}'s tolerance, {explained}"
     return Result(
         **row,

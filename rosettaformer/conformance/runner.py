@@ -119,7 +119,7 @@ class Question:
         """Returns what the reference answers; of an id out of range, what it answers to other ids. precision: see `run`."""
         case = self.case.at(self.dtype, self.device)
         if case.outside:
-            return outside.expected(case, store)
+            return outside.expected(case, store, precision)
         found = store.expect(case)
         return marked(lowered.expect(case, found, precision) if precision else found, self.hidden.reason(self.case))
 
@@ -240,7 +240,9 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
             expectation, (kind, answer) = next(answered)
             row["seconds"] = time.monotonic() - started
             if question.case.outside:
-                result = outside.judge(row, question.case, kind, answer, expectation.result())
+                result = outside.judge(
+                    row, question.case, kind, answer, expectation.result(), about.get("ids", {}).get(question.case.outside, "")
+                )
             else:
                 expected = plan.followed(question, expectation.result(), answer) if kind == Kind.OUTPUTS else {}
                 result = judge(row, kind, answer, expected)

@@ -22,8 +22,10 @@ class ArtefactModel(Model):
     Raises ValueError if it is not known what an input means, and if the file cannot continue texts of this config.
     """
 
-    def __init__(self, bundle: Bundle, config: TransformerConfig, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
-        self.config, self._calls, self._has_run = config, Calls(bundle, config, inputs, outputs), False
+    def __init__(
+        self, bundle: Bundle, config: TransformerConfig, inputs: Mapping[str, str], outputs: Mapping[str, str], function: str = ""
+    ) -> None:
+        self.config, self._calls, self._has_run = config, Calls(bundle, config, inputs, outputs, function), False
         gives, length = self._calls.gives, self._calls.fixed.get("target")
         if "logits" not in gives:
             given = ", ".join(map(str, gives.values()))
@@ -81,7 +83,13 @@ class _Texts:
 
 
 def open_with_artefact(
-    folder: Path, file: Path, allow_code: bool, inputs: Mapping[str, str], outputs: Mapping[str, str], **reading: Any
+    folder: Path,
+    file: Path,
+    allow_code: bool,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    function: str = "",
+    **reading: Any,
 ) -> tuple[Folder, ArtefactModel]:
     """Returns a folder, for its tokenizer and its generation options, and the model in a file, whose config is that of its manifest, or
     else of the folder.
@@ -92,4 +100,4 @@ def open_with_artefact(
         bundle = Bundle(file, allow_code)
     config = TransformerConfig.from_dict(dict(bundle.manifest.config)) if bundle.manifest else None
     found = open_folder(folder, "generate", weights=False, config=config, **reading)
-    return found, ArtefactModel(bundle, found.checkpoint.config, inputs, outputs)
+    return found, ArtefactModel(bundle, found.checkpoint.config, inputs, outputs, function)

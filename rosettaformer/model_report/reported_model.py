@@ -94,7 +94,7 @@ def open_subject(
 
 
 def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Sequence[str]) -> Subject:
-    kind = found if (found := checkpoints.recognised(path)) == "hugging-face" else "canonical"
+    kind = checkpoints.own_format(path)
     checkpoint = checkpoints.load(path, kind, **options)
     subject = Subject(path, path, kind, *_model(checkpoint), {}, {}, labels=labels_of(checkpoint))
     if text is None:

@@ -155,6 +155,67 @@ def _transformers(export: Callable[[Any, dict[str, Any], Path], None], positions
     return make
 
 
+ROOM = 64  # tokens of a cache that does not grow
+
+
+def _kept_cache(checkpoint: Path, file: Path) -> None:
+    """A program that keeps the cache between its calls, of one row and one token."""
+    import torch
+    from transformers.integrations import executorch
+
+    model = _with_static_cache(checkpoint)
+    model.generation_config.cache_config = {"batch_size": 1, "max_cache_len": ROOM, "device": "cpu"}
+    with torch.no_grad():
+        torch.export.save(executorch.convert_and_export_with_cache(model, torch.tensor([[3]]), torch.tensor([0])), file)
+
+
+def _given_cache(checkpoint: Path, file: Path) -> None:
+    """A step that takes a cache with room, and gives it back."""
+    import torch
+    from transformers import StaticCache
+
+    model = _with_static_cache(checkpoint)
+    config = model.config
+    layers = config.num_hidden_layers
+    names = [f"past_key_values.{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Any, attention_mask: Any, position_ids: Any, cache_position: Any, *past: Any) -> Any:
+            cache = StaticCache(config=config, max_cache_len=ROOM)
+            cache.early_initialization(len(input_ids), config.num_key_value_heads, config.head_dim, torch.float32, torch.device("cpu"))
+            for layer, keys, values in zip(cache.layers, past[::2], past[1::2], strict=True):
+                layer.keys, layer.values, layer.cumulative_length = keys.clone(), values.clone(), cache_position[:1].clone()
+            logits = self.model(
+                input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=cache, use_cache=True
+            ).logits
+            return logits, *(array for layer in cache.layers for array in (layer.keys, layer.values))
+
+    ids = 3 + torch.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
+    past = torch.zeros(ROWS, config.num_key_value_heads, ROOM, config.head_dim)
+    mask = (torch.arange(ROOM) < LENGTH).repeat(ROWS, 1).long()
+    given = (ids, mask, torch.arange(LENGTH).repeat(ROWS, 1), torch.arange(LENGTH), *[past] * len(names))
+    rows, length = torch.export.Dim("rows"), torch.export.Dim("length", max=ROOM)
+    tokens, cache = {0: rows, 1: length}, {0: rows}
+    torch.onnx.export(
+        Step().eval(), given, file, dynamo=True, external_data=False, verbose=False,
+        input_names=["input_ids", "attention_mask", "position_ids", "cache_position", *names],
+        output_names=["logits", *(name.replace("past_key_values", "present") for name in names)],
+        dynamic_shapes=(tokens, cache, tokens, {0: length}, (cache,) * len(names)),
+    )  # fmt: skip
+
+
+def _with_static_cache(checkpoint: Path) -> Any:
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="eager").eval()
+    model.generation_config.update(use_cache=True, cache_implementation="static")
+    return model
+
+
 def _dynamic(given: Mapping[str, Any]) -> dict[str, Any]:
     """Rows and lengths of any size: one length for each side."""
     import torch
@@ -325,6 +386,8 @@ def _files() -> Iterator[tuple[str, Made]]:
     yield "gpt2-without-positions.onnx", Made(_transformers(_dynamo, positions=False), "gpt2")
     yield "gpt2-export.pt2", Made(_transformers(_saved_program), "gpt2")
     yield "gpt2-inductor.pt2", Made(_transformers(_compiled), "gpt2", words=("--allow-code",))
+    yield "llama-static.pt2", Made(_kept_cache, "llama")
+    yield "llama-static.onnx", Made(_given_cache, "llama")
     yield "gpt2-flax.stablehlo", Made(_flax("gpt2"), "gpt2")
     yield "llama-flax.stablehlo", Made(_flax("llama"), "llama")
     for precision in ("int8", "float16"):

@@ -70,8 +70,7 @@ def export(checkpoint: Path, kind: str, out: Path, dtype: str = "float32", force
     backends.require(f"the export of {KINDS[kind].title}", KINDS[kind].extra, *packages)
     check_place(kind, out, force)
     module = backends.imported(backend, f"{__name__}.{backend}")
-    format = found if (found := checkpoints.recognised(checkpoint)) == "hugging-face" else "canonical"
-    read = checkpoints.load(checkpoint, format, **reading)
+    read = checkpoints.load(checkpoint, checkpoints.own_format(checkpoint), **reading)
     parameters = {name: array.astype(numpy_dtype(dtype), copy=False) for name, array in read.parameters.items()}
     with _setting(backend, dtype):
         model = backends.transformer(backend, read.config, parameters)
@@ -119,14 +118,16 @@ def check_place(kind: str, out: Path, force: bool) -> None:
 
 
 def _publish(folder: Path, out: Path, names: Sequence[str], force: bool) -> None:
-    """Renames the files to their places, the manifest last; what is there is removed again if one cannot be renamed."""
+    """Renames the files to their places, the manifest last. If one cannot be renamed, what is new is removed again."""
     done: list[Path] = []
     try:
         for name in names:
-            if (place := out.with_name(name)).exists() and not force:
+            place = out.with_name(name)
+            new = not place.exists()
+            if not new and not force:
                 raise ValueError(f"{place} exists; replace it with --force")
             atomic.publish(folder / name, place)
-            done.append(place)
+            done += [place] * new
     except BaseException:
         for place in done:
             shutil.rmtree(place) if place.is_dir() else place.unlink()

@@ -33,6 +33,11 @@ def of_config(config: TransformerConfig, dtype: str, ids: str = "int64") -> dict
     return {"forward": forward, "encode": encode, "step": step}
 
 
+def ids_of(config: TransformerConfig) -> list[str]:
+    """Returns what a model looks up in tables."""
+    return ["tokens", *["segments"] * bool(config.segments), *["positions"] * (config.positions == "learned")]
+
+
 def _of_encoder(config: TransformerConfig, dtype: str, ids: str) -> Entry:
     segments = (Tensor("segment_bs", ids, (ROW, SOURCE)),) * bool(config.segments)
     outputs = {

@@ -13,7 +13,7 @@ from reference_numpy import TransformerConfig
 
 from ..signature import Entry
 from . import Exported, beside
-from .functions import of_config
+from .functions import ids_of, of_config
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 IDS = "int32"  # without jax_enable_x64 JAX has no int64
@@ -41,10 +41,9 @@ def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, 
     with device_context("cpu", dtype):
         for name, entry in functions.items():
             beside(path, name).write_bytes(_exported(model, entry).serialize())
-    ids = ["tokens"] + ["segments"] * bool(config.segments) + ["positions"] * (config.positions == "learned")
     files = {name: beside(path, name).name for name in functions}
     versions = {name: version(name) for name in ("jax", "jaxlib", "flax")}
-    return Exported(functions, files, dict.fromkeys(ids, "nan"), versions, dict.fromkeys(functions, "forward"))
+    return Exported(functions, files, dict.fromkeys(ids_of(config), "nan"), versions, dict.fromkeys(functions, "forward"))
 
 
 def _exported(model: Transformer, entry: Entry) -> jax.export.Exported:

@@ -17,7 +17,7 @@ from reference_numpy import TransformerConfig
 
 from ..signature import Entry
 from . import Exported
-from .functions import of_config
+from .functions import ids_of, of_config
 
 POSITIONS = 4096  # rows of a table of sinusoids in a LiteRT model, which computes no sine of float64
 LIMIT = 1 << 31  # bytes that a flatbuffer, such as a LiteRT model is, can hold
@@ -25,7 +25,7 @@ LIMIT = 1 << 31  # bytes that a flatbuffer, such as a LiteRT model is, can hold
 
 def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, dtype: str) -> Exported:
     """Writes the folder or file. Raises ValueError on a model that the format cannot hold."""
-    names = ["tokens"] + ["segments"] * bool(config.segments) + ["positions"] * (config.positions == "learned")
+    names = ids_of(config)
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if kind == "savedmodel":
         functions = of_config(config, dtype)

@@ -50,6 +50,12 @@ class _Programs(Artefact):
         self.entries = {name: _entry(name, program) for name, program in programs.items()}
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with torch.inference_mode():
+            for own, buffer in self._modules[entry].named_buffers():
+                buffer.copy_(self._states[entry][own])
+        return self.resume(entry, inputs)
+
+    def resume(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         program, module = self._programs[entry], self._modules[entry]
         leaves = [
             from_numpy(inputs[spec.arg.name]) if isinstance(spec.arg, TensorArgument) else _constant(spec.arg, inputs)
@@ -58,8 +64,6 @@ class _Programs(Artefact):
         ]
         args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
         with torch.inference_mode():
-            for own, buffer in module.named_buffers():
-                buffer.copy_(self._states[entry][own])
             outputs = pytree.tree_leaves(module(*args, **kwargs))
         names = paths(program.call_spec.out_spec)
         return {name: to_numpy(output) for name, output in zip(names, outputs, strict=True) if isinstance(output, torch.Tensor)}
@@ -81,7 +85,19 @@ def _entry(name: str, program: ExportedProgram) -> Entry:
         for own, arg in zip(paths(program.call_spec.out_spec), taken, strict=True)
         if isinstance(arg, TensorArgument)
     ]
-    return Entry(name, tuple(inputs), tuple(outputs))
+    return Entry(name, tuple(inputs), tuple(outputs), tuple(_kept(program)))
+
+
+def _kept(program: ExportedProgram) -> Iterator[Tensor]:
+    """Yields the buffers that a program changes, of which its signature tells only once it is functional."""
+    buffers = dict(program.named_buffers())
+    if buffers and any(_writes(node) for node in program.graph.nodes):
+        for name in program.run_decompositions({}).graph_signature.buffers_to_mutate.values():
+            yield _tensor(name, buffers[name])
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _tensor(name: str, value: Any) -> Tensor:

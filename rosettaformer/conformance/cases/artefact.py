@@ -1,7 +1,7 @@
 """Cases of a file that was made of a checkpoint: of the whole model, as people ask it, where exports break.
 
 They ask other numbers of rows than 1, other lengths than an example has, one token, long texts, padding on either side, a row without a
-token, steps with a cache, and ids out of range.
+token, steps with a cache, and ids out of range; the same at the sizes that a file fixes.
 """
 
 import dataclasses
@@ -13,22 +13,17 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
-from ...checkpoints import Checkpoint, load, recognised
+from ...checkpoints import Checkpoint
 from ..case import REAL, Case
 from .build import ragged
 from .checkpoint import ids_of, length_of
-from .like import CORE, LONG, MEDIUM, PADDED, SHORT, B, case_of, of_decoder, prompts_of
+from .like import CORE, LONG, MEDIUM, PADDED, SHORT, SINGLE, B, case_of, of_decoder, prompts_of
 
 ROWS = 5  # a number of rows that no example has
 OUTSIDE = ("minus_one", "vocabulary")  # ids that no vocabulary has
-FIXED = "fixed"  # the name of a case that has the lengths of a file
+FIXED = "fixed_"  # how the name of a case begins that has the sizes of a file
+MASKS = {"source": "source_mask_bs", "target": "target_mask_bt", "segment_bs": "source_mask_bs"}
 Inputs = dict[str, Any]
-
-
-def opened(path: Path, leave_out: Sequence[str] = (), ignore: Sequence[str] = ()) -> Checkpoint:
-    """Returns the checkpoint: a canonical file, or a Hugging Face folder. Raises ValueError listing everything that is wrong with it."""
-    # The canonical reader says what other files are: in some formats a file by itself does not show the config.
-    return load(path, found if (found := recognised(path)) == "hugging-face" else "canonical", leave_out=leave_out, ignore=ignore)
 
 
 def artefact_cases(path: Path, checkpoint: Checkpoint) -> list[Case]:
@@ -40,24 +35,64 @@ def artefact_cases(path: Path, checkpoint: Checkpoint) -> list[Case]:
 
 
 def fixed_cases(cases: Sequence[Case], sizes: Mapping[str, int]) -> list[Case]:
-    """Returns the cases with those of the sizes that a file fixes: rows, source, target. Full rows, and rows that are padded."""
-    if not sizes:
-        return list(cases)
+    """Returns the cases with those of the sizes that a file fixes: rows, source, target, and the room of its cache."""
     found = []
     for case in cases:
-        if case.name == "batch" and not case.splits:
-            found += [_sized(case, sizes, padded) for padded in (False, True)]
+        if sizes.keys() - {"room"} and not case.splits and (case.outside or case.name in _FIXED_MASKS):
+            found.append(_sized(case, sizes))
+        if case.name == "steps" and sizes.keys() & {"rows", "room"}:
+            found.append(_in_room(case, sizes))
     return [*found, *cases]
 
 
-def _sized(case: Case, sizes: Mapping[str, int], padded: bool) -> Case:
+def _full_rows(rows: int, length: int) -> np.ndarray:
+    return np.ones((rows, length), bool)
+
+
+def _ends_early(rows: int, length: int) -> np.ndarray:
+    """Returns a mask in which the last row lacks a third of its tokens at the end, the first of several none."""
+    lost = np.ceil(length / 3 * np.linspace(rows == 1, 1, rows))
+    return np.arange(length) < np.maximum(length - lost, 1)[:, None]
+
+
+def _without_last_row(rows: int, length: int) -> np.ndarray:
+    mask = _full_rows(rows, length)
+    mask[-1] = rows == 1
+    return mask
+
+
+# name of a case -> its mask at other sizes
+_FIXED_MASKS = {
+    "batch": _full_rows,
+    "right_padding": _ends_early,
+    "left_padding": lambda rows, length: _ends_early(rows, length)[:, ::-1],
+    "empty_row": _without_last_row,
+    "two_segments": _ends_early,
+}
+
+
+def _sized(case: Case, sizes: Mapping[str, int]) -> Case:
+    """Returns the case with rows and lengths of these sizes; an id out of range is the last row's, in its middle."""
     inputs = dict(case.inputs)
-    for side, name in (("source", "source_mask_bs"), ("target", "target_mask_bt")):
+    masked = any(inputs.get(name) is not None for name in MASKS.values())
+    for side in ("source", "target"):
         if inputs.get(side) is not None:
             rows, length = sizes.get("rows", B), sizes.get(side, inputs[side].shape[1])
-            mask = ragged(rows, length) if padded else np.ones((rows, length), bool)
-            inputs |= {side: ids_of(case.config, side, mask)} | ({name: mask} if padded else {})
-    return dataclasses.replace(case, name=f"{FIXED}_padding" if padded else FIXED, inputs=inputs, core=True)
+            mask = _full_rows(rows, length) if case.outside else _FIXED_MASKS[case.name](rows, length)
+            inputs |= {side: ids_of(case.config, side, mask)} | ({MASKS[side]: mask} if masked else {})
+    if inputs.get("segment_bs") is not None:
+        inputs["segment_bs"] = (np.arange(inputs["source"].shape[1]) >= inputs["source"].shape[1] // 2) + np.zeros((rows, 1), int)
+    found = dataclasses.replace(case, name=f"{FIXED}{case.name}", inputs=inputs, core=True)
+    return _with_id(found, case.outside, _outside_id(case)) if case.outside else found
+
+
+def _in_room(case: Case, sizes: Mapping[str, int]) -> Case:
+    """Returns the case in steps with full rows, one token at a time from the middle on."""
+    length = min(case.inputs["target"].shape[1], sizes.get("room", LONG))
+    mask = np.ones((sizes.get("rows", B), length), bool)
+    splits = (max(1, length // 2), *[1] * (length - max(1, length // 2)))
+    inputs = {"target": ids_of(case.config, "target", mask), "target_mask_bt": mask, "splits": splits}
+    return dataclasses.replace(case, name=f"{FIXED}steps", inputs=dict(case.inputs) | inputs, core=True)
 
 
 def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
@@ -77,7 +112,9 @@ def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
             mask = ragged(B, length_of(config, PADDED))
             segment_bs = (np.arange(mask.shape[1]) >= mask.sum(1, keepdims=True) // 2).astype(int)
             yield Case("two_segments", component, config, _masked(config, {"source": mask}) | {"segment_bs": segment_bs})
-        yield from _outside(Case("", component, config, _full(config, {"source": (2, SHORT)})), ("source",))
+        inputs = _full(config, {"source": (2, SHORT)})
+        segments = {"segment_bs": np.zeros_like(inputs["source"])} if config.segments > 1 else {}
+        yield from _outside(Case("", component, config, inputs | segments), ("source", *segments))
 
 
 def _of_both(config: TransformerConfig) -> Iterator[Case]:
@@ -94,10 +131,13 @@ def _of_both(config: TransformerConfig) -> Iterator[Case]:
     for name, (source, target) in shapes.items():
         yield Case(name, "transformer", config, _full(config, {"source": source, "target": target}), core=name in CORE)
     source_bs, target_bt = ragged(B, length_of(config, PADDED)), ragged(B, length_of(config, PADDED - 2))[::-1]
+    alone_bs, long_bs = _ends_early(1, length_of(config, PADDED)), _ends_early(2, length_of(config, LONG))
     masks: dict[str, dict[str, np.ndarray]] = {
         "right_padding": {"source": source_bs, "target": target_bt},
         "left_padding": {"source": source_bs[:, ::-1], "target": target_bt[:, ::-1]},
         "source_padding": {"source": source_bs, "target": np.ones_like(target_bt)},
+        "left_padding_alone": {"source": alone_bs[:, ::-1], "target": alone_bs[:, ::-1]},
+        "long_left_padding": {"source": long_bs[:, ::-1], "target": long_bs[:, ::-1]},
     }
     for name, given in masks.items():
         yield Case(name, "transformer", config, _masked(config, given), core=name in CORE)
@@ -106,8 +146,11 @@ def _of_both(config: TransformerConfig) -> Iterator[Case]:
     length = target_bt.shape[1]
     first = max(1, length // 2)
     for name in ("right_padding", "left_padding"):
-        case = Case(f"{name}_in_steps", "transformer", config, _masked(config, masks[name]), dtypes=("float64", "float32"), core=True)
+        case = Case(f"{name}_in_steps", "transformer", config, _masked(config, masks[name]), core=True)
         yield dataclasses.replace(case, splits=(first, *[1] * (length - first)))
+    length = length_of(config, LONG)
+    inputs = _full(config, {"source": (1, LONG), "target": (1, LONG)})
+    yield Case("long_in_steps", "transformer", config, inputs, dtypes=SINGLE, splits=(length - 4, 1, 1, 2))
     yield from _outside(Case("", "transformer", config, _full(config, {"source": (2, SHORT), "target": (2, SHORT)})), ("source", "target"))
 
 
@@ -121,12 +164,26 @@ def _others(config: TransformerConfig, sides: Sequence[str]) -> Iterator[tuple[s
 
 
 def _outside(case: Case, sides: Sequence[str]) -> Iterator[Case]:
-    """Yields the case with an id of each side that its vocabulary does not have."""
+    """Yields the case with an id of each side that its vocabulary does not have, and a segment that there is not."""
     for side in sides:
-        for name, id_ in zip(OUTSIDE, (-1, getattr(case.config, f"{side}_vocabulary")), strict=True):
-            ids = case.inputs[side].copy()
-            ids[1, 2] = id_
-            yield dataclasses.replace(case, name=f"{side}_id_{name}", inputs=dict(case.inputs) | {side: ids}, outside=side)
+        for name, id_ in zip(OUTSIDE, (-1, ids_in(case.config, side)), strict=True):
+            yield _with_id(dataclasses.replace(case, name=f"{side.removesuffix('_bs')}_id_{name}", outside=side), side, id_)
+
+
+def _with_id(case: Case, side: str, id_: int) -> Case:
+    ids = case.inputs[side].copy()
+    ids[-1, ids.shape[1] // 2] = id_
+    return dataclasses.replace(case, inputs=dict(case.inputs) | {side: ids})
+
+
+def ids_in(config: TransformerConfig, side: str) -> int:
+    """Returns how many ids there are of a side, or segments."""
+    return config.segments if side == "segment_bs" else int(getattr(config, f"{side}_vocabulary"))
+
+
+def _outside_id(case: Case) -> int:
+    ids = case.inputs[case.outside]
+    return int(ids[(ids < 0) | (ids >= ids_in(case.config, case.outside))][0])
 
 
 def _full(config: TransformerConfig, shapes: Mapping[str, tuple[int, int]]) -> Inputs:
@@ -134,6 +191,5 @@ def _full(config: TransformerConfig, shapes: Mapping[str, tuple[int, int]]) -> I
 
 
 def _masked(config: TransformerConfig, masks: Mapping[str, np.ndarray]) -> Inputs:
-    names = {"source": "source_mask_bs", "target": "target_mask_bt"}
     found: Inputs = {side: ids_of(config, side, mask) for side, mask in masks.items()}
-    return found | {names[side]: mask for side, mask in masks.items()}
+    return found | {MASKS[side]: mask for side, mask in masks.items()}

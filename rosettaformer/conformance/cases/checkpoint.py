@@ -9,7 +9,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
-from ...checkpoints import load, recognised
+from ...checkpoints import load, own_format
 from ..case import DTYPES, Case
 from .build import ragged, rng
 
@@ -30,8 +30,7 @@ def checkpoint_cases(path: Path, leave_out: Sequence[str] = (), ignore: Sequence
     lengths.
     leave_out, ignore: see `hugging_face.view`. Raises ValueError listing everything that is wrong with the file.
     """
-    # The canonical reader says what other files are: in some formats a file by itself does not show the config.
-    checkpoint = load(path, found if (found := recognised(path)) == "hugging-face" else "canonical", leave_out=leave_out, ignore=ignore)
+    checkpoint = load(path, own_format(path), leave_out=leave_out, ignore=ignore)
     config = checkpoint.config
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
     return [dataclasses.replace(case, parameters=checkpoint.parameters) for case in of(config)]

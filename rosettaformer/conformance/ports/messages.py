@@ -39,6 +39,7 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "artefact": lambda value: type(value) is bool,
     "findings": lambda value: _is_mapping(value, lambda item: type(item) is str),
     "fixed": lambda value: _is_mapping(value, lambda item: type(item) is int),
+    "ids": lambda value: _is_mapping(value, lambda item: type(item) is str),
 }
 NEEDED = ("modes", "config", "dtypes", "components")
 

@@ -28,11 +28,11 @@ WITHOUT = (Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.NOT_ST
 PARTLY = " (n/m): n of m cases were compared, the others are below."
 
 
-def render(console: Console, summary: Summary, seconds: float | None = None, options: Sequence[str] = ()) -> None:
+def render(console: Console, summary: Summary, seconds: float | None = None, options: Sequence[str] | None = ()) -> None:
     """Prints the matrix, what failed, what is accepted although it fails, what was not compared, the totals, and what to do next; but not
     why a port did not start, which is the command's error.
 
-    seconds: how long the run took. options: those of the run that `diagnose` needs, too.
+    seconds: how long the run took. options: those of the run that `diagnose` needs, too; None if it cannot take the run.
     """
     if rows := grouping.shown_rows(summary):
         console.print(_table(summary, rows))
@@ -54,8 +54,8 @@ def render(console: Console, summary: Summary, seconds: float | None = None, opt
         suite += f", must conform to {summary.min_version}"
     took = f" in {duration(seconds)}" if seconds is not None else ""
     console.print(f"{summary.totals}: [{colour}]{escape(summary.verdict)}[/] ({suite}){took}", highlight=False, soft_wrap=True)
-    for port in _to_diagnose(summary):
-        command = " ".join([_named(port), *map(shlex.quote, options)])
+    for port in _to_diagnose(summary) if options is not None else ():
+        command = " ".join([_named(port), *map(shlex.quote, options or ())])
         console.print(f"next: rosettaformer diagnose {command}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -1,11 +1,13 @@
 """An artefact as a port: a file with weights of its own, opened by its runtime, answers the cases of the checkpoint that it was made of."""
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .... import checkpoints
 from ....artefacts.bundle import Bundle
 from ....artefacts.calls import Calls, NotShown
 from ....artefacts.constants import constants
@@ -13,7 +15,7 @@ from ....artefacts.declared import OF_GRAPH, findings
 from ....artefacts.settings import heard
 from ....checkpoints.strict import numpy_dtype
 from ...case import DTYPES, Case
-from ...cases.artefact import opened
+from ...cases.artefact import ids_in
 from ..port import NotCovered
 from ..port import NotShown as NotShownByPort
 
@@ -35,27 +37,39 @@ class Adapter:
         self._findings: dict[str, str] = {}
         for place, sentence in self._shown(path):  # before a case is asked
             self._findings[place] = "; ".join(filter(None, (self._findings.get(place), sentence)))
-        self._calls = Calls(bundle, self.config, self._settings.inputs, self._settings.outputs)
+        self._calls = Calls(bundle, self.config, self._settings.inputs, self._settings.outputs, self._settings.function)
         gives = self._calls.gives
         own = OF_DECODERS if self.config.decoder_layers else OF_ENCODERS
         self.components = tuple(name for name, meaning in own.items() if meaning in gives)
         if not self.components:
             wanted, outputs = " or ".join(dict.fromkeys(own.values())), ", ".join(map(str, self._calls.entry.outputs))
             raise ValueError(f"the file must give {wanted}; its outputs are {outputs}: --output NAME=MEANING says what they are")
-        floating = [gives[own[name]].dtype for name in self.components if gives[own[name]].dtype]
-        self._dtype = "float32" if self._settings.expect or not floating else floating[0]
+        self._dtype = "float32" if self._settings.expect else gives[own[self.components[0]]].dtype or self._of_an_answer()
         if self._dtype not in DTYPES:
             raise ValueError(f"the file must give numbers of {', '.join(DTYPES)}; it gives {self._dtype}")
 
     def _shown(self, path: Path) -> Iterator[tuple[str, str]]:
         """Yields what the file shows without being run, each with where: an entry of config.json, or something of the graph."""
         settings = self._settings
-        parameters = {} if settings.expect else opened(Path(settings.checkpoint), settings.leave_out, settings.ignore).parameters
+        parameters = {} if settings.expect else self._parameters()
         for entry, sentence in findings(self.config, constants(path), settings.declared, parameters):
             if entry not in OF_GRAPH:
                 yield f"config.json/{entry}", sentence
             elif not settings.expect:  # which explains other numbers
                 yield f"graph/{entry}", sentence
+
+    def _parameters(self) -> Mapping[str, np.ndarray]:
+        settings, path = self._settings, self._settings.checkpoint
+        read = checkpoints.load(path, checkpoints.own_format(path), leave_out=settings.leave_out, ignore=settings.ignore)
+        return read.parameters
+
+    def _of_an_answer(self) -> str:
+        """Returns the dtype of what a file gives that does not say it."""
+        config, sizes = self.config, self._calls.fixed
+        sides = ("source",) * bool(config.encoder_layers) + ("target",) * bool(config.decoder_layers)
+        shapes = {side: (sizes.get("rows", 1), sizes.get(side, 1)) for side in sides}
+        found = self._calls.forward(**{side: np.ones(shape, np.int64) for side, shape in shapes.items()})
+        return next(array.dtype.name for meaning, array in found.items() if meaning in {**OF_DECODERS, **OF_ENCODERS}.values())
 
     def describe(self) -> dict[str, Any]:
         """Returns what the file shows of itself before it is asked: its sizes that are fixed, and what runs it."""
@@ -65,15 +79,29 @@ class Adapter:
             "dtypes": (self._dtype,),
             "findings": self._findings,
             "fixed": self._calls.fixed,
+            "ids": self._calls.bundle.ids,
             "version": dict(self._calls.bundle.versions),
         }
 
     def run(self, case: Case) -> Any:
         """Returns the answer. Raises NotCovered and `port.NotShown` if the file has no input or room for the case."""
         try:
-            return self._rounded(self._answer(case), case.dtype)
+            return self._rounded(self._of_ids(case) if case.outside else self._answer(case), case.dtype)
         except NotShown as error:
             raise NotShownByPort(str(error)) from None
+
+    def _of_ids(self, case: Case) -> np.ndarray:
+        """Returns the answer to ids out of range. Raises NotShown unless the same text has a finite answer with ids in range."""
+        inside = {case.outside: case.inputs[case.outside].clip(0, ids_in(self.config, case.outside) - 1)}
+        try:
+            answer = self._answer(dataclasses.replace(case, inputs=dict(case.inputs) | inside))
+        except NotShown:
+            raise
+        except Exception as error:  # each runtime raises its own
+            raise NotShown("the same text with ids in range fails, too") from error
+        if not np.isfinite(answer.astype(np.float64)).all():
+            raise NotShown("the same text with ids in range has no finite answer, either")
+        return self._answer(case)
 
     def _answer(self, case: Case) -> np.ndarray:
         inputs = case.inputs
