@@ -133,9 +133,9 @@ def _further(found: dict[str, Table]) -> Iterator[str]:
     )
     yield f"- A snapshot for inference (`fused`, torch), forward pass, to transformers: {ratios}."
     ratios = ", ".join(
-        f"{name} {float(row['median ms']) / float(ours['median ms']):.2f}"
-        for name in ("W1 0 %", "W1 20 %", "W1 50 %", "W3", "W11 forward", "W11 greedy")
-        if (row := found[name].rows.get(EXPORTED)) and (ours := found[name].ours("torch"))
+        f"{name.removesuffix(' torch')} {float(row['median ms']) / float(ours['median ms']):.2f}"
+        for name, table in found.items()
+        if (row := table.rows.get(EXPORTED)) and (ours := table.ours("torch"))
     )
     yield f"- The torch port's ONNX export under ONNX Runtime, to the port itself: {ratios}."
     for names, word, what in (
@@ -149,9 +149,8 @@ def _further(found: dict[str, Table]) -> Iterator[str]:
 def page(found: dict[str, Table]) -> str:
     """The summary."""
     rows = [f"| {work} | {aim} | {' | '.join(_ratios(found, names, port) for port in PORTS)} |" for work, names, aim in WORK]
-    stamps = list(
-        dict.fromkeys(line for name in ("W1 0 %", "W3") for line in found[name].environment if re.match("CPU|cores|versions", line))
-    )
+    machines = dict.fromkeys(line[5:] for table in found.values() for line in table.environment if line.startswith("CPU: "))
+    stamps = [f"CPU: {', '.join(machines)}", *(line for line in found["W1 0 %"].environment if re.match("cores|versions", line))]
     files: dict[str, list[str]] = {}
     for path in sorted(DATA.glob("*.json")):
         title = json.loads(path.read_text(encoding="utf-8"))["title"]
@@ -177,8 +176,7 @@ def page(found: dict[str, Table]) -> str:
         *_further(found),
         "",
         "[performance-notes.md](performance-notes.md) says what bounds the rows that miss their aim, what searches in int8 gain and",
-        "cost, where compiled programs are kept, and where the time of `check` goes. Time and memory against length, batch and new",
-        "tokens:",
+        "cost, where compiled programs are kept, and where the time of `check` goes.",
         "",
         "![Time and memory against length, batch and new tokens](scaling.png)",
         "",

@@ -38,6 +38,11 @@ class Bundle:
         kinds = {"source": "tokens", "target": "tokens", "segment_bs": "segments"}
         return {side: said if isinstance(said, str) else said.get(kind, "") for side, kind in kinds.items()}
 
+    @property
+    def files(self) -> list[Path]:
+        """The files or folders of the functions, that of the whole model first."""
+        return list(dict.fromkeys([self._path, *(path for path, _ in self._places.values())]))
+
     def entry(self, name: str) -> Entry:
         """Returns what a function takes and gives: as the manifest says, since some formats keep neither sizes nor dtypes; otherwise as its
         file says. Raises ValueError if the file lacks the function, or has another one.

@@ -1,7 +1,7 @@
 """An artefact as a port: a file with weights of its own, opened by its runtime, answers the cases of the checkpoint that it was made of."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Adapter:
         self.config = self._settings.model
         bundle = Bundle(path, self._settings.allow_code)
         self._findings: dict[str, str] = {}
-        for place, sentence in self._shown(path):  # before a case is asked
+        for place, sentence in self._shown(bundle.files):  # before a case is asked
             self._findings[place] = "; ".join(filter(None, (self._findings.get(place), sentence)))
         self._calls = Calls(bundle, self.config, self._settings.inputs, self._settings.outputs, self._settings.function)
         gives = self._calls.gives
@@ -48,15 +48,17 @@ class Adapter:
         if self._dtype not in DTYPES:
             raise ValueError(f"the file must give numbers of {', '.join(DTYPES)}; it gives {self._dtype}")
 
-    def _shown(self, path: Path) -> Iterator[tuple[str, str]]:
-        """Yields what the file shows without being run, each with where: an entry of config.json, or something of the graph."""
+    def _shown(self, files: Sequence[Path]) -> Iterator[tuple[str, str]]:
+        """Yields what files show without being run, each with where: an entry of config.json, or something of the graph."""
         settings = self._settings
         parameters = {} if settings.expect else self._parameters()
-        for entry, sentence in findings(self.config, constants(path), settings.declared, parameters):
-            if entry not in OF_GRAPH:
-                yield f"config.json/{entry}", sentence
-            elif not settings.expect:  # which explains other numbers
-                yield f"graph/{entry}", sentence
+        for file in files[: 1 if self.config.cross_attention else None]:  # of both stacks the others have a part alone
+            of = f"{file.name}: " * (file != files[0])
+            for entry, sentence in findings(self.config, constants(file), settings.declared, parameters):
+                if entry not in OF_GRAPH:
+                    yield f"config.json/{entry}", f"{of}{sentence}"
+                elif not settings.expect:  # which explains other numbers
+                    yield f"graph/{entry}", f"{of}{sentence}"
 
     def _parameters(self) -> Mapping[str, np.ndarray]:
         settings, path = self._settings, self._settings.checkpoint
