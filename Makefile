@@ -28,7 +28,7 @@ test: $(INSTALLED)  ## the core of every guarantee: ten minutes at most on two c
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cpu-seconds 20 -m "not second and not exhaustive"
 
 test-second: $(INSTALLED)  ## what each guarantee has besides, up to 25 minutes on two cores: `.ci/run` runs it after `make test`
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "second and not exhaustive"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 40 -m "second and not exhaustive"
 
 test-all: $(INSTALLED)  ## every proof, the slow ones and those on the weights of a pretrained model too
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[real]'

@@ -188,16 +188,16 @@ def _given_cache(checkpoint: Path, file: Path) -> None:
             cache = StaticCache(config=config, max_cache_len=ROOM)
             cache.early_initialization(len(input_ids), config.num_key_value_heads, config.head_dim, torch.float32, torch.device("cpu"))
             for layer, keys, values in zip(cache.layers, past[::2], past[1::2], strict=True):
-                layer.keys, layer.values, layer.cumulative_length = keys.clone(), values.clone(), cache_position[:1].clone()
+                layer.keys, layer.values, layer.cumulative_length = keys.clone(), values.clone(), cache_position[0].clone()
             logits = self.model(
                 input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=cache, use_cache=True
             ).logits
             return logits, *(array for layer in cache.layers for array in (layer.keys, layer.values))
 
     ids = 3 + torch.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
-    past = torch.zeros(ROWS, config.num_key_value_heads, ROOM, config.head_dim)
+    past = [torch.zeros(ROWS, config.num_key_value_heads, ROOM, config.head_dim) for _ in names]
     mask = (torch.arange(ROOM) < LENGTH).repeat(ROWS, 1).long()
-    given = (ids, mask, torch.arange(LENGTH).repeat(ROWS, 1), torch.arange(LENGTH), *[past] * len(names))
+    given = (ids, mask, torch.arange(LENGTH).repeat(ROWS, 1), torch.arange(LENGTH), *past)
     rows, length = torch.export.Dim("rows"), torch.export.Dim("length", max=ROOM)
     tokens, cache = {0: rows, 1: length}, {0: rows}
     torch.onnx.export(
