@@ -119,10 +119,11 @@ def test_a_saved_model_that_reaches_out_is_refused(name: str, tmp_path: Path, mo
     refused(saved(tmp_path, lambda x: HOSTILE[name](tf, x)), rf"no operation reads or writes files.* has \w*{name}$")
 
 
-def test_what_a_saved_model_assigns_is_as_in_the_file_whenever_it_is_called(tmp_path: Path) -> None:
+@pytest.mark.parametrize("assign", [lambda held, x: held.assign(held + x), lambda held, x: held.assign_add(x)])
+def test_what_a_saved_model_assigns_is_as_in_the_file_whenever_it_is_called(assign: Callable[..., Any], tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     variable = tf.Variable(X)
-    artefact = open_artefact(saved(tmp_path, lambda x: tf.identity(variable.assign_add(x)), variable))
+    artefact = open_artefact(saved(tmp_path, lambda x: tf.identity(assign(variable, x)), variable))
     for _ in range(2):
         np.testing.assert_array_equal(artefact.run("forward", {"x": X})["y"], 2 * X)
 
@@ -144,6 +145,10 @@ def test_a_damaged_saved_model_is_refused(tmp_path: Path) -> None:
     constant.attr["value"].tensor.tensor_shape.dim.add(size=1 << 50)
     file.write_bytes(message.SerializeToString())
     refused(path, f"every constant fits into memory; .* has {1 << 50} elements")
+    for name in ("XlaCustomCallV2", "MlirPassthroughOp", "CopyHost", "XlaCallModule"):
+        constant.op = name
+        file.write_bytes(message.SerializeToString())
+        refused(path, f"no operation reads or writes files.* has {name}$")
     constant.op = "Evil"
     file.write_bytes(message.SerializeToString())
     refused(path, "every operation is one of TensorFlow's; .* has Evil")
@@ -227,6 +232,33 @@ def test_what_a_litert_model_keeps_is_as_in_the_file_whenever_it_is_run(tmp_path
     (given,), (result,) = artefact.entries["forward"].inputs, artefact.entries["forward"].outputs
     for _ in range(2):
         np.testing.assert_array_equal(artefact.run("forward", {given.name: X})[result.name], 2 * X)
+
+
+def _recurrent(model: Any) -> None:
+    """Makes the model's only operator one of a recurrent network that adds its input to its state, a variable tensor."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    def tensor(shape: Sequence[int], value: Any = None) -> int:
+        buffer, made = schema.BufferT(), schema.TensorT()
+        buffer.data = value if value is None else np.frombuffer(np.float32(value).tobytes(), np.uint8)
+        made.shape, made.type, made.name = shape, schema.TensorType.FLOAT32, b"own"
+        made.buffer, made.isVariable = len(model.buffers), value is None
+        model.buffers.append(buffer)
+        graph.tensors.append(made)
+        return len(graph.tensors) - 1
+
+    graph, code = model.subgraphs[0], model.operatorCodes[0]
+    (operator,) = graph.operators
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.RNN
+    operator.inputs = [graph.inputs[0], tensor([2, 2], np.eye(2)), tensor([2, 2], np.eye(2)), tensor([2], [0, 0]), tensor([2, 2])]
+    operator.builtinOptionsType, operator.builtinOptions = schema.BuiltinOptions.RNNOptions, schema.RNNOptionsT()
+
+
+def test_a_variable_tensor_is_as_in_the_file_whenever_a_model_is_run(tmp_path: Path) -> None:
+    artefact = open_artefact(changed(lite(lambda x: x + 0.25, tmp_path), _recurrent))
+    (given,), (result,) = artefact.entries["forward"].inputs, artefact.entries["forward"].outputs
+    for _ in range(2):
+        np.testing.assert_array_equal(artefact.run("forward", {given.name: X})[result.name], X)
 
 
 def test_a_damaged_litert_model_is_refused(tmp_path: Path) -> None:

@@ -42,9 +42,10 @@ class _Model(Artefact):
         self._content, self._changes = content, _has_variables(schema.Model.GetRootAs(content))
         self._interpreter = interpreter
         self._signatures = signatures.named({name: name for name in interpreter.get_signature_list()}) or {"forward": ""}
-        self.entries = {name: Entry(name, *map(_tensors, self._details(name))) for name in self._signatures}
+        self._details = {name: self._said(name) for name in self._signatures}
+        self.entries = {name: Entry(name, *map(_tensors, sides)) for name, sides in self._details.items()}
 
-    def _details(self, entry: str) -> tuple[Details, Details]:
+    def _said(self, entry: str) -> tuple[Details, Details]:
         """Returns what the interpreter says of the inputs and outputs of a function, by name."""
         runner = self._interpreter.get_signature_runner(self._signatures[entry])
         return runner.get_input_details(), runner.get_output_details()
@@ -52,7 +53,7 @@ class _Model(Artefact):
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if self._changes:
             self._interpreter = Interpreter(model_content=self._content)
-        taken, given = self._details(entry)
+        taken, given = self._details[entry]
         found = self._invoke(entry, {name: _stored(taken[name], array) for name, array in inputs.items()})
         return {name: _real(given[name], array) for name, array in found.items()}
 
@@ -64,13 +65,13 @@ class _Model(Artefact):
 class _Plain(_Model):
     """A model without a signature, whose inputs and outputs have the names of their tensors."""
 
-    def _details(self, entry: str) -> tuple[Details, Details]:
+    def _said(self, entry: str) -> tuple[Details, Details]:
         sides = self._interpreter.get_input_details(), self._interpreter.get_output_details()
         taken, given = ({each["name"]: each for each in side} for side in sides)
         return taken, given
 
     def _invoke(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        taken, given = self._details(entry)
+        taken, given = self._details[entry]
         for name, each in taken.items():
             self._interpreter.resize_tensor_input(each["index"], inputs[name].shape, strict=True)
         self._interpreter.allocate_tensors()
