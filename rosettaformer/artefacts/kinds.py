@@ -1,6 +1,5 @@
-"""The formats of artefacts, and how a file shows which it is: by its bytes, or by its suffix where it is damaged. Nothing in it is run."""
+"""The formats of artefacts, and how a file shows which it is: by its bytes, by its suffix where they do not. Nothing in it is run."""
 
-import contextlib
 import re
 import zipfile
 from pathlib import Path
@@ -54,22 +53,19 @@ def kind_of(path: Path) -> str:
         return "savedmodel" if any((path / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")) else ""
     if path.suffix == ".py" or not path.is_file():
         return ""
-    if zipfile.is_zipfile(path):
-        with contextlib.suppress(zipfile.BadZipFile):  # a damaged one
-            return _of_archive(path)
-    if path.suffix in SUFFIXES:
-        return SUFFIXES[path.suffix]
     with path.open("rb") as file:
         head = file.read(HEAD)
-    return next((kind for pattern, kind in _HEADS if re.match(pattern, head, re.DOTALL)), "")
+    by_head = next((kind for pattern, kind in _HEADS if re.match(pattern, head, re.DOTALL)), "")
+    return by_head or _of_archive(path) or SUFFIXES.get(path.suffix, "")
 
 
 def _of_archive(path: Path) -> str:
+    """Returns the format of a zip archive that says it by its members; a model of another format may have one behind it."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except zipfile.BadZipFile:
-        return SUFFIXES.get(path.suffix, "")
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):
+        return ""
     if any(_COMPILED.fullmatch(name) for name in names):
         return "aoti"
-    return "pt2" if path.suffix == ".pt2" or any(name.endswith("archive_format") for name in names) else ""
+    return "pt2" if any(name.endswith("archive_format") for name in names) else ""

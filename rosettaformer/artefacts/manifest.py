@@ -91,14 +91,32 @@ def read(path: Path) -> Manifest | None:
         return None
     try:
         found = Manifest(**said)
-        for name, one in found.entries.items():
-            entry_of(name, one)
+        _check(found, path.name)
         TransformerConfig.from_dict(dict(found.config))
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise ValueError(f"{file} must be a manifest of rosettaformer export; {type(error).__name__}: {error}") from None
     for name, wanted in found.files.items():
-        if Path(name).name != name or not (other := path.with_name(name)).exists():
+        if not (other := path.with_name(name)).exists():
             raise ValueError(f"{file} names {name}, which does not lie beside it")
         if (got := digest(other)) != wanted:
             raise ValueError(f"{file} is of another {name}: its digest must be {wanted}; got {got}")
     return found
+
+
+def _check(found: Manifest, name: str) -> None:
+    """Raises ValueError, or what Python raises on another type, unless the manifest of a file of that name has all that is read of it."""
+    ids = {"": found.ids} if isinstance(found.ids, str) else found.ids
+    texts = [found.format, found.dtype, *ids.values(), *found.versions.values(), *found.files.values()]
+    files = {name}
+    for own, said in found.entries.items():
+        entry = entry_of(own, said)
+        texts += [said["signature"], *(tensor.dtype for tensor in (*entry.inputs, *entry.outputs))]
+        files.add(said["file"])
+        if not all(isinstance(size, int | str) for tensor in (*entry.inputs, *entry.outputs) for size in tensor.shape):
+            raise ValueError(f"the sizes of {own} are numbers and names; got {said}")
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise ValueError(f"a text is one; got {wrong[0]!r}")
+    if lost := files - {*found.files}:
+        raise ValueError(f"files has the digest of each; got none of {', '.join(sorted(lost))}")
+    if wrong := [own for own in found.files if Path(own).name != own or own in ("", "..") or "\0" in own]:
+        raise ValueError(f"its files lie beside it; got {wrong[0]!r}")

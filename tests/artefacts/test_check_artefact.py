@@ -17,7 +17,7 @@ from tiers import second_of
 
 from reference_numpy import parameters, preset
 from rosettaformer import checkpoints
-from rosettaformer.artefacts import calls
+from rosettaformer.artefacts import calls, manifest
 from rosettaformer.artefacts.calls import Calls
 from rosettaformer.artefacts.calls import NotShown as NotShownByCalls
 from rosettaformer.artefacts.kinds import KINDS
@@ -347,3 +347,32 @@ def test_a_cache_has_the_room_that_each_of_its_tensors_has() -> None:
         assert growing.room is None
     scalar = calls._fitting(Tensor("logits_to_keep", "int64", ()), np.zeros((), np.int64))
     assert (scalar.shape, scalar.flags.c_contiguous) == ((), True)
+
+
+DAMAGES = {
+    "an entry without a file": lambda said: said["entries"]["forward"].pop("file"),
+    "an entry without a signature": lambda said: said["entries"]["forward"].pop("signature"),
+    "a file without a digest": lambda said: said["entries"]["forward"].update(file="other.onnx"),
+    "no digest of its own file": lambda said: said.update(files={}, entries={}),
+    "a folder": lambda said: said["files"].update({"..": ""}),
+    "ids that say nothing": lambda said: said.update(ids=7),
+    "ids of an input that say nothing": lambda said: said.update(ids={"target": ["nan"]}),
+    "a dtype that is none": lambda said: said["entries"]["forward"]["inputs"].update(x={"dtype": 7, "shape": []}),
+    "sizes that are none": lambda said: said["entries"]["forward"]["inputs"].update(x={"dtype": "int64", "shape": [None]}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_manifest_is_one_sentence(damage: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"model")
+    entry = Entry("forward", (Tensor("x", "int64", ("rows", 3)),), (Tensor("y", "float32", ()),))
+    digests, entries = {file.name: manifest.digest(file)}, {"forward": manifest.described(entry, file.name)}
+    manifest.write(file, manifest.Manifest("onnx", "float32", "refused", GPT2.to_dict(), {"torch": "2"}, digests, entries))
+    assert manifest.read(file) is not None
+    said = json.loads(manifest.beside(file).read_text())
+    DAMAGES[damage](said)
+    manifest.beside(file).write_text(json.dumps(said))
+    with pytest.raises(ValueError, match="must be a manifest of rosettaformer export; ") as found:
+        manifest.read(file)
+    assert "\n" not in str(found.value)

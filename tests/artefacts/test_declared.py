@@ -13,7 +13,7 @@ from reference_numpy.rotary import rotary_frequencies
 from reference_numpy.rotary_scaling import RotaryScaling
 from rosettaformer.artefacts.constants import constants
 from rosettaformer.artefacts.constants.reading import Constants
-from rosettaformer.artefacts.declared import findings
+from rosettaformer.artefacts.declared import findings, weights
 from rosettaformer.backends import transformer
 from rosettaformer.checkpoints.hugging_face import entries, new, reading
 from rosettaformer.checkpoints.hugging_face.families import FAMILIES
@@ -378,6 +378,85 @@ def test_onnx_shows_the_numbers_that_a_node_leaves_out(tmp_path, given):
     numbers = {round(float(number), 9) for _, value in found.values for number in np.ravel(value)}
     assert given.get("epsilon", 1e-5) in numbers and (1e-5 in numbers) == (not given)
     assert found.opaque == "vendor.Attention" and "gelu none" in found.operations and found.longest is None and found.sides == {4}
-    (tmp_path / "m.onnx").write_bytes((tmp_path / "m.onnx").read_bytes()[:60])
-    with pytest.raises(ValueError, match="cannot be read"):
-        constants(tmp_path / "m.onnx")
+
+
+def test_a_graph_that_cannot_be_read_gives_no_finding(tmp_path):
+    pytest.importorskip("onnx")
+    (tmp_path / "m.onnx").write_bytes(b"no protocol buffer")
+    found = constants(tmp_path / "m.onnx")
+    assert found.reason.startswith("its graph cannot be read: ") and fields(found) == []
+
+
+def written(tmp_path, nodes, tensors=(), functions=()):
+    """Returns an ONNX model of these nodes, from x and whether to y."""
+    from onnx import TensorProto, helper, save
+
+    sides = [helper.make_tensor_value_info(name, kind, None) for name, kind in (("x", TensorProto.FLOAT), ("whether", TensorProto.BOOL))]
+    ends = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    domains = {"", *(function.domain for function in functions)}
+    opsets = [helper.make_opsetid(domain, 1 if domain else 17) for domain in sorted(domains)]
+    made = helper.make_graph(nodes, "g", sides, ends, tensors)
+    save(helper.make_model(made, opset_imports=opsets, functions=functions), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def layered(tmp_path, *orders, inner=False):
+    """Returns the findings of weights beside an ONNX model with an If, whose branches multiply by the kernels of these layers in turn.
+
+    inner: the branches have the kernels themselves, by the places of the products.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    kernels = [np.random.default_rng(layer).standard_normal((4, 4)).astype(np.float32) for layer in range(2)]
+    branches = []
+    for order in orders:
+        names = [f"w{place if inner else layer}" for place, layer in enumerate(order)]
+        tensors = [numpy_helper.from_array(kernels[layer], name) for layer, name in zip(order, names, strict=True) if inner]
+        values = ["x", "h", "out"]
+        nodes = [helper.make_node("MatMul", [values[i], name], [values[i + 1]]) for i, name in enumerate(names)]
+        branches.append(helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)], tensors))
+    node = helper.make_node("If", ["whether"], ["y"], "if", then_branch=branches[0], else_branch=branches[1])
+    outer = [] if inner else [numpy_helper.from_array(kernel, f"w{layer}") for layer, kernel in enumerate(kernels)]
+    parameters = {f"decoder.layers.{layer}.feed_forward.out.kernel": kernel for layer, kernel in enumerate(kernels)}
+    return [finding.sentence for finding in weights.findings(CONFIG, parameters, constants(written(tmp_path, [node], outer)))]
+
+
+def test_every_branch_of_a_graph_has_an_order_of_its_own(tmp_path):
+    pytest.importorskip("onnx")
+    assert layered(tmp_path, (0, 1), (0, 1)) == layered(tmp_path, (0, 1), (0, 1), inner=True) == []
+    exchanged = ["in the order of the graph decoder.layers.N.feed_forward.out.kernel is that of the layers 1, 0"]
+    assert layered(tmp_path, (0, 1), (1, 0)) == layered(tmp_path, (0, 1), (1, 0), inner=True) == exchanged
+
+
+def test_a_function_s_numbers_are_those_that_its_caller_gives(tmp_path):
+    pytest.importorskip("onnx")
+    from onnx import AttributeProto, TensorProto, helper
+
+    body = [
+        helper.make_node("Cast", ["a"], ["b"]),
+        helper.make_node("LayerNormalization", ["b", "scale"], ["c"]),
+        helper.make_node("Mul", ["c", "scale"], ["d"]),
+    ]
+    for node, name, kind in ((body[0], "to", AttributeProto.INT), (body[1], "epsilon", AttributeProto.FLOAT)):
+        node.attribute.append(AttributeProto(name=name, type=kind, ref_attr_name=name))
+    default = helper.make_attribute("to", TensorProto.DOUBLE)
+    function = helper.make_function("ours", "Norm", ["a", "scale"], ["d"], body, [helper.make_opsetid("", 17)], ["epsilon"], [default])
+    node = helper.make_node("Norm", ["x", "s"], ["y"], domain="ours", epsilon=0.25)
+    found = constants(written(tmp_path, [node], [helper.make_tensor("s", TensorProto.FLOAT, [2], [2.0, 3.0])], [function]))
+    assert not found.reason and not found.opaque
+    assert [value for _, value in found.epsilons] == [0.25] and [dtype for _, dtype in found.casts] == ["double"]
+
+
+@pytest.mark.second
+def test_a_saved_model_as_text_shows_its_constants(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    from google.protobuf import text_format
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    module = tf.Module()
+    module.call = tf.function(lambda x: x * 0.1875, input_signature=[tf.TensorSpec([None], tf.float32)])
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=module.call)
+    file = tmp_path / "model" / "saved_model.pb"
+    file.with_suffix(".pbtxt").write_text(text_format.MessageToString(saved_model_pb2.SavedModel.FromString(file.read_bytes())))
+    file.unlink()
+    assert any((value == 0.1875).any() for _, value in constants(tmp_path / "model").values)

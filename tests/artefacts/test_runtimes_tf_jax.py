@@ -1,7 +1,8 @@
 """What TensorFlow's, LiteRT's and JAX's runtimes open, and what they refuse before anything of it runs: damaged and hostile files."""
 
 import os
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from rosettaformer.artefacts.kinds import kind_of
 from rosettaformer.artefacts.opening import open_artefact
 
 X = np.float32([[1, 2], [3, 4]])
@@ -78,6 +80,24 @@ def _saved(x: Any) -> Any:
         return tf.identity(x)
 
 
+def _decoded(x: Any) -> Any:
+    import tensorflow as tf
+
+    _, (found,) = tf.raw_ops.DecodeProtoV2(
+        bytes="", message_type="m", field_names=["f"], output_types=[tf.float32], descriptor_source="/etc/hostname"
+    )
+    return x + tf.reduce_sum(found)
+
+
+def _encoded(x: Any) -> Any:
+    import tensorflow as tf
+
+    found = tf.raw_ops.EncodeProto(
+        sizes=tf.ones([1, 1], tf.int32), values=[x[:1, :1]], field_names=["f"], message_type="m", descriptor_source="/etc/hostname"
+    )
+    return x + tf.cast(tf.size(found), tf.float32)
+
+
 HOSTILE: dict[str, Callable[[Any, Any], Any]] = {
     "WriteFile": lambda tf, x: _nested(x),
     "ReadFile": lambda tf, x: x + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32),
@@ -86,6 +106,8 @@ HOSTILE: dict[str, Callable[[Any, Any], Any]] = {
     "PyFunc": lambda tf, x: tf.numpy_function(lambda y: y, [x], tf.float32),
     "PrintV2": lambda tf, x: _printed(x),
     "SaveV2": lambda tf, x: _saved(x),
+    "DecodeProtoV2": lambda tf, x: _decoded(x),
+    "EncodeProto": lambda tf, x: _encoded(x),
     "Dataset": lambda tf, x: x + tf.cast(tf.data.TextLineDataset("/etc/hostname").cardinality(), tf.float32),
 }
 
@@ -95,6 +117,15 @@ def test_a_saved_model_that_reaches_out_is_refused(name: str, tmp_path: Path, mo
     tf = pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)
     refused(saved(tmp_path, lambda x: HOSTILE[name](tf, x)), rf"no operation reads or writes files.* has \w*{name}$")
+
+
+@pytest.mark.parametrize("assign", [lambda held, x: held.assign(held + x), lambda held, x: held.assign_add(x)])
+def test_what_a_saved_model_assigns_is_as_in_the_file_whenever_it_is_called(assign: Callable[..., Any], tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    variable = tf.Variable(X)
+    artefact = open_artefact(saved(tmp_path, lambda x: tf.identity(assign(variable, x)), variable))
+    for _ in range(2):
+        np.testing.assert_array_equal(artefact.run("forward", {"x": X})["y"], 2 * X)
 
 
 def test_a_damaged_saved_model_is_refused(tmp_path: Path) -> None:
@@ -114,6 +145,10 @@ def test_a_damaged_saved_model_is_refused(tmp_path: Path) -> None:
     constant.attr["value"].tensor.tensor_shape.dim.add(size=1 << 50)
     file.write_bytes(message.SerializeToString())
     refused(path, f"every constant fits into memory; .* has {1 << 50} elements")
+    for name in ("XlaCustomCallV2", "MlirPassthroughOp", "CopyHost", "XlaCallModule"):
+        constant.op = name
+        file.write_bytes(message.SerializeToString())
+        refused(path, f"no operation reads or writes files.* has {name}$")
     constant.op = "Evil"
     file.write_bytes(message.SerializeToString())
     refused(path, "every operation is one of TensorFlow's; .* has Evil")
@@ -142,11 +177,16 @@ def test_what_keras_exports_is_opened(tmp_path: Path) -> None:
 # LiteRT
 
 
-def lite(function: Callable[[Any], Any], folder: Path) -> Path:
+def lite(function: Callable[[Any], Any], folder: Path, examples: Sequence[Any] = (), holder: Any = None) -> Path:
+    """examples: of its input, where the model is of int8. holder: has its variables."""
     tf = pytest.importorskip("tensorflow")
     pytest.importorskip("ai_edge_litert")
     program = tf.function(function).get_concrete_function(tf.TensorSpec([None, 2], tf.float32, "x"))
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([program])
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([program], holder)
+    if examples:
+        converter.optimizations, converter.representative_dataset = [tf.lite.Optimize.DEFAULT], lambda: ([one] for one in examples)
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        converter.inference_input_type = converter.inference_output_type = tf.int8
     (folder / "model.tflite").write_bytes(converter.convert())
     return folder / "model.tflite"
 
@@ -162,6 +202,63 @@ def changed(path: Path, change: Callable[[Any], None]) -> Path:
     builder.Finish(model.Pack(builder), b"TFL3")
     path.with_name("changed.tflite").write_bytes(builder.Output())
     return path.with_name("changed.tflite")
+
+
+def test_a_litert_model_with_an_archive_behind_it_is_opened(tmp_path: Path) -> None:
+    path = lite(lambda x: x + 0.25, tmp_path)
+    assert not zipfile.is_zipfile(path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("vocab.txt", "[PAD]\n")
+    assert zipfile.is_zipfile(path) and kind_of(path) == "litert"
+    assert kind_of(path.rename(tmp_path / "model.onnx")) == "litert"
+    assert "forward" in open_artefact(tmp_path / "model.onnx").entries
+
+
+def test_whole_numbers_with_a_scale_are_what_they_stand_for(tmp_path: Path) -> None:
+    path = lite(lambda x: x @ X, tmp_path, examples=[np.full((1, 2), value, np.float32) for value in (-4, 4)])
+    artefact = open_artefact(path)
+    (given,), (result,) = artefact.entries["forward"].inputs, artefact.entries["forward"].outputs
+    assert (given.dtype, result.dtype) == ("float32", "float32")
+    found = artefact.run("forward", {given.name: X})[result.name]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, X @ X, atol=0.3)
+
+
+def test_what_a_litert_model_keeps_is_as_in_the_file_whenever_it_is_run(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    holder = tf.Module()
+    holder.held = tf.Variable(X)
+    artefact = open_artefact(lite(lambda x: holder.held.assign_add(x) + 0.0, tmp_path, holder=holder))
+    (given,), (result,) = artefact.entries["forward"].inputs, artefact.entries["forward"].outputs
+    for _ in range(2):
+        np.testing.assert_array_equal(artefact.run("forward", {given.name: X})[result.name], 2 * X)
+
+
+def _recurrent(model: Any) -> None:
+    """Makes the model's only operator one of a recurrent network that adds its input to its state, a variable tensor."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    def tensor(shape: Sequence[int], value: Any = None) -> int:
+        buffer, made = schema.BufferT(), schema.TensorT()
+        buffer.data = value if value is None else np.frombuffer(np.float32(value).tobytes(), np.uint8)
+        made.shape, made.type, made.name = shape, schema.TensorType.FLOAT32, b"own"
+        made.buffer, made.isVariable = len(model.buffers), value is None
+        model.buffers.append(buffer)
+        graph.tensors.append(made)
+        return len(graph.tensors) - 1
+
+    graph, code = model.subgraphs[0], model.operatorCodes[0]
+    (operator,) = graph.operators
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.RNN
+    operator.inputs = [graph.inputs[0], tensor([2, 2], np.eye(2)), tensor([2, 2], np.eye(2)), tensor([2], [0, 0]), tensor([2, 2])]
+    operator.builtinOptionsType, operator.builtinOptions = schema.BuiltinOptions.RNNOptions, schema.RNNOptionsT()
+
+
+def test_a_variable_tensor_is_as_in_the_file_whenever_a_model_is_run(tmp_path: Path) -> None:
+    artefact = open_artefact(changed(lite(lambda x: x + 0.25, tmp_path), _recurrent))
+    (given,), (result,) = artefact.entries["forward"].inputs, artefact.entries["forward"].outputs
+    for _ in range(2):
+        np.testing.assert_array_equal(artefact.run("forward", {given.name: X})[result.name], X)
 
 
 def test_a_damaged_litert_model_is_refused(tmp_path: Path) -> None:
@@ -203,10 +300,12 @@ def test_a_damaged_litert_model_is_refused(tmp_path: Path) -> None:
 # StableHLO
 
 
-def exported(folder: Path, function: Callable[..., Any], *shapes: Any, checks: tuple[str, ...] = (), **named: Any) -> Path:
+def exported(
+    folder: Path, function: Callable[..., Any], *shapes: Any, checks: tuple[str, ...] = (), platforms: Any = None, **named: Any
+) -> Path:
     jax = pytest.importorskip("jax")
     disabled = [jax.export.DisabledSafetyCheck.custom_call(name) for name in checks]
-    program = jax.export.export(jax.jit(function), disabled_checks=disabled)(*shapes, **named)
+    program = jax.export.export(jax.jit(function), disabled_checks=disabled, platforms=platforms)(*shapes, **named)
     (folder / "model.stablehlo").write_bytes(program.serialize())
     return folder / "model.stablehlo"
 
@@ -218,6 +317,21 @@ def test_the_arguments_of_any_export_of_jax_have_names(tmp_path: Path) -> None:
     assert [one.name for one in artefact.entries["forward"].inputs] == ["0", "a", "b.0", "y"]
     found = artefact.run("forward", {"0": X, "a": X, "b.0": X, "y": X})
     np.testing.assert_array_equal(found["output"], X @ X + X)
+
+
+def test_an_export_for_other_devices_too_runs_on_the_cpu(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    shape = jax.ShapeDtypeStruct((2, 2), np.float32)
+    there = jax.ffi.ffi_call("cu_threefry2x32_ffi", shape)  # as jax.random has it where JAX's package for CUDA is installed
+
+    def call(x: Any) -> Any:
+        return jax.lax.platform_dependent(x, cpu=lambda x: x + 1, cuda=lambda x: there(x + jax.lax.empty((2, 2), np.float32)))
+
+    path = exported(tmp_path, call, shape, platforms=("cpu", "cuda"))
+    assert all(name in path.read_bytes() for name in (b"cu_threefry2x32_ffi", b"AllocateBuffer"))
+    np.testing.assert_array_equal(open_artefact(path).run("forward", {"0": X})["output"], X + 1)
+    with pytest.raises(Exception, match="No FFI handler registered for cu_threefry2x32_ffi"):
+        open_artefact(exported(tmp_path, there, shape)).run("forward", {"0": X})
 
 
 def test_a_stablehlo_export_that_calls_what_jax_does_not_write_is_refused(tmp_path: Path) -> None:

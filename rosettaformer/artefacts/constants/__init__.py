@@ -21,8 +21,8 @@ _READERS = {
 def constants(path: Path) -> Constants:
     """Returns the constants of an artefact: numbers, small tables, the shapes of weights, and the operations that its graph names.
 
-    `reason` of the result says why nothing is known of a file: its format shows no constants. Raises ValueError if the file is no artefact
-    or damaged, and `Absent` without the package that reads it.
+    `reason` of the result says why nothing is known of a file: its format shows no constants, or its graph cannot be read. Raises
+    ValueError if the file is no artefact, and `Absent` without the package that reads it.
     """
     if not (kind := kind_of(path)):
         raise ValueError(f"{path} must be an artefact; its bytes are none")
@@ -34,7 +34,7 @@ def constants(path: Path) -> Constants:
     found = Constants()
     try:
         importlib.import_module(f"{__package__}.{module}").read(path, found)
-    except Exception as error:  # whatever the bytes make a parser raise
-        raise ValueError(f"the graph of {path} cannot be read: {type(error).__name__}: {str(error)[:300]}") from error
-    found.fold()
+        found.fold()
+    except Exception as error:  # whatever a parser raises on what the runtime reads
+        return Constants(reason=f"its graph cannot be read: {type(error).__name__}: {str(error)[:300]}")
     return found

@@ -22,7 +22,6 @@ _DTYPES: dict[int, Any] = {
 }  # fmt: skip
 _OPERATIONS = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
 _FEW = 4096
-_FLEX = "Flex"  # before the name of an operation of TensorFlow
 
 
 def read(path: Path, found: Constants) -> None:
@@ -39,12 +38,7 @@ def read(path: Path, found: Constants) -> None:
                 found.input(int(size) for size in (shape if shape is not None else ()))
         for operator in graph.operators:
             code = model.operatorCodes[operator.opcodeIndex]
-            name = _OPERATIONS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "")
-            if name in ("CUSTOM", "DELEGATE", ""):
-                own = (code.customCode or b"").decode(errors="replace") or name
-                name = own.removeprefix(_FLEX)
-                if name == own or "Norm" in name or name == "XlaCallModule":
-                    found.opaque = own
+            name = _OPERATIONS[max(code.builtinCode, code.deprecatedBuiltinCode)]
             words = []
             for option, value in vars(operator.builtinOptions).items() if operator.builtinOptions is not None else ():
                 if isinstance(value, int | float):

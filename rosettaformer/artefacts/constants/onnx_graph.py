@@ -1,44 +1,63 @@
 """The constants of an ONNX model, by the package onnx."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import external_data_helper, numpy_helper
+from onnx import external_data_helper, inliner, numpy_helper
 
+from ..examining.onnx_model import every_node
 from .reading import CONTRIBUTED, LIMIT, Constants
 
 _QUANTISED = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
 _SMALL = 4096
-_SCOPES = "pkg.torch.onnx.name_scopes"  # the modules within which torch's exporter saw a node
+SCOPES = "pkg.torch.onnx.name_scopes"  # the modules within which torch's exporter saw a node
 
 
 def read(path: Path, found: Constants) -> None:
-    """Notes the constants of a file. Tensors in other files are read where they are small."""
+    """Notes the constants of a file, whose functions are written out. Tensors in other files are read where they are small."""
     model = onnx.load(str(path), load_external_data=False)
-    versions = {opset.domain: opset.version for opset in model.opset_import}
-    _Reader(path.parent, found, versions, {(one.domain, one.name): one for one in model.functions}).graph(model.graph, "")
+    if model.functions:
+        _give_defaults(model)
+        model = inliner.inline_local_functions(model)
+    _Reader(path.parent, found, {opset.domain: opset.version for opset in model.opset_import}).graph(model.graph, "", {})
     given = {tensor.name for tensor in model.graph.initializer}
     for one in model.graph.input:
         if one.name not in given:
             found.input(side.dim_value if side.HasField("dim_value") else None for side in one.type.tensor_type.shape.dim)
 
 
-class _Reader:
-    def __init__(self, folder: Path, found: Constants, versions: dict[str, int], functions: dict[tuple[str, str], Any]) -> None:
-        self.folder, self.found, self.versions, self.functions = folder, found, versions, functions
-        self.seen: set[tuple[str, str]] = set()
+def _give_defaults(model: onnx.ModelProto) -> None:
+    """Gives calls of functions the attributes that they leave out: onnx's inliner does not."""
+    defaults = {(one.domain, one.name): one.attribute_proto for one in model.functions}
+    for node in (node for part in (model.graph, *model.functions) for node in every_node(part.node)):
+        given = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(one for one in defaults.get((node.domain, node.op_type), ()) if one.name not in given)
 
-    def graph(self, graph: onnx.GraphProto, scope: str) -> None:
-        quantised = {tensor.name for tensor in graph.initializer if tensor.data_type in _QUANTISED and np.prod(tensor.dims) <= _SMALL}
+
+class _Reader:
+    def __init__(self, folder: Path, found: Constants, versions: dict[str, int]) -> None:
+        self.folder, self.found, self.versions = folder, found, versions
+        self.tensors: dict[str, onnx.TensorProto] = {}
+        self.quantised: set[str] = set()
+
+    def graph(self, graph: onnx.GraphProto, inside: str, outer: Mapping[str, str]) -> None:
+        """Notes a graph. inside: which branch or body it is. outer: the places of the tensors around it, by name.
+
+        Branches may have the same names, of the same tensors or others.
+        """
+        places, products = dict(outer), list[tuple[str, bool]]()
+        self.found.products.append(products)
         for tensor in graph.initializer:
-            self.tensor(tensor, tensor.name, scope + tensor.name)
+            same = self.tensors.setdefault(tensor.name, tensor) == tensor
+            places[tensor.name] = tensor.name if same else f"{tensor.name} in {inside}"
+            self.tensor(tensor, places[tensor.name], tensor.name)
+            if tensor.data_type in _QUANTISED and np.prod(tensor.dims) <= _SMALL:
+                self.quantised.add(tensor.name)
         for node in graph.node:
-            if node.op_type == "DequantizeLinear" and node.input[0] in quantised:
-                self.found.rounded = True
-        self.nodes(graph.node, scope)
+            self.node(node, places, products)
 
     def tensor(self, tensor: onnx.TensorProto, place: str, key: str) -> None:
         dtype, shape = onnx.TensorProto.DataType.Name(tensor.data_type).lower(), tuple(tensor.dims)
@@ -54,48 +73,39 @@ class _Reader:
         elif not (outside and np.prod(shape, dtype=np.float64) > LIMIT):
             self.found.number(place, value(), key)
 
-    def nodes(self, nodes: Iterable[onnx.NodeProto], scope: str) -> None:
-        for node in nodes:
-            place = node.name or f"{node.op_type} {node.output[0] if node.output else ''}"
-            words = []
-            for given in node.attribute:
-                value = onnx.helper.get_attribute_value(given)
-                if isinstance(value, bytes):
-                    words.append(value.decode(errors="replace"))
-                elif isinstance(value, onnx.TensorProto):
-                    self.tensor(value, place, scope + node.output[0])
-                elif isinstance(value, onnx.GraphProto):
-                    self.graph(value, scope)
-                elif isinstance(value, list) and value and isinstance(value[0], onnx.GraphProto):
-                    for graph in value:
-                        self.graph(graph, scope)
-                elif isinstance(value, int | float | list):
-                    self.found.number(place, value, scope + node.output[0] if node.op_type == "Constant" else None)
-            self.defaults(node, place)
-            self.judged(node, place)
-            inputs, outputs = ([scope + name if name else "" for name in names] for names in (node.input, node.output))
-            self.found.node(node.op_type, place, inputs, outputs, words)
-
-    def judged(self, node: onnx.NodeProto, place: str) -> None:
-        """Notes what a node multiplies by, to what it converts, and the epsilon of a norm."""
+    def node(self, node: onnx.NodeProto, places: Mapping[str, str], products: list[tuple[str, bool]]) -> None:
+        place = node.name or f"{node.op_type} {node.output[0] if node.output else ''}"
         given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        scope = next((one.value for one in node.metadata_props if one.key == _SCOPES), "")
+        words = []
+        for name, value in given.items():
+            if isinstance(value, bytes):
+                words.append(value.decode(errors="replace"))
+            elif isinstance(value, onnx.TensorProto):
+                self.tensor(value, place, node.output[0])
+            elif isinstance(value, int | float | list) and not _graphs(value):
+                self.found.number(place, value, node.output[0] if node.op_type == "Constant" else None)
+            for graph in _graphs(value):
+                self.graph(graph, f"{place}.{name}", places)
+        self.defaults(node, place)
+        self.judged(node, place, given)
+        if node.op_type == "DequantizeLinear" and node.input[0] in self.quantised:
+            self.found.rounded = True
+        if node.op_type in ("MatMul", "Gemm") and places.get(node.input[1]) in self.found.weights:
+            products.append((places[node.input[1]], bool(given.get("transB"))))
+        self.found.node(node.op_type, place, node.input, node.output, words)
+
+    def judged(self, node: onnx.NodeProto, place: str, given: Mapping[str, Any]) -> None:
+        """Notes to what a node converts, and the epsilon of a norm."""
+        scope = next((one.value for one in node.metadata_props if one.key == SCOPES), "")
         modules = [name for name in scope.split("'")[1::2] if name][:-1]  # the last is the node
         place = modules[-1] if modules else place
-        if node.op_type in ("MatMul", "Gemm") and node.input[1] in self.found.weights:
-            self.found.products.append((node.input[1], bool(given.get("transB"))))
         if node.op_type == "Cast":
             self.found.casts.append((place, onnx.TensorProto.DataType.Name(given["to"]).lower()))
         if "epsilon" in given:
             self.found.epsilons.append((place, given["epsilon"]))
 
     def defaults(self, node: onnx.NodeProto, place: str) -> None:
-        """Notes the numbers that an operator has where its node gives none; reads the function that it may be."""
-        if function := self.functions.get((node.domain, node.op_type)):
-            if (node.domain, node.op_type) not in self.seen:
-                self.seen.add((node.domain, node.op_type))
-                self.nodes(function.node, f"{node.domain}.{node.op_type}/")
-            return
+        """Notes the numbers that an operator has where its node gives none."""
         try:
             schema = onnx.defs.get_schema(node.op_type, self.versions.get(node.domain, 1), node.domain)
         except onnx.defs.SchemaError:
@@ -109,3 +119,8 @@ class _Reader:
                 self.found.number(place, default.f)
             if name not in given and default.type == onnx.AttributeProto.STRING:
                 self.found.operations.add(f"{node.op_type} {default.s.decode()}".lower())
+
+
+def _graphs(value: Any) -> list[onnx.GraphProto]:
+    """Returns the graphs of an attribute."""
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, onnx.GraphProto)]

@@ -39,9 +39,9 @@ class Constants:
     """values: every number and table. weights: tensors by name. operations: in lower case, alone and with each of their words ("gelu
     tanh"). longest: the largest side of an input, None if a side is dynamic. sides: of inputs. opaque: an operator that may hold what does
     not show. scales_fold: the format's converter multiplies scales into weights. from_shapes: a root or power is taken of a size of an
-    input. rounded: small tensors are quantised. products: the tensors that multiply from the right, in the order of the computation, each
-    with whether it is transposed there. casts: where numbers are converted, and to which dtype. epsilons: of norms that are one operator,
-    and where. reason: why nothing is known.
+    input. rounded: small tensors are quantised. products: of every graph, branch and body the tensors that multiply from the right, in the
+    order of the computation, each with whether it is transposed there. casts: where numbers are converted, and to which dtype. epsilons: of
+    norms that are one operator, and where. reason: why nothing is known.
     """
 
     values: list[Constant] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Constants:
     scales_fold: bool = False
     from_shapes: bool = False
     rounded: bool = False
-    products: list[tuple[str, bool]] = field(default_factory=list)
+    products: list[list[tuple[str, bool]]] = field(default_factory=list)
     casts: list[tuple[str, str]] = field(default_factory=list)
     epsilons: list[tuple[str, float]] = field(default_factory=list)
     reason: str = ""

@@ -4,20 +4,17 @@ import functools
 from pathlib import Path
 
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
+from ..examining.saved_model import parsed
 from .reading import Constants
 
-_OPAQUE = {"XlaCallModule", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _HIDDEN = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
 _TWICE = "_all_variables/"  # where Keras's export writes every variable again
 
 
 def read(path: Path, found: Constants) -> None:
     """Notes the constants of a folder."""
-    saved = saved_model_pb2.SavedModel()
-    saved.ParseFromString((path / "saved_model.pb").read_bytes())
-    for graph in saved.meta_graphs:
+    for graph in parsed(path).meta_graphs:
         _nodes(graph.graph_def.node, "", found)
         for function in graph.graph_def.library.function:
             _nodes(function.node_def, f"{function.signature.name}/", found)
@@ -45,8 +42,6 @@ def _nodes(nodes, scope: str, found: Constants) -> None:  # type: ignore[no-unty
                 words.append(given.s[:40].decode(errors="replace"))
         if node.op.startswith("FusedBatchNorm") and "epsilon" not in node.attr:
             found.number(node.name, 1e-4)
-        if node.op in _OPAQUE:
-            found.opaque = node.op
         if node.op == "Dequantize":
             found.rounded = True
         inputs = [scope + name.split(":")[0] for name in node.input if not name.startswith("^")]

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from ..constants.reading import LIMIT, Constants
 from .evidence import Finding
 
 Arrays = Mapping[str, np.ndarray]
+Products = Iterable[tuple[str, np.ndarray]]  # of tensors, each with its place
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _FLOATS = "fV"  # ml_dtypes' are V
 RTOL = 1e-2  # of a table that is multiplied, in half precision
@@ -25,31 +27,35 @@ def findings(config: TransformerConfig, parameters: Arrays, constants: Constants
     parameters: of the checkpoint, by canonical name.
     """
     held = {place: value for place, value in constants.values if value.size > 1 and value.dtype.kind in _FLOATS}
-    matrices = [(place, held[place].T if turned else held[place]) for place, turned in constants.products if place in held]
-    products = [(place, matrix) for place, matrix in matrices if matrix.ndim == 2]
+    matrices = {place: value for place, value in held.items() if value.ndim == 2}
+    graphs = [
+        [(place, matrices[place].T if turned else matrices[place]) for place, turned in products if place in matrices]
+        for products in constants.products
+    ]
     small = {name: array for name, array in parameters.items() if array.size <= LIMIT}  # of larger ones the graph's are not read
-    for sentence in (*_kernels(small, products), *_head(config, small, products), *_other_numbers(small, held)):
+    for sentence in dict.fromkeys((*_kernels(small, graphs), *_head(config, small, [*chain(*graphs)]), *_other_numbers(small, held))):
         yield Finding("weights", sentence)
 
 
-def _kernels(parameters: Arrays, products: list[tuple[str, np.ndarray]]) -> Iterator[str]:
-    """Yields kernels that are transposed, and those whose layers are exchanged."""
+def _kernels(parameters: Arrays, graphs: Iterable[Products]) -> Iterator[str]:
+    """Yields kernels that are transposed, and those whose layers are exchanged within a graph."""
     named = [(_key(matrix), name) for name, array in parameters.items() if name.endswith(".kernel") for matrix in _matrices(array)]
     count = Counter(key for key, _ in named)
     kernels = {key: name for key, name in named if count[key] == 1}  # equal ones are not told apart
-    order: dict[str, list[int]] = {}
-    for place, matrix in products:
-        name = kernels.get(_key(matrix))
-        if name is None and matrix.shape[0] == matrix.shape[1] and (name := kernels.get(_key(matrix.T))):
-            yield f"{place} multiplies by the transposed {name}"
-        if name and (layer := _LAYER.search(name)) and "cross_attention" not in name:  # whose kernels read one memory, in any order
-            order.setdefault(_LAYER.sub(".layers.N.", name), []).append(int(layer[1]))
-    for kind, layers in order.items():
-        if layers != sorted(layers):
-            yield f"in the order of the graph {kind} is that of the layers {', '.join(map(str, layers))}"
+    for products in graphs:
+        order: dict[str, list[int]] = {}
+        for place, matrix in products:
+            name = kernels.get(_key(matrix))
+            if name is None and matrix.shape[0] == matrix.shape[1] and (name := kernels.get(_key(matrix.T))):
+                yield f"{place} multiplies by the transposed {name}"
+            if name and (layer := _LAYER.search(name)) and "cross_attention" not in name:  # whose kernels read one memory, in any order
+                order.setdefault(_LAYER.sub(".layers.N.", name), []).append(int(layer[1]))
+        for kind, layers in order.items():
+            if layers != sorted(layers):
+                yield f"in the order of the graph {kind} is that of the layers {', '.join(map(str, layers))}"
 
 
-def _head(config: TransformerConfig, parameters: Arrays, products: list[tuple[str, np.ndarray]]) -> Iterator[str]:
+def _head(config: TransformerConfig, parameters: Arrays, products: Products) -> Iterator[str]:
     """Yields matrices of a tied head's shape that are not its table, nor that with every feature multiplied by a number."""
     for name, table in ties(config).items():
         if not name.endswith("logits.kernel") or table not in parameters:

@@ -76,8 +76,8 @@ def _read(path: Path) -> ModelProto:
 
 def _operators(path: Path, model: ModelProto, functions: dict[tuple[str, str], FunctionProto]) -> None:
     """Raises ValueError if a node is neither ONNX's, ONNX Runtime's nor a function of the model, or the functions never end."""
-    bodies = {key: Counter((node.domain, node.op_type) for node in _nodes(one.node)) for key, one in functions.items()}
-    counts = Counter((node.domain, node.op_type) for node in _nodes(model.graph.node))
+    bodies = {key: Counter((node.domain, node.op_type) for node in every_node(one.node)) for key, one in functions.items()}
+    counts = Counter((node.domain, node.op_type) for node in every_node(model.graph.node))
     called = counts.copy()
     for body in bodies.values():
         called.update(body)
@@ -98,13 +98,13 @@ def _operators(path: Path, model: ModelProto, functions: dict[tuple[str, str], F
         raise ValueError(f"{path} must have at most {NODES} nodes once its functions are written out; got {total}")
 
 
-def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """Yields every node, also those in branches and loops."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             for graph in _graphs(attribute):
-                yield from _nodes(graph.node)
+                yield from every_node(graph.node)
 
 
 def _graphs(attribute: AttributeProto) -> Iterator[GraphProto]:

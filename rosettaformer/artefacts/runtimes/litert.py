@@ -13,8 +13,9 @@ from ai_edge_litert.interpreter import Interpreter
 
 from ...memory import physical_memory
 from ..signature import Artefact, Entry, Tensor
+from . import signatures
 
-DEFAULTS = ("serving_default", "serve", "main")  # signatures that stand for the whole model where none is called forward
+Details = Mapping[str, Mapping[str, Any]]
 _BUILTIN = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
 _TYPES = {value: name.lower() for name, value in vars(schema.TensorType).items() if isinstance(value, int)}
 _BITS = {"bool": 8, "string": 8, "resource": 8, "variant": 8, "complex64": 64, "complex128": 128}  # of types whose names do not say it
@@ -26,61 +27,71 @@ def open_file(path: Path, allow_code: bool) -> Artefact:
     try:
         _check(content)
         interpreter = Interpreter(model_content=content)
-        signatures = interpreter.get_signature_list()
-        if not signatures:
-            return _Plain(interpreter)
-        return _Model(interpreter, signatures)
+        return (_Model if interpreter.get_signature_list() else _Plain)(content, interpreter)
     except Exception as error:  # whatever the readers of a damaged file raise: struct.error, IndexError, RuntimeError, ...
         why = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path} must be a LiteRT model that ai-edge-litert {version('ai-edge-litert')} opens; {why}") from None
 
 
 class _Model(Artefact):
-    """A model with signatures."""
+    """A model with signatures. One that has variables is opened again whenever it is run, since the interpreter keeps them."""
 
     versions = MappingProxyType({"ai-edge-litert": version("ai-edge-litert")})
 
-    def __init__(self, interpreter: Any, signatures: Mapping[str, Any]) -> None:
-        names = {name: name for name in signatures}
-        if "forward" not in names:
-            default = next((name for name in DEFAULTS if name in names), "")
-            names = ({"forward": names.pop(default)} if default else {}) | names
-        self._runners = {name: interpreter.get_signature_runner(own) for name, own in names.items()}
-        self.entries = {
-            name: Entry(name, _tensors(runner.get_input_details()), _tensors(runner.get_output_details()))
-            for name, runner in self._runners.items()
-        }
+    def __init__(self, content: bytes, interpreter: Any) -> None:
+        self._content, self._changes = content, _has_variables(schema.Model.GetRootAs(content))
+        self._interpreter = interpreter
+        self._signatures = signatures.named({name: name for name in interpreter.get_signature_list()}) or {"forward": ""}
+        self._details = {name: self._said(name) for name in self._signatures}
+        self.entries = {name: Entry(name, *map(_tensors, sides)) for name, sides in self._details.items()}
+
+    def _said(self, entry: str) -> tuple[Details, Details]:
+        """Returns what the interpreter says of the inputs and outputs of a function, by name."""
+        runner = self._interpreter.get_signature_runner(self._signatures[entry])
+        return runner.get_input_details(), runner.get_output_details()
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = self._runners[entry](**inputs)
+        if self._changes:
+            self._interpreter = Interpreter(model_content=self._content)
+        taken, given = self._details[entry]
+        found = self._invoke(entry, {name: _stored(taken[name], array) for name, array in inputs.items()})
+        return {name: _real(given[name], array) for name, array in found.items()}
+
+    def _invoke(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = self._interpreter.get_signature_runner(self._signatures[entry])(**inputs)
         return found
 
 
-class _Plain(Artefact):
+class _Plain(_Model):
     """A model without a signature, whose inputs and outputs have the names of their tensors."""
 
-    versions = _Model.versions
+    def _said(self, entry: str) -> tuple[Details, Details]:
+        sides = self._interpreter.get_input_details(), self._interpreter.get_output_details()
+        taken, given = ({each["name"]: each for each in side} for side in sides)
+        return taken, given
 
-    def __init__(self, interpreter: Any) -> None:
-        self._interpreter = interpreter
-        self._inputs, self._outputs = (
-            {each["name"]: each for each in details} for details in (interpreter.get_input_details(), interpreter.get_output_details())
-        )
-        self.entries = {"forward": Entry("forward", _tensors(self._inputs), _tensors(self._outputs))}
-
-    def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        del entry  # there is one
-        for name, each in self._inputs.items():
+    def _invoke(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        taken, given = self._details[entry]
+        for name, each in taken.items():
             self._interpreter.resize_tensor_input(each["index"], inputs[name].shape, strict=True)
         self._interpreter.allocate_tensors()
-        for name, each in self._inputs.items():
+        for name, each in taken.items():
             self._interpreter.set_tensor(each["index"], inputs[name])
         self._interpreter.invoke()
-        return {name: self._interpreter.get_tensor(each["index"]) for name, each in self._outputs.items()}
+        return {name: self._interpreter.get_tensor(each["index"]) for name, each in given.items()}
 
 
-def _tensors(details: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(name, np.dtype(each["dtype"]).name, _sizes(each)) for name, each in sorted(details.items()))
+def _has_variables(model: Any) -> bool:
+    graphs = [model.Subgraphs(place) for place in range(model.SubgraphsLength())]
+    codes = [model.OperatorCodes(place).BuiltinCode() for place in range(model.OperatorCodesLength())]
+    tensors = (graph.Tensors(place) for graph in graphs for place in range(graph.TensorsLength()))
+    return schema.BuiltinOperator.VAR_HANDLE in codes or any(tensor.IsVariable() for tensor in tensors)
+
+
+def _tensors(details: Details) -> tuple[Tensor, ...]:
+    return tuple(
+        Tensor(name, "float32" if _scale(each) else np.dtype(each["dtype"]).name, _sizes(each)) for name, each in sorted(details.items())
+    )
 
 
 def _sizes(details: Mapping[str, Any]) -> tuple[int | str, ...]:
@@ -88,6 +99,32 @@ def _sizes(details: Mapping[str, Any]) -> tuple[int | str, ...]:
     signature = details["shape_signature"]
     sizes = signature if len(signature) else details["shape"]
     return tuple("" if size < 0 else int(size) for size in sizes)
+
+
+def _scale(details: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns the scale and the zero point of a tensor whose whole numbers stand for real ones; None of any other."""
+    said = details["quantization_parameters"]
+    if not len(said["scales"]) or np.dtype(details["dtype"]).kind not in "iu":
+        return None
+    sizes = [1] * len(details["shape"])
+    if len(said["scales"]) > 1:
+        sizes[said["quantized_dimension"]] = -1
+    return said["scales"].astype(np.float64).reshape(sizes), said["zero_points"].reshape(sizes)
+
+
+def _real(details: Mapping[str, Any], stored: np.ndarray) -> np.ndarray:
+    """Returns the numbers for which those of a tensor stand."""
+    if not (scale := _scale(details)):
+        return stored
+    return np.asarray((stored.astype(np.float64) - scale[1]) * scale[0], np.float32)
+
+
+def _stored(details: Mapping[str, Any], real: np.ndarray) -> np.ndarray:
+    """Returns the numbers of a tensor that stand for these."""
+    if not (scale := _scale(details)):
+        return real
+    limits = np.iinfo(details["dtype"])
+    return np.asarray(np.clip(np.rint(real / scale[0] + scale[1]), limits.min, limits.max), details["dtype"])
 
 
 def _check(content: bytes) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper
 
-SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+from ...artefacts.constants.onnx_graph import SCOPES
+
+CLASSES = "pkg.torch.onnx.class_hierarchy"
 OUTSIDE = ("StatefulPartitionedCall", "_empty_nn_module_stack_from_metadata_hook", "")  # scopes that are no layer
 WEIGHT = re.compile(r"(.+)[./](weight|bias|kernel|scale|gamma|beta|embeddings?|offset)(:0)?")
 ROUTES = ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Clip", "Where", "Flatten")  # what ids go through on their way to a table
