@@ -57,11 +57,15 @@ class Bundle:
             raise ValueError(f"{path} must have the function {signature} that {manifest.beside(self._path)} describes; got {got}")
         return said
 
-    def run(self, name: str, inputs: Mapping[str, np.ndarray], resumed: bool = False) -> dict[str, np.ndarray]:
-        """Returns the outputs of a function. resumed: what it keeps is as its last call left it."""
+    def run(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs of a function; what it keeps is as it was in the file."""
         path, signature = self._places[name]
-        artefact = self._artefact(path)
-        return artefact.resume(signature, inputs) if resumed else artefact.run(signature, inputs)
+        return self._artefact(path).run(signature, inputs)
+
+    def resume(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs of a function; what it keeps is as its last call left it."""
+        path, signature = self._places[name]
+        return self._artefact(path).resume(signature, inputs)
 
     def _artefact(self, path: Path) -> Artefact:
         if path not in self._opened:

@@ -75,15 +75,12 @@ class Calls:
         """The tokens that the cache has room for; None if it grows."""
         if not self.step_name:
             return None
-        entry = self.bundle.entry(self.step_name)
-        given = {meaning: one.shape for one in entry.outputs if (meaning := self._outputs[self.step_name].get(one.name))}
-        caches = [(one.shape, "") for one in entry.kept if len(one.shape) == 4]
-        caches += [
-            (one.shape, meaning)
-            for one in entry.inputs
-            if one.shape and _is_cache(meaning := self._inputs[self.step_name][one.name]) and given.get(meaning) == one.shape
-        ]
-        sizes = [shape[self._axis(shape, meaning)] for shape, meaning in caches if not meaning.startswith("cross")]
+        entry, meanings_of = self.bundle.entry(self.step_name), self._inputs[self.step_name]
+        given = {self._outputs[self.step_name].get(one.name): one.shape for one in entry.outputs}
+        inputs = [(one.shape, meanings_of[one.name]) for one in entry.inputs]
+        caches = [(shape, meaning) for shape, meaning in inputs if shape and _is_cache(meaning) and given.get(meaning) == shape]
+        kept = [(one.shape, "") for one in entry.kept if len(one.shape) == 4]
+        sizes = [shape[self._axis(shape, meaning)] for shape, meaning in (*kept, *caches) if not meaning.startswith("cross")]
         return max((size for size in sizes if isinstance(size, int) and size), default=None)
 
     def _axis(self, shape: tuple[int | str, ...], meaning: str = "") -> int:
@@ -146,7 +143,7 @@ class Calls:
             if room and meaning in ("target_mask", "target_padding"):
                 array = np.pad(array, ((0, 0), (0, room - array.shape[1])), constant_values=meaning == "target_padding")
             arrays[tensor.name] = _fitting(tensor, array)
-        outputs = self.bundle.run(name, arrays, resumed)
+        outputs = (self.bundle.resume if resumed else self.bundle.run)(name, arrays)
         return {meaning: outputs[own] for own, meaning in self._outputs[name].items() if own in outputs}
 
     def _values(self, given: Arrays) -> dict[str, np.ndarray]:
