@@ -62,7 +62,7 @@ def parsed(path: Path) -> Any:
     if (file := path / "saved_model.pb").is_file():
         found.ParseFromString(file.read_bytes())
     else:
-        text_format.Parse((path / "saved_model.pbtxt").read_text(), found)
+        text_format.Parse((path / "saved_model.pbtxt").read_text(encoding="utf-8"), found)
     return found
 
 
