@@ -153,7 +153,7 @@ def outputs(name: str, vocabulary: int) -> Callable[[Entry], Entry]:
     ("names", "change", "message"),
     [
         (IN_STEPS, fixed(2, "t"), "the file takes target int64[2, t] alone; got 3 rows of "),
-        (IN_STEPS, fixed("b", 1), "the file takes target int64[b, 1] alone; got 3 rows of "),
+        (IN_STEPS, fixed("b", 3), "the file takes target int64[b, 3] alone; got 3 rows of "),
         (WHOLE, fixed(2, "t"), "the file takes target int64[2, t] alone; got 3 rows of "),
         (WHOLE, fixed(3, 8), "the file takes 8 tokens alone, and no cache; to continue a text it must take more of them each time"),
         (WHOLE, outputs("hidden", 12), "the file must give logits; its outputs are hidden float32[b, t, 12]"),
@@ -165,6 +165,17 @@ def test_a_file_that_has_no_room_says_what_it_takes(
 ) -> None:
     stubbed(names, change)
     assert refused("generate", folders[1], "--artefact", "model", *PROMPTS).startswith(f"Error: {message}")
+
+
+def test_a_step_of_one_token_reads_a_prompt_token_by_token(folders: tuple[Path, Path], stubbed: Any) -> None:
+    stubbed()
+    free = tokens(folders[1], "--artefact", "model")
+    one = stubbed(IN_STEPS, fixed("b", 1))
+    lengths = set()
+    run = one.run
+    one.run = lambda name, inputs: (lengths.add(inputs["target"].shape[1]), run(name, inputs))[1]
+    assert tokens(folders[1], "--artefact", "model") == free
+    assert lengths == {1}
 
 
 def test_what_a_runtime_raises_is_one_message(folders: tuple[Path, Path], stubbed: Any) -> None:
