@@ -61,8 +61,8 @@ class Calls:
         return next((name for name, found in self._inputs.items() if any(map(_is_cache, found.values())) or self.keeps(name)), "")
 
     def keeps(self, name: str) -> bool:
-        """Whether a function keeps the cache between its calls."""
-        return bool(self.bundle.entry(name).kept)
+        """Whether a function keeps a cache between its calls: tensors of four axes."""
+        return any(len(one.shape) == 4 for one in self.bundle.entry(name).kept)
 
     @cached_property
     def step_size(self) -> int | None:
