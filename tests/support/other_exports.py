@@ -278,7 +278,7 @@ def _lower_onnx(precision: str) -> Callable[[Any, dict[str, Any], Path], None]:
         whole = file.with_name("whole.onnx")
         _dynamo(model, given, whole)
         if precision == "int8":
-            quantize_dynamic(whole, file, weight_type=QuantType.QInt8)
+            quantize_dynamic(whole, file, weight_type=QuantType.QUInt8)  # sums of QInt8 saturate on older processors
         else:
             onnx.save(convert_float_to_float16(onnx.load(whole), keep_io_types=True), file)
 
