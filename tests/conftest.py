@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import browser
 import pytest
 from cpu_seconds import CpuSeconds
+from tiers import in_part, part
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -42,6 +43,7 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", type=int, default=10, help="how many random configurations the soak test draws")
     parser.addoption("--cpu-seconds", type=int, default=0, help="prints what the folders and this many of the costliest tests took")
+    parser.addoption("--part", type=part, help="such as 1/3: the first of three parts of the tests, each with other functions")
     parser.addoption("--kills", type=int, default=1, help="how often a run is killed in a framework, which compiles anew every time")
 
 
@@ -60,6 +62,10 @@ def _cuda() -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if chosen := config.getoption("--part"):
+        others = [item for item in items if not in_part(item.nodeid, *chosen)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if in_part(item.nodeid, *chosen)]
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if silent := [item.nodeid for item in gpu if not item.function.__doc__]:
         raise pytest.UsageError(f"a gpu test must say what it adds to what is shown without one; got no docstring: {', '.join(silent)}")

@@ -1,11 +1,13 @@
 """Parameters of a test in tiers: some in the first, which `make test` runs, others in the second, the rest with every proof."""
 
+import re
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-__all__ = ["every", "exhaustive", "later", "second_of"]
+__all__ = ["every", "exhaustive", "in_part", "later", "part", "second_of"]
 
 
 def later(value: Any) -> Any:
@@ -31,3 +33,16 @@ def second_of(values: Iterable[str], chosen: Iterable[str]) -> list[Any]:
     if unknown := chosen - {*values}:
         raise ValueError(f"what is chosen must be of {', '.join(values)}; got {', '.join(sorted(unknown))}")
     return [later(value) if value in chosen else exhaustive(value) for value in values]
+
+
+def part(text: str) -> tuple[int, int]:
+    """The number of a part and how many there are, as 1/3 says it. Raises ValueError on other texts."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise ValueError(f"a part must be such as 1/3; got {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def in_part(nodeid: str, number: int, parts: int) -> bool:
+    """Whether a test is in that part: all parameters of a function are in one, since they share what is made for them."""
+    return zlib.crc32(nodeid.partition("[")[0].encode()) % parts == number - 1
