@@ -309,7 +309,8 @@ def test_a_choice_that_flips_is_seen_and_whether_rounding_explains_it(tmp_path: 
         return logits_btv
 
     found, problems = said(tmp_path, twins, another)
-    assert [flip.explained for flip in found.flips if flip.name == "torch"] == [True] and not problems
+    flips = [flip for flip in found.flips if flip.name == "torch"]  # a processor's products of equal kernels may differ, too
+    assert any(flip.place.startswith("after token 5,") for flip in flips) and all(flip.explained for flip in flips) and not problems
     assert found.close == 24 and "each within what rounding explains" in found.sentence
 
 

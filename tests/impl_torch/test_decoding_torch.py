@@ -44,6 +44,8 @@ def small_kernels_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-5), ("bfloat16", 0.05)])
 @pytest.mark.parametrize("rows", [3, 9])
 def test_packed_kernels_read_what_plain_ones_do(rows: int, dtype: str, close: float) -> None:
+    if not projection.library(torch.zeros(1, dtype=getattr(torch, dtype))):
+        pytest.skip(f"this processor has no packed kernels of {dtype}")
     config = config_of(**BIASES)
     model = fused(model_of(config, "float32"), getattr(torch, dtype))
     kernel = model.decoder.layers[0].self_attention.query_key_value
