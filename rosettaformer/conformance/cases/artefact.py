@@ -22,7 +22,7 @@ from .like import CORE, LONG, MEDIUM, PADDED, SHORT, SINGLE, B, case_of, of_deco
 ROWS = 5  # a number of rows that no example has
 OUTSIDE = ("minus_one", "vocabulary")  # ids that no vocabulary has
 FIXED = "fixed_"  # how the name of a case begins that has the sizes of a file
-MASKS = {"source": "source_mask_bs", "target": "target_mask_bt", "segment_bs": "source_mask_bs"}
+MASKS = {"source": "source_mask_bs", "target": "target_mask_bt"}
 Inputs = dict[str, Any]
 
 
