@@ -77,7 +77,7 @@ LONGEST = 3.0
 PATIENCE, NEARER = 4, 0.8  # the fit ends if after 4 steps more than 0.8 of the error is left
 STEP = 1e-7  # of the numerical derivative
 SAME = 1e-5  # relative: numbers that are one, and what is left of an error that is fitted, before the hypothesis is verified
-NEAR = 1e-3  # what is left of an error where rounding explains it
+NEAR = 3e-3  # what is left of an error where rounding explains it
 Outputs = Mapping[str, Any]
 
 
