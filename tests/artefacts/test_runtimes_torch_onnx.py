@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from rosettaformer.artefacts.constants import constants
 from rosettaformer.artefacts.kinds import kind_of
 from rosettaformer.artefacts.opening import open_artefact
 from rosettaformer.artefacts.signature import Artefact, Tensor
@@ -24,6 +25,8 @@ from rosettaformer.artefacts.signature import Artefact, Tensor
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 torch = pytest.importorskip("torch")
+
+from rosettaformer.artefacts.examining import onnx_model  # noqa: E402, imports onnx
 
 FLOAT, HUGE = onnx.TensorProto.FLOAT, 1 << 40
 MARKER = "was-run"  # what hostile code makes a folder of
@@ -65,6 +68,23 @@ def linked(folder: Path) -> Path:
     (folder / "w.bin").write_bytes(bytes(12))
     (folder / "inside/w.bin").symlink_to(folder / "w.bin")
     return saved(folder / "inside", external("w.bin"))
+
+
+def cached(folder: Path, blobs: str = "blobs") -> Path:
+    """A model as huggingface_hub caches it: links of a snapshot to the files of a folder beside all snapshots."""
+    (folder / blobs).mkdir()
+    (folder / "snapshots/0/onnx").mkdir(parents=True)
+    for name, content in (("w.bin", np.float32([1, 2, 3]).tobytes()), ("m.onnx", external("w.bin").SerializeToString())):
+        (folder / blobs / f"sum of {name}").write_bytes(content)
+        (folder / "snapshots/0/onnx" / name).symlink_to(f"../../../{blobs}/sum of {name}")
+    return folder / "snapshots/0/onnx/m.onnx"
+
+
+def disguised(folder: Path) -> Path:
+    """A folder of blobs that is a link itself."""
+    path = cached(folder, "elsewhere")
+    (folder / "blobs").symlink_to("elsewhere")
+    return path
 
 
 def short(folder: Path) -> Path:
@@ -144,6 +164,8 @@ ONNX: dict[str, tuple[Callable[[Path], Path], str]] = {
     "parent": (lambda folder: saved(folder, external("../w.bin")), r"must lie in a file beside it, by a relative name; got '\.\./w\.bin'"),
     "drive": (lambda folder: saved(folder, external("C:\\w.bin")), "must lie in a file beside it, by a relative name"),
     "link": (linked, r"must lie in its folder; w\.bin is a link to "),
+    "link beside the cache": (lambda folder: cached(folder, "others"), r"must lie in its folder; w\.bin is a link to "),
+    "link behind a link": (disguised, r"must lie in its folder; w\.bin is a link to "),
     "missing": (lambda folder: saved(folder, external("w.bin")), r"lies in w\.bin, which must lie beside it; there is no such file"),
     "short": (short, r"the tensor w .* ends at byte 12 of w\.bin, which has 11"),
     "offset": (beyond, r"ends at byte 16 of w\.bin, which has 12"),
@@ -517,6 +539,15 @@ def test_an_onnx_file_says_what_it_takes_and_runs(tmp_path: Path) -> None:
     assert (entry.inputs, entry.outputs) == ((Tensor("x", "float32", ("b", 3)),), (Tensor("y", "float32", ("b", 3)),))
     got = artefact.run("forward", {"x": np.float32([[-9, 0, 1]])})
     np.testing.assert_array_equal(got["y"], [[0, 2, 4]])
+
+
+def test_a_file_in_the_cache_of_huggingface_hub_is_opened_where_it_lies(tmp_path: Path) -> None:
+    path = cached(tmp_path)
+    found = open_artefact(path).run("forward", {"x": np.ones((1, 3), np.float32)})
+    np.testing.assert_array_equal(found["y"], np.float32([[2, 3, 4]]))
+    (value,) = (value for place, value in constants(path).values if place == "w")
+    np.testing.assert_array_equal(value, np.float32([1, 2, 3]))
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(onnx_model.whole(path).graph.initializer[0]), np.float32([1, 2, 3]))
 
 
 @pytest.mark.parametrize("rows", [2, 0])

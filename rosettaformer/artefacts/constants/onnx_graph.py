@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import external_data_helper, inliner, numpy_helper
+from onnx import inliner, numpy_helper
 
-from ..examining.onnx_model import every_node
-from .reading import CONTRIBUTED, LIMIT, Constants
+from ..examining.onnx_model import bring, every_node
+from .reading import CONTRIBUTED, Constants
 
 _QUANTISED = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
 _SMALL = 4096
@@ -22,7 +22,7 @@ def read(path: Path, found: Constants) -> None:
     if model.functions:
         _give_defaults(model)
         model = inliner.inline_local_functions(model)
-    _Reader(path.parent, found, {opset.domain: opset.version for opset in model.opset_import}).graph(model.graph, "", {})
+    _Reader(path, found, {opset.domain: opset.version for opset in model.opset_import}).graph(model.graph, "", {})
     given = {tensor.name for tensor in model.graph.initializer}
     for one in model.graph.input:
         if one.name not in given:
@@ -38,8 +38,8 @@ def _give_defaults(model: onnx.ModelProto) -> None:
 
 
 class _Reader:
-    def __init__(self, folder: Path, found: Constants, versions: dict[str, int]) -> None:
-        self.folder, self.found, self.versions = folder, found, versions
+    def __init__(self, path: Path, found: Constants, versions: dict[str, int]) -> None:
+        self.path, self.found, self.versions = path, found, versions
         self.tensors: dict[str, onnx.TensorProto] = {}
         self.quantised: set[str] = set()
 
@@ -61,16 +61,14 @@ class _Reader:
 
     def tensor(self, tensor: onnx.TensorProto, place: str, key: str) -> None:
         dtype, shape = onnx.TensorProto.DataType.Name(tensor.data_type).lower(), tuple(tensor.dims)
-        outside = external_data_helper.uses_external_data(tensor)
 
         def value() -> np.ndarray:
-            if outside:
-                external_data_helper.load_external_data_for_tensor(tensor, str(self.folder))
+            bring(self.path, tensor)
             return numpy_helper.to_array(tensor)
 
         if len(shape) and np.prod(shape, dtype=np.float64) > 1:
             self.found.weight(place, dtype, shape, value, key)
-        elif not (outside and np.prod(shape, dtype=np.float64) > LIMIT):
+        else:
             self.found.number(place, value(), key)
 
     def node(self, node: onnx.NodeProto, places: Mapping[str, str], products: list[tuple[str, bool]]) -> None:

@@ -45,10 +45,45 @@ def examine(path: Path) -> ModelProto:
     for tensor in _tensors(model):
         _tensor(path, tensor)
     try:
-        onnx.checker.check_model(str(path))
+        onnx.checker.check_model(_without_files(model) or str(path))
     except onnx.checker.ValidationError as error:
         raise ValueError(f"{path} must be a graph that fits together; {_line(error)}") from None
     return model
+
+
+def whole(path: Path) -> ModelProto:
+    """Returns a model with the tensors that lie in files beside it. Raises ValueError like `bring`."""
+    model = onnx.load(path, load_external_data=False, format="protobuf")
+    for tensor in _tensors(model):
+        bring(path, tensor)
+    return model
+
+
+def bring(path: Path, tensor: TensorProto) -> None:
+    """Gives a tensor of a model its bytes, if a file beside the model has them. Raises ValueError if it must not be read.
+
+    `onnx.external_data_helper` does so, too, but for links.
+    """
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return
+    file, offset, size = _external(path, tensor)
+    with file.open("rb") as opened:
+        opened.seek(offset)
+        tensor.raw_data = opened.read(size)
+    tensor.data_location = TensorProto.DEFAULT
+    tensor.ClearField("external_data")
+
+
+def _without_files(model: ModelProto) -> ModelProto | None:
+    """Returns the model with empty tensors for those that lie in files, which are examined here; None if there are none."""
+    if not any(tensor.data_location == TensorProto.EXTERNAL for tensor in _tensors(model)):
+        return None
+    own = ModelProto()
+    own.CopyFrom(model)
+    for tensor in _tensors(own):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b""))
+    return own
 
 
 def _read(path: Path) -> ModelProto:
@@ -139,16 +174,20 @@ def _tensor(path: Path, tensor: TensorProto) -> None:
     name, shape = tensor.name or "a constant", [*tensor.dims]
     if min(shape, default=0) < 0 or tensor.data_type not in TensorProto.DataType.values() or not tensor.data_type:
         raise ValueError(f"the tensor {name} of {path} must have sizes and a dtype; got {shape}, dtype {tensor.data_type}")
-    count, dtype = math.prod(shape), tensor.data_type
-    bits = _BITS.get(dtype) or 8 * onnx.helper.tensor_dtype_to_np_dtype(dtype).itemsize
-    wanted = -(-count * bits // 8)
+    wanted = _size(tensor)
     if tensor.data_location == TensorProto.EXTERNAL:
-        _external(path, tensor, name, shape, wanted)
+        _external(path, tensor)
     elif tensor.HasField("raw_data"):
         if len(tensor.raw_data) != wanted:
             raise ValueError(f"the tensor {name} of {path} must have {wanted} bytes by its sizes {shape}; got {len(tensor.raw_data)}")
     else:
         _typed(path, tensor, name, shape, wanted)
+
+
+def _size(tensor: TensorProto) -> int:
+    """Returns how many bytes a tensor needs by its sizes and dtype."""
+    bits = _BITS.get(tensor.data_type) or 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return int(-(-math.prod(tensor.dims) * bits // 8))
 
 
 def _typed(path: Path, tensor: TensorProto, name: str, shape: list[int], wanted: int) -> None:
@@ -160,16 +199,18 @@ def _typed(path: Path, tensor: TensorProto, name: str, shape: list[int], wanted:
         raise ValueError(f"the tensor {name} of {path} must have {count} values by its sizes {shape}; got {got}")
 
 
-def _external(path: Path, tensor: TensorProto, name: str, shape: list[int], wanted: int) -> None:
+def _external(path: Path, tensor: TensorProto) -> tuple[Path, int, int]:
+    """Returns the file of a tensor, and where in it the tensor begins and how long it is."""
+    name, shape, wanted = tensor.name or "a constant", [*tensor.dims], _size(tensor)
     said = {one.key: one.value for one in tensor.external_data}
-    place, folder = said.get("location", ""), path.parent.resolve()
+    place = said.get("location", "")
     parts = PurePosixPath(place.replace("\\", "/"))
     if not place or parts.is_absolute() or ".." in parts.parts or re.match(r"[A-Za-z]:|\*", place):
         raise ValueError(f"the tensor {name} of {path} must lie in a file beside it, by a relative name; got {place!r}")
     file = path.parent / place
     if not file.is_file():
         raise ValueError(f"the tensor {name} of {path} lies in {place}, which must lie beside it; there is no such file")
-    if not file.resolve().is_relative_to(folder):
+    if not _inside(file, path.parent.resolve()):
         raise ValueError(f"the tensor {name} of {path} must lie in its folder; {place} is a link to {file.resolve()}")
     numbers = [said.get("offset", "0"), said.get("length", str(wanted))]
     if not all(re.fullmatch(r"\d{1,18}", number) for number in numbers):
@@ -179,6 +220,13 @@ def _external(path: Path, tensor: TensorProto, name: str, shape: list[int], want
         raise ValueError(f"the tensor {name} of {path} must have {wanted} bytes by its sizes {shape}; its length in {place} is {length}")
     if offset + length > (size := file.stat().st_size):
         raise ValueError(f"the tensor {name} of {path} ends at byte {offset + length} of {place}, which has {size}")
+    return file, offset, length
+
+
+def _inside(file: Path, folder: Path) -> bool:
+    """Whether a file lies in a folder, or is a link of the cache of huggingface_hub: `snapshots/REVISION/...` to a file of `blobs`."""
+    caches = (own.parent / "blobs" for own in folder.parents if own.name == "snapshots")
+    return file.resolve().is_relative_to(folder) or file.resolve().parent in caches
 
 
 def _some(names: list[str]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from ...artefacts.examining.onnx_model import whole
 from ...artefacts.opening import open_artefact
 from ...modules import arguments
 from ...modules.nests import splits
@@ -73,7 +74,7 @@ class OnnxModel(Model):
     def __init__(self, path: Path) -> None:
         self._artefact = open_artefact(path)
         self._inputs = {tensor.name: tensor for tensor in self._artefact.entries["forward"].inputs}
-        model = onnx.load(path)
+        model = whole(path)
         if model.ByteSize() > LARGEST:
             raise ValueError(f"{path} holds more than 2 GiB, and its layers cannot be shown; check judges its outputs")
         self._running = {"float32": _Running(model)}
