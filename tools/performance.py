@@ -154,7 +154,7 @@ def page(found: dict[str, Table]) -> str:
     files: dict[str, list[str]] = {}
     for path in sorted(DATA.glob("*.json")):
         title = json.loads(path.read_text(encoding="utf-8"))["title"]
-        files.setdefault(re.sub("(?<=^Scaling)(.*), .*", r"\1", title), []).append(f"`{path.name}`")
+        files.setdefault(re.sub("(?<=^Scaling)(.*), .*| torch(?=: )", r"\1", title), []).append(f"`{path.name}`")
     lines = [
         "# Performance",
         "",
@@ -188,7 +188,7 @@ def page(found: dict[str, Table]) -> str:
         "",
         "`docs/performance/` holds every row with its median, quartiles, least time, compile time and memory, the command that",
         "measured it, and its environment. `make bench` measures all of them anew: `rosettaformer bench --data docs/performance",
-        "--plot docs/scaling.png`, with `--workload W1` for some, `--scaling` and `--first` for the others.",
+        "--plot docs/scaling.png`, with `--workload W1` for some, `--scaling` and `--first` for the others; `-torch` has its rows alone.",
         "",
         *(f"- {', '.join(names)}: {title}" for title, names in files.items()),
     ]

@@ -1,9 +1,7 @@
 """`check model.onnx --checkpoint`: a file with weights of its own is judged like a port."""
 
 import json
-import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,33 +9,20 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
+from export_models import MODELS
 from invoke import invoke
 from onnx_files import edited, scaled, written
 from tiers import second_of
 
-from reference_numpy import parameters, preset
+from reference_numpy import parameters
 from rosettaformer import checkpoints
-from rosettaformer.artefacts import calls, manifest
-from rosettaformer.artefacts.calls import Calls
-from rosettaformer.artefacts.calls import NotShown as NotShownByCalls
+from rosettaformer.artefacts import manifest
 from rosettaformer.artefacts.kinds import KINDS
-from rosettaformer.artefacts.settings import VARIABLE, Settings, told
-from rosettaformer.artefacts.signature import Entry, Tensor
+from rosettaformer.artefacts.opening import open_artefact
 from rosettaformer.checkpoints.hugging_face import new
 from rosettaformer.checkpoints.hugging_face.families import FAMILIES
-from rosettaformer.conformance import outside
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.artefact import artefact_cases, fixed_cases
-from rosettaformer.conformance.ports.adapters.artefact import Adapter
-from rosettaformer.conformance.ports.port import NotShown
-from rosettaformer.conformance.reference.expectation_store import Store
-from rosettaformer.conformance.status import Kind, Status
 
-SMALL = {"model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4, "value_size": 4, "feed_forward_width": 12}
-VOCABULARY = {"source_vocabulary": 19, "target_vocabulary": 19}
-GPT2 = preset("gpt2_small").replace(**SMALL, **VOCABULARY, decoder_layers=2, max_positions=64)
-BERT = preset("bert_base").replace(**SMALL, **VOCABULARY, encoder_layers=1, max_positions=64)
-PAPER = preset("paper_base").replace(**SMALL, **VOCABULARY, encoder_layers=1, decoder_layers=1, padding_id=0)
+GPT2, PAPER = MODELS["gpt2"].replace(max_positions=64), MODELS["paper"].replace(padding_id=0)
 
 
 @pytest.fixture(scope="module")
@@ -226,155 +211,17 @@ def test_a_manifest_of_another_function_is_refused(gpt2, tmp_path: Path) -> None
         assert (code, "must have the function" in told) == (2, True)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5])
-@pytest.mark.parametrize(("name", "config"), [("gpt2_small", GPT2), ("bert_base", BERT), ("paper_base", PAPER)])
-def test_padding_at_the_sizes_of_a_file_is_padding(name: str, config, rows: int, tmp_path: Path) -> None:
-    checkpoints.save(tmp_path / "model.safetensors", config, parameters.initialise(config, 0, np.float32))
-    made = artefact_cases(tmp_path, checkpoints.load(tmp_path / "model.safetensors"))
-    found = {case.name: case for case in fixed_cases(made, {"rows": rows, "source": 8, "target": 6}) if case.name.startswith("fixed_")}
-    sides = [side for side in ("source", "target") if found["fixed_batch"].inputs.get(side) is not None]
-    for side in sides:
-        length, mask = {"source": 8, "target": 6}[side], {"source": "source_mask_bs", "target": "target_mask_bt"}[side]
-        assert {case.inputs[side].shape for case in found.values() if case.component != "decode_in_steps"} == {(rows, length)}
-        assert not found["fixed_right_padding"].inputs[mask][-1, -1] and found["fixed_right_padding"].inputs[mask][-1, 0]
-        assert not found["fixed_left_padding"].inputs[mask][-1, 0] and found["fixed_left_padding"].inputs[mask][-1, -1]
-        assert (found[f"fixed_{side}_id_minus_one"].inputs[side] == -1).sum() == 1
-    assert found["fixed_empty_row"].inputs["source_mask_bs" if "source" in sides else "target_mask_bt"].any(1).sum() == max(1, rows - 1)
-    if name == "bert_base":
-        assert found["fixed_two_segments"].inputs["segment_bs"].any()
-        assert found["fixed_segment_id_vocabulary"].inputs["segment_bs"].max() == config.segments
-
-
-class Answers(Adapter):
-    """An artefact that answers by a function of its ids."""
-
-    def __init__(self, answer) -> None:
-        self.config, self._settings, self._own = GPT2, Settings({}), answer
-
-    def _answer(self, case):
-        return self._own(case.inputs["target"])
-
-
-def answered(answer):
-    ids = np.array([[1, 2, -1]])
-    return Answers(answer).run(Case("id", "transformer", GPT2, {"target": ids}, outside="target"))
-
-
-def test_an_id_is_refused_only_if_others_are_not() -> None:
-    def refusing(ids):
-        if (ids < 0).any():
-            raise IndexError("-1")
-        return np.zeros((1, 3, 19))
-
-    def failing(ids):
-        raise IndexError("rows must be 2")
-
-    with pytest.raises(IndexError, match="-1"):
-        answered(refusing)
-    with pytest.raises(NotShown, match="fails, too"):
-        answered(failing)
-    with pytest.raises(NotShown, match="no finite answer, either"):
-        answered(lambda ids: np.full((1, 3, 19), np.nan))
-    assert np.isnan(answered(lambda ids: np.where(ids[..., None] < 0, np.nan, np.zeros((1, 3, 19))))).any()
-
-
-def test_an_id_that_is_read_is_told_unless_a_manifest_promises_otherwise() -> None:
-    ids = np.array([[1, 2, -1]])
-    case = Case("id", "transformer", GPT2, {"source": None, "target": ids}, parameters.initialise(GPT2, 0), outside="target")
-    readings, wider = outside.expected(case, Store()), outside.expected(case, Store(), "int8")
-    row = {"case": "transformer/id", "component": "transformer", "port": "x", "dtype": "float64", "device": "cpu", "mode": ""}
-    for what, reading in readings.items():
-        told = outside.judge(row, case, Kind.OUTPUTS, {"output": reading.reference}, readings)
-        assert (told.status, told.message) == (Status.TOLD, f"target id -1 is not refused: it is read as {what}")
-        rounded = {"output": reading.reference.copy()}
-        rounded["output"][0, 0, 0] += 0.5 * wider[what].bound
-        assert outside.judge(row, case, Kind.OUTPUTS, rounded, wider).message.endswith(f"it is read as {what}")
-        assert outside.judge(row, case, Kind.OUTPUTS, rounded, readings).message.endswith("has an answer like that of no other")
-        promised = outside.judge(row, case, Kind.OUTPUTS, {"output": reading.reference}, readings, "refused")
-        assert (promised.status, promised.message.endswith("its manifest says: refused")) == (Status.DIFFERS, True)
-
-
-def test_processes_are_told_settings_of_any_size() -> None:
-    settings = Settings(GPT2.to_dict(), {"id2label": {str(number): "x" * 40 for number in range(10_000)}})
-    with told(settings):
-        found = subprocess.run([sys.executable, "-c", HEARD], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "10000"
-    assert VARIABLE not in os.environ
-
-
-HEARD = "from rosettaformer.artefacts.settings import heard; print(len(heard().declared['id2label']))"
-
-
-class Functions:
-    """A bundle of functions that are not run."""
-
-    def __init__(self, *entries: Entry) -> None:
-        self._entries = {entry.name: entry for entry in entries}
-        self.names = tuple(self._entries)
-
-    def entry(self, name: str) -> Entry:
-        return self._entries[name]
-
-
-IDS, LOGITS = Tensor("input_ids", "int64", (1, 1)), Tensor("logits", "float32", (1, 1, 19))
-
-
-def test_which_function_is_the_whole_model_must_be_said_if_none_is_called_so() -> None:
-    two = Functions(*(Entry(name, (IDS,), (LOGITS,)) for name in ("prefill_128", "decode")))
-    with pytest.raises(ValueError, match="calls none forward; it has the functions prefill_128, decode: --function says which"):
-        Calls(two, GPT2, {}, {})
-    with pytest.raises(ValueError, match="has no decod; it has"):
-        Calls(two, GPT2, {}, {}, "decod")
-    assert Calls(two, GPT2, {}, {}, "decode").entry.name == "decode"
-
-
-def test_a_cache_has_the_room_that_each_of_its_tensors_has() -> None:
-    def caches(kind: str, *sizes: int | str) -> list[Tensor]:
-        return [
-            Tensor(f"{kind}.{layer}.{part}", "float32", ("b", 2, size, 4)) for layer, size in enumerate(sizes) for part in ("key", "value")
-        ]
-
-    ids = Tensor("input_ids", "int64", ("b", "t"))
-    static = Calls(
-        Functions(Entry("forward", (ids, *caches("past_key_values", 64, 16)), (LOGITS, *caches("present", 64, 16)))), GPT2, {}, {}
-    )
-    assert static.room == 64 and static.fixed == {"room": 64}
-    assert {name: array.shape for name, array in static._empty("forward", 3).items()} == {
-        f"{part}.{layer}": (3, 2, size, 4) for layer, size in enumerate((64, 16)) for part in ("key", "value")
-    }
-    with pytest.raises(NotShownByCalls, match="room for 64 tokens, not for 65"):
-        static.forward(target=np.ones((1, 65), int))
-    for other in ("p+t", 65):  # it grows; it is of one length alone
-        growing = Calls(Functions(Entry("forward", (ids, *caches("past", 64)), (LOGITS, *caches("present", other)))), GPT2, {}, {})
-        assert growing.room is None
-    scalar = calls._fitting(Tensor("logits_to_keep", "int64", ()), np.zeros((), np.int64))
-    assert (scalar.shape, scalar.flags.c_contiguous) == ((), True)
-
-
-DAMAGES = {
-    "an entry without a file": lambda said: said["entries"]["forward"].pop("file"),
-    "an entry without a signature": lambda said: said["entries"]["forward"].pop("signature"),
-    "a file without a digest": lambda said: said["entries"]["forward"].update(file="other.onnx"),
-    "no digest of its own file": lambda said: said.update(files={}, entries={}),
-    "a folder": lambda said: said["files"].update({"..": ""}),
-    "ids that say nothing": lambda said: said.update(ids=7),
-    "ids of an input that say nothing": lambda said: said.update(ids={"target": ["nan"]}),
-    "a dtype that is none": lambda said: said["entries"]["forward"]["inputs"].update(x={"dtype": 7, "shape": []}),
-    "sizes that are none": lambda said: said["entries"]["forward"]["inputs"].update(x={"dtype": "int64", "shape": [None]}),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_manifest_is_one_sentence(damage: str, tmp_path: Path) -> None:
-    file = tmp_path / "model.onnx"
-    file.write_bytes(b"model")
-    entry = Entry("forward", (Tensor("x", "int64", ("rows", 3)),), (Tensor("y", "float32", ()),))
-    digests, entries = {file.name: manifest.digest(file)}, {"forward": manifest.described(entry, file.name)}
-    manifest.write(file, manifest.Manifest("onnx", "float32", "refused", GPT2.to_dict(), {"torch": "2"}, digests, entries))
-    assert manifest.read(file) is not None
-    said = json.loads(manifest.beside(file).read_text())
-    DAMAGES[damage](said)
-    manifest.beside(file).write_text(json.dumps(said))
-    with pytest.raises(ValueError, match="must be a manifest of rosettaformer export; ") as found:
-        manifest.read(file)
-    assert "\n" not in str(found.value)
+@pytest.mark.second
+def test_the_function_that_is_the_whole_model_is_chosen_by_name(gpt2, tmp_path: Path) -> None:
+    checkpoint, original = gpt2
+    file = Path(shutil.copy(original, tmp_path / "model.onnx"))
+    described = manifest.described(open_artefact(file).entries["forward"], file.name)
+    entries = {"prefill": described, "decode": described | {"signature": "backward"}}
+    said = manifest.Manifest("onnx", "float32", "", GPT2.to_dict(), {}, {file.name: manifest.digest(file)}, entries)
+    manifest.write(file, said)
+    asked = ("check", file, "--checkpoint", checkpoint, "-k", "short")
+    code, told = run(*asked)
+    assert (code, "it has the functions prefill, decode: --function says which" in told) == (2, True), told
+    assert run(*asked, "--function", "prefill")[0] == 0
+    code, told = run(*asked, "--function", "decode")
+    assert (code, "must have the function backward" in told) == (2, True), told
