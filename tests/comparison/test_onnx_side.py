@@ -1,5 +1,6 @@
 """`rosettaformer compare` with an ONNX file on a side: its layers are the scopes of its nodes."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,9 @@ def test_a_difference_in_a_graph_is_found_where_it_is(family: str, what: str, fo
         assert "holds other numbers" in said
     if what == "epsilon":
         assert "epsilon 0.03 on the left" in said
+    rows = [row for row in report["layers"] if row["left"].rpartition(".")[2] in ("attn", "self_attn", "attention", "mlp")]
+    assert rows and {row["free"]["verdict"] for row in rows} <= {"rounding", "equal", "differs"}
+    assert all(row["shape"][-1] == rows[0]["shape"][-1] and math.isfinite(row["free"]["units"]) for row in rows)
 
 
 @pytest.mark.second

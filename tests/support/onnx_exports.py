@@ -145,6 +145,7 @@ def _activation(model: Any, nodes: list[Any]) -> None:
         node.op_type = "HardSigmoid"
     else:  # erf(u / sqrt(2)) in place of tanh(sqrt(2 / pi) (u + 0.044715 u^3))
         product = helper.make_node("Mul", [nodes[0].input[0], "planted.root"], ["planted.u"])
+        product.metadata_props.extend(node.metadata_props)
         model.graph.node.insert([*model.graph.node].index(node), product)
         model.graph.initializer.append(numpy_helper.from_array(np.array(0.5**0.5, np.float32), "planted.root"))
         node.op_type, node.input[0] = "Erf", "planted.u"

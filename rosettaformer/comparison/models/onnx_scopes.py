@@ -1,5 +1,6 @@
 """The layers of an ONNX graph: the scopes that an exporter has written into its nodes, and the tensors that enter and leave each."""
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,12 +60,16 @@ class Graph:
                     self.owners[name].append(path)
 
     def _places(self, node: onnx.NodeProto) -> Sequence[tuple[str, str]]:
-        """The scopes of a node, from the outermost, and their classes: as torch's exporter says, by its name, or by its weight."""
+        """The scopes of a node, from the outermost, and their classes: as torch's exporter says, by its name, or by its weight.
+
+        A node of which torch's exporter says nothing, since its optimiser made it, is in the innermost scope of what it reads and of all
+        that read it.
+        """
         said = {one.key: re.findall(r"'([^']*)'", one.value) for one in node.metadata_props}
         if SCOPES in said:
             return [each for each in zip(said[SCOPES][:-1], said.get(CLASSES, said[SCOPES]), strict=False) if each[0] not in OUTSIDE]
         if self._tells:
-            return []
+            return self._untold.get(id(node), [])
         parts = [part for part in node.name.partition(";")[0].split("/")[:-1] if part not in OUTSIDE]
         if parts or self._named:
             return [(".".join(parts[: end + 1]), parts[end]) for end in range(len(parts))]
@@ -82,7 +87,18 @@ class Graph:
         return node.op_type == "MatMul" and bool(self._stem(node)) and node.output[0] in self._biased
 
     def _scopes(self) -> dict[str, Scope]:
-        self._tells = any(one.key == SCOPES for node in self._nodes for one in node.metadata_props)
+        readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in self._nodes:
+            for name in _reads(node):
+                readers.setdefault(name, []).append(node)
+        makers = {name: node for node in self._nodes if _is_told(node) for name in node.output}
+        self._tells = bool(makers)
+        self._untold: dict[int, Sequence[tuple[str, str]]] = {}
+        for node in reversed(self._nodes) if self._tells else ():
+            if not _is_told(node) and not {*self.outputs}.intersection(node.output):
+                around = [makers[name] for name in _reads(node) if name in makers]
+                around += [reader for name in node.output for reader in readers.get(name, ())]
+                self._untold[id(node)] = _shared([*map(self._places, around)])
         self._biased = {name: node for node in self._nodes if node.op_type == "Add" and self._stem(node) for name in node.input}
         self._biased = {node.output[0]: self._biased[node.output[0]] for node in self._nodes if self._is_product(node)}
         self._named = any("/" in node.name.strip("/") for node in self._nodes)
@@ -94,10 +110,7 @@ class Graph:
                 last[path] = number
         self._learned_before: set[str] = set()
         self._learned_before = self._learned(Scope("", "", self._fixed))
-        takers: dict[str, set[int]] = {}
-        for node in self._nodes:
-            for name in _reads(node):
-                takers.setdefault(name, set()).add(id(node))
+        takers = {name: set(map(id, several)) for name, several in readers.items()}
         for scope in found.values():
             own, made = {id(node) for node in scope.nodes}, {name for node in scope.nodes for name in node.output}
             reads = dict.fromkeys(name for node in scope.nodes for name in _reads(node))
@@ -172,6 +185,15 @@ class Graph:
         held = [one for name, one in self._held.items() if name in needed]
         graph = helper.make_graph([*fixed, *scope.nodes], "layer", inputs, outputs, held)
         return helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
+
+
+def _shared(places: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, str]]:
+    """What all begin with."""
+    return [level[0] for level in itertools.takewhile(lambda level: len({*level}) == 1, zip(*places, strict=False))]
+
+
+def _is_told(node: onnx.NodeProto) -> bool:
+    return any(one.key == SCOPES for one in node.metadata_props)
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
