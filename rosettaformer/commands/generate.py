@@ -1,6 +1,7 @@
 """`rosettaformer generate`."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +23,21 @@ from .ports import importable
 
 _COUNT, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
 # option -> the option without which it has no effect
-_OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_penalty", "early_stopping")
+_OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "min_p", "seed"), ("length_penalty", "early_stopping")
+
+
+class Ids(click.ParamType):
+    """Ids with commas between them."""
+
+    name = "ids"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> Any:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(id_) for id_ in value.split(","))
+        except ValueError:
+            self.fail(f"ids must be integers with commas between them; got {value!r}", parameter, context)
 
 
 @click.command(cls=Grouped)
@@ -41,6 +56,7 @@ _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_pe
     click.option("--max-new-tokens", type=_COUNT, help="Tokens of an answer at most, its end token counted. [default: 20]"),
     click.option("--min-new-tokens", type=_NATURAL, help="Tokens before the end token at least. [default: 0]"),
     click.option("--eos-token-id", type=_NATURAL, multiple=True, help="A token that ends an answer; repeat it for several."),
+    click.option("--stop-string", "stop_strings", multiple=True, metavar="TEXT", help="A text that ends an answer; repeat it for several."),
 )
 @section(
     "Search",
@@ -55,12 +71,14 @@ _OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "seed"), ("length_pe
     click.option("--temperature", type=float, help="Divides the logits. [default: 1]"),
     click.option("--top-k", type=_NATURAL, help="Draw from the k likeliest tokens; 0: from all. [default: 50]"),
     click.option("--top-p", type=float, help="Draw from the likeliest tokens of that probability together. [default: 1]"),
+    click.option("--min-p", type=float, help="Draw from tokens at least this times as likely as the likeliest. [default: 0]"),
     click.option("--seed", type=_NATURAL, help="Of what is drawn. [default: 0]"),
 )
 @section(
     "Penalties",
     click.option("--repetition-penalty", type=float, help="Makes a token that the text holds less likely. [default: 1]"),
     click.option("--no-repeat-ngram-size", type=_NATURAL, help="No run of this many tokens appears twice; 0: any may. [default: 0]"),
+    click.option("--bad-words-ids", type=Ids(), multiple=True, metavar="ID,ID,...", help="Ids that never follow each other; repeat it."),
 )
 @model_options
 @section("Model", mesh_option)
@@ -108,7 +126,7 @@ def _generate(
     rows, encode = Lines("prompt"), _encoder(found, system) if chat else found.tokenizer.prompt
     for lines in model.shared(several):
         page = Page(found.tokenizer, settings.num_return_sequences, rows.count, as_json, len(prompts) != 1, echo=not chat)
-        for line in _answers(model, encode, lines, settings, rows, page):
+        for line in _answers(model, encode, lines, settings, rows, page, functools.partial(found.tokenizer.text, special=True)):
             if model.speaks:
                 click.echo(line, nl=False)
     rows.end()
@@ -161,21 +179,22 @@ def _refuse_without_effect(given: dict[str, Any], settings: Any) -> None:
 
 
 def _answers(
-    model: Any, encode: Callable[[str], list[int]], lines: list[tuple[str, str]], settings: Any, rows: Lines, page: Page
+    model: Any, encode: Callable[[str], list[int]], lines: list[tuple[str, str]], settings: Any, rows: Lines, page: Page, text: Any
 ) -> Iterator[str]:
-    """Yields what to print of the answers to these texts, in their order, as soon as it is known."""
+    """Yields what to print of the answers to these texts, in their order, as soon as it is known. text: turns ids into their text."""
     from ..inference.generation import Answer
     from ..inference.generation import generate as run
 
     prompts = []
-    for text, bad in lines:
-        ids, problem = ([], bad) if bad else _prompt(model, encode, text, settings)
-        page.expect(text, ids, problem)
+    for line, bad in lines:
+        ids, problem = ([], bad) if bad else _prompt(model, encode, line, settings)
+        page.expect(line, ids, problem)
         rows.add(problem)
         prompts.append(ids)
     yield page.ready()
     good = [place for place, prompt in enumerate(prompts) if prompt]
-    for event in run(model, [prompts[place] for place in good], settings) if good else ():
+    events = run(model, [prompts[place] for place in good], settings, text) if good else ()
+    for event in events:
         event = dataclasses.replace(event, prompt=good[event.prompt])
         if isinstance(event, Answer):
             page.end(event)

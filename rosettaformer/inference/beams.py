@@ -1,5 +1,6 @@
 """The beam search of one prompt as `transformers` 5 defines it: which beams live on, which are finished, and when the search ends."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ class Beam(NamedTuple):
 class Beams:
     """The live beams of one prompt, all of one length, and the num_beams best hypotheses, best first.
 
+    ends: whether an answer ends with the last of these tokens.
     A hypothesis of n tokens, its end token counted, has the score `log p / n^length_penalty`. The search ends at `most` tokens, where no
     beam can go on, and when num_beams hypotheses are finished and
     - early_stopping is True; or
@@ -26,8 +28,8 @@ class Beams:
     Source: the function `_beam_search` of transformers/generation/utils.py, 5.23.
     """
 
-    def __init__(self, options: GenerationOptions, most: int) -> None:
-        self.options, self.most, self.done = options, most, False
+    def __init__(self, options: GenerationOptions, most: int, ends: Callable[[tuple[int, ...]], bool]) -> None:
+        self.options, self.most, self.ends, self.done = options, most, ends, False
         self.live, self.kept = [Beam(0.0, ())], list[Beam]()
 
     def advance(self, scores_wv: np.ndarray) -> None:
@@ -42,7 +44,7 @@ class Beams:
         found = self._best(total_wv, max(2, 1 + len(options.eos_token_id)) * options.num_beams)
         if not found:  # nothing may follow: live beams end as they are
             found, length = self.live, length - 1
-        ends = [length == self.most or found is self.live or beam.tokens[-1] in options.eos_token_id for beam in found]
+        ends = [length == self.most or found is self.live or self.ends(beam.tokens) for beam in found]
         penalty = total_wv.dtype.type(max(length, 1) ** options.length_penalty)
         finished = [Beam(beam.score / penalty, beam.tokens) for beam, end in zip(found, ends, strict=True) if end]
         finished = finished[: sum(ends[: options.num_beams])]

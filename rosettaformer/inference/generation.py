@@ -2,18 +2,21 @@
 so that every backend chooses alike.
 """
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from reference_numpy import TransformerConfig, arithmetic, checks, sampling, softmax
+from reference_numpy import TransformerConfig, checks, sampling
 
 from ..memory import physical_memory
 from .beams import Beams
+from .ends import Ends
 from .models import Model
 from .options import GenerationOptions
+from .truncation import truncate
 
 CHUNK = 128  # tokens of a prompt that are read at a time, since logits of all of them are computed: see `_chunk`
 
@@ -37,18 +40,26 @@ class Answer:
     score: float
 
 
-def generate(model: Model, prompts: Sequence[Sequence[int]], options: GenerationOptions) -> Iterator[Token | Answer]:
+def generate(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    options: GenerationOptions,
+    text: Callable[[Sequence[int]], str] | None = None,
+) -> Iterator[Token | Answer]:
     """Yields the answers to the prompts, all in one batch: each token as it is chosen (except with beams), and each answer when it ends.
 
     Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left; no token attends
     to the padding and no penalty counts it (for no_repeat_ngram_size `transformers` takes the padding for tokens). Drawn tokens depend on
     the seed and the numbers of prompt and answer, not on the other prompts; but where the frequencies of positions depend on the length
     (ROTARY), the longest prompt decides them for all. An answer ends if no token may follow.
-    Raises ValueError if there is no prompt, if one is empty, if a prompt or an answer exceeds the positions, and if the answers exceed the
-    memory.
+    text: turns ids into their text, special tokens included; stop_strings need it.
+    Raises ValueError if there is no prompt, if one is empty, if a prompt or an answer exceeds the positions, if the answers exceed the
+    memory, if stop_strings are set and text is None, and if bad_words_ids has an id that the model lacks.
     """
     if not prompts or not all(prompts):
         raise ValueError(f"every prompt needs at least one token; got {[len(prompt) for prompt in prompts]} tokens")
+    options.check_vocabulary(model.config.target_vocabulary)
+    ends = Ends(options, text)
     width = max(map(len, prompts))
     most, least = options.most(width, model.config.max_positions), options.least(width)
     copies = options.num_beams if options.num_beams > 1 else options.num_return_sequences
@@ -56,8 +67,9 @@ def generate(model: Model, prompts: Sequence[Sequence[int]], options: Generation
 
     def search(own: range) -> Iterator[Token | Answer]:
         if own:
-            reading = _Reading(model, [prompts[place] for place in own for _ in range(copies)], width, options, most, least)
-            yield from (_beams if options.num_beams > 1 else _one_by_one)(reading, options, most, own[0])
+            rows = [prompts[place] for place in own for _ in range(copies)]
+            reading = _Reading(model, rows, width, options, most, least)
+            yield from (_beams if options.num_beams > 1 else _one_by_one)(reading, options, ends, most, own[0])
 
     yield from model.dealt(len(prompts), search)
 
@@ -81,12 +93,18 @@ def _require_room(config: TransformerConfig, rows: int, width: int, length: int)
 
 
 def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarray, options: GenerationOptions, ends: bool) -> np.ndarray:
-    """Returns the scores that choose the next token: with repetition_penalty and no_repeat_ngram_size, and -inf for an end token that comes
-    too early.
+    """Returns the scores that choose the next token: with repetition_penalty and no_repeat_ngram_size, and -inf for a token that completes
+    one of bad_words_ids, and for an end token that comes too early.
 
     scores_bv: logits, or `log p` of beams. ends: whether an end token may come.
     """
     result_bv = sampling.penalise(scores_bv, target_bt, options.repetition_penalty, options.no_repeat_ngram_size, mask_bt)
+    for *before, last in options.bad_words_ids:
+        if len(before) > target_bt.shape[1] or (not before and last in options.eos_token_id):
+            continue
+        part = slice(target_bt.shape[1] - len(before), None)
+        held_b = ((target_bt[:, part] == before) & mask_bt[:, part]).all(axis=1)
+        result_bv[held_b, last] = -np.inf
     if not ends:
         result_bv[:, [id_ for id_ in options.eos_token_id if id_ < result_bv.shape[1]]] = -np.inf
     return result_bv
@@ -100,7 +118,7 @@ class _Reading:
     def __init__(
         self, model: Model, prompts: Sequence[Sequence[int]], width: int, options: GenerationOptions, most: int, least: int
     ) -> None:
-        self.rows, self._options, self._least = len(prompts), options, least
+        self.rows, self.prompts, self._options, self._least = len(prompts), prompts, options, least
         self._prompt_length = width
         pad_id = options.pad_token_id if options.pad_token_id is not None else 0
         self._target_bt = np.array([[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts], np.int64)
@@ -151,7 +169,7 @@ class _Reading:
         return next_scores(self.log_p_bv if beams else self._logits_bv, self._target_bt, self._mask_bt, self._options, ends)
 
 
-def _one_by_one(reading: _Reading, options: GenerationOptions, most: int, first: int) -> Iterator[Token | Answer]:
+def _one_by_one(reading: _Reading, options: GenerationOptions, ends: Ends, most: int, first: int) -> Iterator[Token | Answer]:
     """Searches greedily, or samples: one token for every row, then the next. first: the number of the first prompt."""
     copies = options.num_return_sequences
     names = [divmod(first * copies + row, copies) for row in range(reading.rows)]
@@ -166,7 +184,9 @@ def _one_by_one(reading: _Reading, options: GenerationOptions, most: int, first:
             tokens[row].append(int(token_b[row]))
             log_p[row] += log_p_bv[row, token_b[row]]
             yield Token(*names[row], int(token_b[row]))
-        ended = live & (stuck | np.isin(token_b, options.eos_token_id) | (step == most))
+        ended = live & (stuck | (step == most))
+        for row in np.flatnonzero(live & ~ended).tolist():
+            ended[row] = ends.after(reading.prompts[row], tokens[row])
         for row in np.flatnonzero(ended):
             yield Answer(*names[row], tuple(tokens[row]), float(log_p[row]))
         live &= ~ended
@@ -181,10 +201,10 @@ def _choose(scores_v: np.ndarray, uniform: np.random.Generator, options: Generat
     return int(sampling.draw(truncate(scores_v, options)[None], uniform.random(1))[0])
 
 
-def _beams(reading: _Reading, options: GenerationOptions, most: int, first: int) -> Iterator[Answer]:
+def _beams(reading: _Reading, options: GenerationOptions, ends: Ends, most: int, first: int) -> Iterator[Answer]:
     """Searches every prompt by beams, and yields its best hypotheses when it ends. first: the number of the first prompt."""
     size = options.num_beams
-    searches = [Beams(options, most) for _ in range(reading.rows // size)]
+    searches = [Beams(options, most, functools.partial(ends.after, prompt)) for prompt in reading.prompts[::size]]
     while True:
         scores_bv = reading.scores_bv(beams=True)
         token_b, row_b = np.zeros(reading.rows, np.int64), np.arange(reading.rows)
@@ -199,24 +219,3 @@ def _beams(reading: _Reading, options: GenerationOptions, most: int, first: int)
         if all(search.done for search in searches):
             return
         reading.read(token_b, row_b)
-
-
-def truncate(scores_v: np.ndarray, options: GenerationOptions) -> np.ndarray:
-    """Returns the scores divided by the temperature, with -inf for those below the top_k-th, then for the least likely ones whose
-    probabilities together are at most 1 - top_p, but never for the likeliest.
-
-    Scores equal to the top_k-th stay, so that more than top_k may; `reference_numpy.sampling.truncate` keeps top_k, lower ids first. Of
-    equal scores at the edge of top_p the lower ids stay; the library leaves it to its sort. Probabilities are summed in float64 and
-    rounded, as PyTorch does on a CPU. Source: TemperatureLogitsWarper, TopKLogitsWarper and TopPLogitsWarper of
-    transformers/generation/logits_process.py, 5.23.
-    """
-    x_v = arithmetic.divide(scores_v, scores_v.dtype.type(options.temperature))
-    if 0 < options.top_k < len(x_v):
-        x_v = np.where(x_v < np.partition(x_v, -options.top_k)[-options.top_k], -np.inf, x_v)
-    if options.top_p < 1:
-        order_v = np.argsort(-x_v, kind="stable")[::-1]
-        p_v = softmax.softmax(x_v[order_v])
-        below_v = np.cumsum(p_v, dtype=np.float64).astype(p_v.dtype) <= p_v.dtype.type(1 - options.top_p)
-        below_v[-1] = False
-        x_v[order_v[below_v]] = -np.inf
-    return x_v

@@ -26,6 +26,24 @@ _Ids = Annotated[
     tuple[int, ...],
     Rule(lambda value: isinstance(value, tuple) and all(is_integer(id_) and id_ >= 0 for id_ in value), "integers of at least 0"),
 ]
+_Words = Annotated[
+    tuple[tuple[int, ...], ...],
+    Rule(
+        lambda value: (
+            isinstance(value, tuple)
+            and all(isinstance(word, tuple) and word for word in value)
+            and all(is_integer(id_) and id_ >= 0 for word in value for id_ in word)
+        ),
+        "runs of at least one id, each id at least 0",
+    ),
+]
+_Texts = Annotated[
+    tuple[str, ...],
+    Rule(lambda value: isinstance(value, tuple) and all(isinstance(text, str) and text for text in value), "texts that are not empty"),
+]
+_Temperature = Annotated[float, Rule(lambda value: is_number(value) and (value == 0 or 1e-9 <= value <= 1e9), "0, or from 1e-9 to 1e9")]
+_Share = Annotated[float, Rule(lambda value: is_number(value) and 0 <= value <= 1, "from 0 to 1")]
+_Cutoff = Annotated[float, Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1")]
 _Positive = Annotated[float, Rule(lambda value: is_number(value) and 1e-9 <= value <= 1e9, "from 1e-9 to 1e9")]
 _Probability = Annotated[float, Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")]
 _Exponent = Annotated[float, Rule(lambda value: is_number(value) and -7 <= value <= 7, "from -7 to 7, so that float32 holds n^x")]
@@ -48,19 +66,27 @@ class GenerationOptions(Fields):
     do_sample: _Flag = False  # draw tokens; otherwise take the likeliest
     num_beams: _Rows = 1
     num_return_sequences: _Rows = 1  # continuations of a prompt
-    temperature: _Positive = 1.0  # divides the logits that are sampled from
+    temperature: _Temperature = 1.0  # divides the logits that are sampled from
     top_k: _Natural = 50  # samples from the k likeliest tokens; 0: from all
     top_p: _Probability = 1.0  # samples from the likeliest tokens that together have at least this probability
+    min_p: _Share = 0.0  # samples from tokens at least this times as likely as the likeliest
+    typical_p: _Probability = 1.0  # samples from the most typical tokens of this probability together
+    epsilon_cutoff: _Cutoff = 0.0  # samples from tokens of at least this probability
+    eta_cutoff: _Cutoff = 0.0  # the same, less strict where the entropy is high
     repetition_penalty: _Positive = 1.0  # makes a token that the text holds less likely; 1: no less
     no_repeat_ngram_size: _Natural = 0  # no n-gram of this length appears twice; 0: any may
+    bad_words_ids: _Words = ()  # runs of ids that no answer holds
     length_penalty: _Exponent = 1.0  # a hypothesis of n new tokens has the score log p / n^length_penalty
     early_stopping: _Early = False  # when a beam search ends: see `beams.Beams`
     eos_token_id: _Ids = ()  # each ends a continuation
+    stop_strings: _Texts = ()  # each ends a continuation that completes it
     bos_token_id: _Id = None  # begins a continuation of nothing
     pad_token_id: _Id = None  # stands before shorter prompts of a batch; no token attends to it
     seed: _Natural = 0  # of the numbers by which tokens are drawn
 
     def _conflicts(self) -> Iterator[str]:
+        if self.do_sample and not self.temperature:
+            yield "do_sample needs a temperature greater than 0; got 0 (--no-do-sample takes the likeliest token)"
         if self.do_sample and self.num_beams > 1:
             yield f"tokens of beams are not drawn: do_sample needs num_beams=1; got {self.num_beams} (--no-do-sample draws none)"
         if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
@@ -91,6 +117,11 @@ class GenerationOptions(Fields):
             )
         return count
 
+    def check_vocabulary(self, size: int) -> None:
+        """Raises ValueError if bad_words_ids has an id that a vocabulary of that size lacks."""
+        if outside := sorted({id_ for word in self.bad_words_ids for id_ in word if id_ >= size}):
+            raise ValueError(f"bad_words_ids must lie in 0 .. {size - 1}; got {', '.join(map(str, outside))}")
+
     def least(self, prompt_length: int) -> int:
         """Returns how many tokens must come before an end token."""
         return self.min_new_tokens if self.min_new_tokens is not None else max(self.min_length - prompt_length, 0)
@@ -106,9 +137,8 @@ _WITHOUT_EFFECT = {
 }  # fmt: skip
 # Entries that do, and are not supported: entry -> the value without effect; null has none either
 _NEUTRAL = {
-    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
-    "renormalize_logits": False, "remove_invalid_values": False, "token_healing": False, "guidance_scale": 1, "num_beam_groups": 1,
-    "diversity_penalty": 0.0, "min_p": 0.0,
+    "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0, "renormalize_logits": False, "remove_invalid_values": False,
+    "token_healing": False, "guidance_scale": 1, "num_beam_groups": 1, "diversity_penalty": 0.0,
 }  # fmt: skip
 
 
@@ -126,7 +156,10 @@ def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{GENERATION} has what is not supported, and is read without what --ignore names: {', '.join(refused)}")
     if is_integer(result.get("pad_token_id")) and result["pad_token_id"] < 0:  # as folders write that there is none
         del result["pad_token_id"]
-    if "eos_token_id" in result:
-        ends = result["eos_token_id"]
-        result["eos_token_id"] = tuple(ends) if isinstance(ends, list) else (ends,)
-    return result
+    lists = {name: result[name] for name in ("eos_token_id", "stop_strings", "bad_words_ids") if name in result}
+    return result | {name: _tuples(value if isinstance(value, list) else [value]) for name, value in lists.items()}
+
+
+def _tuples(value: Any) -> Any:
+    """Returns a list of JSON, and each list in it, as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

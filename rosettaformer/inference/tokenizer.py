@@ -11,6 +11,7 @@ from tokenizers import decoders, models
 from reference_numpy import TransformerConfig
 
 from . import tokenizer_files
+from .ends import common_length
 from .tokenizer_entries import SPECIAL
 
 _UNLIMITED = 1_000_000  # a model_max_length of at least this means that there is none
@@ -166,9 +167,7 @@ class Pieces:
     def _new(self, text: str) -> str:
         """Returns what follows the text before, or as much of it as is still there: tokens may change how those before them are written."""
         told, self._told = self._told, text
-        if not text.startswith(told):
-            told = told[: next((place for place, pair in enumerate(zip(told, text, strict=False)) if pair[0] != pair[1]), len(text))]
-        return text[len(told) :]
+        return text[common_length(told, text) :]
 
 
 def _fits(size: int, vocabulary: int) -> bool:

@@ -9,9 +9,10 @@ from model_folders import FOUR_NEEDS, gpt2
 
 from reference_numpy import softmax
 from rosettaformer.checkpoints import view
-from rosettaformer.inference.generation import Answer, Token, generate, next_scores, truncate
+from rosettaformer.inference.generation import Answer, Token, generate, next_scores
 from rosettaformer.inference.models import Model, open_model
 from rosettaformer.inference.options import GenerationOptions, defaults
+from rosettaformer.inference.truncation import truncate
 
 VOCABULARY, PAD = 30, 29
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -37,7 +38,8 @@ class Pair:
         width = max(map(len, prompts))
         ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        options = {**settings, "eos_token_id": list(settings["eos_token_id"]) or None}
+        words = [[*word] for word in settings.get("bad_words_ids", ())] or None
+        options = {**settings, "eos_token_id": list(settings["eos_token_id"]) or None, "bad_words_ids": words}
         common = {"do_sample": False, "pad_token_id": PAD, "return_dict_in_generate": True, "output_scores": True}
         found = self.theirs.generate(ids, attention_mask=mask, **common, **options)
         scores = getattr(found, "sequences_scores", None)
@@ -72,6 +74,7 @@ def random_settings(rng: np.random.Generator) -> tuple[list[list[int]], dict[str
         "length_penalty": one(1.0, 0.0, 0.6, 2.0, -1.0),
         "early_stopping": one(True, False, "never"),
         "eos_token_id": tuple(rng.choice(VOCABULARY, one(0, 1, 2, 8), replace=False).tolist()),
+        "bad_words_ids": tuple(tuple(rng.integers(2, VOCABULARY, one(1, 1, 2)).tolist()) for _ in range(one(0, 9))),
     }
     count = 1 if settings["no_repeat_ngram_size"] else rng.integers(1, 4)
     return [rng.integers(2, VOCABULARY, rng.integers(1, 7)).tolist() for _ in range(count)], settings
@@ -142,6 +145,11 @@ def test_a_token_is_drawn_from_the_distribution_of_transformers(pair: Pair, tria
         "temperature": float(rng.uniform(0.3, 3)), "top_k": int(rng.integers(0, 12)), "top_p": float(rng.choice([1.0, 0.9, 0.5, 0.1])),
         "repetition_penalty": float(rng.choice([1.0, 1.7])), "no_repeat_ngram_size": int(rng.integers(0, 3)),
     }  # fmt: skip
+    if trial >= 20:
+        settings |= {
+            "min_p": float(rng.choice([0.0, 0.05, 0.3])), "typical_p": float(rng.choice([1.0, 0.9, 0.4])),
+            "epsilon_cutoff": float(rng.choice([0.0, 0.05])), "eta_cutoff": float(rng.choice([0.0, 0.1])),
+        }  # fmt: skip
     text = rng.integers(0, VOCABULARY, (1, 9))
     logits = rng.normal(scale=3, size=(1, VOCABULARY)).astype(np.float32)
     if trial % 2:
@@ -204,10 +212,10 @@ def test_defaults_are_those_of_the_folder(tmp_path: Path, own: bool) -> None:
 
 
 def test_entries_that_are_not_supported_are_refused_by_name() -> None:
-    entries = {"min_p": 0.1, "typical_p": 1.0, "bad_words_ids": [[3]], "use_cache": False, "KIND": 3, "top_h": None}
-    with pytest.raises(ValueError, match=r"min_p=0\.1, bad_words_ids=\[\[3\]\], KIND=3$"):
+    entries = {"token_healing": True, "guidance_scale": 1, "use_cache": False, "KIND": 3, "top_h": None}
+    with pytest.raises(ValueError, match=r"token_healing=True, KIND=3$"):
         defaults({"generation_config.json": entries})
-    assert defaults({"generation_config.json": {"min_p": 0.0, "pad_token_id": -1, "cache_implementation": "hybrid"}}) == {}
+    assert defaults({"generation_config.json": {"pad_token_id": -1, "cache_implementation": "hybrid"}}) == {}
     assert defaults({"config.json": entries | {"top_k": 7, "eos_token_id": 3}}) == {"top_k": 7, "eos_token_id": (3,)}
 
 
@@ -241,7 +249,10 @@ def test_options_that_do_not_go_together_are_refused() -> None:
     for settings, message in (
         ({"do_sample": True, "num_beams": 2}, "do_sample needs num_beams=1; got 2"),
         ({"num_return_sequences": 2}, "num_return_sequences must be at most num_beams"),
-        ({"temperature": 0, "top_p": 2}, r"temperature must be from .*; got 0; top_p must be .*; got 2"),
+        ({"temperature": -1, "top_p": 2}, r"temperature must be .*; got -1; top_p must be .*; got 2"),
+        ({"temperature": 0.0, "do_sample": True}, "do_sample needs a temperature greater than 0; got 0"),
+        ({"bad_words_ids": ((),)}, "bad_words_ids must be"),
+        ({"stop_strings": ("",)}, "stop_strings must be"),
         ({"early_stopping": "always"}, "early_stopping must be True, False or never; got 'always'"),
         (
             {"num_beams": 10**9, "num_return_sequences": 10**9},
@@ -265,3 +276,23 @@ def test_answers_have_room_in_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pair.ours, "start", None)
     with pytest.raises(ValueError, match=rf"answers must fit into memory, .* GB; {rows} at a time take .* GB or more"):
         answers(pair.ours, [[3, 4, 5], [6]], settings)
+
+
+def test_entries_of_sampling_do_not_matter_where_nothing_is_drawn(pair: Pair) -> None:
+    """As some folders have them: a temperature of 0, and truncations of a distribution that is not used."""
+    entries = {
+        "do_sample": False, "temperature": 0.0, "min_p": 0.1, "typical_p": 0.9, "epsilon_cutoff": 0.1, "eta_cutoff": 0.1,
+        "stop_strings": "x", "bad_words_ids": [[3], [4, 5]],
+    }  # fmt: skip
+    found = defaults({"generation_config.json": entries})
+    assert found["stop_strings"] == ("x",)
+    assert found["bad_words_ids"] == ((3,), (4, 5))
+    assert not GenerationOptions(**found).do_sample
+    with pytest.raises(ValueError, match="temperature"):
+        GenerationOptions(**found | {"do_sample": True})
+
+
+def test_bad_words_are_of_the_vocabulary_and_stop_strings_need_a_text(pair: Pair) -> None:
+    for settings in ({"bad_words_ids": ((VOCABULARY,),)}, {"stop_strings": ("a",)}):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            answers(pair.ours, [[3]], settings)
