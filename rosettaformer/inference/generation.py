@@ -185,8 +185,8 @@ def _one_by_one(reading: _Reading, options: GenerationOptions, ends: Ends, most:
             log_p[row] += log_p_bv[row, token_b[row]]
             yield Token(*names[row], int(token_b[row]))
         ended = live & (stuck | (step == most))
-        for row in np.flatnonzero(live & ~ended).tolist():
-            ended[row] = ends.after(reading.prompts[row], tokens[row])
+        for number in np.flatnonzero(live & ~ended).tolist():
+            ended[number] = ends.after(reading.prompts[number], tokens[number])
         for row in np.flatnonzero(ended):
             yield Answer(*names[row], tuple(tokens[row]), float(log_p[row]))
         live &= ~ended
