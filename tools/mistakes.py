@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,6 +21,7 @@ from rosettaformer.atomic import replacing
 from rosettaformer.conformance.case import SUITE_VERSION, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.catalogue import Defect, all_defects
+from rosettaformer.conformance.catalogue.alteration import Alteration
 from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, SAID, Mistake, all_mistakes, all_sayings, edited
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.diagnosis import altered, diagnose
@@ -148,30 +149,34 @@ def complaint(defect: Defect, mistake: Mistake, framework: str, most: int | None
     most: so many cases are run, the core ones and the smallest of them first.
     """
     chosen = next(one for one in defect.hypotheses if one.variant == mistake.variant)
+    with port_with(mistake, framework) as port:
+        return refused(defect, chosen, port.run, bool(mistake.differs), most)
+
+
+def refused(defect: Defect, chosen: Alteration, run: Callable[[Case], Any], differs: bool, most: int | None) -> str:
+    """What a port, which answers cases by `run`, gives that the defect does not say: see `complaint`."""
     claiming = sorted((case for case in cases() if defect.id in case.catches), key=lambda case: (not case.core, case.size))
     asked = [case.at(dtype, mode="eager") for case in claiming for dtype in defect.dtypes][:most]
-    exact = not (chosen.rounding or chosen.random or mistake.differs)
-    refused, answered = 0, 0
-    with port_with(mistake, framework) as port:
-        for case in asked:
-            try:
-                outputs = statistics.measured(case.component, case.inputs, named_outputs(port.run(case)))
-            except (NotCovered, Unsupported):
-                continue
-            except Exception as error:
-                if exact and altered.answer((chosen,), case) is not None:
-                    return f"{case.id} {case.dtype}: {type(error).__name__}: {error}"
-                refused += 1
-                continue
-            answered += 1
-            clean = tolerance.expect(case)
-            wrong = clean.keys() != outputs.keys() or any(compare(clean[name], outputs[name]).excess > 1 for name in clean)
-            refused += wrong
-            if exact and not altered.equal(altered.expected((chosen,), case, outputs), outputs):
-                return f"{case.id} {case.dtype}: is not the reference with {defect.name} in it"
-    if not (answered or refused):
+    exact = not (chosen.rounding or chosen.random or differs)
+    refusals, answered = 0, 0
+    for case in asked:
+        try:
+            outputs = statistics.measured(case.component, case.inputs, named_outputs(run(case)))
+        except (NotCovered, Unsupported):
+            continue
+        except Exception as error:
+            if exact and altered.answer((chosen,), case) is not None:
+                return f"{case.id} {case.dtype}: {type(error).__name__}: {error}"
+            refusals += 1
+            continue
+        answered += 1
+        clean = tolerance.expect(case)
+        refusals += clean.keys() != outputs.keys() or any(compare(clean[name], outputs[name]).excess > 1 for name in clean)
+        if exact and not altered.equal(altered.expected((chosen,), case, outputs), outputs):
+            return f"{case.id} {case.dtype}: is not the reference with {defect.name} in it"
+    if not (answered or refusals):
         return "no case was answered" if asked else ""
-    return "" if refused or defect.unobservable else "no case refuses it"
+    return "" if refusals or defect.unobservable else "no case refuses it"
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 TITLES = {"torch": "PyTorch", "tf": "Keras", "jax": "Flax"}
 REPORT = re.compile(r"([\w.-]+(?:/[\w.-]+)?)#(\d+)")  # in the evidence: an issue or a pull request of a repository
 MEASURED = 6  # at most this many runs of a defect are measured: core cases first, the smallest of them
+PLAIN = "plain_pytorch.py"
 # what the ids of a family begin with -> the family
 FAMILIES = {
     "ATT": "Attention and its masks",
@@ -122,9 +123,23 @@ def _page(defect: Defect, found: list[Effect]) -> Page:
         "evidence": _linked(defect.evidence),
         "said": Code(said, "mistakes/said.toml", "text") if said not in ("", NOTHING) else None,
     }
-    values |= {"title": title(defect)}
+    values |= {"title": title(defect), "plain": [_plain_sides(edit) for edit in plain_mistakes().get(defect.id, ())]}
     names = (defect.id, title(defect), *defect.variants)
     return Page(f"defects/{defect.id}.html", f"{defect.id}: {title(defect)}", "defect.html.jinja", values, defect.component, names)
+
+
+@functools.cache
+def plain_mistakes() -> Mapping[str, Sequence[Edit]]:
+    """Returns the defects as people write them, by id: lines of the plain version in PyTorch, each of which stands there once."""
+    text = (resources.files(__package__) / "snippets/components/wrong.toml").read_text(encoding="utf-8")
+    sides = {identity: [(one["right"], one["wrong"]) for one in edits] for identity, edits in tomllib.loads(text).items()}
+    return {identity: [Edit(PLAIN, *pair) for pair in pairs] for identity, pairs in sides.items()}
+
+
+def _plain_sides(edit: Edit) -> dict[str, Code]:
+    file = f"rosettaformer/guide/snippets/components/{PLAIN}"
+    origins = {"wrong": "rosettaformer/guide/snippets/components/wrong.toml", "right": file}
+    return {side: Code(textwrap.dedent(getattr(edit, side)), origin, caption=side) for side, origin in origins.items()}
 
 
 def _framework(defect: Defect, framework: str, made: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,9 @@ STYLES = (
 )  # fmt: skip
 SCRIPTS = ("site.js", "matching.js", "search.js", "components.js")
 TAG = re.compile(r"<[a-z][^<>]*>")
+HEADING = re.compile(r'<h2 id="([^"]+)"[^>]*>(.*?)</h2>', re.DOTALL)
+REMARK = re.compile(r"<small>.*?</small>", re.DOTALL)
+OWN_CONTENTS = re.compile(r'<nav class="(?:contents|steps)"')
 ATTRIBUTE = re.compile(r'\s(href|src|id)="([^"]*)"')
 
 
@@ -82,7 +85,8 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
             file = folder / page.path
             file.parent.mkdir(parents=True, exist_ok=True)
             values = {"page": page, "pages": made, "sections": SECTIONS, "about": about, "code": highlighted, "to": _linking(page)}
-            values |= {"slug": slug, "word": _wording(page, made)}
+            values |= {"slug": slug, "word": _wording(page, made), "headings": headings}
+            values |= dict(zip(("before", "after"), _neighbours(page, made), strict=True))
             file.write_text(environment.get_template(page.template).render(values | dict(page.values)), encoding="utf-8")
         if broken := dangling(folder):
             raise ValueError("links that lead nowhere:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
@@ -112,6 +116,26 @@ def dangling(folder: Path) -> list[tuple[str, str]]:
             if not there or (fragment and fragment not in ids[target]):
                 broken.append((path, link))
     return broken
+
+
+def headings(body: str) -> list[tuple[str, str]]:
+    """Returns the second-level headings of a page: (id, text without remarks in small type).
+
+    Returns none if there are fewer than three, and if the page has contents of its own.
+    """
+    if OWN_CONTENTS.search(body):
+        return []
+    found = [(id, html.unescape(TAG.sub("", REMARK.sub("", text))).strip()) for id, text in HEADING.findall(body)]
+    return found if len(found) > 2 else []
+
+
+def _neighbours(page: Page, made: list[Page]) -> tuple[Page | None, Page | None]:
+    """Returns the pages before and after it in its section; the section's index has none."""
+    if not page.section or page.path.endswith("/index.html"):
+        return None, None
+    group = [one for one in made if one.section == page.section and not one.path.endswith("/index.html")]
+    place = group.index(page)
+    return (group[place - 1] if place else None), (group[place + 1] if place + 1 < len(group) else None)
 
 
 def slug(heading: str) -> str:

@@ -306,6 +306,12 @@ SOUGHT = {
     "segment_ids": "components/segment_embedding.html",
     "token_ids": "components/embedding.html",
     "convert keras to pytorch": "translate/keras-to-pytorch.html$",
+    "nn.Linear to flax": r"translate/[a-z]+-to-flax-[a-z]+\.html#linear",
+    "nn.LayerNorm in keras": r"translate/[a-z]+-to-keras-[a-z]+\.html#layer-norm",
+    "T5": "models/index.html#others",
+    "Whisper": "models/index.html#others",
+    "my logits are wrong": "tutorials/what-diagnosis-says.html",
+    "wrong outputs?": "tutorials/what-diagnosis-says.html",
     "MLM": "tutorials/port-bert.html#head",
     **dict.fromkeys(("KerasHub", "BertBackbone", "BertMaskedLM", "from_preset"), "tutorials/port-bert.html#keras"),
     **{
@@ -423,6 +429,43 @@ def test_the_contents_of_a_topics_page_stand_at_its_side_and_on_a_phone_both_fra
             assert one["left"] >= 0 and one["right"] <= other["left"] + 1 and other["right"] <= 390
         driver.find_element("css selector", "#topics ~ section a").click()
         assert driver.current_url.endswith("translate/pytorch-to-flax-arrays.html")
+
+
+def test_contents_stay_in_view_mark_the_section_that_is_read_and_lead_on_to_the_next_page(driver: Any, guide: Path) -> None:
+    for width in (1440, 390):
+        with wide(driver, width), visited(driver, guide / "components" / "layer_norm.html"):
+            links = driver.find_elements("css selector", "nav.here a")
+            headings = [heading.get_attribute("id") for heading in driver.find_elements("css selector", "main h2[id]")]
+            assert [link.get_attribute("href").partition("#")[2] for link in links] == headings
+            driver.execute_script("arguments[0].click()", links[-2])
+            box, heading = (
+                driver.execute_script("return arguments[0].getBoundingClientRect().toJSON()", driver.find_element("css selector", selector))
+                for selector in ("nav.here", f"#{headings[-2]}")
+            )
+            assert 0 <= box["top"] < box["bottom"] <= heading["top"] < 400
+            driver.execute_async_script("setTimeout(arguments[0], 100)")
+            assert [link.get_attribute("aria-current") for link in links].index("true") == len(links) - 2
+    with visited(driver, guide / "components" / "layer_norm.html"):
+        driver.find_element("css selector", "nav.around a[rel=next]").click()
+        assert driver.current_url.endswith("components/rms_norm.html")
+        driver.find_element("css selector", "nav.around a[rel=prev]").click()
+        assert driver.current_url.endswith("components/layer_norm.html")
+
+
+@pytest.mark.parametrize("width", [1440, later(768), 390])
+def test_no_button_covers_code_and_code_that_is_cut_off_says_so(driver: Any, guide: Path, width: int) -> None:
+    script = """return [...document.querySelectorAll("figure.code")].filter(one => one.checkVisibility()).map(figure => {
+      const [button, pre] = [figure.querySelector(".copy").getBoundingClientRect(), figure.querySelector("pre")];
+      const code = pre.getBoundingClientRect();
+      const apart = button.right <= code.left || button.left >= code.right || button.bottom <= code.top || button.top >= code.bottom;
+      return [apart, pre.scrollWidth > pre.clientWidth + 1, getComputedStyle(figure, "::after").content !== "none"];
+    })"""
+    for page in ("defects/MHA11.html", "tutorials/index.html", "models/bert.html"):
+        with wide(driver, width), visited(driver, guide / page):
+            found = driver.execute_script(script)
+            assert found and all(apart for apart, _, _ in found), page
+            assert all(cut == told for _, cut, told in found), page
+            assert width > 390 or page == "tutorials/index.html" or any(cut for _, cut, _ in found), page
 
 
 def test_defects_are_in_the_order_of_their_numbers_and_those_seen_in_a_framework_are_chosen(driver: Any, guide: Path) -> None:

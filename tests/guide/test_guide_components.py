@@ -269,6 +269,14 @@ def test_fields_cases_and_axes_of_a_component_are_told() -> None:
         assert packed is not None and packed.change == "stacked and folded"
 
 
+def test_every_component_says_what_it_is_for_before_its_equation(guide: Path) -> None:
+    assert components.purposes().keys() == {*components.ORDER}
+    for component, purpose in components.purposes().items():
+        assert re.fullmatch(r"[A-Z][^.]{20,140}\.", purpose), component
+        text = (guide / "components" / f"{component}.html").read_text(encoding="utf-8")
+        assert 0 < text.index('class="lead purpose"') < text.find('<div class="about">'), component
+
+
 def test_every_component_has_its_page_without_markup_as_text(guide: Path) -> None:
     for component in FORWARD:
         assert 'id="source"' in (guide / f"components/{component}.html").read_text(encoding="utf-8")

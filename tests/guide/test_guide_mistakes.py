@@ -1,14 +1,24 @@
 """The mistakes that the guide shows: each is made in a copy of our port, and is what the catalogue says."""
 
+import contextlib
 import dataclasses
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
-from mistakes import ROOT, complaint, said
+from mistakes import ROOT, complaint, refused, said
 from tiers import every, later
 
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, Edit, all_mistakes, all_sayings, edited
+from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.guide.defects import PLAIN, plain_mistakes
 
 EVERY = [(identity, framework) for identity, made in all_mistakes().items() for framework in FRAMEWORKS if not made[framework].absent]
 
@@ -46,6 +56,38 @@ def test_a_mistake_is_the_defect(identity: str, framework: str) -> None:
 @pytest.mark.parametrize("identity, framework", [later(each) if each in SLOW else each for each in EVERY[::50]])
 def test_some_mistakes_are_their_defects(identity: str, framework: str) -> None:
     assert complaint(all_defects()[identity], all_mistakes()[identity][framework], framework) == ""
+
+
+@contextlib.contextmanager
+def plain_port(edits: Sequence[Edit]) -> Iterator[Callable[[Case], Any]]:
+    """What answers cases by the plain versions in PyTorch with these edits."""
+    torch = pytest.importorskip("torch")
+    folder = ROOT / "rosettaformer" / "guide" / "snippets" / "components"
+    module = types.ModuleType("plain")
+    exec(edited(edits, folder)[PLAIN], module.__dict__)
+    with mock.patch.object(sys, "path", [*sys.path, str(folder)]):
+        functions = importlib.import_module("plain_port").Port(module, torch.from_numpy).functions()
+
+    def answer(case: Case) -> Any:
+        if case.component not in functions:
+            raise NotCovered(case.component)
+        return functions[case.component](case)
+
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield answer
+    finally:
+        torch.set_default_dtype(usual)
+
+
+@pytest.mark.parametrize("identity", every(12, plain_mistakes()))
+def test_a_mistake_as_people_write_it_is_the_defect(identity: str) -> None:
+    """On the cases that the plain versions cover, in float64."""
+    defect = all_defects()[identity]
+    (chosen,) = (one for one in defect.hypotheses if not one.variant)
+    with plain_port(plain_mistakes()[identity]) as answer:
+        assert refused(dataclasses.replace(defect, dtypes=("float64",)), chosen, answer, False, MOST) == ""
 
 
 def test_what_is_no_mistake_fits_nowhere_or_twice_is_refused(tmp_path: Path) -> None:

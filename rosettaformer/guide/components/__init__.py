@@ -1,8 +1,11 @@
 """Makes a page for each component: its equation, its four sources side by side, and everything known about it."""
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from ...conformance.reference.components import OWN, VJP, WHOLE, takes_config
@@ -18,7 +21,7 @@ from .decisions import decisions, governing
 from .facts import defects_of, figures, number, parameters_of
 from .modules import PACKAGES, Symbol, read
 from .names import full_name, stock, used
-from .prose import paragraphs, sentence, sentences, told
+from .prose import paragraphs, sentence, told
 from .sources import Source, source
 from .written import written
 
@@ -57,12 +60,19 @@ def pages(run: "Run") -> Iterator[Page]:
         "components/index.html",
         "Components",
         "components.html.jinja",
-        {"groups": GROUPS, "line": lambda one: sentence(_first(one), lambda name: ""), "titled": _title},
+        {"groups": GROUPS, "line": lambda one: sentence(purposes()[one], lambda name: ""), "titled": _title},
     )
     yield _config()
     yield sites.page()
     for component in ORDER:
         yield _page(component, run)
+
+
+@functools.cache
+def purposes() -> Mapping[str, str]:
+    """Returns what each component is for, in one sentence."""
+    text = (resources.files(__package__) / "purposes.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def _config() -> Page:
@@ -117,13 +127,12 @@ def _page(component: str, run: "Run") -> Page:
         "gradient": _gradient(gradient) if gradient else None,
         "written": written(component),
         "fast": [(COLUMNS[one.package], [_fast(symbol) for symbol in one.fast]) for one in sources[1:] if one.fast],
-        "before": _neighbour(component, -1),
-        "after": _neighbour(component, 1),
+        "purpose": purposes()[component],
         "titled": _title,
         "number": number,
     }
     return Page(
-        f"components/{component}.html", _title(component), "component.html.jinja", values, _line(component), _names(component, sources)
+        f"components/{component}.html", _title(component), "component.html.jinja", values, purposes()[component], _names(component, sources)
     )
 
 
@@ -197,22 +206,6 @@ def _link(name: str) -> str:
     last = name.removesuffix("()").rpartition(".")[2].removesuffix(VJP)
     plain = name.count(".") < 2 and last in ORDER and name.partition(".")[0] not in ("F", "nn", "nnx", "tf", "jnp", "torch", "optax", "nnx")
     return f"{last}.html" if plain else ""
-
-
-def _neighbour(component: str, step: int) -> str:
-    place = ORDER.index(component) + step
-    return ORDER[place] if 0 <= place < len(ORDER) else ""
-
-
-def _line(component: str) -> str:
-    """Returns the first paragraph of its docstring, as plain text."""
-    return _first(component).replace("`", "")
-
-
-def _first(component: str) -> str:
-    """Returns the first paragraph of its docstring, as its page says it."""
-    words = in_words()
-    return " ".join(words.get(one, one) for one in sentences(source(component, PACKAGES[0]).docstring.partition("\n\n")[0]))
 
 
 def _with_decisions(markup: str, component: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from reference_numpy import parameters
 
 from ...checkpoints import tables
+from ...checkpoints.hugging_face import FAMILIES
 from ..code import Code
 from ..site import Page
 from . import keys
@@ -18,11 +19,14 @@ from .published import MODELS, Model
 if TYPE_CHECKING:
     from ..build import Run
 
+# models that readers search for, and that only `compare` takes
+OTHERS = ("T5", "mT5", "Whisper", "BART", "Mixtral", "DeepSeek", "Falcon", "Mamba", "ViT", "CLIP")
+
 
 def pages(run: "Run") -> Iterator[Page]:
     """Yields the index and the models."""
-    lead = "How a checkpoint maps, tensor by tensor, and what one forward pass gives at every layer in four implementations."
-    yield Page("models/index.html", "Models", "section.html.jinja", {"lead": lead})
+    names = (*((family, "#families") for family in FAMILIES), *((other, "#others") for other in OTHERS))
+    yield Page("models/index.html", "Models", "models.html.jinja", {"families": FAMILIES}, names=names)
     passes = followed([model.case for model in MODELS])
     for model in MODELS:
         yield _page(model, passes[model.case])

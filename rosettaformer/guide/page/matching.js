@@ -16,6 +16,16 @@ function fit(name, query) {  // 4 the whole name, 3 whole parts of it, 2 within 
 const without = text => text.split(/\s+/).filter(word => !FILLERS.has(word)).join(" ") || text;
 const plain = text => without(text.toLowerCase().replaceAll("-", " "));  // with hyphens or without, it is the same
 
+// "nn.Linear to flax" asks for nn.Linear in the directions that lead to Flax
+const NAMES = { pytorch: "pytorch", torch: "pytorch", keras: "keras", tensorflow: "keras", tf: "keras", flax: "flax", jax: "flax", nnx: "flax" };
+const INTO = new RegExp(`^(.+) (?:to|into|in) (${Object.keys(NAMES).join("|")})$`, "i");
+
+function split(typed) {
+  const [, name, target] = typed.trim().replace(/[?\s]+$/, "").match(INTO) ?? [];
+  const own = name && !(name.split(/\s+/).at(-1).toLowerCase() in NAMES);  // "keras to pytorch" is the name of a page
+  return own ? [name, NAMES[target.toLowerCase()]] : [typed, ""];
+}
+
 function understood(typed) {  // the query, the same in other words, and the pages that come first
   const query = typed.trim().toLowerCase().replace(/\(\)$/, "").replace(/[?\s]+$/, "");
   const [short, bare] = [without(query), plain(query)];
@@ -48,7 +58,8 @@ function places([title, path, , , names], first, fitting) {  // where a page fit
 }
 
 function matches(typed) {
-  const { query, readings, first } = understood(typed);
+  const [name, target] = split(typed);
+  const { query, readings, first } = understood(name);
   if (!query) return [];
   const last = direction() || kept("pair");  // the direction that is chosen, or was read last, comes first
   const fits = new Map();  // of the names, most of which stand on several pages
@@ -67,7 +78,10 @@ function matches(typed) {
     }
     const place = RANKS.indexOf(path.split("/")[0]);
     const order = (place < 0 ? RANKS.length : place) - (way && way[1] === last ? 0.5 : 0) + (way?.[1].startsWith("numpy") ? 0.2 : 0);
-    for (const own of found) results.push({ title, path, section, summary, order, topic: topicOf(names, own.fragment), ...own });
+    for (const own of found) {
+      if (target && way?.[1].endsWith(`-${target}`)) own.score += 10;
+      results.push({ title, path, section, summary, order, topic: topicOf(names, own.fragment), ...own });
+    }
   }
   return folded(results.sort((a, b) => b.score - a.score || a.order - b.order || a.length - b.length)).slice(0, 30);
 }

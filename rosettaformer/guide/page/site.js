@@ -4,10 +4,37 @@ const root = document.body.dataset.root;
 const kept = name => { try { return localStorage.getItem(name) ?? ""; } catch { return ""; } };
 const keep = (name, value) => { try { if (value) localStorage.setItem(name, value); else localStorage.removeItem(name); } catch {} };
 
-// what is sticky stands below the header
-const below = () => document.documentElement.style.setProperty("--top", `${document.querySelector("header.site").offsetHeight}px`);
-addEventListener("resize", below);
-below();
+// the contents stay below the header, and what else is sticky below the contents
+const contents = document.querySelector("nav.here");
+const cut = ["figure.code pre", ".scroll", ".printed"].join();
+function measure() {
+  const header = document.querySelector("header.site");
+  const top = getComputedStyle(header).position === "sticky" ? header.offsetHeight : 0;
+  document.documentElement.style.setProperty("--top", `${top}px`);
+  document.documentElement.style.setProperty("--under", `${top + (contents?.offsetHeight ?? 0)}px`);
+  for (const box of all(cut)) (box.closest("figure.code") ?? box).toggleAttribute("data-cut", box.scrollWidth > box.clientWidth + 1);
+}
+addEventListener("resize", measure);
+addEventListener("load", measure);
+measure();
+
+// ---- the section that is read is marked in the contents
+if (contents) {
+  const links = new Map(all("a", contents).map(link => [document.getElementById(link.hash.slice(1)), link]));
+  const mark = () => {
+    const line = contents.getBoundingClientRect().bottom + 40;
+    const read = [...links.keys()].filter(heading => heading.getBoundingClientRect().top < line).at(-1);
+    for (const [heading, link] of links) {
+      if (heading !== read) link.removeAttribute("aria-current");
+      else if (!link.hasAttribute("aria-current")) {
+        link.setAttribute("aria-current", "true");
+        contents.scrollLeft = link.offsetLeft - contents.offsetLeft - 20;
+      }
+    }
+  };
+  addEventListener("scroll", mark, { passive: true });
+  mark();
+}
 
 // ---- light and dark, kept for the other pages
 document.getElementById("theme").addEventListener("click", () => {
