@@ -18,7 +18,9 @@ from ..benchmarks.answers import Reference
 from ..benchmarks.problem import make
 from ..benchmarks.timed_rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
+from ..conformance.ports.port import needs_of
 from ..conformance.report import files
+from ..extras import require
 from ..processes import cores
 from .options import OUT, exit_code, listed, require_picture, wide_console
 
@@ -58,6 +60,7 @@ def bench(
     """
     _refuse(workloads, frameworks, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
     require_picture(plot_file, "--plot")
+    require("bench", needs_of(*frameworks))
     errors, printed = Console(stderr=True), str(json_file) == "-"
     with errors.status("starting") as status, compile_cache.unused():
         progress = status.update if errors.is_terminal else lambda text: None

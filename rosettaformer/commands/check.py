@@ -21,15 +21,15 @@ from ..conformance.cases.expression import choose
 from ..conformance.cases.gradients import gradients
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import Diagnosis
-from ..conformance.ports.port import PORTS
+from ..conformance.ports.port import PORTS, needs_of
 from ..conformance.reference.components import ASKED, OWN, without_other_layouts
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import FAILURES, Status
-from ..extras import install
+from ..extras import lacking, require
 from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, expect_option, refuse_without_artefacts, words
 from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, like_words, listed, mesh_option
-from .ports import importable, require_ports
+from .ports import require_ports
 from .progress import Checking
 
 Names = tuple[str, ...]
@@ -111,8 +111,8 @@ def check(
     EXPR is about names such as layer_norm/large_mean-float32: -k "layer_norm and not float16". rosettaformer list cases shows them.
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
-    if html_file and not importable("jinja2"):
-        raise Missing(f"--html needs Jinja2: {install('report')}")
+    if html_file:
+        require("--html", {"report": ("jinja2",)})
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:
         _refuse_for_results(named, selection)
@@ -124,6 +124,7 @@ def check(
     else:
         refuse_without_artefacts(**{name: selection[name] for name in (*OPTIONS, "expect")})
         require_ports(ports)
+        require("check", needs_of(*ports) if named else _any_of_ours())
     if quick:
         _refuse_for_quick(results, selection)
         selection["dtypes"] = ("float32",)
@@ -183,6 +184,12 @@ def _diagnose(
         click.echo(f"diagnosing {port}: {', '.join(components)}{at_most} ...", err=True)
         found[port] = diagnose.run(port, tuple(components), entries, answer_limit=limit, cases=cases, limit=longest)
     return found
+
+
+def _any_of_ours() -> dict[str, Sequence[str]]:
+    """Returns what our ports need, if not even one of them has it."""
+    needs = needs_of(*PORTS)
+    return needs if all(map(lacking, needs.values())) else {}
 
 
 def _of_artefacts(artefacts: Sequence[str], selection: dict[str, Any]) -> list[Case]:

@@ -11,12 +11,15 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from .. import atomic
+from ..artefacts.kinds import KINDS
 from ..comparison import run
 from ..comparison.matching import rename_table
 from ..comparison.report import comparison_text, versus
-from ..comparison.running import declared_inputs, sides
+from ..comparison.running import declared_inputs, libraries, sides
 from ..comparison.running.timing import MODES
+from ..conformance.ports.port import needs_of
 from ..conformance.report import files
+from ..extras import require
 from .options import OUT, Choice, Grouped, section, wide_console
 
 WIDTH = 140  # width of the tables outside a terminal
@@ -99,6 +102,7 @@ def compare(
         if len(reports) == 1:
             raise ValueError(f"two reports can be compared, and two models; {reports[0].text} is a report and the other is not")
         sys.exit(_versus(Path(named[0].path), Path(named[1].path), threshold, json_file, quiet))
+    _require(named)
     try:
         found = _run(named, options)
     except run.NotMatched as error:
@@ -115,6 +119,17 @@ def compare(
     if found.get("failed"):
         raise ValueError(found["failed"])
     sys.exit(1 if found["verdict"] == "differs" else 0)
+
+
+def _require(named: Sequence[sides.Side]) -> None:
+    """Raises MissingBackend if what runs a side is not installed; code that builds a model says only there what it imports."""
+    for side in named:
+        if side.kind == "artefact":
+            require(side.text, {KINDS["onnx"].extra: KINDS["onnx"].needs})
+        elif side.kind == "loaded":
+            libraries.require(side.name)
+        elif side.kind in ("checkpoint", "component"):
+            require(side.text, needs_of(side.name or side.path))
 
 
 def _console() -> Console:

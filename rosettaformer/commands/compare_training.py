@@ -15,9 +15,10 @@ from reference_numpy.suggestions import known
 
 from ..backends import BACKENDS
 from ..checkpoints import canonical
-from ..conformance.ports.port import PORTS
+from ..conformance.ports.port import PORTS, needs_of
 from ..conformance.reference.components import DROPOUT_RATES
 from ..conformance.report import files
+from ..extras import require
 from ..reading import parse_settings
 from ..training import comparison, comparison_report
 from .options import OUT, Choice, exit_code, listed, require_picture, wide_console
@@ -55,6 +56,7 @@ def compare_training(
     """
     _refuse(backends, [path for path in (json_file, picture) if path])
     require_picture(picture, "--picture")
+    require("compare-training", needs_of(*backends))
     config, values = _start(checkpoint, preset_name, settings, seed, dtype)
     recipe = comparison.RECIPE.replace(**({"microbatches": microbatches} | parse_settings(choices, Recipe)))
     experiment = comparison.Experiment(config, recipe, values, steps, seed)

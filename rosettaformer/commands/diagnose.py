@@ -20,10 +20,11 @@ from ..conformance.cases import all_cases
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import on_mesh
 from ..conformance.diagnosis.findings import Verdict
-from ..conformance.ports.port import MissingBackend
+from ..conformance.ports.port import needs_of
 from ..conformance.reference.components import ASKED, COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
+from ..extras import MissingBackend, require
 from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse_without_artefacts
 from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, listed, mesh_option
 
@@ -77,6 +78,7 @@ def diagnose(
     else:
         refuse_without_artefacts(checkpoint=checkpoint, leave_out=leave_out, ignore=ignore, **of_artefacts)
         cases = like_cases(like, seed, (), meshes) if like else mesh_cases(meshes) if meshes else None
+    require("diagnose", needs_of(name))
     options["limit"] = options["limit"] or (LIMIT if like or artefacts else None)
     entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []
     try:

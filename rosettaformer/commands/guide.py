@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from ..conformance.case import DTYPES
-from ..extras import install
-from .options import Missing, listed
-from .ports import importable, require_ports
+from ..conformance.ports.port import PORTS, needs_of
+from ..extras import require
+from .options import listed
 
 
 @click.command()
@@ -19,9 +19,8 @@ def guide(out: Path, dtypes: tuple[str, ...]) -> None:
 
     DIR is a new folder, or one that an earlier run wrote. Open DIR/index.html; nothing needs a network.
     """
-    if not (importable("jinja2") and importable("pygments")):
-        raise Missing(f"the site needs Jinja2 and Pygments: {install('guide')}")
-    require_ports(("torch", "tf", "jax"))
+    ours = [package for packages in needs_of(*PORTS).values() for package in packages]
+    require("the guide", {"guide": ["jinja2", "pygments", "markdown_it", *ours]})
     from ..guide import build, site
 
     site.require(out)

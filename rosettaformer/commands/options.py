@@ -1,6 +1,5 @@
 """What commands share: options and their groups, a folder's model and its options, suggestions for unknown words, missing packages."""
 
-import importlib.util
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -12,8 +11,9 @@ from rich.console import Console
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS, require
-from ..extras import install
+from ..backends import BACKENDS
+from ..conformance.ports.port import needs_of
+from ..extras import require
 from ..pictures import SUFFIXES
 
 Names = tuple[str, ...]
@@ -158,11 +158,11 @@ def like_words(like: str, seed: int = 0, meshes: Sequence[Mesh] = ()) -> tuple[s
 
 
 def require_picture(path: Path | None, option: str) -> None:
-    """Raises ValueError if the file's suffix names no format, and Missing if pictures cannot be drawn."""
+    """Raises ValueError if the file's suffix names no format, and MissingBackend if pictures cannot be drawn."""
     if path and path.suffix not in SUFFIXES:
         raise ValueError(f"the picture must be a file {', '.join(SUFFIXES)}; got {path}")
-    if path and importlib.util.find_spec("matplotlib") is None:
-        raise Missing(f"{option} needs matplotlib: {install('report')}")
+    if path:
+        require(option, {"report": ("matplotlib",)})
 
 
 def exit_code(statuses: Collection[str], good: str, named: bool) -> int:
@@ -199,12 +199,17 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def require_model(folder: Path, *backend: str) -> None:
+    """Raises MissingBackend if what reads the tokenizer of a folder, or the backend, is not installed."""
+    require(f"the model of {folder}", {"inference": ("tokenizers",), **needs_of(*backend)})
+
+
 def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, mesh: Any = None, **options: Any) -> tuple[Any, Any]:
     """Returns the folder (`inference.folder.open_folder`) and its model (`inference.models.open_model`).
 
     Raises MissingBackend if a package or the backend is missing.
     """
-    require(f"the tokenizer of {folder}", "inference", "tokenizers")
+    require_model(folder, backend)
     from ..inference.folder import open_folder
     from ..inference.models import open_model
 
