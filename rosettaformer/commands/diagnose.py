@@ -25,6 +25,7 @@ from ..conformance.reference.components import ASKED, COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
 from ..extras import MissingBackend, require
+from . import completion
 from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse_without_artefacts
 from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, listed, mesh_option
 
@@ -33,9 +34,9 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 
 
 @click.command()
-@click.argument("port", required=False)
+@click.argument("port", required=False, shell_complete=completion.words(completion.ports, "file"))
 @click.option("--command", help="The port is this command, in another environment or language.")
-@listed("component", "Only these components.")
+@listed("component", "Only these components.", completion.components)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="The weights that an artefact was made of.")
 @leave_out_option
 @ignore_option

@@ -21,6 +21,7 @@ from ..conformance.ports.adapters.derived import stands_for
 from ..conformance.ports.port import ENTRY_POINTS, PORTS, how_to_install
 from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of
 from ..extras import installed
+from . import completion
 from .declared import config_lines, field_names, is_encoder_alone, parameter_lines
 from .options import Choice, mesh_option
 
@@ -149,7 +150,13 @@ def _overview() -> Iterable[str]:
 
 @click.command()
 @click.argument("kind", type=Choice(KINDS), required=False)
-@click.option("-k", "expression", metavar="EXPR", help="Only those that EXPR is true of: words joined by and, or, not, as in pytest.")
+@click.option(
+    "-k",
+    "expression",
+    metavar="EXPR",
+    shell_complete=completion.words(completion.components),
+    help="Only those that EXPR is true of: words joined by and, or, not, as in pytest.",
+)
 @mesh_option
 def list(kind: str | None, expression: str | None, meshes: tuple[Mesh, ...]) -> None:
     """List the names that there are: families, components, dtypes; or everything of one KIND.

@@ -11,11 +11,12 @@ from ..checkpoints import load
 from ..checkpoints.hugging_face import FAMILIES, new
 from ..checkpoints.strict import DTYPES
 from ..extras import require
+from . import completion
 from .options import Choice, families
 
 
 @click.command("new-checkpoint", epilog=f"{families(FAMILIES)}.")
-@click.argument("family", metavar="FAMILY")
+@click.argument("family", metavar="FAMILY", shell_complete=completion.words(completion.families))
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new folder.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the weights: the same in every dtype.")
 @click.option("--size", type=Choice(new.SIZES), default=new.SIZES[0], show_default=True, help="Of the model.")

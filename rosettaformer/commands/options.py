@@ -15,6 +15,7 @@ from ..backends import BACKENDS
 from ..conformance.ports.port import needs_of
 from ..extras import require
 from ..pictures import SUFFIXES
+from . import completion
 
 Names = tuple[str, ...]
 MOST_DEVICES = 64  # of a mesh that a port is judged on: each may be a process
@@ -49,9 +50,10 @@ class Grouped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
-                rows.setdefault(getattr(parameter, "section", "Other options"), []).append(record)
+        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+        for option in sorted(options, key=lambda option: not hasattr(option, "section")):
+            if record := option.get_help_record(ctx):
+                rows.setdefault(getattr(option, "section", "Other options"), []).append(record)
         for title, records in rows.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -86,14 +88,15 @@ def _refuse(fail: Callable[[str], Any], what: str, value: str, words: Any) -> No
         fail(str(error))
 
 
-def listed(name: str, help_text: str) -> Callable[[Any], Any]:
-    """Declares an option with several values: given several times, or separated by commas."""
+def listed(name: str, help_text: str, words: Callable[[], Iterable[str]] = tuple) -> Callable[[Any], Any]:
+    """Declares an option with several values: given several times, or separated by commas. words: what a shell completes."""
 
     def split(ctx: click.Context, option: click.Parameter, values: Names) -> Names:
         return tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
 
     text = help_text + " Repeat it, or separate by commas."
-    return click.option(f"--{name}", f"{name}s", multiple=True, callback=split, help=text)
+    complete = completion.words(words)
+    return click.option(f"--{name}", f"{name}s", multiple=True, callback=split, help=text, shell_complete=complete)
 
 
 leave_out_option = click.option(
@@ -137,7 +140,8 @@ def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option("--seed", type=click.IntRange(0), default=0, help="Of the random weights of --like FAMILY. [default: 0]")(
         function
     )
-    return click.option("--like", metavar="FAMILY|DIR", default="", cls=_Like)(function)
+    complete = completion.words(completion.families, "dir")
+    return click.option("--like", metavar="FAMILY|DIR", default="", cls=_Like, shell_complete=complete)(function)
 
 
 def like_cases(like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh] = ()) -> list[Any]:
