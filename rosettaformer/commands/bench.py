@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from reference_numpy.suggestions import known
 
@@ -23,6 +22,7 @@ from ..conformance.report import files
 from ..extras import require
 from ..processes import cores
 from .options import OUT, exit_code, listed, require_picture, wide_console
+from .progress import Working
 
 FRAMEWORKS = {"cpu": ("numpy", "torch", "tf", "jax"), "cuda": ("torch", "jax")}
 WIDTH = 160  # width of the tables outside a terminal
@@ -61,10 +61,9 @@ def bench(
     _refuse(workloads, frameworks, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
     require_picture(plot_file, "--plot")
     require("bench", needs_of(*frameworks))
-    errors, printed = Console(stderr=True), str(json_file) == "-"
-    with errors.status("starting") as status, compile_cache.unused():
-        progress = status.update if errors.is_terminal else lambda text: None
-        options = peer_process.Options(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, progress)
+    printed = str(json_file) == "-"
+    with Working("timing", usual="an hour or two for all workloads") as working, compile_cache.unused():
+        options = peer_process.Options(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, working.at)
         if firsts:
             _first(workloads or first.TASKS, size == "tiny", options, json_file, markdown_file, data_folder)
             return

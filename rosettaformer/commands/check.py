@@ -305,6 +305,6 @@ def _run(
         if quick:
             checking.say("--quick: core cases in float32 only")
         return runner.run(
-            cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last, quick_compile=core,
+            cases, ports, dtypes, devices, modes, limit, checking.answered, checking.begin, last, quick_compile=core,
             precision=selection["expect"],
         )  # fmt: skip

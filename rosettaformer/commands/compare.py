@@ -8,7 +8,6 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 
 from .. import atomic
 from ..artefacts.kinds import KINDS
@@ -21,6 +20,7 @@ from ..conformance.ports.port import needs_of
 from ..conformance.report import files
 from ..extras import require
 from .options import OUT, Choice, Grouped, section, wide_console
+from .progress import Working
 
 WIDTH = 140  # width of the tables outside a terminal
 RANDOM = "A random one, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'; repeatable."
@@ -151,9 +151,7 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
     for which, axes in zip(("left", "right"), order, strict=True):
         if unknown := axes.keys() - {one.name for one in inputs if one.axes}:
             raise ValueError(f"--{which}-axes names {', '.join(sorted(unknown))}, whose axes no --input declares")
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("comparing", total=None)
+    with Working("comparing") as working:
         return run.compare(
             named[0],
             named[1],
@@ -164,7 +162,7 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
                 weights=chosen,
                 rename=rename_table.read(options["rename_table_"]),
                 time=time_,
-                progress=lambda what: progress.update(task, description=what),
+                progress=working.at,
                 gradients=options["gradients"] and "artefact" not in kinds,
                 step=options["step"] and "artefact" not in kinds,
                 **{name: options[name] for name in ("dtype", "seed", "rounds", "limit", "threads")},

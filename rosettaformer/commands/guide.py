@@ -9,6 +9,7 @@ from ..conformance.case import DTYPES
 from ..conformance.ports.port import PORTS, needs_of
 from ..extras import require
 from .options import listed
+from .progress import Working
 
 
 @click.command()
@@ -25,6 +26,8 @@ def guide(out: Path, dtypes: tuple[str, ...]) -> None:
 
     site.require(out)
     started = time.monotonic()
-    made = build.build(out, dtypes or ("float32",))
+    total = len(PORTS) * sum(dtype in case.dtypes for case in build.cases() for dtype in dtypes or ("float32",))
+    with Working("measuring our ports", total, "the whole guide takes about three minutes on two cores", "results") as working:
+        made = build.build(out, dtypes or ("float32",), lambda result: working.advance(), lambda room: working.at(f"pages: {room}"))
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     click.echo(f"{out}: {len(made)} pages, {size / 1e6:.1f} MB, in {time.monotonic() - started:.0f} s")

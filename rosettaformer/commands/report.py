@@ -16,6 +16,7 @@ from ..atomic import require as writable
 from ..conformance.case import DTYPES
 from ..conformance.ports.port import needs_of
 from ..conformance.report import files
+from ..conformance.report.matrix import duration
 from ..extras import require
 from ..model_report import figures as drawing
 from ..model_report.data import to_dict
@@ -139,4 +140,6 @@ class _Saying:
 
     def say(self, text: str) -> None:
         number = self._parts.index(text.partition(":")[0]) + 1
-        self._console.print(f"{self.seconds:6.1f} s  {number}/{len(self._parts)}  {text}", soft_wrap=True)
+        left = self.seconds / max(1, number - 1) * (len(self._parts) - number + 1)
+        rest = f"  (about {duration(left)} left)" if number > 2 else ""  # the first part is short
+        self._console.print(f"{self.seconds:6.1f} s  {number}/{len(self._parts)}  {text}{rest}", soft_wrap=True)

@@ -42,7 +42,8 @@ def write(folder: Path, entries: Mapping[str, Any]) -> None:
     make = kind.make or KINDS["Qwen2Tokenizer"].make  # a tokenizer.json says all of it: bytes
     assert make is not None
     settings = {**kind.special, **{key: token for key, (token, _) in special.items()}}
-    settings = {key: token if token in ids else settings.get("eos_token") for key, token in settings.items()}
+    end = special["eos_token"][0] if "eos_token" in special else ""
+    settings = {key: token if token in ids else end for key, token in settings.items()}
     style = make((ids, []), settings)
     tokens, merges = (_word_pieces if isinstance(style.model, models.WordPiece) else _pairs)(style, room)
     free = (number for number in itertools.count() if number not in ids.values())
