@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import importlib.util
 import logging
 import os
 import re
@@ -16,8 +15,8 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
-from .conformance.ports.port import PORTS, MissingBackend, unavailable
-from .extras import install
+from .conformance.ports.port import PORTS, how_to_install, unavailable
+from .extras import MissingBackend
 
 _GREETING = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog|[IE]\d{4} .*(oneDNN|cpu_feature_guard)|INFO: Created TensorFlow Lite|\s*$"
@@ -36,7 +35,7 @@ def imported(backend: str, module: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if backend not in PORTS or (error.name or "").startswith(("impl_", "reference_numpy", "rosettaformer")):
             raise
-        raise MissingBackend(f"the backend {backend} needs {error.name}: {PORTS[backend][2]}") from None
+        raise MissingBackend(f"the backend {backend} needs {error.name}: {how_to_install(backend)}") from None
     except Exception as error:
         if reason := unavailable(error):
             raise MissingBackend(f"the backend {backend} cannot be used: {reason}") from None
@@ -86,9 +85,3 @@ def without_greeting() -> Iterator[None]:
             os.close(before)
             kept.seek(0)
             os.write(2, b"".join(line for line in kept if not _GREETING.match(line)))
-
-
-def require(what: str, extra: str, *packages: str) -> None:
-    """Raises MissingBackend, before any work, where one of the packages is missing. what: what needs them; extra: what installs them."""
-    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise MissingBackend(f"{what} needs {', '.join(missing)}: {install(extra)}")

@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from . import compile_cache
-from .backends import MissingBackend
 from .commands.options import Group, Missing
+from .extras import MissingBackend
 from .processes.text import printable
 
 

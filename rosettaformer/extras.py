@@ -1,6 +1,63 @@
-"""The extras of the package, and the command that installs one."""
+"""Extras: finds out, before any work, which packages are missing, and how to install them."""
+
+import functools
+import importlib.util
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+NAME = "rosettaformer"
+# packages that no extra installs -> how to install them; KerasHub declares another TensorFlow than tensorflow-cpu
+OTHERS = {"transformers": "pip install transformers", "keras_hub": "pip install --no-deps keras-hub regex"}
+
+
+class MissingBackend(Exception):
+    """A framework or a package is not installed or cannot be imported; the message says how to install it, or why."""
 
 
 def install(extra: str) -> str:
-    """Returns the command that installs an extra from the folder of the checkout: no package index has rosettaformer."""
-    return f"pip install -e '.[{extra}]'"
+    """Returns the command that installs an extra, which depends on how rosettaformer itself was installed.
+
+    A checkout that was installed as editable is installed again with the extra; its path is named if the command runs in another folder.
+    """
+    checkout = _checkout()
+    if checkout is None:
+        return f"pip install {shlex.quote(f'{NAME}[{extra}]')}"
+    folder = "." if checkout == Path.cwd() else checkout
+    return f"pip install -e {shlex.quote(f'{folder}[{extra}]')}"
+
+
+def installed(package: str) -> bool:
+    """Whether Python finds a module of that name."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
+
+
+def require(what: str, needs: Mapping[str, Iterable[str]]) -> None:
+    """Raises MissingBackend if packages are not installed. what: what needs them; needs: packages by the extra that installs them."""
+    missing = {extra: absent for extra, packages in needs.items() if (absent := lacking(packages))}
+    if missing:
+        names = ", ".join(package for absent in missing.values() for package in absent)
+        raise MissingBackend(f"{what} needs {names}: {install(','.join(missing))}")
+
+
+def lacking(packages: Iterable[str]) -> list[str]:
+    """Returns the packages that are not installed."""
+    return [package for package in packages if not installed(package)]
+
+
+@functools.cache
+def _checkout() -> Path | None:
+    """Returns the folder that is installed as editable, if it is (`direct_url.json`, PEP 610)."""
+    try:
+        said = json.loads(distribution(NAME).read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        return None
+    if not said.get("dir_info", {}).get("editable"):
+        return None
+    return Path(unquote(urlsplit(said["url"]).path))

@@ -1,14 +1,14 @@
 """Opens an artefact by its runtime."""
 
 import importlib
-import importlib.util
 from pathlib import Path
 
+from ..extras import MissingBackend, lacking
 from .kinds import KINDS, kind_of
 from .signature import Artefact
 
 
-class Absent(Exception):
+class Absent(MissingBackend):
     """The runtime is not installed; the message says what installs it."""
 
 
@@ -22,7 +22,7 @@ def open_artefact(path: Path, allow_code: bool = False) -> Artefact:
     if not (name := kind_of(path)):
         raise ValueError(f"{path} must be {', '.join(kind.title for kind in KINDS.values())}; its bytes are none of these")
     kind = KINDS[name]
-    if any(importlib.util.find_spec(package) is None for package in kind.needs):
+    if lacking(kind.needs):
         raise Absent(kind.missing)
     opened: Artefact = importlib.import_module(f"{__package__}.runtimes.{kind.runtime}").open_file(path, allow_code)
     return opened

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from ..conformance.ports.port import PORTS, unavailable
-from ..extras import install
+from ..conformance.ports.port import PACKAGES, PORTS, how_to_install, unavailable
+from ..extras import OTHERS, install
 from ..processes import Answer, message, serve_methods, words
 from . import problem
 from .timed_rows import About, Call, Row
 from .workloads import Task
 
-INSTALLS = {"keras_hub": "pip install --no-deps keras-hub regex"}  # KerasHub declares a TensorFlow other than the installed one
 LONG = 0.05  # least seconds of all calls of one round together
 LASTING = 2.0  # seconds of a call from which memory and caches no longer matter
 MOST = 200  # calls of one round
@@ -134,8 +133,9 @@ def reply(action: Callable[[], Any]) -> Answer:
         package = (error.name or "").partition(".")[0]
         if package in (__package__.partition(".")[0], *(module.partition(".")[0] for module, _, _ in PORTS.values())):
             return "error", f"{type(error).__name__}: {error}"
-        installs = INSTALLS | {module: line for _, module, line in PORTS.values()}
-        return "missing", (package, installs.get(package, install("bench")))
+        if package in PACKAGES:
+            return "missing", (package, how_to_install(PACKAGES[package]))
+        return "missing", (package, OTHERS[package] if package == "keras_hub" else install("bench"))
     except ValueError as error:
         return "refused", message(error)
     except Exception as error:

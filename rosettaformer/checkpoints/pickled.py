@@ -12,7 +12,7 @@ import numpy as np
 
 from reference_numpy.suggestions import nearest
 
-from ..extras import install
+from ..extras import require
 from . import SHOWN, CheckpointError, container, recognise
 from .container import Container
 from .recognise import TORCH, ForeignError, Kind
@@ -99,13 +99,17 @@ def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
         torch.save(state, file)
 
 
-def _torch() -> Any:
-    try:
-        import torch
+def require_torch() -> None:
+    """Raises MissingBackend if PyTorch, which reads and writes these files, is not installed."""
+    require(f"a file in PyTorch's format ({', '.join(SUFFIXES)})", {"torch": ("torch",)})
 
-        from impl_torch import weights
-    except ModuleNotFoundError:
-        raise ValueError(f"{', '.join(SUFFIXES)} files need PyTorch: {install('torch')}; .safetensors files need nothing") from None
+
+def _torch() -> Any:
+    require_torch()
+    import torch
+
+    from impl_torch import weights
+
     return torch, weights
 
 

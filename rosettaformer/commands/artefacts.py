@@ -14,6 +14,7 @@ from ..conformance.case import Case
 from ..conformance.cases.artefact import artefact_cases
 from ..conformance.ports.command import PREFIX
 from ..conformance.reference.lowered import PRECISIONS
+from ..extras import require
 from ..reading import read_object
 from .options import Choice
 
@@ -39,7 +40,9 @@ def artefact_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def artefacts_in(ports: Iterable[str]) -> list[str]:
-    """Returns the ports that are artefacts. Raises ValueError if there are others too, and if a file does not exist."""
+    """Returns the ports that are artefacts. Raises ValueError if there are others too, and if a file does not exist;
+    MissingBackend if what runs one is not installed.
+    """
     ports = list(ports)
     files = [port for port in ports if not port.startswith(PREFIX)]  # a command's line may end like a file
     found = [port for port in files if kind_of(Path(port)) or Path(port).suffix in SUFFIXES]
@@ -48,6 +51,9 @@ def artefacts_in(ports: Iterable[str]) -> list[str]:
     if found and len(found) < len(ports):
         other = next(port for port in ports if port not in found)
         raise ValueError(f"artefacts are judged on cases of their own; {other} is no artefact, and is checked by itself")
+    for port in found:
+        kind = KINDS[kind_of(Path(port)) or SUFFIXES[Path(port).suffix]]
+        require(kind.title, {kind.extra: kind.needs})
     return found
 
 

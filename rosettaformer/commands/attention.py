@@ -9,9 +9,8 @@ import click
 
 from ..atomic import require as writable
 from ..atomic import write_text
-from ..extras import install
-from .options import OUT, Grouped, Missing, folder_argument, model_options, open_both, section
-from .ports import importable
+from ..extras import require
+from .options import OUT, Grouped, folder_argument, model_options, open_both, section
 
 
 class Numbers(click.ParamType):
@@ -51,8 +50,7 @@ def attention(folder: Path, text: str, pair: str | None, layers: Sequence[int], 
     The weights are those that transformers gives with output_attentions=True.
     """
     writable(out)
-    if not importable("jinja2"):
-        raise Missing(f"the page needs Jinja2: {install('report')}")
+    require("the page", {"report": ("jinja2",)})
     found, model = open_both(folder, "attend", **options)
     from ..inference.attention import attend
     from ..inference.attention_page import chosen, render

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from reference_numpy.suggestions import known
 
@@ -18,9 +17,12 @@ from ..benchmarks.answers import Reference
 from ..benchmarks.problem import make
 from ..benchmarks.timed_rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
+from ..conformance.ports.port import needs_of
 from ..conformance.report import files
+from ..extras import require
 from ..processes import cores
 from .options import OUT, exit_code, listed, require_picture, wide_console
+from .progress import Working
 
 FRAMEWORKS = {"cpu": ("numpy", "torch", "tf", "jax"), "cuda": ("torch", "jax")}
 WIDTH = 160  # width of the tables outside a terminal
@@ -58,10 +60,10 @@ def bench(
     """
     _refuse(workloads, frameworks, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
     require_picture(plot_file, "--plot")
-    errors, printed = Console(stderr=True), str(json_file) == "-"
-    with errors.status("starting") as status, compile_cache.unused():
-        progress = status.update if errors.is_terminal else lambda text: None
-        options = peer_process.Options(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, progress)
+    require("bench", needs_of(*frameworks))
+    printed = str(json_file) == "-"
+    with Working("timing", usual="an hour or two for all workloads") as working, compile_cache.unused():
+        options = peer_process.Options(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, working.at)
         if firsts:
             _first(workloads or first.TASKS, size == "tiny", options, json_file, markdown_file, data_folder)
             return

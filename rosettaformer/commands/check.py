@@ -21,67 +21,106 @@ from ..conformance.cases.expression import choose
 from ..conformance.cases.gradients import gradients
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import Diagnosis
-from ..conformance.ports.port import PORTS
+from ..conformance.ports.port import PORTS, needs_of
 from ..conformance.reference.components import ASKED, OWN, without_other_layouts
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import FAILURES, Status
-from ..extras import install
+from ..extras import lacking, require
+from . import completion
 from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, expect_option, refuse_without_artefacts, words
-from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, like_words, listed, mesh_option
-from .ports import importable, require_ports
+from .options import (
+    OUT,
+    Grouped,
+    Missing,
+    ignore_option,
+    leave_out_option,
+    like_cases,
+    like_options,
+    like_words,
+    listed,
+    mesh_option,
+    section,
+)
+from .ports import require_ports
 from .progress import Checking
 
 Names = tuple[str, ...]
 CHOICES = ("components", "expression", "full", "checkpoint", "leave_out", "ignore", "grad", "like", "seed", "dtypes", "meshes")
-DEVICES = ("cpu", "cuda", "cuda-tf32")
+DEVICES, MODES = ("cpu", "cuda", "cuda-tf32"), ("eager", "compiled")
 IN = click.Path(path_type=Path, exists=True)
 
 
-@click.command()
-@click.argument("ports", nargs=-1, metavar="[PORT]...")
-@click.option("--command", "commands", multiple=True, metavar="LINE", help="A port in another environment or language: this command.")
-@click.option("--results", type=IN, metavar="DIR", help="Judge the outputs in this folder, made elsewhere from exported vectors.")
-@listed("component", "Only these components.")
-@listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}.")
-@listed("device", f"On these devices: {', '.join(DEVICES)}. [default: cpu]")
-@listed("mode", "In these modes: eager, compiled. [default: the port's own]")
-@click.option("-k", "expression", metavar="EXPR", help="Only cases that EXPR is true of: words joined by and, or, not, as in pytest.")
-@click.option("--grad", is_flag=True, help="The gradients of everything that is differentiable, too.")
-@click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode or in those of --mode.")
-@click.option("--quick", is_flag=True, help="Core cases in float32 only.")
-@click.option(
-    "--checkpoint",
-    type=click.Path(path_type=Path),
-    help="Check the whole model on these weights: a canonical file, or a Hugging Face folder.",
+@click.command(cls=Grouped)
+@click.argument("ports", nargs=-1, metavar="[PORT]...", shell_complete=completion.words(completion.ports, "file"))
+@section(
+    "Which cases",
+    like_options,
+    listed("component", "Only these components.", completion.components),
+    listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}.", lambda: DTYPES),
+    click.option(
+        "-k",
+        "expression",
+        metavar="EXPR",
+        shell_complete=completion.words(completion.cases),
+        help="Only cases that EXPR is true of: words joined by and, or, not, as in pytest.",
+    ),
+    click.option("--quick", is_flag=True, help="Core cases in float32 only."),
+    click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode or in those of --mode."),
+    click.option("--grad", is_flag=True, help="The gradients of everything that is differentiable, too."),
 )
-@leave_out_option
-@ignore_option
-@artefact_options
-@expect_option
-@like_options
-@mesh_option
-@click.option(
-    "--limit",
-    type=click.FloatRange(min=0.1),
-    default=180.0,
-    show_default=True,
-    help="Seconds for one case, or for the start, before it counts as a hang.",
+@section(
+    "How they run",
+    click.option("-x", "first", is_flag=True, help="Stop at the first failure; what is left is not run."),
+    click.option(
+        "--limit",
+        type=click.FloatRange(min=0.1),
+        default=180.0,
+        show_default=True,
+        help="Seconds for one case, or for the start, before it counts as a hang.",
+    ),
+    listed("device", f"On these devices: {', '.join(DEVICES)}. [default: cpu]", lambda: DEVICES),
+    listed("mode", f"In these modes: {', '.join(MODES)}. [default: the port's own]", lambda: MODES),
+    mesh_option,
+    click.option("--command", "commands", multiple=True, metavar="LINE", help="A port in another environment or language: this command."),
+    click.option("--results", type=IN, metavar="DIR", help="Judge the outputs in this folder, made elsewhere from exported vectors."),
 )
-@click.option("-x", "first", is_flag=True, help="Stop at the first failure; what is left is not run.")
-@click.option("--deviations", "declared", type=IN, metavar="FILE", help="Failures that are accepted, with reasons (TOML).")
-@click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Fail where fewer outputs were compared.")
-@click.option(
-    "--min-version", type=click.IntRange(1, SUITE_VERSION), default=SUITE_VERSION, metavar="N",
-    help=f"Conform to this version of the suite: newer cases are run, but do not fail. [default: {SUITE_VERSION}]",
+@section(
+    "Reports",
+    click.option("--html", "html_file", type=OUT, help="Write a report to read in a browser: one file, with a diagnosis of what fails."),
+    click.option("--junit", "junit_file", type=OUT, help="Write the results as JUnit XML, for CI servers."),
+    click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead."),
+)
+@section(
+    "What passes in CI",
+    click.option("--deviations", "declared", type=IN, metavar="FILE", help="Failures that are accepted, with reasons (TOML)."),
+    click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Fail where fewer outputs were compared."),
+    click.option(
+        "--min-version",
+        type=click.IntRange(1, SUITE_VERSION),
+        default=SUITE_VERSION,
+        metavar="N",
+        help=f"Conform to this version of the suite: newer cases are run, but do not fail. [default: {SUITE_VERSION}]",
+    ),
+    click.option(
+        "--allow-incomplete",
+        "incomplete",
+        is_flag=True,
+        help="Exit 0 although outputs are not given (--results), a port's config hides what cases are about, or nothing of a component "
+        "shows.",
+    ),
+)
+@section(
+    "A checkpoint, and files made from it",
+    click.option(
+        "--checkpoint", type=click.Path(path_type=Path),
+        help="Check the whole model on these weights: a canonical file, or a Hugging Face folder.",
+    ),
+    leave_out_option,
+    ignore_option,
+    artefact_options,
+    expect_option,
 )  # fmt: skip
-@click.option(
-    "--allow-incomplete", "incomplete", is_flag=True,
-    help="Exit 0 although outputs are not given (--results), a port's config hides what cases are about, or nothing of a component shows.",
-)  # fmt: skip
-@click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead.")
-@click.option("--junit", "junit_file", type=OUT, help="Write the results as JUnit XML, for CI servers.")
-@click.option("--html", "html_file", type=OUT, help="Write a report to read in a browser: one file, with a diagnosis of what fails.")
 def check(
     ports: Names,
     commands: Names,
@@ -111,12 +150,12 @@ def check(
     EXPR is about names such as layer_norm/large_mean-float32: -k "layer_norm and not float16". rosettaformer list cases shows them.
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
-    if html_file and not importable("jinja2"):
-        raise Missing(f"--html needs Jinja2: {install('report')}")
+    if html_file:
+        require("--html", {"report": ("jinja2",)})
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:
         _refuse_for_results(named, selection)
-    for name, valid in (("component", ASKED), ("dtype", DTYPES), ("device", DEVICES), ("mode", ("eager", "compiled"))):
+    for name, valid in (("component", ASKED), ("dtype", DTYPES), ("device", DEVICES), ("mode", MODES)):
         known(name, selection[f"{name}s"], valid)
     artefacts = artefacts_in(named)
     if artefacts:
@@ -124,6 +163,7 @@ def check(
     else:
         refuse_without_artefacts(**{name: selection[name] for name in (*OPTIONS, "expect")})
         require_ports(ports)
+        require("check", needs_of(*ports) if named else _any_of_ours())
     if quick:
         _refuse_for_quick(results, selection)
         selection["dtypes"] = ("float32",)
@@ -183,6 +223,12 @@ def _diagnose(
         click.echo(f"diagnosing {port}: {', '.join(components)}{at_most} ...", err=True)
         found[port] = diagnose.run(port, tuple(components), entries, answer_limit=limit, cases=cases, limit=longest)
     return found
+
+
+def _any_of_ours() -> dict[str, Sequence[str]]:
+    """Returns what our ports need, if not even one of them has it."""
+    needs = needs_of(*PORTS)
+    return needs if all(map(lacking, needs.values())) else {}
 
 
 def _of_artefacts(artefacts: Sequence[str], selection: dict[str, Any]) -> list[Case]:
@@ -259,6 +305,6 @@ def _run(
         if quick:
             checking.say("--quick: core cases in float32 only")
         return runner.run(
-            cases, ports, dtypes, devices, modes, limit, checking.advance, checking.begin, last, quick_compile=core,
+            cases, ports, dtypes, devices, modes, limit, checking.answered, checking.begin, last, quick_compile=core,
             precision=selection["expect"],
         )  # fmt: skip

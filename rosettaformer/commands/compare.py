@@ -8,16 +8,19 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 
 from .. import atomic
+from ..artefacts.kinds import KINDS
 from ..comparison import run
 from ..comparison.matching import rename_table
 from ..comparison.report import comparison_text, versus
-from ..comparison.running import declared_inputs, sides
+from ..comparison.running import declared_inputs, libraries, sides
 from ..comparison.running.timing import MODES
+from ..conformance.ports.port import needs_of
 from ..conformance.report import files
+from ..extras import require
 from .options import OUT, Choice, Grouped, section, wide_console
+from .progress import Working
 
 WIDTH = 140  # width of the tables outside a terminal
 RANDOM = "A random one, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'; repeatable."
@@ -99,6 +102,7 @@ def compare(
         if len(reports) == 1:
             raise ValueError(f"two reports can be compared, and two models; {reports[0].text} is a report and the other is not")
         sys.exit(_versus(Path(named[0].path), Path(named[1].path), threshold, json_file, quiet))
+    _require(named)
     try:
         found = _run(named, options)
     except run.NotMatched as error:
@@ -115,6 +119,17 @@ def compare(
     if found.get("failed"):
         raise ValueError(found["failed"])
     sys.exit(1 if found["verdict"] == "differs" else 0)
+
+
+def _require(named: Sequence[sides.Side]) -> None:
+    """Raises MissingBackend if what runs a side is not installed; code that builds a model says only there what it imports."""
+    for side in named:
+        if side.kind == "artefact":
+            require(side.text, {KINDS["onnx"].extra: KINDS["onnx"].needs})
+        elif side.kind == "loaded":
+            libraries.require(side.name)
+        elif side.kind in ("checkpoint", "component"):
+            require(side.text, needs_of(side.name or side.path))
 
 
 def _console() -> Console:
@@ -136,9 +151,7 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
     for which, axes in zip(("left", "right"), order, strict=True):
         if unknown := axes.keys() - {one.name for one in inputs if one.axes}:
             raise ValueError(f"--{which}-axes names {', '.join(sorted(unknown))}, whose axes no --input declares")
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("comparing", total=None)
+    with Working("comparing") as working:
         return run.compare(
             named[0],
             named[1],
@@ -149,7 +162,7 @@ def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, A
                 weights=chosen,
                 rename=rename_table.read(options["rename_table_"]),
                 time=time_,
-                progress=lambda what: progress.update(task, description=what),
+                progress=working.at,
                 gradients=options["gradients"] and "artefact" not in kinds,
                 step=options["step"] and "artefact" not in kinds,
                 **{name: options[name] for name in ("dtype", "seed", "rounds", "limit", "threads")},

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import Recipe
@@ -15,12 +13,14 @@ from reference_numpy.suggestions import known
 
 from ..backends import BACKENDS
 from ..checkpoints import canonical
-from ..conformance.ports.port import PORTS
+from ..conformance.ports.port import PORTS, needs_of
 from ..conformance.reference.components import DROPOUT_RATES
 from ..conformance.report import files
+from ..extras import require
 from ..reading import parse_settings
 from ..training import comparison, comparison_report
 from .options import OUT, Choice, exit_code, listed, require_picture, wide_console
+from .progress import Working
 
 PRESET, DROPOUT = "tiny", 0.1
 WIDTH = 120  # width of the tables outside a terminal
@@ -55,15 +55,12 @@ def compare_training(
     """
     _refuse(backends, [path for path in (json_file, picture) if path])
     require_picture(picture, "--picture")
+    require("compare-training", needs_of(*backends))
     config, values = _start(checkpoint, preset_name, settings, seed, dtype)
     recipe = comparison.RECIPE.replace(**({"microbatches": microbatches} | parse_settings(choices, Recipe)))
     experiment = comparison.Experiment(config, recipe, values, steps, seed)
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("training", total=steps)
-        losses, runs = comparison.compare(
-            experiment, backends or tuple(PORTS), mode == "compiled", limit, lambda step: progress.update(task, completed=step)
-        )
+    with Working("training", steps, "about a minute for each backend", "steps") as working:
+        losses, runs = comparison.compare(experiment, backends or tuple(PORTS), mode == "compiled", limit, working.to)
     if json_file:
         files.write_json(json_file, comparison_report.to_dict(experiment, losses, runs))
     if picture:

@@ -13,7 +13,7 @@ from reference_numpy import parameters
 from .. import checkpoints
 from ..atomic import require
 from ..checkpoints import CheckpointError, hugging_face, tensor_report
-from ..checkpoints.pickled import SUFFIXES
+from ..checkpoints.pickled import SUFFIXES, require_torch
 from ..checkpoints.strict import DTYPES, numpy_dtype
 from ..checkpoints.tensor_report import Line, counts
 from ..reading import parse_settings
@@ -55,6 +55,8 @@ def convert(source: Path, destination: Path, from_format: str | None, to_format:
     Nothing is written when anything is wrong.
     """
     dtype, force, dry_run, as_json = (given.pop(name) for name in ("dtype", "force", "dry_run", "as_json"))
+    if {source.suffix, destination.suffix} & {*SUFFIXES}:
+        require_torch()
     from_format = from_format or checkpoints.recognised(source)
     to_format = to_format or _format_of(destination)
     if to_format == "hugging-face" and source.is_dir() and given["tokenizer"] is None:

@@ -9,7 +9,6 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
@@ -20,21 +19,24 @@ from ..conformance.cases import all_cases
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import on_mesh
 from ..conformance.diagnosis.findings import Verdict
-from ..conformance.ports.port import MissingBackend
+from ..conformance.ports.port import needs_of
 from ..conformance.reference.components import ASKED, COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.tree import render_backward, render_tree
+from ..extras import MissingBackend, require
+from . import completion
 from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse_without_artefacts
 from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, listed, mesh_option
+from .progress import Working
 
 LIMIT = 120.0  # seconds for the diagnosis of a whole model
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
 
 @click.command()
-@click.argument("port", required=False)
+@click.argument("port", required=False, shell_complete=completion.words(completion.ports, "file"))
 @click.option("--command", help="The port is this command, in another environment or language.")
-@listed("component", "Only these components.")
+@listed("component", "Only these components.", completion.components)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="The weights that an artefact was made of.")
 @leave_out_option
 @ignore_option
@@ -77,6 +79,7 @@ def diagnose(
     else:
         refuse_without_artefacts(checkpoint=checkpoint, leave_out=leave_out, ignore=ignore, **of_artefacts)
         cases = like_cases(like, seed, (), meshes) if like else mesh_cases(meshes) if meshes else None
+    require("diagnose", needs_of(name))
     options["limit"] = options["limit"] or (LIMIT if like or artefacts else None)
     entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []
     try:
@@ -94,11 +97,11 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
     """Diagnoses a port, except for its declared deviations, with progress in a terminal. options: see `diagnosis.diagnose`."""
     declared = {pair for entry in entries if entry.port == port for pair in entry.covers}
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("diagnosing", total=1.0)
+    with Working("diagnosing", 100, unit="%", console=console) as working:
 
         def advance(what: str, share: float) -> None:
-            progress.update(task, description=f"{port}: {what}", completed=share)
+            working.at(f"{port}: {what}")
+            working.to(100 * share)
 
         told: dict[str, Any] = {"declared": declared, "progress": advance, "say": lambda sentence: _say(console, sentence)}
         if any(case.mesh for case in options.get("cases") or ()):

@@ -16,13 +16,14 @@ from ..conformance.catalogue.effect import Effect, effect
 from ..conformance.catalogue.sharded import Fault, all_faults
 from ..conformance.reference import tolerance
 from ..conformance.reference.components import COMPONENTS
+from . import completion
 
 SHOWN = 8
 FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 
 
 @click.command()
-@click.argument("defect_id", metavar="[ID]", required=False)
+@click.argument("defect_id", metavar="[ID]", required=False, shell_complete=completion.words(completion.known_bugs))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(defect_id: str | None, as_json: bool) -> None:
     """Explain the defect ID of the catalogue: what it is, how it shows, how to fix it, and, measured now, how large its error is.

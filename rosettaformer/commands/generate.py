@@ -10,16 +10,13 @@ import click
 from click.core import ParameterSource
 
 from ..artefacts import meanings
-from ..artefacts.opening import Absent
-from ..backends import require
-from ..extras import install
+from ..extras import require
 from .answer_page import Page
 from .artefacts import OPTIONS as OF_ARTEFACTS
 from .artefacts import artefact_options
 from .lines import Lines, batches
 from .meshes import mesh_option, on_mesh
-from .options import BATCH_SIZE, MODEL_OPTIONS, Choice, Grouped, Missing, folder_argument, model_options, open_both, section
-from .ports import importable
+from .options import BATCH_SIZE, MODEL_OPTIONS, Choice, Grouped, folder_argument, model_options, open_both, require_model, section
 
 _COUNT, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
 # option -> the option without which it has no effect
@@ -99,8 +96,9 @@ def generate(system: str | None, chat: bool, mesh: Any, backend: str, device: st
     if system is not None and not chat:
         raise ValueError("--system has no effect without --chat")
     _refuse_by_artefact(options)
-    if chat and not importable("jinja2"):
-        raise Missing(f"--chat needs Jinja2: {install('inference')}")
+    if chat:
+        require("--chat", {"inference": ("jinja2",)})
+    require_model(options["folder"], *([] if options["artefact"] else [backend]))
     on_mesh(mesh, backend, device, lambda: _generate(system=system, chat=chat, mesh=mesh, backend=backend, device=device, **options))
 
 
@@ -146,18 +144,14 @@ def _refuse_by_artefact(options: dict[str, Any]) -> None:
 def _opened(
     folder: Path, artefact: Path | None, inputs: tuple[str, ...], outputs: tuple[str, ...], function: str, allow_code: bool, **options: Any
 ) -> tuple[Any, Any]:
-    """Returns the folder and its model, or that of the artefact. Raises Missing if its runtime is not installed."""
+    """Returns the folder and its model, or that of the artefact. Raises MissingBackend if its runtime is not installed."""
     if artefact is None:
         return open_both(folder, "generate", **options)
-    require(f"the tokenizer of {folder}", "inference", "tokenizers")
     from ..inference.artefact_model import open_with_artefact
 
     tables = meanings.parse(inputs, "--input"), meanings.parse(outputs, "--output")
     reading = {name: options[name] for name in ("leave_out", "ignore")}
-    try:
-        return open_with_artefact(folder, artefact, allow_code, *tables, function, **reading)
-    except Absent as error:
-        raise Missing(str(error)) from None
+    return open_with_artefact(folder, artefact, allow_code, *tables, function, **reading)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from ..conformance.case import DTYPES
-from ..extras import install
-from .options import Missing, listed
-from .ports import importable, require_ports
+from ..conformance.ports.port import PORTS, needs_of
+from ..extras import require
+from .options import listed
+from .progress import Working
 
 
 @click.command()
@@ -19,13 +20,14 @@ def guide(out: Path, dtypes: tuple[str, ...]) -> None:
 
     DIR is a new folder, or one that an earlier run wrote. Open DIR/index.html; nothing needs a network.
     """
-    if not (importable("jinja2") and importable("pygments")):
-        raise Missing(f"the site needs Jinja2 and Pygments: {install('guide')}")
-    require_ports(("torch", "tf", "jax"))
+    ours = [package for packages in needs_of(*PORTS).values() for package in packages]
+    require("the guide", {"guide": ["jinja2", "pygments", "markdown_it", *ours]})
     from ..guide import build, site
 
     site.require(out)
     started = time.monotonic()
-    made = build.build(out, dtypes or ("float32",))
+    total = len(PORTS) * sum(dtype in case.dtypes for case in build.cases() for dtype in dtypes or ("float32",))
+    with Working("measuring our ports", total, "the whole guide takes about three minutes on two cores", "results") as working:
+        made = build.build(out, dtypes or ("float32",), lambda result: working.advance(), lambda room: working.at(f"pages: {room}"))
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     click.echo(f"{out}: {len(made)} pages, {size / 1e6:.1f} MB, in {time.monotonic() - started:.0f} s")

@@ -1,7 +1,6 @@
 """`rosettaformer list`."""
 
 import dataclasses
-import importlib.util
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +18,10 @@ from ..conformance.cases.expression import choose, matching
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.catalogue import all_defects
 from ..conformance.ports.adapters.derived import stands_for
-from ..conformance.ports.port import ENTRY_POINTS, PORTS
+from ..conformance.ports.port import ENTRY_POINTS, PORTS, how_to_install
 from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of
+from ..extras import installed
+from . import completion
 from .declared import config_lines, field_names, is_encoder_alone, parameter_lines
 from .options import Choice, mesh_option
 
@@ -107,7 +108,7 @@ def _defects(expression: str | None) -> Iterable[str]:
 
 
 def _ports(expression: str | None) -> Iterable[str]:
-    rows = [(name, module, "installed" if importlib.util.find_spec(needs) else install) for name, (module, needs, install) in PORTS.items()]
+    rows = [(name, module, "installed" if installed(needs) else how_to_install(name)) for name, (module, needs, _) in PORTS.items()]
     rows += [(point.name, point.value, "installed") for point in entry_points(group=ENTRY_POINTS)]
     for name, module, state in _chosen(rows, " ".join, expression):
         yield f"{name:12}  {module:24}  {state}"
@@ -149,7 +150,13 @@ def _overview() -> Iterable[str]:
 
 @click.command()
 @click.argument("kind", type=Choice(KINDS), required=False)
-@click.option("-k", "expression", metavar="EXPR", help="Only those that EXPR is true of: words joined by and, or, not, as in pytest.")
+@click.option(
+    "-k",
+    "expression",
+    metavar="EXPR",
+    shell_complete=completion.words(completion.components),
+    help="Only those that EXPR is true of: words joined by and, or, not, as in pytest.",
+)
 @mesh_option
 def list(kind: str | None, expression: str | None, meshes: tuple[Mesh, ...]) -> None:
     """List the names that there are: families, components, dtypes; or everything of one KIND.

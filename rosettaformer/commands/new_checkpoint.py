@@ -1,6 +1,7 @@
 """`rosettaformer new-checkpoint`: a small random model of a family, as a folder of Hugging Face."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,21 @@ import click
 from ..checkpoints import load
 from ..checkpoints.hugging_face import FAMILIES, new
 from ..checkpoints.strict import DTYPES
+from ..extras import require
+from . import completion
 from .options import Choice, families
 
 
 @click.command("new-checkpoint", epilog=f"{families(FAMILIES)}.")
-@click.argument("family", metavar="FAMILY")
+@click.argument("family", metavar="FAMILY", shell_complete=completion.words(completion.families))
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new folder.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the weights: the same in every dtype.")
 @click.option("--size", type=Choice(new.SIZES), default=new.SIZES[0], show_default=True, help="Of the model.")
 @click.option("--dtype", type=Choice(DTYPES), default="float32", show_default=True, help="Of the tensors.")
 @click.option("--max-shard-bytes", type=click.IntRange(min=1), help="Write shards of at most this size, with an index.")
+@click.option("--tokenizer", is_flag=True, help="Write a small tokenizer, too: report --text, generate and attention read texts with it.")
 @click.option("--set", "settings", multiple=True, metavar="ENTRY=VALUE", help="An entry of config.json, as JSON or a word; repeatable.")
-def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], **options: Any) -> None:
+def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], tokenizer: bool, **options: Any) -> None:
     """Write a small random model of FAMILY as Hugging Face writes it: config.json, safetensors, generation_config.json.
 
     FAMILY is a model_type. Every weight is random and large enough to show: scales of norms far from 1, biases far from 0, attention scores
@@ -29,10 +33,18 @@ def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], **options:
     Nested entries have dots: --set rope_parameters.factor=4.
     """
     Choice([*FAMILIES]).convert(family, None, None)
-    new.write(family, out, settings=_parsed(settings), **options)
+    new.write(family, out, settings=_parsed(settings), tokenizer=_tokenizer() if tokenizer else None, **options)
     checkpoint = load(out, "hugging-face")
     size = sum(array.size for array in checkpoint.parameters.values())
     click.echo(f"wrote {out}: {checkpoint.foreign['config.json']['architectures'][0]}, {size:,} parameters, {options['dtype']}")
+
+
+def _tokenizer() -> Callable[[Path, Mapping[str, Any]], None]:
+    """Returns what writes a tokenizer. Raises MissingBackend without the package that makes it."""
+    require("--tokenizer", {"inference": ("tokenizers",)})
+    from ..inference import new_tokenizer
+
+    return new_tokenizer.write
 
 
 def _parsed(settings: tuple[str, ...]) -> dict[str, Any]:

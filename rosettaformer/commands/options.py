@@ -1,6 +1,5 @@
 """What commands share: options and their groups, a folder's model and its options, suggestions for unknown words, missing packages."""
 
-import importlib.util
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -12,9 +11,11 @@ from rich.console import Console
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS, require
-from ..extras import install
+from ..backends import BACKENDS
+from ..conformance.ports.port import needs_of
+from ..extras import require
 from ..pictures import SUFFIXES
+from . import completion
 
 Names = tuple[str, ...]
 MOST_DEVICES = 64  # of a mesh that a port is judged on: each may be a process
@@ -49,9 +50,10 @@ class Grouped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
-                rows.setdefault(getattr(parameter, "section", "Other options"), []).append(record)
+        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+        for option in sorted(options, key=lambda option: not hasattr(option, "section")):
+            if record := option.get_help_record(ctx):
+                rows.setdefault(getattr(option, "section", "Other options"), []).append(record)
         for title, records in rows.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -86,14 +88,15 @@ def _refuse(fail: Callable[[str], Any], what: str, value: str, words: Any) -> No
         fail(str(error))
 
 
-def listed(name: str, help_text: str) -> Callable[[Any], Any]:
-    """Declares an option with several values: given several times, or separated by commas."""
+def listed(name: str, help_text: str, words: Callable[[], Iterable[str]] = tuple) -> Callable[[Any], Any]:
+    """Declares an option with several values: given several times, or separated by commas. words: what a shell completes."""
 
     def split(ctx: click.Context, option: click.Parameter, values: Names) -> Names:
         return tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
 
     text = help_text + " Repeat it, or separate by commas."
-    return click.option(f"--{name}", f"{name}s", multiple=True, callback=split, help=text)
+    complete = completion.words(words)
+    return click.option(f"--{name}", f"{name}s", multiple=True, callback=split, help=text, shell_complete=complete)
 
 
 leave_out_option = click.option(
@@ -137,7 +140,8 @@ def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option("--seed", type=click.IntRange(0), default=0, help="Of the random weights of --like FAMILY. [default: 0]")(
         function
     )
-    return click.option("--like", metavar="FAMILY|DIR", default="", cls=_Like)(function)
+    complete = completion.words(completion.families, "dir")
+    return click.option("--like", metavar="FAMILY|DIR", default="", cls=_Like, shell_complete=complete)(function)
 
 
 def like_cases(like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh] = ()) -> list[Any]:
@@ -158,11 +162,11 @@ def like_words(like: str, seed: int = 0, meshes: Sequence[Mesh] = ()) -> tuple[s
 
 
 def require_picture(path: Path | None, option: str) -> None:
-    """Raises ValueError if the file's suffix names no format, and Missing if pictures cannot be drawn."""
+    """Raises ValueError if the file's suffix names no format, and MissingBackend if pictures cannot be drawn."""
     if path and path.suffix not in SUFFIXES:
         raise ValueError(f"the picture must be a file {', '.join(SUFFIXES)}; got {path}")
-    if path and importlib.util.find_spec("matplotlib") is None:
-        raise Missing(f"{option} needs matplotlib: {install('report')}")
+    if path:
+        require(option, {"report": ("matplotlib",)})
 
 
 def exit_code(statuses: Collection[str], good: str, named: bool) -> int:
@@ -199,12 +203,17 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def require_model(folder: Path, *backend: str) -> None:
+    """Raises MissingBackend if what reads the tokenizer of a folder, or the backend, is not installed."""
+    require(f"the model of {folder}", {"inference": ("tokenizers",), **needs_of(*backend)})
+
+
 def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, mesh: Any = None, **options: Any) -> tuple[Any, Any]:
     """Returns the folder (`inference.folder.open_folder`) and its model (`inference.models.open_model`).
 
     Raises MissingBackend if a package or the backend is missing.
     """
-    require(f"the tokenizer of {folder}", "inference", "tokenizers")
+    require_model(folder, backend)
     from ..inference.folder import open_folder
     from ..inference.models import open_model
 

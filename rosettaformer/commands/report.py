@@ -14,8 +14,10 @@ from reference_numpy.suggestions import known
 from ..atomic import replacing, write_text
 from ..atomic import require as writable
 from ..conformance.case import DTYPES
+from ..conformance.ports.port import needs_of
 from ..conformance.report import files
-from ..extras import install
+from ..conformance.report.matrix import duration
+from ..extras import require
 from ..model_report import figures as drawing
 from ..model_report.data import to_dict
 from ..model_report.page import render, verdict
@@ -23,7 +25,6 @@ from ..model_report.report_making import SECTIONS, Options, Report, make
 from ..model_report.reported_model import open_subject
 from ..model_report.workers import IMPLEMENTATIONS
 from .options import OUT, Choice, Grouped, Missing, ignore_option, leave_out_option, listed, section
-from .ports import importable
 
 
 @click.command(cls=Grouped)
@@ -68,7 +69,9 @@ def report(
     Exit codes: 0 conforms, 1 differs, 2 wrong usage or bad input, 3 backend missing.
     """
     options = _options(onlys, **choices) | {"seed": seed, "leave_out": leave_out, "ignore": ignore}
-    _require(out, figures, json_file)
+    _require(out, figures, json_file, choices["backends"])
+    if text is not None and checkpoint.is_dir():
+        require("--text", {"inference": ("tokenizers",)})
     subject = open_subject(checkpoint, text, pair, seed, leave_out, ignore)
     asked = Options(**options)
     saying = _Saying([*asked.parts, *(["figures"] if figures else [])])
@@ -99,8 +102,8 @@ def _options(onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[st
     return given | others | {"sections": sections, "names": implementations}
 
 
-def _require(out: Path, figures: Path | None, json_file: Path | None) -> None:
-    """Raises ValueError, before any work, if something could not be written, and Missing if a package is not installed."""
+def _require(out: Path, figures: Path | None, json_file: Path | None, backends: tuple[str, ...]) -> None:
+    """Raises ValueError if something could not be written, and MissingBackend if a package is not installed."""
     for path in (out, json_file):
         if path:
             writable(path)
@@ -108,9 +111,7 @@ def _require(out: Path, figures: Path | None, json_file: Path | None) -> None:
         writable(figures, folder=True)
         if not drawing.is_ours(figures):
             raise ValueError(f"{figures} must be a new folder, an empty one or one of figures; it holds something else")
-    needed = ["jinja2", *(["matplotlib"] if figures else [])]
-    if lacking := [name for name in needed if not importable(name)]:
-        raise Missing(f"the report needs {', '.join(lacking)}: {install('report')}")
+    require("the report", {"report": ["jinja2", *(["matplotlib"] if figures else [])], **needs_of(*backends)})
 
 
 def _write(found: Report, page: str, out: Path, figures: Path | None, json_file: Path | None, say: Callable[[str], None]) -> None:
@@ -139,4 +140,6 @@ class _Saying:
 
     def say(self, text: str) -> None:
         number = self._parts.index(text.partition(":")[0]) + 1
-        self._console.print(f"{self.seconds:6.1f} s  {number}/{len(self._parts)}  {text}", soft_wrap=True)
+        left = self.seconds / max(1, number - 1) * (len(self._parts) - number + 1)
+        rest = f"  (about {duration(left)} left)" if number > 2 else ""  # the first part is short
+        self._console.print(f"{self.seconds:6.1f} s  {number}/{len(self._parts)}  {text}{rest}", soft_wrap=True)

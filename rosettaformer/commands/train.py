@@ -9,7 +9,9 @@ import click
 
 from reference_numpy.sharding import Mesh
 
-from ..backends import BACKENDS, imported, require
+from ..backends import BACKENDS, imported
+from ..conformance.ports.port import needs_of
+from ..extras import require
 from ..training import tasks
 from ..training.backends import trainer
 from ..training.options import FIXED, FREE
@@ -140,7 +142,8 @@ def _train(words: list[str], out: Path, resumed: bool, task: str | None, given: 
     task_options = {name: given.pop(name) for name in TASK_OPTIONS if name in given}
     if "mesh" in given:
         given["mesh"] = None if given["mesh"] == "none" else str(Mesh.parse(given["mesh"]))
-    require("training", "train", "tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
+    needed = ("tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
+    require("training", {"train": needed, **needs_of(given.get("backend", ""))})
     from ..meshes import placing
     from ..training import launch, options, run, session
     from ..training.run_log import Report
@@ -148,14 +151,14 @@ def _train(words: list[str], out: Path, resumed: bool, task: str | None, given: 
     if not resumed and task is None:
         raise ValueError("a new run needs a --task (or --resume to continue one)")
     free = run.free_options(out, task, given, resumed)
+    require("training", needs_of(free["backend"]))
     mesh = options.mesh(free)
     if mesh and placing.to_start(free["backend"], mesh):
         imported("torch", "torch")
         launch.start(words, mesh, free["device"], out)
         return
     place = placing.place(free["backend"], free["device"], mesh)
-    if "backend" in given:
-        trainer(given["backend"])  # missing packages are reported before data are made
+    trainer(free["backend"])  # a broken framework is reported before data are made
     found = run.resume(out, task, task_options, given) if resumed else run.begin(out, str(task), task_options, given)
     report = Report(quiet=place.rank > 0)
     _describe(found, report)

@@ -8,7 +8,9 @@ from typing import Any, BinaryIO
 import click
 
 from ..atomic import require as writable
-from ..backends import BACKENDS, require
+from ..backends import BACKENDS
+from ..conformance.ports.port import needs_of
+from ..extras import require
 from ..pictures import SUFFIXES
 from ..reading import read_texts
 from ..training.backends import trainer
@@ -44,7 +46,7 @@ def translate(folder: Path, file: BinaryIO, attention: str | None, as_json: bool
     A picture of attention is that of one line.
     """
     packages = ["matplotlib"] * (attention not in (None, "text")) + ["sacrebleu"] * scores
-    require("training", "train", "tokenizers", *packages)
+    require("translate", {"train": ["tokenizers", *packages], **needs_of(options["backend"] or "")})
     if scores and (attention or as_json):
         raise ValueError("--scores prints scores alone: it takes no --attention and no --json")
     show = _attention(attention, as_json)
@@ -85,8 +87,9 @@ def _open(folder: Path, backend: str | None, device: str, dtype: str, checkpoint
 
     manifest = Manifest.read(folder)
     tokens = read_tokens(folder, manifest)
-    model = load_model(folder, manifest, checkpoint)
     backend = backend or manifest.free["backend"]
+    require("translate", needs_of(backend))
+    model = load_model(folder, manifest, checkpoint)
     made: Any
     if dtype == "int8":
         made = Int8Searches(backend, model.config, model.parameters, device)

@@ -11,6 +11,7 @@ from ..conformance.cases import all_cases, of_components
 from ..conformance.reference.components import COMPONENTS
 from ..conformance.vectors import golden
 from .options import Group
+from .progress import Working
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -33,7 +34,8 @@ def export(directory: Path, components: tuple[str, ...], core: bool, grad: bool)
     """Write the vectors into DIRECTORY; vectors that it holds are replaced."""
     known("component", components, COMPONENTS)
     cases = [case for case in of_components(all_cases(grad=True), components, grad) if case.core or not core]
-    golden.export(directory, cases)
+    with Working(f"writing {len(cases)} cases", len(cases), "about five minutes for all of them", "cases") as working:
+        golden.export(directory, cases, working.advance)
     size = sum(path.stat().st_size for path in directory.iterdir())
     click.echo(f"{len(cases)} cases, {size / 1e6:.1f} MB in {directory}")
 
@@ -46,7 +48,8 @@ def verify(directory: Path, rounding: bool) -> None:
 
     Exit 0 where they are as they must be, otherwise 1.
     """
-    findings = golden.verify(directory)
+    with Working("making the vectors again", len(all_cases(grad=True)), "about five minutes for all of them", "cases at most") as working:
+        findings = golden.verify(directory, working.advance)
     wrong = [finding for finding in findings if not (rounding and finding.rounding)]
     for finding in wrong:
         click.echo(finding.message + ("; --rounding allows it" if finding.rounding else ""))

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..conformance import runner
+from ..conformance.case import Case
 from ..conformance.cases import all_cases
 from ..conformance.ports.port import PORTS
 from ..conformance.report.summary import Summary
@@ -47,21 +48,34 @@ class Run:
     cpus: int = 2
 
 
+def cases() -> list[Case]:
+    """Returns the core cases, which the guide measures."""
+    return [case for case in all_cases(grad=True) if case.core]
+
+
 def measure(dtypes: Sequence[str], progress: Callable[[runner.Result], None] = lambda result: None) -> Run:
     """Runs the core cases on our ports."""
-    cases = [case for case in all_cases(grad=True) if case.core]
-    return Run(Summary(runner.run(cases, tuple(PORTS), dtypes, progress=progress, quick_compile=True)))
+    return Run(Summary(runner.run(cases(), tuple(PORTS), dtypes, progress=progress, quick_compile=True)))
 
 
-def build(out: Path, dtypes: Sequence[str], progress: Callable[[runner.Result], None] = lambda result: None) -> list[Page]:
-    """Measures, writes the site into the folder `out`, and returns its pages. Raises ValueError as `site.write` does."""
+def build(
+    out: Path,
+    dtypes: Sequence[str],
+    progress: Callable[[runner.Result], None] = lambda result: None,
+    begin: Callable[[str], None] = lambda room: None,
+) -> list[Page]:
+    """Measures, writes the site into the folder `out`, and returns its pages. progress: called with every result; begin: with the name of
+    every room before its pages are made. Raises ValueError as `site.write` does.
+    """
     with ThreadPoolExecutor(len(APART)) as pool:
         begun = {room: pool.submit(_pages_of, room, Run(Summary([]))) for room in APART}
         run = measure(dtypes, progress)
+        begin(APART[0])
         apart = {room: pages.result() for room, pages in begun.items()}  # before others parse: two threads must not, in Python 3.11
         values = {"summary": run.summary, "ports": PORTS, "ratios": _ratios(run.summary), "sought": SOUGHT}
         made = [Page("index.html", "One Transformer, written four times", "home.html.jinja", values)]
         for room in ROOMS:
+            begin(room)
             made += apart[room] if room in apart else _pages_of(room, run)
     return write(out, made, _about())
 

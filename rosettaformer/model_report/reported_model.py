@@ -12,8 +12,8 @@ from reference_numpy import TransformerConfig, decoding, parameters
 from reference_numpy.strategy import Strategy
 
 from .. import checkpoints
-from ..backends import require
 from ..checkpoints.hugging_face.reading import CONFIG
+from ..extras import require
 from ..inference.labels import Labels, labels_of
 from ..training.checkpoint_files import digest
 from ..training.checkpoint_store import Store
@@ -101,7 +101,7 @@ def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Seque
         return subject
     if kind != "hugging-face":
         raise ValueError(f"--text needs a tokenizer, which a folder of Hugging Face or a run has; {path} is a canonical checkpoint alone")
-    require(f"the tokenizer of {path}", "inference", "tokenizers")
+    require(f"the tokenizer of {path}", {"inference": ("tokenizers",)})
     from ..inference.attention import inputs_of
     from ..inference.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
-from ..backends import MissingBackend
+from ..extras import MissingBackend
 from ..processes import Answer, Child, message, serve_methods, words
 from . import backends
 

@@ -22,6 +22,7 @@ from . import schema
 LONGEST = 10_000  # bytes of an entry
 SMOOTHED = 50  # most points of the curve of the training loss, each the mean of a part
 RECENT = 0.95  # weight of the past in running means
+EVERY = 60.0  # seconds between two lines where there is no terminal
 _TEXTS: schema.Table = {
     "event": schema.choice("start", "step", "validation", "test"), "backend": schema.text(100), "checkpoint": schema.text(100),
 }  # fmt: skip
@@ -142,7 +143,8 @@ class Report:
         self._task = self.bar.add_task("training", total=1.0, step=0, now="")
         self._loss = self.speed = 0.0
         self._seen = 0
-        self._last = time.monotonic()
+        self._last = self._said = time.monotonic()
+        self._began: tuple[float, float] | None = None
 
     def say(self, text: str) -> None:
         """Prints a line."""
@@ -157,6 +159,16 @@ class Report:
         self.speed += (1 - weight) * (tokens / max(now - self._last, 1e-9) - self.speed)
         self._last = now
         self.bar.update(self._task, completed=share, step=number, now=f"loss {self._loss:.3f}, {self.speed:,.0f} tokens/s, left")
+        if not self.console.is_terminal:
+            self._now_and_then(number, share, now)
+
+    def _now_and_then(self, number: int, share: float, now: float) -> None:
+        """Prints a line where there is no terminal, with the time that is left."""
+        began, before = self._began = self._began or (now, share)
+        if now - self._said > EVERY:
+            self._said = now
+            rest = (now - began) * (1 - share) / max(share - before, 1e-9)
+            self.say(f"step {number}: loss {self._loss:.3f}, {self.speed:,.0f} tokens/s, about {rest / 60:.0f} min left")
 
     def scores(self, title: str, values: dict[str, Any]) -> None:
         """Prints the scores of an evaluation."""

@@ -304,7 +304,7 @@ def test_zeros_and_what_overflows_are_not_comparable_where_the_dtype_overflows(t
 def test_html_without_jinja2_is_one_message_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     report = tmp_path / "report.html"
-    assert refused("check", "--html", report, code=3) == "Error: --html needs Jinja2: pip install -e '.[report]'\n"
+    assert "[report]'" in refused("check", "--html", report, code=3)
     assert not report.exists()
 
 
@@ -355,9 +355,9 @@ def test_a_missing_framework_is_reported_as_missing_with_the_install_line(tmp_pa
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as the processes of ports will have it
     found = json.loads(invoke("doctor", "--json").out)["ports"]
     assert {port["state"] for port in found.values()} == {"missing"}
-    assert "pip install -e '.[jax]'" in found["jax"]["about"]
+    assert "[jax]'" in found["jax"]["about"]
     check = invoke("check", "torch")
-    assert (check.code, "torch: missing pip install -e '.[torch]'" in check.out) == (3, True)
+    assert (check.code, "torch: missing" in check.out and "[torch]'" in check.out) == (3, True)
     assert invoke("check").code == 3
 
 

@@ -185,4 +185,4 @@ def test_what_a_chat_needs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert invoke("generate", tmp_path, *NUMPY, "--prompt", "a").code == 0
     monkeypatch.setitem(sys.modules, "jinja2", None)
     errors = refused("generate", tmp_path, "--chat", "--prompt", "a", code=3)
-    assert "--chat needs Jinja2: pip install -e '.[inference]'" in errors
+    assert "jinja2" in errors and "[inference]'" in errors

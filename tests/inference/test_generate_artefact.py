@@ -1,8 +1,8 @@
 """`rosettaformer generate --artefact`: a file computes, and the tokens are those of its checkpoint."""
 
 import dataclasses
-import importlib.util
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -216,10 +216,9 @@ def test_entries_are_ignored_as_in_a_folder_with_weights(folders: tuple[Path, Pa
 
 def test_a_missing_runtime_exits_3(folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
-    real = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "onnxruntime" else real(name))
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
     errors = refused("generate", folders[1], "--artefact", tmp_path / "model.onnx", *PROMPTS, code=3)
-    assert "an ONNX model needs onnx and onnxruntime: pip install -e '.[onnx]'" in errors
+    assert "onnxruntime" in errors and "[onnx]'" in errors
 
 
 RUN = {"pt2": 6, "onnx": 6, "aoti": 6, "savedmodel": 6, "litert": 6, "stablehlo": 3}  # tokens: JAX compiles for every length

@@ -214,4 +214,4 @@ def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Pat
 def test_a_missing_tokenizer_package_exits_3(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     errors = refused("generate", model[0], "--prompt", "a", code=3)
-    assert "needs tokenizers: pip install -e '.[inference]'" in errors
+    assert "tokenizers" in errors and "[inference]'" in errors

@@ -119,26 +119,29 @@ def test_what_takes_long_is_said_before_and_what_happens_once_is_not_expected_of
     with Checking(("torch", "jax", "broken.py"), 100, Console(file=stream, width=100)) as checking:
         checking.begin("torch", Counter({"eager": 40}))
         checking.begin("jax", Counter({"compiled": 40}))
-        checking.advance(Result("", "", "broken.py", "", "", "", "error"))
+        checking.answered(Result("", "", "broken.py", "", "", "", "error"))
         for _ in range(20):
             now[0] += 1
-            checking.advance(row("softmax/plain", seconds=0.5))
-        checking.advance(row("softmax/plain", "not covered"))
+            checking.answered(row("softmax/plain", seconds=0.5))
+        checking.answered(row("softmax/plain", "not covered"))
     assert stream.getvalue().splitlines() == [
-        "starting torch, jax, broken.py: 300 comparisons at most ...",
+        "starting torch, jax, broken.py, 300 comparisons at most ...",
         "running torch: 40 cases ...",
         "compiling jax: 40 cases, each compiled ...",
-        "16 of 80 cases after 16 s, about 1 min 4 s left",
+        "checking: 16 of 80 cases after 16 s, about 1 min 4 s left",
     ]
     # The first case imports the framework: 16 s for it say nothing of the others
     stream, now = io.StringIO(), [0.0]
     with Checking(("keras.py",), 52, Console(file=stream, width=100)) as checking:
         now[0] = 16
-        checking.advance(row("softmax/plain", seconds=16.0))
+        checking.answered(row("softmax/plain", seconds=16.0))
         for _ in range(31):
             now[0] += 0.5
-            checking.advance(row("softmax/plain", seconds=0.5))
-    assert stream.getvalue().splitlines()[1:] == ["1 of 52 cases after 16 s", "32 of 52 cases after 32 s, about 10 s left"]
+            checking.answered(row("softmax/plain", seconds=0.5))
+    assert stream.getvalue().splitlines()[1:] == [
+        "starting keras.py: 1 of 52 cases after 16 s",
+        "starting keras.py: 32 of 52 cases after 32 s, about 10 s left",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_failure_is_one_clear_message_a_port_that_cannot_start_fails_and_a_mis
     result.stdout.fnmatch_lines(["E*AssertionError: norm.py not started layer_norm/*: SyntaxError: * (13 cases)"])
     result = suite(ONE, "return y\n\nraise ModuleNotFoundError('no torch', name='torch')\n\ndef rest(y, case):")
     assert result.parseoutcomes() == {"skipped": 1, "deselected": 12}
-    result.stdout.fnmatch_lines(["*missing: pip install -e '.[[]torch[]]'*"])
+    result.stdout.fnmatch_lines(["*missing: pip install *[[]torch[]]'*"])
 
 
 @pytest.mark.second

@@ -95,4 +95,4 @@ def missing(extra: str) -> str:
     return ""
 
 
-__all__ = ["HOUSE", "PROJECT", "Environment", "closure", "missing"]
+__all__ = ["HOUSE", "PACKAGES", "PROJECT", "Environment", "closure", "missing"]

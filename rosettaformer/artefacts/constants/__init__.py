@@ -1,9 +1,9 @@
 """What is constant in an artefact, read from its bytes: nothing of it is run."""
 
 import importlib
-import importlib.util
 from pathlib import Path
 
+from ...extras import installed
 from ..kinds import KINDS, kind_of
 from ..opening import Absent
 from .reading import Constants
@@ -29,7 +29,7 @@ def constants(path: Path) -> Constants:
     if kind == "aoti":
         return Constants(reason="a compiled library shows no constants")
     packages, module = _READERS[kind]
-    if not any(map(importlib.util.find_spec, packages)):
+    if not any(map(installed, packages)):
         raise Absent(KINDS[kind].missing)
     found = Constants()
     try:

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 from ... import atomic, backends, checkpoints
 from ...checkpoints.strict import numpy_dtype
+from ...conformance.ports.port import needs_of
+from ...extras import require
 from .. import manifest
 from ..kinds import KINDS
 from ..manifest import Manifest
@@ -67,7 +69,7 @@ def export(checkpoint: Path, kind: str, out: Path, dtype: str = "float32", force
     `checkpoints.load`. Raises ValueError on what cannot be read or held, and MissingBackend.
     """
     backend, packages = WRITERS[kind]
-    backends.require(f"the export of {KINDS[kind].title}", KINDS[kind].extra, *packages)
+    require(f"the export of {KINDS[kind].title}", {KINDS[kind].extra: packages, **needs_of(backend)})
     check_place(kind, out, force)
     module = backends.imported(backend, f"{__name__}.{backend}")
     read = checkpoints.load(checkpoint, checkpoints.own_format(checkpoint), **reading)

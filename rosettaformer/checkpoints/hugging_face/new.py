@@ -1,9 +1,10 @@
 """Makes small random models of the families, as folders that Hugging Face's library loads."""
 
 import copy
+import tempfile
 import tomllib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,14 @@ def write(
     dtype: str = "float32",
     max_shard_bytes: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    tokenizer: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> None:
     """Writes a new folder with a random model of a family: config.json, safetensors and generation_config.json.
 
     Every weight shows: scales of norms lie far from 1, biases far from 0, a head that is not tied is another table. The weights of a seed
     are the same in every dtype, but for its rounding. settings: entries of config.json to change, nested ones by names with dots
     (`rope_parameters.factor`).
+    tokenizer: writes the files of a tokenizer into a folder, given config.json.
     Raises ValueError on an unknown family or size, on settings that its config.json cannot have, and if the path exists.
     """
     known("family", [family], FAMILIES)
@@ -48,7 +51,10 @@ def write(
     config = _config(FAMILIES[family], said)
     generation = {name: said[name] for name in IDS if said.get(name) is not None}
     foreign = {CONFIG: said, GENERATION: {"_from_model_config": True, **generation}}
-    save(path, config, weights(config, seed), foreign=foreign, dtype=dtype, max_shard_bytes=max_shard_bytes)
+    with tempfile.TemporaryDirectory() as place:
+        if tokenizer:
+            tokenizer(Path(place), said)
+        save(path, config, weights(config, seed), foreign=foreign, dtype=dtype, max_shard_bytes=max_shard_bytes, tokenizer=place)
 
 
 def weights(config: TransformerConfig, seed: int) -> dict[str, np.ndarray]:

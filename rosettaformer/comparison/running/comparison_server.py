@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import MissingBackend
 from ...benchmarks.worker import resident
+from ...extras import MissingBackend
 from ...processes import Answer, message, serve_methods, words
 from ..matching import fusing
 from ..models import behaviour, layer_calls

@@ -1,17 +1,15 @@
 """Models that a library loads from a folder: transformers, and KerasHub its presets."""
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ...backends import MissingBackend
+from ...extras import OTHERS, MissingBackend, installed
 from ..models.base import Model
 from ..models.wrapping import wrapped
 from .sides import Side
-
-INSTALLS = {"transformers": "pip install transformers", "keras_hub": "pip install --no-deps keras-hub regex"}
 
 
 def transformers_model(side: Side) -> Any:
@@ -35,13 +33,16 @@ def _made(side: Side, make: Callable[[], Any]) -> Any:
         raise ValueError(f"{side.text}: {side.name} cannot load the folder: {error}") from error
 
 
+def require(library: str) -> None:
+    """Raises MissingBackend if the library is not installed."""
+    name = library.replace("-", "_")
+    if not installed(name):
+        raise MissingBackend(f"{library} is not installed: {OTHERS[name]}")
+
+
 def _imported(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        raise MissingBackend(f"{name} is not installed; {INSTALLS[name]}") from None
+    require(name)
+    return importlib.import_module(name)
 
 
 def _transformers(side: Side) -> tuple[Any, int]:
@@ -58,7 +59,7 @@ def _transformers(side: Side) -> tuple[Any, int]:
 
 
 def _keras_hub(side: Side) -> tuple[Any, int]:
-    if not importlib.util.find_spec("sentencepiece"):  # it imports it for tokenizers, which no backbone needs
+    if not installed("sentencepiece"):  # it imports it for tokenizers, which no backbone needs
         stub: Any = ModuleType("sentencepiece")
         stub.SentencePieceProcessor = None
         sys.modules["sentencepiece"] = stub

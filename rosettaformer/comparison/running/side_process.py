@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ...backends import MissingBackend
+from ...extras import MissingBackend
 from ...processes import Child
 from .sides import Side
 

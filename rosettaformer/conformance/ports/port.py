@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections import UserDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +17,7 @@ from reference_numpy import parameters
 from reference_numpy.suggestions import known
 
 from ...artefacts.kinds import kind_of
-from ...artefacts.opening import Absent
-from ...extras import install
+from ...extras import MissingBackend, install
 from ...processes import printable, words
 from ...reading import read_bytes
 from ..case import DTYPES, SUITE_VERSION, UNSAID, Case
@@ -26,11 +25,11 @@ from ..reference.components import COMPONENTS, forward_of
 from .old_paths import old_paths
 from .signature import nothing
 
-# name -> (module that the judge calls, framework module that it needs, how to install it)
+# name -> (module that the judge calls, framework module that it needs, extra that installs it)
 PORTS = {
-    "torch": ("impl_torch.port", "torch", install("torch")),
-    "tf": ("impl_tf.port", "tensorflow", install("tf-cpu") + "  (or [tf] on a GPU)"),
-    "jax": ("impl_jax.port", "jax", install("jax")),
+    "torch": ("impl_torch.port", "torch", "torch"),
+    "tf": ("impl_tf.port", "tensorflow", "tf-cpu"),
+    "jax": ("impl_jax.port", "jax", "jax"),
 }
 SKIP = "skip_padding"  # an argument of whole models that few ports have
 ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
@@ -60,10 +59,6 @@ def undefined(component: str) -> str:
 
 class NotLoaded(Exception):
     """The model's folder could not be loaded for an earlier case, whose answer says why; the message says that much."""
-
-
-class MissingBackend(Exception):
-    """The framework that the port needs is not installed or cannot be imported; the message says how to install it, or why."""
 
 
 class _Inputs(UserDict[str, Any]):
@@ -170,10 +165,7 @@ def _opened(name: str) -> tuple[Any, Any]:
     if not kind_of(Path(name)):
         module = _load(name)
         return module, _adapter(module)
-    try:
-        return ModuleType("artefact"), importlib.import_module(".adapters.artefact", __package__).Adapter(Path(name))
-    except Absent as error:
-        raise MissingBackend(str(error)) from None
+    return ModuleType("artefact"), importlib.import_module(".adapters.artefact", __package__).Adapter(Path(name))
 
 
 def _load(name: str) -> Any:
@@ -242,11 +234,21 @@ def _names(what: str, value: Any) -> tuple[str, ...]:
     return names
 
 
+def how_to_install(port: str) -> str:
+    """Returns the command that installs the framework of one of `PORTS`."""
+    return install(PORTS[port][2]) + ("  (or [tf] on a GPU)" if port == "tf" else "")
+
+
+def needs_of(*ports: str) -> dict[str, Sequence[str]]:
+    """Returns the packages that those among the ports need which are ours, by the extra that installs them."""
+    return {PORTS[port][2]: [package for package, of in PACKAGES.items() if of == port] for port in ports if port in PORTS}
+
+
 def unavailable(error: BaseException) -> str:
     """Returns why a framework cannot be used, if that caused the error: how to install it, or why its import fails; otherwise empty."""
     name = getattr(error, "name", None) or "" if isinstance(error, ImportError) else ""
     if isinstance(error, ModuleNotFoundError) and name in PACKAGES:
-        return PORTS[PACKAGES[name]][2]
+        return how_to_install(PACKAGES[name])
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     importing = [_package(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
     if frames and _package(frames[-1].f_globals.get("__name__")) in OWN:  # a name that we import is missing where it should be

@@ -28,7 +28,7 @@ from ..reference.tolerance import expect
 from ..result import Result, judge
 from ..status import Kind
 from . import seal
-from .regenerate import generate
+from .regenerate import Written, generate
 
 DATA = ("component", "dtype", "config", "inputs", "since", "file")  # what a row says about the case itself
 NUMBERS = ("noise", "noise_rmse", "unit")  # of an output; its bounds follow from these fields
@@ -44,8 +44,8 @@ class Finding:
     rounding: bool = False
 
 
-def export(directory: Path, cases: Sequence[Case]) -> None:
-    """Writes the vectors of the cases, replacing those that the folder held; other files are kept.
+def export(directory: Path, cases: Sequence[Case], written: Written = lambda: None) -> None:
+    """Writes the vectors of the cases, replacing those that the folder held; other files are kept. written: called after each case.
 
     Raises ValueError if the folder holds anything else, or cannot be made.
     """
@@ -57,11 +57,12 @@ def export(directory: Path, cases: Sequence[Case]) -> None:
         if others := sorted({path.name for path in target.iterdir()} - names):
             raise ValueError(f"{directory} must be empty or hold nothing but vectors; it holds {', '.join(others[:5])}")
     with replacing(target, folder=True) as temporary:
-        generate(temporary, [case.id for case in cases])
+        generate(temporary, [case.id for case in cases], written)
 
 
-def verify(directory: Path) -> list[Finding]:
-    """Returns everything that is wrong with vectors: files that have changed, and whatever the suite makes differently.
+def verify(directory: Path, written: Written = lambda: None) -> list[Finding]:
+    """Returns everything that is wrong with vectors: files that have changed, and whatever the suite makes differently. written: called
+    after each case that is made again.
 
     Raises ValueError if the folder holds no vectors, or those of a newer suite.
     """
@@ -77,7 +78,7 @@ def verify(directory: Path) -> list[Finding]:
             intact[row["id"]] = row
     with tempfile.TemporaryDirectory() as folder:
         again = Path(folder) / "again"
-        generate(again, list(intact))
+        generate(again, list(intact), written)
         made = {row["id"]: row for row in seal.read(again)["cases"]}
         for case_id, row in intact.items():
             if case_id in made:

@@ -1,7 +1,7 @@
 """Makes vectors in a process whose arithmetic is the same on every machine of one kind.
 
-`python -m rosettaformer.conformance.vectors.regenerate DIR` reads the ids of cases as JSON from standard input and writes their vectors
-into DIR.
+`python -m rosettaformer.conformance.vectors.regenerate DIR` reads the ids of cases as JSON from standard input, writes their vectors
+into DIR, and prints each id when its vectors are written.
 """
 
 import json
@@ -9,7 +9,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,28 @@ from ..cases.case_files import MANIFEST, arrays_of, manifest, row_of, write_json
 from ..reference import tolerance
 from .seal import digest, sealed
 
+Written = Callable[[], None]
 # OpenBLAS has another kernel, with another order of addition, for every generation of processors; these run on all of them.
 PLAIN_CORES = {"x86_64": "Prescott", "AMD64": "Prescott", "aarch64": "ARMV8"}
 
 
-def generate(directory: Path, ids: Sequence[str]) -> None:
-    """Writes the vectors of these cases into a new folder. Raises RuntimeError if the process fails."""
+def generate(directory: Path, ids: Sequence[str], written: Written = lambda: None) -> None:
+    """Writes the vectors of these cases into a new folder. written: called after each case. Raises RuntimeError if the process fails."""
     directory.mkdir()
-    process = subprocess.run(
-        [sys.executable, "-m", __name__, str(directory)], input=json.dumps(list(ids)), text=True, capture_output=True, env=environment()
-    )
-    if process.returncode:
-        raise RuntimeError(f"the vectors could not be made:\n{process.stderr}")
+    command = [sys.executable, "-m", __name__, str(directory)]
+    with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+") as errors:
+        json.dump(list(ids), asked)
+        asked.seek(0)
+        with subprocess.Popen(command, stdin=asked, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()) as process:
+            try:
+                for _ in process.stdout or ():
+                    written()
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode:
+            errors.seek(0)
+            raise RuntimeError(f"the vectors could not be made:\n{errors.read()}")
 
 
 def environment() -> dict[str, str]:
@@ -70,6 +81,7 @@ def _write(directory: Path, cases: Iterable[Case]) -> None:
         }
         container.write(path, tensors, {})
         rows.append(_row(case, expected) | {"file": path.name, "sha256": digest(path.read_bytes())})
+        print(case.id, flush=True)
     write_json(directory / MANIFEST, sealed(manifest(rows) | {"made_with": made_with()}))
 
 

@@ -1,0 +1,51 @@
+"""What a shell completes: the words of closed lists, which are collected only when they are asked for."""
+
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+
+import click
+from click.shell_completion import CompletionItem
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def words(collect: Callable[[], Iterable[str]], also: str = "") -> Complete:
+    """Returns the completion of a list of words, of which a comma separates several. also: "file" or "dir", whose names fit too."""
+
+    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        before, comma, last = begun.rpartition(",")
+        found = [CompletionItem(f"{before}{comma}{word}") for word in collect() if word.startswith(last)]
+        return found + ([CompletionItem(begun, type=also)] if also else [])
+
+    return complete
+
+
+def families() -> Iterable[str]:
+    from ..checkpoints.hugging_face import FAMILIES
+
+    return FAMILIES
+
+
+def components() -> Iterable[str]:
+    from ..conformance.reference.components import ASKED
+
+    return ASKED
+
+
+def cases() -> Iterable[str]:
+    from ..conformance.cases import all_cases
+
+    return dict.fromkeys(case.id for case in all_cases(grad=True))
+
+
+def known_bugs() -> Iterable[str]:
+    from ..conformance.catalogue import all_defects
+    from ..conformance.catalogue.sharded import all_faults
+
+    return [*all_defects(), *all_faults()]
+
+
+def ports() -> Iterable[str]:
+    from ..conformance.ports.port import ENTRY_POINTS, PORTS
+
+    return [*PORTS, *(point.name for point in entry_points(group=ENTRY_POINTS))]

@@ -1,0 +1,152 @@
+"""A missing package is found before any work: exit 3, at once, with the command that installs it, and no file is written."""
+
+import json
+import pickle
+import re
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+from invoke import invoke
+
+from rosettaformer import extras
+from rosettaformer.cli import COMMANDS
+
+AT_ONCE = 2.0  # seconds
+TORCH, TF, JAX = ("torch",), ("tensorflow", "keras"), ("jax", "flax")
+TRAIN = "train --task reverse --out out --backend numpy"
+MODEL = "{} folder --backend numpy"
+# command -> the packages that are hidden from it, and the extra that it names
+HIDDEN = {
+    "check torch --json out": (TORCH, "torch"),
+    "check torch tf": (TF, "tf-cpu"),
+    "check jax --component softmax": (JAX, "jax"),
+    "check": ((*TORCH, *TF, *JAX), "torch,tf-cpu,jax"),
+    "check torch --html out": (("jinja2",), "report"),
+    "check model.onnx --checkpoint folder --json out": (("onnxruntime",), "onnx"),
+    "check model.pt2 --checkpoint folder": (TORCH, "torch"),
+    "check model.tflite --checkpoint folder": (("ai_edge_litert",), "litert"),
+    "check model.stablehlo --checkpoint folder": (("jax",), "jax"),
+    "compare folder@torch folder@jax --json out": (JAX, "jax"),
+    "compare folder@numpy model.onnx": (("onnx",), "onnx"),
+    "compare torch tf --component softmax": (TF, "tf-cpu"),
+    "compare transformers:folder folder": (("transformers",), ""),
+    "compare keras-hub:folder folder": (("keras_hub",), ""),
+    "diagnose torch --json out": (TORCH, "torch"),
+    "diagnose model.onnx --checkpoint folder": (("onnx",), "onnx"),
+    "guide --out out": (("jinja2",), "guide"),
+    "guide --out out --dtype float32": (("markdown_it",), "guide"),
+    "guide --out out --dtype float64": (JAX, "guide"),
+    "convert folder out.pt": (TORCH, "torch"),
+    "export folder --to onnx --out out.onnx": (("onnxscript",), "onnx"),
+    "export folder --to savedmodel --out out": (TF, "tf-cpu"),
+    "inspect model.pt": (TORCH, "torch"),
+    "new-checkpoint llama --tokenizer --out out": (("tokenizers",), "inference"),
+    TRAIN: (("sacrebleu",), "train"),
+    "train --task reverse --out out": (TORCH, "torch"),
+    "train --task number-words --out out --backend numpy": (("num2words",), "train"),
+    "translate run": (("tokenizers",), "train"),
+    "translate run --scores": (("sacrebleu",), "train"),
+    **{MODEL.format(name): (("tokenizers",), "inference") for name in ("generate", "classify", "fill-mask", "embed")},
+    "generate folder --prompt a": (TORCH, "torch"),
+    "generate folder --prompt a --backend numpy --chat": (("jinja2",), "inference"),
+    "attention folder --text a --out out": (("jinja2",), "report"),
+    "report --checkpoint folder --out out": (("jinja2",), "report"),
+    "report --checkpoint folder --out out --figures figures": (("matplotlib",), "report"),
+    "report --checkpoint folder --out out --backend jax": (JAX, "jax"),
+    "report --checkpoint folder --out out --text a": (("tokenizers",), "inference"),
+    "compare-training --backend jax --json out": (JAX, "jax"),
+    "compare-training --backend numpy --picture out.png": (("matplotlib",), "report"),
+    "bench --framework torch --json out": (TORCH, "torch"),
+    "bench --framework numpy --plot out.png": (("matplotlib",), "report"),
+}
+# commands that need no package beyond the base, or only those of the port that they are given
+BASE = {"doctor", "list", "explain", "new-port", "vectors", "plan"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with what the commands name; nothing of it can be read, so that an error says which came first."""
+    for name in ("folder", "run"):
+        (tmp_path / name).mkdir()
+    for name in ("model.onnx", "model.pt2", "model.tflite", "model.stablehlo"):
+        (tmp_path / name).write_bytes(b"")
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        archive.writestr("model/data.pkl", pickle.dumps({}, 2))
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", HIDDEN)
+def test_a_missing_package_is_found_before_any_work(line: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages, extra = HIDDEN[line]
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, None)
+    before = sorted(path.name for path in place.iterdir())
+    invoke(line.split()[0], "--help")  # imports the command
+    started = time.process_time()
+    found = invoke(*line.split(), folder=place)
+    assert (found.code, found.out) == (3, ""), found
+    assert time.process_time() - started < AT_ONCE
+    assert sorted(path.name for path in place.iterdir()) == before
+    (named,) = re.findall(r"pip install (.*)", found.err)
+    assert f"[{extra}]" in named if extra else "rosettaformer" not in named
+    assert all(package in found.err for package in packages if package.replace("_", "-") not in named)
+
+
+def test_every_command_is_in_the_table() -> None:
+    assert {line.split()[0] for line in HIDDEN} == COMMANDS.keys() - BASE
+
+
+class _Distribution:
+    def __init__(self, said: object) -> None:
+        self._said = said
+
+    def read_text(self, name: str) -> str | None:
+        return None if self._said is None else json.dumps(self._said)
+
+
+@pytest.fixture
+def installed_as(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    def install(said: object) -> None:
+        monkeypatch.setattr(extras, "distribution", lambda name: _Distribution(said))
+        extras._checkout.cache_clear()
+
+    yield install
+    extras._checkout.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,  # from an index
+        {"url": "file:///tmp/rosettaformer-0.1.0-py3-none-any.whl", "archive_info": {}},
+        {"url": "file:///tmp/checkout", "dir_info": {}},
+    ],
+)
+def test_the_command_for_a_wheel_names_the_package(said: object, installed_as: object) -> None:
+    installed_as(said)
+    assert extras.install("torch") == "pip install 'rosettaformer[torch]'"
+
+
+def test_the_command_for_a_checkout_works_in_every_folder(installed_as: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = tmp_path / "the checkout"
+    checkout.mkdir()
+    installed_as({"url": checkout.as_uri(), "dir_info": {"editable": True}})
+    monkeypatch.chdir(checkout)
+    assert extras.install("torch") == "pip install -e '.[torch]'"
+    monkeypatch.chdir(tmp_path)
+    assert extras.install("torch") == f"pip install -e '{checkout}[torch]'"
+
+
+def test_what_is_not_installed_at_all_has_a_command_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(extras, "distribution", none)
+    extras._checkout.cache_clear()
+    assert extras.install("torch") == "pip install 'rosettaformer[torch]'"
+    extras._checkout.cache_clear()

@@ -1,0 +1,72 @@
+"""The tokenizer of a new random model: of the family's class, as many tokens as the model, and the same ids as the library's."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from invoke import refused, succeeded
+from tiers import every
+
+from rosettaformer.checkpoints.hugging_face import FAMILIES, new
+from rosettaformer.inference import new_tokenizer
+from rosettaformer.inference.tokenizer import Tokenizer
+
+TEXT = "Once upon a time, there were 3 bears! (Don't ask why?)"
+
+
+def opened(folder: Path, family: str, **options: object) -> Tokenizer:
+    new.write(family, folder, tokenizer=new_tokenizer.write, **options)
+    entries = json.loads((folder / "config.json").read_text())
+    return Tokenizer(folder, entries["vocab_size"], entries)
+
+
+@pytest.mark.parametrize("size", ["tiny", pytest.param("small", marks=pytest.mark.second)])
+@pytest.mark.parametrize("family", every(3, FAMILIES))
+def test_it_fits_the_model_and_gives_the_library_s_ids(family: str, size: str, tmp_path: Path) -> None:
+    made = opened(tmp_path / "model", family, size=size)
+    ids = made.batch([TEXT], 0).token_bs[0].tolist()
+    said = json.loads((tmp_path / "model" / "config.json").read_text())
+    whole = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    assert sorted(whole["model"]["vocab"].values()) == [*range(said["vocab_size"])]
+    assert all(
+        made.id_of(f"{name}_token") == said[f"{name}_token_id"]
+        for name in ("bos", "eos", "pad")
+        if said.get(f"{name}_token_id") is not None
+    )
+    text = TEXT.lower() if FAMILIES[family].tokenizer == "BertTokenizer" else TEXT
+    assert "".join(made.text(ids).split()) == "".join(text.split())
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert (theirs(TEXT)["input_ids"], len(theirs)) == (ids, said["vocab_size"])
+
+
+def test_it_is_the_same_for_every_seed_and_leaves_the_model_as_it_is(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        opened(tmp_path / str(seed), "qwen3", seed=seed)
+    new.write("qwen3", tmp_path / "bare")
+    first, second, bare = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("0", "1", "bare"))
+    assert first["tokenizer.json"] == second["tokenizer.json"]
+    assert first.keys() - bare.keys() == {"tokenizer.json", "tokenizer_config.json"}
+    assert {name: first[name] for name in bare} == bare
+
+
+def test_the_commands_read_and_write_texts_with_it(tmp_path: Path) -> None:
+    succeeded("new-checkpoint", "llama", "--tokenizer", "--out", "model", folder=tmp_path)
+    few = ("--backend", "numpy", "--max-new-tokens", "3", "--json")
+    (row,) = succeeded("generate", "model", "--prompt", TEXT, *few, folder=tmp_path).rows
+    assert row["prompt"] == TEXT and len(row["tokens"]) == 3
+    (row,) = succeeded("generate", "model", "--chat", "--prompt", "hi", *few, folder=tmp_path).rows
+    assert len(row["tokens"]) == 3
+    succeeded("attention", "model", "--text", "a b", "--backend", "numpy", "--out", "page.html", folder=tmp_path)
+
+
+def test_a_vocabulary_without_room_for_the_letters_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    words = ("new-checkpoint", "llama", "--tokenizer", "--set", "vocab_size=20", "--out", "model")
+    assert "vocab_size must be at least" in refused(*words, folder=tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_without_the_package_it_is_exit_3_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    errors = refused("new-checkpoint", "llama", "--tokenizer", "--out", "model", folder=tmp_path, code=3)
+    assert "[inference]'" in errors and [*tmp_path.iterdir()] == []
