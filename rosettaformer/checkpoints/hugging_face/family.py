@@ -16,7 +16,7 @@ class Entry:
     """An entry of config.json that corresponds to fields of the config.
 
     default: the library's value if it is absent. words: its values -> values of the fields; of two synonyms the first is written.
-    otherwise: computes its value from all entries if it is null.
+    otherwise: computes its value from all entries if it is null. note: what a reader of the table should know.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Entry:
     fields: tuple[str, ...]
     words: Mapping[str, str] = field(default_factory=dict)
     otherwise: Callable[[Mapping[str, Any]], Any] = lambda entries: None
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,10 @@ def every(interval: Any, layers: int, name: str) -> list[bool]:
     return [bool((layer + 1) % interval) for layer in range(layers)]
 
 
-def sized(window: Any) -> Any:
-    """Returns a window. Raises ValueError if it is none."""
+def sized(window: Any, name: str = "sliding_window") -> Any:
+    """Returns a window, the value of this entry. Raises ValueError if it is none."""
     if not is_integer(window) or window < 1:
-        raise ValueError(f"sliding_window must be an integer of at least 1, or null; got {window!r:.100}")
+        raise ValueError(f"{name} must be an integer of at least 1, or null; got {window!r:.100}")
     return window
 
 
