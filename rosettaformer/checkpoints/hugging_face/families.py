@@ -9,7 +9,8 @@ from .family import Family
 _MODULES = (
     "bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3",
     "olmo2", "smollm3", "ministral", "olmo3", "glm", "glm4", "stablelm", "starcoder2", "seed_oss",
-    "exaone4", "ernie4_5", "helium", "gpt_neo", "opt",
+    "exaone4", "ernie4_5", "helium", "gpt_neo", "opt", "roberta", "xlm_roberta", "camembert",
+    "distilbert",
 )  # fmt: skip
 _FAMILIES: tuple[Family, ...] = tuple(import_module(f".{name}", __package__).FAMILY for name in _MODULES)
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}

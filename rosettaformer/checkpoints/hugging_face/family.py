@@ -126,6 +126,14 @@ class Family:
         name = key.removeprefix(prefix)
         return next((name.removesuffix(old) + new for old, new in self.older.items() if name.endswith(old)), name)
 
+    def rows(self, config: TransformerConfig) -> Table:
+        """Returns the rows of a model's tensors. Of two that hold the same parameter it has the last whose heads it has."""
+        own = self.heads_of(config)
+        absent = [head.tensors for head in self.heads if head.flag and head.name not in own]
+        rows = [row for row in self.table if not any(re.fullmatch(pattern, row.name) for pattern in absent)]
+        last = {row.parts[0].name: row for row in rows}
+        return tuple(row for row in rows if last[row.parts[0].name] is row)
+
     def owns(self, said: Mapping[str, Any], names: Iterable[str]) -> bool:
         """Whether a model without model_type in config.json is of this family: by its class, or by tensors under the prefix."""
         if named := said.get("architectures"):
