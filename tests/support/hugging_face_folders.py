@@ -21,7 +21,8 @@ ENCODERS = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "
 GPT2_CLASSES = ("GPT2LMHeadModel", "GPT2Model")
 # how a class's name ends -> the component whose output is the first of what the class gives
 COMPONENTS = {
-    "ForMaskedLM": "masked_language_logits", "ForSequenceClassification": "classify", "LMHeadModel": "transformer", "ForCausalLM": "transformer",
+    "ForMaskedLM": "masked_language_logits", "ForSequenceClassification": "classify",
+    "LMHeadModel": "transformer", "ForCausalLM": "transformer",
 }  # fmt: skip
 B, T = 4, 7
 
@@ -109,7 +110,10 @@ def loaded(folder: Path, kind: str, dtype: str = "float64") -> Any:
 
 
 def sides_of(config: TransformerConfig) -> tuple[str, ...]:
-    """The sides on which texts are padded. A RoBERTa classifies by the first token of the row, and the position of padding is another there."""
+    """The sides on which texts are padded.
+
+    A RoBERTa classifies by the first token of the row; where that is padding, its position is another there.
+    """
     pooled = config.classes > 0 and config.position_start == "first_token"
     return ("none", "right") if pooled else ("none", "right", "left")
 

@@ -22,7 +22,9 @@ FAMILY = Family(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
         rotary.flat(10000.0, 131072),
         windows.by_layer(
-            {"sliding_window": 4096}, _alike, "`layer_types` says which layers have the window; without it all, if it has a value"
+            {"sliding_window": 4096}, _alike,
+            "`layer_types` says which layers have the window; without it all, if it has a value",
+            unused=4096,  # without which the class fails
         ),
     ),
     only=ONLY,

@@ -25,6 +25,7 @@ FAMILY = Family(
         windows.by_layer(
             {"sliding_window": 4096}, _three_of_four,
             "`layer_types` says which layers have the window; without it all but the last of every four",
+            unused=4096,  # without which the class fails
         ),
     ),
     only={**ONLY, "partial_rotary_factor": (None, 1.0)},
