@@ -19,14 +19,16 @@ dtypes = ("float32", "bfloat16")
 
 
 def load(folder):
-    encoder = AutoConfig.from_pretrained(folder).model_type == "bert"
+    config = AutoConfig.from_pretrained(folder)
+    encoder, segments = config.architectures[0].endswith("MaskedLM"), hasattr(config, "type_vocab_size")
     kind = AutoModelForMaskedLM if encoder else AutoModelForCausalLM
     model = kind.from_pretrained(folder, dtype="auto", attn_implementation="eager").eval()
 
     def run(token_bt, mask_bt, segment_bt=None, **options):  # NumPy arrays; True = a real token
         mask_bt = torch.from_numpy(mask_bt)
         position_bt = (mask_bt.cumsum(1) - 1).clamp(min=0)  # positions are counted from the first real token
-        own = {"token_type_ids": torch.from_numpy(segment_bt)} if encoder else {"position_ids": position_bt[:, -token_bt.shape[1] :]}
+        own = {} if encoder else {"position_ids": position_bt[:, -token_bt.shape[1] :]}
+        own |= {"token_type_ids": torch.from_numpy(segment_bt)} if segments else {}
         return model(torch.from_numpy(token_bt), attention_mask=mask_bt.long(), **own, **options)
 
     @torch.no_grad()

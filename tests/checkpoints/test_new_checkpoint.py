@@ -27,8 +27,12 @@ from rosettaformer.conformance.reference import components, tolerance
 from rosettaformer.conformance.reference.patching import patched
 
 FAR = 1000  # in units of what passes in float32
+# families in which some layers have a window
+MIXED = ("qwen2", "gemma2", "gemma3_text", "ministral", "olmo3", "exaone4", "gpt_neo")
 BEYOND = 1.5  # in units of the cap
-SEEN = {"bert": "masked_language_logits/two_segments"}  # the case in which every weight takes part
+ENCODERS = [family for family, found in FAMILIES.items() if found.fixed.get("decoder_layers") == 0]
+# the case in which every weight takes part
+SEEN = dict.fromkeys(ENCODERS, "masked_language_logits/short") | {"bert": "masked_language_logits/two_segments"}
 SIZES = pytest.mark.parametrize("size", new.SIZES)
 
 
@@ -43,10 +47,11 @@ def _config(family: str, size: str = "tiny") -> TransformerConfig:
 
 def _prompts(config: TransformerConfig, length: int) -> dict[str, np.ndarray]:
     """Two rows of random tokens, of which the second is padded on the left; an encoder's with segments."""
-    rng = np.random.default_rng(length)
-    ids = rng.integers(1, config.source_vocabulary, (2, length))
+    rng, first = np.random.default_rng(length), config.position_offset
+    ids = rng.integers(first or 1, config.source_vocabulary, (2, length))
     mask = np.arange(length) >= np.array([[0], [length // 3]])
-    return {"ids": ids, "mask": mask} | ({"segments": rng.integers(0, config.segments, ids.shape)} if config.encoder_layers else {})
+    ids = np.where(mask, ids, first - 1) if first else ids  # the padding id, where it says where a text begins
+    return {"ids": ids, "mask": mask} | ({"segments": rng.integers(0, config.segments, ids.shape)} if config.segments else {})
 
 
 @pytest.mark.parametrize(("family", "lengths"), [("gpt2", (SHORT,)), *(later((family, (SHORT, LONG))) for family in FAMILIES)], ids=str)
@@ -73,7 +78,7 @@ def _neutral(name: str, array: np.ndarray, config: TransformerConfig) -> np.ndar
     kind = name.rpartition(".")[2]
     if kind == "scale":
         return np.full_like(array, not config.norm_one_plus_scale)
-    return np.zeros_like(array) if kind in ("bias", "offset") else np.roll(array, 1, axis=0)
+    return np.zeros_like(array) if kind in ("bias", "offset") or len(array) == 1 else np.roll(array, 1, axis=0)
 
 
 def _unseen(name: str, config: TransformerConfig) -> bool:
@@ -135,13 +140,14 @@ def test_windows_and_original_lengths_are_shorter_than_a_prompt(family: str, siz
     for scaling in (config.rotary_scaling, config.local_rotary_scaling):
         assert (scaling.original_length or 0) < MEDIUM
     assert (config.max_positions or LONG) >= LONG
-    assert bool(config.window) == (family in ("mistral", "qwen2", "gemma2", "gemma3_text", "phi3"))
-    kinds = {"llama": "llama3", "phi3": "longrope", "gemma3_text": "linear"}
+    assert bool(config.window) == (family in (*MIXED, "mistral", "phi3", "starcoder2"))
+    kinds = {"llama": "llama3", "phi3": "longrope", "gemma3_text": "linear", "olmo3": "yarn", "exaone4": "llama3"}
     assert config.rotary_scaling.kind == kinds.get(family, "none")
-    if family in ("qwen2", "gemma2", "gemma3_text"):
+    if family in MIXED:
         layers = [config.layer_kind(layer) for layer in range(config.decoder_layers)]
         assert len({bool(kind.window) for kind in layers}) == 2
-        assert len({(kind.base, kind.scaling.kind) for kind in layers}) == (2 if family == "gemma3_text" else 1)
+        rotations = {(kind.base, kind.scaling.kind) for kind in layers}
+        assert len(rotations) == (2 if family in ("gemma3_text", "olmo3") else 1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -152,7 +158,8 @@ def test_no_two_sizes_are_equal(family: str, size: str) -> None:
     layers = config.encoder_layers or config.decoder_layers
     vocabulary = config.source_vocabulary if config.encoder_layers else config.target_vocabulary
     sizes = [config.model_width, config.heads, config.key_size, config.feed_forward_width, vocabulary, layers]
-    sizes += [] if family in ("bert", "gpt2") else [config.key_value_heads]
+    sizes += [] if config.heads == config.key_value_heads else [config.key_value_heads]
+    assert config.heads != config.key_value_heads or "num_key_value_heads" not in FAMILIES[family].entry_names().values()
     assert len({*sizes}) == len(sizes), sizes
     assert min(sizes) > 1
 

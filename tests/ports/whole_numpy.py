@@ -37,7 +37,7 @@ def load(folder, **changes):
         else:
             found = transformer.transformer_vjp(values, config, None, token_bt, target_mask_bt=mask_bt, cotangent=cotangent_btv)
         own = flatten(found["parameters"])
-        natives = (native for native in tables.natives(family.table, config) if native.parts[0][0].name in own)
+        natives = (native for native in tables.natives(family.rows(config), config) if native.parts[0][0].name in own)
         return {family.stored(native.name, True): tables.merged(native, own) for native in natives}
 
     logits.hidden, logits.gradients = hidden, gradients

@@ -28,9 +28,14 @@ from rosettaformer.checkpoints.hugging_face.entries import entries_of
 KINDS = {
     "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma", "gemma2": "Gemma2",
     "gemma3_text": "Gemma3", "phi3": "Phi3", "olmo2": "Olmo2", "smollm3": "SmolLM3",
+    "ministral": "Ministral", "olmo3": "Olmo3", "glm": "Glm", "glm4": "Glm4", "stablelm": "StableLm", "starcoder2": "Starcoder2",
+    "seed_oss": "SeedOss", "exaone4": "Exaone4", "ernie4_5": "Ernie4_5", "helium": "Helium", "gpt_neo": "GPTNeo", "opt": "OPT",
 }  # fmt: skip
+FIRST = tuple(KINDS)[:10]  # families with several tests in the first tier
 BASES = {family: f"{name}Model" for family, name in KINDS.items()} | {"gemma3_text": "Gemma3TextModel"}
 GEMMAS = {"gemma", "gemma2", "gemma3_text"}
+BY_LAYER_TYPE = ("gemma3_text", "olmo3")  # rope_parameters for each kind of layer
+BIASES = ("attention_bias", "attention_out_bias", "use_qkv_bias", "use_bias", "enable_bias", "mlp_bias")
 REWRITTEN = {
     "in_float64": {r"torch\.float32": "torch.float64", r"\.float\(\)": ".double()", r"dtype=torch\.float\b": "dtype=torch.float64"},
     "rounding_once": {
@@ -128,35 +133,47 @@ def rope(kind: str, rng: np.random.Generator, size: int, phi: bool = False) -> d
     return {"rope_type": kind, "rope_theta": number(50, 200), **found}
 
 
-def drawn(family: str, seed: int, kind: str = "ForCausalLM") -> Drawn:
+def entries_by_field(family: str) -> dict[str, str]:
+    """The entry of config.json that says each field."""
+    return FAMILIES[family].entry_names()
+
+
+def _partial(family: str) -> bool:
+    """Whether a part of a head may rotate."""
+    return family in ("phi3", "glm", "glm4", "stablelm")
+
+
+def _free_heads(family: str) -> bool:
+    """Whether heads may have another size than the width has for each."""
+    return "head_dim" in entries_by_field(family).values() and family not in ("phi3", "helium")
+
+
+def drawn(family: str, seed: int) -> Drawn:
     """Grouped heads, heads of another size than the width has for each, windows and original lengths shorter than a text, every kind of
     rotary positions, biases, tied or not.
     """
-    rng = np.random.default_rng([seed, *map(ord, family)])
+    rng, entries = np.random.default_rng([seed, *map(ord, family)]), entries_by_field(family)
     groups, of_group = int(rng.integers(2, 4)), int(rng.integers(2, 4))
     heads, layers = groups * of_group, 3 + seed % 3
-    size = int(rng.choice([6, 8] if family != "phi3" else [8, 12]))
+    size = int(rng.choice([6, 8] if not _partial(family) else [8, 12]))
     width = heads * int(rng.choice([share for share in (3, 4, 5) if share != size]))
     rates = [float(rate) for rate in rng.uniform(0, 0.5, 2)]
     window, flag = int(rng.integers(2, 5)), lambda: bool(rng.integers(2))
-    settings: dict[str, Any] = {
-        "vocab_size": int(rng.integers(20, 60)), "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": groups, "intermediate_size": int(rng.integers(5, 30)), "head_dim": size,
-        "rms_norm_eps": [1e-6, 1e-2][seed % 2],
-        "tie_word_embeddings": bool(seed % 2), "attention_dropout": rates[0], "max_position_embeddings": 5, "pad_token_id": None,
-        "bos_token_id": 1, "eos_token_id": 2,
+    by_field: dict[str, Any] = {
+        "target_vocabulary": int(rng.integers(20, 60)), "model_width": width if _free_heads(family) else heads * size,
+        "decoder_layers": layers, "key_value_heads": groups, "heads": heads, "feed_forward_width": int(rng.integers(5, 30)),
+        "key_size": size, "epsilon": [1e-6, 1e-2][seed % 2], "tie_logits": bool(seed % 2), "attention_dropout_rate": rates[0],
     }  # fmt: skip
-    act = "hidden_activation" if family in ("gemma2", "gemma3_text") else "hidden_act"
-    acts = ["gelu_pytorch_tanh", "gelu"] if family in GEMMAS else ["silu", "relu", "gelu"]
-    settings[act] = acts[seed % len(acts)]
+    settings: dict[str, Any] = {entries[field]: value for field, value in by_field.items() if field in entries}
+    settings |= {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
+    acts = ["gelu_pytorch_tanh", "gelu"] if family in (*GEMMAS, "starcoder2") else ["silu", "relu", "gelu"]
+    settings[entries["activation"]] = acts[seed % len(acts)] if "rotary_base" in entries else ["relu", "gelu", "gelu_new"][seed % 3]
     ropes = ("default", "longrope") if family == "phi3" else ("default", "llama3", "yarn", "dynamic", "linear", "longrope")
     start = list(KINDS).index(family)
-    settings["rope_parameters"] = rope(ropes[(seed + start) % len(ropes)], rng, size)
-    if family in ("llama", "qwen3", "olmo2", "smollm3", *GEMMAS):
-        settings["attention_bias"] = flag()
-    if family in ("llama", "smollm3"):
-        settings["mlp_bias"] = flag()
-    if family in ("mistral", "phi3"):
+    if "rotary_base" in entries:
+        settings |= {"max_position_embeddings": 5, "rope_parameters": rope(ropes[(seed + start) % len(ropes)], rng, size)}
+    settings |= {name: flag() for name in BIASES if name in entries.values()}
+    if family in ("mistral", "phi3", "starcoder2"):
         settings["sliding_window"] = window if seed % 3 != 1 else None
     if family in ("qwen2", "qwen3"):
         settings |= {"use_sliding_window": seed % 3 != 1, "sliding_window": window, "max_window_layers": int(rng.integers(0, layers))}
@@ -166,19 +183,34 @@ def drawn(family: str, seed: int, kind: str = "ForCausalLM") -> Drawn:
         settings |= {"attn_logit_softcapping": None if seed % 5 == 3 else 1.5, "final_logit_softcapping": None if seed % 5 == 4 else 2.0}
     if family == "gemma3_text":
         settings |= {"final_logit_softcapping": 2.0 if flag() else None, "attn_logit_softcapping": 1.5 if flag() else None}
+    if family in BY_LAYER_TYPE:
         local = rope(ropes[(seed + start + 2) % len(ropes)], rng, size)
         settings["rope_parameters"] = {"full_attention": settings["rope_parameters"], "sliding_attention": local}
         for own in settings["rope_parameters"].values():
             own.pop("truncate", None)
+    if family in ("gemma3_text", "exaone4"):
         settings["sliding_window_pattern"] = 2 + seed % 2
     if family == "smollm3":
         settings |= {"no_rope_layer_interval": 2 + seed % 2, "use_sliding_window": flag(), "sliding_window": window}
-    if family == "phi3":
+    if family in ("ministral", "olmo3", "exaone4"):
+        kinds = ["sliding_attention" if flag() else "full_attention" for _ in range(layers)]
+        kinds = kinds if seed % 3 != 2 else ["full_attention"] * layers
+        settings |= {"sliding_window": window, **({} if seed % 3 == 1 else {"layer_types": kinds})}
+        settings |= {"sliding_window": None} if seed % 3 == 2 and family == "exaone4" else {}
+    if _partial(family):
         share = [1.0, 0.5][seed % 2]
-        settings["rope_parameters"] = rope(ropes[seed // 2 % 2], rng, int(size * share)) | {"partial_rotary_factor": share}
+        kind = ropes[seed // 2 % 2] if family == "phi3" else ropes[(seed + start) % len(ropes)]
+        settings["rope_parameters"] = rope(kind, rng, int(size * share)) | {"partial_rotary_factor": share}
+    if family == "phi3":
         settings |= {"head_dim": size, "hidden_size": heads * size, "original_max_position_embeddings": 5 + 4 * (seed % 3 == 2)}
+    if family == "gpt_neo":
+        settings |= {"attention_types": [[["global"], layers - 2], [["local"], 2]], "window_size": window, "max_position_embeddings": 30}
+    if family == "opt":
+        placed = {"do_layer_norm_before": seed % 4 != 3, "_remove_final_layer_norm": seed % 4 == 2}
+        settings |= {"max_position_embeddings": 30, "word_embed_proj_dim": [None, heads * size][seed % 2], **placed}
+    settings |= {entry.name: rates[1] for entry in FAMILIES[family].entries if entry.fields == ("dropout_rate",)}
     dtype = ("float64", "bfloat16", "float32", "float16")[seed % 4]
-    return Drawn(KINDS[family] + kind, settings, dtype, {"max_shard_size": "2KB"} if seed % 4 == 1 else {})
+    return Drawn(f"{KINDS[family]}ForCausalLM", settings, dtype, {"max_shard_size": "2KB"} if seed % 4 == 1 else {})
 
 
 def sparse(folder: Path, layers: int, vocabulary: int) -> int:

@@ -1,4 +1,4 @@
-"""Random BERT and GPT-2 models of the library transformers: saved, loaded, and run there and here."""
+"""Random encoders and GPT-2s of the library transformers: saved, loaded, and run there and here."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,16 +8,22 @@ import numpy as np
 import pytest
 from backends import answerer
 
+from reference_numpy import TransformerConfig
 from rosettaformer.checkpoints import Checkpoint
+from rosettaformer.checkpoints.hugging_face import FAMILIES
 from rosettaformer.conformance.case import Case
 
 ACTIVATIONS = (
     "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python", "gelu_accurate", "gelu_python_tanh", "quick_gelu", "relu",
 )  # fmt: skip
-BERT_CLASSES = ("BertForMaskedLM", "BertForSequenceClassification", "BertModel")
+# model_type -> what the names of its classes begin with
+ENCODERS = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert", "distilbert": "DistilBert"}
 GPT2_CLASSES = ("GPT2LMHeadModel", "GPT2Model")
-# the component whose output is the first of what the class gives
-COMPONENTS = {"BertForMaskedLM": "masked_language_logits", "BertForSequenceClassification": "classify", "GPT2LMHeadModel": "transformer"}
+# how a class's name ends -> the component whose output is the first of what the class gives
+COMPONENTS = {
+    "ForMaskedLM": "masked_language_logits", "ForSequenceClassification": "classify",
+    "LMHeadModel": "transformer", "ForCausalLM": "transformer",
+}  # fmt: skip
 B, T = 4, 7
 
 
@@ -38,8 +44,9 @@ def drawn(family: str, seed: int) -> Drawn:
     activation, tied, layers = ACTIVATIONS[seed % len(ACTIVATIONS)], bool(seed % 3), 1 + seed % 3
     rates = [float(rate) for rate in rng.uniform(0, 0.5, 3)]
     width = heads * size
-    if family == "bert":
-        kind = BERT_CLASSES[seed % 3]
+    if family in ENCODERS:
+        classes = [f"{ENCODERS[family]}{end}" for end in ("ForMaskedLM", "ForSequenceClassification", "Model")]
+        kind = [name for name in classes if _supported(family, name)][seed % 3 % (2 + (family != "distilbert"))]
         settings = {
             "vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
             "intermediate_size": int(rng.integers(1, 30)), "hidden_act": activation, "max_position_embeddings": positions,
@@ -47,6 +54,15 @@ def drawn(family: str, seed: int) -> Drawn:
             "hidden_dropout_prob": rates[0], "attention_probs_dropout_prob": rates[1],
             "classifier_dropout": rates[2] if seed % 2 else None, "num_labels": 1 + seed % 5, "pad_token_id": seed % 2 or None,
         }  # fmt: skip
+        if family in ("roberta", "xlm-roberta", "camembert"):
+            padding = seed % 4
+            settings |= {"hidden_act": "gelu", "pad_token_id": padding, "max_position_embeddings": positions + padding + 1}
+        if family == "distilbert":
+            settings = {
+                "vocab_size": vocabulary, "dim": width, "n_layers": layers, "n_heads": heads, "hidden_dim": int(rng.integers(1, 30)),
+                "activation": activation, "max_position_embeddings": positions, "tie_word_embeddings": tied, "dropout": rates[0],
+                "attention_dropout": rates[1], "pad_token_id": seed % 2 or None,
+            }  # fmt: skip
     else:
         kind = GPT2_CLASSES[seed % 4 == 3]
         settings = {
@@ -57,6 +73,12 @@ def drawn(family: str, seed: int) -> Drawn:
         }  # fmt: skip
     dtype = ("float64", "float32", "bfloat16", "float16")[seed % 4]
     return Drawn(kind, settings, dtype, {"max_shard_size": "2KB"} if seed % 4 == 1 else {})
+
+
+def _supported(family: str, kind: str) -> bool:
+    """Whether all heads of a class are read."""
+    heads = {head.name: head for head in FAMILIES[family].heads}
+    return all(heads[name].flag is not None for name in FAMILIES[family].classes[kind])
 
 
 def made(model: Drawn, seed: int = 0) -> Any:
@@ -87,6 +109,25 @@ def loaded(folder: Path, kind: str, dtype: str = "float64") -> Any:
     return result.eval()
 
 
+def sides_of(config: TransformerConfig) -> tuple[str, ...]:
+    """The sides on which texts are padded.
+
+    A RoBERTa classifies by the first token of the row; where that is padding, its position is another there.
+    """
+    pooled = config.classes > 0 and config.position_start == "first_token"
+    return ("none", "right") if pooled else ("none", "right", "left")
+
+
+def tokens_of(config: TransformerConfig, side: str) -> dict[str, np.ndarray]:
+    """Those for a model. An encoder that counts from the first real token finds it by the padding id."""
+    vocabulary = config.source_vocabulary if config.encoder_layers else config.target_vocabulary
+    found, padding = tokens(vocabulary, side, config.segments), config.position_offset - 1
+    if config.encoder_layers and config.position_start == "first_token":
+        ids = np.where(found["ids"] == padding, (padding + 1) % vocabulary, found["ids"])
+        found["ids"] = np.where(found["mask"], ids, padding)
+    return found
+
+
 def tokens(vocabulary: int, side: str, segments: int = 0) -> dict[str, np.ndarray]:
     """Random ids, with rows of several lengths that are padded on that side: none, left or right."""
     rng = np.random.default_rng(len(side))
@@ -103,7 +144,7 @@ def theirs(model: Any, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     inputs = {"input_ids": tokens["ids"], "attention_mask": tokens["mask"].astype(np.int64)}
     if "segments" in tokens:
         inputs["token_type_ids"] = tokens["segments"]
-    else:
+    elif model.config.model_type not in ENCODERS:
         inputs["position_ids"] = np.maximum(np.cumsum(tokens["mask"], 1) - 1, 0)
     with torch.inference_mode():
         given = {name: torch.from_numpy(value.copy()) for name, value in inputs.items()}
@@ -131,7 +172,7 @@ def cases(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray]) -> I
     inputs: dict[str, Any] = {side: tokens["ids"], f"{side}_mask_b{letter}": tokens["mask"]}
     if "segments" in tokens:
         inputs["segment_bs"] = tokens["segments"]
-    head = COMPONENTS.get(kind, "transformer" if kind.endswith("ForCausalLM") else None)
+    head = next((component for end, component in COMPONENTS.items() if kind.endswith(end)), None)
     for component in ("states", *filter(None, [head])):
         given = inputs | ({"source": None} if component == "transformer" else {})
         yield Case("folder", component, checkpoint.config, given, values)

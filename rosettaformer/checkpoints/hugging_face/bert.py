@@ -1,5 +1,7 @@
 """BERT (Devlin et al. 2019): BertModel, BertForMaskedLM, BertForSequenceClassification and classes with other heads on the same encoder."""
 
+from collections.abc import Mapping
+
 from ...versions import BEFORE
 from .. import tables
 from ..tables import Part, Row, Table
@@ -16,30 +18,48 @@ _LAYER: Table = (
     *tables.within("output.LayerNorm", "feed_forward_norm", tables.NORM),
 )
 
-FAMILY = Family(
-    name="BERT",
-    model_type="bert",
-    fixed={
-        **BEFORE, "decoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "row", "embedding_norm": True,
-        "norm_placement": "post", "final_norm": False, "scale_embedding": False, "share_embeddings": True, "attention_bias": True,
-        "output_bias": True, "padding_id": None, "hidden_dropout_rate": 0.0,
-    },
-    unused=("share_embeddings", "target_vocabulary", "padding_id"),  # the library masks by the given mask only, not by an id
-    entries=(
-        Entry("vocab_size", 30522, ("source_vocabulary", "target_vocabulary")),
+FIXED = {
+    **BEFORE, "decoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "row", "embedding_norm": True,
+    "norm_placement": "post", "final_norm": False, "scale_embedding": False, "share_embeddings": True, "attention_bias": True,
+    "output_bias": True, "padding_id": None, "hidden_dropout_rate": 0.0,
+}  # fmt: skip
+UNUSED = ("share_embeddings", "target_vocabulary", "padding_id")  # the library masks by the given mask only, not by an id
+# the tensors below the heads
+BODY: Table = (
+    Row("embeddings.word_embeddings.weight", (Part("source_embedding.table", "v d"),)),
+    Row("embeddings.position_embeddings.weight", (Part("source_position_embedding.table", "p d"),)),
+    Row("embeddings.token_type_embeddings.weight", (Part("source_segment_embedding.table", "a d"),)),
+    *tables.within("embeddings.LayerNorm", "source_embedding_norm", tables.NORM),
+    *tables.within("encoder.layer.*", "encoder.layers.*", _LAYER),
+)
+
+
+def entries(vocabulary: int, positions: int | None, words: Mapping[str, str] = GELU) -> tuple[Entry, ...]:
+    """Returns the entries of a family. vocabulary, positions: the library's defaults; None if others decide the positions."""
+    counted = () if positions is None else (Entry("max_position_embeddings", positions, ("max_positions",)),)
+    return (
+        Entry("vocab_size", vocabulary, ("source_vocabulary", "target_vocabulary")),
         Entry("hidden_size", 768, ("model_width",)),
         Entry("num_hidden_layers", 12, ("encoder_layers",)),
         Entry("num_attention_heads", 12, ("heads", "key_value_heads")),
         Entry("intermediate_size", 3072, ("feed_forward_width",)),
-        Entry("max_position_embeddings", 512, ("max_positions",)),
+        *counted,
         Entry("type_vocab_size", 2, ("segments",)),
-        Entry("hidden_act", "gelu", ("activation",), GELU),
+        Entry("hidden_act", "gelu", ("activation",), words),
         Entry("layer_norm_eps", 1e-12, ("epsilon",)),
         Entry("tie_word_embeddings", True, ("tie_logits",)),
         Entry("hidden_dropout_prob", 0.1, ("dropout_rate",)),
         Entry("attention_probs_dropout_prob", 0.1, ("attention_dropout_rate",)),
         Entry("classifier_dropout", None, ("classifier_dropout_rate",), otherwise=lambda entries: entries["hidden_dropout_prob"]),
-    ),
+    )
+
+
+FAMILY = Family(
+    name="BERT",
+    model_type="bert",
+    fixed=FIXED,
+    unused=UNUSED,
+    entries=entries(30522, 512),
     joints=(head_sizes("hidden_size", "num_attention_heads"),),
     only={**ONLY, "is_decoder": False, "position_embedding_type": "absolute", "embedding_size": None},
     harmless=HARMLESS | {
@@ -70,11 +90,7 @@ FAMILY = Family(
         Head("question_answering_head", r"qa_outputs\..*"),
     ),
     table=(
-        Row("embeddings.word_embeddings.weight", (Part("source_embedding.table", "v d"),)),
-        Row("embeddings.position_embeddings.weight", (Part("source_position_embedding.table", "p d"),)),
-        Row("embeddings.token_type_embeddings.weight", (Part("source_segment_embedding.table", "a d"),)),
-        *tables.within("embeddings.LayerNorm", "source_embedding_norm", tables.NORM),
-        *tables.within("encoder.layer.*", "encoder.layers.*", _LAYER),
+        *BODY,
         *tables.dense("pooler.dense", "pooler", "r d", "r"),
         *tables.dense("classifier", "classifier", "c r", "c"),
         *tables.dense("cls.predictions.transform.dense", "masked_language_head.hidden", "r d", "r"),

@@ -14,6 +14,8 @@ FIXED: Mapping[str, Any] = {
     "query_key_value_bias": False, "attention_output_bias": False, "feed_forward_bias": False, "output_bias": False, "padding_id": None,
     "dropout_rate": 0.0, "hidden_dropout_rate": 0.0,
 }  # fmt: skip
+# norms with an offset
+LAYER_NORM = {"norm": "layer", "norm_offset": True}
 # of Gemma
 GEMMA = {"norm_one_plus_scale": True, "norm_cast_before_scale": False, "scale_embedding": True, "round_embedding_scale": True}
 UNUSED = ("share_embeddings", "source_vocabulary", "padding_id", "classifier_dropout_rate")
@@ -21,6 +23,7 @@ UNUSED = ("share_embeddings", "source_vocabulary", "padding_id", "classifier_dro
 SILU = {"silu": "silu", "swish": "silu", **GELU}
 TANH = {"gelu_pytorch_tanh": "gelu_tanh", **GELU, "silu": "silu", "swish": "silu"}
 ATTENTION_BIAS = Entry("attention_bias", False, ("query_key_value_bias", "attention_output_bias"))
+NOT_EMBEDDED = "the class drops the sub-layers' outputs, but not the embedded tokens, which are dropped too when a model is trained here"
 MLP_BIAS = Entry("mlp_bias", False, ("feed_forward_bias",))
 _FIELDS = {
     "vocab_size": ("target_vocabulary", "source_vocabulary"),
@@ -29,19 +32,29 @@ _FIELDS = {
     "num_attention_heads": ("heads",),
     "num_key_value_heads": ("key_value_heads",),
     "intermediate_size": ("feed_forward_width",),
-    "rms_norm_eps": ("epsilon",),
     "tie_word_embeddings": ("tie_logits",),
+    "attention_dropout": ("attention_dropout_rate",),
 }
 
 
-def entries(*others: Entry, act: str = "hidden_act", words: Mapping[str, str] = SILU, **defaults: Any) -> tuple[Entry, ...]:
-    """Returns the entries of a family, of those that all have with these defaults, and others. act: the one of the activation."""
-    usual = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False, "num_key_value_heads": None} | defaults
+def entries(
+    *others: Entry,
+    act: str = "hidden_act",
+    words: Mapping[str, str] = SILU,
+    epsilon: str = "rms_norm_eps",
+    without: tuple[str, ...] = (),
+    **defaults: Any,
+) -> tuple[Entry, ...]:
+    """Returns the entries that all decoders have, with these defaults, and others.
+
+    act, epsilon: the entries of the activation and of the norms' epsilon. without: the common entries that the family lacks.
+    """
+    usual = {epsilon: 1e-6, "tie_word_embeddings": False, "num_key_value_heads": None, "attention_dropout": 0.0} | defaults
     shared = {"num_key_value_heads": lambda given: given["num_attention_heads"]}
+    fields = {name: fields for name, fields in _FIELDS.items() if name not in without} | {epsilon: ("epsilon",)}
     return (
-        *(Entry(name, usual[name], fields, otherwise=shared.get(name, lambda given: None)) for name, fields in _FIELDS.items()),
+        *(Entry(name, usual[name], own, otherwise=shared.get(name, lambda given: None)) for name, own in fields.items()),
         Entry(act, next(iter(words)), ("activation",), words),
-        Entry("attention_dropout", 0.0, ("attention_dropout_rate",)),
         *others,
     )
 
@@ -96,10 +109,20 @@ def feed_forward(biases: bool = False) -> Table:
     )
 
 
-# norms of queries and keys over each head
+# gate and hidden layer in one tensor
+GATE_AND_HIDDEN: Table = (
+    Row("mlp.gate_up_proj.weight", (Part("feed_forward.gate.kernel", "f d"), Part("feed_forward.hidden.kernel", "f d"))),
+    *dense("mlp.down_proj", "feed_forward.output", "d f"),
+)
+# norms of queries and keys over each head, and over all heads together
 HEAD_NORMS: Table = (scale("self_attn.q_norm", "self_attention.query_norm", "k"), scale("self_attn.k_norm", "self_attention.key_norm", "k"))
+WIDTH_NORMS: Table = (
+    scale("self_attn.q_norm", "self_attention.query_norm", "(h k)"), scale("self_attn.k_norm", "self_attention.key_norm", "(g k)"),
+)  # fmt: skip
 # norms before each sub-layer
 NORMS: Table = (scale("input_layernorm", "self_attention_norm"), scale("post_attention_layernorm", "feed_forward_norm"))
+# norms after each sub-layer
+AFTER: Table = (scale("post_attention_layernorm", "self_attention_norm"), scale("post_feedforward_layernorm", "feed_forward_norm"))
 # and norms after each as well, as of Gemma
 SANDWICH: Table = (
     scale("input_layernorm", "self_attention_norm"),
@@ -109,12 +132,24 @@ SANDWICH: Table = (
 )
 
 
-def table(*layer: Row) -> Table:
-    """Returns the tensors of a model whose layers have these."""
+def layer_norm(native: str, canonical: str) -> Table:
+    """Returns the rows of a norm with an offset."""
+    return tables.within(native, canonical, tables.NORM)
+
+
+# the same two with offsets
+LAYER_NORMS: Table = (*layer_norm("input_layernorm", "self_attention_norm"), *layer_norm("post_attention_layernorm", "feed_forward_norm"))
+
+
+_LAST: Table = (scale("norm", "decoder.final_norm"),)
+
+
+def table(*layer: Row, last: Table = _LAST) -> Table:
+    """Returns the tensors of a model whose layers have these. last: of the norm after them."""
     return (
         Row("embed_tokens.weight", (Part("target_embedding.table", "v d"),)),
         *tables.within("layers.*", "decoder.layers.*", layer),
-        scale("norm", "decoder.final_norm"),
+        *last,
         Row("lm_head.weight", (Part("logits.kernel", "v d"),)),
     )
 

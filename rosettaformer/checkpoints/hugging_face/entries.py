@@ -121,7 +121,7 @@ def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any
             dropped = {*family.aliases, *(name for joint in family.joints for name in joint.entries if name not in joint.kept)}
             result = {name: value for name, value in result.items() if name not in dropped} | _written(family, config, said)
         if not said:  # otherwise the library would take ids of the published vocabulary
-            result |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": config.padding_id}
+            result = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": config.padding_id} | result
         found = _differences(family, config, result, heads)
         if not found:
             return result, []

@@ -16,7 +16,7 @@ class Entry:
     """An entry of config.json that corresponds to fields of the config.
 
     default: the library's value if it is absent. words: its values -> values of the fields; of two synonyms the first is written.
-    otherwise: computes its value from all entries if it is null.
+    otherwise: computes its value from all entries if it is null. note: what a reader of the table should know.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Entry:
     fields: tuple[str, ...]
     words: Mapping[str, str] = field(default_factory=dict)
     otherwise: Callable[[Mapping[str, Any]], Any] = lambda entries: None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,14 @@ class Family:
         prefix = next((prefix for prefix in (self.prefix, *self.prefixes) if key.startswith(prefix)), "")
         name = key.removeprefix(prefix)
         return next((name.removesuffix(old) + new for old, new in self.older.items() if name.endswith(old)), name)
+
+    def rows(self, config: TransformerConfig) -> Table:
+        """Returns the rows of a model's tensors. Of two that hold the same parameter it has the last whose heads it has."""
+        own = self.heads_of(config)
+        absent = [head.tensors for head in self.heads if head.flag and head.name not in own]
+        rows = [row for row in self.table if not any(re.fullmatch(pattern, row.name) for pattern in absent)]
+        last = {row.parts[0].name: row for row in rows}
+        return tuple(row for row in rows if last[row.parts[0].name] is row)
 
     def owns(self, said: Mapping[str, Any], names: Iterable[str]) -> bool:
         """Whether a model without model_type in config.json is of this family: by its class, or by tensors under the prefix."""

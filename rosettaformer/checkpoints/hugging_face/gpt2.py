@@ -6,6 +6,7 @@ Its kernels are those of Conv1D: inputs before outputs, not transposed. c_attn h
 from ...versions import BEFORE
 from .. import tables
 from ..tables import Part, Row, Table
+from .decoder import UNUSED
 from .family import GELU, HARMLESS, ONLY, Entry, Family, Head, head_sizes
 
 _QUERY_KEY_VALUE = (
@@ -28,15 +29,40 @@ _LAYER: Table = (
     *tables.dense("mlp.c_proj", "feed_forward.output", "f d", "d"),
 )
 
+FIXED = {
+    **BEFORE, "encoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "first_token", "segments": 0,
+    "embedding_norm": False, "norm_placement": "pre", "final_norm": True, "scale_embedding": False, "share_embeddings": False,
+    "attention_bias": True, "output_bias": False, "padding_id": None, "hidden_dropout_rate": 0.0, "classifier_dropout_rate": 0.0,
+}  # fmt: skip
+# summary_* belong to GPT2DoubleHeadsModel
+SUMMARY = HARMLESS | {
+    "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "predict_special_tokens",
+}  # fmt: skip
+HEADS = (
+    Head("language_head", r"lm_head\..*", ""),
+    Head("multiple_choice_head", r"multiple_choice_head\..*"),
+    Head("sequence_classifier", r"score\..*"),
+    Head("token_classifier", r"classifier\..*"),
+    Head("question_answering_head", r"qa_outputs\..*"),
+)
+
+
+def table(layer: Table) -> Table:
+    """Returns the tensors of a model whose layers have these."""
+    return (
+        Row("wte.weight", (Part("target_embedding.table", "v d"),)),
+        Row("wpe.weight", (Part("target_position_embedding.table", "p d"),)),
+        *tables.within("h.*", "decoder.layers.*", layer),
+        *tables.within("ln_f", "decoder.final_norm", tables.NORM),
+        Row("lm_head.weight", (Part("logits.kernel", "v d"),)),
+    )
+
+
 FAMILY = Family(
     name="GPT-2",
     model_type="gpt2",
-    fixed={
-        **BEFORE, "encoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "first_token", "segments": 0,
-        "embedding_norm": False, "norm_placement": "pre", "final_norm": True, "scale_embedding": False, "share_embeddings": False,
-        "attention_bias": True, "output_bias": False, "padding_id": None, "hidden_dropout_rate": 0.0, "classifier_dropout_rate": 0.0,
-    },
-    unused=("share_embeddings", "source_vocabulary", "padding_id", "classifier_dropout_rate"),
+    fixed=FIXED,
+    unused=UNUSED,
     entries=(
         Entry("vocab_size", 50257, ("target_vocabulary", "source_vocabulary")),
         Entry("n_embd", 768, ("model_width",)),
@@ -53,11 +79,8 @@ FAMILY = Family(
     ),
     joints=(head_sizes("n_embd", "n_head"),),
     only={**ONLY, "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-    # n_ctx was the length of a buffer, reorder_and_upcast_attn is a precision, summary_* belong to GPT2DoubleHeadsModel
-    harmless=HARMLESS | {
-        "n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
-        "summary_first_dropout", "predict_special_tokens",
-    },
+    # n_ctx was the length of a buffer, reorder_and_upcast_attn is a precision
+    harmless=SUMMARY | {"n_ctx", "reorder_and_upcast_attn"},
     nameless=True,
     aliases={
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "max_position_embeddings": "n_positions",
@@ -73,20 +96,8 @@ FAMILY = Family(
         "GPT2ForTokenClassification": ("token_classifier",),
         "GPT2ForQuestionAnswering": ("question_answering_head",),
     },
-    heads=(
-        Head("language_head", r"lm_head\..*", ""),
-        Head("multiple_choice_head", r"multiple_choice_head\..*"),
-        Head("sequence_classifier", r"score\..*"),
-        Head("token_classifier", r"classifier\..*"),
-        Head("question_answering_head", r"qa_outputs\..*"),
-    ),
-    table=(
-        Row("wte.weight", (Part("target_embedding.table", "v d"),)),
-        Row("wpe.weight", (Part("target_position_embedding.table", "p d"),)),
-        *tables.within("h.*", "decoder.layers.*", _LAYER),
-        *tables.within("ln_f", "decoder.final_norm", tables.NORM),
-        Row("lm_head.weight", (Part("logits.kernel", "v d"),)),
-    ),
+    heads=HEADS,
+    table=table(_LAYER),
     older={},
     buffers=r"h\.\d+\.attn\.(bias|masked_bias)",
     twins={},

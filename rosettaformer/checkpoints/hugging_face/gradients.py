@@ -20,7 +20,7 @@ def canonical(folder: str | Path, config: TransformerConfig, arrays: Mapping[str
     family = family_of(Path(folder), arrays)
     if family is None:
         raise ValueError(f"{folder} must be a folder of a supported family")
-    natives = {native.name: native for native in tables.natives(family.table, config)}
+    natives = {native.name: native for native in tables.natives(family.rows(config), config)}
     rows = {row.parts[0].name: row.name for row in family.table}
     stored = {**family.twins} | {rows[name]: rows[other] for name, other in parameters.ties(config).items()}
     found: dict[str, np.ndarray] = {}

@@ -14,7 +14,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters
 from reference_numpy.suggestions import known
 
-from . import decoder, entries
+from . import entries
 from .families import FAMILIES
 from .family import Family
 from .reading import CONFIG, GENERATION
@@ -23,6 +23,7 @@ from .writing import save
 SIZES = ("tiny", "small")
 HEADS = ("language_head", "masked_language_head")  # the class of a new model has one of them
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_COMMON = ("rms_norm_eps", "attention_dropout")  # which some of the decoders name otherwise, or lack
 GAIN = 1.3  # of a kernel: what comes out is a little larger than what goes in
 
 
@@ -82,8 +83,10 @@ def _tables() -> dict[str, dict[str, Any]]:
 def _said(family: Family, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of config.json. Raises ValueError on settings of entries that the family does not have, or that do not count."""
     tables = copy.deepcopy(_tables())
-    said, shared = tables[family.model_type], tables["decoder"] if family.prefix == decoder.PREFIX else {"small": {}}
+    said = tables[tables[family.model_type].get("like", family.model_type)]
+    shared = tables["decoder"] if "rope_parameters" in said else {"small": {}}
     larger = shared.pop("small") | said.pop("small")
+    shared = {name: value for name, value in shared.items() if name not in _COMMON or name in family.entry_names().values()}
     said = shared | said | (larger if size == "small" else {})
     _refuse_beside(said, settings)
     said["architectures"] = [next(name for name, heads in family.classes.items() if set(heads) & {*HEADS})]

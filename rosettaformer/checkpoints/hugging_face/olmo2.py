@@ -4,7 +4,6 @@ Norms stand after the sub-layers, and queries and keys are normed over all heads
 """
 
 from . import decoder, rotary
-from .decoder import scale
 from .family import HARMLESS, ONLY, Family, head_sizes
 
 FAMILY = Family(
@@ -20,14 +19,7 @@ FAMILY = Family(
     harmless=HARMLESS,
     base="Olmo2Model",
     classes=decoder.classes("Olmo2", without=("ForTokenClassification", "ForQuestionAnswering")),
-    table=decoder.table(
-        *decoder.attention(),
-        scale("self_attn.q_norm", "self_attention.query_norm", "(h k)"),
-        scale("self_attn.k_norm", "self_attention.key_norm", "(g k)"),
-        scale("post_attention_layernorm", "self_attention_norm"),
-        *decoder.feed_forward(),
-        scale("post_feedforward_layernorm", "feed_forward_norm"),
-    ),
+    table=decoder.table(*decoder.attention(), *decoder.WIDTH_NORMS, *decoder.AFTER, *decoder.feed_forward()),
     tokenizer="TokenizersBackend",
     tokenizer_named=False,
     **decoder.COMMON,

@@ -16,8 +16,7 @@ _LAYER: Table = (
     *decoder.NORMS,
     Row("self_attn.qkv_proj.weight", _QUERY_KEY_VALUE),
     Row("self_attn.o_proj.weight", (Part("self_attention.output.kernel", "d (h e)"),)),
-    Row("mlp.gate_up_proj.weight", (Part("feed_forward.gate.kernel", "f d"), Part("feed_forward.hidden.kernel", "f d"))),
-    Row("mlp.down_proj.weight", (Part("feed_forward.output.kernel", "d f"),)),
+    *decoder.GATE_AND_HIDDEN,
 )
 
 FAMILY = Family(
@@ -30,7 +29,7 @@ FAMILY = Family(
     joints=(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
         rotary.flat(
-            10000.0, 4096, partial=True, original=4096, types=("default", "longrope"), older=dict.fromkeys(("su", "yarn"), "longrope")
+            10000.0, 4096, partial=1.0, original=4096, types=("default", "longrope"), older=dict.fromkeys(("su", "yarn"), "longrope")
         ),
         windows.everywhere(None),
     ),

@@ -181,7 +181,11 @@ def _match(found: Examination, config: TransformerConfig, keys: Mapping[str, str
     """Matches the config's tensors with the folder's, and notes what does not fit: names, shapes, ties."""
     family, ties = found.family, _ties(found.family, config)
     keys, prefixed = dict(keys), any(key.startswith(family.prefix) for key in keys.values())
-    expected = {native.name: native for native in tables.natives(family.table, config)}
+    rows = family.rows(config)
+    expected = {native.name: native for native in tables.natives(rows, config)}
+    held = {row.parts[0].name for row in rows}
+    for name in [row.name for row in family.table if row not in rows and row.parts[0].name in held and row.name in keys]:
+        found.states[keys.pop(name)] = "left out"  # another tensor takes its place
     for twin, name in family.twins.items():
         if name not in keys and twin in keys:
             keys[name] = keys.pop(twin)

@@ -35,14 +35,15 @@ def flat(
     theta: float,
     positions: int,
     *,
-    partial: bool = False,
+    partial: float | None = None,
     original: int | None = None,
     types: Collection[str] = tuple(TYPES),
     older: Mapping[str, str] | None = None,
 ) -> Joint:
     """Returns the joint of a family whose layers all rotate alike.
 
-    theta, positions: the library's defaults of `rope_theta` and `max_position_embeddings`. partial: whether a part of a head may rotate.
+    theta, positions: the library's defaults of `rope_theta` and `max_position_embeddings`. partial: its default of the share of a head that
+    rotates, None if all of it must.
     original: the default of `original_max_position_embeddings`, if the class has that entry. types: of `rope_type`. older: its names in
     earlier versions.
     """
@@ -52,8 +53,8 @@ def flat(
         given = _object(entries[label], label)
         length = entries[NAMES["original_length"]]
         base, scaling = _read(given, label, entries, length, entries["rope_theta"], older or {}, types)
-        share = _first(given.get("partial_rotary_factor"), entries["partial_rotary_factor"], 1.0)
-        if not partial and share != 1:
+        share = _first(given.get("partial_rotary_factor"), entries["partial_rotary_factor"], partial, 1.0)
+        if partial is None and share != 1:
             raise ValueError(f"partial_rotary_factor of {label} must be 1, which alone is supported; got {share!r:.100}")
         return {
             **dict.fromkeys(("rotary_base", "local_rotary_base"), base),
@@ -65,7 +66,7 @@ def flat(
         kinds = [config.layer_kind(layer) for layer in range(config.decoder_layers)]
         kind = next((kind for kind in kinds if not kind.window), kinds[0])
         parameters = _written(kind.base, kind.scaling)
-        if partial:
+        if partial is not None:
             parameters["partial_rotary_factor"] = config.rotary_fraction
         result = {"rope_parameters": parameters, **_positions(said, kind.scaling)}
         if original is not None:
@@ -80,20 +81,25 @@ def flat(
     return Joint(entries, fields, read, write, _NOTE, kept=("max_position_embeddings",))
 
 
-def by_layer_type(theta: float, local_theta: float, positions: int) -> Joint:
-    """Returns the joint of a family whose local layers rotate otherwise than the global ones. theta, positions: see `flat`."""
+def by_layer_type(theta: float, local_theta: float, positions: int, local: str | None = "rope_local_base_freq") -> Joint:
+    """Returns the joint of a family whose local layers rotate otherwise than the global ones.
+
+    theta, positions: see `flat`. local: the entry of the local layers' base in earlier versions, if they had one.
+    """
+    older = {local: local_theta} if local else {}
 
     def read(entries: Mapping[str, Any]) -> dict[str, Any]:
         given = _object(entries["rope_parameters"], "rope_parameters")
         if others := [name for name in given if name not in (GLOBAL, LOCAL) and given[name] is not None]:
             raise ValueError(f"rope_parameters must have {GLOBAL} and {LOCAL} alone; got {', '.join(map(str, others)):.100}")
         result: dict[str, Any] = {}
-        for name, fields, base in ((GLOBAL, _OF_GLOBAL, "rope_theta"), (LOCAL, _OF_LOCAL, "rope_local_base_freq")):
+        bases = (entries["rope_theta"], entries[local] if local else local_theta)
+        for name, fields, base in zip((GLOBAL, LOCAL), (_OF_GLOBAL, _OF_LOCAL), bases, strict=True):
             label = f"{name} of rope_parameters"
             own = _object(given.get(name), label) if entries["rope_parameters"] is not None else {"rope_type": "default"}
             if name == GLOBAL and entries["rope_scaling"] is not None:
                 label, own = "rope_scaling", own | _object(entries["rope_scaling"], "rope_scaling")
-            found, scaling = _read(own, label, entries, None, entries[base])
+            found, scaling = _read(own, label, entries, None, base)
             if _first(own.get("partial_rotary_factor"), 1.0) != 1 or scaling.truncate is False:  # the class reads neither
                 raise ValueError(f"{label} must have a partial_rotary_factor of 1, and truncate true")
             result |= zip(fields, (found, scaling), strict=True)
@@ -106,11 +112,10 @@ def by_layer_type(theta: float, local_theta: float, positions: int) -> Joint:
         return {"rope_parameters": {GLOBAL: of_global, LOCAL: of_local}, **length}
 
     entries = {
-        "rope_parameters": None, "rope_scaling": None, "rope_theta": theta, "rope_local_base_freq": local_theta,
-        "max_position_embeddings": positions,
+        "rope_parameters": None, "rope_scaling": None, "rope_theta": theta, "max_position_embeddings": positions, **older,
     }  # fmt: skip
     note = f"`rope_parameters` has {GLOBAL} and {LOCAL}; `rope_scaling` counts for the first"
-    fields = _OF_GLOBAL | _OF_LOCAL | {"local_rotary_base": "rope_local_base_freq"}
+    fields = _OF_GLOBAL | _OF_LOCAL | ({"local_rotary_base": local} if local else {})
     return Joint(entries, fields, read, write, note, kept=("max_position_embeddings",))
 
 

@@ -31,12 +31,17 @@ def everywhere(default: int | None) -> Joint:
 
 
 def by_layer(
-    entries: Entries, usual: Callable[[Entries, int], Sequence[str]], note: str, allowed: Callable[[Entries], Any] = lambda entries: True
+    entries: Entries,
+    usual: Callable[[Entries, int], Sequence[str]],
+    note: str,
+    allowed: Callable[[Entries], Any] = lambda entries: True,
+    unused: int | None = None,
 ) -> Joint:
     """Returns the joint of a family with `layer_types`.
 
     entries: those that it reads besides, `sliding_window` among them, and their defaults. usual: the kinds of that many layers where
-    layer_types does not say them. allowed: whether the entries let a layer have a window.
+    layer_types does not say them. allowed: whether the entries let a layer have a window. unused: the `sliding_window` that is written
+    where no layer has one.
     """
 
     def read(entries: Entries) -> dict[str, Any]:
@@ -54,7 +59,7 @@ def by_layer(
         names = {own: name for name, own in KINDS.items()}
         types = [names["local" if kind.window else "global"] for kind in kinds]
         switch = {"use_sliding_window": bool(window)} if "use_sliding_window" in entries else {}
-        return {"layer_types": types, "sliding_window": window or None, **switch}
+        return {"layer_types": types, "sliding_window": window or unused, **switch}
 
     return Joint({"layer_types": None, **entries}, FIELDS, read, write, note)
 
@@ -78,10 +83,10 @@ def every(interval: Any, layers: int, name: str) -> list[bool]:
     return [bool((layer + 1) % interval) for layer in range(layers)]
 
 
-def sized(window: Any) -> Any:
-    """Returns a window. Raises ValueError if it is none."""
+def sized(window: Any, name: str = "sliding_window") -> Any:
+    """Returns a window, the value of this entry. Raises ValueError if it is none."""
     if not is_integer(window) or window < 1:
-        raise ValueError(f"sliding_window must be an integer of at least 1, or null; got {window!r:.100}")
+        raise ValueError(f"{name} must be an integer of at least 1, or null; got {window!r:.100}")
     return window
 
 

@@ -108,7 +108,7 @@ def _natives(family: Family, config: TransformerConfig, arrays: Mapping[str, np.
     otherwise.
     """
     makers: dict[str, Callable[[], np.ndarray]] = {}
-    for native in tables.natives(family.table, config):
+    for native in tables.natives(family.rows(config), config):
         if all(part.name in arrays for part, _, _ in native.parts):
             make = lambda native=native: tables.merged(native, arrays)  # noqa: E731
             twins = [twin for twin, name in family.twins.items() if name == native.name]

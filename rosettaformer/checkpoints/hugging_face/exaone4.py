@@ -1,0 +1,66 @@
+"""EXAONE 4 (LG AI Research 2025): Exaone4Model, Exaone4ForCausalLM and classes with other heads.
+
+Norms stand after the sub-layers, and queries and keys are normed over each head. Where layers have a
+window, those without one do not rotate.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reference_numpy import TransformerConfig
+
+from . import decoder, rotary, windows
+from .essential import shortest
+from .family import HARMLESS, ONLY, Family, Joint, head_sizes
+
+_WINDOWS = {"sliding_window": 4096, "sliding_window_pattern": 4}
+
+
+def _all_but_some(entries: Mapping[str, Any], layers: int) -> list[str]:
+    name = "sliding_window_pattern"
+    if entries["sliding_window"] is None:  # where the library divides by zero
+        raise ValueError("layer_types must be given where sliding_window is null")
+    return ["local" if local else "global" for local in windows.every(entries[name], layers, name)]
+
+
+def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = windows.layer_kinds(entries, lambda layers: _all_but_some(entries, layers))
+    return {"rotary_pattern": shortest([entries["sliding_window"] is None or kind == "local" for kind in kinds])}
+
+
+def _write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+    return {}  # the windows say it
+
+
+FAMILY = Family(
+    name="EXAONE 4",
+    model_type="exaone4",
+    fixed={**decoder.FIXED, "norm_placement": "after", "query_key_norm": "head"},
+    entries=decoder.entries(
+        vocab_size=102400, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32, intermediate_size=16384,
+        rms_norm_eps=1e-5,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
+        rotary.flat(10000.0, 2048),
+        Joint(
+            {"layer_types": None, **_WINDOWS}, {"rotary_pattern": "layer_types"}, _read, _write,
+            "with a `sliding_window` the layers that have it rotate, and the others do not",
+        ),
+        windows.by_layer(
+            _WINDOWS, _all_but_some,
+            "`layer_types` says which layers have the window; without it all but the last of every `sliding_window_pattern`",
+        ),
+    ),
+    only=ONLY,
+    harmless=HARMLESS,
+    prefixes=("transformer.",),  # of Exaone4ForQuestionAnswering
+    base="Exaone4Model",
+    classes=decoder.classes("Exaone4"),
+    table=decoder.table(
+        *decoder.attention(inputs=False, output=False), *decoder.HEAD_NORMS, *decoder.AFTER,
+        *decoder.feed_forward(),
+    ),
+    tokenizer="TokenizersBackend",
+    **decoder.COMMON,
+)  # fmt: skip
