@@ -35,20 +35,30 @@ def write(
     max_shard_bytes: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a new folder with a random model of a family: config.json, safetensors and generation_config.json.
+    """Writes a new folder with a random model: config.json, safetensors and generation_config.json.
 
     Every weight shows: scales of norms lie far from 1, biases far from 0, a head that is not tied is another table. The weights of a seed
-    are the same in every dtype, but for its rounding. settings: entries of config.json to change, nested ones by names with dots
-    (`rope_parameters.factor`).
+    are the same in every dtype, but for its rounding. family: one of `names`. settings: entries of
+    config.json to change, nested ones by names with dots (`rope_parameters.factor`).
     Raises ValueError on an unknown family or size, on settings that its config.json cannot have, and if the path exists.
     """
-    known("family", [family], FAMILIES)
+    known("family", [family], names())
     known("size", [size], SIZES)
-    said = _said(FAMILIES[family], size, settings or {})
-    config = _config(FAMILIES[family], said)
+    said = _said(family, size, settings or {})
+    config = _config(family_of(family), said)
     generation = {name: said[name] for name in IDS if said.get(name) is not None}
     foreign = {CONFIG: said, GENERATION: {"_from_model_config": True, **generation}}
     save(path, config, weights(config, seed), foreign=foreign, dtype=dtype, max_shard_bytes=max_shard_bytes)
+
+
+def names() -> list[str]:
+    """Returns the names of the models that `write` makes: the families, and further models of some of them."""
+    return [*FAMILIES, *(name for name in _tables() if "of" in _tables()[name])]
+
+
+def family_of(name: str) -> Family:
+    """Returns the family of the model of that name."""
+    return FAMILIES[_tables()[name].get("of", name)]
 
 
 def weights(config: TransformerConfig, seed: int) -> dict[str, np.ndarray]:
@@ -73,10 +83,12 @@ def _tables() -> dict[str, dict[str, Any]]:
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def _said(family: Family, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of config.json. Raises ValueError on settings of entries that the family does not have, or that do not count."""
-    tables = copy.deepcopy(_tables())
-    said, shared = tables[family.model_type], tables["decoder"] if family.prefix == decoder.PREFIX else {"small": {}}
+    tables, family = copy.deepcopy(_tables()), family_of(name)
+    said = tables[family.model_type] | tables[name]
+    said.pop("of", None)
+    shared = tables["decoder"] if family.prefix == decoder.PREFIX else {"small": {}}
     larger = shared.pop("small") | said.pop("small")
     said = shared | said | (larger if size == "small" else {})
     _refuse_beside(said, settings)
