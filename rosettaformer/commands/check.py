@@ -19,6 +19,7 @@ from ..conformance.cases import all_cases, of_components
 from ..conformance.cases.checkpoint import checkpoint_cases
 from ..conformance.cases.expression import choose
 from ..conformance.cases.gradients import gradients
+from ..conformance.cases.like_folders import described
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import Diagnosis
 from ..conformance.ports.port import PORTS, needs_of
@@ -304,6 +305,8 @@ def _run(
     with Checking(runs, count) as checking:
         if quick:
             checking.say("--quick: core cases in float32 only")
+        if selection["like"] and cases:
+            checking.say(f"--like {selection['like']}: {described(cases[0].config)}")
         return runner.run(
             cases, ports, dtypes, devices, modes, limit, checking.answered, checking.begin, last, quick_compile=core,
             precision=selection["expect"],

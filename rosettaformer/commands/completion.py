@@ -21,9 +21,9 @@ def words(collect: Callable[[], Iterable[str]], also: str = "") -> Complete:
 
 
 def families() -> Iterable[str]:
-    from ..checkpoints.hugging_face import FAMILIES
+    from ..checkpoints.hugging_face import new
 
-    return FAMILIES
+    return new.names()
 
 
 def components() -> Iterable[str]:

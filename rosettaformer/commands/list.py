@@ -135,10 +135,10 @@ LISTS = {
 
 def _overview() -> Iterable[str]:
     """Prints the names that options take, and the lists that there are."""
-    from ..checkpoints.hugging_face import FAMILIES
+    from ..checkpoints.hugging_face import new
 
     names = {
-        "families, for --like": FAMILIES,
+        "families, for --like": new.names(),
         f"components, for --component; most have a gradient, NAME{VJP}": [name for name in COMPONENTS if not forward_of(name)],
         "dtypes, for --dtype": DTYPES,
     }

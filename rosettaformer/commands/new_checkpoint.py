@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from ..checkpoints import load
-from ..checkpoints.hugging_face import FAMILIES, new
+from ..checkpoints.hugging_face import new
 from ..checkpoints.strict import DTYPES
 from ..extras import require
 from . import completion
 from .options import Choice, families
 
 
-@click.command("new-checkpoint", epilog=f"{families(FAMILIES)}.")
+@click.command("new-checkpoint", epilog=f"{families(new.names())}.")
 @click.argument("family", metavar="FAMILY", shell_complete=completion.words(completion.families))
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new folder.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the weights: the same in every dtype.")
@@ -27,12 +27,13 @@ from .options import Choice, families
 def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], tokenizer: bool, **options: Any) -> None:
     """Write a small random model of FAMILY as Hugging Face writes it: config.json, safetensors, generation_config.json.
 
-    FAMILY is a model_type. Every weight is random and large enough to show: scales of norms far from 1, biases far from 0, attention scores
-    and logits beyond their caps. The sizes are small and all different; windows and original lengths are shorter than a prompt of 100
-    tokens. transformers loads the folder.
+    FAMILY is a model_type, or the name of one of its models, such as llama2. Every weight is random and
+    large enough to show: scales of norms are far from 1, biases far from 0, attention scores and logits
+    beyond their caps. The sizes are small and all different; windows and original lengths are shorter
+    than a prompt of 100 tokens. transformers loads the folder.
     Nested entries have dots: --set rope_parameters.factor=4.
     """
-    Choice([*FAMILIES]).convert(family, None, None)
+    Choice(new.names()).convert(family, None, None)
     new.write(family, out, settings=_parsed(settings), tokenizer=_tokenizer() if tokenizer else None, **options)
     checkpoint = load(out, "hugging-face")
     size = sum(array.size for array in checkpoint.parameters.values())

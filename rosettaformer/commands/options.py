@@ -111,9 +111,9 @@ class _Like(click.Option):
     """--like, whose help lists the families; their modules are imported only where the help is shown."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from ..checkpoints.hugging_face import FAMILIES
+        from ..checkpoints.hugging_face import new
 
-        self.help = f"Judge the whole model by its logits: of a new random folder of a family, or of a folder. {families(FAMILIES)}."
+        self.help = f"Judge the whole model by its logits: of a new random folder of a family, or of a folder. {families(new.names())}."
         return super().get_help_record(ctx)
 
 

@@ -42,7 +42,7 @@ def _case(family: str, folder: Path, id_: str = "transformer/short") -> Case:
 
 
 def _config(family: str, size: str = "tiny") -> TransformerConfig:
-    return new._config(FAMILIES[family], new._said(FAMILIES[family], size, {}))
+    return new._config(new.family_of(family), new._said(family, size, {}))
 
 
 def _prompts(config: TransformerConfig, length: int) -> dict[str, np.ndarray]:

@@ -93,7 +93,8 @@ class Family:
     same. classes: the heads of each class, preferred ones first; base: the class without any. older: suffixes used by earlier versions of
     the library. buffers: stored, but not parameters. twins: tensors equal to another one, beside those that the config ties. nameless:
     whether tensors alone show the family, without a model_type and a class. tokenizer: the library's tokenizer class; tokenizer_named:
-    whether a folder's files may name another one.
+    whether a folder's files may name another one. padded_by_id: whether the library numbers positions by
+    the padding id, so that no real token may have it.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Family:
     prefixes: tuple[str, ...] = ()
     nameless: bool = False
     tokenizer_named: bool = True
+    padded_by_id: bool = False
 
     def native(self, key: str) -> str:
         """Returns the name that a stored tensor has in the base class of this version of the library."""

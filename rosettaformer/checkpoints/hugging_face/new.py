@@ -38,24 +38,34 @@ def write(
     settings: Mapping[str, Any] | None = None,
     tokenizer: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> None:
-    """Writes a new folder with a random model of a family: config.json, safetensors and generation_config.json.
+    """Writes a new folder with a random model: config.json, safetensors and generation_config.json.
 
     Every weight shows: scales of norms lie far from 1, biases far from 0, a head that is not tied is another table. The weights of a seed
-    are the same in every dtype, but for its rounding. settings: entries of config.json to change, nested ones by names with dots
-    (`rope_parameters.factor`).
+    are the same in every dtype, but for its rounding. family: one of `names`. settings: entries of
+    config.json to change, nested ones by names with dots (`rope_parameters.factor`).
     tokenizer: writes the files of a tokenizer into a folder, given config.json.
     Raises ValueError on an unknown family or size, on settings that its config.json cannot have, and if the path exists.
     """
-    known("family", [family], FAMILIES)
+    known("family", [family], names())
     known("size", [size], SIZES)
-    said = _said(FAMILIES[family], size, settings or {})
-    config = _config(FAMILIES[family], said)
+    said = _said(family, size, settings or {})
+    config = _config(family_of(family), said)
     generation = {name: said[name] for name in IDS if said.get(name) is not None}
     foreign = {CONFIG: said, GENERATION: {"_from_model_config": True, **generation}}
     with tempfile.TemporaryDirectory() as place:
         if tokenizer:
             tokenizer(Path(place), said)
         save(path, config, weights(config, seed), foreign=foreign, dtype=dtype, max_shard_bytes=max_shard_bytes, tokenizer=place)
+
+
+def names() -> list[str]:
+    """Returns the names of the models that `write` makes: the families, and further models of some of them."""
+    return [*FAMILIES, *(name for name in _tables() if name not in FAMILIES and "like" in _tables()[name])]
+
+
+def family_of(name: str) -> Family:
+    """Returns the family of the model of that name."""
+    return FAMILIES[name if name in FAMILIES else _tables()[name]["like"]]
 
 
 def weights(config: TransformerConfig, seed: int) -> dict[str, np.ndarray]:
@@ -80,10 +90,11 @@ def _tables() -> dict[str, dict[str, Any]]:
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def _said(family: Family, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of config.json. Raises ValueError on settings of entries that the family does not have, or that do not count."""
-    tables = copy.deepcopy(_tables())
-    said = tables[tables[family.model_type].get("like", family.model_type)]
+    tables, family = copy.deepcopy(_tables()), family_of(name)
+    own = tables[name]
+    said = tables.get(own.pop("like", ""), {}) | own
     shared = tables["decoder"] if "rope_parameters" in said else {"small": {}}
     larger = shared.pop("small") | said.pop("small")
     shared = {name: value for name, value in shared.items() if name not in _COMMON or name in family.entry_names().values()}

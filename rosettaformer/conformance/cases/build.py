@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..case import DTYPES, Case
 from ..reference.components import model_of
 
 B, T, S = 3, 5, 7
+ROWS = 211  # of a table of positions, where a port fixes learned positions: enough for the longest case
 SIZES = {
     "source_vocabulary": 29, "target_vocabulary": 23, "model_width": 13, "key_size": 5, "value_size": 11, "feed_forward_width": 19,
     "encoder_layers": 2, "decoder_layers": 2,
@@ -75,12 +76,12 @@ class Builder:
         """
         usual = usual or {}
         try:
-            config = _merged(dialect, changes, {**usual, **self.fixed})
+            config = _merged(dialect, changes, self.fixed, usual)
         except ValueError as error:
             if not self.fixed:
                 raise
             self.conflict = self.conflict or str(error)
-            return _merged(dialect, changes, usual)
+            return _merged(dialect, changes, {}, usual)
         if self.fixed:  # before anything is allocated
             self._require_room(8 * _parameter_count(config))
         return config
@@ -127,8 +128,12 @@ class Builder:
         return case
 
 
-def _merged(dialect: str, changes: Mapping[str, Any], fixed: Mapping[str, Any]) -> TransformerConfig:
-    """Returns the dialect with these changes and the fixed fields; whether a stack has layers is a choice, how many it has is a size."""
+def _merged(dialect: str, changes: Mapping[str, Any], fixed: Mapping[str, Any], usual: Mapping[str, Any]) -> TransformerConfig:
+    """Returns the dialect with these changes and the fixed fields; whether a stack has layers is a choice, how many it has is a size.
+
+    usual: see `Builder.config`.
+    """
+    given, fixed = fixed, {**usual, **fixed}
     changes = TransformerConfig.apart(changes)
     soft = {name: value for name, value in changes.items() if name in SIZES and value}
     hard = {name: value for name, value in changes.items() if name not in soft}
@@ -140,7 +145,17 @@ def _merged(dialect: str, changes: Mapping[str, Any], fixed: Mapping[str, Any]) 
     for name in ("encoder_layers", "decoder_layers"):
         if name not in soft and name not in fixed:
             merged[name] = min(merged[name], getattr(preset(dialect), name))
-    return TransformerConfig.from_dict(merged)
+    return TransformerConfig.from_dict(merged | _fitting(merged, {*given, *hard}) if given else merged)
+
+
+def _fitting(merged: Mapping[str, Any], held: Collection[str]) -> dict[str, Any]:
+    """Returns the sizes, among those that nothing holds, that the port's positions need: pairs of features, a table."""
+    found: dict[str, Any] = {}
+    if merged["positions"] == "rotary" and merged["key_size"] % 2 and "key_size" not in held:
+        found["key_size"] = merged["key_size"] + 1
+    if (merged["positions"] == "learned") != bool(merged["max_positions"]) and "max_positions" not in held:
+        found["max_positions"] = ROWS if merged["positions"] == "learned" else 0
+    return found
 
 
 def _parameter_count(config: TransformerConfig) -> int:
@@ -180,6 +195,13 @@ def _one_block(kernel_dhk: np.ndarray) -> np.ndarray:
 def ragged(batch: int, length: int) -> np.ndarray:
     """Returns a mask with right padding: row i lacks its last 2 i tokens, but keeps its first. True = real."""
     return np.arange(length) < np.maximum(length - 2 * np.arange(batch), 1)[:, None]
+
+
+def padded_columns(batch: int, length: int) -> np.ndarray:
+    """Returns a mask with right padding whose last two columns are padding in every row: row i lacks its last 2 + i tokens, but keeps its
+    first. True = real.
+    """
+    return np.arange(length) < np.maximum(length - 2 - np.arange(batch), 1)[:, None]
 
 
 def left_padding(batch: int, length: int) -> np.ndarray:

@@ -124,7 +124,7 @@ def cases(build: Builder) -> Iterator[Case]:
     parts = (*_rotary_cases(build), *_norm_cases(build), *_attention_cases(build), *_feed_forward_cases(build), *_head_cases(build))
     for case in (*parts, *_layer_cases(build), *_model_cases(build), *_decoding_cases(build)):
         catches = tuple(id_ for id_, names in CATCHES.items() if case.id in names.split())
-        yield dataclasses.replace(case, catches=catches, since=SINCE)
+        yield dataclasses.replace(case, catches=catches, since=max(SINCE, case.since))
 
 
 def _llama(build: Builder, **changes: Any) -> TransformerConfig:
@@ -365,3 +365,7 @@ def _decoding_cases(build: Builder) -> Iterator[Case]:
             inputs: dict[str, Any] = {"source": None, "prefix": prefix, "prefix_mask_bp": mask[:, :4]}
             inputs |= {f"strategy.{field}": value for field, value in strategy.items()}
             yield dataclasses.replace(build.make(component, name, config, **inputs), dtypes=("float32",))
+    strategy = {"start_id": None, "end_id": 1, "max_new_tokens": TOKENS, "temperature": 1.4, "top_p": 0.9, "repetition_penalty": 1.2}
+    inputs = {"source": None, "prefix": prefix, "prefix_mask_bp": mask[:, :4]} | {f"strategy.{k}": v for k, v in strategy.items()}
+    inputs["uniform_bn"] = rng("sample llama").uniform(0.01, 0.99, (B, TOKENS))
+    yield dataclasses.replace(build.make("sample", "llama", _llama(build, **small), **inputs), dtypes=("float32",), since=10)

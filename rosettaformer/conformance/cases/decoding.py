@@ -57,8 +57,11 @@ def _steps(
         "target": ids(f"steps {name}", config.target_vocabulary, config.padding_id, target_mask),
         "memory_bsd": f"{batch} {length} d",
         "source_mask_bs": source_mask,
+        **inputs,
     }
-    case = build.make("decode_in_steps", name, config, catches, **(given | inputs))
+    if not config.encoder_layers:
+        given |= {"memory_bsd": None, "source_mask_bs": None}
+    case = build.make("decode_in_steps", name, config, catches, **given)
     return dataclasses.replace(case, inputs=dict(case.inputs) | {"splits": splits})
 
 

@@ -7,13 +7,15 @@ from typing import Any
 from reference_numpy import TransformerConfig
 
 from ..case import Case
-from ..reference.components import answer, takes_config
+from ..reference.components import ASKED, answer, takes_config
 
 NAMED = 3  # config fields that a reason names if there are many
 
 
 def excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
     """Returns the case, with the reason if the fixed fields exclude it. whose: introduces the case's own values, all of them."""
+    if not (case.parameters or ASKED[case.component][1] or takes_config(case.component)):
+        return case  # nothing of it comes from the config
     own = case.config.to_dict()
     others = {name: value for name, value in TransformerConfig.apart(fixed).items() if own[name] != value}
     fields = [f"{name}={value!r}" for name, value in others.items()]

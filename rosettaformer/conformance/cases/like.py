@@ -1,11 +1,12 @@
 """Cases of a whole model by its logits: a folder as Hugging Face writes it, prompts, and what a port gives of them.
 
 A short prompt hides most mistakes: of positions beyond a window or an original length, of padding, of batches, of cached steps. Each of
-these is a case here. What stands at padding is compared with nothing.
+these is a case here. Only the mask shows what is padding: ids are random under it, and the padding id is in the text. What stands at
+padding is compared with nothing.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy.sharding import Mesh
 
-from ...checkpoints import load
+from ...checkpoints import hugging_face, load
 from ..case import DTYPES, REAL, Case
-from .build import ragged
+from .build import ragged, rng
 from .checkpoint import ids_of, length_of
 from .gradients import gradient
 from .meshes import on_meshes
@@ -39,10 +40,13 @@ def like_cases(folder: Path, meshes: Sequence[Mesh] = ()) -> list[Case]:
     checkpoint = load(folder / dtypes[0], "hugging-face")
     config = checkpoint.config
     common: dict[str, Any] = {"parameters": checkpoint.parameters, "folder": str(folder), "compared": REAL}
-    padding = checkpoint.foreign["config.json"].get("pad_token_id")
-    made = (_of_encoder if config.encoder_layers else of_decoder)(config)
-    found = [dataclasses.replace(case, **common, inputs=_without_padding_id(case, padding)) for case in made]
-    found += [_gradient(case) for case in found if case.name in ("short", "left_padding") and case.component != "states"]
+    said = checkpoint.foreign["config.json"]
+    made = [dataclasses.replace(case, **common) for case in (_of_encoder if config.encoder_layers else of_decoder)(config)]
+    family = hugging_face.family_of(folder / dtypes[0], checkpoint.parameters)
+    found = [dataclasses.replace(case, inputs=_with_special_ids(case, said)) for case in made]
+    apart = [dataclasses.replace(case, inputs=_without_padding_id(case, said.get("pad_token_id"))) for case in found]
+    found = apart if family and family.padded_by_id else found
+    found += [_gradient(case) for case in apart if case.name in ("short", "left_padding") and case.component != "states"]
     if meshes and config.decoder_layers:
         found += [dataclasses.replace(case, **common | {"compared": ""}) for case in _of_training(config)]
     found = [dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes)).at("float64") for case in found]
@@ -57,8 +61,7 @@ def of_decoder(config: TransformerConfig) -> Iterator[Case]:
     for name, length, first in (("steps", PADDED, PADDED // 2), ("medium_steps", MEDIUM, MEDIUM - 9), ("long_steps", LONG + 6, LONG)):
         length = length_of(config, length)
         first = min(first, length - 1)
-        rows = 1 if name == "long_steps" else B
-        mask = ragged(rows, length)[:, ::-1]
+        mask = np.ones((1, length), bool) if name == "long_steps" else columns(length)[:, ::-1]
         single = min(4, length - first)
         splits = (first, *[1] * single, *([length - first - single] if length - first > single else []))
         inputs = {"target": ids_of(config, "target", mask), "memory_bsd": None, "target_mask_bt": mask, "splits": splits}
@@ -72,9 +75,17 @@ def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
                 yield case_of(name, component, config, inputs)
         if config.segments > 1:
             mask = ragged(B, length_of(config, PADDED))
-            segment_bs = (np.arange(mask.shape[1]) >= mask.sum(1, keepdims=True) // 2).astype(int)
-            inputs = {"source": ids_of(config, "source", mask), "source_mask_bs": mask, "segment_bs": segment_bs}
+            inputs = {"source": ids_of(config, "source", mask), "source_mask_bs": mask, "segment_bs": _segments(config, mask)}
             yield case_of("two_segments", component, config, inputs)
+
+
+def _segments(config: TransformerConfig, mask_bs: np.ndarray) -> np.ndarray:
+    """Returns segments: a first text and a second, a second and a first, at random, the last one alone; at padding at random."""
+    length = mask_bs.shape[1]
+    second_s = np.arange(length) >= length // 3
+    random_bs = rng("like segments").integers(0, config.segments, mask_bs.shape)
+    rows = np.stack([1 * second_s, 1 - second_s, random_bs[2], np.full(length, config.segments - 1)])
+    return np.where(mask_bs, rows, random_bs)
 
 
 def case_of(name: str, component: str, config: TransformerConfig, inputs: dict[str, Any]) -> Case:
@@ -88,16 +99,25 @@ def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator
     """Yields prompts by name: the one that everybody tries, one token, rows alone and in batches, padding on either side, long ones."""
     long, padded = length_of(config, LONG), length_of(config, PADDED)
     full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2), "medium": (1, MEDIUM), "long": (1, long), "far": (1, FAR)}
+    for switch in [one for one in config.rotary_switches if one < LONG]:
+        full |= {"original_length": (1, switch), "beyond_original_length": (1, switch + 1)}
     for name, (rows, length) in full.items():
         yield name, {side: ids_of(config, side, np.ones((rows, length_of(config, length)), bool))}
     masks = {
         "right_padding": ragged(B, padded),
         "left_padding": ragged(B, padded)[:, ::-1],
         "left_padding_alone": np.arange(padded)[None] >= padded // 3,
+        "right_padding_columns": columns(padded),
+        "left_padding_columns": columns(padded)[:, ::-1],
         "long_left_padding": np.arange(long)[None] >= np.array([[0], [long // 3]]),
     }
     for name, mask in masks.items():
         yield name, {side: ids_of(config, side, mask), mask_name: mask}
+
+
+def columns(length: int) -> np.ndarray:
+    """Returns a mask with right padding whose last columns are padding in every row, the first row among them. True = real."""
+    return np.arange(length) < np.maximum(length - np.array([[4], [2], [7], [5]]), 1)
 
 
 def _of_training(config: TransformerConfig) -> Iterator[Case]:
@@ -108,10 +128,30 @@ def _of_training(config: TransformerConfig) -> Iterator[Case]:
         yield Case(name, "training", config, inputs, dtypes=SINGLE, core=name == "right_padding")
 
 
+def _with_special_ids(case: Case, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs with ids that a port may treat differently, in the text and at padding: the ids
+    of padding, beginning and end, the first id and the last.
+    """
+    side = _side(case)
+    ids, last = case.inputs[side].copy(), getattr(case.config, f"{side}_vocabulary") - 1
+    named = [one for one in map(said.get, ("pad_token_id", "bos_token_id", "eos_token_id")) if type(one) is int and 0 <= one <= last]
+    special = [*dict.fromkeys([*named, 0, last])]
+    for row in range(len(ids)):
+        places = np.arange(2 + row % 2, ids.shape[1], 3)[: 2 * len(special)]
+        ids[row, places] = np.resize(special, len(places))
+    return dict(case.inputs) | {side: ids}
+
+
+def _side(case: Case) -> str:
+    return next(side for side in ("target", "source") if case.inputs.get(side) is not None)
+
+
 def _without_padding_id(case: Case, padding: Any) -> dict[str, Any]:
-    """Returns the inputs, in which no real token has the id of padding, and every padding token has it."""
-    inputs = dict(case.inputs)
-    side = next(side for side in ("target", "source") if inputs.get(side) is not None)
+    """Returns the inputs, in which no real token has the id of padding, and every padding token has it.
+
+    Gradients are asked so, since libraries give the padding id's row none.
+    """
+    inputs, side = dict(case.inputs), _side(case)
     if type(padding) is int:
         ids, real_bt = inputs[side], True if case.real_bt is None else case.real_bt
         other = (padding + 1) % getattr(case.config, f"{side}_vocabulary")

@@ -3,30 +3,50 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from reference_numpy import TransformerConfig
+from reference_numpy.config import LayerKind
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import nearest
 
 from ...checkpoints import load
-from ...checkpoints.hugging_face import FAMILIES, new, save
+from ...checkpoints.hugging_face import new, save
 from ..case import Case
 from .like import like_cases
 
 
 def cases_of(like: str, root: Path, dtypes: Sequence[str], seed: int = 0, meshes: Sequence[Mesh] = ()) -> list[Case]:
-    """Returns the cases of a family's new random model, or of the model in a folder, which is written into `root` in each dtype.
+    """Returns the cases of a new random model, or of the model in a folder, which is written into `root` in each dtype.
 
-    like: a family, or a folder of Hugging Face. Of a folder the port is given the folder itself in the dtype that it has.
+    like: a name of `new.names`, or a folder of Hugging Face. Of a folder the port is given the folder itself in the dtype that it has.
     meshes: see `like_cases`. Raises ValueError if it is neither, and listing everything that is wrong with a folder.
     """
     if Path(like).is_dir():
         _copied(Path(like).resolve(), root, dtypes)
-    elif like in FAMILIES:
+    elif like in new.names():
         for dtype in dtypes:
             new.write(like, root / dtype, seed=seed, dtype=dtype)
     else:
-        families = ", ".join(FAMILIES)
-        raise ValueError(f"--like must be a folder, or one of {families}; got {like!r}{nearest(like, FAMILIES)}")
+        raise ValueError(f"--like must be a folder, or one of {', '.join(new.names())}; got {like!r}{nearest(like, new.names())}")
     return like_cases(root, meshes)
+
+
+def described(config: TransformerConfig) -> str:
+    """Returns the positions and windows of a model in one line: what models of one family differ in."""
+    layers: dict[str, list[int]] = {}
+    for layer in range(config.encoder_layers or config.decoder_layers):
+        layers.setdefault(_attention(config, config.layer_kind(layer)), []).append(layer)
+    if len(layers) == 1:
+        return next(iter(layers))
+    return "; ".join(f"layers {', '.join(map(str, numbers))}: {text}" for text, numbers in layers.items())
+
+
+def _attention(config: TransformerConfig, kind: LayerKind) -> str:
+    text = "no positions" if config.positions == "rotary" else f"{config.positions} positions"
+    if kind.rotary:
+        said = {name: value for name, value in kind.scaling.to_dict().items() if name in ("factor", "original_length")}
+        more = "".join(f", {name.replace('_', ' ')} {value:g}" for name, value in said.items())
+        text = f"RoPE with base {kind.base:g}, " + (f"{kind.scaling.kind} scaling{more}" if kind.scaling.kind != "none" else "not scaled")
+    return text + (f", a window of {kind.window} tokens" if kind.window else "")
 
 
 def _copied(folder: Path, root: Path, dtypes: Sequence[str]) -> None:

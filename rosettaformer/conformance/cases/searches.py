@@ -128,12 +128,27 @@ def _search(build: Builder, component: str, name: str, config: TransformerConfig
     start, end = _start_and_end(config)
     arrays = {key: value for key, value in options.items() if isinstance(value, np.ndarray)}
     strategy = {"start_id": start, "end_id": end, "max_new_tokens": TOKENS} | {k: v for k, v in options.items() if k not in arrays}
-    source = ids("search", config.source_vocabulary, config.padding_id, ragged(B, S))
-    inputs = {"source": source} | {f"strategy.{key}": value for key, value in strategy.items()} | arrays
+    read = _source(config, arrays) if config.encoder_layers else _prompt(config, arrays)
+    inputs = read | {f"strategy.{key}": value for key, value in strategy.items()} | arrays
     values = _model(config, seed)
     if "repetition_penalty" in strategy and "logits.bias" in values:
         values["logits.bias"] -= 3  # so that scores of both signs are among the largest: a penalty changes them differently
     return build.make(component, name, config, catches, values, **inputs)
+
+
+def _source(config: TransformerConfig, given: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {"source": ids("search", config.source_vocabulary, config.padding_id, ragged(B, S))}
+
+
+def _prompt(config: TransformerConfig, given: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Returns what a decoder-only model reads in place of the source: a prefix that is padded on the left. A mask of the source becomes the
+    prefix's.
+    """
+    mask = ragged(B, S)[:, ::-1]
+    read: dict[str, Any] = {"source": None, "prefix": ids("search", config.target_vocabulary, config.padding_id, mask)}
+    if given.pop("source_mask_bs", None) is not None:
+        read["prefix_mask_bp"] = left_padding(B + 1, S)[:B]
+    return read
 
 
 def _start_and_end(config: TransformerConfig) -> tuple[int, int]:

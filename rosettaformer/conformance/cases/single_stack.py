@@ -10,7 +10,7 @@ from reference_numpy import TransformerConfig, parameters, sites
 from reference_numpy.config import ACTIVATIONS
 
 from ..case import Case
-from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
+from .build import B, Builder, S, T, left_padding, padded_columns, ragged, rng, shrinking_padding
 from .transformer import ONE_LAYER, ids
 
 POSITIONS = 11  # few enough that a table of positions differs in size from everything else
@@ -46,9 +46,8 @@ def _encoder(build: Builder, **changes: Any) -> TransformerConfig:
 
 def _decoder(build: Builder, **changes: Any) -> TransformerConfig:
     """Returns GPT-2's choices, with one layer."""
-    return _alone_in(
-        build, "gpt2_small", {"max_positions": POSITIONS, "padding_id": None}, {"encoder_layers": 0, "decoder_layers": 1} | changes
-    )
+    usual = {"max_positions": changes.pop("max_positions", POSITIONS), "padding_id": None}
+    return _alone_in(build, "gpt2_small", usual, {"encoder_layers": 0, "decoder_layers": 1} | changes)
 
 
 def _alone_in(build: Builder, dialect: str, usual: dict[str, Any], changes: dict[str, Any]) -> TransformerConfig:
@@ -105,6 +104,8 @@ def _encoder_cases(build: Builder) -> Iterator[Case]:
         yield _read(build, component, "left_padding", _encoder(build, **own), "PE16 SEG1 ATT9 ATT18", sides["left"], True)
         shrinking = _read(build, component, "shrinking_padding", _encoder(build, **own), "ATT9 ATT18 ATT36", shrinking_padding(B, S), True)
         yield dataclasses.replace(shrinking, since=5)
+        columns = _read(build, component, "padded_columns", _encoder(build, **own), "ATT9 ATT18", padded_columns(B, S), True)
+        yield dataclasses.replace(columns, since=10)
         square = _encoder(build, **SQUARE | own)
         yield _read(build, component, "square", square, "MHA3 MHA5 MHA6", sides["right"], True)
         first = _encoder(build, position_start="first_token", position_offset=2, segments=0, **own)
@@ -170,6 +171,8 @@ def _decoder_cases(build: Builder) -> Iterator[Case]:
     yield _alone(build, "transformer", "gpt2_left_padding", config, "CAU4 PE11 ATT9 ATT11 ATT12 ATT13", target_mask_bt=left)
     shrinking = _alone(build, "transformer", "gpt2_shrinking_padding", config, "PE11 PE27", target_mask_bt=shrinking_padding(B, T))
     yield dataclasses.replace(shrinking, since=5)
+    columns = _alone(build, "transformer", "gpt2_padded_columns", config, "PE11 ATT9", target_mask_bt=padded_columns(B, T)[:, ::-1])
+    yield dataclasses.replace(columns, since=10)
     yield _alone(build, "transformer", "gpt2_right_padding", config, "CAU4", target_mask_bt=ragged(B, T))
     yield _alone(build, "transformer", "gpt2_square", _decoder(build, **SQUARE), "MHA3 MHA5 MHA6")
     yield _alone(build, "transformer", "gpt2_row_positions", _decoder(build, position_start="row"), "PE16", target_mask_bt=left)
@@ -181,6 +184,8 @@ def _decoder_cases(build: Builder) -> Iterator[Case]:
     yield _alone(build, "transformer", "gpt2_one_token", config, "PE15 PE17 NRM12 EMB2 EMB6", 1)
     yield _alone(build, "transformer", "gpt2_all_positions", config, "PE15 PE17", POSITIONS)
     yield _steps(build, "gpt2", config, "PE11 PE13 PE15 PE17 CAU3 CAU4 CAU6", (2, 1, 2), target_mask_bt=left)
+    columns = _steps(build, "gpt2_padded_columns", config, "PE11 CAU3", (2, 1, 2), target_mask_bt=padded_columns(B, T)[:, ::-1])
+    yield dataclasses.replace(columns, since=10)
     offset = _decoder(build, position_offset=2, decoder_layers=2)
     yield _steps(build, "gpt2_one_by_one", offset, "PE13 PE14 PE17 CAU3", (1,) * T)
     row = _decoder(build, position_start="row")
@@ -220,6 +225,10 @@ def _search_cases(build: Builder) -> Iterator[Case]:
         catches = "CAU1 CAU3 PE11 PE13 PE15 PE17 NRM8" + (" GEN1 GEN5" if component == "beam_search" else "")
         case = build.make(component, "gpt2", config, catches, **inputs)
         yield dataclasses.replace(case, dtypes=("float32",))
+        inputs["prefix_mask_bp"] = padded_columns(B, 5)[:, ::-1]
+        inputs["prefix"] = ids("gpt2 prefix", 17, None, np.ones((B, 5), bool))
+        columns = build.make(component, "gpt2_padded_columns", config, "PE11", **inputs)
+        yield dataclasses.replace(columns, dtypes=("float32",), since=10)
 
 
 def _state_cases(build: Builder) -> Iterator[Case]:

@@ -9,7 +9,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ..case import Case
-from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
+from .build import B, Builder, S, T, left_padding, padded_columns, ragged, rng, shrinking_padding
 
 # The stacks have two layers in their own cases and in two of the whole model's; one layer is enough for the others.
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
@@ -40,6 +40,8 @@ def cases(build: Builder) -> Iterator[Case]:
     yield _model(build, "left_padding", even, "PE11 ATT9 ATT11 ATT12 ATT13 ATT25 ATT29 CAU4", left_padding(B, S), left_padding(B, T))
     shrinking = _model(build, "shrinking_padding", even, "PE11 PE27 ATT9 ATT36", shrinking_padding(B, S), shrinking_padding(B, T))
     yield dataclasses.replace(shrinking, since=5)
+    columns = _model(build, "padded_columns", even, "ATT9", padded_columns(B, S), padded_columns(B, T)[:, ::-1])
+    yield dataclasses.replace(columns, since=10)
     yield _model(build, "same_length", even, "ATT16 ATT17 ATT21 ATT30", ragged(B, S), ragged(B, S)[::-1])
     square = build.config(model_width=12, key_size=4, value_size=4, **ONE_LAYER)
     yield _model(build, "square", square, "MHA1 MHA2 MHA3 MHA4 MHA5 MHA6 MHA13 MHA14 ATT24 ATT34", ragged(B, S), ragged(B, T))
@@ -109,6 +111,8 @@ def _stack_cases(build: Builder) -> Iterator[Case]:
             **x,
             cross_mask_bhts=ragged(B, S)[:, None, None],
         )
+    x = {"x_bsd": "b s d", "mask_bhts": padded_columns(B, S)[:, None, None]}
+    yield build.make("encoder", "padded_columns", build.config(), "ATT18", since=10, **x)
     yield build.make("encoder", "ict1022", build.config("ict1022"), "NRM10", x_bsd="b s d")
     grouped = build.config(heads=6, key_value_heads=2, activation="gelu_tanh", attention_bias=False)
     x = {"x_bsd": "b s d", "mask_bhts": ragged(B, S)[:, None, None]}
