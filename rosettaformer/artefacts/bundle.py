@@ -43,6 +43,10 @@ class Bundle:
         """The files or folders of the functions, that of the whole model first."""
         return list(dict.fromkeys([self._path, *(path for path, _ in self._places.values())]))
 
+    def place(self, name: str) -> tuple[Path, str]:
+        """Returns the file of a function, and what it is called there."""
+        return self._places[name]
+
     def entry(self, name: str) -> Entry:
         """Returns what a function takes and gives: as the manifest says, since some formats keep neither sizes nor dtypes; otherwise as its
         file says. Raises ValueError if the file lacks the function, or has another one.

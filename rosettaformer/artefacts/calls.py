@@ -1,7 +1,9 @@
 """Calls the functions of an artefact by what their inputs and outputs mean, whole or in steps with a cache."""
 
+import fnmatch
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -32,28 +34,38 @@ class Calls:
         self, bundle: Bundle, config: TransformerConfig, inputs: Mapping[str, str], outputs: Mapping[str, str], function: str = ""
     ) -> None:
         self.bundle, self.config = bundle, config
-        self._forward = function or (bundle.names[0] if len(bundle.names) == 1 else "forward")
-        if self._forward not in bundle.names:
+        self.forward_name = function or (bundle.names[0] if len(bundle.names) == 1 else "forward")
+        if self.forward_name not in bundle.names:
             which = f"has no {function}" if function else "calls none forward"
             raise ValueError(f"the file {which}; it has the functions {', '.join(bundle.names)}: --function says which is the whole model")
         self._inputs, self._outputs = {}, {}
         for name in bundle.names:
-            if name in (self._forward, "encode", "step"):
+            if name in (self.forward_name, "encode", "step"):
                 self._inputs[name] = meanings.of_inputs(bundle.entry(name), config, inputs)
                 self._outputs[name] = meanings.of_outputs(bundle.entry(name), config, outputs)
-        known = {tensor.name for name in self._inputs for side in _sides(bundle.entry(name)) for tensor in side}
-        if unknown := [name for name in (*inputs, *outputs) if name not in known]:
+        known = [tensor.name for name in self._inputs for side in _sides(bundle.entry(name)) for tensor in side]
+        if unknown := [name for name in (*inputs, *outputs) if not fnmatch.filter(known, name) and name not in known]:
             raise ValueError(f"the file must have the inputs and outputs that a table names; it has no {', '.join(unknown)}")
+
+    @property
+    def meanings(self) -> dict[str, tuple[Mapping[str, str], Mapping[str, str]]]:
+        """The meanings of the inputs and of the outputs of every function that is called, by their names."""
+        return {name: (self._inputs[name], self._outputs[name]) for name in self._inputs}
+
+    def signatures(self, file: Path) -> set[str]:
+        """The functions that are called, by their names in a file."""
+        return {signature for path, signature in map(self.bundle.place, self._inputs) if path == file}
 
     @property
     def gives(self) -> dict[str, Tensor]:
         """The outputs of the whole model, by their meanings."""
-        return {self._outputs[self._forward][one.name]: one for one in self.entry.outputs if one.name in self._outputs[self._forward]}
+        meanings_of = self._outputs[self.forward_name]
+        return {meanings_of[one.name]: one for one in self.entry.outputs if one.name in meanings_of}
 
     @property
     def entry(self) -> Entry:
         """The function of the whole model."""
-        return self.bundle.entry(self._forward)
+        return self.bundle.entry(self.forward_name)
 
     @cached_property
     def step_name(self) -> str:
@@ -94,7 +106,7 @@ class Calls:
         """The sizes that the whole model's token inputs fix: rows, source and target."""
         found: dict[str, int] = {}
         for tensor in self.entry.inputs:
-            side = self._inputs[self._forward][tensor.name]
+            side = self._inputs[self.forward_name][tensor.name]
             if side in ("source", "target") and len(tensor.shape) == 2:
                 sizes = {"rows": tensor.shape[0], side: tensor.shape[1]}
                 found |= {what: size for what, size in sizes.items() if isinstance(size, int)}
@@ -103,9 +115,9 @@ class Calls:
     def forward(self, **given: np.ndarray | None) -> dict[str, np.ndarray]:
         """Returns what the whole model gives, by meaning. given: source, target, source_mask, target_mask, segments."""
         values = self._values({name: array for name, array in given.items() if array is not None})
-        if self._forward == self.step_name:
-            values |= self._empty(self._forward, len(next(iter(values.values()))))
-        return self.call(self._forward, values)
+        if self.forward_name == self.step_name:
+            values |= self._empty(self.forward_name, len(next(iter(values.values()))))
+        return self.call(self.forward_name, values)
 
     def start(self, rows: int, source: np.ndarray | None = None, source_mask: np.ndarray | None = None) -> "Steps":
         """Returns the state before the first step. Raises NotShown if no function takes a cache."""

@@ -7,8 +7,11 @@ segments, source_positions, target_positions, cache_positions, uses_cache
 logits_to_keep                      of how many last tokens; 0 is all
 keys, values, cross_keys, cross_values      of all layers, `l b s g k`; key.N, value.N, cross_key.N, cross_value.N: of one layer
 memory, logits, hidden, pooled, classes
+mean, unit_mean                     the mean of the real tokens' vectors; the same with length 1
+ignored                             an output that is not judged; its name may be a pattern, as `present.*`
 """
 
+import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -21,8 +24,9 @@ from .signature import Entry, Tensor
 MEANINGS = (
     "source", "target", "source_mask", "target_mask", "source_padding", "target_padding", "segments", "source_positions",
     "target_positions", "cache_positions", "uses_cache", "logits_to_keep", "keys", "values", "cross_keys", "cross_values",
-    "memory", "logits", "hidden", "pooled", "classes",
+    "memory", "logits", "hidden", "pooled", "classes", "mean", "unit_mean",
 )  # fmt: skip
+IGNORED = "ignored"
 _LAYERS = ("key", "value", "cross_key", "cross_value")
 # what a model of one stack calls it -> what it is
 _OWN = {
@@ -41,6 +45,7 @@ _SYNONYMS = (
     (arguments.TARGET_POSITIONS, "target_positions"),
 )
 _PLACE = re.compile(r"^(kw)?args?_?\d*[_.]")  # of an argument of torch.export, before its own name
+_OF_TEXT = re.compile(r"sentence|embed|mean|average")  # in the name of an output that may be any vector of a text
 _CACHE = re.compile(r"(past_key_values|present|past|past_key_value)[._](\d+)[._](?:(decoder|encoder)[._])?(key|value|0|1)s?")
 
 
@@ -51,9 +56,10 @@ def parse(declarations: Iterable[str], option: str) -> dict[str, str]:
         name, equals, meaning = text.rpartition("=")
         if not equals or not name:
             raise ValueError(f"{option} must be NAME=MEANING; got {text!r}")
-        if meaning not in MEANINGS and not re.fullmatch(rf"({'|'.join(_LAYERS)})\.\d+", meaning):
-            words = f"{', '.join(MEANINGS)}, or key.N and so on"
-            raise ValueError(f"the meaning of {option} {name} must be {words}; got {meaning!r}{nearest(meaning, MEANINGS)}")
+        known = (*MEANINGS, IGNORED) if option == "--output" else MEANINGS
+        if meaning not in known and not re.fullmatch(rf"({'|'.join(_LAYERS)})\.\d+", meaning):
+            words = f"{', '.join(known)}, or key.N and so on"
+            raise ValueError(f"the meaning of {option} {name} must be {words}; got {meaning!r}{nearest(meaning, known)}")
         found[name] = meaning
     return found
 
@@ -87,14 +93,15 @@ def of_outputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str]
     found: dict[str, str] = {}
     for tensor in entry.outputs:
         meaning = _named(tensor.name, config, table)
-        if meaning in ("", "logits", "hidden", "pooled", "classes") and tensor.name not in table:
+        shaped = ("", "logits", "hidden", "pooled", "classes")
+        if meaning in shaped and tensor.name not in table and not _is_of_text(tensor):
             meaning = _by_shape(tensor, config) or meaning
-        if meaning and meaning not in found.values():
+        if meaning == IGNORED or (meaning and meaning not in found.values()):
             found[tensor.name] = meaning
-    if not found and len(entry.outputs) == 1:
+    if not found and len(entry.outputs) == 1 and not _is_of_text(entry.outputs[0]):
         found[entry.outputs[0].name] = "logits" if config.decoder_layers or config.masked_language_head else "hidden"
     if not found:
-        raise ValueError(_unknown("output", entry.outputs, {}, entry.outputs, "logits, hidden, pooled, classes, ..."))
+        raise ValueError(_unknown("output", entry.outputs, {}, entry.outputs, "logits, hidden, pooled, classes, mean, ..."))
     return found
 
 
@@ -102,6 +109,8 @@ def _named(name: str, config: TransformerConfig, table: Mapping[str, str]) -> st
     """Returns what a name says; empty if nothing."""
     if name in table:
         return table[name]
+    if any(meaning == IGNORED and fnmatch.fnmatchcase(name, pattern) for pattern, meaning in table.items()):
+        return IGNORED
     plain = name.removesuffix(":0").removeprefix("serving_default_").removeprefix("serve_").lower()
     plain = _PLACE.sub("", plain.rpartition("/")[2].removeprefix("new_"))
     alone = "source" if config.encoder_layers else "target"
@@ -133,6 +142,10 @@ def _may_be_tokens(tensor: Tensor) -> bool:
 
 def _may_be_mask(tensor: Tensor) -> bool:
     return tensor.dtype.startswith(("int", "uint", "bool", "float")) and len(tensor.shape) in (0, 2)
+
+
+def _is_of_text(tensor: Tensor) -> bool:
+    return len(tensor.shape) == 2 and bool(_OF_TEXT.search(tensor.name.lower()))
 
 
 def _by_shape(tensor: Tensor, config: TransformerConfig) -> str:

@@ -23,12 +23,15 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Entry:
-    """A function of an artefact. kept: what it changes in itself whenever it is called, such as a cache."""
+    """A function of an artefact. kept: what it changes in itself whenever it is called, such as a cache. body: what it runs, the same where
+    a file offers it under two names; empty if that is not known.
+    """
 
     name: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     kept: tuple[Tensor, ...] = ()
+    body: str = ""
 
 
 class Artefact(abc.ABC):

@@ -250,9 +250,10 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
     return results
 
 
-def _finding(port: str, about: dict[str, Any], place: str, text: str) -> Result:
-    """Returns the row of what an artefact shows without being run. place: such as an entry of config.json."""
-    return Result(place, place.partition("/")[0], port, about["dtypes"][0], "cpu", about["modes"][0], Status.DIFFERS, text)
+def _finding(port: str, about: dict[str, Any], place: str, found: tuple[str, str]) -> Result:
+    """Returns the row of what an artefact shows without being run. place: such as an entry of config.json. found: status and words."""
+    status, text = found
+    return Result(place, place.partition("/")[0], port, about["dtypes"][0], "cpu", about["modes"][0], Status(status), text)
 
 
 def open_worker(

@@ -22,6 +22,7 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases.artefact import artefact_cases, fixed_cases
 from rosettaformer.conformance.ports.adapters.artefact import Adapter
 from rosettaformer.conformance.ports.port import NotShown
+from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.expectation_store import Store
 from rosettaformer.conformance.status import Kind, Status
 
@@ -42,10 +43,26 @@ def test_padding_at_the_sizes_of_a_file_is_padding(name: str, rows: int, tmp_pat
         assert not found["fixed_right_padding"].inputs[mask][-1, -1] and found["fixed_right_padding"].inputs[mask][-1, 0]
         assert not found["fixed_left_padding"].inputs[mask][-1, 0] and found["fixed_left_padding"].inputs[mask][-1, -1]
         assert (found[f"fixed_{side}_id_minus_one"].inputs[side] == -1).sum() == 1
+    if name == "paper":
+        for case, column in (("right_padding_columns", -1), ("left_padding_columns", 0)):
+            assert not any(found[f"fixed_{case}"].inputs[mask][:, column].any() for mask in ("source_mask_bs", "target_mask_bt"))
+            assert not found[f"fixed_{case}"].inputs["source_mask_bs"][0].all()
     assert found["fixed_empty_row"].inputs["source_mask_bs" if "source" in sides else "target_mask_bt"].any(1).sum() == max(1, rows - 1)
     if name == "bert":
         assert found["fixed_two_segments"].inputs["segment_bs"].any()
         assert found["fixed_segment_id_vocabulary"].inputs["segment_bs"].max() == config.segments
+
+
+def test_the_mean_of_a_text_leaves_out_padding() -> None:
+    config, ids = MODELS["bert"], np.array([[3, 4, 5, 6], [3, 4, 0, 0]])
+    inputs = {"source": ids, "source_mask_bs": ids > 0}
+    hidden, mean, unit = (
+        components.answer(Case("x", component, config, inputs, parameters.initialise(config, 0)))["output"]
+        for component in ("token_encoder", "mean", "unit_mean")
+    )
+    wanted = np.stack([hidden[0].mean(0), hidden[1, :2].mean(0)])
+    np.testing.assert_allclose(mean, wanted, rtol=1e-12)
+    np.testing.assert_allclose(unit, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), rtol=1e-12)
 
 
 class Answers(Adapter):

@@ -9,8 +9,10 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
+import onnx
 from export_models import MODELS
 from invoke import invoke
+from onnx import helper, numpy_helper
 from onnx_files import edited, scaled, written
 from tiers import second_of
 
@@ -78,6 +80,76 @@ def test_an_artefact_needs_a_checkpoint_and_no_port_beside_it(gpt2) -> None:
     assert (code, "takes no --dtype" in said) == (2, True)
     code, said = run("check", "torch", "--expect", "int8")
     assert (code, "--expect is of artefacts" in said) == (2, True)
+
+
+def dropping(graph) -> None:
+    """Drops values of the logits at random, which ONNX Runtime's optimiser leaves out."""
+    last = next(node for node in graph.node if graph.output[0].name in node.output)
+    last.output[0] = "kept"
+    held = {"rate": np.float32(0.5), "training": np.array(True)}
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in held.items())
+    graph.node.append(helper.make_node("Dropout", ["kept", *held], [graph.output[0].name], name="live"))
+
+
+def giving_more(graph) -> None:
+    """Gives the logits multiplied by 2, too."""
+    graph.node.append(helper.make_node("Add", [graph.output[0].name] * 2, ["twice"]))
+    graph.output.append(helper.make_tensor_value_info("twice", onnx.TensorProto.FLOAT, ["b", "t"]))
+
+
+def test_a_file_in_training_mode_and_an_output_that_nothing_judges_do_not_pass(gpt2, tmp_path: Path) -> None:
+    checkpoint, file = gpt2
+    both = edited(edited(file, "training.onnx", dropping), "both.onnx", giving_more)
+    code, rows = rows_of(tmp_path, "check", both, "--checkpoint", checkpoint, "-k", "one_token")
+    assert code == 1
+    assert {name: row["status"] for name, row in rows.items() if "/" in name and name.startswith(("graph", "outputs"))} == {
+        "graph/randomness": "differs",
+        "outputs/forward": "not shown",
+    }
+    assert "live" in rows["graph/randomness"]["message"] and "twice" in rows["outputs/forward"]["message"]
+
+
+@pytest.mark.second
+def test_an_output_that_nothing_judges_is_accepted_by_name(gpt2, tmp_path: Path) -> None:
+    checkpoint, file = gpt2
+    more = edited(file, "more.onnx", giving_more)
+    asked = ("check", more, "--checkpoint", checkpoint, "-k", "one_token")
+    assert run(*asked)[0] == 1
+    assert run(*asked, "--output", "twice=ignored")[0] == 0
+    assert run(*asked, "--output", "tw*=ignored")[0] == 0
+    assert run(*asked, "--allow-incomplete")[0] == 0
+    assert run("diagnose", edited(file, "training.onnx", dropping), "--checkpoint", checkpoint, "-k", "one_token")[0] in (1, 2)
+
+
+@pytest.mark.second
+@pytest.mark.parametrize(("counted", "code"), [("real", 0), ("all", 1)])
+def test_the_mean_of_a_text_is_judged(counted: str, code: int, tmp_path: Path) -> None:
+    config = MODELS["bert"].replace(classes=0, pooler=False)
+    checkpoint, file = written(tmp_path, config, parameters.initialise(config, 0, np.float32))
+
+    def pooling(graph) -> None:
+        (hidden,), mask = graph.output, next(one.name for one in graph.input if "mask" in one.name)
+        graph.initializer.append(numpy_helper.from_array(np.array([2]), "axis"))
+        graph.initializer.append(numpy_helper.from_array(np.array([1]), "tokens"))
+        weights = helper.make_node("Cast", [mask], ["weights"], to=onnx.TensorProto.FLOAT)
+        ones = helper.make_node("Mul", ["weights", "none"], ["zeros"])
+        counts = {"real": "weights", "all": "ones"}[counted]
+        graph.initializer.extend(numpy_helper.from_array(np.float32(value), name) for name, value in (("none", 0), ("one", 1)))
+        graph.node.extend([weights, ones, helper.make_node("Add", ["zeros", "one"], ["ones"])])
+        graph.node.append(helper.make_node("Unsqueeze", [counts, "axis"], ["column"]))
+        graph.node.append(helper.make_node("Mul", [hidden.name, "column"], ["kept"]))
+        graph.node.append(helper.make_node("ReduceSum", ["kept", "tokens"], ["summed"], keepdims=0))
+        graph.node.append(helper.make_node("ReduceSum", ["column", "tokens"], ["exact"], keepdims=0))
+        graph.node.append(helper.make_node("Max", ["exact", "one"], ["count"]))
+        graph.node.append(helper.make_node("Div", ["summed", "count"], ["sentence_embedding"]))
+        graph.output.append(helper.make_tensor_value_info("sentence_embedding", onnx.TensorProto.FLOAT, ["b", config.model_width]))
+
+    asked = ("check", edited(file, "pooling.onnx", pooling), "--checkpoint", checkpoint, "-k", "batch or right_padding or empty_row")
+    assert rows_of(tmp_path, *asked)[1]["outputs/forward"]["status"] == "not shown"
+    found, rows = rows_of(tmp_path, *asked, "--output", "sentence_embedding=mean")
+    print({name: row["message"] for name, row in rows.items()})
+    assert (found, rows["mean/right_padding"]["status"]) == (code, "differs" if code else "pass")
+    assert rows["mean/batch"]["status"] == rows["token_encoder/right_padding"]["status"] == "pass"
 
 
 @pytest.mark.second

@@ -7,7 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .reading import Constants
+from ..runtimes import signatures
+from .reading import DRAWS, Constants
 
 try:
     from ai_edge_litert import schema_py_generated as schema
@@ -22,6 +23,7 @@ _DTYPES: dict[int, Any] = {
 }  # fmt: skip
 _OPERATIONS = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
 _FEW = 4096
+_DRAWING = {"RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR"}
 
 
 def read(path: Path, found: Constants) -> None:
@@ -39,13 +41,23 @@ def read(path: Path, found: Constants) -> None:
         for operator in graph.operators:
             code = model.operatorCodes[operator.opcodeIndex]
             name = _OPERATIONS[max(code.builtinCode, code.deprecatedBuiltinCode)]
-            words = []
+            words, bodies = [], []
             for option, value in vars(operator.builtinOptions).items() if operator.builtinOptions is not None else ():
                 if isinstance(value, int | float):
                     found.number(name, value)
                     words.append(f"{option}={value}")
+                if option.lower().endswith("subgraphindex"):
+                    bodies.append(value)
             inputs, outputs = ([(number, int(index)) for index in side if index >= 0] for side in (operator.inputs, operator.outputs))
-            found.node(name, name, inputs, outputs, words)
+            place = _name(graph.tensors[outputs[0][1]]) if outputs else name
+            found.node(name, place, inputs, outputs, words, bodies=bodies, random=DRAWS * (name in _DRAWING))
+        found.results[number] = [(number, int(index)) for index in graph.outputs]
+    own = {(one.signatureKey or b"").decode(errors="replace"): found.results[one.subgraphIndex] for one in model.signatureDefs or ()}
+    found.entries |= signatures.named(own) or {"forward": found.results[0]}
+
+
+def _name(tensor: Any) -> str:
+    return (tensor.name or b"").decode(errors="replace")
 
 
 def _tensor(model: Any, tensor: Any, key: tuple[int, int], found: Constants) -> None:
@@ -55,7 +67,7 @@ def _tensor(model: Any, tensor: Any, key: tuple[int, int], found: Constants) -> 
             found.weight(f"buffer {tensor.buffer}", "", tensor.shape, None)
         return
     shape = [int(size) for size in (tensor.shape if tensor.shape is not None else ())]
-    name = (tensor.name or b"").decode(errors="replace")
+    name = _name(tensor)
     quantised = tensor.quantization is not None and tensor.quantization.scale is not None and len(tensor.quantization.scale)
     if quantised and math.prod(shape) <= _FEW and dtype in (np.int8, np.uint8, np.int16):
         found.rounded = True

@@ -9,10 +9,16 @@ import onnx
 from onnx import inliner, numpy_helper
 
 from ..examining.onnx_model import bring, every_node
-from .reading import CONTRIBUTED, Constants
+from .reading import CONTRIBUTED, DRAWS, DROPS, NORMS, Constants
 
 _QUANTISED = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
 _SMALL = 4096
+# operations of ONNX Runtime with a finite mask, and its default
+_FILTERING = {"Attention", "QAttention", "MultiHeadAttention", "PackedAttention", "PackedMultiHeadAttention",
+              "DecoderMaskedMultiHeadAttention", "DecoderMaskedSelfAttention"}  # fmt: skip
+_FILTER = -10000.0
+_RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+_TRAINED = 3  # outputs that BatchNormalization has at most, unless it trained before it had a mode
 SCOPES = "pkg.torch.onnx.name_scopes"  # the modules within which torch's exporter saw a node
 
 
@@ -23,6 +29,7 @@ def read(path: Path, found: Constants) -> None:
         _give_defaults(model)
         model = inliner.inline_local_functions(model)
     _Reader(path, found, {opset.domain: opset.version for opset in model.opset_import}).graph(model.graph, "", {})
+    found.entries["forward"] = [one.name for one in model.graph.output]
     given = {tensor.name for tensor in model.graph.initializer}
     for one in model.graph.input:
         if one.name not in given:
@@ -58,6 +65,7 @@ class _Reader:
                 self.quantised.add(tensor.name)
         for node in graph.node:
             self.node(node, places, products)
+        self.found.results[inside] = [one.name for one in graph.output]
 
     def tensor(self, tensor: onnx.TensorProto, place: str, key: str) -> None:
         dtype, shape = onnx.TensorProto.DataType.Name(tensor.data_type).lower(), tuple(tensor.dims)
@@ -74,7 +82,7 @@ class _Reader:
     def node(self, node: onnx.NodeProto, places: Mapping[str, str], products: list[tuple[str, bool]]) -> None:
         place = node.name or f"{node.op_type} {node.output[0] if node.output else ''}"
         given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        words = []
+        words, bodies = [], []
         for name, value in given.items():
             if isinstance(value, bytes):
                 words.append(value.decode(errors="replace"))
@@ -82,15 +90,26 @@ class _Reader:
                 self.tensor(value, place, node.output[0])
             elif isinstance(value, int | float | list) and not _graphs(value):
                 self.found.number(place, value, node.output[0] if node.op_type == "Constant" else None)
-            for graph in _graphs(value):
-                self.graph(graph, f"{place}.{name}", places)
+            for number, graph in enumerate(_graphs(value)):
+                bodies.append(f"{place}.{name}" + f" {number}" * (number > 0))
+                self.graph(graph, bodies[-1], places)
         self.defaults(node, place)
         self.judged(node, place, given)
         if node.op_type == "DequantizeLinear" and node.input[0] in self.quantised:
             self.found.rounded = True
         if node.op_type in ("MatMul", "Gemm") and places.get(node.input[1]) in self.found.weights:
             products.append((places[node.input[1]], bool(given.get("transB"))))
-        self.found.node(node.op_type, place, node.input, node.output, words)
+        random, switches = _random(node, given)
+        inputs = [*node.input, *self.filter(node, place, given)]
+        self.found.node(node.op_type, place, inputs, node.output, words, bodies=bodies, random=random, switches=switches)
+
+    def filter(self, node: onnx.NodeProto, place: str, given: Mapping[str, Any]) -> list[str]:
+        """Notes what an attention of ONNX Runtime adds to masked scores; returns the key of the number."""
+        if node.domain != CONTRIBUTED or node.op_type not in _FILTERING:
+            return []
+        key = f"{place}.mask_filter_value"
+        self.found.number(place, np.float32(given.get("mask_filter_value", _FILTER)), key)
+        return [key]
 
     def judged(self, node: onnx.NodeProto, place: str, given: Mapping[str, Any]) -> None:
         """Notes to what a node converts, and the epsilon of a norm."""
@@ -117,6 +136,17 @@ class _Reader:
                 self.found.number(place, default.f)
             if name not in given and default.type == onnx.AttributeProto.STRING:
                 self.found.operations.add(f"{node.op_type} {default.s.decode()}".lower())
+
+
+def _random(node: onnx.NodeProto, given: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Returns why a node's output is not the one of inference, and its inputs that may switch this off."""
+    if node.op_type in _RANDOM:
+        return DRAWS, []
+    if node.op_type.endswith("Dropout") and len(node.input) > 2 and node.input[-1]:  # the last two inputs: ratio, training_mode
+        return DROPS, [key for key in node.input[-2:] if key]
+    if node.op_type == "BatchNormalization" and (given.get("training_mode") or len(node.output) > _TRAINED):
+        return NORMS, []
+    return "", []
 
 
 def _graphs(value: Any) -> list[onnx.GraphProto]:

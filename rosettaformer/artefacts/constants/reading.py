@@ -9,6 +9,9 @@ import numpy as np
 LIMIT = 1 << 20  # elements of a tensor that is read
 FOLDED = 4096  # elements of a result that is computed here
 CONTRIBUTED = "com.microsoft"  # operators of ONNX Runtime, whose numbers show but for those that a node leaves out
+# why an operation's output is not the one of inference
+DRAWS, DROPS = "draws random numbers", "drops values at random, as in training"
+NORMS = "norms by the statistics of the batch, as in training"
 PASSES = 8  # of nodes that are not in the order of the computation
 
 
@@ -27,11 +30,18 @@ class Weight(NamedTuple):
     read: bool
 
 
-class _Node(NamedTuple):
+class Node(NamedTuple):
+    """An operation. inputs, outputs: keys. bodies: of the graphs that it runs, see `Constants.results`. random: why its output is not the
+    same in every run, or not the one of inference; empty if it is. switches: keys; if the number of one is 0, the output is the same.
+    """
+
     operation: str
     place: str
     inputs: Sequence[Hashable]
     outputs: Sequence[Hashable]
+    bodies: Sequence[Hashable] = ()
+    random: str = ""
+    switches: Sequence[Hashable] = ()
 
 
 @dataclass
@@ -41,7 +51,8 @@ class Constants:
     not show. scales_fold: the format's converter multiplies scales into weights. from_shapes: a root or power is taken of a size of an
     input. rounded: small tensors are quantised. products: of every graph, branch and body the tensors that multiply from the right, in the
     order of the computation, each with whether it is transposed there. casts: where numbers are converted, and to which dtype. epsilons: of
-    norms that are one operator, and where. reason: why nothing is known.
+    norms that are one operator, and where. nodes: every operation, in the order of the file. entries: of each function that the file
+    offers, the keys of its outputs; results: of each graph that a node runs. reason: why nothing is known.
     """
 
     values: list[Constant] = field(default_factory=list)
@@ -56,9 +67,12 @@ class Constants:
     products: list[list[tuple[str, bool]]] = field(default_factory=list)
     casts: list[tuple[str, str]] = field(default_factory=list)
     epsilons: list[tuple[str, float]] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    entries: dict[str, Sequence[Hashable]] = field(default_factory=dict)
+    results: dict[Hashable, Sequence[Hashable]] = field(default_factory=dict)
     reason: str = ""
+    _held: dict[Hashable, np.ndarray] = field(default_factory=dict)
     _known: dict[Hashable, np.ndarray | None] = field(default_factory=dict)
-    _nodes: list[_Node] = field(default_factory=list)
 
     def number(self, place: str, value: Any, key: Hashable = None) -> None:
         """Notes a constant. key: by which nodes take it."""
@@ -67,8 +81,10 @@ class Constants:
             return
         if array.size:
             self.values.append(Constant(place, array))
-        if key is not None and array.size <= FOLDED:
-            self._known[key] = array
+        if key is not None:
+            self._held[key] = array
+            if array.size <= FOLDED:
+                self._known[key] = array
 
     def weight(self, name: str, dtype: str, shape: Iterable[int], value: Callable[[], np.ndarray] | None, key: Hashable = None) -> None:
         """Notes a tensor. value: reads it, called where it is of few elements."""
@@ -88,23 +104,27 @@ class Constants:
             self.longest = None if self.longest is None else max(self.longest, size)
 
     def node(
-        self, operation: str, place: str, inputs: Sequence[Hashable] = (), outputs: Sequence[Hashable] = (), words: Iterable[str] = ()
-    ) -> None:
-        """Notes an operation. inputs, outputs: keys. words: texts of its attributes."""
+        self, operation: str, place: str, inputs: Sequence[Hashable] = (), outputs: Sequence[Hashable] = (), words: Iterable[str] = (),
+        **more: Any,
+    ) -> None:  # fmt: skip
+        """Notes an operation. inputs, outputs: keys. words: texts of its attributes. more: other fields of `Node`."""
         operation = operation.lower()
         self.operations |= {operation, *(f"{operation} {word.lower()}" for word in words)}
-        self._nodes.append(_Node(operation, place, inputs, outputs))
+        self.nodes.append(Node(operation, place, inputs, outputs, **more))
+
+    def value(self, key: Hashable) -> np.ndarray | None:
+        """Returns the constant of a key; None if it is none, or not known."""
+        return self._held.get(key) if key in self._held else self._known.get(key)
 
     def fold(self) -> None:
         """Adds what nodes compute of constants alone."""
-        pending = self._nodes
+        pending = self.nodes
         for _ in range(PASSES):
             before, pending = pending, [node for node in pending if not self._folded(node)]
             if len(pending) == len(before):
                 break
-        self._nodes = []
 
-    def _folded(self, node: _Node) -> bool:
+    def _folded(self, node: Node) -> bool:
         """Computes a node, and returns whether it could; the value of what depends on sizes alone is None."""
         if node.operation in _SHAPES:
             self._known |= dict.fromkeys(node.outputs)
@@ -129,7 +149,7 @@ class Constants:
             return False
         return True
 
-    def _passed(self, node: _Node, inputs: Sequence[Hashable]) -> bool:
+    def _passed(self, node: Node, inputs: Sequence[Hashable]) -> bool:
         if not inputs or not node.outputs or inputs[0] not in self._known:
             return False
         self._known[node.outputs[0]] = self._known[inputs[0]]

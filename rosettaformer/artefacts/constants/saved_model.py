@@ -1,14 +1,17 @@
 """The constants of a SavedModel: the nodes of its graph and functions, and the small ones of its variables."""
 
 import functools
+import re
 from pathlib import Path
 
 import tensorflow as tf
 
 from ..examining.saved_model import parsed
-from .reading import Constants
+from ..runtimes import signatures
+from .reading import DRAWS, NORMS, Constants
 
 _HIDDEN = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
+_DRAWING = re.compile(r"(Stateless)?(Parameterized)?(Random(?!Get)|TruncatedNormal|Multinomial)|Stateful(Uni|Standard|Truncated)")
 _TWICE = "_all_variables/"  # where Keras's export writes every variable again
 
 
@@ -17,7 +20,11 @@ def read(path: Path, found: Constants) -> None:
     for graph in parsed(path).meta_graphs:
         _nodes(graph.graph_def.node, "", found)
         for function in graph.graph_def.library.function:
-            _nodes(function.node_def, f"{function.signature.name}/", found)
+            name = function.signature.name
+            _nodes(function.node_def, f"{name}/", found)
+            found.results[name] = [f"{name}/{output.partition(':')[0]}" for output in function.ret.values()]
+        own = {name: [one.name.partition(":")[0] for one in given.outputs.values()] for name, given in graph.signature_def.items()}
+        found.entries |= signatures.named({name: keys for name, keys in own.items() if not name.startswith("__saved_model")})
         for name, signature in graph.signature_def.items():
             for tensor in signature.inputs.values() if not name.startswith("__saved_model") else ():
                 found.input([None] if tensor.tensor_shape.unknown_rank else [side.size for side in tensor.tensor_shape.dim])
@@ -26,7 +33,7 @@ def read(path: Path, found: Constants) -> None:
 
 def _nodes(nodes, scope: str, found: Constants) -> None:  # type: ignore[no-untyped-def]
     for node in nodes:
-        key, words = scope + node.name, []
+        key, words, bodies = scope + node.name, [], [node.op]
         for name, given in node.attr.items():
             kind = given.WhichOneof("value")
             if kind == "tensor":
@@ -36,8 +43,10 @@ def _nodes(nodes, scope: str, found: Constants) -> None:  # type: ignore[no-unty
                 found.weight(key, tf.dtypes.as_dtype(given.tensor.dtype).name, sizes, value, key)
             elif kind in ("f", "i"):
                 found.number(node.name, getattr(given, kind))
-            elif kind == "list" and (given.list.f or given.list.i):
-                found.number(node.name, [*given.list.f, *given.list.i])
+            elif kind in ("func", "list"):
+                if given.list.f or given.list.i:
+                    found.number(node.name, [*given.list.f, *given.list.i])
+                bodies += [given.func.name, *(one.name for one in given.list.func)]
             elif kind == "s" and not name.startswith("_"):
                 words.append(given.s[:40].decode(errors="replace"))
         if node.op.startswith("FusedBatchNorm") and "epsilon" not in node.attr:
@@ -45,7 +54,12 @@ def _nodes(nodes, scope: str, found: Constants) -> None:  # type: ignore[no-unty
         if node.op == "Dequantize":
             found.rounded = True
         inputs = [scope + name.split(":")[0] for name in node.input if not name.startswith("^")]
-        found.node(node.op, node.name, inputs[:1] if node.op == "Cast" else inputs, [key], words)
+        random = NORMS if node.op.startswith("FusedBatchNorm") and _trains(node) else DRAWS * bool(_DRAWING.match(node.op))
+        found.node(node.op, node.name, inputs[:1] if node.op == "Cast" else inputs, [key], words, bodies=bodies, random=random)
+
+
+def _trains(node) -> bool:  # type: ignore[no-untyped-def]
+    return "is_training" not in node.attr or bool(node.attr["is_training"].b)
 
 
 def _variables(prefix: Path, found: Constants) -> None:

@@ -1,5 +1,7 @@
 """The constants of a StableHLO export, by the bindings of MLIR that come with jaxlib."""
 
+import re
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,12 @@ from jax._src.interpreters.mlir import make_ir_context
 from jaxlib import _jax
 from jaxlib.mlir import ir
 
-from .reading import LIMIT, Constants
+from .reading import DRAWS, LIMIT, Constants
+
+_DRAWING = {"rng", "rng_bit_generator", "custom_call stablehlo.dynamic_rng_bit_generator"}
+# JAX's functions that draw
+_SAMPLERS = re.compile(r"_(bernoulli|uniform|normal\w*|truncated_normal|randint|gumbel|categorical|exponential|shuffle)(_\d+)?")
+_THREEFRY = 0x1BD11BDA  # in the key schedule of JAX's own generator, which is written out
 
 
 def read(path: Path, found: Constants) -> None:
@@ -21,6 +28,7 @@ def read(path: Path, found: Constants) -> None:
             if function.operation.name == "func.func":
                 _inputs(function, found)
             _operation(function.operation, found)
+        found.entries["forward"] = found.results.get("main", ())
 
 
 def _inputs(function: Any, found: Constants) -> None:
@@ -39,7 +47,7 @@ def _inputs(function: Any, found: Constants) -> None:
 def _operation(operation: Any, found: Constants) -> None:
     operation = operation.operation
     name = operation.name.partition(".")[2]
-    place, words = name, []
+    place, words, bodies = name, [], list[Hashable]()
     for given in operation.attributes:
         attribute = given.attr if hasattr(given, "attr") else operation.attributes[given]
         label = given.name if hasattr(given, "name") else given
@@ -51,11 +59,24 @@ def _operation(operation: Any, found: Constants) -> None:
             found.number(place, [*attribute])
         elif label in ("call_target_name", "name") and isinstance(attribute, ir.StringAttr):
             words.append(attribute.value)
-    found.node(name, place, [hash(value) for value in operation.operands], [hash(value) for value in operation.results], words)
-    for region in operation.regions:
+        elif isinstance(attribute, ir.FlatSymbolRefAttr):
+            bodies.append(attribute.value)
+    for number, region in enumerate(operation.regions):
+        key = ir.StringAttr(operation.attributes["sym_name"]).value if name == "func" else (hash(operation), number)
+        bodies.append(key)
         for block in region:
             for inner in block:
                 _operation(inner, found)
+                found.results[key] = [hash(value) for value in inner.operation.operands]  # the last one's are the region's results
+    operands, results = ([hash(value) for value in values] for values in (operation.operands, operation.results))
+    drawing = bool({name, *(f"{name} {word}" for word in words)} & _DRAWING) or any(_is_threefry(found.value(key)) for key in results)
+    if name == "call" and any(_SAMPLERS.fullmatch(str(body)) for body in bodies):
+        drawing, place = True, next(iter(re.findall(r'"([^"]*)"', str(operation.location))), place)
+    found.node(name, place, operands, results, words, bodies=bodies, random=DRAWS * drawing)
+
+
+def _is_threefry(value: np.ndarray | None) -> bool:
+    return value is not None and value.dtype.kind in "iu" and value.size == 1 and int(value.ravel()[0]) == _THREEFRY
 
 
 def _constant(attribute: Any, operation: Any, found: Constants) -> None:

@@ -4,13 +4,13 @@ import functools
 import json
 import zipfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from .reading import Constants
+from .reading import DRAWS, DROPS, NORMS, Constants
 
 # numbers of torch._export.serde.schema.ScalarType
 _DTYPES: dict[int, Any] = {
@@ -18,6 +18,16 @@ _DTYPES: dict[int, Any] = {
     11: np.complex128, 12: np.bool_, 13: ml_dtypes.bfloat16,
 }  # fmt: skip
 _WORDS = {"gelu": ["none"]}  # of a call that has none
+_DRAWING = {
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "random", "bernoulli", "binomial", "cauchy",
+    "exponential", "geometric", "log_normal", "multinomial", "normal", "normal_functional", "poisson", "uniform", "_fused_dropout",
+}  # fmt: skip
+_DROPPING = {"dropout", "native_dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"}
+_TRAINABLE = {"rrelu", "rrelu_with_noise", "lstm", "gru", "rnn_tanh", "rnn_relu"}
+_BY_RATE = {
+    "scaled_dot_product_attention", "_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+}  # fmt: skip
 _DEFAULTS = {"layer_norm": 1e-5, "group_norm": 1e-5, "instance_norm": 1e-5}  # epsilons that a call may leave out
 
 
@@ -28,9 +38,10 @@ def read(path: Path, found: Constants) -> None:
         for name in names:
             if "/data/" in name and name.endswith("_config.json"):
                 _tensors(archive, name, found)
-        for name in names:
-            if "/models/" in name and name.endswith(".json"):
-                _program(json.loads(archive.read(name)), name, found)
+        programs = {PurePosixPath(name).stem: name for name in names if "/models/" in name and name.endswith(".json")}
+        for own, name in programs.items():
+            _program(json.loads(archive.read(name)), name, found)
+            found.entries["forward" if len(programs) == 1 else own] = found.results[name]
         if any("/data/" in name and name.endswith(".pt") and "sample_inputs" not in name for name in names):
             found.opaque = "tensors that torch pickled"
 
@@ -74,13 +85,14 @@ def _graph(graph: dict[str, Any], scope: str, stored: dict[str, str], found: Con
     def key(name: str) -> str:
         return stored.get(name, f"{scope}/{name}")
 
+    found.results[scope] = [key(value) for given in graph["outputs"] for kind, value in _leaves(given) if kind == "name"]
     for node in graph["nodes"]:
         target = node["target"].split(".")
         operation = target[3] if target[:2] == ["torch", "ops"] and len(target) > 3 else target[-1]
         operation = operation.removeprefix("sym_") if operation in ("sym_sqrt", "sym_float") else operation.rstrip("_")
         if target[:2] == ["torch", "ops"] and target[2] not in ("aten", "prims", "higher_order", "_operator"):
             found.opaque = node["target"]
-        place, inputs, words = node.get("name") or operation, list[Any](), list[str]()
+        place, inputs, words, bodies = node.get("name") or operation, list[Any](), list[str](), list[str]()
         for number, given in enumerate(node["inputs"]):
             for kind, value in _leaves(given["arg"]):
                 if kind == "name":
@@ -88,7 +100,8 @@ def _graph(graph: dict[str, Any], scope: str, stored: dict[str, str], found: Con
                 elif kind == "word":
                     words.append(value)
                 elif kind == "graph":
-                    _graph(value, f"{scope}/{place}", stored, found)
+                    bodies.append(f"{scope}/{place}/{number}")
+                    _graph(value, bodies[-1], stored, found)
                 else:
                     own = (scope, place, number)
                     found.number(place, value, own)
@@ -98,7 +111,25 @@ def _graph(graph: dict[str, Any], scope: str, stored: dict[str, str], found: Con
         if operation in ("pow", "mul", "div", "add", "sub"):
             inputs = inputs[:2]
         outputs = [key(value) for given in node["outputs"] for kind, value in _leaves(given) if kind == "name"]
-        found.node("pow" if operation == "float_pow" else operation, place, inputs, outputs, words or _WORDS.get(operation, []))
+        operation = "pow" if operation == "float_pow" else operation
+        words = words or _WORDS.get(operation, [])
+        outputs += inputs[:1] if target[-2:-1] == [f"{operation}_"] else []  # in place
+        found.node(operation, place, inputs, outputs, words, bodies=bodies, random=_random(operation, node["inputs"]))
+
+
+def _random(operation: str, inputs: list[dict[str, Any]]) -> str:
+    """Returns why a call's output is not the one of inference; empty if it is."""
+    given = {one["name"]: next(iter(one["arg"].values()), None) for one in inputs}
+    rate = next((given[name] for name in ("p", "dropout", "dropout_p") if name in given), None)
+    training = next((given[name] for name in ("train", "training") if name in given), None)
+    if "batch_norm" in operation:
+        return NORMS if training else ""
+    if operation in _DRAWING:
+        return DRAWS
+    if operation in _BY_RATE:
+        return DROPS if rate else ""
+    live = training is not False if operation in _DROPPING else training and operation in _TRAINABLE
+    return DROPS if live and rate != 0 else ""
 
 
 def _leaves(argument: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -66,6 +66,21 @@ def parsed(path: Path) -> Any:
     return found
 
 
+def bodies(graph: Any) -> dict[str, str]:
+    """Returns what each signature of a graph runs: the function that its wrapper calls, on which variables."""
+    functions = {function.signature.name: function for function in graph.graph_def.library.function}
+    nodes = {node.name: node for node in graph.graph_def.node}
+    found = {}
+    for name, signature in graph.signature_def.items():
+        calls = [nodes.get(output.name.partition(":")[0]) for output in signature.outputs.values()]
+        call = calls[0] if len({id(one) for one in calls}) == 1 else None
+        if call and (wrapper := functions.get(call.attr["f"].func.name)):
+            held = [own for own in call.input if not own.startswith(f"{name}_")]
+            inner = [node.attr["f"].func.name for node in wrapper.node_def if node.attr["f"].func.name]
+            found[name] = " ".join([*inner, *held]) if inner else ""
+    return found
+
+
 def _graph(message: Any) -> Any:
     """Returns the graph that is served."""
     graphs = [each for each in message.meta_graphs if "serve" in each.meta_info_def.tags]

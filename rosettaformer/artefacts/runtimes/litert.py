@@ -43,7 +43,7 @@ class _Model(Artefact):
         self._interpreter = interpreter
         self._signatures = signatures.named({name: name for name in interpreter.get_signature_list()}) or {"forward": ""}
         self._details = {name: self._said(name) for name in self._signatures}
-        self.entries = {name: Entry(name, *map(_tensors, sides)) for name, sides in self._details.items()}
+        self.entries = {name: Entry(name, _tensors(taken), _tensors(given)) for name, (taken, given) in self._details.items()}
 
     def _said(self, entry: str) -> tuple[Details, Details]:
         """Returns what the interpreter says of the inputs and outputs of a function, by name."""

@@ -27,20 +27,21 @@ def open_file(path: Path, allow_code: bool) -> Artefact:
     except Exception as error:  # whatever TensorFlow raises: OpError, AssertionError, DecodeError, ...
         why = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path} must be a SavedModel that TensorFlow {tf.__version__} opens; {why}") from None
-    return _Model(loaded, assigns=any(map(_ASSIGNING.fullmatch, operations)))
+    return _Model(loaded, saved_model.bodies(graph), assigns=any(map(_ASSIGNING.fullmatch, operations)))
 
 
 class _Model(Artefact):
-    """assigns: functions change variables, which are as they are in the file whenever one is called."""
+    """bodies: what each signature runs. assigns: functions change variables, which are as they are in the file whenever one is called."""
 
     versions = MappingProxyType({"tensorflow": tf.__version__})
 
-    def __init__(self, loaded: Any, assigns: bool) -> None:
+    def __init__(self, loaded: Any, bodies: Mapping[str, str], assigns: bool) -> None:
         self._loaded = loaded  # its variables live as long as it does
         self._functions = signatures.named(loaded.signatures)
         variables = {id(one): one for function in self._functions.values() for one in function.variables} if assigns else {}
         self._kept = [(variable, variable.read_value()) for variable in variables.values()]
-        self.entries = {name: _entry(name, function) for name, function in self._functions.items()}
+        own = signatures.named(bodies)
+        self.entries = {name: _entry(name, function, own.get(name, "")) for name, function in self._functions.items()}
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with tf.device("CPU"):
@@ -50,9 +51,9 @@ class _Model(Artefact):
         return {name: tensor.numpy() for name, tensor in found.items()}
 
 
-def _entry(name: str, function: Any) -> Entry:
+def _entry(name: str, function: Any, body: str) -> Entry:
     given, results = function.structured_input_signature[1], function.structured_outputs
-    return Entry(name, _tensors(given), _tensors(results))
+    return Entry(name, _tensors(given), _tensors(results), body=body)
 
 
 def _tensors(specs: Mapping[str, Any]) -> tuple[Tensor, ...]:

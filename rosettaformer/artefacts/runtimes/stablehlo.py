@@ -91,11 +91,11 @@ class _Program(Artefact):
         self._program = program
         self._call = jax.jit(program.call)
         self._inputs, self._outputs = _inputs(program), _outputs(program)
-        sides = (
+        inputs, outputs = (
             tuple(Tensor(name, str(aval.dtype), tuple(map(_size, aval.shape))) for name, aval in zip(names, avals, strict=True))
             for names, avals in ((self._inputs, program.in_avals), (self._outputs, program.out_avals))
         )
-        self.entries = {"forward": Entry("forward", *sides)}
+        self.entries = {"forward": Entry("forward", inputs, outputs)}
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         del entry  # there is one

@@ -15,6 +15,7 @@ from reference_numpy import TransformerConfig
 
 from ...checkpoints import Checkpoint
 from ..case import REAL, Case
+from ..reference.components import FILES
 from .build import ragged
 from .checkpoint import ids_of, length_of
 from .like import CORE, LONG, MEDIUM, PADDED, SHORT, SINGLE, B, case_of, of_decoder, prompts_of
@@ -55,6 +56,11 @@ def _ends_early(rows: int, length: int) -> np.ndarray:
     return np.arange(length) < np.maximum(length - lost, 1)[:, None]
 
 
+def _columns(rows: int, length: int) -> np.ndarray:
+    """Returns a mask whose last columns are padding in every row, the first row among them."""
+    return np.arange(length) < np.maximum(length - length // 4 - np.arange(rows) % 3, 1)[:, None]
+
+
 def _without_last_row(rows: int, length: int) -> np.ndarray:
     mask = _full_rows(rows, length)
     mask[-1] = rows == 1
@@ -66,6 +72,8 @@ _FIXED_MASKS = {
     "batch": _full_rows,
     "right_padding": _ends_early,
     "left_padding": lambda rows, length: _ends_early(rows, length)[:, ::-1],
+    "right_padding_columns": _columns,
+    "left_padding_columns": lambda rows, length: _columns(rows, length)[:, ::-1],
     "empty_row": _without_last_row,
     "two_segments": _ends_early,
 }
@@ -104,7 +112,7 @@ def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
 
 def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
     heads = {"pool": config.pooler, "classify": config.classes, "masked_language_logits": config.masked_language_head}
-    components = ("token_encoder", *(name for name, present in heads.items() if present))
+    components = ("token_encoder", *(name for name, present in heads.items() if present), *FILES)
     for component in components:
         for name, inputs in (*prompts_of(config, "source", "source_mask_bs"), *_others(config, ("source",))):
             yield case_of(name, component, config, inputs)
@@ -132,10 +140,13 @@ def _of_both(config: TransformerConfig) -> Iterator[Case]:
         yield Case(name, "transformer", config, _full(config, {"source": source, "target": target}), core=name in CORE)
     source_bs, target_bt = ragged(B, length_of(config, PADDED)), ragged(B, length_of(config, PADDED - 2))[::-1]
     alone_bs, long_bs = _ends_early(1, length_of(config, PADDED)), _ends_early(2, length_of(config, LONG))
+    columns_bs, columns_bt = (_columns(B, length_of(config, length)) for length in (PADDED, PADDED - 2))
     masks: dict[str, dict[str, np.ndarray]] = {
         "right_padding": {"source": source_bs, "target": target_bt},
         "left_padding": {"source": source_bs[:, ::-1], "target": target_bt[:, ::-1]},
         "source_padding": {"source": source_bs, "target": np.ones_like(target_bt)},
+        "right_padding_columns": {"source": columns_bs, "target": columns_bt},
+        "left_padding_columns": {"source": columns_bs[:, ::-1], "target": columns_bt[:, ::-1]},
         "left_padding_alone": {"source": alone_bs[:, ::-1], "target": alone_bs[:, ::-1]},
         "long_left_padding": {"source": long_bs[:, ::-1], "target": long_bs[:, ::-1]},
     }

@@ -13,7 +13,7 @@ from ..limits import for_port
 from ..ports.port import MissingBackend
 from ..result import of_pair
 from ..runner import open_worker
-from ..status import Kind
+from ..status import FAILURES, Kind
 from . import stability
 from .altered import Outputs
 from .deadline import Deadline
@@ -49,7 +49,8 @@ class Subject:
         self.framework: str = about.get("framework", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
         self.whole = cases is not None
-        self.said: dict[str, str] = about.get("findings", {})  # what an artefact shows without being run
+        shown = about.get("findings", {})  # what an artefact shows without being run
+        self.said: dict[str, str] = {place: text for place, (status, text) in shown.items() if status in FAILURES}
         self.refused: dict[str, str] = {}  # component -> why the first of its cases that is not covered is none
         suite = about.get("suite", UNSAID)
         own = for_port(all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases, about)

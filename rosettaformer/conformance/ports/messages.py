@@ -15,11 +15,12 @@ from reference_numpy.sharding import Mesh
 from ...processes import Answer
 from ..case import DTYPES, Case
 from ..reference.components import ASKED
-from ..status import Kind
+from ..status import Kind, Status
 
 START = "start"  # the method that the greeting answers
 OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.NOT_SHOWN, Kind.UNSUPPORTED)  # the kinds that any method may answer with a text as the reason
 REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS, Kind.SKIPPED)}
+SHOWN = (Status.DIFFERS, Status.TOLD, Status.NOT_SHOWN)  # of what an artefact shows without being run
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
     "modes": lambda value: _is_names(value) and bool(value),
@@ -37,7 +38,7 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "whole": lambda value: type(value) is bool,
     "limits": lambda value: _is_mapping(value, _is_value),
     "artefact": lambda value: type(value) is bool,
-    "findings": lambda value: _is_mapping(value, lambda item: type(item) is str),
+    "findings": lambda value: _is_mapping(value, lambda item: _is_names(item) and len(item) == 2 and item[0] in SHOWN),
     "fixed": lambda value: _is_mapping(value, lambda item: type(item) is int),
     "ids": lambda value: _is_mapping(value, lambda item: type(item) is str),
 }

@@ -12,7 +12,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, arithmetic, parameters
 
 from ..case import Case, numpy_dtype
-from . import layouts, statistics, training
+from . import layouts, pooling, statistics, training
 
 Rows = dict[str, tuple[str, dict[str, str]]]
 
@@ -102,7 +102,9 @@ COMPONENTS: Rows = {
 
 # what only a port on a mesh is asked besides: a run of training; a whole model's loss with its gradients, of a port of `load(folder, mesh)`
 MESHES: Rows = {"training_steps": (training.__name__, {}), "training": (training.__name__, {})}
-ASKED = COMPONENTS | MESHES
+# what only an exported file is asked besides
+FILES: Rows = {"mean": (pooling.__name__, {}), "unit_mean": (pooling.__name__, {})}
+ASKED = COMPONENTS | MESHES | FILES
 # those that the four packages define
 OWN = {name: row for name, row in COMPONENTS.items() if row[0] != layouts.__name__}
 
@@ -115,11 +117,7 @@ def forward_of(component: str) -> str:
 def model_of(component: str) -> str:
     """Returns the component whose parameters this one takes: the model, if it runs a whole model, a loss or a search."""
     return (
-        "transformer"
-        if component in WHOLE or component in MESHES
-        else "multi_head_attention"
-        if component == "self_attention"
-        else component
+        "transformer" if component in (*WHOLE, *MESHES, *FILES) else "multi_head_attention" if component == "self_attention" else component
     )
 
 
@@ -133,8 +131,8 @@ def whole_model(config: TransformerConfig) -> str:
 
 
 def is_layout(component: str) -> bool:
-    """Whether the component, or its forward component, belongs to another layout, so that only ports that have it are asked."""
-    return (forward_of(component) or component) in LAYOUTS
+    """Whether the component, or its forward component, belongs to another layout or to files, so that only ports that have it are asked."""
+    return (forward_of(component) or component) in (*LAYOUTS, *FILES)
 
 
 def without_other_layouts(cases: Sequence[Case], covered: Collection[str]) -> list[Case]:

@@ -1,7 +1,7 @@
 """An artefact as a port: a file with weights of its own, opened by its runtime, answers the cases of the checkpoint that it was made of."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +10,20 @@ import numpy as np
 from .... import checkpoints
 from ....artefacts.bundle import Bundle
 from ....artefacts.calls import Calls, NotShown
-from ....artefacts.constants import constants
-from ....artefacts.declared import OF_GRAPH, findings
 from ....artefacts.settings import heard
 from ....checkpoints.strict import numpy_dtype
 from ...case import DTYPES, Case
 from ...cases.artefact import ids_in
 from ..port import NotCovered
 from ..port import NotShown as NotShownByPort
+from .artefact_evidence import rows
 
 # component -> what of the outputs answers it
 OF_DECODERS = {"transformer": "logits", "decode_in_steps": "logits"}
-OF_ENCODERS = {"masked_language_logits": "logits", "classify": "classes", "pool": "pooled", "token_encoder": "hidden"}
+OF_ENCODERS = {
+    "masked_language_logits": "logits", "classify": "classes", "pool": "pooled", "token_encoder": "hidden", "mean": "mean",
+    "unit_mean": "unit_mean",
+}  # fmt: skip
 
 
 class Adapter:
@@ -34,9 +36,6 @@ class Adapter:
         self._settings = heard()
         self.config = self._settings.model
         bundle = Bundle(path, self._settings.allow_code)
-        self._findings: dict[str, str] = {}
-        for place, sentence in self._shown(bundle.files):  # before a case is asked
-            self._findings[place] = "; ".join(filter(None, (self._findings.get(place), sentence)))
         self._calls = Calls(bundle, self.config, self._settings.inputs, self._settings.outputs, self._settings.function)
         gives = self._calls.gives
         own = OF_DECODERS if self.config.decoder_layers else OF_ENCODERS
@@ -47,21 +46,18 @@ class Adapter:
         self._dtype = "float32" if self._settings.expect else gives[own[self.components[0]]].dtype or self._of_an_answer()
         if self._dtype not in DTYPES:
             raise ValueError(f"the file must give numbers of {', '.join(DTYPES)}; it gives {self._dtype}")
+        self._findings = rows(self._settings, self._parameters(), self._calls, self._asked())  # before a case is asked
 
-    def _shown(self, files: Sequence[Path]) -> Iterator[tuple[str, str]]:
-        """Yields what files show without being run, each with where: an entry of config.json, or something of the graph."""
-        settings = self._settings
-        parameters = {} if settings.expect else self._parameters()
-        for file in files[: 1 if self.config.cross_attention else None]:  # of both stacks the others have a part alone
-            of = f"{file.name}: " * (file != files[0])
-            for entry, sentence in findings(self.config, constants(file), settings.declared, parameters):
-                if entry not in OF_GRAPH:
-                    yield f"config.json/{entry}", f"{of}{sentence}"
-                elif not settings.expect:  # which explains other numbers
-                    yield f"graph/{entry}", f"{of}{sentence}"
+    def _asked(self) -> set[str]:
+        """Returns the meanings of the outputs that cases ask of the whole model."""
+        config = self.config
+        heads = {"pooled": config.pooler, "classes": config.classes, "logits": config.decoder_layers or config.masked_language_head}
+        return {(OF_DECODERS | OF_ENCODERS)[name] for name in self.components} - {meaning for meaning, head in heads.items() if not head}
 
     def _parameters(self) -> Mapping[str, np.ndarray]:
         settings, path = self._settings, self._settings.checkpoint
+        if settings.expect:
+            return {}
         read = checkpoints.load(path, checkpoints.own_format(path), leave_out=settings.leave_out, ignore=settings.ignore)
         return read.parameters
 

@@ -1,0 +1,67 @@
+"""Finite numbers that stand for minus infinity in a mask: they hide a token only while scores are small."""
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from ..constants.reading import Constants, Node
+
+LEAST = 1e3  # a number of this size may be meant as infinite
+MOST = 0.99  # of the largest number of a dtype: larger ones hide whatever that dtype can hold
+SHOWN = 3
+_ZERO = {"float16": 17.3, "bfloat16": 104.0, "float32": 104.0, "float64": 745.0}  # dtype -> x from which on exp(-x) is 0
+_BOUNDING = {"clip", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "max", "min", "clipbyvalue", "pad"}
+_CHOOSING = {"where", "select", "selectv2", "select_v2", "masked_fill", "call"}
+_PRODUCTS, _DIFFERENCES = {"mul", "multiply"}, {"sub", "subtract"}
+
+
+def findings(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
+    """Yields a sentence for every such number. nodes: those that an output depends on."""
+    wide = any(weight.dtype in ("float64", "double", "f64") for weight in constants.weights.values())
+    places: dict[tuple[float, str, bool], dict[str, None]] = {}
+    for node in nodes:
+        for value in _masks(constants, node):
+            dtype = "float32" if value.dtype == np.float64 and not wide else value.dtype.name  # a plain number has that of its tensor
+            number = float(value.min())
+            if number > -MOST * float(ml_dtypes.finfo(dtype).max):
+                places.setdefault((number, dtype, _replaces(constants, node)), {})[node.place] = None
+    for (number, dtype, replaces), named in places.items():
+        more = f" and {len(named) - SHOWN} more places" * (len(named) > SHOWN)
+        limit = f"{-number - _ZERO[dtype]:,.6g}"
+        while_ = f"some visible score is above -{limit}" if replaces else f"the scores of a row differ by less than {limit}"
+        yield f"the mask's {number:g}, in {', '.join([*named][:SHOWN])}{more}, hides a token while {while_}"
+
+
+def _masks(constants: Constants, node: Node) -> Iterator[np.ndarray]:
+    """Yields the constants by which a node may mask: a number, or an array of it and 0."""
+    for key in () if node.operation in _BOUNDING else node.inputs:
+        value = constants.value(key)
+        if value is None or not value.size or value.dtype.name not in _ZERO:
+            continue
+        number = value.min()
+        if np.isfinite(number) and number <= -LEAST and ((value == number) | (value == 0)).all():
+            yield value
+        elif value.size == 1 and np.isfinite(number) and number >= LEAST and _is_inverted(constants, node, key):
+            yield -value
+
+
+def _replaces(constants: Constants, node: Node) -> bool:
+    """Whether a node puts the number in the place of a score; one that chooses between it and 0 makes a mask to add."""
+    return node.operation in _CHOOSING and sum(constants.value(key) is not None for key in node.inputs) == 1
+
+
+def _is_inverted(constants: Constants, node: Node, key: Hashable) -> bool:
+    """Whether a positive number multiplies `mask - 1`, or `1 - mask` that is subtracted."""
+    if node.operation not in _PRODUCTS:
+        return False
+    factors = {*node.inputs} - {key}
+    differences = [one for one in constants.nodes if one.operation in _DIFFERENCES and len(one.inputs) == 2]
+    inner = [one for one in differences if factors & {*one.outputs}]
+    subtracted = any(one.inputs[1] in node.outputs for one in differences)
+    return any(_is_one(constants.value(one.inputs[1])) or (subtracted and _is_one(constants.value(one.inputs[0]))) for one in inner)
+
+
+def _is_one(value: np.ndarray | None) -> bool:
+    return value is not None and value.size == 1 and math.isclose(float(value.ravel()[0]), 1)
