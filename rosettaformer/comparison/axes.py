@@ -51,6 +51,14 @@ def from_common(array: np.ndarray, tag: Tag | None, ranks: Sequence[str]) -> np.
     return _regrouped(array, target, tag)
 
 
+def moves_channels(tag: Tag, ranks: Sequence[str]) -> bool:
+    """Whether the channels are elsewhere in the common order, and all other axes stand in it as they do."""
+    target = _sorted(tag, ranks)
+    rest = [[[name for name, _ in group if name != CHANNELS] for group in groups] for groups in (tag, target)]
+    named = [[name for group in groups for name, _ in group] for groups in (tag, target)]
+    return named[0] != named[1] and [*filter(None, rest[0])] == [*filter(None, rest[1])]
+
+
 def _sorted(tag: Tag, ranks: Sequence[str]) -> list[list[tuple[str, int]]]:
     def key(atom: Any) -> tuple[int, int]:
         name = str(atom[0])

@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from ..processes import words
 from . import axes
+from .explaining import Explaining
 from .matching import fusing, layer_matching, rename_table, value_matching, variable_matching
 from .matching.rename_table import Rename
-from .report import training_rows
+from .report import layouts, training_rows
+from .report.explanations import Explanations
 from .report.layer_rows import Rows
 from .report.noise import difference
+from .report.recorded_calls import Calls
 from .report.versus import VERSION
 from .running.declared_inputs import Input
 from .running.given_inputs import Given, carry
@@ -71,6 +75,7 @@ class _Comparison:
     def __init__(self, sides: Sequence[Process], options: Options) -> None:
         self._sides, self._options = sides, options
         self._notes: list[str] = []
+        self._explaining = Explaining()
         self._ranks: list[str] = []
         self._parts: list[fusing.Parts] = [{}, {}]
         self._rename: Rename | None = None
@@ -93,41 +98,44 @@ class _Comparison:
         progress("matching layers")
         described = given.prepared(self._sides, options.dtype == "float64", options.weights == "random")
         self._notes += [note for one in self._about for note in one["notes"]]
+        self._explaining.left_out += [note for one in described for note in one["left_out"]]
         first = [answer[0] for answer in both(self._sides, "run", "float32")]
         self._networks = [layer_matching.Network.of(*pair) for pair in zip(described, first, strict=True)]
         self._layers, self._table = self._matched(first)
         self._carry()
         progress("running in float32 and float64")
         runs = {dtype: both(self._sides, "run", dtype) for dtype in ("float32", "float64")}
-        if self._found_otherwise(runs):
+        if self._explaining("how inputs are flattened", self._found_otherwise, runs):
             self._layers, self._table = self._matched(first)
             self._carry()
             runs = {dtype: both(self._sides, "run", dtype) for dtype in ("float32", "float64")}
             self._tag(runs)
         self._require_finite(runs["float32"])
-        rows = Rows(self._sides, self._networks, self._layers, self._table, runs, self._ranks)
-        report = self._start(given) | rows.report()
-        self._notes += rows.notes
+        layouts.settle(runs, self._layers, self._ranks, given.one_order)
+        calls = Calls(self._sides, self._networks, self._layers, runs, self._ranks)
+        rows = Rows(calls, self._table, self._explaining)
+        report = self._start(given) | rows.report() | Explanations(rows, self._explaining).report()
+        self._notes += calls.notes
         try:
-            self._train(report, given, rows)
-        except Failed as error:
-            report["failed"] = str(error)
-        report["notes"] = list(dict.fromkeys(self._notes))
-        return report
+            rows.require_alive()
+            self._train(report, given, calls)
+        except Exception as error:  # the verdict on the outputs stays
+            report["failed"] = str(error) if isinstance(error, Failed) else f"gradients and steps cannot be compared: {words(error)}"
+        return report | {"notes": list(dict.fromkeys(self._notes)), "left_out": self._explaining.left_out}
 
-    def _train(self, report: dict[str, Any], given: Given, rows: Rows) -> None:
+    def _train(self, report: dict[str, Any], given: Given, calls: Calls) -> None:
         """Adds gradients, steps and times to the report, as far as they are asked for."""
         options, progress = self._options, self._options.progress
         if options.gradients or options.step or options.time:
-            cotangents = rows.cotangents(options.seed)
+            cotangents = calls.cotangents(options.seed)
             for side, arrays in zip(self._sides, cotangents, strict=True):
                 side.call("cotangents", arrays)
         if options.gradients:
             progress("gradients")
-            report["gradients"] = training_rows.gradients(self._sides, self._table, given.orders, rows)
+            report["gradients"] = training_rows.gradients(calls, self._table, given.orders, self._explaining)
         if options.step:
             progress("one step of training")
-            report["steps"] = training_rows.steps(self._sides, self._table, rows)
+            report["steps"] = training_rows.steps(calls, self._table, self._explaining)
         if options.time:
             progress("timing")
             report["timing"] = timed(self._sides, options.time, options.rounds, options.step)
@@ -153,7 +161,7 @@ class _Comparison:
         rename = self._rename = self._rename or self._told(left, right)
         found, problems = layer_matching.layers(left, right, rename, self._known)
         if problems:
-            self._known |= self._fuse(found, calls)
+            self._known |= self._explaining("fused weights", self._fuse, found, calls) or {}
             found, problems = layer_matching.layers(left, right, rename, self._known)
         self._split()
         table, more, missing = variable_matching.pairs(left, right, found, rename, self._flattened(calls, found))
@@ -162,11 +170,12 @@ class _Comparison:
             said = (
                 "weights of the two sides cannot be matched (--rename FILE.toml says what is what, and --write-rename FILE.toml begins it):"
             )
-            raise NotMatched("\n  ".join([said, *lacking, *more]), rename_table.unfinished(table, found))
+            raise NotMatched("\n  ".join([said, *lacking, *more, *self._explaining.left_out]), rename_table.unfinished(table, found))
         self._notes += [f"not matched: {problem}" for problem in lacking + more]
         by_order = [f"{one} = {other}" for one, (other, how) in found.items() if how == "order"]
         if self._options.weights == "own":
-            variable_matching.compare_values(table, left, right, *(side.call("values") for side in self._sides))
+            values = [side.call("values") for side in self._sides]
+            self._explaining("other numbers", variable_matching.compare_values, table, left, right, *values)
         if by_order:
             rest = f" and {len(by_order) - SHOWN} more" if len(by_order) > SHOWN else ""
             self._notes.append(f"matched by the order of execution alone: {', '.join(by_order[:SHOWN])}{rest}; --rename decides otherwise")

@@ -9,6 +9,7 @@ from invoke import invoke
 
 from reference_numpy import attention, feed_forward, rotary
 from reference_numpy.rotary_scaling import RotaryScaling
+from rosettaformer.comparison.explaining import Explaining
 from rosettaformer.comparison.matching import fusing, layer_matching, rename_table, value_matching, weight_layout
 from rosettaformer.comparison.models import behaviour
 from rosettaformer.comparison.models.base import Layer, LayerCall, Variable
@@ -35,7 +36,7 @@ def learned(x: np.ndarray, y: np.ndarray, activation: Any = None, **own: np.ndar
     variables = [Variable(f"a.{name}", "a", "", "", value.shape, True) for name, value in own.items()]
     values = {f"a.{name}": value for name, value in own.items()}
     activate = (lambda path, arrays: [activation(array) for array in arrays]) if activation else (lambda path, arrays: None)
-    behaviour.learn([layer], variables, [LayerCall("a", 0, [x], [y], [None], [None])], values, activate)
+    behaviour.learn([layer], variables, [LayerCall("a", 0, [x], [y], [None], [None])], values, activate, Explaining())
     return layer, {one.name.removeprefix("a."): (one.role, one.axes) for one in variables if one.required and one.role}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..explaining import Explaining
 from .base import Arrays, Layer, LayerCall, Variable
 
 CLOSE = 1e-4  # relative to the largest output: float32 rounds far less, and a wrong hypothesis is far further off
@@ -30,7 +31,14 @@ class Found:
     hyperparameters: dict[str, Any] = field(default_factory=dict)
 
 
-def learn(layers: Sequence[Layer], variables: Sequence[Variable], calls: Sequence[LayerCall], values: Arrays, activate: Activate) -> None:
+def learn(
+    layers: Sequence[Layer],
+    variables: Sequence[Variable],
+    calls: Sequence[LayerCall],
+    values: Arrays,
+    activate: Activate,
+    explaining: Explaining,
+) -> None:
     """Adds to layers of no known kind, and to their variables, what their first calls show. activate: `Model.activate` in float32."""
     first: dict[str, LayerCall] = {}
     for call in calls:
@@ -44,7 +52,8 @@ def learn(layers: Sequence[Layer], variables: Sequence[Variable], calls: Sequenc
         call = first[layer.path]
         if len(call.outputs) != 1 or not call.inputs:
             continue
-        found = _found(call, {one.name: values[one.name] for one in own if one.trainable}, activate)
+        held = {one.name: values[one.name] for one in own if one.trainable}
+        found = explaining(f"what {layer.path} does", _found, call, held, activate)
         if found is None:
             continue
         layer.kind = found.kind

@@ -7,7 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 PROBED = ("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "mean", "sum", "amax", "amin", "__getitem__", "unsqueeze",
-          "squeeze", "t", "select", "narrow")  # fmt: skip
+          "squeeze", "t", "select", "narrow", "__get__")  # fmt: skip
 RESHAPED = ("flatten", "reshape", "view", "unflatten")
 SPACE = {1: "t", 2: "hw", 3: "zhw"}
 PRIMES = (2, 3, 5, 7, 11, 13)
@@ -28,9 +28,12 @@ class Followed(TorchFunctionMode):
         found = self._tags.get(id(tensor))
         return found[1] if found else None
 
-    def assume(self, tensor: torch.Tensor) -> None:
-        """Assumes the axes of what a spatial layer is given, if they are not known."""
-        if self.of(tensor) is None and (names := _spatial(tensor)):
+    def assume(self, tensor: torch.Tensor, convolved: bool) -> None:
+        """Assumes the axes of what a spatial layer is given, if they are not known. convolved: its second axis are the channels, however
+        the input was declared.
+        """
+        tag = self.of(tensor)
+        if (names := _spatial(tensor, tag if convolved else None)) and (tag is None or convolved):
             self._put(tensor, [[(name, size)] for name, size in zip(names, tensor.shape, strict=True)])
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -51,9 +54,8 @@ class Followed(TorchFunctionMode):
     def _follow(self, name: str, given: list[torch.Tensor], args: Any, kwargs: Any, output: torch.Tensor, function: Any) -> None:
         first = given[0]
         tag = self.of(first)
-        if name.startswith("conv") or "pool" in name:
-            if names := _spatial(first):
-                names = [group[0][0] for group in tag] if tag and all(len(group) == 1 for group in tag) else names
+        if name.startswith("conv") or ("pool" in name and tag is None):
+            if names := _spatial(first, tag):
                 self._put(output, [[(axis, size)] for axis, size in zip(names, output.shape, strict=True)])
         elif name == "einsum":
             self._put(output, None)
@@ -75,9 +77,15 @@ class Followed(TorchFunctionMode):
             self._put(output, None)
 
 
-def _spatial(tensor: torch.Tensor) -> list[str]:
-    """Returns the axes of what a convolution is given; none if it cannot be given this tensor."""
-    return ["b", "c", *SPACE[tensor.ndim - 2]] if tensor.ndim - 2 in SPACE else []
+def _spatial(tensor: torch.Tensor, tag: Tag | None) -> list[str]:
+    """Returns the axes of what a convolution is given, with the names that they have but for the channels; none if it cannot be given
+    this tensor.
+    """
+    if tensor.ndim - 2 not in SPACE:
+        return []
+    usual = ["b", "c", *SPACE[tensor.ndim - 2]]
+    known = [group[0][0] if len(group) == 1 else "" for group in tag or [[]] * tensor.ndim]
+    return [name if name and usual[axis] != "c" != name else usual[axis] for axis, name in enumerate(known)]
 
 
 def _size(group: Sequence[tuple[str, int]]) -> int:

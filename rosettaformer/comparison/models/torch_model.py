@@ -139,11 +139,11 @@ class TorchModel(Model):
         followed = Followed([(tensor, self.axes.get(name, ())) for name, tensor in given.items()])
         record = self._records[dtype] = Record(face, followed.of)
         rows = [*self._paths(module)]
-        spatial = {path for path, _, kind in rows if kind in (*kinds.SPATIAL, "batch_norm", "group_norm")}
+        spatial = {path: "convolution" in kind for path, _, kind in rows if kind in (*kinds.SPATIAL, "batch_norm", "group_norm")}
 
         def enter(call: ModuleCall) -> None:
             if call.path in spatial:
-                followed.assume(tensors(face, (call.args, call.kwargs))[0])
+                followed.assume(tensors(face, (call.args, call.kwargs))[0], spatial[call.path])
             record.enter(call)
 
         with face.calls([(path, part) for path, part, _ in rows], enter, record.leave), followed:

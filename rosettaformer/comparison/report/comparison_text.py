@@ -21,7 +21,7 @@ def verdict(report: Report) -> str:
     """Returns `equal`, `rounding` or `differs`: the worst of outputs, gradients and steps. What layers give within counts only where a
     constant of theirs differs, which rounding hides in the outputs.
     """
-    found = {row["verdict"] for row in _judged(report)} | ({"differs"} if report["first"] else set())
+    found = {row["verdict"] for row in _judged(report)} | ({"differs"} if report["hidden"] else set())
     return next((word for word in ("differs", "rounding") if word in found), "equal")
 
 
@@ -46,7 +46,7 @@ def units(value: float | None) -> str:
 def sentences(report: Report) -> list[str]:
     """Returns the sentences of a report, the result first."""
     found = report["first"]
-    said = [_headline(report)]
+    said = [_headline(report), *_in_float64(report)]
     if found:
         said.append(_layer(found) if found["what"] == "layer" else _between(found))
         if around := found.get("around"):
@@ -60,27 +60,41 @@ def _headline(report: Report) -> str:
     worst = max(report["outputs"], key=lambda row: row["units"])
     leaves = [row for row in report["layers"] if row["leaf"]]
     differ = [row for row in leaves if any(one["verdict"] == "differs" for one in row["forced"])]
-    outputs = f"the output differs by {units(worst['units'])} times the rounding noise ({worst['error']:.3g})"
-    if worst["verdict"] != "differs":
-        outputs = f"the outputs agree to rounding ({units(worst['units'])} of the noise)"
-    rounding = [row["left"] for row in leaves if "rounding" in {one["verdict"] for one in row["forced"]}]
-    if worst["verdict"] != "differs" and all("wide" not in row for row in report["outputs"] if row["verdict"] == "rounding"):
-        outputs += ", in float32, which alone both sides have" * any(row["verdict"] == "rounding" for row in report["outputs"])
-    elif worst["verdict"] != "differs" and "rounding" in {row["verdict"] for row in report["outputs"]}:
-        outputs += ", but not in float64, where a side rounds within or a constant differs in its last digits"
-        outputs += f": {len(rounding)} of {len(leaves)} layers do, the first is {rounding[0]}" if rounding else ""
-    if differ and report.get("elsewhere"):
+    word = verdict(report)
+    word = "equal in float32" if word == "rounding" else word
+    if worst["verdict"] == "differs":
+        outputs = f"{word}: the output differs by {units(worst['units'])} times the rounding noise ({worst['error']:.3g})"
+    else:
+        outputs = f"{word}: the outputs agree to rounding ({units(worst['units'])} of the noise)"
+    if differ and report["elsewhere"]:
         same = len(leaves) - len(differ)
         return (
-            f"{verdict(report)}: {outputs}, and {same} of {len(leaves)} layers give the same for the same input; of the others, such as "
+            f"{outputs}, and {same} of {len(leaves)} layers give the same for the same input; of the others, such as "
             f"{_elsewhere(differ[0])}, the boundary lies elsewhere"
         )
-    if differ and worst["verdict"] != "differs":
-        return f"differs: {outputs}, which hides that {len(differ)} of {len(leaves)} layers give something else for the same input"
     if differ:
-        return f"{verdict(report)}: {outputs}, and {len(differ)} of {len(leaves)} layers give something else for the same input"
+        hides = "which hides that" if worst["verdict"] != "differs" else "and"
+        return f"{outputs}, {hides} {len(differ)} of {len(leaves)} layers give something else for the same input"
     layers = f"and each of {len(leaves)} layers gives the same for the same input" if leaves else "and no layer is known on both sides"
-    return f"{verdict(report)}: {outputs}, {layers}"
+    return f"{outputs}, {layers}"
+
+
+def _in_float64(report: Report) -> Iterator[str]:
+    """Yields where float64 parts, of outputs that agree in float32 only."""
+    rounding = [row for row in report["outputs"] if row["verdict"] == "rounding"]
+    if not rounding or any(row["verdict"] == "differs" for row in report["outputs"]):
+        return
+    found = report["float64"]
+    if all("wide" not in row for row in rounding):
+        yield "in float64: not compared, since a side has no float64"
+    elif found and found["layers"]:
+        leaves = sum(row["leaf"] for row in report["layers"])
+        yield (
+            f"in float64: first apart in {_name(*found['first'])}, which rounds within or has a constant that differs in its last digits; "
+            f"so do {found['layers']} of {leaves} layers"
+        )
+    elif found:
+        yield f"in float64: first apart {_place(*found['place'])}, where a side rounds or has a constant that differs in its last digits"
 
 
 def _elsewhere(row: Mapping[str, Any]) -> str:
@@ -96,7 +110,7 @@ def _layer(found: Mapping[str, Any]) -> str:
     text = (
         f"first: {_name(found['left'], found['right'])}{which} differs by {units(found['units'])} times the noise although its inputs agree"
     )
-    text += f": {'; '.join(found['settings'])}" if found["settings"] else "; its settings that show are the same"
+    text += f": {'; '.join(found['settings'])}" if found["settings"] else ""
     text += f" ({found['note']})" if found["note"] else ""
     text += f"; {found['how']}" if found.get("how") else ""
     text += _only(found)
@@ -104,13 +118,7 @@ def _layer(found: Mapping[str, Any]) -> str:
 
 
 def _between(found: Mapping[str, Any]) -> str:
-    after, before = (_name(*found[end]) for end in ("after", "before"))
-    if not after and not before:
-        text = "first: somewhere in the whole, none of whose layers is known on both sides"
-    elif after and before:
-        text = f"first: between {after}, whose output agrees, and {before}, whose inputs differ"
-    else:
-        text = f"first: before {before}, whose inputs differ" if before else f"first: after {after}, whose output agrees"
+    text = f"first: {_place(found['after'], found['before'])}"
     said = [
         f"{which} has {', '.join(names[:5])} alone"
         for which, names in zip(("the left", "the right"), found["unmatched"], strict=True)
@@ -119,6 +127,16 @@ def _between(found: Mapping[str, Any]) -> str:
     if found.get("how"):
         return f"{text}: {found['how']}{_only(found)}"
     return "; ".join([text, *said, *found["settings"]]) + _only(found)
+
+
+def _place(after: Sequence[str], before: Sequence[str]) -> str:
+    """Says between which layers, each with its names on the left and on the right; empty where there is none."""
+    first, second = _name(*after), _name(*before)
+    if first and second:
+        return f"between {first}, whose output agrees, and {second}, whose inputs differ"
+    if second:
+        return f"before {second}, whose inputs differ"
+    return f"after {first}, whose output agrees" if first else "somewhere in the whole, none of whose layers is known on both sides"
 
 
 def _only(found: Mapping[str, Any]) -> str:
@@ -133,7 +151,7 @@ def _of_training(report: Report) -> Iterator[str]:
     if wrong := [row for row in gradients if row["verdict"] == "differs"]:
         yield f"gradients: {len(wrong)} of {len(gradients)} differ, {_worst(wrong)} most"
     elif gradients:
-        yield f"gradients: all {len(gradients)} agree to rounding{_in_float64(gradients)}{_by_convention(gradients)}"
+        yield f"gradients: all {len(gradients)} agree to rounding{_narrow(gradients)}{_by_convention(gradients)}"
     for name, step in report.get("steps", {}).items():
         if why := step.get("not comparable"):
             yield f"a step of {name} is not comparable: {why}"
@@ -146,7 +164,7 @@ def _of_training(report: Report) -> Iterator[str]:
         text = (
             f"{len(wrong)} of {len(step['rows'])} variables differ, {_worst(wrong)} most"
             if wrong
-            else f"the variables agree to rounding{_in_float64(step['rows'])}"
+            else f"the variables agree to rounding{_narrow(step['rows'])}"
         )
         notes = {part for row in (*wrong, *conventions) for part in row.get("note", "").split("; ") if part}
         text += _by_convention(step["rows"])
@@ -158,10 +176,10 @@ def _by_convention(rows: Sequence[Mapping[str, Any]]) -> str:
     return f", but for {count} by a convention of the frameworks" if count else ""
 
 
-def _in_float64(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Yields sentences on what agrees in float32 only."""
-    found = [row for row in rows if row["verdict"] == "rounding"]
-    return f", {len(found)} of them not in float64 ({_worst(found)} most)" if found else ""
+def _narrow(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Says of how many rows float64 differs."""
+    count = sum(row["verdict"] == "rounding" for row in rows)
+    return f" in float32, {len(rows) - count} of them in float64 too" if count else ""
 
 
 def _worst(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -208,9 +226,10 @@ def _layers(report: Report) -> Table:
 
 
 def _others(report: Report) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    yield "gradients", [row for row in report.get("gradients", []) if row["verdict"] != "equal"]
-    for name, step in report.get("steps", {}).items():
-        yield f"variables after a step of {name}", [row for row in step["rows"] if row["verdict"] in ("differs", CONVENTION)]
+    named = {"gradients": report.get("gradients", [])}
+    named |= {f"variables after a step of {name}": step["rows"] for name, step in report.get("steps", {}).items()}
+    for title, rows in named.items():
+        yield title, [row for row in rows if row["verdict"] in ("differs", CONVENTION)]
 
 
 def _plain(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:

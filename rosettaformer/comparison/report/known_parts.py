@@ -71,17 +71,10 @@ def _attention(
         last = dict(zip(PROJECTIONS, np.split(fused[0], len(PROJECTIONS), axis=-1), strict=True))
     if len(last) < len(PROJECTIONS) or any(array.ndim not in (3, 4) for array in last.values()):
         return
-    query, key, value = (last[name].astype(np.float64) for name in PROJECTIONS)
-    for heads in _heads(query):
-        q_bthk = query.reshape(*query.shape[:2], heads, -1)
-        size = q_bthk.shape[-1]
-        flat = [array.reshape(*array.shape[:2], -1) for array in (key, value)]
-        groups = flat[0].shape[-1] // size
-        if q_bthk.shape[0] != key.shape[0] or groups < 1 or flat[0].shape[-1] % size or heads % groups or flat[1].shape[-1] % groups:
+    for q_bthk, k_bsgk, v_bsge in _by_heads(*(last[name].astype(np.float64) for name in PROJECTIONS)):
+        (heads, size), groups = q_bthk.shape[2:], k_bsgk.shape[2]
+        if q_bthk[..., 0].size * k_bsgk.shape[1] > LARGEST:
             continue
-        if q_bthk.shape[0] * heads * q_bthk.shape[1] * key.shape[1] > LARGEST:
-            return
-        k_bsgk, v_bsge = (array.reshape(*array.shape[:2], groups, -1) for array in flat)
         for (placed, turned), (shared, spread) in itertools.product(_positions(q_bthk, k_bsgk, bases), _groups(heads, groups)):
             for causal, (scale, scaled) in itertools.product((True, False), _scales(size, heads)):
                 told = {"positions": placed, "groups": shared, "mask": "a causal mask" if causal else "no mask", "scale": scaled}
@@ -90,10 +83,27 @@ def _attention(
                 yield {name: text for name, text in told.items() if text}, found
 
 
-def _heads(query: np.ndarray) -> list[int]:
-    if query.ndim == 4:
-        return [query.shape[2]]
-    return [count for count in range(1, query.shape[-1] + 1) if query.shape[-1] % count == 0 and query.shape[-1] // count > 1]
+def _by_heads(*projected: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields queries `b t h k`, keys `b s g k` and values `b s g e` in all ways in which they can be read so, of four axes `b t h k` and
+    `b h t k`: what the sizes leave open the numbers decide.
+    """
+    for query, key, value in itertools.product(*map(_read, projected)):
+        for heads in [query.shape[2]] if query.ndim == 4 else _divisors(query.shape[-1]):
+            q_bthk = query.reshape(*query.shape[:2], heads, -1)
+            groups = key.shape[2] if key.ndim == 4 else max(key.shape[-1] // q_bthk.shape[-1], 1)
+            if heads % groups or key[0, 0].size % groups or value[0, 0].size % groups or (value.ndim == 4 and value.shape[2] != groups):
+                continue
+            k_bsgk, v_bsge = (array.reshape(*array.shape[:2], groups, -1) for array in (key, value))
+            if k_bsgk.shape[:2] == v_bsge.shape[:2] and (len(q_bthk), q_bthk.shape[-1]) == (len(k_bsgk), k_bsgk.shape[-1]):
+                yield q_bthk, k_bsgk, v_bsge
+
+
+def _read(array: np.ndarray) -> list[np.ndarray]:
+    return [array] if array.ndim < 4 else [array, array.swapaxes(1, 2)]
+
+
+def _divisors(width: int) -> list[int]:
+    return [count for count in range(1, width + 1) if width % count == 0 and width // count > 1]
 
 
 def _positions(query: np.ndarray, key: np.ndarray, bases: Iterable[float]) -> Iterator[tuple[str, Sequence[np.ndarray]]]:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ...modules.nests import splits
+from . import layouts
 
 AXES = ("rows", "positions", "features")
 CLOSE = 1e-4  # relative to the largest number: far above rounding, and below what shows
@@ -27,7 +28,12 @@ def places(left: np.ndarray, right: np.ndarray) -> list[str]:
 
 
 def relation(left: np.ndarray, right: np.ndarray) -> str:
-    """Returns what the left is in terms of the right: a multiple, the same vector added everywhere, or the features in another order."""
+    """Returns what the left is in terms of the right: its transpose, a multiple, the same vector added everywhere, or the features in
+    another order.
+    """
+    order = layouts.transposition(left, right)
+    if order and layouts.agree(left, right.transpose(order)):
+        return f"the left is the right with its axes transposed to {' '.join(map(str, order))}"
     left, right = _shaped(left, right)
     if left.shape != right.shape or left.ndim < 2 or left.dtype.kind != "f" or not right.any():
         return ""

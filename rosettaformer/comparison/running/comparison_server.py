@@ -16,6 +16,7 @@ import numpy as np
 from ...benchmarks.worker import resident
 from ...extras import MissingBackend
 from ...processes import Answer, message, serve_methods, words
+from ..explaining import Explaining
 from ..matching import fusing
 from ..models import behaviour, layer_calls
 from ..models.base import DTYPES, Model, Rounding, Variable, rounded
@@ -78,14 +79,15 @@ class Server:
         canonical = self.model.canonical
         layers, variables = self.model.layers(), self.model.variables()
         calls = self.model.run(self._inputs, DTYPES[0])
-        behaviour.learn(layers, variables, calls, self.model.values(), functools.partial(self.model.activate, dtype=DTYPES[0]))
+        explaining, activate = Explaining(), functools.partial(self.model.activate, dtype=DTYPES[0])
+        behaviour.learn(layers, variables, calls, self.model.values(), activate, explaining)
         self._first = [call.outputs for call in calls if not call.path][-1]
         self._once(variables, {call.path for call in calls})
         if not whole_attention:
             layers += layer_calls.opened(layers, variables)
         variables = canonical(variables) if canonical else variables
         about = {"layers": [dataclasses.asdict(layer) for layer in layers], "variables": [dataclasses.asdict(one) for one in variables]}
-        return about | {"convention": self.model.convention, "notes": list(self.model.notes)}
+        return about | {"convention": self.model.convention, "notes": list(self.model.notes), "left_out": explaining.left_out}
 
     def _once(self, variables: Sequence[Variable], called: set[str]) -> None:
         """Of each variable with several names one is required: that of a layer that is called."""

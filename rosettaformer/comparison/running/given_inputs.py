@@ -20,7 +20,8 @@ class Given:
     """The inputs of both sides: arrays by name with their axes, () if none are declared.
 
     notes: which inputs a side has no argument for. orders: the axes of each input on the left and on the right. ranks: all axes in the
-    common order. about: what the sides say of themselves. Raises ValueError if inputs are missing or their axes do not fit.
+    common order. one_order: whether both sides have their channels at the same place. about: what the sides say of themselves. Raises
+    ValueError if inputs are missing or their axes do not fit.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Given:
                     f"channels {conventions[0]}, the right {conventions[1]}"
                 )
             self.ranks += [axis for axis in axes.common(named) if axis not in self.ranks]
+        self.one_order = len({*filter(None, conventions)}) < 2 and all(left == right for left, right in self.orders.values())
 
     def _made(self, inputs: Sequence[declared_inputs.Input], file: Path | None, seed: int) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
         """From the file, as declared, or as a checkpoint's model or a component suggests."""

@@ -1,0 +1,119 @@
+"""What explains a comparison: what diverges first, where and how, what is around it, and where float64 parts.
+
+The verdict is that of the rows: nothing here decides it, and whatever fails is left out.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..explaining import Explaining
+from . import known_parts, settings
+from .first_divergence import first
+from .layer_rows import LayerRow, Rows
+from .places import places, relation
+from .recorded_calls import WHOLE
+
+PROJECTS = ("dense", "rms_norm", "layer_norm")  # the kinds of layers that give attention and feed-forward networks their inputs
+BASE = re.compile("base|theta|wavelength")  # of rotary positions
+
+
+class Explanations:
+    """What is said about the rows of a comparison."""
+
+    def __init__(self, rows: Rows, explaining: Explaining) -> None:
+        self._rows, self._calls, self._explaining = rows, rows.calls, explaining
+
+    def report(self) -> dict[str, Any]:
+        """The part of the report that explains the rest."""
+        rows, hidden = self._rows.layers, self._rows.hidden
+        unmatched = self._explaining("layers without a partner", self._unmatched) or [[], []]
+        found: dict[str, Any] = {"first": None, "elsewhere": [], "unmatched": unmatched, "float64": None}
+        if hidden or not self._rows.agree:
+            found["first"] = self._explaining("the first divergence", first, hidden or rows, self._rows.whole, self._between)
+        else:
+            found["elsewhere"] = [row.left for row in rows if row.leaf and row.verdict == "differs"]
+            if any(one.verdict == "rounding" for one, _ in self._rows.outputs):
+                found["float64"] = self._explaining("where float64 parts", self._parting)
+        if one := found["first"]:
+            one |= {"where": [], "how": "", "around": self._explaining("what is around it", self._around, one) or []}
+            one |= self._explaining("where and how it differs", self._described, one) or {}
+        return found
+
+    def _parting(self) -> dict[str, Any] | None:
+        """Returns the first layer that gives something else in float64 for the same inputs, and how many do; or the place between two."""
+        leaves = [row for row in self._rows.layers if row.leaf]
+        found = [row for row in leaves if "rounding" in {one.verdict for one in row.forced}]
+        if found:
+            return {"first": [found[0].left, found[0].right], "layers": len(found)}
+        at = next((number for number, row in enumerate(leaves) if row.inputs.verdict == "rounding"), len(leaves))
+        ends = [leaves[at - 1] if at else None, leaves[at] if at < len(leaves) else None]
+        return {"layers": 0, "place": [[row.left, row.right] if row else ["", ""] for row in ends]}
+
+    def _described(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Says where the outputs of the layer differ, or the inputs after the place between two, and how."""
+        keys = [WHOLE, WHOLE]
+        if found["what"] == "layer":
+            keys = [(found["left"], found["call"]), (found["right"], found["call"])]
+        elif found["before"][0]:
+            keys = [(path, 0) for path in found["before"]]
+        what = "inputs" if found["what"] == "between" and found["before"][0] else "outputs"
+        calls = self._calls.pair(*keys)
+        if not all(call and call[what] for call in calls):
+            return {}
+        common = [self._calls.common(call, what)[:1] for call in calls]
+        arrays = self._calls.activated(keys[0][0], keys[1][0], "float32", common)
+        pair = arrays[0][0], arrays[1][0]
+        how, explaining = "", self._explaining
+        if what == "inputs":
+            how = explaining("what the reference knows", self._by_the_reference, found["before"], pair) or ""
+        if not how and not found["settings"]:
+            how = explaining("how both are related", relation, *pair) or ""
+        return {"where": explaining("where it differs", places, *pair) or [], "how": how}
+
+    def _around(self, found: Mapping[str, Any]) -> list[str]:
+        """Says which numbers and texts of what holds the place differ, from the innermost: attention and its config, the whole model."""
+        place = found["left"] if found["what"] == "layer" else found["before"][0] or found["after"][0]
+        holders = [(row.left, row.right) for row in self._rows.layers if not row.leaf and place.startswith(f"{row.left}.")]
+        said: dict[str, str] = {}
+        for left, right in [*sorted({*holders}, key=lambda pair: -len(pair[0])), ("", "")]:
+            for text in sorted({*settings.scalars(self._calls, left, right, set())} - {*found["settings"]}):
+                said.setdefault(text, f"{left}: {text}" if left else text)
+        return [*said.values()]
+
+    def _by_the_reference(self, before: Sequence[str], pair: Sequence[np.ndarray]) -> str:
+        """Says what the reference makes of what agrees before a layer whose inputs differ."""
+        layers, networks = self._calls.layers, self._calls.networks
+        given: dict[str, np.ndarray] = {}
+        known = {other: path for path, (other, _) in layers.items()}
+        calls = [side["float32"] for side in self._calls.by_key]
+        ordered = [list(side) for side in calls]
+        for path, index in ordered[1][: ordered[1].index((before[1], 0))]:  # what the left computes side by side
+            if index == 0 and path in known and (known[path], 0) not in calls[0]:
+                given[known[path]] = calls[1][path, 0]["outputs"][0]
+        for path, index in ordered[0][: ordered[0].index((before[0], 0))]:
+            if index == 0 and path in layers and networks[0].kind(path) in PROJECTS:
+                given |= {path: calls[0][path, 0]["outputs"][0]}
+        words = {path: networks[0].words[path] + networks[1].words[layers[path][0]] for path in given}
+        scalars = [value for network in networks for layer in network.layers.values() for value in layer["scalars"].items()]
+        bases = [float(value) for name, value in scalars if isinstance(value, (int, float)) and BASE.search(name)]
+        return known_parts.said(given, words, pair, bases)
+
+    def _unmatched(self) -> list[list[str]]:
+        """Returns the layers that are called and have no counterpart, on the left and on the right."""
+        layers = self._calls.layers
+        taken = {other for other, _ in layers.values()}
+        return [
+            [path for path in network.leaves() if path not in known]
+            for network, known in zip(self._calls.networks, (layers, taken), strict=True)
+        ]
+
+    def _between(self, before: LayerRow | None, after: LayerRow | None) -> list[list[str]]:
+        """Returns the layers without a counterpart that either side calls after one row and before the other."""
+        found = []
+        for network, several, which in zip(self._calls.networks, self._unmatched(), ("left", "right"), strict=True):
+            ends = [network.order.index(getattr(row, which)) if row else None for row in (before, after)]
+            found.append([path for path in several if network.order.index(path) in range(*slice(*ends).indices(len(network.order)))])
+        return found

@@ -1,0 +1,62 @@
+"""The models of stems_torch.py in Keras, channels last. first: `Dense` returns its channels first."""
+
+from keras import layers, ops
+
+
+class Block(layers.Layer):
+    def __init__(self, width, planted="", **named):
+        super().__init__(**named)
+        self.norm1 = layers.LayerNormalization(epsilon=1e-5, name="norm1")
+        self.norm2 = layers.LayerNormalization(epsilon=1e-2 if planted == "epsilon" else 1e-5, name="norm2")
+        self.query, self.key, self.value, self.output_ = (layers.Dense(width, name=name) for name in ("query", "key", "value", "output"))
+        self.up, self.down = layers.Dense(2 * width, name="up"), layers.Dense(width, name="down")
+        self.scale, self.approximate = (1.0 if planted == "scale" else 0.5), planted == "gelu"
+
+    def call(self, x):
+        b, t, d = x.shape
+        y = self.norm1(x)
+        q, k, v = (ops.transpose(ops.reshape(part(y), (b, t, d // 4, 4)), (0, 2, 1, 3)) for part in (self.query, self.key, self.value))
+        y = ops.softmax(q @ ops.transpose(k, (0, 1, 3, 2)) * self.scale) @ v
+        x = x + self.output_(ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (b, t, d)))
+        return x + self.down(ops.gelu(self.up(self.norm2(x)), approximate=self.approximate))
+
+
+class Series(layers.Layer):
+    def __init__(self, width=12, planted="", turned=False):
+        super().__init__()
+        self.conv1 = layers.Conv1D(width, 3, activation="gelu", name="conv1")
+        self.conv2 = layers.Conv1D(width, 3, 2, activation="gelu", name="conv2")
+        self.block, self.turned = Block(width, planted, name="block"), turned
+
+    def call(self, x):
+        def pad(y):
+            return ops.pad(y, ((0, 0), (1, 1), (0, 0)))
+
+        x = self.block(self.conv2(pad(self.conv1(pad(x)))))
+        return ops.transpose(x, (0, 2, 1)) if self.turned else x
+
+
+class Image(layers.Layer):
+    def __init__(self, width=12, planted="", turned=False):
+        super().__init__()
+        self.patch, self.block, self.turned = layers.Conv2D(width, 4, 4, name="patch"), Block(width, planted, name="block"), turned
+
+    def call(self, x):
+        x = self.patch(x)
+        x = self.block(ops.reshape(x, (x.shape[0], -1, x.shape[-1])))
+        return ops.transpose(x, (0, 2, 1)) if self.turned else x
+
+
+class Dense(layers.Layer):
+    def __init__(self, width=12, planted="", turned=False, first=False):
+        super().__init__()
+        self.down = layers.Conv2D(width, 3, 2, name="down")
+        self.norm = layers.GroupNormalization(2, epsilon=1e-2 if planted == "epsilon" else 1e-5, name="norm")
+        self.up, self.out = layers.Conv2DTranspose(width, 2, 2, name="up"), layers.Conv2D(8, 1, name="out")
+        self.turned, self.first = turned, first
+
+    def call(self, x):
+        x = self.norm(self.down(ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))))
+        x = self.out(ops.relu(self.up(ops.relu(x))))
+        x = ops.transpose(x, (0, 2, 1, 3)) if self.turned else x
+        return ops.transpose(x, (0, 3, 1, 2)) if self.first else x

@@ -1,0 +1,57 @@
+"""The models of stems_torch.py in Flax NNX, channels last. first: `Dense` returns its channels first."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+
+class Block(nnx.Module):
+    def __init__(self, width, planted, rngs):
+        self.norm1 = nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
+        self.norm2 = nnx.LayerNorm(width, epsilon=1e-2 if planted == "epsilon" else 1e-5, rngs=rngs)
+        self.query, self.key, self.value, self.output = (nnx.Linear(width, width, rngs=rngs) for _ in range(4))
+        self.up, self.down = nnx.Linear(width, 2 * width, rngs=rngs), nnx.Linear(2 * width, width, rngs=rngs)
+        self.scale, self.approximate = (1.0 if planted == "scale" else 0.5), planted == "gelu"
+
+    def __call__(self, x):
+        b, t, d = x.shape
+        y = self.norm1(x)
+        q, k, v = (part(y).reshape(b, t, d // 4, 4).transpose(0, 2, 1, 3) for part in (self.query, self.key, self.value))
+        y = jax.nn.softmax(q @ k.swapaxes(-1, -2) * self.scale, -1) @ v
+        x = x + self.output(y.transpose(0, 2, 1, 3).reshape(b, t, d))
+        return x + self.down(jax.nn.gelu(self.up(self.norm2(x)), approximate=self.approximate))
+
+
+class Series(nnx.Module):
+    def __init__(self, rngs, width=12, planted="", turned=False):
+        self.conv1 = nnx.Conv(5, width, (3,), padding=((1, 1),), rngs=rngs)
+        self.conv2 = nnx.Conv(width, width, (3,), 2, padding=((1, 1),), rngs=rngs)
+        self.block, self.turned = Block(width, planted, rngs), turned
+
+    def __call__(self, x):
+        x = self.block(jax.nn.gelu(self.conv2(jax.nn.gelu(self.conv1(x), approximate=False)), approximate=False))
+        return x.swapaxes(1, 2) if self.turned else x
+
+
+class Image(nnx.Module):
+    def __init__(self, rngs, width=12, planted="", turned=False):
+        self.patch = nnx.Conv(3, width, (4, 4), 4, padding="VALID", rngs=rngs)
+        self.block, self.turned = Block(width, planted, rngs), turned
+
+    def __call__(self, x):
+        x = self.patch(x)
+        x = self.block(x.reshape(x.shape[0], -1, x.shape[-1]))
+        return x.swapaxes(1, 2) if self.turned else x
+
+
+class Dense(nnx.Module):
+    def __init__(self, rngs, width=12, planted="", turned=False, first=False):
+        self.down = nnx.Conv(3, width, (3, 3), 2, padding=1, rngs=rngs)
+        self.norm = nnx.GroupNorm(width, num_groups=2, epsilon=1e-2 if planted == "epsilon" else 1e-5, rngs=rngs)
+        self.up, self.out = nnx.ConvTranspose(width, width, (2, 2), (2, 2), rngs=rngs), nnx.Conv(width, 8, (1, 1), rngs=rngs)
+        self.turned, self.first = turned, first
+
+    def __call__(self, x):
+        x = self.out(jnp.maximum(self.up(jnp.maximum(self.norm(self.down(x)), 0)), 0))
+        x = x.swapaxes(1, 2) if self.turned else x
+        return x.transpose(0, 3, 1, 2) if self.first else x

@@ -1,0 +1,65 @@
+"""Convolutions before a transformer layer, over series and over images, and a U-Net that returns its image, in PyTorch.
+
+planted: one difference, `epsilon` of the last norm, `scale` of the scores or `gelu` of the feed-forward network. turned: the last two axes
+of what is returned are exchanged.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width, planted=""):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width, eps=1e-2 if planted == "epsilon" else 1e-5)
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.scale, self.approximate = (1.0 if planted == "scale" else 0.5), ("tanh" if planted == "gelu" else "none")
+
+    def forward(self, x):
+        y = self.norm1(x)
+        q, k, v = (part(y).unflatten(-1, (-1, 4)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        y = (q @ k.transpose(-1, -2) * self.scale).softmax(-1) @ v
+        x = x + self.output(y.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate=self.approximate))
+
+
+class Series(nn.Module):
+    """Whisper's stem: `b c t`, or `b t d` if that is what is declared."""
+
+    def __init__(self, width=12, planted="", turned=False, last=False):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv1d(5, width, 3, padding=1), nn.Conv1d(width, width, 3, 2, padding=1)
+        self.block, self.turned, self.last = Block(width, planted), turned, last
+
+    def forward(self, x):
+        x = x.mT if self.last else x
+        x = F.gelu(self.conv2(F.gelu(self.conv1(x)))).transpose(1, 2)
+        x = self.block(x)
+        return x.transpose(1, 2) if self.turned else x
+
+
+class Image(nn.Module):
+    """ViT's patches."""
+
+    def __init__(self, width=12, planted="", turned=False):
+        super().__init__()
+        self.patch, self.block, self.turned = nn.Conv2d(3, width, 4, 4), Block(width, planted), turned
+
+    def forward(self, x):
+        x = self.block(self.patch(x).flatten(2).transpose(1, 2))
+        return x.transpose(1, 2) if self.turned else x
+
+
+class Dense(nn.Module):
+    """An image that becomes an image, channels first."""
+
+    def __init__(self, width=12, planted="", turned=False):
+        super().__init__()
+        self.down, self.norm = nn.Conv2d(3, width, 3, 2, padding=1), nn.GroupNorm(2, width, eps=1e-2 if planted == "epsilon" else 1e-5)
+        self.up, self.out, self.turned = nn.ConvTranspose2d(width, width, 2, 2), nn.Conv2d(width, 8, 1), turned
+
+    def forward(self, x):
+        x = self.out(torch.relu(self.up(torch.relu(self.norm(self.down(x))))))
+        return x.transpose(2, 3) if self.turned else x

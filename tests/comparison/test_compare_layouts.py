@@ -1,0 +1,114 @@
+"""Models with convolutions: in which order of axes what they give is compared."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sides_in_process import sides_in_process
+from tiers import later
+
+from rosettaformer.comparison import run
+from rosettaformer.comparison.report import comparison_text, layouts
+from rosettaformer.comparison.running import declared_inputs, sides
+
+__all__ = ["sides_in_process"]  # a fixture
+pytestmark = pytest.mark.usefixtures("sides_in_process")
+
+MODELS = Path(__file__).resolve().parents[1] / "compared"
+# inputs of the models: of sizes that are all different, and of sizes that collide (width = length, height = width)
+SERIES, SQUARE_SERIES = "x: b=3 t=14 c=5 float32", "x: b=2 t=24 c=5 float32"
+IMAGE, SQUARE_IMAGE = "x: b=3 h=8 w=12 c=3 float32", "x: b=2 h=8 w=8 c=3 float32"
+INPUTS = {"Series": (SERIES, SQUARE_SERIES), "Image": ("x: b=3 h=8 w=16 c=3 float32", "x: b=2 h=12 w=16 c=3 float32"),
+          "Dense": (IMAGE, SQUARE_IMAGE)}  # fmt: skip
+# a planted difference -> the layer, or the layers around the place, where it is found
+PLACES = {"epsilon": ("block.norm2",), "scale": ("block.value", "block.output"), "gelu": ("block.up", "block.down")}
+
+
+def compared(framework: str, model: str, declared: str, gradients: bool = False, **settings: dict[str, Any]) -> dict[str, Any]:
+    """The report on a model in torch, on the left, and in a framework. settings: of the left and of the right."""
+    pytest.importorskip("torch")
+    pytest.importorskip({"nnx": "flax"}.get(framework, framework))
+    files = {"left": "stems_torch.py", "right": f"stems_{framework}.py"}
+    pair = [sides.parse(f"{MODELS / files[side]}:{model}", settings.get(side, {})) for side in files]
+    options = run.Options(inputs=[declared_inputs.declaration(declared)], gradients=gradients, step=False)
+    report = run.compare(*pair, options)
+    assert not report["left_out"]
+    return {"verdict": comparison_text.verdict(report)} | report
+
+
+def place(report: dict[str, Any]) -> tuple[str, ...]:
+    found = report["first"]
+    return (found["left"],) if found["what"] == "layer" else (found["after"][0], found["before"][0])
+
+
+PAIRS = [("nnx", "Series", 0), *map(later, [("nnx", "Series", 1), ("keras", "Series", 0), ("keras", "Series", 1)])]
+PAIRS += [later((framework, model, number)) for framework in ("nnx", "keras") for model in ("Image", "Dense") for number in (0, 1)]
+
+
+@pytest.mark.parametrize(("framework", "model", "number"), PAIRS)
+def test_a_convolution_anywhere_leaves_equal_models_equal(framework: str, model: str, number: int) -> None:
+    report = compared(framework, model, INPUTS[model][number])
+    assert report["verdict"] in ("equal", "rounding") and report["first"] is None, report["outputs"]
+    padded = {"conv1", "conv2", "down"} if framework == "keras" else set()  # which the model pads before its layer
+    assert all(len(row["forced"]) == 2 for row in report["layers"] if row["leaf"] and row["left"] not in padded)
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("planted", PLACES)
+@pytest.mark.parametrize(("framework", "model", "number"), [("nnx", "Series", 1), ("keras", "Series", 0), ("nnx", "Image", 1)])
+def test_a_difference_behind_a_convolution_is_found_in_its_layer(framework: str, model: str, number: int, planted: str) -> None:
+    report = compared(framework, model, INPUTS[model][number], right={"planted": planted})
+    assert (report["verdict"], place(report)) == ("differs", PLACES[planted])
+
+
+@pytest.mark.parametrize(("model", "number"), [("Series", 0), *map(later, [("Series", 1), ("Image", 1), ("Dense", 1)])])
+def test_a_transposed_output_differs_and_is_called_transposed(model: str, number: int) -> None:
+    report = compared("nnx", model, INPUTS[model][number], gradients=True, right={"turned": True})
+    order = [0, 2, 1, 3] if model == "Dense" else [0, 2, 1]
+    assert (report["verdict"], [row["transposed"] for row in report["outputs"]]) == ("differs", [order])
+    assert place(report)[1] == "" and " ".join(map(str, order)) in report["first"]["how"]
+    assert {row["verdict"] for row in report["gradients"]} <= {"equal", "rounding"}  # the cotangents are transposed alike
+
+
+@pytest.mark.second
+def test_outputs_of_one_convention_are_compared_as_they_are_and_rows_and_columns_are_never_exchanged() -> None:
+    report = compared("torch", "Dense", SQUARE_IMAGE, right={"turned": True})
+    assert (report["verdict"], report["outputs"][0]["transposed"]) == ("differs", [0, 1, 3, 2])
+    report = compared("nnx", "Dense", SQUARE_IMAGE, left={"turned": True})
+    assert report["verdict"] == "differs" and "transposed" in report["outputs"][0]
+    for number, settings in ((0, {}), (1, {"planted": "epsilon"})):  # channels first on both sides
+        report = compared("keras", "Dense", SQUARE_IMAGE, right={"first": True, **settings})
+        assert (report["verdict"], report["first"] and place(report)) == [("equal", None), ("differs", ("norm",))][number]
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("declared", ["x: b=3 t=14 d=5 float32", "x: b=2 t=24 d=5 float32"])
+def test_channels_that_are_declared_by_another_name_are_known_by_the_convolution(declared: str) -> None:
+    """Both sides are given `b t d`, and torch's transposes it itself."""
+    assert compared("nnx", "Series", declared, left={"last": True})["verdict"] == "equal"
+    report = compared("nnx", "Series", declared, left={"last": True}, right={"planted": "gelu"})
+    assert place(report) == PLACES["gelu"]
+
+
+def test_an_order_of_axes_is_found_by_numbers() -> None:
+    array = np.random.default_rng(0).standard_normal((3, 4, 4, 5)).astype(np.float32)
+    assert layouts.transposition(array, array) is None
+    assert layouts.transposition(array, array.transpose(0, 2, 1, 3)) == (0, 2, 1, 3)
+    assert layouts.transposition(array, array.transpose(3, 0, 1, 2)) == (1, 2, 3, 0)
+    assert layouts.transposition(array, array[:1]) is layouts.transposition(array, -array) is None
+    assert layouts.transposition(array, -array.transpose(0, 3, 1, 2)) == (0, 2, 3, 1)  # its shape says it
+
+
+def test_the_axes_of_a_property_and_of_a_convolution_are_followed() -> None:
+    torch: Any = pytest.importorskip("torch")
+    followed = importlib.import_module("rosettaformer.comparison.models.torch_axes").Followed
+    x = torch.zeros(2, 12, 12)
+    with followed([(x, ("b", "m", "t"))]) as tags:
+        turned = x.mT
+        assert [group[0][0] for group in tags.of(turned)] == ["b", "t", "m"]
+        y = torch.nn.functional.conv1d(x, torch.zeros(12, 12, 1))
+        assert [group[0][0] for group in tags.of(y)] == ["b", "c", "t"]
+        tags.assume(x, True)
+        assert [group[0][0] for group in tags.of(x)] == ["b", "c", "t"]
