@@ -224,8 +224,7 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
     with observer.lock:
         observer.begin(worker.port, Counter(question.mode for question in asked))
     expectations = [plan.expected(question) for question in asked]
-    own: dict[str, Any] = {"parameters": {}} if about.get("artefact") else {}  # an artefact needs none
-    cases = (dataclasses.replace(question.case, **own).at(question.dtype, question.device, question.mode) for question in asked)
+    cases = (question.case.at(question.dtype, question.device, question.mode) for question in asked)
     answers = worker.answers(cases, limit)
     answered = zip(expectations, answers, strict=True)
     results = [observer.report(_finding(worker.port, about, *found)) for found in about.get("findings", {}).items()]

@@ -14,8 +14,9 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy.sharding import Mesh
 
-from ...checkpoints import load
+from ...checkpoints import view
 from ..case import DTYPES, REAL, Case
+from ..stored import Stored
 from .build import ragged
 from .checkpoint import ids_of, length_of
 from .gradients import gradient
@@ -29,16 +30,16 @@ CORE = ("short", "medium", "long", "far", "left_padding", "steps")  # what diagn
 STATES = ("short", "left_padding", "long")
 
 
-def like_cases(folder: Path, meshes: Sequence[Mesh] = ()) -> list[Case]:
+def like_cases(folder: Path, meshes: Sequence[Mesh] = (), own: Path | None = None) -> list[Case]:
     """Returns the cases of the model in a folder that holds it in each dtype, in folders named after them; if meshes are given, those of
     its loss too, for each mesh.
 
-    Raises ValueError listing everything that is wrong with it, and if a mesh does not divide it.
+    own: the folder from which they were made; the first of them if None. Raises ValueError listing everything that is wrong with it, and if a mesh does not divide it.
     """
     dtypes = tuple(dtype for dtype in DTYPES if (folder / dtype).exists())
-    checkpoint = load(folder / dtypes[0], "hugging-face")
-    config = checkpoint.config
-    common: dict[str, Any] = {"parameters": checkpoint.parameters, "folder": str(folder), "compared": REAL}
+    checkpoint = view(own or folder / dtypes[0], "hugging-face")
+    config, stored = checkpoint.config, Stored.of(checkpoint)
+    common: dict[str, Any] = {"parameters": dict(stored) if meshes else stored, "folder": str(folder), "compared": REAL}
     padding = checkpoint.foreign["config.json"].get("pad_token_id")
     made = (_of_encoder if config.encoder_layers else of_decoder)(config)
     found = [dataclasses.replace(case, **common, inputs=_without_padding_id(case, padding)) for case in made]

@@ -6,7 +6,7 @@ from pathlib import Path
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import nearest
 
-from ...checkpoints import load
+from ...checkpoints import view
 from ...checkpoints.hugging_face import FAMILIES, new, save
 from ..case import Case
 from .like import like_cases
@@ -18,19 +18,20 @@ def cases_of(like: str, root: Path, dtypes: Sequence[str], seed: int = 0, meshes
     like: a family, or a folder of Hugging Face. Of a folder the port is given the folder itself in the dtype that it has.
     meshes: see `like_cases`. Raises ValueError if it is neither, and listing everything that is wrong with a folder.
     """
-    if Path(like).is_dir():
-        _copied(Path(like).resolve(), root, dtypes)
+    own = Path(like).resolve() if Path(like).is_dir() else None
+    if own:
+        _copied(own, root, dtypes)
     elif like in FAMILIES:
         for dtype in dtypes:
             new.write(like, root / dtype, seed=seed, dtype=dtype)
     else:
         families = ", ".join(FAMILIES)
         raise ValueError(f"--like must be a folder, or one of {families}; got {like!r}{nearest(like, FAMILIES)}")
-    return like_cases(root, meshes)
+    return like_cases(root, meshes, own)
 
 
 def _copied(folder: Path, root: Path, dtypes: Sequence[str]) -> None:
-    checkpoint = load(folder, "hugging-face")
+    checkpoint = view(folder, "hugging-face")
     own = str(next(iter(checkpoint.parameters.values())).dtype)
     for dtype in dtypes:
         if dtype == own:

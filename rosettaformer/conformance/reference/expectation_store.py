@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
+from ..stored import Stored
 from . import tolerance
 
 
@@ -36,7 +37,11 @@ def digest(case: Case) -> str:
     """Returns the SHA-256 of what an expectation depends on: component, config, dtype, device, what is compared, inputs
     and parameters."""
     found = hashlib.sha256(repr(_asked(case)).encode())
-    for kind in (case.inputs, case.parameters):
+    kinds = [case.inputs, case.parameters]
+    if isinstance(case.parameters, Stored):
+        found.update(case.parameters.digest.encode())
+        kinds.pop()
+    for kind in kinds:
         for name, value in sorted(_flat(kind), key=lambda item: item[0]):
             array = np.asarray(value)
             found.update(repr((name, type(value).__name__, array.dtype.name, array.shape)).encode())
