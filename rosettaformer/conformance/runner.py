@@ -4,7 +4,6 @@ The reference's expectations are computed here meanwhile, in a single thread, si
 """
 
 import contextlib
-import dataclasses
 import threading
 import time
 from collections import Counter
@@ -287,6 +286,8 @@ def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[
         return Status.NOT_COVERED, undefined(case.component)
     if case.excluded:
         return Status.NOT_COVERED, case.excluded
+    if dtype in case.too_large:
+        return Status.TOO_LARGE, case.too_large[dtype]
     if case.since > (suite := about.get("suite", UNSAID)):
         return Status.NOT_COVERED, f"the port answers cases up to suite version {suite}; `suite = {case.since}` in it asks this one, too"
     if dtype not in about["dtypes"]:

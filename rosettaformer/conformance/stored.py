@@ -52,8 +52,8 @@ class Stored(Mapping[str, np.ndarray]):
 
     @property
     def digest(self) -> str:
-        """A text that tells these parameters from others."""
-        return f"{self._source.digest} {self._steps}"
+        """A text that tells these parameters from others; empty if only their values do."""
+        return f"{self._source.digest} {self._steps}" if all(isinstance(step, str) for step in self._steps) else ""
 
     def at(self, dtype: str) -> "Stored":
         """Returns the parameters rounded to the dtype."""
@@ -140,6 +140,11 @@ class Branch(Mapping[str, Any]):
         return part in self._children
 
     @property
+    def branches(self) -> dict[str, "Branch"]:
+        """The branches of the branch, by name."""
+        return {part: child for part, child in self._children.items() if isinstance(child, Branch)}
+
+    @property
     def names(self) -> dict[str, Any]:
         """The names of the parameters, nested as they are."""
         return {part: child.names if isinstance(child, Branch) else child for part, child in self._children.items()}
@@ -157,3 +162,8 @@ def nested(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
 def flattened(tree: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
     """Returns nested parameters by their dotted names; the inverse of `nested`."""
     return tree.flat() if isinstance(tree, Branch) else parameters.flatten(tree)
+
+
+def branches(tree: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the branches of nested parameters, by name, without reading a parameter."""
+    return tree.branches if isinstance(tree, Branch) else {part: child for part, child in tree.items() if isinstance(child, Mapping)}

@@ -10,7 +10,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters
 
 from ..case import Case
-from ..stored import changed, flattened
+from ..stored import Stored, changed, flattened
 from . import components
 from .paths import SCOPES, Paths, joined, watched
 
@@ -86,6 +86,8 @@ class _Recorder:
         config = self._case.config
         from_config = components.config_arguments(component, config, self._case.dtype)
         flat = flattened(bound.arguments.get("parameters", {}))
+        if component == "logits" and isinstance(self._case.parameters, Stored):
+            flat = self._stored_head(self._case.parameters, flat)
         if component == "embedding" and flat["table"].shape[0] != config.source_vocabulary:
             config = config.replace(source_vocabulary=flat["table"].shape[0])
         if component in ("layer_norm", "rms_norm"):  # of any width, that of queries and keys among them
@@ -103,6 +105,14 @@ class _Recorder:
             output=_own(result[0] if isinstance(result, tuple) else result),
             origin=self._case,
         )
+
+    def _stored_head(self, stored: Stored, flat: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Returns the head's parameters as they are stored: what the reference is given holds the tied kernel, the largest array."""
+        tied = parameters.ties(self._case.config).get("logits.kernel", "")
+        names = {name: tied if tied and name == "kernel" else f"logits.{name}" for name in flat}
+        if not all(name in stored for name in names.values()):
+            return flat
+        return stored.called(names).then(lambda name, array: array.T if tied and name == "kernel" else array)
 
 
 def _inputs(bound: inspect.BoundArguments, from_config: Mapping[str, Any]) -> dict[str, Any]:
