@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DeclaredDeviation", "PortCase", "parametrize_with_cases"]
 
-SKIPPED = (Status.NOT_COMPARABLE, Status.EMPTY, Status.NOT_SHOWN, Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.SKIPPED)
+SKIPPED = (
+    Status.NOT_COMPARABLE, Status.EMPTY, Status.NOT_SHOWN, Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.SKIPPED,
+    Status.TOO_LARGE,
+)  # fmt: skip
 
 
 class _Asked(NamedTuple):

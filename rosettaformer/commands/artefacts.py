@@ -69,7 +69,7 @@ def cases_of(
         what = KINDS[kind_of(Path(artefacts[0])) or SUFFIXES[Path(artefacts[0]).suffix]].title
         wanted = "--checkpoint says which they are, a canonical file or a Hugging Face folder"
         raise ValueError(f"{artefacts[0]} is {what}, with weights of its own: {wanted}")
-    found = checkpoints.load(checkpoint, checkpoints.own_format(checkpoint), leave_out=leave_out, ignore=ignore)
+    found = checkpoints.view(checkpoint, checkpoints.own_format(checkpoint), leave_out=leave_out, ignore=ignore)
     settings = Settings(
         found.config.to_dict(),
         read_object(file) if (file := checkpoint / "config.json").is_file() else {},

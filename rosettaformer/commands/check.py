@@ -23,7 +23,7 @@ from ..conformance.cases.like_folders import described
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import Diagnosis
 from ..conformance.ports.port import PORTS, needs_of
-from ..conformance.reference.components import ASKED, OWN, without_other_layouts
+from ..conformance.reference.components import ASKED, OWN, forward_of, without_other_layouts
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import FAILURES, Status
@@ -47,7 +47,7 @@ from .ports import require_ports
 from .progress import Checking
 
 Names = tuple[str, ...]
-CHOICES = ("components", "expression", "full", "checkpoint", "leave_out", "ignore", "grad", "like", "seed", "dtypes", "meshes")
+CHOICES = ("components", "expression", "full", "checkpoint", "leave_out", "ignore", "grad", "like", "seed", "dtypes", "meshes", "memory")
 DEVICES, MODES = ("cpu", "cuda", "cuda-tf32"), ("eager", "compiled")
 IN = click.Path(path_type=Path, exists=True)
 
@@ -188,7 +188,7 @@ def check(
     files.write(summary, json_file, junit_file)
     if str(json_file) != "-":
         given = {name: selection[name] for name in ("checkpoint", "leave_out", "ignore", *OPTIONS)}
-        more = words(**given) if artefacts else like_words(selection["like"], selection["seed"], selection["meshes"])
+        more = words(**given) if artefacts else like_words(**{name: selection[name] for name in ("like", "seed", "meshes", "memory")})
         matrix.render(Console(), summary, seconds, None if selection["expect"] else more)
     if html_file:  # its diagnosis may take long
         whole = cases if selection["like"] or selection["meshes"] or artefacts else None
@@ -240,6 +240,7 @@ def _of_artefacts(artefacts: Sequence[str], selection: dict[str, Any]) -> list[C
 def _cases(
     core: bool, own: list[Case] | None, components: Names, expression: str | None, full: bool, checkpoint: Path | None,
     leave_out: Names, ignore: Names, grad: bool, like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh],
+    memory: float | None,
 ) -> list[Case]:  # fmt: skip
     """Returns the cases to run: those chosen, those of the checkpoint, of a whole model or of meshes, or all; only their core if that
     suffices. own: those of artefacts, of which every one is run.
@@ -255,12 +256,14 @@ def _cases(
         if names and not checkpoint:
             raise ValueError(f"{option} {names[0]} is of a --checkpoint; got none")
     if like:
-        cases = of_components(like_cases(like, seed, dtypes, meshes), components, grad=True)
+        cases = of_components(like_cases(like, seed, dtypes, meshes, memory), components, grad=True)
     elif meshes:
         cases = of_components(mesh_cases(meshes), components, grad=True)
     else:
+        backward = grad or full or any(map(forward_of, components))
         found = checkpoint_cases(checkpoint, leave_out, ignore) if checkpoint else []
-        cases = of_components([*found, *gradients(found)] if checkpoint else all_cases(grad=True), components, grad or full)
+        found += gradients(found) if backward else []  # which run the model once for each
+        cases = of_components(found if checkpoint else all_cases(grad=True), components, grad or full)
     if expression is not None:
         cases = choose(cases, expression)
     return [case for case in cases if case.core] if core else cases

@@ -57,7 +57,8 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")
 def diagnose(
     port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, like: str, seed: int,
-    meshes: tuple[Mesh, ...], checkpoint: Path | None, leave_out: tuple[str, ...], ignore: tuple[str, ...], **options: Any,
+    meshes: tuple[Mesh, ...], checkpoint: Path | None, leave_out: tuple[str, ...], ignore: tuple[str, ...], memory: float | None,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Say what is wrong with PORT: the mistakes that, made in the reference, give its outputs.
 
@@ -78,7 +79,7 @@ def diagnose(
         cases: list[Case] | None = cases_of(artefacts, checkpoint, leave_out, ignore, **of_artefacts)
     else:
         refuse_without_artefacts(checkpoint=checkpoint, leave_out=leave_out, ignore=ignore, **of_artefacts)
-        cases = like_cases(like, seed, (), meshes) if like else mesh_cases(meshes) if meshes else None
+        cases = like_cases(like, seed, (), meshes, memory) if like else mesh_cases(meshes) if meshes else None
     require("diagnose", needs_of(name))
     options["limit"] = options["limit"] or (LIMIT if like or artefacts else None)
     entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []

@@ -12,6 +12,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.sharding import Mesh
 
 from ..checkpoints.strict import DTYPES, numpy_dtype
+from .stored import Stored
 
 SUITE_VERSION = 10  # grows whenever cases are added; a case says in which version it appeared
 UNSAID = 8  # the version whose cases a port answers that names none
@@ -36,7 +37,7 @@ class Case:
     empty.
     mesh: the devices that the port computes on; None if it is one.
     splits: the numbers of target tokens that an artefact reads at a time, with its cache; empty if all at once. outside: the side whose ids
-    are out of range somewhere; empty if none are.
+    are out of range somewhere; empty if none are. too_large: the dtypes in which there is no memory for the case, with the reason.
     A case is declared in float64; `at` gives the case that a port runs.
     """
 
@@ -61,6 +62,7 @@ class Case:
     mesh: Mesh | None = None
     splits: tuple[int, ...] = ()
     outside: str = ""
+    too_large: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -69,15 +71,18 @@ class Case:
 
     @property
     def size(self) -> int:
-        """Returns the size of its arrays in bytes."""
-        return sum(value.nbytes for value in (*self.inputs.values(), *self.parameters.values()) if isinstance(value, np.ndarray))
+        """Returns the size of its arrays in bytes, without parameters that are in a file."""
+        arrays = (*self.inputs.values(), *(() if isinstance(self.parameters, Stored) else self.parameters.values()))
+        return sum(value.nbytes for value in arrays if isinstance(value, np.ndarray))
 
     def at(self, dtype: str, device: str = "cpu", mode: str = "") -> "Case":
         """Returns the case with every floating array rounded to dtype, to be run on that device in that mode."""
         return dataclasses.replace(
             self,
             inputs={name: _cast(value, dtype) for name, value in self.inputs.items()},
-            parameters={name: _cast(value, dtype) for name, value in self.parameters.items()},
+            parameters=self.parameters.at(dtype)
+            if isinstance(self.parameters, Stored)
+            else {name: _cast(value, dtype) for name, value in self.parameters.items()},
             dtype=dtype,
             device=device,
             mode=mode,

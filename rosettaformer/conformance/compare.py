@@ -91,9 +91,11 @@ def _other_places(reference: np.ndarray, got: np.ndarray) -> str:
 def _compare_closely(expectation: Expectation, got: np.ndarray) -> Comparison:
     reference = expectation.reference
     finite = np.isfinite(reference)
-    error = np.abs(np.where(finite, got, 0.0) - np.where(finite, reference, 0.0))
+    error = np.where(finite, got, 0.0)
+    error -= np.where(finite, reference, 0.0)
+    np.abs(error, out=error)  # in place: outputs may be large
     worst = np.unravel_index(int(error.argmax()), error.shape)
-    largest, rmse = float(error[worst]), float(np.sqrt(np.mean(error**2)))
+    largest, rmse = float(error[worst]), float(np.sqrt(np.mean(np.square(error, out=error))))
     excess = max(largest / expectation.bound, rmse / expectation.bound_rmse)
     message = ""
     if excess > 1:

@@ -4,7 +4,6 @@ The reference's expectations are computed here meanwhile, in a single thread, si
 """
 
 import contextlib
-import dataclasses
 import threading
 import time
 from collections import Counter
@@ -224,8 +223,7 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
     with observer.lock:
         observer.begin(worker.port, Counter(question.mode for question in asked))
     expectations = [plan.expected(question) for question in asked]
-    own: dict[str, Any] = {"parameters": {}} if about.get("artefact") else {}  # an artefact needs none
-    cases = (dataclasses.replace(question.case, **own).at(question.dtype, question.device, question.mode) for question in asked)
+    cases = (question.case.at(question.dtype, question.device, question.mode) for question in asked)
     answers = worker.answers(cases, limit)
     answered = zip(expectations, answers, strict=True)
     results = [observer.report(_finding(worker.port, about, *found)) for found in about.get("findings", {}).items()]
@@ -289,6 +287,8 @@ def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[
         return Status.NOT_COVERED, undefined(case.component)
     if case.excluded:
         return Status.NOT_COVERED, case.excluded
+    if dtype in case.too_large:
+        return Status.TOO_LARGE, case.too_large[dtype]
     if case.since > (suite := about.get("suite", UNSAID)):
         return Status.NOT_COVERED, f"the port answers cases up to suite version {suite}; `suite = {case.since}` in it asks this one, too"
     if dtype not in about["dtypes"]:

@@ -36,6 +36,7 @@ class Status(StrEnum):
     UNSUPPORTED = "unsupported"  # the framework has no kernel
     NOT_COVERED = "not covered"
     NOT_GIVEN = "not given"  # there is no file of outputs
+    TOO_LARGE = "too large"  # there is no memory for the case
     MISSING = "missing"  # the framework is not installed, or broken
     NOT_STARTED = "not started"  # the name is not that of a port, so that no case could be run on it
     LEFT_OVER = "left over"  # processes outlived the port

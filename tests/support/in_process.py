@@ -34,7 +34,7 @@ class InProcess(Worker):
         return (self.ask(case, limit) for case in cases)
 
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
-        return reply(self._port, self._effects, method, *copy.deepcopy(plain(arguments)))
+        return reply(self._port, self._effects, method, *copy.deepcopy(plain(arguments, bool(self.greeting[1].get("whole")))))
 
     def close(self) -> None:
         """Nothing is left running."""

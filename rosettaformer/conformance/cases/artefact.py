@@ -16,6 +16,7 @@ from reference_numpy import TransformerConfig
 from ...checkpoints import Checkpoint
 from ..case import REAL, Case
 from ..reference.components import FILES
+from ..stored import Stored
 from .build import ragged
 from .checkpoint import ids_of, length_of
 from .like import CORE, LONG, MEDIUM, PADDED, SHORT, SINGLE, B, case_of, of_decoder, prompts_of
@@ -28,10 +29,10 @@ Inputs = dict[str, Any]
 
 
 def artefact_cases(path: Path, checkpoint: Checkpoint) -> list[Case]:
-    """Returns the cases of every file that may have been made of the checkpoint at that path."""
+    """Returns the cases of every file that may have been made of the checkpoint at that path, whose parameters may be views."""
     config = checkpoint.config
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
-    common: dict[str, Any] = {"parameters": checkpoint.parameters, "folder": str(path), "compared": REAL}
+    common: dict[str, Any] = {"parameters": Stored.of(checkpoint), "folder": str(path), "compared": REAL}
     return [dataclasses.replace(case, **common) for case in of(config)]
 
 

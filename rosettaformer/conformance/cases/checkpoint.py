@@ -9,8 +9,9 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
-from ...checkpoints import load, own_format
+from ...checkpoints import own_format, view
 from ..case import DTYPES, Case
+from ..stored import Stored
 from .build import ragged, rng
 
 B, S, T = 4, 19, 17
@@ -30,10 +31,10 @@ def checkpoint_cases(path: Path, leave_out: Sequence[str] = (), ignore: Sequence
     lengths.
     leave_out, ignore: see `hugging_face.view`. Raises ValueError listing everything that is wrong with the file.
     """
-    checkpoint = load(path, own_format(path), leave_out=leave_out, ignore=ignore)
-    config = checkpoint.config
+    checkpoint = view(path, own_format(path), leave_out=leave_out, ignore=ignore)
+    config, stored = checkpoint.config, Stored.of(checkpoint)
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
-    return [dataclasses.replace(case, parameters=checkpoint.parameters) for case in of(config)]
+    return [dataclasses.replace(case, parameters=stored) for case in of(config)]
 
 
 def _of_both(config: TransformerConfig) -> Iterator[Case]:

@@ -15,10 +15,13 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy.sharding import Mesh
 
-from ...checkpoints import hugging_face, load
+from ...checkpoints import hugging_face, view
 from ..case import DTYPES, REAL, Case
+from ..reference.components import VJP
+from ..stored import Stored
 from .build import ragged, rng
 from .checkpoint import ids_of, length_of
+from .fitting import fits, fitting
 from .gradients import gradient
 from .meshes import on_meshes
 
@@ -30,26 +33,31 @@ CORE = ("short", "medium", "long", "far", "left_padding", "steps")  # what diagn
 STATES = ("short", "left_padding", "long")
 
 
-def like_cases(folder: Path, meshes: Sequence[Mesh] = ()) -> list[Case]:
+def like_cases(
+    folder: Path, meshes: Sequence[Mesh] = (), own: Path | None = None, dtypes: Sequence[str] = (), memory: float | None = None
+) -> list[Case]:  # fmt: skip
     """Returns the cases of the model in a folder that holds it in each dtype, in folders named after them; if meshes are given, those of
     its loss too, for each mesh.
 
+    own: the folder of which they are or will be made; the first of them if None. dtypes: theirs; by default of those that exist.
+    memory: see `fitting`.
     Raises ValueError listing everything that is wrong with it, and if a mesh does not divide it.
     """
-    dtypes = tuple(dtype for dtype in DTYPES if (folder / dtype).exists())
-    checkpoint = load(folder / dtypes[0], "hugging-face")
-    config = checkpoint.config
-    common: dict[str, Any] = {"parameters": checkpoint.parameters, "folder": str(folder), "compared": REAL}
+    dtypes = tuple(dtype for dtype in DTYPES if (dtype in dtypes if dtypes else (folder / dtype).exists()))
+    checkpoint = view(own or folder / dtypes[0], "hugging-face")
+    config, stored = checkpoint.config, Stored.of(checkpoint)
+    common: dict[str, Any] = {"parameters": dict(stored) if meshes else stored, "folder": str(folder), "compared": REAL}
     said = checkpoint.foreign["config.json"]
     made = [dataclasses.replace(case, **common) for case in (_of_encoder if config.encoder_layers else of_decoder)(config)]
-    family = hugging_face.family_of(folder / dtypes[0], checkpoint.parameters)
+    family = hugging_face.family_of(own or folder / dtypes[0], checkpoint.parameters)
     found = [dataclasses.replace(case, inputs=_with_special_ids(case, said)) for case in made]
     apart = [dataclasses.replace(case, inputs=_without_padding_id(case, said.get("pad_token_id"))) for case in found]
-    found = apart if family and family.padded_by_id else found
-    found += [_gradient(case) for case in apart if case.name in ("short", "left_padding") and case.component != "states"]
+    found = fitting((_in(dtypes, case) for case in (apart if family and family.padded_by_id else found)), memory)
+    asked = (_in(dtypes, case) for case in apart if case.name in ("short", "left_padding") and case.component != "states")
+    found += [_gradient(case, memory) for case in asked]
     if meshes and config.decoder_layers:
         found += [dataclasses.replace(case, **common | {"compared": ""}) for case in _of_training(config)]
-    found = [dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes)).at("float64") for case in found]
+    found = [_in(dtypes, case).at("float64") for case in found]
     return on_meshes(found, meshes) if meshes else found
 
 
@@ -159,10 +167,21 @@ def _without_padding_id(case: Case, padding: Any) -> dict[str, Any]:
     return inputs
 
 
-def _gradient(case: Case) -> Case:
+def _in(dtypes: Sequence[str], case: Case) -> Case:
+    """Returns the case in those of its dtypes that are among these."""
+    return dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes))
+
+
+def _gradient(case: Case, memory: float | None) -> Case:
     """Returns the case of its gradients by the parameters, of a cotangent that is 0 at padding."""
+    asked = dataclasses.replace(case, component=case.component + VJP, dtypes=tuple(dtype for dtype in case.dtypes if dtype in SINGLE))
+    (asked,) = fitting([asked], memory, required=False)
+    if not fits(asked):  # the cotangent has the shape of an output, which takes long to compute
+        return asked
     found = gradient(case)
     cotangent = case.part({"output": found.inputs["cotangent"]})["output"]
     names = tuple(f"parameters.{name}" for name in case.parameters)
     inputs = dict(found.inputs) | {"cotangent": cotangent}
-    return dataclasses.replace(found, inputs=inputs, outputs=names, dtypes=SINGLE, compared="", since=case.since)
+    return dataclasses.replace(
+        found, inputs=inputs, outputs=names, dtypes=asked.dtypes, too_large=asked.too_large, compared="", since=case.since
+    )

@@ -1,5 +1,6 @@
 """The folders that a port of a whole model is given: one model in each dtype, as Hugging Face writes it."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,21 +9,27 @@ from reference_numpy.config import LayerKind
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import nearest
 
-from ...checkpoints import load
+from ...checkpoints import view
 from ...checkpoints.hugging_face import new, save
-from ..case import Case
+from ..case import Case, numpy_dtype
+from .fitting import fits
 from .like import like_cases
 
 
-def cases_of(like: str, root: Path, dtypes: Sequence[str], seed: int = 0, meshes: Sequence[Mesh] = ()) -> list[Case]:
+def cases_of(
+    like: str, root: Path, dtypes: Sequence[str], seed: int = 0, meshes: Sequence[Mesh] = (), memory: float | None = None
+) -> list[Case]:  # fmt: skip
     """Returns the cases of a new random model, or of the model in a folder, which is written into `root` in each dtype.
 
     like: a name of `new.names`, or a folder of Hugging Face. Of a folder the port is given the folder itself in the dtype that it has.
-    meshes: see `like_cases`. Raises ValueError if it is neither, and listing everything that is wrong with a folder.
+    meshes, memory: see `like_cases`. Raises ValueError if it is neither, and listing everything that is wrong with a folder.
     """
     if Path(like).is_dir():
-        _copied(Path(like).resolve(), root, dtypes)
-    elif like in new.names():
+        own = Path(like).resolve()
+        cases = like_cases(root, meshes, own, dtypes, memory)
+        _copied(own, root, [dtype for dtype in dtypes if any(dtype in fits(case) for case in cases)])
+        return cases
+    if like in new.names():
         for dtype in dtypes:
             new.write(like, root / dtype, seed=seed, dtype=dtype)
     else:
@@ -50,8 +57,16 @@ def _attention(config: TransformerConfig, kind: LayerKind) -> str:
 
 
 def _copied(folder: Path, root: Path, dtypes: Sequence[str]) -> None:
-    checkpoint = load(folder, "hugging-face")
+    checkpoint = view(folder, "hugging-face")
     own = str(next(iter(checkpoint.parameters.values())).dtype)
+    size = sum(array.size for array in checkpoint.parameters.values())
+    others = [dtype for dtype in dtypes if dtype != own]
+    needed, free = size * sum(numpy_dtype(dtype).itemsize for dtype in others), shutil.disk_usage(root).free
+    if needed > free:
+        raise ValueError(
+            f"{folder} in {', '.join(others)} takes {needed / 1e9:.1f} GB in {root.parent}, where {free / 1e9:.1f} GB are free: "
+            f"give --dtype {own}, or let TMPDIR name a larger disk"
+        )
     for dtype in dtypes:
         if dtype == own:
             (root / dtype).symlink_to(folder, target_is_directory=True)

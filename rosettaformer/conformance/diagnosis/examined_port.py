@@ -8,6 +8,7 @@ from reference_numpy.suggestions import known
 
 from ..case import DTYPES, UNSAID, Case
 from ..cases import all_cases
+from ..cases.fitting import fits
 from ..catalogue import all_defects
 from ..limits import for_port
 from ..ports.port import MissingBackend
@@ -54,7 +55,8 @@ class Subject:
         self.refused: dict[str, str] = {}  # component -> why the first of its cases that is not covered is none
         suite = about.get("suite", UNSAID)
         own = for_port(all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases, about)
-        self.all_cases = [case for case in own if not (case.excluded or case.outside) and case.since <= suite]
+        meant = [case for case in own if not (case.excluded or case.outside) and case.since <= suite]
+        self.all_cases = [dataclasses.replace(case, dtypes=dtypes) for case in meant if (dtypes := fits(case))]
 
     @property
     def limit(self) -> float:

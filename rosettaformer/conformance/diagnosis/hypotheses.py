@@ -29,6 +29,7 @@ def candidates(probes: Iterable[Case], alterations: Iterable[Alteration]) -> lis
     return [one for one in alterations if (one.component in TRAINING or forward_of(one.component) if backward else one.component in within)]
 
 
+KEPT, FEWEST = 1 << 28, 4  # bytes of answers that are kept, and how many at least
 # by component the function whose calls show that a run contains it; attention rotates by what `rotary_embedding` consists of
 _FUNCTIONS = {component: f"{module}.{component}" for component, (module, _) in FORWARD.items()} | {"rotary_embedding": "rotary.rotated"}
 
@@ -48,7 +49,8 @@ class Hypotheses:
         self._doubles = [probe.at("float64") for probe in self.probes]
         self.clean = list(map((store or Store()).expect, self.probes))
         self._everywhere: dict[Alteration, Alteration] = {}  # an alteration at one place -> the same at all places
-        self.answer = functools.cache(self._answer)
+        size = max((sum(one.reference.nbytes for one in clean.values()) for clean in self.clean), default=0)
+        self.answer = functools.lru_cache(max(FEWEST, KEPT // max(1, size)))(self._answer)
         self.alters = functools.cache(self._altering)
         self._defects, self._settings = ([each for one in kind for each in one.hypotheses] for kind in (defects, settings))
         self._functions = {function for one in (*self._defects, *self._settings) for function in one.replaces} | set(_FUNCTIONS.values())

@@ -56,9 +56,12 @@ class Force(NamedTuple):
     cotangent: np.ndarray | None = None
 
 
-def plain(arguments: Sequence[Any]) -> list[Any]:
-    """Returns the arguments of a method of `Port` as they are sent: a case by its fields, a list of forces as tuples."""
-    return [_plain(argument) for argument in arguments]
+def plain(arguments: Sequence[Any], has_weights: bool = False) -> list[Any]:
+    """Returns the arguments of a method of `Port` as they are sent: a case by its fields, a list of forces as tuples.
+
+    has_weights: the port has the parameters of the cases, which are not sent.
+    """
+    return [_plain(argument, has_weights) for argument in arguments]
 
 
 def asked(arguments: Sequence[Any]) -> list[Any]:
@@ -66,9 +69,10 @@ def asked(arguments: Sequence[Any]) -> list[Any]:
     return [_asked(argument) for argument in arguments]
 
 
-def _plain(argument: Any) -> Any:
+def _plain(argument: Any, has_weights: bool) -> Any:
     if isinstance(argument, Case):
         fields = {field.name: getattr(argument, field.name) for field in dataclasses.fields(argument)}
+        fields |= {"parameters": {}} if has_weights else {}
         return fields | {"config": argument.config.to_dict(), "mesh": argument.mesh and argument.mesh.to_dict()}
     return argument and [None if force is None else tuple(force) for force in argument]
 

@@ -129,8 +129,14 @@ class Process(Worker):
             if kind != Kind.READY:
                 self.left += self._child.close()
                 return Kind.CRASH, f"the port's process did not start again: {why}"
-        self._child.ask(method, *messages.plain(arguments), limit=limit)
+        self._child.ask(method, *messages.plain(arguments, self._has_weights), limit=limit)
         return self._answer(method, arguments, limit)
+
+    @property
+    def _has_weights(self) -> bool:
+        """Whether the port has the parameters of its cases, from their folder or its file."""
+        about = self.greeting[1]
+        return bool(about.get("whole") or about.get("artefact"))
 
     @property
     def apart(self) -> Sequence[Any]:

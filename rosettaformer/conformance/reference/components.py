@@ -12,6 +12,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, arithmetic, parameters
 
 from ..case import Case, numpy_dtype
+from ..stored import nested
 from . import layouts, pooling, statistics, training
 
 Rows = dict[str, tuple[str, dict[str, str]]]
@@ -171,7 +172,7 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
     arguments = parameters.nest(case.inputs) | config_arguments(case.component, case.config, case.dtype)
     accepted = inspect.signature(function).parameters
     if "parameters" in accepted:
-        arguments.setdefault("parameters", parameters.nest(case.parameters))
+        arguments.setdefault("parameters", nested(case.parameters))
     if "config" in accepted:
         arguments["config"] = case.config
     with around or contextlib.nullcontext():

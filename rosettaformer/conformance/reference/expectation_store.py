@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
+from ..stored import Stored
 from . import tolerance
 
 
@@ -36,7 +37,9 @@ def digest(case: Case) -> str:
     """Returns the SHA-256 of what an expectation depends on: component, config, dtype, device, what is compared, inputs
     and parameters."""
     found = hashlib.sha256(repr(_asked(case)).encode())
-    for kind in (case.inputs, case.parameters):
+    stored = case.parameters.digest if isinstance(case.parameters, Stored) else ""
+    found.update(stored.encode())
+    for kind in (case.inputs, {} if stored else case.parameters):
         for name, value in sorted(_flat(kind), key=lambda item: item[0]):
             array = np.asarray(value)
             found.update(repr((name, type(value).__name__, array.dtype.name, array.shape)).encode())

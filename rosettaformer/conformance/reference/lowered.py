@@ -14,6 +14,7 @@ import numpy as np
 from reference_numpy import arithmetic, int8
 
 from ..case import Case
+from ..stored import changed
 from . import components, tolerance
 from . import int8 as by_token
 from .orders import ORDERS, order
@@ -47,14 +48,14 @@ def _half(case: Case, precision: str) -> Iterator[Arrays]:
 
 
 def _int8(case: Case) -> Iterator[Arrays]:
-    rounded = dataclasses.replace(case, parameters={name: _by_tensor(array) for name, array in case.parameters.items()})
+    rounded = dataclasses.replace(case, parameters=changed(case.parameters, _by_tensor))
     yield components.answer(rounded)
     with order({"affine": _affine}):
         yield components.answer(rounded)
     yield by_token.answer(case)
 
 
-def _by_tensor(array: np.ndarray) -> np.ndarray:
+def _by_tensor(name: str, array: np.ndarray) -> np.ndarray:
     """Rounds a kernel or table to 255 numbers; vectors stay as they are."""
     if array.ndim < 2 or not array.size:
         return array

@@ -23,6 +23,7 @@ def order(replacements: Mapping[str, Callable]) -> contextlib.AbstractContextMan
     return patched({name if "." in name else f"arithmetic.{name}": instead(function) for name, function in replacements.items()})
 
 
+PART = 1 << 17  # elements of an operand that are contracted at once, where it is copied
 _einsum, _scatter_add, _sum = arithmetic.einsum, arithmetic.scatter_add, arithmetic.sum
 _attention_vjp = attention.scaled_dot_product_attention_vjp
 
@@ -34,6 +35,34 @@ def _contracted(subscripts: str) -> tuple[list[str], str]:
     return operands, "".join(letter for letter in operands[0] if letter not in output)
 
 
+def _by_columns(contract: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Returns the same contraction, which contracts a large last operand with a few of its columns at a time: terms in another order are
+    copies, and a copy of all columns would be as large as the largest parameter.
+    """
+
+    def in_parts(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+        (*others, axes), output = _contracted(subscripts)[0], subscripts.split("->")[1]
+        columns = [letter for letter in axes if letter in output and not any(letter in other for other in others)]
+        array = operands[-1]
+        if array.size <= PART or not others or not columns:
+            return contract(subscripts, *operands)
+        axis, place = axes.index(columns[0]), output.index(columns[0])
+        count = max(1, PART * array.shape[axis] // array.size)
+        result: Any = None
+        for start in range(0, array.shape[axis], count):
+            part = slice(start, start + count)
+            found = contract(subscripts, *operands[:-1], array[(slice(None),) * axis + (part,)])
+            if result is None:
+                shape = list(found.shape)
+                shape[place] = array.shape[axis]
+                result = np.empty(shape, found.dtype)
+            result[(slice(None),) * place + (part,)] = found
+        return result
+
+    return in_parts
+
+
+@_by_columns
 def _einsum_backwards(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     """Returns the contraction, summed from its last term to its first."""
     axes, summed = _contracted(subscripts)
@@ -53,7 +82,7 @@ def _einsum_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
             parts.append(_einsum(subscripts, *chosen))
         return parts[0] + parts[1]
 
-    return contract
+    return _by_columns(contract)
 
 
 def _sum_in_two(array: np.ndarray, axis: int) -> np.ndarray:
@@ -103,14 +132,18 @@ def shuffled(seed: int) -> dict[str, Callable]:
     def permuted(array: np.ndarray, axis: int) -> np.ndarray:
         return np.take(array, permutation(array.shape[axis]), axis=axis)
 
-    def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+    @_by_columns
+    def contracted(subscripts: str, *operands: np.ndarray) -> np.ndarray:
         axes, summed = _contracted(subscripts)
-        moved = list(operands)
+        moved = [arithmetic.upcast_half(operand) for operand in operands]
         for letter in summed:
             moved = [permuted(x, a.index(letter)) if letter in a else x for a, x in zip(axes, moved, strict=True)]
+        return _einsum(subscripts, *moved)
+
+    def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+        wide = contracted(subscripts, *operands)
         if not arithmetic.is_half(operands[0].dtype):
-            return _einsum(subscripts, *moved)
-        wide = _einsum(subscripts, *map(arithmetic.upcast_half, moved))
+            return wide
         unit = float(ml_dtypes.finfo(operands[0].dtype).eps)
         dither = np.random.default_rng((seed, wide.size)).uniform(-unit / 2, unit / 2, wide.shape).astype(wide.dtype)
         return (wide * (1 + dither)).astype(operands[0].dtype)
@@ -204,5 +237,5 @@ ORDERS: dict[str, dict[str, Callable]] = {
 # Fused attention (Dao et al. 2022, algorithm 4) lets the terms of a row cancel less exactly.
 GRADIENT_ORDERS: dict[str, dict[str, Callable]] = {"fused": {"attention.scaled_dot_product_attention_vjp": _attention_again_vjp}}
 TF32_ORDERS: dict[str, dict[str, Callable]] = {
-    "tf32": {"einsum": lambda subscripts, *operands: _einsum(subscripts, *map(to_tf32, operands))}
+    "tf32": {"einsum": _by_columns(lambda subscripts, *operands: _einsum(subscripts, *map(to_tf32, operands)))}
 }

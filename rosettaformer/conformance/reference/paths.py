@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..stored import branches
 from . import components
 from .patching import patched
 
@@ -70,11 +71,10 @@ class Paths:
 
     def _index(self, tree: Mapping[str, Any], path: str) -> None:
         self._subtrees[id(tree)] = path
-        for name, value in tree.items():
-            if isinstance(value, Mapping):
-                if name == "layers":
-                    self.layers[path] = len(value)
-                self._index(value, joined(path, name))
+        for name, branch in branches(tree).items():
+            if name == "layers":
+                self.layers[path] = len(branch)
+            self._index(branch, joined(path, name))
 
     def _path(self, component: str, tree: Mapping[str, Any] | None) -> str:
         if not self._frames:

@@ -11,7 +11,7 @@ An output that zeros would pass although they are wrong shows nothing, and is no
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from .choices import Chooser, Key, Replay, chosen_by
 from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled
 
 Answer = Callable[..., dict[str, np.ndarray]]  # of a case; of a search also of what is entered while it runs
+Error = tuple[np.dtype, float, float]  # the dtype of a run, its largest error, its root mean square error
 
 MAX_FACTOR = 4.0
 RMSE_FACTOR = {8: 2.0, 4: 2.0, 2: 3.0}  # by the dtype's bytes
@@ -135,8 +136,14 @@ def in_orders(run: Callable[[], Any], orders: Iterable[dict[str, Callable]]) -> 
 
 
 def _in_orders(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], orders: Iterable[dict[str, Callable]]) -> Expectations:
-    runs = in_orders(lambda: answer(case), orders)
-    return {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}
+    errors: dict[str, list[Error]] = {name: [] for name in reference}
+    for replacements in orders:
+        with order(replacements):
+            run = answer(case)
+        for name, value in reference.items():
+            errors[name].append(_error(value, run[name]))
+        del run  # outputs may be large
+    return {name: _expectation(value, errors[name]) for name, value in reference.items()}
 
 
 def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], found: Expectations) -> Expectations:
@@ -195,19 +202,31 @@ def _of_draws(case: Case, answer: Answer) -> Expectations:
 
 def expectation(reference: np.ndarray, runs: list[np.ndarray]) -> Expectation:
     """Returns what is expected of an output whose float64 value is the reference, if plain arithmetic gave these values in the dtype."""
-    dtype = runs[0].dtype
+    return _expectation(reference, [_error(reference, run) for run in runs])
+
+
+def _error(reference: np.ndarray, run: np.ndarray) -> Error:
+    """Returns the dtype of a run, its largest error and its root mean square error."""
+    if run.dtype.kind in "biu" or not reference.size:
+        return run.dtype, 0.0, 0.0
+    finite = np.isfinite(reference)
+    error = np.where(finite, run.astype(np.float64), 0.0)
+    error -= np.where(finite, reference, 0.0)
+    np.abs(error, out=error)
+    return run.dtype, float(error.max()), float(np.sqrt(np.mean(np.square(error, out=error))))
+
+
+def _expectation(reference: np.ndarray, errors: Sequence[Error]) -> Expectation:
+    dtype = errors[0][0]
     if dtype.kind in "biu" or not reference.size:
         return Expectation(reference, dtype, 0.0, 0.0, 0.0)
     reference = reference.astype(np.float64, copy=False)
-    finite = np.isfinite(reference)
-    reference_or_0 = np.where(finite, reference, 0.0)
-    errors = [np.abs(np.where(finite, run.astype(np.float64), 0.0) - reference_or_0) for run in runs]
     return Expectation(
         reference=reference,
         dtype=dtype,
-        noise=float(np.max([error.max() for error in errors])),
-        noise_rmse=float(np.max([np.sqrt(np.mean(error**2)) for error in errors])),
-        unit=ulp(float(np.abs(reference_or_0).max()), dtype),
+        noise=float(np.max([largest for _, largest, _ in errors])),
+        noise_rmse=float(np.max([rmse for *_, rmse in errors])),
+        unit=ulp(float(np.abs(np.where(np.isfinite(reference), reference, 0.0)).max()), dtype),
     )
 
 

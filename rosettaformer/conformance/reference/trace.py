@@ -10,6 +10,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters
 
 from ..case import Case
+from ..stored import Stored, changed, flattened
 from . import components
 from .paths import SCOPES, Paths, joined, watched
 
@@ -84,11 +85,13 @@ class _Recorder:
     def _call(self, path: str, component: str, parent: str | None, bound: inspect.BoundArguments, result: Any) -> TracedCall:
         config = self._case.config
         from_config = components.config_arguments(component, config, self._case.dtype)
-        flat = parameters.flatten(bound.arguments.get("parameters", {}))
+        flat = flattened(bound.arguments.get("parameters", {}))
+        if component == "logits" and isinstance(self._case.parameters, Stored):
+            flat = self._stored_head(self._case.parameters, flat)
         if component == "embedding" and flat["table"].shape[0] != config.source_vocabulary:
             config = config.replace(source_vocabulary=flat["table"].shape[0])
         if component in ("layer_norm", "rms_norm"):  # of any width, that of queries and keys among them
-            flat = {name: value.reshape(-1) for name, value in flat.items()}
+            flat = changed(flat, lambda name, value: value.reshape(-1))
             config = config.replace(model_width=flat["scale"].size)
         if component == "dropout":  # of any site: the case's rate is that of a dropout on its own
             config = config.replace(dropout_rate=bound.arguments["rate"])
@@ -97,11 +100,19 @@ class _Recorder:
             component=component,
             parent=parent,
             inputs={name: _own(value) for name, value in parameters.flatten(_inputs(bound, from_config)).items()},
-            parameters={name: _own(value) for name, value in flat.items()},
+            parameters=changed(flat, _in_c_order),
             config=config,
             output=_own(result[0] if isinstance(result, tuple) else result),
             origin=self._case,
         )
+
+    def _stored_head(self, stored: Stored, flat: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Returns the head's parameters as they are stored: what the reference is given holds the tied kernel, the largest array."""
+        tied = parameters.ties(self._case.config).get("logits.kernel", "")
+        names = {name: tied if tied and name == "kernel" else f"logits.{name}" for name in flat}
+        if not all(name in stored for name in names.values()):
+            return flat
+        return stored.called(names).then(lambda name, array: array.T if tied and name == "kernel" else array)
 
 
 def _inputs(bound: inspect.BoundArguments, from_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,6 +124,10 @@ def _inputs(bound: inspect.BoundArguments, from_config: Mapping[str, Any]) -> di
     declared = bound.signature.parameters
     others = {name: value for name, value in given.items() if value is not declared[name].default}
     return {name: value for name, value in others.items() if not isinstance(value, Mapping) or value}
+
+
+def _in_c_order(name: str, array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, order="C")
 
 
 def _own(value: Any) -> Any:

@@ -24,7 +24,10 @@ LEGEND = (
     f"1.00: as accurate as plain NumPy; up to {MAX_FACTOR:g} passes."
 )
 # statuses of cases that have no answer and do not fail
-WITHOUT = (Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.NOT_STARTED, Status.LEFT_OVER, Status.SKIPPED, Status.NOT_RUN)
+WITHOUT = (
+    Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.NOT_STARTED, Status.LEFT_OVER, Status.SKIPPED, Status.NOT_RUN,
+    Status.TOO_LARGE,
+)  # fmt: skip
 PARTLY = " (n/m): n of m cases were compared, the others are below."
 
 

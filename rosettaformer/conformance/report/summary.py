@@ -111,7 +111,7 @@ class Summary:
         if not self.conforms:
             without = all(result.status in UNANSWERED for result in self.failed)
             return "; ".join(filter(None, (("fails" if without else "differs") if self.failed else "", self.shortage)))
-        parts = self._counted(*ACCEPTED, Status.NOT_COMPARABLE, Status.NOT_SHOWN, Status.NOT_GIVEN)
+        parts = self._counted(*ACCEPTED, Status.NOT_COMPARABLE, Status.NOT_SHOWN, Status.NOT_GIVEN, Status.TOO_LARGE)
         if self.incomparable_parts:
             parts.append(f"{self.incomparable_parts} single outputs that are not comparable")
         return f"conforms except {', '.join(parts)}" if parts else "all conform"

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...case import Case
 from ...reference import components
+from ...stored import changed
 from .answered import Answered
 from .symptom import Predicted, Prediction
 
@@ -118,7 +119,9 @@ def _parameters(case: Case) -> Iterator[tuple[str, Change]]:
 
 def _unused(ending: str, unused: Callable[[np.ndarray], np.ndarray]) -> Change:
     def change(case: Case) -> Case | None:
-        changed = {name: unused(value) for name, value in case.parameters.items() if name.endswith(ending)}
-        return dataclasses.replace(case, parameters={**case.parameters, **changed}) if changed else None
+        if not any(name.endswith(ending) for name in case.parameters):
+            return None
+        parameters = changed(case.parameters, lambda name, value: unused(value) if name.endswith(ending) else value)
+        return dataclasses.replace(case, parameters=parameters)
 
     return change

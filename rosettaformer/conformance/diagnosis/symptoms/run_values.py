@@ -11,6 +11,8 @@ from reference_numpy import arithmetic, attention, softmax
 from ...case import Case
 from ...reference.trace import TracedCall
 
+SMALL = 1 << 16  # elements of a parameter that may be an output
+
 
 @dataclass(frozen=True)
 class Value:
@@ -35,7 +37,7 @@ def _all(case: Case, calls: Mapping[str, TracedCall]) -> Iterator[Value]:
     for name, array in case.inputs.items():
         if isinstance(array, np.ndarray):
             yield Value(f"the input `{name}`", array, "input")
-    for name, array in case.parameters.items():
+    for name, array in ((name, array) for name, array in case.parameters.items() if array.size <= SMALL):
         yield Value(f"the parameter `{name}`", np.asarray(array), "parameter")
     for path, call in reversed(list(calls.items())):  # the whole first, then its last parts
         if path:

@@ -132,8 +132,8 @@ def _second(call: TracedCall) -> Function:
 
 def _affine(subscripts: str, call: TracedCall, part: str) -> Function:
     """The product with the part's kernel, and its bias."""
-    tree = {name.removeprefix(part): array for name, array in call.parameters.items() if name.startswith(part)}
-    return lambda value: arithmetic.affine(subscripts, value, tree)
+    names = {name.removeprefix(part): name for name in call.parameters if name.startswith(part)}
+    return lambda value: arithmetic.affine(subscripts, value, {own: call.parameters[name] for own, name in names.items()})
 
 
 def _of(name: str) -> str:

@@ -1,0 +1,243 @@
+"""Large models: their parameters stay in the file, cases that need more memory than there is are left out, and a model that does not fit is
+refused."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import invoke
+
+from reference_numpy import arithmetic
+from rosettaformer.checkpoints import view
+from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.checkpoints.strict import numpy_dtype
+from rosettaformer.conformance import runner, stored
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases import fitting
+from rosettaformer.conformance.cases.like_folders import cases_of
+from rosettaformer.conformance.ports import messages
+from rosettaformer.conformance.reference import orders, tolerance, trace
+from rosettaformer.conformance.reference.expectation_store import digest
+from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.conformance.status import Status
+from rosettaformer.conformance.stored import Stored
+
+CHAINS = [("float64",), ("float32",), ("float16", "float64"), ("float64", "bfloat16", "float64"), ("bfloat16", "float32", "float16")]
+LARGER = {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768, "head_dim": 64}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    new.write("qwen3", tmp_path / "own", dtype="bfloat16")
+    return tmp_path / "own"
+
+
+@pytest.fixture
+def in_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models are not read into memory, and no array is kept."""
+    monkeypatch.setattr(stored, "IN_MEMORY", 0)
+    monkeypatch.setattr(stored, "KEPT", 0)
+
+
+def _cases(folder: Path, root: Path, *dtypes: str, **options: Any) -> dict[str, Case]:
+    root.mkdir()
+    return {case.id: case for case in cases_of(str(folder), root, dtypes, **options)}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.usefixtures("in_file")
+def test_parameters_of_a_file_are_rounded_as_those_in_memory(folder: Path, chain: tuple[str, ...]) -> None:
+    found, own = Stored.of(view(folder)), view(folder).in_memory().parameters
+    for dtype in chain:
+        found, own = found.at(dtype), {name: array.astype(numpy_dtype(dtype)) for name, array in own.items()}
+    assert [*found] == [*own] and all(np.array_equal(found[name], own[name]) and found[name].dtype == own[name].dtype for name in own)
+    assert all(found[name] is not found[name] for name in own)
+
+
+@pytest.mark.parametrize("component", ["transformer", "states", "transformer_vjp"])
+@pytest.mark.usefixtures("in_file")
+def test_what_is_expected_does_not_depend_on_where_the_parameters_are(folder: Path, tmp_path: Path, component: str) -> None:
+    case = _cases(folder, tmp_path / "like", "float64", "float32")[f"{component}/short"].at("float32")
+    kept = Case(**{**vars(case), "parameters": dict(case.parameters)})
+    assert isinstance(case.parameters, Stored) and not isinstance(kept.parameters, Stored)
+    found, own = tolerance.expect(case), tolerance.expect(kept)
+    assert found.keys() == own.keys()
+    for name, one in found.items():
+        assert (one.noise, one.noise_rmse, one.unit) == (own[name].noise, own[name].noise_rmse, own[name].unit)
+        assert np.array_equal(one.reference, own[name].reference)
+
+
+@pytest.mark.usefixtures("in_file")
+def test_a_run_is_recorded_alike(folder: Path, tmp_path: Path) -> None:
+    case = _cases(folder, tmp_path / "like", "float64")["transformer/short"]
+    found, own = trace.record(case), trace.record(Case(**{**vars(case), "parameters": dict(case.parameters)}))
+    assert [*found] == [*own]
+    for path, call in found.items():
+        assert np.array_equal(call.output, own[path].output) and [*call.parameters] == [*own[path].parameters]
+        assert all(np.array_equal(call.parameters[name], array) for name, array in own[path].parameters.items())
+
+
+def test_the_digest_tells_parameters_apart(folder: Path, tmp_path: Path) -> None:
+    case = _cases(folder, tmp_path / "like", "float64")["transformer/short"]
+    new.write("qwen3", tmp_path / "other", dtype="bfloat16", seed=1)
+    other = _cases(tmp_path / "other", tmp_path / "like2", "float64")["transformer/short"]
+    twice, thrice = (stored.changed(case.parameters, change) for change in (lambda name, array: 2 * array, lambda name, array: 3 * array))
+    changed = [Case(**{**vars(case), "parameters": parameters}) for parameters in (twice, thrice)]
+    assert len({digest(one) for one in (case, other, case.at("float32"), *changed)}) == 5
+    assert digest(case) == digest(_cases(folder, tmp_path / "like3", "float64")["transformer/short"])
+
+
+@pytest.mark.parametrize("name", [*orders.ORDERS, "shuffled", "odd"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_large_operands_are_contracted_in_parts(monkeypatch: pytest.MonkeyPatch, name: str, dtype: str) -> None:
+    monkeypatch.setattr(orders, "PART", 60)
+    generator = np.random.default_rng(0)
+    seen: list[int] = []
+    plain = orders._einsum
+    monkeypatch.setattr(orders, "_einsum", lambda subscripts, *operands: seen.append(operands[-1].size) or plain(subscripts, *operands))
+    replaced = orders.ORDERS.get(name) or orders.shuffled(name == "odd")
+    for subscripts, first, last in (("btd,dhk->bthk", (2, 3, 6), (6, 4, 5)), ("bthe,hed->btd", (2, 3, 4, 5), (4, 5, 6)),
+                                    ("btd,dv->btv", (1, 3, 5), (5, 31))):  # fmt: skip
+        x, kernel = (generator.standard_normal(shape).astype(numpy_dtype(dtype)) for shape in (first, last))
+        with orders.order(replaced):
+            found = arithmetic.einsum(subscripts, x, kernel)
+        wide = np.einsum(subscripts, x.astype(np.float64), kernel.astype(np.float64))
+        assert found.dtype == x.dtype
+        assert np.abs(found.astype(np.float64) - wide).max() < (1e-12 if dtype == "float64" else 0.1)
+    assert name == "plain" or max(seen) <= 60
+
+
+def test_an_expectation_needs_little_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stored, "IN_MEMORY", 0)
+    monkeypatch.setattr(stored, "KEPT", 1 << 20)
+    new.write("qwen3", tmp_path / "own", dtype="bfloat16", settings=LARGER)
+    case = _cases(tmp_path / "own", tmp_path / "like", "float32")["transformer/one_token"].at("float32")
+    tracemalloc.start()
+    try:
+        tolerance.expect(case)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * fitting.count(case)
+
+
+def test_a_port_that_loads_the_folder_is_not_sent_parameters(folder: Path, tmp_path: Path) -> None:
+    case = _cases(folder, tmp_path / "like", "float32")["transformer/short"]
+    (sent,), (whole,) = messages.plain([case], has_weights=True), messages.plain([case])
+    assert sent["parameters"] == {} and [*whole["parameters"]] == [*case.parameters]
+    assert messages.asked([sent])[0].inputs.keys() == case.inputs.keys()
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No case but the smallest fits, whatever the size of the model."""
+    monkeypatch.setattr(fitting, "SMALL", 0)
+    monkeypatch.setattr(fitting, "PROCESSES", 0)
+
+
+@pytest.mark.usefixtures("little")
+def test_cases_that_do_not_fit_are_left_out_counted_and_never_passed(folder: Path, tmp_path: Path) -> None:
+    cases = _cases(folder, tmp_path / "like", "float64", "float32", memory=3e6)
+    large = {(case.id, dtype) for case in cases.values() for dtype in case.too_large}
+    assert ("transformer/far", "float64") not in large and {("transformer/long", "float64"), ("transformer_vjp/short", "float64")} <= large
+    assert ("transformer/short", "float32") not in large
+    about = {"components": ["transformer", "transformer_vjp"], "dtypes": ["float64", "float32"]}
+    statuses = {pair: runner.unable(cases[pair[0]], pair[1], "cpu", about) for pair in large if pair[0].startswith("transformer/")}
+    assert {status for status, _ in statuses.values()} == {Status.TOO_LARGE}
+    rows = [
+        runner.Result(case, "transformer", "p", dtype, "cpu", "eager", *status) for (case, dtype), status in statuses.items() if status[0]
+    ]
+    summary = Summary([*rows, runner.Result("transformer/short", "transformer", "p", "float32", "cpu", "eager", Status.PASS)])
+    assert len(summary.left) == len(rows) and len(summary.passed) == 1 and str(len(rows)) in summary.verdict
+    assert not Summary(rows).conforms
+    assert all(pair[0] in fitting.left_out(cases.values()) for pair in large)
+
+
+@pytest.mark.usefixtures("little")
+def test_dtypes_in_which_nothing_fits_are_not_written(folder: Path, tmp_path: Path) -> None:
+    count = fitting.count(next(iter(_cases(folder, tmp_path / "all", "float32").values())))
+    cases = _cases(folder, tmp_path / "like", "float64", "bfloat16", memory=7 * count)
+    assert not any("float64" in fitting.fits(case) for case in cases.values())
+    assert sorted(path.name for path in (tmp_path / "like").iterdir()) == ["bfloat16"]
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize("command", ["check", "diagnose"])
+def test_a_model_that_does_not_fit_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path, command: str
+) -> None:
+    monkeypatch.setattr(fitting, "available_memory", lambda: 1000)
+    monkeypatch.setattr(runner, "open_worker", lambda *_, **__: pytest.fail("a port was started"))
+    (tmp_path / "port.py").write_text("def load(folder):\n    raise SystemExit\n")
+    ended = invoke(command, tmp_path / "port.py", "--like", folder)
+    assert ended.code == 2 and "Traceback" not in ended.err and "GB" in ended.err
+
+
+PORT = """
+import numpy as np
+from rosettaformer.checkpoints import view
+dtypes = "float32", "bfloat16"
+
+def load(folder):
+    checkpoint = view(folder)
+    weights = [np.array(array) for array in checkpoint.parameters.values()]
+    return lambda token_bt: np.zeros((*token_bt.shape, checkpoint.config.target_vocabulary), weights[0].dtype)
+"""
+
+
+def _peak(folder: Path, port: Path) -> int:
+    """The most bytes that the processes of a check have at the same time, each page of memory counted once."""
+    command = [sys.executable, "-m", "rosettaformer", "check", port, "--like", folder, "-k", "transformer and (short or medium)"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    peaks = [0]
+
+    def watch() -> None:
+        while process.poll() is None:
+            peaks.append(sum(map(_bytes, _tree(process.pid))))
+            time.sleep(0.05)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    watching.join()
+    return max(peaks)
+
+
+def _tree(root: int) -> list[int]:
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended
+            continue
+    found = [root]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def _bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+@pytest.mark.second
+@pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/smaps_rollup").exists(), reason="Linux alone says what memory processes have")
+def test_twelve_bytes_a_parameter_are_enough(tmp_path: Path) -> None:
+    (tmp_path / "port.py").write_text(PORT)
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "head_dim": 64, "vocab_size": 8192, "num_hidden_layers": 5}
+    for name, settings in {"small": {}, "large": sizes}.items():
+        new.write("qwen3", tmp_path / name, dtype="bfloat16", settings=settings)
+    small, large = (_peak(tmp_path / name, tmp_path / "port.py") for name in ("small", "large"))
+    count = sum(array.size for array in view(tmp_path / "large").parameters.values())
+    assert 15e6 < count < 60e6
+    assert (large - small) / count <= 12
