@@ -20,6 +20,8 @@ class Verdict(StrEnum):
     UNSTABLE = "unstable"  # the same input, another output
     GRADIENT = "gradient"  # the output is right, and a gradient is not
     ERROR = "error"  # the port fails on every case
+    NOT_COMPARED = "not compared"  # nothing fails, and too little was shown
+    PASSES = "passes"  # although it is declared to fail
 
 
 @dataclass(frozen=True)

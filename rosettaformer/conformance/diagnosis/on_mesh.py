@@ -122,7 +122,7 @@ class _Examiner:
         """The answer to a case, and what the comparison says of it. Raises TimeIsUp."""
         self.deadline.check()
         asked = case.at(dtype, mode=self.mode or about["modes"][0])
-        kind, answer = self.worker.ask(asked, self.deadline.within(self.limit))
+        kind, answer = self.worker.ask(asked, self.limit)
         each: Sequence[Any] = getattr(self.worker, "apart", ()) if kind == Kind.DIFFERS else ()
         row = Question(case, Hidden((), (), 0), dtype, "cpu", asked.mode).row(self.worker.port)
         expected = self.store.expect(asked) if kind == Kind.OUTPUTS or each else {}
