@@ -7,6 +7,7 @@ names together. What nothing explains is described.
 """
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
@@ -18,6 +19,7 @@ from ..status import Kind, Status
 from . import crashes, explanation, stability
 from .altered import Combination
 from .beginning import beginning
+from .common import common_cases
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
 from .examined_port import Subject
@@ -26,6 +28,7 @@ from .hypotheses import candidates
 from .inquiry import Inquiry
 from .record import About
 from .search import Search
+from .symptoms import Symptom
 from .tracing import TRACEABLE, Progress
 
 
@@ -70,7 +73,9 @@ def diagnose(
             examiner.stop(str(error))
         except KeyboardInterrupt:
             examiner.stop("interrupted")
-        return Diagnosis([*shown, *examiner.record.findings], examiner.tracing.divergences, examiner.tracing.gradients, examiner.stopped)
+        steps = examiner.next_steps(limit) if examiner.stopped else []
+        findings, tracing = [*shown, *examiner.record.findings], examiner.tracing
+        return Diagnosis(findings, tracing.divergences, tracing.gradients, examiner.stopped, steps)
 
 
 class _Examiner(Inquiry):
@@ -129,13 +134,17 @@ class _Examiner(Inquiry):
                 self.record.add(About(result.component, result.dtype), verdict, f"{result.case} {result.status}: {result.message}")
         if self.record.findings:
             return
-        if shortage := self.checked.shortage(subject.fixed, subject.suite):
-            reason = self.checked.reason or subject.excluded
-            self.record.add(About("", dtype), Verdict.NOT_COMPARED, ": ".join(filter(None, (shortage, reason))))
         for case, kind, answer in subject.ask(subject.declared):
             expected = self._store.expect(case) if kind == Kind.OUTPUTS else {}
-            if judge(self.checked.row(case), kind, answer, expected).status == Status.PASS:
-                self.record.add(About(case.component, case.dtype), Verdict.PASSES, f"{case.id} is declared to fail, and passes")
+            result = judge(self.checked.row(case), kind, answer, expected)
+            if result.status == Status.PASS:
+                text = f"{case.id} is declared to fail, and passes"
+                self.record.add(About(case.component, case.dtype), Verdict.PASSES, text)
+            self.checked.put(case, dataclasses.replace(result, status=Status.DEVIATION))
+        if not self.record.findings and (short := self.checked.shortage(subject.fixed, subject.suite)):
+            reason = self.checked.reason or subject.excluded
+            text = ": ".join(filter(None, (short, reason)))
+            self.record.add(About("", dtype), Verdict.NOT_COMPARED, text)
 
     def _ask_outside(self) -> None:
         """Asks the cases whose ids are out of range, of which a file says what becomes of them."""
@@ -162,10 +171,22 @@ class _Examiner(Inquiry):
         self.stopped = reason
         if self._current is not None:
             place, search = self._current
-            self.record.add(place, Verdict.STOPPED, explanation.stopped(reason, search, self._sentences))
+            sentences = self._sentences or [symptom.sentence for symptom in self._where(search)]
+            verdict = Verdict.DESCRIBED if sentences else Verdict.STOPPED
+            self.record.add(place, verdict, explanation.stopped(reason, search, sentences))
         elif self._heard is not None:
             place, complaint = self._heard
             self.record.add(place, Verdict.STOPPED, f"{reason}, before all cases were run\n  first seen: {complaint}")
+
+    def _where(self, search: Search) -> list[Symptom]:
+        """What the cases that fail have in common, where nothing else is known."""
+        probes = search.hypotheses.probes
+        return common_cases([probes[index] for index in search.failing], [probes[index] for index in search.right()])
+
+    def next_steps(self, limit: float | None) -> list[str]:
+        """What to do after the limit has stopped the search."""
+        states = any(result.component == "states" for result in (*self.checked.passed, *self.checked.failed))
+        return explanation.next_steps(limit, self._subject.whole, states)
 
     def examine_gradients(self, components: Iterable[str]) -> None:
         """Walks the gradients of the largest of the components whose outputs are right, and adds the finding where one is wrong."""

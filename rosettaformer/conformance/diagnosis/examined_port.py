@@ -47,7 +47,7 @@ class Subject:
             self.close()
             known("the mode of this port", [mode], about["modes"])
         self.covered: Collection[str] = about["components"]
-        self.framework: str = about.get("framework", "")
+        self.framework: str = about.get("loaded", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
         self.whole = cases is not None
         self.said: dict[str, str] = about.get("findings", {})  # what an artefact shows without being run

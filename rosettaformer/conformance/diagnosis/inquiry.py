@@ -139,7 +139,10 @@ class Inquiry(Parts):
         elif imprecise := search.imprecise():
             self.record.add(place, Verdict.IMPRECISE, explanation.imprecise(imprecise, place.dtype), imprecise)
         elif rest := [] if self._described else search.partly(base := self._cover(search)):
-            names = [base, *search.alike(base)]
+            meant = set(search.explained(base))
+            names = search.plainest([base, *search.alike(base)], lambda one: set(search.explained(one)) >= meant)
+            rest = rest if rest != [base] else names[:1]
+            base = names[0]
             text = explanation.partly(names, rest, search, self._sentences)
             self.record.add(place, Verdict.PARTLY, text, names if rest == [base] else rest)
         elif self._fewer:

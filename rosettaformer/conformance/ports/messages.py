@@ -22,6 +22,7 @@ OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.NOT_SHOWN, Kind.UNSUPPORTED)  # the
 REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS, Kind.SKIPPED)}
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
+    "loaded": lambda value: type(value) is str,
     "modes": lambda value: _is_names(value) and bool(value),
     "config": lambda value: _is_mapping(value, _is_value),
     "suite": lambda value: type(value) is int,

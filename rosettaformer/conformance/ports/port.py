@@ -120,6 +120,7 @@ class Port:
         framework = getattr(self.module, "framework", "")
         own = {
             "framework": framework,
+            "loaded": framework or _loaded(),
             "modes": self.modes,
             "config": dict(self.config),
             "dtypes": self.dtypes,
@@ -240,6 +241,12 @@ def _names(what: str, value: Any) -> tuple[str, ...]:
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{what} must be a name or several; got {value!r}")
     return names
+
+
+def _loaded() -> str:
+    """Returns the name of the framework that the process has loaded; empty if there are several or none."""
+    found = [name for name, (_, needs, _) in PORTS.items() if needs in sys.modules]
+    return found[0] if len(found) == 1 else ""
 
 
 def unavailable(error: BaseException) -> str:
