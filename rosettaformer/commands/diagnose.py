@@ -16,6 +16,7 @@ from reference_numpy.suggestions import known
 from ..conformance import deviations, diagnosis
 from ..conformance.case import Case
 from ..conformance.cases import all_cases
+from ..conformance.cases.expression import choose
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import on_mesh
 from ..conformance.diagnosis.findings import Verdict
@@ -49,23 +50,26 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 )
 @click.option("--pairs/--no-pairs", default=True, show_default=True, help="Search also for two mistakes together.")
 @click.option("--gradients/--no-gradients", default=True, show_default=True, help="Where outputs are right, judge gradients too.")
+@click.option("-k", "expression", metavar="EXPR", help="Only cases that EXPR matches, as in check.")
 @click.option(
     "--limit", type=click.FloatRange(min=0.1),
-    help="Seconds for the whole diagnosis; then the best so far is printed. [default: none; 120 with --like]",
+    help="Processor seconds for the search, without the port's own; then the best so far is "
+    "printed. [default: none; 120 with --like]",
 )  # fmt: skip
 @click.option("--answer-limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer of the port.")
 @click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")
 def diagnose(
     port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, like: str, seed: int,
     meshes: tuple[Mesh, ...], checkpoint: Path | None, leave_out: tuple[str, ...], ignore: tuple[str, ...], memory: float | None,
-    **options: Any,
+    expression: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Say what is wrong with PORT: the mistakes that, made in the reference, give its outputs.
+    """Explain what is wrong with PORT: name the known bugs that, injected into the reference, give its outputs.
 
-    For every component that fails, the catalogue of defects, settings that ports choose otherwise, other wirings and other constants are
-    searched, everywhere and at one place, alone and in pairs. Those that give the port's output on all of the component's cases are named;
-    where none does, the output is described. With --mesh the cases on meshes are asked, whose outputs say what of the sharding is wrong.
-    `rosettaformer explain ID` shows a defect's page. Exit 0 where everything that the port covers conforms, otherwise 1.
+    For every component that fails, the search tries known bugs, settings, dataflow changes and
+    other constants, everywhere and in one place, alone and in pairs. It names those that give the
+    port's output on all of the component's cases. If none does, it describes the output. With
+    --mesh it asks the cases on meshes. `rosettaformer explain ID` shows a known bug's page. Exit 0
+    if everything that `check` asks conforms, otherwise 1.
     """
     if (port is None) == (command is None):
         raise ValueError("one port is required: its name, its file, or --command")
@@ -81,10 +85,12 @@ def diagnose(
         refuse_without_artefacts(checkpoint=checkpoint, leave_out=leave_out, ignore=ignore, **of_artefacts)
         cases = like_cases(like, seed, (), meshes, memory) if like else mesh_cases(meshes) if meshes else None
     require("diagnose", needs_of(name))
+    if cases is not None and expression is not None:
+        cases, expression = choose(cases, expression), None
     options["limit"] = options["limit"] or (LIMIT if like or artefacts else None)
     entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []
     try:
-        found = run(name, components, entries, cases=cases, **options)
+        found = run(name, components, entries, cases=cases, expression=expression, **options)
     except MissingBackend as error:
         raise Missing(f"{name} is missing: {error}") from None
     if json_file is not None:
@@ -104,29 +110,32 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
             working.at(f"{port}: {what}")
             working.to(100 * share)
 
-        told: dict[str, Any] = {"declared": declared, "progress": advance, "say": lambda sentence: _say(console, sentence)}
+        def say(sentence: str) -> None:
+            working.at(sentence.partition("\n")[0])
+
+        told: dict[str, Any] = {"declared": declared, "progress": advance, "say": say}
         if any(case.mesh for case in options.get("cases") or ()):
             given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
             return on_mesh.diagnose(port, components=components, **told, **given)
         return diagnosis.diagnose(port, components, **told, **options)
 
 
-def _say(console: Console, sentence: str) -> None:
-    """Prints the first line of what is known so far."""
-    console.print(f"[dim]{escape(sentence.partition(chr(10))[0])}[/]", highlight=False, soft_wrap=True)
-
-
 def _show(found: diagnosis.Diagnosis) -> None:
     console = Console()
+    for finding in found.findings:
+        colour = COLOURS.get(finding.verdict, "red")
+        first, *rest = finding.text.splitlines()
+        dtype = f" [dim]({finding.dtype})[/]" if finding.dtype else ""
+        lines = [f"[{colour}]{finding.verdict}[/] {escape(first)}{dtype}", *map(escape, rest)]
+        console.print("\n".join(lines), highlight=False, soft_wrap=True)
     for divergence in found.divergences:
         render_tree(console, divergence)
     for gradients in found.gradients:
         if gradients.first:
             render_backward(console, gradients)
-    for finding in found.findings:
-        colour = COLOURS.get(finding.verdict, "red")
-        console.print(f"[{colour}]{finding.verdict}[/] {escape(finding.text)} [dim]\\[{finding.dtype}][/]", highlight=False, soft_wrap=True)
     if found.stopped:
         console.print(f"[yellow]stopped[/]: {escape(found.stopped)}; this is the best so far", highlight=False, soft_wrap=True)
     elif not found.findings:
-        console.print("[green]nothing to explain[/]: everything that the port covers conforms", highlight=False)
+        console.print("[green]nothing to explain[/]: everything that was asked conforms", highlight=False)
+    for step in found.next_steps:
+        console.print(f"next: {escape(step)}", highlight=False, soft_wrap=True)

@@ -105,7 +105,7 @@ def _print_page(defect: Defect, effects: list[Effect]) -> None:
     sections |= {"Also": "\n  ".join(defect.variants)} if defect.variants else {}
     sections |= {"How it shows": defect.shows}
     sections |= {f"Fix in {name}": defect.fix[framework] for framework, name in FRAMEWORKS.items()}
-    sections |= {"Where the code is so already": defect.elsewhere} if defect.elsewhere else {}
+    sections |= {"If your code already does this": defect.elsewhere} if defect.elsewhere else {}
     sections |= {"Evidence": defect.evidence}
     if defect.unobservable:
         sections["Unobservable"] = defect.unobservable

@@ -21,6 +21,9 @@ class Kind(StrEnum):
     NOT_GIVEN = "not given"
 
 
+LEFT = (Kind.NOT_COVERED, Kind.NOT_SHOWN, Kind.UNSUPPORTED, Kind.SKIPPED)  # kinds of answers that are no failure
+
+
 class Status(StrEnum):
     """The outcome of a case on a port."""
 

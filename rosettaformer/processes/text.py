@@ -1,17 +1,29 @@
 """Makes text from foreign code safe to show."""
 
+import re
 from typing import Any
 
 MOST = 4000  # characters of a text that are shown
 MESSAGE = 3500  # characters of an error's message; leaves room for the text around it
+# colours and other commands to a terminal: CSI sequences, and OSC sequences up to their end
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+
+
+def without_codes(text: str) -> str:
+    """Returns the text without the codes that colour it on a terminal."""
+    return _TERMINAL.sub("", text)
 
 
 def printable(text: str, most: int = MOST, lines: bool = False) -> str:
-    """Returns the text on one line, with everything a terminal would obey as Python escapes: control characters, lone surrogates, marks of
-    direction and the like (\\x1b, \\ud800, \\u202e). A long text is cut, and the number of characters left out is given.
+    """Returns the text on one line, without terminal codes.
+
+    Everything else that a terminal would obey becomes a Python escape: control characters, lone
+    surrogates, marks of direction (\\x07, \\ud800, \\u202e). A long text is cut, and the number of
+    characters left out is given.
 
     lines: keep line feeds and spaces.
     """
+    text = without_codes(text)
     kept = text[:most] if lines else " ".join(text[:most].split())
     shown = "".join(letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape").decode() for letter in kept)
     return f"{shown} ... ({len(text) - most} more characters)" if len(text) > most else shown
@@ -25,7 +37,7 @@ def words(error: BaseException) -> str:
 def message(error: BaseException) -> str:
     """Returns the beginning of the error's message; foreign code computes it and may fail."""
     try:
-        text = plain(str(error))
+        text = without_codes(plain(str(error)))
     except BaseException:
         return "its message cannot be shown, since its str() raises"
     return text if len(text) <= MESSAGE else f"{text[:MESSAGE]} ... ({len(text) - MESSAGE} more characters)"

@@ -189,6 +189,12 @@ def _positions(*batches: int, width: int = 13) -> list[Case]:
     return [dataclasses.replace(case, config=sizes, inputs={"x_btd": np.ones((b, 2 + b, width))}) for b in batches]
 
 
+def _windowed(*batches: int) -> list[Case]:
+    """The same with local layers, whose window the length of the third batch is."""
+    local = {"layer_pattern": ("local",), "window": 5}
+    return [dataclasses.replace(case, config=case.config.replace(**local)) for case in _positions(*batches)]
+
+
 def _dropped(cases: list[Case], rate: float) -> list[Case]:
     return [dataclasses.replace(case, config=case.config.replace(dropout_rate=rate)) for case in cases]
 
@@ -201,6 +207,8 @@ def _dropped(cases: list[Case], rate: float) -> list[Case]:
         (_positions(5, 7), _positions(1, 3), "only where batch is at least 5 and target length is at least 7"),
         (_positions(1, 3), _positions(5, 7), "not where batch is at least 5 and target length is at least 7"),
         (_positions(1, 3, 5), _positions(2, 4), "only where batch is odd and target length is odd"),
+        (_positions(4, 6), _positions(1, 3), "only where batch is at least 4 and target length is at least 6"),  # and even
+        (_windowed(4, 6), _windowed(1, 3), "only where target length is above the window"),
         (_positions(2, 5), _positions(2, 7, 3), ""),
         (_positions(1, 3), [], ""),
         (_dropped(_positions(2, 3), 0.3), _positions(2, 3), ""),  # a rate that nothing is drawn with is no cause

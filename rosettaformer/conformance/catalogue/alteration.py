@@ -16,8 +16,8 @@ Altered = Mapping[str, Replaces]  # what a defect replaces, by its id
 Variants = Mapping[str, Mapping[str, Replaces]]  # what its variants do, by its id and their titles
 FRAMEWORKS = ("torch", "tf", "jax")
 # where a mistake may be whose code is right
-LOADED = "the parameters are loaded so; compare the rows of `weights`, or what fills them"
-CONFIGURED = "the model is built otherwise than `config` says; declare there what it has"
+LOADED = "the weights are loaded this way: compare the rows of `weights`, or the code that fills them"
+CONFIGURED = "the model does not match `config`: correct the entry in `config`"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,6 +11,7 @@ from ..case import Case
 from ..compare import relative_error
 from ..reference import tolerance
 from .altered import Outputs
+from .conditions import condition
 from .search import Search
 
 LARGE = 0.5  # of the largest error: where the root mean square alone is wrong
@@ -27,7 +28,10 @@ def beginning(search: Search, dtype: str, right: Sequence[str] = ()) -> str:
     only += [f"only in {dtype} ({' and '.join(right)} {'conforms' if len(right) == 1 else 'conform'})"] if right else []
     places = [_first(probes[index], search.clean[index], search.answers[index]) for index in failing]
     found = [place for place in places if place is not None]
-    return ", ".join([*only, *([_from(min(found))] if found else [])])
+    where = condition(wrong, [probes[index] for index in search.right()]) if not only and len(failing) > 1 else ""
+    only += [where] if "above" in where else []
+    counted = " (positions are counted without padding)" * any(map(_left, wrong))
+    return ", ".join([*only, *([_from(min(found)) + counted] if found else [])])
 
 
 def _only(wrong: Sequence[Case], right: Sequence[Case]) -> str:

@@ -33,6 +33,11 @@ def common(failing: Sequence[Answer], right: Sequence[Case]) -> list[Symptom]:
     return [Symptom(f"common {index}", sentence, SAYS) for index, sentence in enumerate(sentences)]
 
 
+def common_cases(failing: Sequence[Case], right: Sequence[Case]) -> list[Symptom]:
+    """What the cases that fail have in common, and no other case has."""
+    return [Symptom("cases", sentence, SAYS) for sentence in _cases(failing, right)]
+
+
 def _cases(failing: Sequence[Case], right: Sequence[Case]) -> Iterator[str]:
     if where := condition(failing, right):
         yield f"your output differs from the reference on {len(failing)} of {len(failing) + len(right)} cases: {where}"

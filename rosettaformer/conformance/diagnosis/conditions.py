@@ -16,6 +16,8 @@ from ..reference.components import config_arguments, forward_of, model_of, signa
 AXES = {"b": "batch", "t": "target length", "s": "source length", "n": "number of tokens", "d": "model_width", "h": "heads",
         "g": "key_value_heads", "k": "key_size", "e": "value_size", "f": "feed_forward_width", "v": "vocabulary",
         "r": "model_width", "p": "rows of positions", "a": "segments", "c": "classes"}  # fmt: skip
+LENGTHS = ("target length", "source length", "number of tokens")
+COUNTS = ("batch", *LENGTHS)  # sizes of which a bound is likelier than that they are odd
 SHOWN = 3  # properties of one kind that are reported
 TOKENS = {"source": "source length", "target": "target length", "token": "target length"}  # their axes: b, and this one
 
@@ -24,8 +26,10 @@ def condition(failed: Sequence[Case], answered: Sequence[Case]) -> str:
     """Where a port fails, `only where batch is 1` or `not where batch is 2`: a property that all the cases on one side have and none on
     the other. Empty where there is none, or a side has no cases.
 
-    The simplest kind is said: a number that is given at all, a size or a setting that is one value, an input that is given, an odd size,
-    equal sizes, a bound, one number above another. Of one kind all are, up to SHOWN, since the cases do not tell which it is.
+    The simplest kind is reported: a number that is given at all, a size or a setting that is one
+    value, an input that is given, a length above a limit of the config, a bound of a length or of
+    the batch, an odd size, equal sizes, another bound, one number above another. Of one kind all
+    are, up to SHOWN, since the cases do not tell which it is.
     """
     if not failed or not answered:
         return ""
@@ -51,12 +55,28 @@ def _properties(case: Case, all_numbers: Sequence[dict[str, float]]) -> dict[str
         [*(f"{name} is given" for name in _options(case)), *_steps(case)],
         [f"{name} is {value}" for name, value in (sizes | _settings(case)).items()],
         [f"{name} is given" for name in _given(case)],
+        [f"{length} is above {limit}" for limit, most in _limits(case).items() for length in LENGTHS if sizes.get(length, 0) > most],
+        [*_bounds(case, {name: sizes[name] for name in COUNTS if name in sizes}, all_numbers)],
         [f"{name} is odd" for name, size in sizes.items() if size % 2],
         [f"{one} equals {other}" for one, other in itertools.combinations(sorted(sizes), 2) if sizes[one] == sizes[other]],
-        [f"{name} is at least {bound}" for name, number in (sizes | numbers).items()
-         for bound in sorted({other[name] for other in all_numbers if name in other}) if number >= bound],
+        [*_bounds(case, sizes | numbers, all_numbers)],
         [f"{one} is above {other}" for one, other in itertools.permutations(numbers, 2) if numbers[one] > numbers[other]],
     ))]) for words in kind}  # fmt: skip
+
+
+def _bounds(case: Case, own: dict[str, float], all_numbers: Sequence[dict[str, float]]) -> Iterator[str]:
+    """The bounds that the case's own numbers reach, of those that the numbers of all cases are."""
+    for name, number in own.items():
+        for bound in sorted({other[name] for other in all_numbers if name in other}):
+            if number >= bound:
+                yield f"{name} is at least {bound}"
+
+
+def _limits(case: Case) -> dict[str, int]:
+    """The lengths that the config names, from which on a model does something else."""
+    original = case.config.rotary_scaling.original_length
+    found = {"the window": case.config.window, "the original length of the positions": original}
+    return {name: length for name, length in found.items() if length}
 
 
 def _numbers(case: Case) -> dict[str, float]:

@@ -1,8 +1,6 @@
-"""When a diagnosis has to end: at a limit of time, or when it is interrupted. What it has found so far is kept."""
+"""When a diagnosis has to end: at a limit of its own processor time, or when it is interrupted. What it has found so far is kept."""
 
 import time
-
-LEAST = 0.1  # seconds, for one more answer
 
 
 class TimeIsUp(Exception):
@@ -10,17 +8,16 @@ class TimeIsUp(Exception):
 
 
 class Deadline:
-    """A limit in seconds from now; None for no limit."""
+    """A limit in seconds of this thread's processor time from now; None for no limit.
+
+    The port computes in a process of its own, so neither its start nor its answers count.
+    """
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
-        self._end = None if seconds is None else time.monotonic() + seconds
-
-    def within(self, seconds: float) -> float:
-        """So many seconds, or those that are left."""
-        return seconds if self._end is None else max(min(seconds, self._end - time.monotonic()), LEAST)
+        self._end = None if seconds is None else time.thread_time() + seconds
 
     def check(self) -> None:
         """Raises TimeIsUp once the limit has passed."""
-        if self._end is not None and time.monotonic() > self._end:
+        if self._end is not None and time.thread_time() > self._end:
             raise TimeIsUp(f"the limit of {self._seconds:g} seconds had passed")

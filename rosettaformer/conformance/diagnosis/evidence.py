@@ -18,7 +18,7 @@ from ..reference import tolerance
 from ..reference.components import SEARCHES
 from ..reference.expectation_store import Store
 from ..reference.near_ties import followed
-from ..status import Kind
+from ..status import LEFT, Kind
 from . import altered
 from .altered import Combination, Outputs
 from .hypotheses import Hypotheses
@@ -144,10 +144,10 @@ class Evidence:
 
 def complaint(case: Case, kind: str, answer: Any, store: Store) -> str:
     """What is wrong with a reply, in words; empty where nothing is. store: where the expectation of the case is kept."""
-    if kind not in (Kind.OUTPUTS, Kind.SKIPPED):
-        return f"{case.id}: {answer}".partition("\n")[0]
-    if kind == Kind.SKIPPED:
+    if kind in LEFT:
         return ""
+    if kind != Kind.OUTPUTS:
+        return f"{case.id}: {answer}".partition("\n")[0]
     clean = followed(case, store.expect(case), answer)
     return "" if altered.equal(clean, answer) else _complaint(case, clean, answer)
 

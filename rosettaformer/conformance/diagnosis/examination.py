@@ -7,15 +7,19 @@ names together. What nothing explains is described.
 """
 
 import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from .. import outside
 from ..case import Case
 from ..reference.components import COMPONENTS, FORWARD, forward_of
-from ..status import Kind
+from ..result import judge
+from ..status import Kind, Status
 from . import crashes, explanation, stability
 from .altered import Combination
 from .beginning import beginning
+from .common import common_cases
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
 from .examined_port import Subject
@@ -24,6 +28,7 @@ from .hypotheses import candidates
 from .inquiry import Inquiry
 from .record import About
 from .search import Search
+from .symptoms import Symptom
 from .tracing import TRACEABLE, Progress
 
 
@@ -37,20 +42,22 @@ def diagnose(
     answer_limit: float = 60.0,
     declared: Collection[tuple[str, str]] = (),
     cases: Sequence[Case] | None = None,
+    expression: str | None = None,
     progress: Progress = lambda what, share: None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Diagnosis:
     """The diagnosis of a port, without findings where everything that it covers conforms.
 
     components: only these. pairs: search also for two alterations together. gradients: run the gradient cases of the components whose
-    outputs are right, and walk the gradients of the largest one, where its modules can be traced. limit: seconds after which the best so
-    far is returned, as it is at KeyboardInterrupt; None for none. answer_limit: seconds for one answer. declared: cases and dtypes in which
-    the port is known to deviate, and which are left out. cases: those of a whole model; the suite's if None. progress is called with what
-    is being done and the share of it that is done, say with each sentence as soon as it is known to hold.
+    outputs are right, and walk the gradients of the largest one, where its modules can be traced. limit: seconds of processor time, the
+    port's not among them, after which the best so far is returned, as it is at KeyboardInterrupt; None for none. answer_limit: seconds for
+    one answer. declared: cases and dtypes in which the port is known to deviate, and which are left out. cases: those of a whole model; the
+    suite's if None. expression: chooses among the cases. progress is called with what is being done and the share of it that is done, say
+    with each sentence as soon as it is known to hold.
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
     deadline = Deadline(limit)
-    with contextlib.closing(Subject(port, mode, answer_limit, declared, deadline, cases)) as subject:
+    with contextlib.closing(Subject(port, mode, answer_limit, declared, deadline, cases, expression)) as subject:
         examiner = _Examiner(subject, pairs, deadline, progress, functools.cache(say))  # nothing is said twice
         shown = [Finding(entry, subject.dtypes[0], Verdict.DESCRIBED, (), f"{entry}: {text}") for entry, text in subject.said.items()]
         try:
@@ -61,31 +68,33 @@ def diagnose(
                     examiner.examine(component)
             if gradients and not examiner.silent:
                 examiner.examine_gradients(components or FORWARD)
-            examiner.require_answers()
+            examiner.conclude()
         except TimeIsUp as error:
             examiner.stop(str(error))
         except KeyboardInterrupt:
             examiner.stop("interrupted")
-        return Diagnosis([*shown, *examiner.record.findings], examiner.tracing.divergences, examiner.tracing.gradients, examiner.stopped)
+        steps = examiner.next_steps(limit) if examiner.stopped else []
+        findings, tracing = [*shown, *examiner.record.findings], examiner.tracing
+        return Diagnosis(findings, tracing.divergences, tracing.gradients, examiner.stopped, steps)
 
 
 class _Examiner(Inquiry):
-    """Examines component by component. stopped: why it ended early; empty where it did not. silent: a whole model has no answer at all.
-    answered: some case has one."""
+    """Examines component by component. stopped: why it ended early; empty where it did not. silent: a whole model has no answer at all."""
 
     stopped = ""
-    silent = answered = False
+    silent = False
 
     def examine(self, component: str) -> None:
         """Adds the findings on a component, in the first dtype in which it fails; where it cannot run in float64, in the next one, too."""
         cannot = None
         right: list[str] = []
-        for dtype in self._subject.dtypes_of(component):
+        for dtype, every in self._passes(component):
             self._deadline.check()
             self._only_rounds = bool(right) and self._subject.whole
             place = About(component, dtype)
-            search, failed = self._ask(place, bool(cannot))
-            self.answered = self.answered or bool(search.answers)
+            if every and not self._fails_beyond(place):
+                continue
+            search, failed = self._ask(place, every or bool(cannot))
             if failed and not search.answers and self._silent(place, failed):
                 return
             if cannot and not search.failing:
@@ -97,7 +106,7 @@ class _Examiner(Inquiry):
                 self._say(explanation.first(component, dtype, search, failed, self._subject.beyond(component)))
                 self._heard = None
                 search = self._in_its_dtype(place, search)
-                self.record.beginning = beginning(search, dtype, right)
+                self.record.beginning = beginning(search, dtype, [other for other in right if other != dtype])
                 self._examine(place, search, failed)
                 self.record.beginning = ""
                 if search.answers or cannot or dtype != "float64":
@@ -106,18 +115,51 @@ class _Examiner(Inquiry):
             elif search.answers:
                 right.append(dtype)
 
-    def require_answers(self) -> None:
-        """Adds the finding on a whole model that nothing was compared, where nothing was."""
-        if self._subject.whole and not (self.answered or self.record.findings) and self._subject.refused:
-            component, why = next(iter(self._subject.refused.items()))
-            self.record.add(About(component, self._subject.dtypes[0]), Verdict.ERROR, f"nothing was compared: {why}")
+    def _passes(self, component: str) -> Iterator[tuple[str, bool]]:
+        """The dtypes in which a component is asked, and whether every case is: what fails in one is mostly seen in the core of another."""
+        dtypes = self._subject.dtypes_of(component)
+        yield from ((dtype, False) for dtype in dtypes)
+        yield from ((dtype, True) for dtype in dtypes[1:])
+
+    def conclude(self) -> None:
+        """Adds a finding for whatever else `check` would not pass: what is asked to be refused, a failure that no finding is on, an
+        unexpected pass, and outputs that were not compared.
+        """
+        subject = self._subject
+        self._ask_outside()
+        dtype = subject.dtypes[0] if subject.dtypes else ""
+        for result in self.checked.failed:
+            if self.record.right(result.component):
+                verdict = Verdict.UNEXPLAINED if result.status == Status.DIFFERS else Verdict.ERROR
+                self.record.add(About(result.component, result.dtype), verdict, f"{result.case} {result.status}: {result.message}")
+        if self.record.findings:
+            return
+        for case, kind, answer in subject.ask(subject.declared):
+            expected = self._store.expect(case) if kind == Kind.OUTPUTS else {}
+            result = judge(self.checked.row(case), kind, answer, expected)
+            if result.status == Status.PASS:
+                text = f"{case.id} is declared to fail, and passes"
+                self.record.add(About(case.component, case.dtype), Verdict.PASSES, text)
+            self.checked.put(case, dataclasses.replace(result, status=Status.DEVIATION))
+        if not self.record.findings and (short := self.checked.shortage(subject.fixed, subject.suite)):
+            reason = self.checked.reason or subject.excluded
+            text = ": ".join(filter(None, (short, reason)))
+            self.record.add(About("", dtype), Verdict.NOT_COMPARED, text)
+
+    def _ask_outside(self) -> None:
+        """Asks the cases whose ids are out of range, of which a file says what becomes of them."""
+        cases = [case.at(dtype) for case in self._subject.outside for dtype in case.dtypes if dtype in self._subject.dtypes]
+        for case, kind, answer in self._subject.ask(cases):
+            expected = outside.expected(case, self._store) if kind == Kind.OUTPUTS else {}
+            promised = self._subject.promised(case)
+            self.checked.put(case, outside.judge(self.checked.row(case), case, kind, answer, expected, promised))
 
     def _silent(self, place: About, failed: Failed) -> bool:
         """Whether a whole model has no answer to any case, for the same reason as to these; then that is the only finding."""
         errors = {crashes.kind(error) for _, error in failed}
         if not self._subject.whole or self.record.findings or len(errors) > 1 or any("no answer within" in error for error in errors):
             return False
-        replies = [(kind, answer) for _, kind, answer in self._subject.sample() if kind != Kind.SKIPPED]
+        replies = [(kind, answer) for _, kind, answer in self._subject.sample()]
         self.silent = not any(kind == Kind.OUTPUTS or crashes.kind(answer) not in errors for kind, answer in replies)
         if self.silent:
             text = f"{crashes.sentence(failed, ())}; nothing else has an answer either"
@@ -129,10 +171,22 @@ class _Examiner(Inquiry):
         self.stopped = reason
         if self._current is not None:
             place, search = self._current
-            self.record.add(place, Verdict.STOPPED, explanation.stopped(reason, search, self._sentences))
+            sentences = self._sentences or [symptom.sentence for symptom in self._where(search)]
+            verdict = Verdict.DESCRIBED if sentences else Verdict.STOPPED
+            self.record.add(place, verdict, explanation.stopped(reason, search, sentences))
         elif self._heard is not None:
             place, complaint = self._heard
             self.record.add(place, Verdict.STOPPED, f"{reason}, before all cases were run\n  first seen: {complaint}")
+
+    def _where(self, search: Search) -> list[Symptom]:
+        """What the cases that fail have in common, where nothing else is known."""
+        probes = search.hypotheses.probes
+        return common_cases([probes[index] for index in search.failing], [probes[index] for index in search.right()])
+
+    def next_steps(self, limit: float | None) -> list[str]:
+        """What to do after the limit has stopped the search."""
+        states = any(result.component == "states" for result in (*self.checked.passed, *self.checked.failed))
+        return explanation.next_steps(limit, self._subject.whole, states)
 
     def examine_gradients(self, components: Iterable[str]) -> None:
         """Walks the gradients of the largest of the components whose outputs are right, and adds the finding where one is wrong."""

@@ -8,13 +8,14 @@ from reference_numpy.suggestions import known
 
 from ..case import DTYPES, UNSAID, Case
 from ..cases import all_cases
+from ..cases.expression import choose
 from ..cases.fitting import fits
 from ..catalogue import all_defects
 from ..limits import for_port
 from ..ports.port import MissingBackend
 from ..result import of_pair
 from ..runner import open_worker
-from ..status import FAILURES, Kind
+from ..status import FAILURES, LEFT, Kind
 from . import stability
 from .altered import Outputs
 from .deadline import Deadline
@@ -26,16 +27,16 @@ class Subject:
     """A port in its process.
 
     mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out. deadline: when it is
-    asked nothing any more, with `TimeIsUp`. cases: those of a whole model; the suite's if None.
+    asked nothing any more, with `TimeIsUp`. cases: those of a whole model; the suite's if None. expression: chooses among them, as `-k`.
     Raises ValueError where the port cannot be started, lacks the mode, or is that of a whole model and has no cases of one; MissingBackend
     where its framework is not installed.
     """
 
     def __init__(
         self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]], deadline: Deadline,
-        cases: Sequence[Case] | None = None,
+        cases: Sequence[Case] | None = None, expression: str | None = None,
     ) -> None:  # fmt: skip
-        self._port, self._limit, self._mode, self._declared, self._deadline = port, limit, mode, declared, deadline
+        self.port, self._limit, self._mode, self._declared, self._deadline = port, limit, mode, declared, deadline
         self.worker = open_worker(port, threads=2)
         kind, about = self.worker.greeting
         if kind != Kind.READY:
@@ -47,22 +48,38 @@ class Subject:
             self.close()
             known("the mode of this port", [mode], about["modes"])
         self.covered: Collection[str] = about["components"]
-        self.framework: str = about.get("framework", "")
+        self.framework: str = about.get("loaded", "")
         self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
         self.whole = cases is not None
         shown = about.get("findings", {})  # what an artefact shows without being run
         self.said: dict[str, str] = {place: text for place, (status, text) in shown.items() if status in FAILURES}
-        self.refused: dict[str, str] = {}  # component -> why the first of its cases that is not covered is none
-        suite = about.get("suite", UNSAID)
+        self._about = about
         own = for_port(all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases, about)
-        meant = [case for case in own if not (case.excluded or case.outside) and case.since <= suite]
-        self.all_cases = [dataclasses.replace(case, dtypes=dtypes) for case in meant if (dtypes := fits(case))]
+        own = own if expression is None else choose(own, expression)
+        asked = [case for case in own if not case.excluded and case.since <= self.suite]
+        self.all_cases = [dataclasses.replace(case, dtypes=dtypes) for case in asked if not case.outside and (dtypes := fits(case))]
+        self.outside = [case for case in asked if case.outside]
+        self.excluded = next((case.excluded for case in own if case.excluded), "")
 
     @property
     def limit(self) -> float:
         """Seconds for one answer."""
         self._deadline.check()
-        return self._deadline.within(self._limit)
+        return self._limit
+
+    @property
+    def suite(self) -> int:
+        """The version of the suite up to which the port is asked."""
+        return int(self._about.get("suite", UNSAID))
+
+    @property
+    def fixed(self) -> list[Case]:
+        """The suite's cases, if they have a config or shared kernels that the port fixes."""
+        return self.all_cases if not self.whole and (self._about["config"] or self._about.get("shared")) else []
+
+    def promised(self, case: Case) -> str:
+        """What an artefact's manifest says becomes of the id out of range that a case has."""
+        return str(self._about.get("ids", {}).get(case.outside, ""))
 
     def close(self) -> None:
         """Ends the port's process."""
@@ -86,33 +103,36 @@ class Subject:
             cases = [case for case in cases if case.core or _claims(case, dtype)]
         return [case.at(dtype, mode=self._mode) for case in cases]
 
+    @property
+    def declared(self) -> list[Case]:
+        """The cases in the dtypes that are left out."""
+        pairs = ((case, dtype) for case in self.all_cases for dtype in case.dtypes)
+        return [case.at(dtype, mode=self._mode) for case, dtype in pairs if (case.id, dtype) in self._declared and dtype in self.dtypes]
+
     def undeclared(self, components: Collection[str]) -> list[Case]:
         """The cases of these components, in float64, of which no dtype is declared."""
         declared = {case for case, _ in self._declared}
         return [case for case in self.all_cases if case.component in components and case.id not in declared]
 
     def ask(self, cases: Iterable[Case], heard: Callable[[Case, str, Any], None] = lambda case, kind, answer: None) -> list[Reply]:
-        """The replies to the cases that the port covers; heard is called with each as it comes."""
+        """The replies to the cases; heard is called with each as it comes."""
         cases, replies = list(cases), []
         for case, (kind, answer) in zip(cases, self.worker.answers(cases, self.limit), strict=True):
-            self._deadline.check()  # what hangs at the end may only have been cut short
+            self._deadline.check()
             wrong = of_pair(case.component, bool(case.inputs.get("return_weights")), answer) if kind == Kind.OUTPUTS else ""
             kind, answer = (Kind.DIFFERS, wrong) if wrong else (kind, answer)
-            if kind in (Kind.NOT_COVERED, Kind.NOT_SHOWN, Kind.UNSUPPORTED):
-                self.refused.setdefault(case.component, answer)
-            else:
-                heard(case, kind, answer)
-                replies.append((case, kind, answer))
+            heard(case, kind, answer)
+            replies.append((case, kind, answer))
         return replies
 
     def sample(self) -> list[Reply]:
-        """The replies to the first case of every component in every dtype."""
+        """The replies to the first case of every component in every dtype, of those that the port does not refuse to answer."""
         every = [self.cases(component, dtype)[:1] for dtype in self.dtypes for component in self.covered]
-        return self.ask(case for cases in every for case in cases)
+        return [reply for reply in self.ask(case for cases in every for case in cases) if reply[1] not in LEFT]
 
     def first(self, case: Case) -> Outputs | None:
         """The answer to the case of another process of the port, which is asked nothing before it; None where it has none."""
-        worker = open_worker(self._port, threads=2)
+        worker = open_worker(self.port, threads=2)
         try:
             if worker.greeting[0] != Kind.READY:
                 return None

@@ -146,11 +146,12 @@ def _digits(rest: float, besides: str = "") -> str:
 
 
 def stopped(reason: str, search: Search, symptoms: Sequence[str]) -> str:
-    """What was known when the search ended early."""
+    """What was known when the search ended early: what is true of the output comes first."""
     text = f"{reason}, before the search ended"
     if search.tried:
         text += f"; {search.tried} alterations were tried alone, and none of them gives this output"
-    return "\n".join([text, *_indented(symptoms), f"  first seen: {search.complaint()}"])
+    first, *rest = [*symptoms, text]
+    return "\n".join([first, *_indented(rest), f"  first seen: {search.complaint()}"])
 
 
 def follows_own(parts: Sequence[str], known: Combination, count: int) -> str:
@@ -190,13 +191,20 @@ def unstable(found: Sequence[Combination], part: str = "", dropping: bool = Fals
 
 
 def fix(one: Alteration, framework: str) -> str:
-    """The fix of a defect in the framework; without a framework each one's, unless they are the same. Below it where else the mistake may
-    be."""
-    indented = {name: text.replace("\n", "\n    ") for name, text in one.fix.items()}
-    fixes = {indented[framework]} if framework in indented else set(indented.values())
-    every = "".join(f"\n    {name}: {text}" for name, text in indented.items())
-    elsewhere = f"\n    where the code is so already: {one.elsewhere}" * bool(one.elsewhere)
-    return f"  fix of {one.id}: {fixes.pop() if len(fixes) == 1 else every}{elsewhere}"
+    """The fix of a defect in the framework; without one, where the frameworks' fixes are. Below it where else the mistake may be."""
+    fixes = {one.fix[framework]} if framework in one.fix else {*one.fix.values()}
+    text = fixes.pop().replace("\n", "\n    ") if len(fixes) == 1 else f"rosettaformer explain {one.id}"
+    return f"  fix of {one.id}: {text}" + f"\n    If your code already does this, {one.elsewhere}." * bool(one.elsewhere)
+
+
+def next_steps(limit: float | None, whole: bool, states: bool) -> list[str]:
+    """What to do after a search that the limit stopped. whole: the port is that of a whole model. states: it gave its hidden states."""
+    steps = [f"--limit {4 * limit:g} searches longer"] if limit else []
+    if whole and not states:
+        steps.append("a function `hidden(token_bt, mask_bt)` in the port shows the first layer that differs")
+    if whole:
+        steps.append("rosettaformer compare transformers:DIR OTHER compares two models layer by layer")
+    return steps
 
 
 def _cases(search: Search) -> str:

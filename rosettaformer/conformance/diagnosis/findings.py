@@ -1,5 +1,6 @@
 """What a diagnosis consists of."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,6 +21,8 @@ class Verdict(StrEnum):
     UNSTABLE = "unstable"  # the same input, another output
     GRADIENT = "gradient"  # the output is right, and a gradient is not
     ERROR = "error"  # the port fails on every case
+    NOT_COMPARED = "not compared"  # nothing fails, and too little was shown
+    PASSES = "passes"  # although it is declared to fail
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,11 @@ class Diagnosis:
 
     findings: the smallest components first, then the gradients. divergences: where models that can be traced first diverge, forward.
     gradients: the same backward, of the largest component whose outputs are right. stopped: why the examination ended early; empty where
-    it did not.
+    it did not. next_steps: what to do then.
     """
 
     findings: list[Finding]
     divergences: list[Divergence]
     gradients: list[Backward]
     stopped: str = ""
+    next_steps: Sequence[str] = ()

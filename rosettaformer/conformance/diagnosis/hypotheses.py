@@ -14,6 +14,7 @@ from ..reference.expectation_store import Store
 from . import altered
 from .altered import Combination
 from .deadline import Deadline
+from .ignored import ignored
 from .wiring import wirings
 
 
@@ -63,6 +64,11 @@ class Hypotheses:
     def called(self, id_: str) -> list[Alteration]:
         """The defect of that id, whether it alters a probe or not."""
         return [defect for defect in self._defects if defect.id == id_ and not defect.variant]
+
+    @functools.cached_property
+    def ignored(self) -> list[Alteration]:
+        """The alterations that ignore an input of the probes."""
+        return ignored(self.probes)
 
     @functools.cached_property
     def random(self) -> list[Alteration]:

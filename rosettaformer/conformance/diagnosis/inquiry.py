@@ -6,9 +6,11 @@ from typing import Any
 
 from ..case import Case
 from ..reference.components import DECODING, FORWARD
-from ..status import Kind
-from . import evidence, explanation, stability
+from ..reference.near_ties import followed
+from ..status import LEFT, Kind
+from . import altered, evidence, explanation, stability
 from .altered import Combination
+from .checked import Checked
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
 from .digits import Nearly, nearly, rest
@@ -32,6 +34,7 @@ class Inquiry(Parts):
         self, subject: Subject, pairs: bool, deadline: Deadline, progress: Progress, say: Callable[[str], None]
     ) -> None:  # fmt: skip
         super().__init__(subject, pairs, deadline, progress, say)
+        self.checked = Checked(subject.port)
         self._heard: tuple[About, str] | None = None  # the first failure of the component whose cases are being run
         self._current: tuple[About, Search] | None = None  # what is being searched
         self._fewer: tuple[About, Search] | None = None  # the same in float32, where it fails on fewer cases
@@ -43,9 +46,25 @@ class Inquiry(Parts):
         self._progress(f"{place.component} {place.dtype}", 0.0)
         cases = self._subject.cases(place.component, place.dtype, every)
         replies = self._subject.ask(stability.twice(cases, TWICE), self._hear)
-        failed = [(case, answer) for case, kind, answer in replies if kind not in (Kind.OUTPUTS, Kind.SKIPPED)]
+        failed = [(case, answer) for case, kind, answer in replies if kind not in (Kind.OUTPUTS, *LEFT)]
         answered = [(case, answer) for case, kind, answer in replies if kind == Kind.OUTPUTS]
-        return self._new_search([case for case, _ in answered], [answer for _, answer in answered], len(failed)), failed
+        search = self._new_search([case for case, _ in answered], [answer for _, answer in answered], len(failed))
+        expected = iter(search.clean)
+        for case, kind, answer in replies:
+            self.checked.add(case, kind, answer, next(expected) if kind == Kind.OUTPUTS else {})
+        return search, failed
+
+    def _fails_beyond(self, place: About) -> bool:
+        """Whether the port fails a case of the component in the dtype that `_ask` does not ask it there."""
+        asked = {case.id for case in self._subject.cases(place.component, place.dtype)}
+        rest = [case for case in self._subject.cases(place.component, place.dtype, every=True) if case.id not in asked]
+        self._progress(f"{place.component} {place.dtype}", 0.0)
+        fails = False
+        for case, kind, answer in self._subject.ask(rest):
+            expected = followed(case, self._store.expect(case), answer) if kind == Kind.OUTPUTS else {}
+            self.checked.add(case, kind, answer, expected)
+            fails = fails or kind not in (Kind.OUTPUTS, *LEFT) or (kind == Kind.OUTPUTS and not altered.equal(expected, answer))
+        return fails
 
     def _hear(self, case: Case, kind: str, answer: Any) -> None:
         """Says the first failure among the replies to the cases of a component, before the others are there."""
@@ -120,7 +139,10 @@ class Inquiry(Parts):
         elif imprecise := search.imprecise():
             self.record.add(place, Verdict.IMPRECISE, explanation.imprecise(imprecise, place.dtype), imprecise)
         elif rest := [] if self._described else search.partly(base := self._cover(search)):
-            names = [base, *search.alike(base)]
+            meant = set(search.explained(base))
+            names = search.plainest([base, *search.alike(base)], lambda one: set(search.explained(one)) >= meant)
+            rest = rest if rest != [base] else names[:1]
+            base = names[0]
             text = explanation.partly(names, rest, search, self._sentences)
             self.record.add(place, Verdict.PARTLY, text, names if rest == [base] else rest)
         elif self._fewer:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,11 @@ from ..limits import for_port
 from ..ports.port import MissingBackend
 from ..ports.process import Worker
 from ..reference.expectation_store import Store
+from ..report.summary import Summary
 from ..result import Result, judge
 from ..runner import Question, open_worker, unable
 from ..status import FAILURES, Kind, Status
+from . import explanation
 from .deadline import Deadline, TimeIsUp
 from .findings import Diagnosis, Finding, Verdict
 from .sharding import Reply, Said, said
@@ -48,14 +50,15 @@ def diagnose(
         for mesh in dict.fromkeys(case.mesh for case in asked):
             own = [case for case in asked if case.mesh == mesh]
             with contextlib.closing(open_worker(port, thread_share(), mesh=mesh)) as worker:
-                for finding in _Examiner(worker, mesh, mode, deadline, answer_limit, progress, store).findings(own):
+                examiner = _Examiner(worker, mesh, mode, deadline, answer_limit, progress, store)
+                for finding in (*examiner.findings(own), *examiner.shortage(own)):
                     findings.append(finding)
                     say(finding.text)
     except TimeIsUp as error:
         stopped = str(error)
     except KeyboardInterrupt:
         stopped = "interrupted"
-    return Diagnosis(findings, [], [], stopped)
+    return Diagnosis(findings, [], [], stopped, explanation.next_steps(limit, False, False) if stopped else [])
 
 
 SHOWN = 3  # components that a finding names
@@ -88,6 +91,22 @@ class _Examiner:
     progress: Progress
     store: Store
     unasked: Sequence[str] = ()
+    results: list[Result] = field(default_factory=list)
+
+    def shortage(self, cases: Sequence[Case]) -> Iterator[Finding]:
+        """Yields the finding that too little was compared on this mesh, if nothing fails there."""
+        if any(result.status in FAILURES for result in self.results):
+            return
+        if shortage := Summary(self.results).shortage:
+            left = next((result.message for result in self.results if result.message), "") or self._reason(cases)
+            text = f"on {self.mesh}: {shortage}" + f": {left}" * bool(left)
+            yield Finding("", "", Verdict.NOT_COMPARED, (), text)
+
+    def _reason(self, cases: Sequence[Case]) -> str:
+        """Why the first case that the port is not asked is none."""
+        about = self.worker.greeting[1]
+        asked = ((case, dtype) for case in cases for dtype in case.dtypes)
+        return next((why for case, dtype in asked if (why := unable(case, dtype, "cpu", about)[1])), "")
 
     def findings(self, cases: Sequence[Case]) -> Iterator[Finding]:
         """Yields what is found: of each component in the first dtype in which it fails. Raises ValueError if the port does not start,
@@ -113,7 +132,7 @@ class _Examiner:
                 late = error
             failed = {answer.result.component for answer in answers if answer.result.status in FAILURES}
             self.unasked = [case.component for case in asked[len(answers) :]]
-            yield from self._found(answers, dtype, about.get("framework", ""))
+            yield from self._found(answers, dtype, about.get("loaded", ""))
             if late:
                 raise late
             left = [case for case in left if case.component not in failed]
@@ -122,12 +141,13 @@ class _Examiner:
         """The answer to a case, and what the comparison says of it. Raises TimeIsUp."""
         self.deadline.check()
         asked = case.at(dtype, mode=self.mode or about["modes"][0])
-        kind, answer = self.worker.ask(asked, self.deadline.within(self.limit))
+        kind, answer = self.worker.ask(asked, self.limit)
         each: Sequence[Any] = getattr(self.worker, "apart", ()) if kind == Kind.DIFFERS else ()
         row = Question(case, Hidden((), (), 0), dtype, "cpu", asked.mode).row(self.worker.port)
         expected = self.store.expect(asked) if kind == Kind.OUTPUTS or each else {}
         reply = Reply(asked, expected, each[0] if each else answer) if expected else None
-        return _Answer(judge(row, kind, answer, expected), reply, answer if each else "")
+        self.results.append(judge(row, kind, answer, expected))
+        return _Answer(self.results[-1], reply, answer if each else "")
 
     def _found(self, answers: Sequence[_Answer], dtype: str, framework: str) -> Iterator[Finding]:
         """Yields one finding where one fault gives every answer, otherwise one on each component."""

@@ -15,6 +15,7 @@ from ..reference.components import FORWARD
 from ..status import Kind
 from . import altered
 from .altered import Combination, separates
+from .ignored import reversed_rows
 from .search import Search
 
 BASES = 3  # cases that fail, and as many that do not, from which further ones are made
@@ -98,7 +99,12 @@ def _without_padding(case: Case, values: Values) -> Values:
     return dict(values) | {name: np.where(values[name] == padding, other, values[name]).astype(values[name].dtype) for name in tokens}
 
 
+def _reversed(case: Case, values: Values) -> Values:
+    return reversed_rows(case).inputs if values is case.inputs else values
+
+
 CHANGES: dict[str, Change] = {
+    "with its rows in reverse order": _reversed,
     "with large logits": _times(LARGE, LOGITS),
     "with large logits of the other sign": _times(-LARGE, LOGITS),
     "without a mask": _without_masks,

@@ -93,8 +93,12 @@ class Record:
         is known from then on."""
         follows = found[0] == self.known
         found, told = self._alternatives(found, search), ""
+        plain = search.plainest(found, lambda one: search.explains(one, one))
+        found, plainer = (plain, plain[0]) if plain != found else (found, None)
         if not place.paths:
             found, told = told_apart(found, search, self._subject.ask)
+        alike = [one for one in found if one != plainer] if plainer in found else []
+        found = [one for one in found if one not in alike]
         self._learn([tuple(_within_a_model(one) if place.paths else one for one in combination) for combination in found])
         if follows:
             finding = self.add(place, Verdict.FOLLOWS, explanation.follows(found), found)
@@ -103,8 +107,9 @@ class Record:
         others = [case.at(place.dtype) for case in self._subject.all_cases if place.dtype in case.dtypes]
         only = only_at(search.hypotheses.probes, search.answers, search.clean) if len(found) > 1 else ""
         text = explanation.explained(found, explanation.where(search, found[0]), others, only)
+        also = f"  {explanation.alternatives(alike)} would give the same on these cases" if alike else ""
         finding = self.add(
-            place, Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, "\n".join(filter(None, (text, told))), found
+            place, Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, "\n".join(filter(None, (text, told, also))), found
         )
         if not place.paths:
             self._settle(found)

@@ -17,6 +17,7 @@ from .conditions import condition
 from .constants import constants
 from .evidence import Answers, Evidence
 from .hypotheses import Hypotheses
+from .ignored import reversed_rows
 
 LOSS = 10  # a loss of digits that makes more than this many times the port's error is another one
 NEAR = 25  # nearest alterations whose pairs are tried first
@@ -51,6 +52,24 @@ class Search(Evidence):
                 if found := [(*before, one) for one in meant if self.explains((*before, one), before)]:
                     return self._different(found)
         return []
+
+    def plainest(self, found: list[Combination], holds: Callable[[Combination], bool]) -> list[Combination]:
+        """The explanations, the plainest first: where ignoring an input holds as well, what says that, or that itself.
+
+        An alteration says it if it equals the reference without that input on every probe, and if the rows of their batches are reversed.
+        """
+        if len(found[0]) > 1:
+            return found
+        for one in self.hypotheses.ignored:
+            if holds((one,)):
+                said = [combination for combination in found if self._same(combination, (one,))]
+                return [*(said or [(one,)]), *(combination for combination in found if combination not in said)]
+        return found
+
+    def _same(self, first: Combination, second: Combination) -> bool:
+        """Whether two altered references are the same on the probes in either order of their rows."""
+        cases = [probe.at("float64") for probe in self.hypotheses.probes]
+        return not any(altered.separates(case, first, second) for case in (*cases, *map(reversed_rows, cases)))
 
     def where_failing(self) -> list[Combination]:
         """The alterations that explain all failures of a port that fails only under a condition, such as batch size 1."""

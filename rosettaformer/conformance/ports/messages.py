@@ -23,6 +23,7 @@ REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS, 
 SHOWN = (Status.DIFFERS, Status.TOLD, Status.NOT_SHOWN)  # of what an artefact shows without being run
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
+    "loaded": lambda value: type(value) is str,
     "modes": lambda value: _is_names(value) and bool(value),
     "config": lambda value: _is_mapping(value, _is_value),
     "suite": lambda value: type(value) is int,

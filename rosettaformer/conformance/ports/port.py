@@ -115,6 +115,7 @@ class Port:
         framework = getattr(self.module, "framework", "")
         own = {
             "framework": framework,
+            "loaded": framework or _loaded(),
             "modes": self.modes,
             "config": dict(self.config),
             "dtypes": self.dtypes,
@@ -242,6 +243,12 @@ def how_to_install(port: str) -> str:
 def needs_of(*ports: str) -> dict[str, Sequence[str]]:
     """Returns the packages that those among the ports need which are ours, by the extra that installs them."""
     return {PORTS[port][2]: [package for package, of in PACKAGES.items() if of == port] for port in ports if port in PORTS}
+
+
+def _loaded() -> str:
+    """Returns the name of the framework that the process has loaded; empty if there are several or none."""
+    found = [name for name, (_, needs, _) in PORTS.items() if needs in sys.modules]
+    return found[0] if len(found) == 1 else ""
 
 
 def unavailable(error: BaseException) -> str:

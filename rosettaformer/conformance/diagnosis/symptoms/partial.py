@@ -83,8 +83,13 @@ def regions(answered: Answered) -> Iterator[Region]:
         if size > 1:
             place = [1] * len(shape)
             place[axis] = size
-            for words, chosen in _along(*_names(axes, axis), size):
-                yield words, chosen.reshape(place)
+            real_bt = _real(answered, axes) if _names(axes, axis) == NAMES["t"] else None
+            if real_bt is None:
+                index, count, real = np.arange(size).reshape(place), np.asarray(size), np.ones(1, bool)
+            else:
+                index, count, real = (_placed(array, "bt", axes) for array in _counted(real_bt))
+            for words, chosen in _along(*_names(axes, axis), index, count):
+                yield words, chosen & real
     yield from _listed(answered, axes)
 
 
@@ -95,11 +100,23 @@ def _names(axes: str, axis: int) -> tuple[str, str]:
     return NAMES.get(axes[axis], FEATURE)
 
 
-def _along(one: str, all_: str, size: int) -> Iterator[Region]:
-    index = np.arange(size)
+def _real(answered: Answered, axes: str) -> np.ndarray | None:
+    """The mask of the real tokens of a whole model's case, whose positions are counted without padding; None for another case."""
+    real_bt = answered.case.real_bt if answered.case.folder else None
+    shape = dict(zip(axes.replace("s", "t") if "t" not in axes else axes, answered.reference.shape, strict=True))
+    return real_bt if real_bt is not None and real_bt.shape == (shape.get("b"), shape.get("t")) else None
+
+
+def _counted(real_bt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For every token its position among the real ones of its row, their number, and whether it is one."""
+    return np.cumsum(real_bt, axis=1) - 1, np.broadcast_to(real_bt.sum(axis=1, keepdims=True), real_bt.shape), real_bt
+
+
+def _along(one: str, all_: str, index: np.ndarray, size: np.ndarray) -> Iterator[Region]:
+    """Parts of an axis. index: of every element along it. size: how many there are."""
     yield f"the first {one}", index == 0
     yield f"the last {one}", index == size - 1
-    for count in range(1, min(size, 5)):
+    for count in range(1, min(int(size.max()), 5)):
         yield f"every {one} but the first{'' if count == 1 else f' {count}'}", index >= count
     yield f"every {one} but the last", index < size - 1
     yield f"the even-numbered {all_}, counted from 0", index % 2 == 0

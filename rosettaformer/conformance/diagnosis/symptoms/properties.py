@@ -79,10 +79,11 @@ def spanned(failing: Sequence[Answered]) -> Iterator[Symptom]:
             yield Symptom("span", text, rank)
             return
     for name in (name for name in failing[0].case.parameters if name.endswith("kernel")):
-        for head in [None, *range(failing[0].case.config.heads)]:
+        heads = failing[0].case.config.heads
+        for head in range(heads) if heads > 1 else ():  # all of them can give whatever comes before the kernel
             if (within := [_within(one, name, head) for one in failing]).count(True) > len(failing) // 2 and False not in within:
-                part = f"head {head} of `{name}`" if head is not None else f"`{name}`"
-                yield Symptom("span", f"{{output}} minus the reference lies, in every row, within what {part} can give", 25)
+                text = f"{{output}} minus the reference is, in every row, within what head {head} of `{name}` can give"
+                yield Symptom("span", text, 25)
                 return
 
 
@@ -132,12 +133,12 @@ DIFFERENCES: tuple[tuple[str, int, Callable[[Answered], bool]], ...] = (
 )
 
 
-def _within(answered: Answered, name: str, head: int | None) -> bool | None:
-    """Whether the error lies in the span of a kernel's output features; false if any error would, or if the rows are too few."""
+def _within(answered: Answered, name: str, head: int) -> bool | None:
+    """Whether the error is in the span of the output features of a kernel's head; false if any error would be, or if rows are too few."""
     kernel, rows = answered.case.parameters.get(name), _rows(answered)
-    if kernel is None or kernel.shape[-1] != rows.shape[1] or (head is not None and (kernel.ndim < 3 or head >= kernel.shape[0])):
+    if kernel is None or kernel.shape[-1] != rows.shape[1] or kernel.ndim < 3 or head >= kernel.shape[0]:
         return False
-    basis = (kernel if head is None else kernel[head]).astype(np.float64).reshape(-1, kernel.shape[-1])
+    basis = kernel[head].astype(np.float64).reshape(-1, kernel.shape[-1])
     if len(basis) >= rows.shape[1] or len(rows) <= len(basis):
         return None
     orthogonal, _ = np.linalg.qr(basis.T)
