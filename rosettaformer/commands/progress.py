@@ -22,7 +22,8 @@ class Working:
     def __init__(self, what: str, total: float | None = None, usual: str = "", unit: str = "", console: Console | None = None) -> None:
         """total: of what `advance` counts, in units. usual: how long it usually takes, which is said at the start."""
         self._console = console or Console(stderr=True)
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        text = TextColumn("{task.description}", markup=False)
+        columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._what, self._total, self._usual, self._unit, self._done = what, total, usual, unit, 0.0
         self._task = self._bar.add_task(what, total=total)
