@@ -14,6 +14,7 @@ import pytest
 from mistakes import ROOT, complaint, refused, said
 from tiers import every, later
 
+from reference_numpy import parameters
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, Edit, all_mistakes, all_sayings, edited
@@ -71,7 +72,7 @@ def plain_port(edits: Sequence[Edit]) -> Iterator[Callable[[Case], Any]]:
     def answer(case: Case) -> Any:
         if case.component not in functions:
             raise NotCovered(case.component)
-        return functions[case.component](case)
+        return functions[case.component](dataclasses.replace(case, inputs=parameters.nest(case.inputs)))
 
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)

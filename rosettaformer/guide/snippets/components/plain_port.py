@@ -69,7 +69,7 @@ class Port:
             arrays = [value for key, value in given.items() if key in ("x_btd", "query_btd", "query_bthk", "memory_bsd", "key_bsgk")]
             lengths = arrays[0].shape[1], arrays[0 if "x_btd" in given else 1].shape[1]
             causal = self.back(self.plain.causal_mask(*lengths))
-            given[name] = self.back(self.plain.combine_masks(*map(self.native, (given.get(name, causal), causal))))
+            given[name] = self.back(self.plain.combine_masks(*map(self._converted, (given.get(name, causal), causal))))
         if case.component in OF_BERT:
             shape = given["source"].shape
             given = {"source_mask_bs": np.ones(shape, bool), "segment_bs": np.zeros(shape, int)} | given
