@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 TOOL := PYTHONPATH=tests:tests/support:tests/backends $(BIN)/python tools
 
 .PHONY: help check test test-second test-all lint soak bench clean \
-  artefacts docs field-bugs files fingerprints frameworks keras-hub matrix meshes mutation performance published said scaling session sharding-faults tables tutorials wild
+  api artefacts docs field-bugs files fingerprints frameworks keras-hub matrix meshes mutation performance published said scaling session sharding-faults tables tutorials wild
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -43,9 +43,12 @@ soak: $(INSTALLED)  ## 200 random configurations on every port, 300 whole models
 	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
 	$(BIN)/python -m pytest tests/judge/test_like_soak.py --soak 25
 
-docs: files performance scaling tables matrix meshes artefacts session tutorials frameworks keras-hub field-bugs sharding-faults published said mutation wild  ## every document that is made: hours; the targets below are its parts
+docs: api files performance scaling tables matrix meshes artefacts session tutorials frameworks keras-hub field-bugs sharding-faults published said mutation wild  ## every document that is made: hours; the targets below are its parts
 
-files: $(INSTALLED)  ## docs/files.md and the table in README.md
+api: $(INSTALLED)  ## docs/api.md
+	$(TOOL)/api.py
+
+files: $(INSTALLED)  ## docs/files.md
 	$(TOOL)/files.py
 
 performance: $(INSTALLED)  ## docs/performance.md and the table in README.md, from docs/performance/

@@ -1,4 +1,4 @@
-"""The home of what files of ports import: these names stay here when the judge's own modules move.
+"""The public API for port files. These names stay here when the judge's own modules move.
 
     from rosettaformer.ports import NotCovered
 

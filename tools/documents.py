@@ -10,6 +10,7 @@ __all__ = ["DOCUMENTS", "HOUSE", "SLOW", "made_by", "made_of", "stamped"]
 HOUSE = Path(__file__).resolve().parent.parent
 # document -> the target of `make` that makes it, or the outputs in it
 DOCUMENTS = {
+    "docs/api.md": "api",
     "docs/artefacts.md": "artefacts",
     "docs/check.md": "matrix",
     "docs/compare.md": "published",

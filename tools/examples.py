@@ -8,13 +8,18 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DECLARED", "HOUSE", "INSTALL", "Block", "blocks", "lines", "run"]
+__all__ = ["DECLARED", "HOUSE", "INSTALL", "Block", "blocks", "declared", "lines", "run"]
 
 HOUSE = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 INSTALL = "pip install -c constraints.txt -e '.[all-cpu,dev]'"
 # What is said to install, and what runs every test, is compared with what the project declares instead of being run.
 DECLARED = ("make check", "make test", "python -m venv .venv && . .venv/bin/activate", INSTALL, "pytest")
+
+
+def declared(line: str) -> bool:
+    """Whether a line installs something, or runs every test."""
+    return line in DECLARED or line.startswith(("pip install ", "git clone "))
 
 
 class Block(NamedTuple):

@@ -1,4 +1,4 @@
-"""Makes docs/files.md, the complete table of files, and the short one in README.md.
+"""Makes docs/files.md, the table of files.
 
 python tools/files.py
 """
@@ -10,26 +10,10 @@ from pathlib import Path
 
 from documents import HOUSE, made_by
 
-__all__ = ["PAGE", "README", "page", "short", "with_short"]
+__all__ = ["PAGE", "page"]
 
-PAGE, README = HOUSE / "docs" / "files.md", HOUSE / "README.md"
+PAGE = HOUSE / "docs" / "files.md"
 REFERENCE, PORTS = "reference_numpy", {"impl_torch": "PyTorch", "impl_tf": "TensorFlow/Keras", "impl_jax": "JAX/Flax"}
-# What the README shows: the file of each topic.
-SHORT = {
-    "token embedding, logits": "embedding",
-    "positions that are added": "positional_encoding",
-    "rotary positions": "rotary",
-    "attention": "attention",
-    "feed-forward, activations": "feed_forward",
-    "layer and RMS normalisation": "normalization",
-    "encoder and decoder layer": "layers",
-    "the whole model": "transformer",
-    "encoder-only, its heads": "encoder_only",
-    "training, its loss": "training",
-    "key/value cache": "cache",
-    "greedy, sampling, beams": "decoding",
-}
-FILES = re.compile(r"(?<=<!-- files -->\n)(?:\|.*\n)*")
 
 
 def says(path: Path) -> str:
@@ -51,17 +35,6 @@ def _link(name: str, path: str, to: str) -> str:
 def _row(what: str, file: str, to: str, packages: Iterable[str]) -> str:
     links = [_link(package.removeprefix("impl_").removeprefix("reference_"), f"{package}/{file}.py", to) for package in packages]
     return f"| {what} | {' | '.join(links)} |"
-
-
-def short() -> str:
-    """The table of the README."""
-    head = ["| topic | reference | PyTorch | TensorFlow/Keras | JAX/Flax |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *(_row(what, file, "", (REFERENCE, *PORTS)) for what, file in SHORT.items())]) + "\n"
-
-
-def with_short(text: str) -> str:
-    """The README with this table."""
-    return FILES.sub(lambda _: short(), text)
 
 
 def _twins() -> list[str]:
@@ -95,7 +68,7 @@ def _rooms() -> list[str]:
 
 
 def page() -> str:
-    """The complete table."""
+    """The table."""
     folders = sorted({path.name for port in PORTS for path in (HOUSE / port).iterdir() if (path / "__init__.py").is_file()})
     lines = [
         "# Which file do I read?",
@@ -128,9 +101,8 @@ def page() -> str:
 
 
 def main() -> None:
-    """Writes both."""
+    """Writes the page."""
     PAGE.write_text(page(), encoding="utf-8")
-    README.write_text(with_short(README.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -85,8 +85,8 @@ class Checking(Working):
         """Announces what a port that has started is asked, and what takes long before it does."""
         for mode, count in modes.items():
             self.say(f"compiling {port}: {count} cases, each compiled ..." if mode == "compiled" else f"running {port}: {count} cases ...")
-        self.at("checking")
         self._expect(sum(modes.values()))
+        self.at("checking")
 
     def answered(self, result: Result) -> None:
         """Counts a result of a case that the port was asked."""

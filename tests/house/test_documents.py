@@ -4,6 +4,7 @@ it is named.
 
 import re
 
+import api
 import files
 import performance
 import pytest
@@ -25,6 +26,7 @@ def test_what_is_recorded_is_of_this_version_and_what_is_made_in_a_moment_is_wha
     assert sum(map(len, shown.values())) > 20
     old = [str(page.relative_to(HOUSE)) for page, versions in shown.items() if {*versions} - {str(SUITE_VERSION)}]
     assert not old, f"{', '.join(old)} must be recorded anew: make docs"
+    assert api.PAGE.read_text() == api.page(), "make api"
     assert files.PAGE.read_text() == files.page(), "make files"
     assert performance.PAGE.read_text() == performance.page(performance.tables()), "make performance"
     assert len(performance.PAGE.read_text().splitlines()) <= 80

@@ -105,6 +105,8 @@ COMMANDS = (
 )
 EXPLAINED = """
 from rosettaformer.commands import explain
+from rosettaformer.conformance.catalogue import all_defects
+from rosettaformer.conformance.catalogue.sharded import all_faults
 
 explain._effects = lambda defect: []  # they are measured, and take long
 for name in [*all_defects(), *all_faults()]:
@@ -128,9 +130,9 @@ def interpreters() -> list[str]:
 
 
 def has(python: str, *modules: str) -> list[str]:
-    """Returns the modules that an interpreter finds."""
+    """Returns the modules that an interpreter finds; none if it does not run."""
     code = "import importlib.util, sys; print(*filter(importlib.util.find_spec, sys.argv[1:]))"
-    return subprocess.run([python, "-c", code, *modules], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run([python, "-c", code, *modules], capture_output=True, text=True).stdout.split()
 
 
 def environment(python: str, wheel: Path, folder: Path) -> Path:
