@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..checkpoints import load
+from ..checkpoints import load, unsupported
 from ..checkpoints.hugging_face import FAMILIES, new
 from ..checkpoints.strict import DTYPES
 from .options import Choice, families
@@ -28,6 +28,7 @@ def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], **options:
     tokens. transformers loads the folder.
     Nested entries have dots: --set rope_parameters.factor=4.
     """
+    unsupported.refuse(family)
     Choice([*FAMILIES]).convert(family, None, None)
     new.write(family, out, settings=_parsed(settings), **options)
     checkpoint = load(out, "hugging-face")

@@ -75,8 +75,10 @@ def new_port(
 
 def _like(family: str, check: bool) -> int:
     """Writes the port of a whole model of a family, and checks it; returns the exit code."""
+    from ..checkpoints import unsupported
     from ..checkpoints.hugging_face import FAMILIES
 
+    unsupported.refuse(family)
     Choice([*FAMILIES]).convert(family, None, None)
     path = Path(f"{family}_port.py")
     _refuse(path.stem, path)

@@ -136,6 +136,8 @@ def _told(
     family = _family(foreign[CONFIG], tensors)
     if family is None:
         kind = foreign[CONFIG].get("model_type")
+        if named := recognise.model_type(folder):
+            raise recognise.ForeignError(folder, recognise.unread(named, folder, list(tensors)[:1]))
         raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(FAMILIES)}; got {kind!r:.100}")
     foreign[CONFIG]["model_type"] = family.model_type
     return family, foreign

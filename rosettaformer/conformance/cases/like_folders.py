@@ -6,7 +6,7 @@ from pathlib import Path
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import nearest
 
-from ...checkpoints import load
+from ...checkpoints import load, unsupported
 from ...checkpoints.hugging_face import FAMILIES, new, save
 from ..case import Case
 from .like import like_cases
@@ -24,6 +24,7 @@ def cases_of(like: str, root: Path, dtypes: Sequence[str], seed: int = 0, meshes
         for dtype in dtypes:
             new.write(like, root / dtype, seed=seed, dtype=dtype)
     else:
+        unsupported.refuse(like)
         families = ", ".join(FAMILIES)
         raise ValueError(f"--like must be a folder, or one of {families}; got {like!r}{nearest(like, FAMILIES)}")
     return like_cases(root, meshes)
