@@ -5,7 +5,7 @@ by their names. Nothing in a file is run.
 import itertools
 import re
 import zipfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,7 +160,7 @@ def refuse(path: Path) -> None:
 def refuse_folder(folder: Path) -> None:
     """Raises ForeignError if a folder without safetensors is known to be another program's checkpoint."""
     names = sorted(entry.name for entry in folder.iterdir())
-    if (found := model_type(folder)) in converted():
+    if (found := model_type(folder)) and supported(hugging_face_config(folder)):
         what = f"the folder of a Hugging Face model of type {found!r} without safetensors"
         raise ForeignError(folder, Kind(what, "load it with transformers, and model.save_pretrained(DIR) writes them"))
     if torch := [name for name in names if re.fullmatch(_TORCH_FILE, name)]:
@@ -186,7 +186,7 @@ def describe(names: Iterable[str], path: str | Path) -> Kind | None:
         if example := _fitting(pattern, names):
             return Kind(f"{kind.what} ({example}, ...)", kind.advice)
     typed = model_type(Path(path))
-    if typed and typed not in converted():
+    if typed and not supported(hugging_face_config(Path(path))):
         return unread(typed, Path(path), names)
     for what, patterns in _FAMILIES:
         examples = [_fitting(pattern, names) for pattern in patterns]
@@ -211,9 +211,16 @@ def unread(model_type: str, place: Path, names: Sequence[str] = ()) -> Kind:
 
 def converted() -> Collection[str]:
     """Returns the supported model_type values of Hugging Face folders."""
-    from .hugging_face.families import FAMILIES  # whose package imports this module
+    from .hugging_face.composite import FAMILIES, TEXTS  # whose package imports this module
 
-    return FAMILIES
+    return (*FAMILIES, *TEXTS)
+
+
+def supported(entries: Mapping[str, Any]) -> bool:
+    """Whether the model_type of a config.json, and that of its text model if it has one, are supported."""
+    from .hugging_face.composite import FAMILIES, family_of
+
+    return entries.get("model_type") in FAMILIES or family_of(entries) is not None
 
 
 def refuse_tensors(names: Iterable[str], path: str | Path) -> None:

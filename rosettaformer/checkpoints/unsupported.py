@@ -85,7 +85,9 @@ def components(model_type: str, entries: Entries) -> list[str]:
     """
     listed = [component for component, types in _FAMILIES.items() if model_type in types.split()]
     shown = [component for component, shows in _SHOWN.items() if shows(entries)]
-    return list(dict.fromkeys([*listed, *shown]))
+    text = entries.get("text_config")
+    within = components(str(text.get("model_type")), text) if isinstance(text, Mapping) else []
+    return list(dict.fromkeys([*listed, *within, *shown]))
 
 
 def reason(model_type: str, entries: Entries, place: Path | None = None) -> str:

@@ -18,6 +18,7 @@ from ..checkpoints import Checkpoint, CheckpointError, canonical, hugging_face, 
 from .options import ignore_option, wide_console
 
 _STATISTICS = ("mean", "std", "min", "max")
+FEW = 8  # tensors that are not read and that are named one by one
 LISTED = 1000  # tensors that are shown
 WIDTH = 160  # width of the tables outside a terminal
 LARGEST = 1 << 28  # largest tensor, in bytes, that is read for its statistics
@@ -126,7 +127,7 @@ def _print(description: Mapping[str, Any], listed: bool) -> None:
         "parameters": f"{sum(math.prod(row['shape']) for row in tensors):,}",
     }
     if "heads" in description:
-        summary |= {"heads": ", ".join(description["heads"]) or "none", "not read": ", ".join(description["left_out"]) or "none"}
+        summary |= {"heads": ", ".join(description["heads"]) or "none", "not read": _grouped(description["left_out"]) or "none"}
     if not foreign:
         summary["ties"] = ", ".join(f"{name} is {stored}" for name, stored in description["ties"].items()) or "none"
     console.print(_pairs(description["file"], (summary | {"problems": "; ".join(description["problems"]) or "none"}).items()))
@@ -134,6 +135,14 @@ def _print(description: Mapping[str, Any], listed: bool) -> None:
     console.print(_pairs(more, description[more].items()))
     if listed:
         console.print(_tensors(tensors, ("name", "dtype" if foreign else "axes", "shape")))
+
+
+def _grouped(names: Sequence[str]) -> str:
+    """Returns names, many of them by the part of the model that they belong to."""
+    if len(names) <= FEW:
+        return ", ".join(names)
+    parts = Counter(name.removeprefix("model.").partition(".")[0] for name in names)
+    return ", ".join(f"{part}.* ({count} tensors)" for part, count in parts.items())
 
 
 def _family(config: Mapping[str, Any]) -> str:
