@@ -25,7 +25,7 @@ IDS = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2, "max_position
 OTHERS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local", "local"], 1]], "window_size": 3, "max_position_embeddings": 9},
     "opt": {"max_position_embeddings": 9}, "exaone4": {"sliding_window": 3}, "olmo3": {"sliding_window": 3},
-    "ministral": {"sliding_window": 3},
+    "ministral": {"sliding_window": 3}, "stablelm": {"hidden_size": 32}, "glm": {"head_dim": 8}, "glm4": {"head_dim": 8},
 }  # fmt: skip
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6, "beta_fast": 0.6, "beta_slow": 0.05}
@@ -65,7 +65,7 @@ FLIPPED: dict[str, tuple[Any, ...]] = {
     "quantization_config": ({"bits": 8},), "auto_map": ({"AutoModel": "m.M"},), "qkv_bias": (True,), "hidden_dropout": (0.5,),
     "norm_epsilon": (1e-2, 0), "layer_norm_eps": (1e-2,), "use_qkv_bias": (True,), "use_bias": (True, False),
     "attention_out_bias": (True,), "use_parallel_residual": (True,), "qk_layernorm": (True,), "residual_dropout": (0.5,),
-    "window_size": (2, 0, None), "do_layer_norm_before": (False, None), "_remove_final_layer_norm": (True,), "enable_bias": (False,),
+    "window_size": (2, 0, None), "do_layer_norm_before": (None,), "_remove_final_layer_norm": (None,), "enable_bias": (False,),
     "word_embed_proj_dim": (7, None, 24), "layer_norm_elementwise_affine": (False,), "layerdrop": (0.5,), "dropout": (0.5,),
     "attention_types": ([[["global"], 3]], [[["local"], 1], [["global", "local"], 1]], [[["global"], 2]], [[["x"], 3]], 3, None),
     "attention_layers": (["global"] * 3,), "activation_function": ("relu", "gelu", "mish"), "ffn_dim": (11,), "num_layers": (2,),
@@ -85,7 +85,7 @@ REFUSED_OF: dict[str, dict[str, Any]] = {
     "stablelm": {name: FLIPPED[name] for name in ("use_parallel_residual", "qk_layernorm", "hidden_dropout")},
     "opt": {name: FLIPPED[name] for name in ("word_embed_proj_dim", "layer_norm_elementwise_affine", "layerdrop")},
     "starcoder2": {"residual_dropout": (0.5,), "embedding_dropout": (1.0,)},
-    "gpt_neo": {"resid_dropout": (1.0,), "embed_dropout": (1.0,)},
+    "gpt_neo": {"resid_dropout": (1.0,), "embed_dropout": (1.0,), "num_attention_heads": (6,)},
     "olmo3": {"rope_parameters": ({"rope_type": "default"}, LINEAR, {"full_attention": {**YARN, "truncate": False}}),
               "rope_scaling": (*BAD, {"type": "linear", "factor": 3.0})},
     "phi3": {"attention_bias": (True,)},
@@ -140,7 +140,8 @@ def test_an_entry_is_honoured_or_refused_by_its_name(tmp_path: Path, family: str
     refused = REFUSED | REFUSED_OF.get(family, {})
     made(model).save_pretrained(tmp_path)
     before = (tmp_path / "config.json").read_text()
-    said = {*json.loads(before), "rope_theta", "rope_scaling", "max_position_embeddings", "partial_rotary_factor"}
+    rotary = {"rope_theta", "rope_scaling", "max_position_embeddings", "partial_rotary_factor"}
+    said = {*json.loads(before), *(rotary if "rotary_base" in entries_by_field(family) else ())}
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     for name, value in [*flips(family)][[*KINDS].index(family) % step :: step]:
         edit(tmp_path, **{name: value})
