@@ -1,4 +1,6 @@
-"""Writes the tables of the families into docs/checkpoints.md and docs/checkpoints-decoders.md.
+"""Writes the tables of the families into docs/checkpoints.md, -decoders.md and -encoders.md.
+
+A family that no page has gets a section of its own at the end of the page of its kind.
 
 python tools/checkpoint_tables.py
 """
@@ -14,7 +16,10 @@ from rosettaformer.checkpoints.hugging_face.family import Family
 
 __all__ = ["PAGES", "entries", "filled", "tensors"]
 
-PAGES = [Path(__file__).resolve().parent.parent / "docs" / name for name in ("checkpoints.md", "checkpoints-decoders.md")]
+PAGES = [
+    Path(__file__).resolve().parent.parent / "docs" / name
+    for name in ("checkpoints.md", "checkpoints-decoders.md", "checkpoints-encoders.md")
+]
 
 
 def tensors(family: Family) -> str:
@@ -30,7 +35,10 @@ def entries(family: Family) -> str:
     """A row for every entry of config.json that is honoured, and for those that are honoured together; then those of which some values are
     supported, and those that the class does not read.
     """
-    rows = [f"| `{entry.name}` | {_list(entry.fields)} | {_list(entry.words) or 'any'} |" for entry in family.entries]
+    rows = []
+    for entry in family.entries:
+        values = "; ".join(filter(None, (_list(entry.words) or "any", entry.note)))
+        rows.append(f"| `{entry.name}` | {_list(entry.fields)} | {values} |")
     rows += [*_together(family)]
     for name in family.only:
         rows.append(f"| `{name}` | | only {' or '.join(f'`{json.dumps(value)}`' for value in supported(family, name))} |")
@@ -57,6 +65,17 @@ def filled(text: str) -> str:
     return text
 
 
+def with_sections(texts: list[str]) -> list[str]:
+    """The pages with a section for every family, of decoders on the second and of encoders on the third."""
+    texts = list(texts)
+    for family in FAMILIES.values():
+        marks = [f"<!-- {kind} of {family.name} -->\n" for kind in ("tensors", "entries")]
+        if not any(marks[0] in text for text in texts):
+            page = 1 if family.fixed.get("encoder_layers") == 0 else 2
+            texts[page] = f"{texts[page].rstrip()}\n\n## {family.name}\n\n{marks[0]}\n{marks[1]}"
+    return texts
+
+
 if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(filled(page.read_text()))
+    for path, text in zip(PAGES, with_sections([page.read_text() for page in PAGES]), strict=True):
+        path.write_text(filled(text))

@@ -13,7 +13,7 @@ def recognised(path: Path) -> str:
     Raises ValueError if there is nothing to read, and ForeignError on another program's file.
     """
     pickle = pickled.weights(path)
-    if pickle and recognise.model_type(path) in hugging_face.FAMILIES:
+    if pickle and recognise.model_type(path) in recognise.converted():
         return "hugging-face"
     if path.is_file() and not pickle and (recognise.kind_of(path) is recognise.TORCH or path.suffix in pickled.SUFFIXES):
         return "torch-transformer"

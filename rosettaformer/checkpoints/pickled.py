@@ -66,7 +66,7 @@ def weights(path: Path) -> Path | None:
         kind = recognise.hugging_face_config(path).get("model_type")
     except (OSError, ValueError):
         return None
-    if kind is not None and kind not in recognise.CONVERTED:
+    if kind is not None and kind not in recognise.converted():
         return None
     if path.is_file():
         return path if re.fullmatch(r"pytorch_model.*\.bin(\.index\.json)?", path.name) else None

@@ -5,12 +5,12 @@ by their names. Nothing in a file is run.
 import itertools
 import re
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..reading import read_object
-from . import CheckpointError
+from . import CheckpointError, unsupported
 
 CONFIG = "config.json"  # of Hugging Face folders
 HEAD, FOOTER = 4096, 8  # bytes of a file that are read
@@ -19,11 +19,15 @@ LEVEL_DB = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"  # how a LevelDB table ends
 
 
 class Kind(NamedTuple):
-    """What something is, and what its owner can do. lacks_config: whether it belongs to a supported family but no config.json says so."""
+    """What something is, and what its owner can do.
+
+    lacks_config: whether it belongs to a supported family but no config.json says so. unread: whether it is a model that is not read.
+    """
 
     what: str
     advice: str
     lacks_config: bool = False
+    unread: bool = False
 
 
 class ForeignError(CheckpointError):
@@ -42,10 +46,7 @@ _AGAIN = "download or save it again"
 _UNPACK = "unpack it, and name the file within"
 _NAME = "save the module that holds it, and its embeddings, under the name encoder or decoder"
 _FOLDER = "rosettaformer convert FOLDER NEW.safetensors makes a canonical file of it and its config.json"
-_PORT = (
-    "this version converts torch.nn.Transformer, BERT, GPT-2, Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, OLMo 2 and SmolLM3; "
-    "to check that model's code, begin a port with rosettaformer new-port"
-)
+_PORT = "its names are not read; to check that model's code, begin a port with `rosettaformer new-port`"
 
 SAFETENSORS = Kind("a safetensors file", "name it .safetensors")
 TORCH = Kind("a file of torch.save", CONVERT)
@@ -105,16 +106,15 @@ _BART_LAYER = r"(.*\.)?decoder\.layers\.\d+\.encoder_attn\.k_proj\.weight"
 _EMBEDDING_NORM = r"(.*\.)?encoder\.layernorm_embedding\.weight"
 _LAST_NORM = r"(.*\.)?encoder\.layer_norm\.weight"
 
-# the supported model_type values of Hugging Face folders
-CONVERTED = (
-    "bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "olmo2", "smollm3",
-)  # fmt: skip
+# names of those that are read
+_READ = r"Hugging Face (BERT|GPT-2|GPT-Neo|Llama|RoBERTa|DistilBERT|OPT)\b(?!X)"
 # name, patterns each of which must match the name of some tensor; the first match counts
 _FAMILIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a Hugging Face RoBERTa", (r"(.*\.)?roberta\.encoder\.layer\.\d+\.attention\.self\.query\.weight",)),
     ("a Hugging Face DistilBERT", (r"(.*\.)?transformer\.layer\.\d+\.attention\.q_lin\.weight",)),
     ("a Hugging Face ALBERT", (r"(.*\.)?albert_layer_groups\..*",)),
     ("a Hugging Face BERT", (r"(.*\.)?bert\.encoder\.layer\.\d+\.attention\.self\.query\.weight",)),
+    ("a Hugging Face GPT-Neo", (r"(.*\.)?h\.\d+\.attn\.attention\.k_proj\.weight",)),
     ("a Hugging Face BERT, or one of its kind", (r"(.*\.)?encoder\.layer\.\d+\.attention\.self\.query\.weight",)),
     ("a Hugging Face GPT-2, or one of its kind", (r"(.*\.)?h\.\d+\.attn\.c_attn\.weight",)),
     ("a Hugging Face GPT-NeoX", (r"(.*\.)?layers\.\d+\.attention\.query_key_value\.weight",)),
@@ -160,15 +160,18 @@ def refuse(path: Path) -> None:
 def refuse_folder(folder: Path) -> None:
     """Raises ForeignError if a folder without safetensors is known to be another program's checkpoint."""
     names = sorted(entry.name for entry in folder.iterdir())
-    if (found := model_type(folder)) in CONVERTED:
+    if (found := model_type(folder)) and supported(hugging_face_config(folder)):
         what = f"the folder of a Hugging Face model of type {found!r} without safetensors"
         raise ForeignError(folder, Kind(what, "load it with transformers, and model.save_pretrained(DIR) writes them"))
     if torch := [name for name in names if re.fullmatch(_TORCH_FILE, name)]:
+        if found:
+            raise ForeignError(folder, unread(found, folder))
         count = "a file" if len(torch) == 1 else f"{len(torch)} files"
         raise ForeignError(folder, Kind(f"a folder with {count} of torch.save", f"name the file: {', '.join(torch[:5])}"))
     kind = _first(_FOLDERS, names)
-    if kind is None and (found := _typed(folder)):
-        kind = Kind(f"the folder of {found} without safetensors", "model.save_pretrained(DIR) writes them")
+    if kind is None and found:
+        what = f"the folder of a Hugging Face model of type {found!r} without safetensors"
+        kind = Kind(what, f"model.save_pretrained(DIR) writes them, but {unsupported.reason(found, hugging_face_config(folder), folder)}")
     if kind:
         raise ForeignError(folder, kind)
 
@@ -182,30 +185,48 @@ def describe(names: Iterable[str], path: str | Path) -> Kind | None:
     for pattern, kind in _OTHER:
         if example := _fitting(pattern, names):
             return Kind(f"{kind.what} ({example}, ...)", kind.advice)
-    typed = _typed(Path(path))
+    typed = model_type(Path(path))
+    if typed and not supported(hugging_face_config(Path(path))):
+        return unread(typed, Path(path), names)
     for what, patterns in _FAMILIES:
         examples = [_fitting(pattern, names) for pattern in patterns]
         if all(examples):
-            read = model_type(Path(path)) in CONVERTED if typed else re.search(r"Hugging Face (BERT|GPT-2|Llama)\b", what)
-            why = flaw(Path(path)) if read else ""
-            return Kind(
-                f"{typed or what} ({examples[-1]}, ...)",
-                (f"{why}; {_FOLDER}" if why else _FOLDER) if read else _PORT,
-                bool(why),
-            )
-    return Kind(f"{typed} ({', '.join(names[:1])}, ...)", _PORT) if typed else None
+            named = f"a Hugging Face model of type {typed!r}" if typed else what
+            whole = f"{named} ({examples[-1]}, ...)"
+            if typed or re.search(_READ, what):
+                why = flaw(Path(path))
+                return Kind(whole, f"{why}; {_FOLDER}" if why else _FOLDER, bool(why))
+            family = re.search(r"Hugging Face ([\w-]+)", what)
+            advice = unsupported.reason(family[1].lower().replace("-", "_"), {}) if family else _PORT
+            return Kind(whole, advice, unread=True)
+    return Kind(f"a Hugging Face model of type {typed!r} ({', '.join(names[:1])}, ...)", _FOLDER) if typed else None
+
+
+def unread(model_type: str, place: Path, names: Sequence[str] = ()) -> Kind:
+    """Returns what a folder of a family that is not supported holds, with one of its tensors' names, and what judges it."""
+    example = f" ({names[0]}, ...)" if names else ""
+    what = f"a Hugging Face model of type {model_type!r}{example}"
+    return Kind(what, unsupported.reason(model_type, hugging_face_config(place), place), unread=True)
+
+
+def converted() -> Collection[str]:
+    """Returns the supported model_type values of Hugging Face folders."""
+    from .hugging_face.composite import FAMILIES, TEXTS  # whose package imports this module
+
+    return (*FAMILIES, *TEXTS)
+
+
+def supported(entries: Mapping[str, Any]) -> bool:
+    """Whether the model_type of a config.json, and that of its text model if it has one, are supported."""
+    from .hugging_face.composite import FAMILIES, family_of
+
+    return entries.get("model_type") in FAMILIES or family_of(entries) is not None
 
 
 def refuse_tensors(names: Iterable[str], path: str | Path) -> None:
     """Raises ForeignError if the tensors' names are those of a known model."""
     if kind := describe(names, path):
         raise ForeignError(path, kind)
-
-
-def _typed(place: Path) -> str | None:
-    """Returns the architecture that Hugging Face's config.json names, in a folder or beside a file; None if there is none."""
-    found = model_type(place)
-    return f"a Hugging Face model of type {found!r}" if found else None
 
 
 def model_type(place: Path) -> str | None:
@@ -229,7 +250,7 @@ def flaw(place: Path) -> str:
     except (OSError, ValueError) as error:
         return str(error)
     path = (place if place.is_dir() else place.parent) / CONFIG
-    return "" if found in CONVERTED else f"{path} must have a model_type of {', '.join(CONVERTED)}; got {found!r:.100}"
+    return "" if found in converted() else f"{path} must have a model_type of {', '.join(converted())}; got {found!r:.100}"
 
 
 def _archive(path: Path) -> Kind:

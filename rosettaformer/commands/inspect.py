@@ -18,6 +18,7 @@ from ..checkpoints import Checkpoint, CheckpointError, canonical, hugging_face, 
 from .options import ignore_option, wide_console
 
 _STATISTICS = ("mean", "std", "min", "max")
+FEW = 8  # tensors that are not read and that are named one by one
 LISTED = 1000  # tensors that are shown
 WIDTH = 160  # width of the tables outside a terminal
 LARGEST = 1 << 28  # largest tensor, in bytes, that is read for its statistics
@@ -33,7 +34,8 @@ LARGEST = 1 << 28  # largest tensor, in bytes, that is read for its statistics
 def inspect(context: click.Context, file: Path, key: str | None, ignore: tuple[str, ...], tensors: bool, as_json: bool) -> None:
     """Show what the checkpoint FILE is: its family, sizes, heads, dtypes and ties (a file, an index of shards, or their folder).
 
-    Of a file that is not canonical, what model it is of and its metadata. Of a damaged one, all problems.
+    Of a file that is not canonical, what model it is of and its metadata. Of a damaged one, all problems. Exits with 2 if there is a
+    problem, as with a family that is not supported.
     """
     try:
         description = _describe(file, key, ignore, as_json or tensors)
@@ -46,6 +48,8 @@ def inspect(context: click.Context, file: Path, key: str | None, ignore: tuple[s
         click.echo(json.dumps(description, allow_nan=False))
     else:
         _print(description, tensors)
+    if description["problems"]:
+        context.exit(2)
 
 
 def _describe(file: Path, key: str | None, ignore: tuple[str, ...], statistics: bool) -> dict[str, Any]:
@@ -58,15 +62,16 @@ def _describe(file: Path, key: str | None, ignore: tuple[str, ...], statistics: 
         raise CheckpointError(file, source.problems)
     if hugging_face.family_of(file, source.tensors):
         return _hugging_face(file, ignore, statistics)
-    if ignore:
-        raise ValueError(f"--ignore {ignore[0]} is of a folder of Hugging Face; {file} is none that is read")
     kind = recognise.describe(source.tensors, file)
+    if ignore and not (kind and kind.unread):
+        raise ValueError(f"--ignore {ignore[0]} is of a folder of Hugging Face; {file} is none that is read")
     if kind and kind.lacks_config and (file.is_dir() or os.path.lexists(file.parent / recognise.CONFIG)):
         raise recognise.ForeignError(file, kind)
     return {
         "file": str(file),
         "format": None,
         "recognised": kind and kind.what,
+        "problems": [kind.advice] if kind and kind.unread else [],
         "metadata": source.metadata,
         "tensors": [_row(name, array, statistics) for name, array in source.tensors.items()],
     }
@@ -75,6 +80,7 @@ def _describe(file: Path, key: str | None, ignore: tuple[str, ...], statistics: 
 def _canonical(checkpoint: Checkpoint, statistics: bool) -> dict[str, Any]:
     axes, arrays = parameters.axes(checkpoint.config), checkpoint.parameters
     return {
+        "problems": [],
         "config": checkpoint.config.to_dict(),
         "parameter_count": parameters.count(checkpoint.config),
         "dtype": str(next(iter(arrays.values())).dtype),
@@ -121,14 +127,22 @@ def _print(description: Mapping[str, Any], listed: bool) -> None:
         "parameters": f"{sum(math.prod(row['shape']) for row in tensors):,}",
     }
     if "heads" in description:
-        summary |= {"heads": ", ".join(description["heads"]) or "none", "not read": ", ".join(description["left_out"]) or "none"}
+        summary |= {"heads": ", ".join(description["heads"]) or "none", "not read": _grouped(description["left_out"]) or "none"}
     if not foreign:
         summary["ties"] = ", ".join(f"{name} is {stored}" for name, stored in description["ties"].items()) or "none"
-    console.print(_pairs(description["file"], (summary | {"problems": "none"}).items()))
+    console.print(_pairs(description["file"], (summary | {"problems": "; ".join(description["problems"]) or "none"}).items()))
     more = "metadata" if foreign else "config"
     console.print(_pairs(more, description[more].items()))
     if listed:
         console.print(_tensors(tensors, ("name", "dtype" if foreign else "axes", "shape")))
+
+
+def _grouped(names: Sequence[str]) -> str:
+    """Returns names, many of them by the part of the model that they belong to."""
+    if len(names) <= FEW:
+        return ", ".join(names)
+    parts = Counter(name.removeprefix("model.").partition(".")[0] for name in names)
+    return ", ".join(f"{part}.* ({count} tensors)" for part, count in parts.items())
 
 
 def _family(config: Mapping[str, Any]) -> str:

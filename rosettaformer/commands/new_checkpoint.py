@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..checkpoints import load
+from ..checkpoints import load, unsupported
 from ..checkpoints.hugging_face import new
 from ..checkpoints.strict import DTYPES
 from ..extras import require
@@ -33,6 +33,7 @@ def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], tokenizer:
     than a prompt of 100 tokens. transformers loads the folder.
     Nested entries have dots: --set rope_parameters.factor=4.
     """
+    unsupported.refuse(family)
     Choice(new.names()).convert(family, None, None)
     new.write(family, out, settings=_parsed(settings), tokenizer=_tokenizer() if tokenizer else None, **options)
     checkpoint = load(out, "hugging-face")

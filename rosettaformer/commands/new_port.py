@@ -75,8 +75,10 @@ def new_port(
 
 def _like(family: str, check: bool) -> int:
     """Writes the port of a whole model of a family, and checks it; returns the exit code."""
+    from ..checkpoints import unsupported
     from ..checkpoints.hugging_face import new
 
+    unsupported.refuse(family)
     Choice(new.names()).convert(family, None, None)
     path = Path(f"{family.replace('.', '_').replace('-', '_')}_port.py")
     _refuse(path.stem, path)

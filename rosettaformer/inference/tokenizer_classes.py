@@ -1,21 +1,23 @@
 """The supported classes of `transformers`' tokenizers, each built from its vocabulary and settings.
 
-Source: transformers/models/*/tokenization_*.py of bert, gpt2, llama, qwen2 and gemma, 5.23.
+Source: transformers/models/*/tokenization_*.py of bert, gpt2, llama, qwen2, gemma, roberta, xlm_roberta and camembert, 5.23.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 _TEXT = ("input_ids", "attention_mask")
-Vocabulary = tuple[dict[str, int], list[tuple[str, str]]]  # tokens, and the pairs that are merged
+# tokens, and the pairs that are merged; or pieces with their scores, of which none is merged
+Vocabulary = tuple[Any, list[tuple[str, str]]]
 
 
 class Kind(NamedTuple):
     """A class of tokenizers. files: of its vocabulary, if there is no tokenizer.json. special: its default special tokens. ends: those
-    before a text and after each. make: None if tokenizer.json describes all of it. padding_side: where the class pads.
+    before a text and after each. doubled: whether two ends separate a pair, which has no segments. make: None if tokenizer.json describes
+    all of it. padding_side: where the class pads. charsmap: whether the class takes the precompiled normalizer of tokenizer.json.
     """
 
     input_names: tuple[str, ...] = _TEXT
@@ -25,6 +27,8 @@ class Kind(NamedTuple):
     ends: tuple[str, ...] = ()
     make: Callable[[Vocabulary, Mapping[str, Any]], tokenizers.Tokenizer] | None = None
     padding_side: str = "right"
+    doubled: bool = False
+    charsmap: bool = False
 
 
 def _byte_pairs(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -81,6 +85,27 @@ def _words_of_bytes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> toke
     return inner
 
 
+def _likely_pieces(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of XLM-RoBERTa and CamemBERT: the likeliest pieces of each word, whose space is written before it."""
+    pieces, unknown = vocabulary[0], str(settings["unk_token"])
+    if not isinstance(pieces, list):
+        raise ValueError("its model must have a vocabulary of pieces with scores")
+    inner = tokenizers.Tokenizer(models.Unigram([(piece, score) for piece, score in pieces], _place(pieces, unknown), byte_fallback=False))
+    scheme = "always" if settings.get("add_prefix_space", True) else "never"
+    metaspace = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
+    inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+    inner.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
+    return inner
+
+
+def _place(pieces: Sequence[Any], unknown: str) -> int:
+    """Returns the id of the unknown token."""
+    found = next((number for number, (piece, _) in enumerate(pieces) if piece == unknown), None)
+    if found is None:
+        raise ValueError(f"it must have the tokens {unknown}")
+    return found
+
+
 _SPACE = "\u2581"  # how a space is written
 _OF_PIECES = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -94,6 +119,10 @@ _BERT = Kind(
     ends=("cls_token", "sep_token"),
     make=_word_pieces,
 )
+_ROBERTA = {
+    "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>", "pad_token": "<pad>", "cls_token": "<s>",
+    "mask_token": "<mask>",
+}  # fmt: skip
 KINDS: Mapping[str, Kind] = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT._replace(input_names=_TEXT),
@@ -114,6 +143,18 @@ KINDS: Mapping[str, Kind] = {
         special={"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"},
         make=_normal_pieces,
         padding_side="left",
+    ),
+    "RobertaTokenizer": Kind(
+        files=_BYTE_PAIRS,
+        load=lambda vocabulary, merges: models.BPE.read_file(str(vocabulary), str(merges)),
+        special=_ROBERTA,
+        ends=("cls_token", "sep_token"),
+        make=_byte_pairs,
+        doubled=True,
+    ),
+    **dict.fromkeys(
+        ("XLMRobertaTokenizer", "CamembertTokenizer"),
+        Kind(special=_ROBERTA, ends=("bos_token", "eos_token"), make=_likely_pieces, doubled=True, charsmap=True),
     ),
     BACKEND: Kind(),
 }

@@ -5,13 +5,14 @@ library builds from a vocabulary takes the vocabulary of tokenizer.json, and its
 tokenizer.json as it stands.
 """
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tokenizers
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken, normalizers, processors
 
 from reference_numpy.fields import is_integer
 
@@ -90,6 +91,8 @@ def _made(folder: Path, kind: Kind, files: Sequence[str], said: Mapping[str, Any
         inner = kind.make(_vocabulary(whole) if whole else kind.load(*(folder / file for file in files)), settings)
         if frame is not None and frame.post_processor is not None:
             inner.post_processor = frame.post_processor
+        if kind.charsmap and (charsmap := _charsmap(whole.get("normalizer"))):
+            inner.normalizer = normalizers.Precompiled(charsmap)
     own = inner.get_vocab(with_added_tokens=True)
     _add(inner, settings, added)
     every, extra = inner.get_vocab(with_added_tokens=True), {*kind.special.values()} - own.keys()
@@ -127,10 +130,24 @@ def _sides(frame: tokenizers.Tokenizer | None) -> dict[str, Any]:
     return found | ({"truncation_side": truncation["direction"]} if truncation else {})
 
 
+def _charsmap(normalizer: Any) -> bytes | None:
+    """Returns the map of characters in a normalizer, or in one of a sequence."""
+    if not isinstance(normalizer, Mapping):
+        return None
+    for one in (normalizer, *(normalizer.get("normalizers") or ())):
+        if isinstance(one, Mapping) and one.get("type") == "Precompiled" and isinstance(one.get("precompiled_charsmap"), str):
+            return base64.b64decode(one["precompiled_charsmap"])
+    return None
+
+
 def _vocabulary(whole: Mapping[str, Any]) -> Vocabulary:
     """Returns the tokens and merges of a tokenizer.json."""
     vocabulary, merges = whole["model"].get("vocab"), whole["model"].get("merges", [])
-    if not isinstance(vocabulary, dict) or not isinstance(merges, list) or not all(isinstance(pair, (str, list)) for pair in merges):
+    if (
+        not isinstance(vocabulary, (dict, list))
+        or not isinstance(merges, list)
+        or not all(isinstance(pair, (str, list)) for pair in merges)
+    ):
         raise ValueError("its model must have a vocabulary of tokens to ids, and merges of pairs")
     return vocabulary, [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in merges]
 
@@ -195,7 +212,7 @@ def _ends(inner: tokenizers.Tokenizer, kind: Kind, settings: Mapping[str, Any]) 
     """Returns the post-processor that puts the class's or the settings' tokens around texts; None if tokenizer.json's does."""
     if kind.ends:
         first, last = (str(settings[key]) for key in kind.ends)
-        single, pair = f"{first}:0 $A:0 {last}:0", f"$B:1 {last}:1"
+        single, pair = f"{first}:0 $A:0 {last}:0", f"{last}:0 $B:0 {last}:0" if kind.doubled else f"$B:1 {last}:1"
     else:
         wanted = {key: settings.get(f"add_{key}") and settings.get(key) for key in ("bos_token", "eos_token") if f"add_{key}" in settings}
         if inner.post_processor is not None and not wanted:

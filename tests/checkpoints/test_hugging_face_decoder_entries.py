@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from decoder_folders import KINDS, all_in_float64, class_of
+from decoder_folders import KINDS, all_in_float64, class_of, entries_by_field
 from hugging_face_folders import Drawn, assert_close, made, ours, theirs, tokens
 from model_folders import edit
 from tiers import later
@@ -18,9 +18,15 @@ from rosettaformer.checkpoints.hugging_face.family import HARMLESS
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 torch = pytest.importorskip("torch")
 
-SIZES = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "intermediate_size": 10, "head_dim": 6, "pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2,
-         "max_position_embeddings": 5}  # fmt: skip
+SIZES = {"target_vocabulary": 31, "model_width": 24, "decoder_layers": 3, "key_value_heads": 2, "heads": 4, "feed_forward_width": 10,
+         "key_size": 6}  # fmt: skip
+IDS = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 5}
+# of families that need more
+OTHERS: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local", "local"], 1]], "window_size": 3, "max_position_embeddings": 9},
+    "opt": {"max_position_embeddings": 9}, "exaone4": {"sliding_window": 3}, "olmo3": {"sliding_window": 3},
+    "ministral": {"sliding_window": 3}, "stablelm": {"hidden_size": 32}, "glm": {"head_dim": 8}, "glm4": {"head_dim": 8},
+}  # fmt: skip
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6, "beta_fast": 0.6, "beta_slow": 0.05}
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.5, 2.0, 3.0], "long_factor": [2.0, 5.0, 9.0], "factor": 3.0}
@@ -50,17 +56,24 @@ FLIPPED: dict[str, tuple[Any, ...]] = {
     "rope_scaling": ROPES, "rope_theta": (70.0, None, "70"), "partial_rotary_factor": (0.5, 1.0), "rope_local_base_freq": (70.0, None),
     "max_position_embeddings": (64, "5"), "original_max_position_embeddings": (16,), "query_pre_attn_scalar": (7, 7.0, 0, None),
     "attn_logit_softcapping": (0.7, None, 0.0), "final_logit_softcapping": (0.7, None, -1.0), "resid_pdrop": (0.5,), "embd_pdrop": (0.5,),
-    "use_bidirectional_attention": (True, None, False), "pretraining_tp": (2,), "cache_implementation": ("hybrid",),
+    "use_bidirectional_attention": (True, None, False), "pretraining_tp": (2,), "unsloth_version": ("2025.1",),
+    "unsloth_fixed": (True,), "cache_implementation": ("hybrid",),
     "use_mrope": (True, False), "architectures": (["LlamaForCausalLM", "LlamaModel"], ["BertModel"]), "model_type": ("roberta", 3),
     "dtype": ("float32",), "torch_dtype": ("float16",), "transformers_version": ("4.0.0",), "initializer_range": (0.5,),
     "problem_type": ("regression",), "pad_token_id": (3,), "bos_token_id": (5,), "eos_token_id": (None, [6, 7]), "temperature": (0.5,),
     "id2label": ({"0": "a", "1": "b", "2": "c"},), "per_layer_config": ({"0": {"hidden_size": 6}},), "num_heads": (3,), "clip_qkv": (3.0,),
     "quantization_config": ({"bits": 8},), "auto_map": ({"AutoModel": "m.M"},), "qkv_bias": (True,), "hidden_dropout": (0.5,),
+    "norm_epsilon": (1e-2, 0), "layer_norm_eps": (1e-2,), "use_qkv_bias": (True,), "use_bias": (True, False),
+    "attention_out_bias": (True,), "use_parallel_residual": (True,), "qk_layernorm": (True,), "residual_dropout": (0.5,),
+    "window_size": (2, 0, None), "do_layer_norm_before": (None,), "_remove_final_layer_norm": (None,), "enable_bias": (False,),
+    "word_embed_proj_dim": (7, None, 24), "layer_norm_elementwise_affine": (False,), "layerdrop": (0.5,), "dropout": (0.5,),
+    "attention_types": ([[["global"], 3]], [[["local"], 1], [["global", "local"], 1]], [[["global"], 2]], [[["x"], 3]], 3, None),
+    "attention_layers": (["global"] * 3,), "activation_function": ("relu", "gelu", "mish"), "ffn_dim": (11,), "num_layers": (2,),
     "_sliding_window_pattern": (2,), "tie_last_hidden_states": (False,), "gradient_checkpointing": (True,),
 }  # fmt: skip
 # entries with which the library computes something, although they change what a class of that family is, or it does not know them
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "partial_rotary_factor": (0.5,), "use_bidirectional_attention": (True,), "resid_pdrop": (0.5,), "pretraining_tp": (2,),
+    "partial_rotary_factor": (0.5,), "use_bidirectional_attention": (True,), "resid_pdrop": (0.5,), "activation_function": ("mish",),
     "use_mrope": (True,), "model_type": ("roberta", 3), "architectures": FLIPPED["architectures"], "auto_map": FLIPPED["auto_map"],
     "quantization_config": FLIPPED["quantization_config"], "is_encoder_decoder": (True,), "tie_last_hidden_states": (False,),
     "rms_norm_eps": (0,), "attention_dropout": (1.5,), "tie_word_embeddings": (True,), "num_key_value_heads": (3,),
@@ -69,6 +82,12 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 # of Phi-3 the library does not read it, of Gemma 3 it leaves out what is not said as it is said today
 REFUSED_OF: dict[str, dict[str, Any]] = {
+    "stablelm": {name: FLIPPED[name] for name in ("use_parallel_residual", "qk_layernorm", "hidden_dropout")},
+    "opt": {name: FLIPPED[name] for name in ("word_embed_proj_dim", "layer_norm_elementwise_affine", "layerdrop")},
+    "starcoder2": {"residual_dropout": (0.5,), "embedding_dropout": (1.0,)},
+    "gpt_neo": {"resid_dropout": (1.0,), "embed_dropout": (1.0,), "num_attention_heads": (6,)},
+    "olmo3": {"rope_parameters": ({"rope_type": "default"}, LINEAR, {"full_attention": {**YARN, "truncate": False}}),
+              "rope_scaling": (*BAD, {"type": "linear", "factor": 3.0})},
     "phi3": {"attention_bias": (True,)},
     "gemma3_text": {"rope_scaling": (*BAD, {"type": "linear", "factor": 3.0}),
                     "rope_parameters": ({"rope_type": "default"}, LINEAR, {"full_attention": {**YARN, "truncate": False}})},
@@ -81,7 +100,9 @@ def said_by(family: str) -> dict[str, Any]:
 
 
 def model_of(family: str) -> Drawn:
-    return Drawn(KINDS[family] + "ForCausalLM", dict(SIZES))
+    names = entries_by_field(family)
+    sizes = {names[field]: size for field, size in SIZES.items() if field in names}
+    return Drawn(KINDS[family] + "ForCausalLM", sizes | IDS | OTHERS.get(family, {}))
 
 
 def flips(family: str) -> Iterator[tuple[str, Any]]:
@@ -119,7 +140,8 @@ def test_an_entry_is_honoured_or_refused_by_its_name(tmp_path: Path, family: str
     refused = REFUSED | REFUSED_OF.get(family, {})
     made(model).save_pretrained(tmp_path)
     before = (tmp_path / "config.json").read_text()
-    said = {*json.loads(before), "rope_theta", "rope_scaling", "max_position_embeddings", "partial_rotary_factor"}
+    rotary = {"rope_theta", "rope_scaling", "max_position_embeddings", "partial_rotary_factor"}
+    said = {*json.loads(before), *(rotary if "rotary_base" in entries_by_field(family) else ())}
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     for name, value in [*flips(family)][[*KINDS].index(family) % step :: step]:
         edit(tmp_path, **{name: value})

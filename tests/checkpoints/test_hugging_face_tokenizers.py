@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from decoder_folders import GEMMAS
-from model_folders import byte_pairs, pieces, word_pieces
+from model_folders import byte_pairs, likely_pieces, pieces, word_pieces
 
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -119,7 +119,9 @@ DECODERS = {
     "llama": ("LlamaTokenizer", "PreTrainedTokenizerFast", None), "mistral": ("LlamaTokenizer", None), "phi3": ("LlamaTokenizer", None),
     "qwen2": ("Qwen2Tokenizer", "PreTrainedTokenizerFast", None), "qwen3": ("Qwen2Tokenizer", "PreTrainedTokenizerFast", None),
     "gemma": ("GemmaTokenizer", None), "gemma2": ("GemmaTokenizer",), "gemma3_text": ("GemmaTokenizer", "PreTrainedTokenizerFast"),
-    "olmo2": ("GPT2Tokenizer", None), "smollm3": ("PreTrainedTokenizerFast", "TokenizersBackend", None),
+    "olmo3": ("GPT2Tokenizer", None), "glm": ("PreTrainedTokenizerFast", None), "ministral": ("LlamaTokenizer", None),
+    "ernie4_5": ("LlamaTokenizer", None), "helium": ("PreTrainedTokenizerFast", None), "olmo2": ("GPT2Tokenizer", None),
+    "smollm3": ("PreTrainedTokenizerFast", "TokenizersBackend", None),
 }  # fmt: skip
 SAID: tuple[dict[str, Any], ...] = ({}, {"add_bos_token": True, "add_prefix_space": False}, {"legacy": True, "pad_token": "<|user|>"})
 
@@ -135,6 +137,24 @@ def test_the_tokenizer_of_a_decoder_is_read_as_transformers_reads_it(tmp_path: P
                 own = {**said, **({} if named is None else {"tokenizer_class": named})}
                 (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
                 assert_alike(tmp_path)
+
+
+# model_type -> the classes that its published folders name
+ENCODERS = {
+    "roberta": ("RobertaTokenizer", "RobertaTokenizerFast", None), "distilbert": ("DistilBertTokenizer", None),
+    "xlm-roberta": ("XLMRobertaTokenizer", "XLMRobertaTokenizerFast", None), "camembert": ("CamembertTokenizer", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_the_tokenizer_of_an_encoder_is_read_as_transformers_reads_it(tmp_path: Path, family: str) -> None:
+    {"roberta": byte_pairs, "distilbert": word_pieces}.get(family, likely_pieces)(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    for named in ENCODERS[family]:
+        for said in ({}, {"add_prefix_space": family == "roberta"}):
+            own = {**said, **({} if named is None else {"tokenizer_class": named})}
+            (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
+            assert_alike(tmp_path)
 
 
 # of another class's files the library makes an empty vocabulary, one without an unknown token, or nothing
@@ -157,7 +177,7 @@ def test_a_folder_is_read_as_transformers_reads_it(tmp_path: Path, bases: dict[s
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer"}, "must be one of BertTokenizer, .*; got 'RobertaTok"),
+        ("tokenizer_config.json", {"tokenizer_class": "T5Tokenizer"}, "must be one of BertTokenizer, .*; got 'T5Tok"),
         ("tokenizer_config.json", {"tokenizer_class": 3}, r"tokenizer_class of .* must be one of BertTokenizer, .*; got 3"),
         ("tokenizer_config.json", {"model_input_names": [1]}, r"model_input_names of .* must be a list of names; got \[1\]"),
         ("tokenizer_config.json", {"mask_token": 3}, "mask_token of .*_config.json must be a text, or an object with its content; got 3"),

@@ -77,6 +77,21 @@ def pieces(folder: Path, normalized: bool = False) -> int:
     return made.get_vocab_size()
 
 
+def likely_pieces(folder: Path) -> int:
+    """Trains and saves a tokenizer as XLM-RoBERTa's: its size."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    made, names = Tokenizer(models.Unigram()), ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    space = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always")
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), space])
+    made.decoder = decoders.Metaspace(replacement="\u2581", prepend_scheme="always")
+    made.train_from_iterator(TEXT * 9, trainers.UnigramTrainer(vocab_size=90, special_tokens=names, unk_token="<unk>"))
+    ends = [(name, made.token_to_id(name)) for name in ("<s>", "</s>")]
+    made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends)
+    made.save(str(folder / "tokenizer.json"))
+    return made.get_vocab_size()
+
+
 def word_pieces(folder: Path, text: Iterable[str] = TEXT) -> int:
     """Trains and saves a tokenizer as BERT's, as vocab.txt: its size."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers

@@ -10,7 +10,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.suggestions import nearest
 
 from .essential import essential
-from .family import Entry, Family
+from .family import WRITERS, Entry, Family
 
 _LABELS = 2  # the library's defaults
 
@@ -70,7 +70,7 @@ def _unsupported(family: Family, entries: Mapping[str, Any]) -> Iterator[str]:
     known = {entry.name for entry in family.entries} | family.only.keys() | family.harmless | family.ignored.keys()
     known = known.union(*(joint.entries for joint in family.joints))
     for name, value in entries.items():
-        if name not in known and value is None:
+        if name not in known and (value is None or re.fullmatch(WRITERS, name)):
             continue
         if name not in known:
             more = nearest(name, sorted(known))

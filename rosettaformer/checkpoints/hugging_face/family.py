@@ -92,9 +92,10 @@ class Family:
     other names of entries. prefix: of the base class's tensors in a class with a head, except for `outside`; prefixes: others that name the
     same. classes: the heads of each class, preferred ones first; base: the class without any. older: suffixes used by earlier versions of
     the library. buffers: stored, but not parameters. twins: tensors equal to another one, beside those that the config ties. nameless:
-    whether tensors alone show the family, without a model_type and a class. tokenizer: the library's tokenizer class; tokenizer_named:
-    whether a folder's files may name another one. padded_by_id: whether the library numbers positions by
-    the padding id, so that no real token may have it.
+    whether tensors alone show the family, without a model_type and a class. beside: the pattern of
+    tensors that are not the model's and are not read. tokenizer: the library's tokenizer class;
+    tokenizer_named: whether a folder's files may name another one. padded_by_id: whether the library
+    numbers positions by the padding id, so that no real token may have it.
     """
 
     name: str
@@ -119,12 +120,13 @@ class Family:
     ignored: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     nameless: bool = False
+    beside: str = r"\Z."
     tokenizer_named: bool = True
     padded_by_id: bool = False
 
     def native(self, key: str) -> str:
         """Returns the name that a stored tensor has in the base class of this version of the library."""
-        prefix = next((prefix for prefix in (self.prefix, *self.prefixes) if key.startswith(prefix)), "")
+        prefix = max((prefix for prefix in (self.prefix, *self.prefixes) if key.startswith(prefix)), key=len, default="")
         name = key.removeprefix(prefix)
         return next((name.removesuffix(old) + new for old, new in self.older.items() if name.endswith(old)), name)
 
@@ -188,5 +190,8 @@ HARMLESS = frozenset({
     "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id",
     "suppress_tokens", "target_lookbehind", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
     "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p", "use_bfloat16",
-    "use_cache",
+    "use_cache", "_flash_attn_2_enabled", "base_model_name_or_path", "loss_type", "max_sequence_length", "model_max_length",
+    "pretraining_tp", "transformers.js_config", "use_flash_attention", "use_flash_attention_2", "use_flash_attn",
 })  # fmt: skip
+# of programs that train, such as unsloth_version and unsloth_fixed
+WRITERS = r"unsloth_\w+"

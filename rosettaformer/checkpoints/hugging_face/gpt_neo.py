@@ -20,24 +20,31 @@ _KINDS = ("global", "local")
 
 
 def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
-    layers, said = entries["num_layers"], entries["attention_types"]
+    layers, given = entries["num_layers"], entries["attention_layers"]
+    kinds = _expanded(entries["attention_types"], layers) if given is None else given
+    if not isinstance(kinds, list) or len(kinds) != layers or not {*map(str, kinds)} <= {*_KINDS}:
+        name = "attention_types" if given is None else "attention_layers"
+        wanted = f"{' or '.join(_KINDS)} for all num_layers, {layers}"
+        raise ValueError(f"{name} must say {wanted}; got {entries[name]!r:.200}")
+    window = sized(entries["window_size"], "window_size") if "local" in kinds else 0
+    return {"layer_pattern": shortest(kinds), "window": window}
+
+
+def _expanded(said: Any, layers: Any) -> list[Any]:
+    """Returns the kinds of that many layers, of patterns with how often each comes; empty if they are not that many."""
     groups = [[[*_KINDS], 12]] if said is None else said
     try:
         length = sum(len(pattern) * count for pattern, count in groups)
-        kinds = [kind for pattern, count in groups for kind in pattern * count] if length == layers <= LAYERS else []
+        return [kind for pattern, count in groups for kind in pattern * count] if length == layers <= LAYERS else []
     except (TypeError, ValueError):
-        kinds = []
-    if not kinds or not {*map(str, kinds)} <= {*_KINDS}:
-        wanted = f"[[{', '.join(_KINDS)}], times], ... for all num_layers, {layers}"
-        raise ValueError(f"attention_types must be {wanted}; got {said!r:.200}")
-    window = sized(entries["window_size"], "window_size") if "local" in kinds else 0
-    return {"layer_pattern": shortest(kinds), "window": window}
+        return []
 
 
 def _write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [config.layer_kind(layer) for layer in range(config.decoder_layers)]
     names = [_KINDS[bool(kind.window)] for kind in kinds]
-    return {"attention_types": [[names, 1]], "window_size": max(kind.window for kind in kinds) or said.get("window_size", 256)}
+    window = max(kind.window for kind in kinds) or said.get("window_size", 256)
+    return {"attention_types": [[names, 1]], "attention_layers": names, "window_size": window}
 
 
 _LAYER: Table = (
@@ -74,10 +81,10 @@ FAMILY = Family(
         head_sizes("hidden_size", "num_heads"),
         Joint(
             {"attention_types": None, "window_size": 256, "attention_layers": None},
-            {"layer_pattern": "attention_types", "window": "window_size"},
+            {"layer_pattern": "attention_layers", "window": "window_size"},
             _read, _write,
-            "`attention_types` lists patterns of layers, and how often each comes; the class does not read"
-            " `attention_layers`",
+            "`attention_layers` says which layers have the window; without it `attention_types`, patterns"
+            " and how often each comes",
         ),
     ),
     only=ONLY,

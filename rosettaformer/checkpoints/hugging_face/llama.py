@@ -12,9 +12,9 @@ FAMILY = Family(
         vocab_size=32000, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, intermediate_size=11008,
     ),
     joints=(head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}), rotary.flat(10000.0, 2048)),
-    only={**ONLY, "pretraining_tp": 1, "rope_interleaved": False},
+    only={**ONLY, "rope_interleaved": False},
     harmless=HARMLESS,
-    ignored={"is_llama_config": "a mark of other programs", "transformers.js_config": "settings of another program"},
+    ignored={"is_llama_config": "a mark of other programs"},
     prefixes=("transformer.",),  # of LlamaForQuestionAnswering
     base="LlamaModel",
     classes=decoder.classes("Llama"),

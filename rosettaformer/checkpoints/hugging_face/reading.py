@@ -15,7 +15,7 @@ from reference_numpy.suggestions import nearest
 from ...reading import read_object
 from .. import Checkpoint, CheckpointError, pickled, recognise, strict, tables
 from ..tables import Native
-from . import entries
+from . import composite, entries
 from .contradictions import contradictions, layered, switched
 from .families import FAMILIES
 from .family import Family
@@ -134,8 +134,12 @@ def _told(
     """Returns the family, and the entries that are not ignored. Raises ValueError if it is not supported."""
     foreign = {file: {name: value for name, value in entries.items() if name not in ignore} for file, entries in files.items()}
     family = _family(foreign[CONFIG], tensors)
+    if family and foreign[CONFIG].get("model_type") in composite.TEXTS:
+        foreign[CONFIG] = composite.text_entries(family, foreign[CONFIG], tensors)
     if family is None:
         kind = foreign[CONFIG].get("model_type")
+        if named := recognise.model_type(folder):
+            raise recognise.ForeignError(folder, recognise.unread(named, folder, list(tensors)[:1]))
         raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(FAMILIES)}; got {kind!r:.100}")
     foreign[CONFIG]["model_type"] = family.model_type
     return family, foreign
@@ -154,7 +158,7 @@ def family_of(path: Path, names: Iterable[str]) -> Family | None:
 def _family(said: Mapping[str, Any], names: Iterable[str]) -> Family | None:
     kind = said.get("model_type")
     if kind is not None:
-        return FAMILIES.get(kind) if isinstance(kind, str) else None
+        return composite.family_of(said) or FAMILIES.get(kind) if isinstance(kind, str) else None
     names = list(names)
     fitting = [family for family in FAMILIES.values() if family.owns(said, names)]
     return fitting[0] if len(fitting) == 1 else None
@@ -165,7 +169,7 @@ def _keys(found: Examination, ignore: Sequence[str]) -> dict[str, str]:
     keys: dict[str, str] = {}
     for key in found.tensors:
         native = found.family.native(key)
-        if key in ignore:
+        if key in ignore or re.fullmatch(found.family.beside, native):
             found.states[key] = "left out"
         elif re.fullmatch(found.family.buffers, native):
             found.states[key] = "buffer"

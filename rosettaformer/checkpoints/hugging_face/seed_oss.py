@@ -19,7 +19,7 @@ FAMILY = Family(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": 128}, divides=False),
         rotary.flat(10000.0, 524288),
     ),
-    only={**ONLY, "pretraining_tp": 1},
+    only=ONLY,
     harmless=HARMLESS,
     prefixes=("transformer.",),  # of SeedOssForQuestionAnswering
     base="SeedOssModel",

@@ -62,7 +62,7 @@ FAMILY = Family(
     ),
     only=ONLY,
     harmless=HARMLESS,
-    ignored={"max_window_layers": "the class does not read it", "pretraining_tp": "the class does not read it"},
+    ignored={"max_window_layers": "the class does not read it"},
     prefixes=("transformer.",),  # of SmolLM3ForQuestionAnswering
     base="SmolLM3Model",
     classes=decoder.classes("SmolLM3"),

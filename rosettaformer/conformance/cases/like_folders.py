@@ -9,7 +9,7 @@ from reference_numpy.config import LayerKind
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import nearest
 
-from ...checkpoints import view
+from ...checkpoints import unsupported, view
 from ...checkpoints.hugging_face import new, save
 from ..case import Case, numpy_dtype
 from .fitting import fits
@@ -33,6 +33,7 @@ def cases_of(
         for dtype in dtypes:
             new.write(like, root / dtype, seed=seed, dtype=dtype)
     else:
+        unsupported.refuse(like)
         raise ValueError(f"--like must be a folder, or one of {', '.join(new.names())}; got {like!r}{nearest(like, new.names())}")
     return like_cases(root, meshes)
 

@@ -1,0 +1,79 @@
+"""Models of texts and images, of which the text model is read: Gemma 3, Mistral 3, Qwen2-VL and others.
+
+The text model is one of a supported family. Its entries are `text_config`, or stand beside those of the
+vision model; its tensors have a prefix. A text without images has the same position three times, so that
+the three-part rotation of Qwen2-VL is the usual one.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .families import FAMILIES
+from .family import Family
+
+# model_type -> that of its text model, where text_config does not say it
+TEXTS = {
+    "gemma3": "gemma3_text", "llava": "llama", "llava_next": "llama", "mistral3": "mistral",
+    "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text",
+}  # fmt: skip
+# text models that are those of a family, with these defaults
+_QWEN = {
+    "vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_window_layers": 80,
+}  # fmt: skip
+_ALIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {"qwen2_vl_text": ("qwen2", _QWEN), "qwen2_5_vl_text": ("qwen2", _QWEN)}
+_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.")
+_OTHERS = r"(vision_tower|vision_model|visual|multi_modal_projector|image_newline)(\..*)?"  # in place of a tensor's name
+_OTHER_ENTRIES = r"(image|video|vision|audio)_.*"
+_SHARED = ("bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype", "quantization_config")  # with the text model
+
+
+def family_of(said: Mapping[str, Any]) -> Family | None:
+    """Returns the family of the text model of a config.json, with its names in the whole model; None if it is not supported."""
+    kind, text = said.get("model_type"), said.get("text_config")
+    if not isinstance(kind, str) or kind not in TEXTS:
+        return None
+    named = text.get("model_type", TEXTS[kind]) if isinstance(text, Mapping) else TEXTS[kind]
+    named = _ALIKE[named][0] if named in _ALIKE else named
+    family = FAMILIES.get(named) if isinstance(named, str) else None
+    return family and dataclasses.replace(family, prefixes=(*_PREFIXES, *family.prefixes), beside=_OTHERS)
+
+
+def text_entries(family: Family, said: Mapping[str, Any], tensors: Iterable[str]) -> dict[str, Any]:
+    """Returns the config.json of the text model alone. tensors: the names of the whole model's."""
+    text = said.get("text_config")
+    own = dict(text) if isinstance(text, Mapping) else {name: value for name, value in said.items() if name != "text_config"}
+    kind = own.get("model_type") if text else None
+    defaults = _ALIKE.get(str(kind or TEXTS[said["model_type"]]), ("", {}))[1]
+    own = {name: value for name, value in own.items() if not re.fullmatch(_OTHER_ENTRIES, name)}
+    own = {**defaults, **{name: said[name] for name in _SHARED if said.get(name) is not None}, **own}
+    for name in ("rope_scaling", "rope_parameters"):
+        if isinstance(own.get(name), Mapping):
+            own[name] = _usual(own[name])
+    own["tie_word_embeddings"] = _tied(said, own, tensors)
+    return own | {"architectures": _classes(family, said.get("architectures")), "model_type": family.model_type}
+
+
+def _usual(rotation: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a rotation by one position for each token."""
+    rest = {name: value for name, value in rotation.items() if name != "mrope_section"}
+    return {name: "default" if name in ("type", "rope_type") and value == "mrope" else value for name, value in rest.items()}
+
+
+def _tied(said: Mapping[str, Any], own: Mapping[str, Any], tensors: Iterable[str]) -> Any:
+    """Returns whether logits are tied: as one of the two configs says, otherwise whether no other kernel is stored."""
+    given = [one["tie_word_embeddings"] for one in (said, own) if one.get("tie_word_embeddings") is not None]
+    if given:
+        return next((value for value in given if value is not False), False)
+    return not any(name.endswith("lm_head.weight") for name in tensors)
+
+
+def _classes(family: Family, named: Any) -> Any:
+    """Returns the class of the text model in place of that of the whole."""
+    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
+        return named
+    if named[0].endswith("ForConditionalGeneration"):
+        return [next(name for name, heads in family.classes.items() if heads == ("language_head",))]
+    return [family.base] if named[0].endswith("Model") else named

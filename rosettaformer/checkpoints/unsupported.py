@@ -1,0 +1,111 @@
+"""Says which component a Hugging Face model needs that is not supported, as far as its config.json tells."""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from reference_numpy.fields import is_number
+
+# component -> the families that need it, by model_type
+_FAMILIES: Mapping[str, str] = {
+    "a mixture of experts": """
+        dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe flex_olmo glm4_moe gpt_oss granitemoe
+        granitemoehybrid granitemoeshared hunyuan_v1_moe jamba jetmoe lfm2_moe llama4 llama4_text
+        minimax mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_next""",
+    "a parallel block, whose attention and feed-forward have the same input": """
+        codegen cohere cohere2 falcon gpt_neox gptj persimmon phi""",
+    "latent attention": "deepseek_v2 deepseek_v3 kimi_k2 longcat_flash minicpm3",
+    "attention sinks": "gpt_oss",
+    "a recurrent layer in place of attention": """
+        bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe mamba mamba2 nemotron_h
+        qwen3_next recurrent_gemma rwkv zamba zamba2""",
+    "linear biases of attention (ALiBi)": "bloom mpt",
+    "relative position biases": """
+        longt5 mpnet mt5 pop2piano switch_transformers t5 t5gemma udop umt5""",
+    "disentangled attention": "deberta deberta-v2",
+    "multipliers of embeddings and residuals": "granite granitemoe granitemoeshared minicpm",
+    "a squared ReLU": "arcee nemotron",
+    "norms without scale": "olmo",
+    "norms of queries and keys after their rotation": "hunyuan_v1_dense",
+    "embeddings of another width than the model": "albert",
+    "layers that share their weights": "albert",
+    "windows on both sides": "modernbert longformer led big_bird bigbird_pegasus",
+    "convolutions": "speech_to_text squeezebert wav2vec2 whisper",
+    "an encoder with a decoder": """
+        bart bigbird_pegasus blenderbot blenderbot-small fsmt led longt5 m2m_100 marian mbart mt5
+        mvp nllb-moe pegasus pegasus_x plbart pop2piano prophetnet speech_to_text
+        switch_transformers t5 t5gemma trocr udop umt5 whisper""",
+}
+
+Entries = Mapping[str, Any]
+
+
+def _above(least: float, *names: str) -> Callable[[Entries], bool]:
+    """Returns whether one of these entries is a number above the least."""
+    return lambda entries: any(is_number(entries.get(name)) and entries[name] > least for name in names)
+
+
+def _true(*names: str) -> Callable[[Entries], bool]:
+    return lambda entries: any(entries.get(name) is True for name in names)
+
+
+def _given(*names: str) -> Callable[[Entries], bool]:
+    return lambda entries: any(entries.get(name) not in (None, False, 0, [], {}) for name in names)
+
+
+def _kinds(word: str) -> Callable[[Entries], bool]:
+    return lambda entries: word in str(entries.get("layer_types"))
+
+
+# component -> whether the entries of a config.json show it
+_SHOWN: Mapping[str, Callable[[Entries], bool]] = {
+    "a mixture of experts": _above(1, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "a parallel block, whose attention and feed-forward have the same input": _true("use_parallel_residual", "parallel_attn"),
+    "latent attention": _given("kv_lora_rank", "q_lora_rank"),
+    "a recurrent layer in place of attention": lambda entries: (
+        _given("state_size", "ssm_cfg", "mamba_d_state", "linear_num_key_heads")(entries) or _kinds("linear_attention")(entries)
+    ),
+    "linear biases of attention (ALiBi)": _true("alibi", "use_alibi"),
+    "relative position biases": _given("relative_attention_num_buckets", "relative_attention"),
+    "multipliers of embeddings and residuals": _given("embedding_multiplier", "residual_multiplier"),
+    "embeddings of another width than the model": lambda entries: (
+        is_number(entries.get("embedding_size")) and entries["embedding_size"] != entries.get("hidden_size")
+    ),
+    "an encoder with a decoder": _true("is_encoder_decoder"),
+    "images or sounds": _given("vision_config", "audio_config"),
+    "chunked attention": _kinds("chunked_attention"),
+}
+
+
+def components(model_type: str, entries: Entries) -> list[str]:
+    """Returns the components that a model needs and that are not supported, as far as that is known.
+
+    entries: those of its config.json, if there is one.
+    """
+    listed = [component for component, types in _FAMILIES.items() if model_type in types.split()]
+    shown = [component for component, shows in _SHOWN.items() if shows(entries)]
+    text = entries.get("text_config")
+    within = components(str(text.get("model_type")), text) if isinstance(text, Mapping) else []
+    return list(dict.fromkeys([*listed, *within, *shown]))
+
+
+def reason(model_type: str, entries: Entries, place: Path | None = None) -> str:
+    """Returns why a family is not read, and what judges its models. place: of its folder, or of a file there."""
+    return " ".join(_sentences(model_type, entries, place))
+
+
+def _sentences(model_type: str, entries: Entries, place: Path | None) -> Iterator[str]:
+    if lacking := components(model_type, entries):
+        yield f"{model_type} is not supported: it needs {'; and '.join(lacking)}."
+    else:
+        yield f"{model_type} is not supported, and config.json does not show which component is missing."
+    folder = shlex.quote(str(place if place.is_dir() else place.parent)) if place else "DIR"
+    yield f"`rosettaformer compare transformers:{folder} OTHER` compares the whole model with another;"
+    yield "`rosettaformer new-port` begins a port of one of its parts"
+
+
+def refuse(model_type: str) -> None:
+    """Raises ValueError if a family is known not to be supported."""
+    if any(model_type in types.split() for types in _FAMILIES.values()):
+        raise ValueError(reason(model_type, {}))

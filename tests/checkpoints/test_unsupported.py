@@ -1,0 +1,92 @@
+"""A family that is not supported: every command names the missing component, and what judges the model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from invoke import invoke, refused
+from tiers import later
+
+from rosettaformer.checkpoints import container, unsupported
+from rosettaformer.checkpoints.hugging_face import FAMILIES
+
+EXPERTS, PARALLEL, RECURRENT, BIASES, PAIR = (
+    "a mixture of experts", "a parallel block, whose attention and feed-forward have the same input",
+    "a recurrent layer in place of attention", "relative position biases", "an encoder with a decoder",
+)  # fmt: skip
+# model_type and entries of its config.json -> the components that it needs
+NEEDS: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("mixtral", {}, [EXPERTS]),
+    ("phi", {}, [PARALLEL]),
+    ("cohere", {}, [PARALLEL]),
+    ("falcon", {"alibi": True}, [PARALLEL, "linear biases of attention (ALiBi)"]),
+    ("falcon", {"alibi": False, "parallel_attn": True}, [PARALLEL]),
+    ("bloom", {}, ["linear biases of attention (ALiBi)"]),
+    ("mamba", {"state_size": 16}, [RECURRENT]),
+    ("t5", {"relative_attention_num_buckets": 32, "is_encoder_decoder": True}, [BIASES, PAIR]),
+    ("deepseek_v3", {"kv_lora_rank": 512, "n_routed_experts": 256}, [EXPERTS, "latent attention"]),
+    ("new_one", {"num_experts": 8, "use_parallel_residual": True}, [EXPERTS, PARALLEL]),
+    ("new_one", {"num_experts": 1, "layer_types": ["full_attention"]}, []),
+    ("new_one", {"layer_types": ["linear_attention"], "vision_config": {"a": 1}}, [RECURRENT, "images or sounds"]),
+    ("new_one", {"num_experts": "8", "embedding_size": None, "alibi": "no"}, []),
+]
+COMMANDS = (
+    "inspect DIR", "convert DIR new.safetensors", "check --checkpoint DIR", "check port.py --like DIR", "diagnose port.py --like DIR",
+    "generate DIR --prompt x", "classify DIR texts", "embed DIR texts", "fill-mask DIR --text x", "attention DIR --text x --out a.html",
+    "report --checkpoint DIR --out a.html", "compare DIR@numpy DIR@torch", "plan --checkpoint DIR --rows 1 --length 8 --mesh model=2",
+    "export DIR --to onnx --out a.onnx",
+)  # fmt: skip
+OF_NAMES = ("new-checkpoint mixtral --out new", "new-port like mixtral", "check port.py --like mixtral", "diagnose port.py --like mixtral")
+
+
+@pytest.fixture
+def mixtral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "config.json").write_text(json.dumps({"model_type": "mixtral", "num_local_experts": 8}))
+    container.write(tmp_path / "a b" / "model.safetensors", {"model.embed_tokens.weight": np.ones((3, 2), np.float32)}, {})
+    (tmp_path / "port.py").write_text("def load(folder):\n    return None\n")
+    (tmp_path / "texts").write_text("x\n")
+    return tmp_path / "a b"
+
+
+@pytest.mark.parametrize(("model_type", "entries", "wanted"), NEEDS)
+def test_what_a_model_needs_is_told_by_its_family_and_its_entries(model_type: str, entries: dict[str, Any], wanted: list[str]) -> None:
+    assert unsupported.components(model_type, entries) == wanted
+
+
+def test_no_supported_family_is_listed() -> None:
+    for family in FAMILIES:
+        unsupported.refuse(family)
+
+
+@pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[3], *map(later, (*COMMANDS[1:3], *COMMANDS[4:]))])
+def test_every_command_says_what_is_missing_and_what_judges_the_model(mixtral: Path, command: str) -> None:
+    found = invoke(*(str(mixtral) + word[3:] if word.startswith("DIR") else word for word in command.split()))
+    said = " ".join((found.out + found.err).split())
+    assert found.code == 2, said
+    assert EXPERTS in said and f"compare transformers:'{mixtral}'" in said.replace("' ", "'"), said
+
+
+@pytest.mark.parametrize("command", OF_NAMES)
+def test_a_name_is_refused_for_the_same_reason(mixtral: Path, command: str) -> None:
+    assert unsupported.reason("mixtral", {}) in refused(*command.split())
+
+
+def test_inspect_prints_what_it_can_and_the_problem(mixtral: Path) -> None:
+    found = invoke("inspect", mixtral, "--json")
+    description = json.loads(found.out)
+    assert found.code == 2 and len(description["tensors"]) == 1
+    assert description["problems"] == [unsupported.reason("mixtral", {"num_local_experts": 8}, mixtral)]
+
+
+@pytest.mark.second
+def test_the_named_command_judges_such_a_model(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.MixtralConfig(**sizes, intermediate_size=48, num_local_experts=4)
+    transformers.MixtralForCausalLM(config).save_pretrained(tmp_path / "a")
+    side = f"transformers:{tmp_path / 'a'}"
+    assert invoke("compare", side, side).code == 0
