@@ -17,6 +17,7 @@ from reference_numpy.fields import is_integer
 
 from ..checkpoints.hugging_face import FAMILIES
 from ..reading import parse_json, read_object, read_text
+from ..tokenizer_calls import failures
 from . import tokenizer_entries
 from .tokenizer_classes import ALIASES, BACKEND, KINDS, LLAMA, Kind, Vocabulary
 from .tokenizer_entries import ADDITIONAL, EXTRA, SPECIAL, special, token
@@ -48,8 +49,9 @@ def read(folder: Path, entries: Mapping[str, Any]) -> Files:
         wanted = ", or ".join(filter(None, (WHOLE, " and ".join(kind.files))))
         raise ValueError(f"a folder with a tokenizer of the class {name} has {wanted}; {folder} has none of them")
     try:
-        return _made(folder, kind, files, said)
-    except Exception as error:  # tokenizers raises Exception itself
+        with failures():
+            return _made(folder, kind, files, said)
+    except ValueError as error:
         these = "are" if len(files) > 1 else "is"
         raise ValueError(f"{' and '.join(files)} of {folder} {these} no tokenizer: {error}") from None
 
