@@ -23,6 +23,7 @@ from .tokenizer_classes import ALIASES, BACKEND, KINDS, LLAMA, Kind, Vocabulary
 from .tokenizer_entries import ADDITIONAL, EXTRA, SPECIAL, special, token
 
 WHOLE, LARGEST = "tokenizer.json", 1 << 27
+MOST = 1 << 32  # ids that the package has room for
 
 
 class Files(NamedTuple):
@@ -132,9 +133,13 @@ def _sides(frame: tokenizers.Tokenizer | None) -> dict[str, Any]:
 def _vocabulary(whole: Mapping[str, Any]) -> Vocabulary:
     """Returns the tokens and merges of a tokenizer.json."""
     vocabulary, merges = whole["model"].get("vocab"), whole["model"].get("merges", [])
-    if not isinstance(vocabulary, dict) or not isinstance(merges, list) or not all(isinstance(pair, (str, list)) for pair in merges):
+    numbered = isinstance(vocabulary, dict) and all(is_integer(id_) and 0 <= id_ < MOST for id_ in vocabulary.values())
+    if not numbered or not isinstance(merges, list) or not all(isinstance(pair, (str, list)) for pair in merges):
         raise ValueError("its model must have a vocabulary of tokens to ids, and merges of pairs")
-    return vocabulary, [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in merges]
+    pairs = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in merges]
+    if wrong := next((pair for pair in pairs if len(pair) != 2 or not all(isinstance(one, str) for one in pair)), None):
+        raise ValueError(f"a merge must be a pair of tokens; got {wrong!r:.100}")
+    return vocabulary, pairs
 
 
 def _settings(folder: Path, kind: Kind, said: Mapping[str, Any], whole: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, AddedToken]]:

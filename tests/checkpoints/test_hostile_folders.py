@@ -14,6 +14,7 @@ import pytest
 from forked import Forks
 from invoke import invoke
 from model_folders import byte_pairs
+from tiers import later
 
 from rosettaformer import archives
 from rosettaformer.checkpoints import CheckpointError, pickled
@@ -142,10 +143,10 @@ def survive(family: str, seed: int, base: Path, copy: Path, command: Forks) -> N
         assert ".py:" not in found.err, (last, str(value)[:40], line, found)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.sample
+@pytest.mark.parametrize("family", ["llama", later("gemma2"), later("bert")])
 def test_an_entry_that_no_model_has_is_one_message(family: str, bases: dict[str, Path], tmp_path: Path, command: Forks) -> None:
-    for seed in range(2):
-        survive(family, seed, bases[family], tmp_path / str(seed), command)
+    survive(family, 0, bases[family], tmp_path / "copy", command)
 
 
 @pytest.mark.exhaustive
