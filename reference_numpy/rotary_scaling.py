@@ -26,12 +26,11 @@ SCALINGS: dict[str, tuple[str, ...]] = {
     "longrope": ("original_length", "short_factors", "long_factors", "attention_factor"),
 }
 
-_LEAST, _MOST = 1e-12, 1e12  # beyond which frequencies are no numbers in float32
 _POSITIVE = fields.Rule(
-    lambda value: value is None or _is_moderate(value),
-    f"a number from {_LEAST:g} to {_MOST:g}, or None",
+    lambda value: value is None or (fields.is_number(value) and value > 0),
+    "a number greater than 0, or None",
 )
-_Number = Annotated[float | None, _POSITIVE]
+_Number = Annotated[float | None, _POSITIVE, fields.MODERATE]
 _Length = Annotated[
     int | None,
     fields.Rule(
@@ -48,15 +47,19 @@ _Factors = Annotated[
     fields.Rule(
         lambda value: (
             value is None
-            or (isinstance(value, tuple) and len(value) > 0 and all(map(_is_moderate, value)))
+            or (
+                isinstance(value, tuple)
+                and len(value) > 0
+                and all(fields.is_number(factor) and factor > 0 for factor in value)
+            )
         ),
-        f"numbers from {_LEAST:g} to {_MOST:g}, or None",
+        "numbers greater than 0, or None",
+    ),
+    fields.Rule(
+        lambda value: value is None or all(map(fields.MODERATE.good, value)),
+        fields.MODERATE.wanted,
     ),
 ]
-
-
-def _is_moderate(value: object) -> bool:
-    return fields.is_number(value) and _LEAST <= value <= _MOST  # type: ignore[operator]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 import shutil
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from invoke import invoke
 from model_folders import byte_pairs
 from tiers import later
 
-from rosettaformer import archives
+from rosettaformer import archives, cli
 from rosettaformer.checkpoints import CheckpointError, pickled
 from rosettaformer.checkpoints.hugging_face import new, view
 from rosettaformer.comparison.running import declared_inputs
@@ -100,6 +101,35 @@ def test_tensors_of_another_family_are_told_before_entries_and_without_advice(tm
     problems = caught.value.problems
     assert "pre_feedforward_layernorm.weight" in problems[0] and len(problems) > 1
     assert not any("ignor" in problem for problem in problems)
+
+
+EXTREME: dict[str, dict[str, Any]] = {
+    "a factor": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 1e300}},
+    "a small factor": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 1e-300}},
+    "a base": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e300}},
+    "a base of which no logarithm divides": {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0, "factor": 4.0}},
+    "an epsilon": {"rms_norm_eps": 1e300},
+}
+
+
+@pytest.mark.parametrize("name", EXTREME)
+def test_a_number_beyond_float32_is_a_problem_of_its_entry(name: str, tmp_path: Path) -> None:
+    new.write("llama", tmp_path / "folder")
+    file = tmp_path / "folder" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | EXTREME[name]))
+    with pytest.raises(CheckpointError) as caught:
+        view(tmp_path / "folder")
+    assert all(problem.startswith("config.json: ") for problem in caught.value.problems)
+
+
+def test_a_warning_shows_no_place_in_our_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    text = [RuntimeWarning("overflow"), RuntimeWarning, "our_source.py", 1]
+    monkeypatch.setattr(cli, "_run", lambda arguments: shown.append(warnings.formatwarning(*text)) or 0)
+    before = warnings.formatwarning
+    with pytest.raises(SystemExit):
+        cli.main([])
+    assert "overflow" in shown[0] and "our_source" not in shown[0] and warnings.formatwarning is before
 
 
 @pytest.fixture(scope="module")
