@@ -35,8 +35,10 @@ _Size = Annotated[int, fields.INTEGER, fields.at_least(1)]
 _Count = Annotated[int, fields.INTEGER, fields.at_least(0)]
 _Flag = Annotated[bool, fields.BOOLEAN]
 _Rate = Annotated[float, fields.NUMBER, fields.SHARE]
-_Positive = Annotated[float, fields.NUMBER, fields.POSITIVE]
-_PositiveOrNone = Annotated[float | None, fields.NUMBER_OR_NONE, fields.POSITIVE_OR_NONE]
+_Positive = Annotated[float, fields.NUMBER, fields.POSITIVE, fields.MODERATE]
+_PositiveOrNone = Annotated[
+    float | None, fields.NUMBER_OR_NONE, fields.POSITIVE_OR_NONE, fields.MODERATE
+]
 _Fraction = Annotated[float, fields.NUMBER, fields.FRACTION]
 _Id = Annotated[int | None, fields.INTEGER_OR_NONE]
 _Positions = Annotated[str, fields.NAME, fields.one_of(POSITIONS)]
@@ -206,6 +208,9 @@ class TransformerConfig(fields.Fields):
             factors = scaling.short_factors
             if factors is not None and 2 * len(factors) != size:
                 yield f"{name} needs a factor for each of {size // 2} pairs; got {len(factors)}"
+            base = self.rotary_base if name == "rotary_scaling" else self.local_rotary_base
+            if scaling.kind == "yarn" and base == 1:
+                yield f"{name} of the kind yarn needs a base other than 1; got {base}"
             if scaling.kind == "dynamic" and size == 2:
                 yield f"{name} that is dynamic needs more than one pair; got {got}"
 

@@ -15,6 +15,7 @@ __all__ = [
     "FRACTION",
     "INTEGER",
     "INTEGER_OR_NONE",
+    "MODERATE",
     "NAME",
     "NUMBER",
     "NUMBER_OR_NONE",
@@ -63,6 +64,10 @@ NAME = Rule(lambda value: isinstance(value, str), "a name")
 POSITIVE = Rule(lambda value: is_number(value) and value > 0, "greater than 0")
 POSITIVE_OR_NONE = Rule(
     lambda value: value is None or (is_number(value) and value > 0), "greater than 0, or None"
+)
+LEAST, MOST = 1e-30, 1e30  # float32 holds such numbers and their inverses
+MODERATE = Rule(
+    lambda value: value is None or LEAST <= value <= MOST, f"from {LEAST:g} to {MOST:g}"
 )
 FRACTION = Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")
 SHARE = Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1")

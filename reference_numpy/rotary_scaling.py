@@ -30,7 +30,7 @@ _POSITIVE = fields.Rule(
     lambda value: value is None or (fields.is_number(value) and value > 0),
     "a number greater than 0, or None",
 )
-_Number = Annotated[float | None, _POSITIVE]
+_Number = Annotated[float | None, _POSITIVE, fields.MODERATE]
 _Length = Annotated[
     int | None,
     fields.Rule(
@@ -54,6 +54,10 @@ _Factors = Annotated[
             )
         ),
         "numbers greater than 0, or None",
+    ),
+    fields.Rule(
+        lambda value: value is None or all(map(fields.MODERATE.good, value)),
+        fields.MODERATE.wanted,
     ),
 ]
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -128,7 +129,8 @@ def main(arguments: Any = None) -> None:
     with 130, and a closed output with 141, as a shell reports a command ended by a signal.
     """
     try:
-        code = _run(arguments)
+        with _plain_warnings():
+            code = _run(arguments)
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -136,6 +138,17 @@ def main(arguments: Any = None) -> None:
         click.echo(f"Error: {printable(str(error), LONGEST, lines=True) or 'there is not enough memory'}", err=True)
         code = MISTAKE
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Shows warnings without the place in the source that they come from."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *others: f"Warning: {printable(str(message), LONGEST)}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _run(arguments: Any) -> int:

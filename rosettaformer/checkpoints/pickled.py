@@ -12,7 +12,9 @@ import numpy as np
 
 from reference_numpy.suggestions import nearest
 
+from .. import archives
 from ..extras import require
+from ..processes.text import without_advice
 from . import SHOWN, CheckpointError, container, recognise
 from .container import Container
 from .recognise import TORCH, ForeignError, Kind
@@ -83,6 +85,9 @@ def _state_dict(path: Path, key: str | None) -> dict[str, np.ndarray]:
     arrays, problems = {}, []
     for name, tensor in state.items():
         try:
+            if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+                problems.append(f"{name!s:.100} must be stored whole; got {tensor.untyped_storage().nbytes()} bytes for {[*tensor.shape]}")
+                continue
             arrays[str(name)] = weights.to_numpy(tensor)
         except (AttributeError, TypeError, RuntimeError):  # no tensor, or one that is sparse or has no NumPy dtype
             problems.append(f"must hold a state dict, names to dense tensors; got {name!r}: {_kind(tensor)}")
@@ -119,6 +124,7 @@ def _load(torch: Any, path: Path) -> Any:
     Raises ForeignError on a whole module, and CheckpointError if the file cannot be read that way.
     """
     try:
+        archives.require_stored(path)
         named = torch.serialization.get_unsafe_globals_in_checkpoint(path) if zipfile.is_zipfile(path) else _named(path)
         stand_ins = [(type(name, (_StandIn,), {}), name) for name in named]
         with torch.serialization.safe_globals(stand_ins), path.open("rb") as file:  # given a path, torch.load would decide by its suffix
@@ -126,11 +132,18 @@ def _load(torch: Any, path: Path) -> Any:
     except ForeignError:
         raise
     except Exception as error:  # whatever bytes of the file make the readers raise
-        reason = str(error).partition("WeightsUnpickler error:")[2].split() or str(error).split() or [type(error).__name__]
-        raise CheckpointError(path, [f"cannot be read as tensors alone (weights_only=True): {' '.join(reason):.200}"]) from None
+        raise CheckpointError(path, [f"cannot be read as tensors alone: {_reason(error):.200}"]) from None
     if isinstance(state, _StandIn):
         raise _whole(path, type(state).__name__)
     return state
+
+
+def _reason(error: Exception) -> str:
+    """Returns why PyTorch cannot read a file, without what it advises: to let the file run code."""
+    text = str(error)
+    own = text.partition("WeightsUnpickler error:")[2] or ("" if "weights_only" in text else text)
+    words = without_advice(" ".join(own.split()))
+    return words or "it holds more than tensors, or is damaged"
 
 
 def _named(path: Path) -> list[str]:

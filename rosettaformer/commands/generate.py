@@ -213,6 +213,9 @@ def _prompt(model: Any, encode: Callable[[str], list[int]], text: str, settings:
 def _encoder(found: Any, system: str | None) -> Callable[[str], list[int]]:
     """Returns what makes ids of a message of the user, or of a conversation."""
     from ..inference.chat import Chat, messages_of
+    from ..inference.templates import Renderer
 
-    chat, tokenizer = Chat(found.path, found.tokenizer), found.tokenizer
+    renderer, tokenizer = Renderer(), found.tokenizer
+    click.get_current_context().call_on_close(renderer.close)
+    chat = Chat(found.path, tokenizer, renderer)
     return lambda text: list(tokenizer.prompt(chat.render(messages_of(text, system)), whole=True))

@@ -10,6 +10,7 @@ from tokenizers import decoders, models
 
 from reference_numpy import TransformerConfig
 
+from ..tokenizer_calls import failures, within_time
 from . import tokenizer_files
 from .ends import common_length
 from .tokenizer_entries import SPECIAL
@@ -69,7 +70,7 @@ class Tokenizer:
 
     def text(self, ids: Sequence[int], special: bool = False) -> str:
         """Returns the text of ids, without special tokens unless `special`."""
-        text = str(self._inner.decode(list(ids), skip_special_tokens=not special))
+        (text,) = within_time(lambda: self._inner.decode_batch([[*ids]], skip_special_tokens=not special), 4 * len(ids))
         pairs = isinstance(self._inner.model, models.BPE) and not self._settings.get(_OF_PAIRS, False)
         if self._settings.get("clean_up_tokenization_spaces", False) and not pairs:
             for spaced, clean in _CLEANED.items():
@@ -126,7 +127,8 @@ class Tokenizer:
         own = self._settings.get("model_max_length", self._settings.get("max_len"))
         limits = [limit for limit in (positions, own) if isinstance(limit, (int, float)) and 0 < limit < _UNLIMITED]
         if limits:
-            self._inner.enable_truncation(int(min(limits)), direction=self._settings.get("truncation_side", "right"))
+            with failures():
+                self._inner.enable_truncation(int(min(limits)), direction=self._settings.get("truncation_side", "right"))
         try:
             return self._encoded(texts)
         finally:
@@ -135,8 +137,9 @@ class Tokenizer:
     def _encoded(self, texts: Sequence[str | tuple[str, str]], whole: bool = False) -> list[Any]:
         """Returns texts and pairs, uncut. Raises ValueError on one that the tokenizer cannot read, or the model."""
         try:
-            found = list(self._inner.encode_batch(list(texts), add_special_tokens=not whole))
-        except Exception as error:  # tokenizers raises Exception itself
+            letters = sum(len("".join(text)) for text in texts)
+            found = list(within_time(lambda: self._inner.encode_batch([*texts], add_special_tokens=not whole), letters))
+        except ValueError as error:
             raise ValueError(f"the tokenizer cannot read the text: {error}") from None
         if self._vocabulary is None:
             return found

@@ -18,11 +18,13 @@ from reference_numpy.fields import is_integer
 
 from ..checkpoints.hugging_face import FAMILIES
 from ..reading import parse_json, read_object, read_text
+from ..tokenizer_calls import failures
 from . import tokenizer_entries
 from .tokenizer_classes import ALIASES, BACKEND, KINDS, LLAMA, Kind, Vocabulary
 from .tokenizer_entries import ADDITIONAL, EXTRA, SPECIAL, special, token
 
 WHOLE, LARGEST = "tokenizer.json", 1 << 27
+MOST = 1 << 32  # ids that the package has room for
 
 
 class Files(NamedTuple):
@@ -49,8 +51,9 @@ def read(folder: Path, entries: Mapping[str, Any]) -> Files:
         wanted = ", or ".join(filter(None, (WHOLE, " and ".join(kind.files))))
         raise ValueError(f"a folder with a tokenizer of the class {name} has {wanted}; {folder} has none of them")
     try:
-        return _made(folder, kind, files, said)
-    except Exception as error:  # tokenizers raises Exception itself
+        with failures():
+            return _made(folder, kind, files, said)
+    except ValueError as error:
         these = "are" if len(files) > 1 else "is"
         raise ValueError(f"{' and '.join(files)} of {folder} {these} no tokenizer: {error}") from None
 
@@ -143,13 +146,14 @@ def _charsmap(normalizer: Any) -> bytes | None:
 def _vocabulary(whole: Mapping[str, Any]) -> Vocabulary:
     """Returns the tokens and merges of a tokenizer.json."""
     vocabulary, merges = whole["model"].get("vocab"), whole["model"].get("merges", [])
-    if (
-        not isinstance(vocabulary, (dict, list))
-        or not isinstance(merges, list)
-        or not all(isinstance(pair, (str, list)) for pair in merges)
-    ):
+    ids = vocabulary.values() if isinstance(vocabulary, dict) else ()
+    numbered = isinstance(vocabulary, (dict, list)) and all(is_integer(id_) and 0 <= id_ < MOST for id_ in ids)
+    if not numbered or not isinstance(merges, list) or not all(isinstance(pair, (str, list)) for pair in merges):
         raise ValueError("its model must have a vocabulary of tokens to ids, and merges of pairs")
-    return vocabulary, [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in merges]
+    pairs = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in merges]
+    if wrong := next((pair for pair in pairs if len(pair) != 2 or not all(isinstance(one, str) for one in pair)), None):
+        raise ValueError(f"a merge must be a pair of tokens; got {wrong!r:.100}")
+    return vocabulary, pairs
 
 
 def _settings(folder: Path, kind: Kind, said: Mapping[str, Any], whole: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, AddedToken]]:

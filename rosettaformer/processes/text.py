@@ -3,6 +3,11 @@
 import re
 from typing import Any
 
+# what a library advises that refuses to run code of a file
+_UNSAFE = re.compile(
+    "weights_only|trust_remote_code|allow_pickle|safe_mode|enable_unsafe_deserialization|add_safe_globals|trust the source"
+)
+_SENTENCE = re.compile(r"(?<=[.;!?])\s+|\n+")
 MOST = 4000  # characters of a text that are shown
 MESSAGE = 3500  # characters of an error's message; leaves room for the text around it
 # colours and other commands to a terminal: CSI sequences, and OSC sequences up to their end
@@ -40,7 +45,15 @@ def message(error: BaseException) -> str:
         text = without_codes(plain(str(error)))
     except BaseException:
         return "its message cannot be shown, since its str() raises"
+    text = without_advice(text)
     return text if len(text) <= MESSAGE else f"{text[:MESSAGE]} ... ({len(text) - MESSAGE} more characters)"
+
+
+def without_advice(text: str) -> str:
+    """Returns the text without the sentences that advise to let a file run code."""
+    if not _UNSAFE.search(text):
+        return text
+    return " ".join(sentence for sentence in _SENTENCE.split(text) if not _UNSAFE.search(sentence)).strip()
 
 
 def innermost(error: BaseException) -> BaseException:

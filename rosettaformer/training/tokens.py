@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from ..tokenizer_calls import failures, within_time
 from .schema import digest
 from .tasks import Pair
 
@@ -21,8 +22,9 @@ class Tokens:
 
         self._text, self.digest = text, digest(text)
         try:
-            self._tokenizer = Tokenizer.from_str(text)
-        except Exception as error:  # the package raises nothing narrower
+            with failures():
+                self._tokenizer = Tokenizer.from_str(text)
+        except ValueError as error:
             raise ValueError(f"the tokens must be a tokenizer's JSON; got {text[:40]!r}: {error}") from None
         self.vocabulary: int = _SPECIAL + self._tokenizer.get_vocab_size()
 
@@ -53,7 +55,9 @@ class Tokens:
 
     def text(self, ids: Sequence[int]) -> str:
         """Returns the text of ids; special ids have none, and bytes that are not UTF-8 become U+FFFD."""
-        return self._tokenizer.decode([int(id_) - _SPECIAL for id_ in ids if id_ >= _SPECIAL], skip_special_tokens=False)
+        own = [int(id_) - _SPECIAL for id_ in ids if id_ >= _SPECIAL]
+        (text,) = within_time(lambda: self._tokenizer.decode_batch([own], skip_special_tokens=False), 4 * len(own))
+        return text
 
     def words(self, ids: Sequence[int]) -> list[str]:
         """Returns the text of each id, for display."""
@@ -61,4 +65,5 @@ class Tokens:
         return [special.get(int(id_)) or self.text([id_]) for id_ in ids]
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[id_ + _SPECIAL for id_ in encoding.ids] for encoding in self._tokenizer.encode_batch(list(texts))]
+        found = within_time(lambda: self._tokenizer.encode_batch([*texts]), sum(map(len, texts)))
+        return [[id_ + _SPECIAL for id_ in encoding.ids] for encoding in found]

@@ -118,13 +118,14 @@ def test_an_output_that_nothing_judges_is_accepted_by_name(gpt2, tmp_path: Path)
     assert run(*asked, "--output", "twice=ignored")[0] == 0
     assert run(*asked, "--output", "tw*=ignored")[0] == 0
     assert run(*asked, "--allow-incomplete")[0] == 0
-    assert run("diagnose", edited(file, "training.onnx", dropping), "--checkpoint", checkpoint, "-k", "one_token")[0] in (1, 2)
+    code, said = run("diagnose", edited(file, "training.onnx", dropping), "--checkpoint", checkpoint)
+    assert (code, "graph/randomness" in said) == (1, True)
 
 
 @pytest.mark.second
 @pytest.mark.parametrize(("counted", "code"), [("real", 0), ("all", 1)])
 def test_the_mean_of_a_text_is_judged(counted: str, code: int, tmp_path: Path) -> None:
-    config = MODELS["bert"].replace(classes=0, pooler=False)
+    config = MODELS["bert"].replace(classes=0, pooler=False, masked_language_head=False)
     checkpoint, file = written(tmp_path, config, parameters.initialise(config, 0, np.float32))
 
     def pooling(graph) -> None:
@@ -147,7 +148,6 @@ def test_the_mean_of_a_text_is_judged(counted: str, code: int, tmp_path: Path) -
     asked = ("check", edited(file, "pooling.onnx", pooling), "--checkpoint", checkpoint, "-k", "batch or right_padding or empty_row")
     assert rows_of(tmp_path, *asked)[1]["outputs/forward"]["status"] == "not shown"
     found, rows = rows_of(tmp_path, *asked, "--output", "sentence_embedding=mean")
-    print({name: row["message"] for name, row in rows.items()})
     assert (found, rows["mean/right_padding"]["status"]) == (code, "differs" if code else "pass")
     assert rows["mean/batch"]["status"] == rows["token_encoder/right_padding"]["status"] == "pass"
 

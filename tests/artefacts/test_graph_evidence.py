@@ -113,6 +113,64 @@ def test_the_mask_that_an_operation_has_by_default_is_told(tmp_path: Path) -> No
     assert masked(graph(tmp_path / "infinite.onnx", [attention], {})) == []
 
 
+class Dropping:
+    """Models that drop a part of x in training, as files of each format."""
+
+    @staticmethod
+    def pt2(path: Path, training: bool) -> None:
+        torch = pytest.importorskip("torch")
+        block = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)).train(training)
+        torch.export.save(torch.export.export(block, (torch.ones(3, 4),)), path.with_suffix(".pt2"))
+
+    @staticmethod
+    def savedmodel(path: Path, training: bool) -> None:
+        tf = pytest.importorskip("tensorflow")
+
+        class Model(tf.Module):
+            @tf.function(input_signature=[tf.TensorSpec((None, 4))])
+            def infer(self, x):
+                return tf.nn.dropout(x, 0.5) if training else x * 2
+
+            @tf.function(input_signature=[tf.TensorSpec((None, 4))])
+            def train(self, x):
+                return tf.nn.experimental.stateless_dropout(x, 0.5, seed=[1, 2])
+
+        model = Model()
+        tf.saved_model.save(model, path, signatures={"serving_default": model.infer, "train": model.train})
+
+    @staticmethod
+    def litert(path: Path, training: bool) -> None:
+        tf = pytest.importorskip("tensorflow")
+        pytest.importorskip("ai_edge_litert")
+        function = tf.function(lambda x: x * (tf.random.uniform((3, 4)) if training else 2.0))
+        concrete = function.get_concrete_function(tf.TensorSpec((3, 4)))
+        path.with_suffix(".tflite").write_bytes(tf.lite.TFLiteConverter.from_concrete_functions([concrete]).convert())
+
+    @staticmethod
+    def stablehlo(path: Path, training: bool) -> None:
+        jax = pytest.importorskip("jax")
+
+        def apply(x):
+            keep = jax.random.bernoulli(jax.random.key(0), 0.5, x.shape) if training else x > 0
+            return jax.numpy.where(keep, x, 0)
+
+        shape = jax.ShapeDtypeStruct((3, 4), jax.numpy.float32)
+        path.with_suffix(".stablehlo").write_bytes(jax.export.export(jax.jit(apply))(shape).serialize())
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("kind", ["pt2", "savedmodel", "litert", "stablehlo"])
+@pytest.mark.parametrize("training", [True, False])
+def test_every_format_shows_what_is_drawn_at_random(kind: str, training: bool, tmp_path: Path) -> None:
+    getattr(Dropping, kind)(tmp_path / "model", training)
+    (file,) = tmp_path.iterdir()
+    found = constants(file)
+    assert not found.reason
+    assert bool([*randomness.findings(found, randomness.live(found, {"forward"}))]) == training
+    if kind == "savedmodel":
+        assert [*randomness.findings(found, randomness.live(found, {"train"}))]
+
+
 class Functions:
     """A bundle of functions that are not run."""
 

@@ -1,7 +1,9 @@
 """Conversations: chat templates of the published kinds render what transformers renders, and `generate --chat` answers it."""
 
+import contextlib
 import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from rosettaformer.inference.chat import Chat, messages_of  # noqa: E402
+from rosettaformer.inference.templates import Renderer  # noqa: E402
 from rosettaformer.inference.tokenizer import Tokenizer  # noqa: E402
 
 SYSTEM, USER, MODEL = "You are <b>brief</b> & kind.", " What's the née fox?\n", "The fox\n jumps."
@@ -42,13 +45,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def chat(folder: Path) -> tuple[Tokenizer, Chat]:
-    tokenizer = Tokenizer(folder, None, json.loads((folder / "config.json").read_text()))
-    return tokenizer, Chat(folder, tokenizer)
+@pytest.fixture(scope="module")
+def renderer() -> Iterator[Renderer]:
+    with contextlib.closing(Renderer()) as made:
+        yield made
+
+
+@pytest.fixture
+def chat(renderer: Renderer) -> Callable[[Path], tuple[Tokenizer, Chat]]:
+    def made(folder: Path) -> tuple[Tokenizer, Chat]:
+        tokenizer = Tokenizer(folder, None, json.loads((folder / "config.json").read_text()))
+        return tokenizer, Chat(folder, tokenizer, renderer)
+
+    return made
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_conversation_is_rendered_and_read_as_by_transformers(tmp_path: Path, style: str) -> None:
+def test_a_conversation_is_rendered_and_read_as_by_transformers(tmp_path: Path, style: str, chat) -> None:
     """Of the templates of Llama 3, Qwen, Gemma, Phi-3 and Mistral: text and ids, or the words with which a template refuses."""
     family = next(family for family, named in OF_FAMILY.items() if named == style)
     saved_tokenizer(tmp_path, style)
@@ -90,7 +103,7 @@ TEMPLATES = {  # text -> how it ends
 
 
 @pytest.mark.parametrize("text", TEMPLATES)
-def test_a_template_may_use_what_transformers_gives_it_and_nothing_else(folder: Path, text: str) -> None:
+def test_a_template_may_use_what_transformers_gives_it_and_nothing_else(folder: Path, text: str, chat) -> None:
     edit(folder, "tokenizer_config.json", chat_template=text)
     messages = CONVERSATIONS["one message"]
     library, (_, template) = transformers.AutoTokenizer.from_pretrained(folder), chat(folder)
@@ -104,7 +117,7 @@ def test_a_template_may_use_what_transformers_gives_it_and_nothing_else(folder: 
         assert not TEMPLATES[text] and template.render(messages) == wanted
 
 
-def test_files_come_before_the_entry_and_the_default_one_is_taken(folder: Path) -> None:
+def test_files_come_before_the_entry_and_the_default_one_is_taken(folder: Path, chat) -> None:
     """Of a list of templates with their names, as of files."""
     messages, others = CONVERSATIONS["one message"], folder / "additional_chat_templates"
     edit(folder, "tokenizer_config.json", chat_template=[{"name": name, "template": name} for name in ("tool_use", "default")])
@@ -130,10 +143,27 @@ def test_files_come_before_the_entry_and_the_default_one_is_taken(folder: Path) 
         ([{"name": "a"}], r"chat_template of .* must be a text, or a list of templates with their names; got \[\{'name': 'a'\}\]$"),
     ],
 )
-def test_a_folder_without_a_good_template_is_one_message(folder: Path, template: Any, message: str) -> None:
+def test_a_folder_without_a_good_template_is_one_message(folder: Path, template: Any, message: str, chat) -> None:
     edit(folder, "tokenizer_config.json", chat_template=template)
     with pytest.raises(ValueError, match=message):
         chat(folder)
+
+
+ENDLESS = {
+    "loops": "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% for c in r %}{% endfor %}{% endfor %}{% endfor %}",
+    "a power": "{{ 9 ** (9 ** 9) }}",
+    "a long text": "{{ 'a' * 99999999999 }}",
+    "a wide format": "{{ '%99999999999d' % 1 }}",
+    "a recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "many blocks": "{% for a in [1] %}" * 300 + "{% endfor %}" * 300,
+    "many brackets": "{{ " + "(" * 20000 + "1" + ")" * 20000 + " }}",
+}
+
+
+@pytest.mark.parametrize("name", [name if name in ("loops", "many brackets") else later(name) for name in ENDLESS])
+def test_a_template_without_an_end_is_one_message_in_time(name: str) -> None:
+    with contextlib.closing(Renderer(limit=1.0)) as renderer, pytest.raises(ValueError, match=r"\A[^\n]*\Z"):
+        renderer.render(ENDLESS[name], {})
 
 
 def test_a_text_is_a_message_of_the_user_or_a_conversation() -> None:

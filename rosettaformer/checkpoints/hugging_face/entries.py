@@ -13,6 +13,7 @@ from .essential import essential
 from .family import WRITERS, Entry, Family
 
 _LABELS = 2  # the library's defaults
+_IGNORING = "; where it changes nothing, leave it out by ignoring "
 
 
 def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]) -> tuple[TransformerConfig | None, list[str]]:
@@ -66,15 +67,29 @@ def _value(entry: Entry, given: Mapping[str, Any]) -> Any:
     return entry.words[value]
 
 
-def _unsupported(family: Family, entries: Mapping[str, Any]) -> Iterator[str]:
+def unadvised(problem: str) -> str:
+    """Returns a problem without the advice to ignore an entry."""
+    return problem.partition(_IGNORING)[0]
+
+
+def supported_alone(family: Family, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries without those that the family does not know."""
+    return {name: value for name, value in entries.items() if family.aliases.get(name, name) in _known(family)}
+
+
+def _known(family: Family) -> set[str]:
     known = {entry.name for entry in family.entries} | family.only.keys() | family.harmless | family.ignored.keys()
-    known = known.union(*(joint.entries for joint in family.joints))
+    return known.union(*(joint.entries for joint in family.joints))
+
+
+def _unsupported(family: Family, entries: Mapping[str, Any]) -> Iterator[str]:
+    known = _known(family)
     for name, value in entries.items():
         if name not in known and (value is None or re.fullmatch(WRITERS, name)):
             continue
         if name not in known:
             more = nearest(name, sorted(known))
-            yield f"{name} is no known entry of a {family.name}{more}; where it changes nothing, leave it out by ignoring {name}"
+            yield f"{name} is no known entry of a {family.name}{more}{_IGNORING}{name}"
         elif name in family.only and not any(_same(value, wanted) for wanted in supported(family, name)):
             wanted = " or ".join(map(json.dumps, supported(family, name)))
             yield f"{name} must be {wanted}, which alone is supported; got {json.dumps(value):.100}"

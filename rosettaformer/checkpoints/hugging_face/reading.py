@@ -91,16 +91,39 @@ def examine(
     for part, state in ((heads.left, "left out"), (heads.alien, "unexpected")):
         found.states |= {keys.pop(name): state for name in belonging(part, list(keys))}
     found.config, problems = entries.config_of(found.family, said, heads.chosen)
-    found.problems += [f"{CONFIG}: {problem}" for problem in problems] + heads.problems
     if found.config:
-        found.config, problems = layered(family, found.config, keys)
-        found.problems += problems
-        found.config, problems = switched(family, found.config, keys)
-        found.problems += problems
-        _match(found, found.config, keys, heads)
+        found.problems += heads.problems
+        found.config = _matched(found, found.config, keys, heads)
+    else:
+        lacking = _lacking(found, said, keys, heads)
+        problems = [entries.unadvised(problem) for problem in problems] if lacking else problems
+        found.problems += lacking + [f"{CONFIG}: {problem}" for problem in problems] + heads.problems
     known = {key: native.shape for key, native in found.natives.items()}
     found.problems += strict.content_problems({key: found.tensors[key] for key in keys.values()}, known)
     return found
+
+
+def _matched(found: Examination, config: TransformerConfig, keys: Mapping[str, str], heads: Heads) -> TransformerConfig:
+    """Matches tensors like `_match`, and returns the config with what they show."""
+    config, problems = layered(found.family, config, keys)
+    found.problems += problems
+    config, problems = switched(found.family, config, keys)
+    found.problems += problems
+    _match(found, config, keys, heads)
+    return config
+
+
+def _lacking(found: Examination, said: Mapping[str, Any], keys: Mapping[str, str], heads: Heads) -> list[str]:
+    """Returns what is wrong with the tensors of a folder whose entries are not supported, if they are those of another family: some that
+    the supported entries ask for are missing.
+    """
+    config, _ = entries.config_of(found.family, entries.supported_alone(found.family, said), heads.chosen)
+    own = Examination(found.path, found.family, found.foreign, found.tensors)
+    if config:
+        _matched(own, config, keys, heads)
+    missing = [name for name, state in own.states.items() if state == "missing"]
+    first = f"has not the tensors of a {found.family.name}, so that its model_type may be another; it lacks {', '.join(missing[:3])}"
+    return [f"{first} and {len(missing) - 3} more" if len(missing) > 3 else first] if missing else []
 
 
 def described(path: Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = ()) -> Checkpoint:
