@@ -14,6 +14,7 @@ from .matching import fusing, layer_matching, rename_table, value_matching, vari
 from .matching.rename_table import Rename
 from .report import layouts, training_rows
 from .report.explanations import Explanations
+from .report.heads import without_head
 from .report.layer_rows import Rows
 from .report.noise import difference
 from .report.recorded_calls import Calls
@@ -113,12 +114,14 @@ class _Comparison:
         self._require_finite(runs["float32"])
         layouts.settle(runs, self._layers, self._ranks, given.one_order)
         calls = Calls(self._sides, self._networks, self._layers, runs, self._ranks)
+        headless = without_head(calls)
         rows = Rows(calls, self._table, self._explaining)
         report = self._start(given) | rows.report() | Explanations(rows, self._explaining).report()
-        self._notes += calls.notes
+        self._notes += calls.notes + [f"{headless}; gradients and steps are not compared"] * bool(headless)
         try:
             rows.require_alive()
-            self._train(report, given, calls)
+            if not headless:
+                self._train(report, given, calls)
         except Exception as error:  # the verdict on the outputs stays
             report["failed"] = str(error) if isinstance(error, Failed) else f"gradients and steps cannot be compared: {words(error)}"
         return report | {"notes": list(dict.fromkeys(self._notes)), "left_out": self._explaining.left_out}

@@ -11,6 +11,8 @@ from ..models.base import Model
 from ..models.wrapping import wrapped
 from .sides import Side
 
+TOKENS = {"input_ids": "t=7", "decoder_input_ids": "s=5"}  # the random inputs, with their lengths
+
 
 def transformers_model(side: Side) -> Any:
     """Returns the module that transformers loads. Raises as `loaded`."""
@@ -21,8 +23,9 @@ def loaded(side: Side) -> Model:
     """Returns the model of a side. Raises ValueError if the library cannot load the folder, and MissingBackend."""
     make, vocabulary = (_transformers if side.name == "transformers" else _keras_hub)(side)
     model = wrapped(_made(side, make), make, side.text)
-    if vocabulary:
-        model.defaults = (f"input_ids: b=2 t=7 int64 <{vocabulary}",)
+    takes = {name for name, _ in model.about()["arguments"]}
+    if vocabulary and "input_ids" in takes:
+        model.defaults = tuple(f"{name}: b=2 {axes} int64 <{vocabulary}" for name, axes in TOKENS.items() if name in takes)
     return model
 
 

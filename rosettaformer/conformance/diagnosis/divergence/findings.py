@@ -120,6 +120,9 @@ class Findings:
         if "refused" in call:
             self.messages[path] = call["refused"]
             return
+        if "output" not in call and path and "output" in self.free[path]:  # it runs by itself, so that exchanging its inputs fails
+            self.messages[path] = f"cannot be forced: {call.get('error', 'it gave no output')}"
+            return
         if "output" not in call:
             self.forced[path] = Comparison(np.inf, np.inf, np.inf, 0.0, message=call.get("error", "gave no output"))
         else:

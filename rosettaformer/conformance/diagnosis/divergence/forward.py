@@ -38,8 +38,8 @@ def divergence(
     kind, answer = worker.call("trace", teacher.case, [None], limit=limit)
     if kind in (Kind.CRASH, Kind.HANG) and worker.call("trace", teacher.case, [], limit=limit)[0] == Kind.OUTPUTS:  # it can be built
         return _until_death(worker, teacher, limit, f"{kind}: {answer}").result(worker.port, case.id, dtype)
-    if kind != Kind.OUTPUTS:
-        problem = f"{kind}: {answer}"
+    if kind != Kind.OUTPUTS or "refused" in answer[0].get("", ()):
+        problem = f"{kind}: {answer}" if kind != Kind.OUTPUTS else answer[0][""]["refused"]
         return Divergence(worker.port, case.id, dtype, f"{case.component} could not be traced: {problem}", problem=problem)
     findings = Findings(teacher, answer[0])
     for done, paths in enumerate(chunks(findings.paths)):

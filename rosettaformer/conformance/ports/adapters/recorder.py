@@ -10,11 +10,10 @@ import numpy as np
 
 from ....modules.nests import leaves, mapped
 from ....modules.recording import ModuleCall
+from ....processes import words
 from ..messages import Force
 from ..port import NotCovered, Unsupported
 from . import submodules
-
-_ANY = inspect.signature(lambda *args, **kwargs: None)
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ class Recorder:
         self._turns: dict[str, list[str]] = {}  # path of a row -> the paths that its module is, call by call
         self._open: list[str] = []
         self._forced: dict[int, Any] | None = None  # the tensors that the forced call was given
+        self._given_up: set[str] = set()  # paths whose calls cannot be recorded
         self._added: set[str] = set()  # modules that added the positions to something else than zeros
         for path, module in modules.items():
             known = next((row for row, other in self.rows if other is module or (isinstance(module, str) and other == module)), path)
@@ -77,26 +77,39 @@ class Recorder:
             return self.activations
         whole = ModuleCall("", 0, root, function, (), dict(inputs))
         try:
-            self._begin("", whole)
-            self._end("", whole, function(*whole.args, **whole.kwargs))
+            self._guarded("", self._begin, whole)
+            self._guarded("", self._end, whole, function(*whole.args, **whole.kwargs))
         except (NotCovered, Unsupported):
             raise
         except _Enough:
             pass
         except Exception as error:
             for path in self._open:
-                self.activations[path]["error"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                self.activations[path]["error"] = " ".join(words(error).split())
         return self.activations
 
     def enter(self, call: ModuleCall) -> None:
         """A call of a module begins, whose arguments may be replaced."""
         if path := self._path(call):
-            self._begin(path, call)
+            self._guarded(path, self._begin, call)
 
     def leave(self, call: ModuleCall, output: Any) -> None:
         """A call of a module ends."""
         if path := self._path(call):
-            self._end(path, call, output)
+            self._guarded(path, self._end, call, output)
+
+    def _guarded(self, path: str, record: Callable[..., None], *arguments: Any) -> None:
+        """Records a call. Where that fails the component is not traced, and the port is not to blame."""
+        if path in self._given_up:
+            return
+        try:
+            record(path, *arguments)
+        except Exception as error:
+            self._given_up.add(path)
+            self._open = [other for other in self._open if other != path]
+            self.activations[path] = {"inputs": [], "refused": f"cannot be traced: {words(error)}"}
+            if self._force is not None and path == self._force.path:
+                raise _Enough from error
 
     def _path(self, call: ModuleCall) -> str:
         """The canonical path that a call is of; empty if its module has been each of its components already."""
@@ -109,11 +122,12 @@ class Recorder:
         if path in self._positions:
             call.args, call.kwargs = self._begin_positions(path, call.args, call.kwargs)
             return
-        given = self._bound(path, call)
+        given = self._given(path, call)
         if self._force is not None and path == self._force.path:
             given = self._replaced(self._force, given)
-        self.activations[path]["inputs"] = [array for _, array in self._numeric(given.arguments)]
-        call.args, call.kwargs = given.args, given.kwargs
+            call.args = tuple(given[index] for index in range(len(call.args)))
+            call.kwargs = {name: given[name] for name in call.kwargs}
+        self.activations[path]["inputs"] = [array for _, array in self._numeric(given)]
 
     def _end(self, path: str, call: ModuleCall, output: Any) -> None:
         first = next(filter(self._face.is_tensor, leaves(output)), None)
@@ -126,15 +140,20 @@ class Recorder:
             raise _Enough
         del self._open[self._open.index(path) :]
 
-    def _bound(self, path: str, call: ModuleCall) -> inspect.BoundArguments:
-        """The arguments of a call, those that are known to be inputs first and in the order of the reference's."""
+    def _given(self, path: str, call: ModuleCall) -> dict[int | str, Any]:
+        """The arguments of a call by place or by name, those that are known to be inputs first, in the order of the reference's."""
+        given: dict[int | str, Any] = dict([*enumerate(call.args), *call.kwargs.items()])
         known = self._arguments.get(path, ())
+        if not known:
+            return given
         try:
-            bound = (inspect.signature(call.function) if known else _ANY).bind(*call.args, **call.kwargs)
+            named = [*inspect.signature(call.function).bind(*call.args, **call.kwargs).arguments]
         except (TypeError, ValueError):
-            bound = _ANY.bind(*call.args, **call.kwargs)
-        order = [name for name in (*known, *bound.arguments) if name in bound.arguments]
-        return inspect.BoundArguments(bound.signature, {name: bound.arguments[name] for name in order})
+            return given
+        names = {key: named[key] if isinstance(key, int) and key < len(named) else key for key in given}
+        order = [*known, *named]
+        ranks = {key: order.index(name) if name in order else len(order) for key, name in names.items()}
+        return {key: given[key] for key in sorted(given, key=ranks.__getitem__)}
 
     def _begin_positions(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Begins a module that adds positions 0, 1, 2, ... to its first argument: these count as its inputs.
@@ -161,9 +180,9 @@ class Recorder:
         pairs = [(leaf, self._face.to_numpy(leaf)) for leaf in leaves(value) if self._face.is_tensor(leaf)]
         return [(tensor, array) for tensor, array in pairs if array.dtype.kind != "b"]
 
-    def _replaced(self, force: Force, given: inspect.BoundArguments) -> inspect.BoundArguments:
+    def _replaced(self, force: Force, given: Mapping[int | str, Any]) -> dict[int | str, Any]:
         """The arguments with the forced inputs; ends the run if the module has no place for one of them."""
-        own = self._numeric(given.arguments)
+        own = self._numeric(given)
         chosen = submodules.assign([array for _, array in own], force.inputs)
         if chosen is None:
             wanted, came = (", ".join(str(x.shape) for x in arrays) for arrays in (force.inputs, [array for _, array in own]))
@@ -184,4 +203,5 @@ class Recorder:
             replaced.append(forced[same])
         tensors, known = iter(replaced), {id(tensor) for tensor, _ in own}
         self._forced = forced
-        return inspect.BoundArguments(given.signature, mapped(given.arguments, lambda leaf: next(tensors) if id(leaf) in known else leaf))
+        exchanged: dict[int | str, Any] = mapped(given, lambda leaf: next(tensors) if id(leaf) in known else leaf)
+        return exchanged
