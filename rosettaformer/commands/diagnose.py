@@ -74,7 +74,7 @@ def diagnose(
     name = f"command:{command}" if command else str(port)
     of_artefacts = {option: options.pop(option) for option in OPTIONS}
     if artefacts := artefacts_in([name]):
-        cases: list[Case] | None = cases_of(artefacts, checkpoint, leave_out, ignore, **of_artefacts)
+        cases: list[Case] | None = cases_of(artefacts, checkpoint, leave_out, ignore, memory=memory, **of_artefacts)
     else:
         refuse_without_artefacts(checkpoint=checkpoint, leave_out=leave_out, ignore=ignore, **of_artefacts)
         cases = like_cases(like, seed, (), meshes, memory) if like else mesh_cases(meshes) if meshes else None
