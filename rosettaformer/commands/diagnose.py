@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from reference_numpy.suggestions import known
 from ..conformance import deviations, diagnosis
 from ..conformance.case import Case
 from ..conformance.cases import all_cases
+from ..conformance.cases.fitting import count, fits
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import on_mesh
 from ..conformance.diagnosis.findings import Verdict
@@ -28,6 +30,7 @@ from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse
 from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, listed, mesh_option
 
 LIMIT = 120.0  # seconds for the diagnosis of a whole model
+LARGE, FIRST = 10_000_000, ("short", "left_padding")  # parameters of a model whose cases of these names are diagnosed before the others
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
 
@@ -105,7 +108,25 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
         if any(case.mesh for case in options.get("cases") or ()):
             given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
             return on_mesh.diagnose(port, components=components, **told, **given)
-        return diagnosis.diagnose(port, components, **told, **options)
+        *first, last = stages(options.pop("cases", None))
+        started, limit = time.monotonic(), options.pop("limit", None)
+        for cases in first:
+            found = diagnosis.diagnose(port, components, **told, **options, cases=cases, limit=limit)
+            if found.findings or found.stopped:
+                return found
+            _say(console, f"{', '.join(case.id for case in cases)} conform; asking what is longer")
+        left = limit and max(0.1, limit - (time.monotonic() - started))
+        return diagnosis.diagnose(port, components, **told, **options, cases=last, limit=left)
+
+
+def stages(cases: Sequence[Case] | None) -> list[Sequence[Case] | None]:
+    """Returns the cases in the parts that are diagnosed one after another, until one is not right: of a large model, whose every answer
+    takes long, those of short prompts come first.
+    """
+    asked = [case for case in cases or () if fits(case)]
+    if not asked or count(asked[0]) < LARGE:
+        return [cases]
+    return [[case for case in asked if case.name in FIRST], [case for case in asked if case.name not in FIRST]]
 
 
 def _say(console: Console, sentence: str) -> None:
