@@ -12,11 +12,12 @@ from ..artefacts.kinds import KINDS, SUFFIXES, kind_of
 from ..artefacts.settings import Settings, told
 from ..conformance.case import Case
 from ..conformance.cases.artefact import artefact_cases
+from ..conformance.cases.fitting import GIGA, fitting
 from ..conformance.ports.command import PREFIX
 from ..conformance.reference.lowered import PRECISIONS
 from ..extras import require
 from ..reading import read_object
-from .options import Choice
+from .options import Choice, announced
 
 Names = tuple[str, ...]
 OPTIONS = ("inputs", "outputs", "function", "allow_code")
@@ -60,10 +61,12 @@ def artefacts_in(ports: Iterable[str]) -> list[str]:
 def cases_of(
     artefacts: Sequence[str], checkpoint: Path | None, leave_out: Names, ignore: Names, inputs: Names, outputs: Names,
     function: str, allow_code: bool, expect: str = "",
+    memory: float | None = None,
 ) -> list[Case]:  # fmt: skip
     """Returns the cases of the checkpoint; until the command ends, processes are told what they need to know of the artefacts.
 
-    inputs, outputs, function, allow_code: see `artefact_options`. Raises ValueError without a checkpoint, and on one that cannot be read.
+    inputs, outputs, function, allow_code: see `artefact_options`; memory: see `like_options`. Raises ValueError without a checkpoint, and
+    on one that cannot be read.
     """
     if checkpoint is None:
         what = KINDS[kind_of(Path(artefacts[0])) or SUFFIXES[Path(artefacts[0]).suffix]].title
@@ -83,7 +86,7 @@ def cases_of(
         ignore,
     )
     click.get_current_context().with_resource(told(settings))
-    return artefact_cases(checkpoint, found)
+    return announced(fitting(artefact_cases(checkpoint, found), memory and memory * GIGA))
 
 
 def refuse_without_artefacts(**options: Any) -> None:

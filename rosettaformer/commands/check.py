@@ -18,6 +18,7 @@ from ..conformance.case import DTYPES, SUITE_VERSION, Case
 from ..conformance.cases import all_cases, of_components
 from ..conformance.cases.checkpoint import checkpoint_cases
 from ..conformance.cases.expression import choose
+from ..conformance.cases.fitting import GIGA, fitting
 from ..conformance.cases.gradients import gradients
 from ..conformance.cases.like_folders import described
 from ..conformance.cases.meshes import mesh_cases
@@ -34,6 +35,7 @@ from .options import (
     OUT,
     Grouped,
     Missing,
+    announced,
     ignore_option,
     leave_out_option,
     like_cases,
@@ -171,7 +173,7 @@ def check(
     chosen = selection["expression"] is not None or any(selection[name] for name in ("components", "full", "checkpoint", "like"))
     core = quick or (not (results or chosen) and all(port in PORTS for port in named))
     own = _of_artefacts(artefacts, selection) if artefacts else None
-    cases = _cases(core, own, **{name: selection[name] for name in CHOICES})
+    cases = _cases(core, own, len(named) or len(PORTS), **{name: selection[name] for name in CHOICES})
     if selection["meshes"] and commands:
         raise ValueError("--mesh needs a port that is a file, a module or a name; got --command")
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
@@ -234,16 +236,16 @@ def _any_of_ours() -> dict[str, Sequence[str]]:
 
 def _of_artefacts(artefacts: Sequence[str], selection: dict[str, Any]) -> list[Case]:
     """Returns the cases of the artefacts' checkpoint."""
-    return cases_of(artefacts, **{name: selection[name] for name in ("checkpoint", "leave_out", "ignore", "expect", *OPTIONS)})
+    return cases_of(artefacts, **{name: selection[name] for name in ("checkpoint", "leave_out", "ignore", "expect", "memory", *OPTIONS)})
 
 
 def _cases(
-    core: bool, own: list[Case] | None, components: Names, expression: str | None, full: bool, checkpoint: Path | None,
+    core: bool, own: list[Case] | None, ports: int, components: Names, expression: str | None, full: bool, checkpoint: Path | None,
     leave_out: Names, ignore: Names, grad: bool, like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh],
     memory: float | None,
 ) -> list[Case]:  # fmt: skip
     """Returns the cases to run: those chosen, those of the checkpoint, of a whole model or of meshes, or all; only their core if that
-    suffices. own: those of artefacts, of which every one is run.
+    suffices. own: those of artefacts, of which every one is run. ports: how many are asked.
     """
     if own is not None:
         chosen = of_components(own, components, grad=False)
@@ -263,6 +265,7 @@ def _cases(
         backward = grad or full or any(map(forward_of, components))
         found = checkpoint_cases(checkpoint, leave_out, ignore) if checkpoint else []
         found += gradients(found) if backward else []  # which run the model once for each
+        found = announced(fitting(found, memory and memory * GIGA, sent=ports)) if found else []
         cases = of_components(found if checkpoint else all_cases(grad=True), components, grad or full)
     if expression is not None:
         cases = choose(cases, expression)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ..conformance import deviations, diagnosis
 from ..conformance.case import Case
 from ..conformance.cases import all_cases
 from ..conformance.cases.expression import choose
+from ..conformance.cases.fitting import count, fits
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import on_mesh
 from ..conformance.diagnosis.findings import Verdict
@@ -31,6 +33,7 @@ from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, 
 from .progress import Working
 
 LIMIT = 120.0  # seconds for the diagnosis of a whole model
+LARGE, FIRST = 10_000_000, ("short", "left_padding")  # parameters of a model whose cases of these names are diagnosed before the others
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
 
@@ -80,7 +83,7 @@ def diagnose(
     name = f"command:{command}" if command else str(port)
     of_artefacts = {option: options.pop(option) for option in OPTIONS}
     if artefacts := artefacts_in([name]):
-        cases: list[Case] | None = cases_of(artefacts, checkpoint, leave_out, ignore, **of_artefacts)
+        cases: list[Case] | None = cases_of(artefacts, checkpoint, leave_out, ignore, memory=memory, **of_artefacts)
     else:
         refuse_without_artefacts(checkpoint=checkpoint, leave_out=leave_out, ignore=ignore, **of_artefacts)
         cases = like_cases(like, seed, (), meshes, memory) if like else mesh_cases(meshes) if meshes else None
@@ -117,7 +120,25 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
         if any(case.mesh for case in options.get("cases") or ()):
             given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
             return on_mesh.diagnose(port, components=components, **told, **given)
-        return diagnosis.diagnose(port, components, **told, **options)
+        *first, last = stages(options.pop("cases", None))
+        started, limit = time.thread_time(), options.pop("limit", None)
+        for cases in first:
+            found = diagnosis.diagnose(port, components, **told, **options, cases=cases, limit=limit)
+            if found.findings or found.stopped:
+                return found
+            say(f"{', '.join(case.id for case in cases or ())} conform; asking longer prompts")
+        left = limit and max(0.1, limit - (time.thread_time() - started))
+        return diagnosis.diagnose(port, components, **told, **options, cases=last, limit=left)
+
+
+def stages(cases: Sequence[Case] | None) -> list[Sequence[Case] | None]:
+    """Returns the cases in the parts that are diagnosed one after another, until one is not right: of a large model, whose every answer
+    takes long, those of short prompts come first.
+    """
+    asked = [case for case in cases or () if fits(case)]
+    if not asked or count(asked[0]) < LARGE:
+        return [cases]
+    return [[case for case in asked if case.name in FIRST], [case for case in asked if case.name not in FIRST]]
 
 
 def _show(found: diagnosis.Diagnosis) -> None:

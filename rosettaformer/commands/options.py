@@ -140,7 +140,7 @@ def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option("--seed", type=click.IntRange(0), default=0, help="Of the random weights of --like FAMILY. [default: 0]")(
         function
     )
-    text = "Memory for the cases of --like DIR, in GB, the port's process included. [default: 1.3, and 12 bytes a parameter]"
+    text = "Memory for a model's cases, in GB, the port's process included. [default: 1.3, and 12 bytes a parameter]"
     function = click.option("--memory", type=click.FloatRange(min=0.1), metavar="GB", help=text)(function)
     complete = completion.words(completion.families, "dir")
     return click.option("--like", metavar="FAMILY|DIR", default="", cls=_Like, shell_complete=complete)(function)
@@ -150,17 +150,23 @@ def like_cases(
     like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh] = (), memory: float | None = None
 ) -> list[Any]:  # fmt: skip
     """Returns the cases of --like, in these dtypes or in all, on each mesh if some are given; its folders are removed when the command
-    ends. Says which are left out for want of memory: GB, see `like_options`. Raises ValueError as `cases_of`.
+    ends. memory: in GB, see `like_options`. Raises ValueError as `cases_of`.
     """
     from ..conformance.case import DTYPES
-    from ..conformance.cases.fitting import left_out
+    from ..conformance.cases.fitting import GIGA
     from ..conformance.cases.like_folders import cases_of
 
     root = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
-    found = cases_of(like, Path(root), dtypes or DTYPES, seed, meshes, memory and memory * 1e9)
-    if text := left_out(found):
+    return announced(cases_of(like, Path(root), dtypes or DTYPES, seed, meshes, memory and memory * GIGA))
+
+
+def announced(cases: list[Any]) -> list[Any]:
+    """Returns the cases; says which of them are left out for want of memory."""
+    from ..conformance.cases.fitting import left_out
+
+    if text := left_out(cases):
         click.echo(text, err=True)
-    return found
+    return cases
 
 
 def like_words(like: str, seed: int = 0, meshes: Sequence[Mesh] = (), memory: float | None = None) -> tuple[str, ...]:

@@ -119,6 +119,11 @@ def changed(arrays: Mapping[str, np.ndarray], change: Callable[[str, np.ndarray]
     return arrays.then(change) if isinstance(arrays, Stored) else {name: change(name, array) for name, array in arrays.items()}
 
 
+def in_c_order(name: str, array: np.ndarray) -> np.ndarray:
+    """Returns an array in C order: a change of parameters."""
+    return np.asarray(array, order="C")
+
+
 class Branch(Mapping[str, Any]):
     """Parameters nested by the parts of their names, each of which is read when it is asked for."""
 

@@ -13,6 +13,7 @@ from reference_numpy.strategy import Strategy
 
 from .. import checkpoints
 from ..checkpoints.hugging_face.reading import CONFIG
+from ..conformance.stored import Stored, in_c_order
 from ..extras import require
 from ..inference.labels import Labels, labels_of
 from ..training.checkpoint_files import digest
@@ -95,7 +96,7 @@ def open_subject(
 
 def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Sequence[str]) -> Subject:
     kind = checkpoints.own_format(path)
-    checkpoint = checkpoints.load(path, kind, **options)
+    checkpoint = checkpoints.view(path, kind, **options)
     subject = Subject(path, path, kind, *_model(checkpoint), {}, {}, labels=labels_of(checkpoint))
     if text is None:
         return subject
@@ -140,8 +141,8 @@ def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str
 
 
 def _model(checkpoint: checkpoints.Checkpoint) -> tuple[TransformerConfig, Mapping[str, np.ndarray]]:
-    """Returns the config, and the parameters as contiguous arrays, so that no reader copies them."""
-    return checkpoint.config, {name: np.ascontiguousarray(array) for name, array in checkpoint.parameters.items()}
+    """Returns the config, and the parameters as contiguous arrays, each of which is read when it is needed."""
+    return checkpoint.config, Stored.of(checkpoint).then(in_c_order)
 
 
 def _texts(text: str, pair: str | None) -> list[str]:

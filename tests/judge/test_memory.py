@@ -183,25 +183,30 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_starts(
 PORT = """
 import numpy as np
 from rosettaformer.checkpoints import view
+from rosettaformer.checkpoints.container import release
+
 dtypes = "float32", "bfloat16"
 
 def load(folder):
     checkpoint = view(folder)
-    weights = [np.array(array) for array in checkpoint.parameters.values()]
+    weights = []
+    for array in checkpoint.parameters.values():
+        weights.append(np.array(array))
+        release(array)
     return lambda token_bt: np.zeros((*token_bt.shape, checkpoint.config.target_vocabulary), weights[0].dtype)
 """
 
 
 def _peak(folder: Path, port: Path) -> int:
     """The most bytes that the processes of a check have at the same time, each page of memory counted once."""
-    command = [sys.executable, "-m", "rosettaformer", "check", port, "--like", folder, "-k", "transformer and (short or medium)"]
+    command = [sys.executable, "-m", "rosettaformer", "check", port, "--like", folder, "-k", "transformer/short"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peaks = [0]
 
     def watch() -> None:
         while process.poll() is None:
             peaks.append(sum(map(_bytes, _tree(process.pid))))
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     watching = threading.Thread(target=watch)
     watching.start()

@@ -15,18 +15,20 @@ from ..reference.components import VJP, forward_of
 PROCESSES = 5 << 28  # bytes of the judge and of a port with its framework, before either has a model
 SMALL, EACH = 1 << 28, 12  # bytes that every case may take beside them, and those of a larger model for each of its parameters
 COMPARED, COMPUTED, ANSWERED = 40, 24, 3  # of each element of an output: bytes while it is compared and computed, arrays in the port
+COPIES = 3  # of parameters that are sent to a port
 GIGA = 1e9
 
 
-def fitting(cases: Iterable[Case], memory: float | None = None, required: bool = True) -> list[Case]:
+def fitting(cases: Iterable[Case], memory: float | None = None, required: bool = True, sent: int = 0) -> list[Case]:
     """Returns the cases, each with the dtypes in which it is not asked since there is no memory for it.
 
-    memory: bytes that the judge and the port may take; by default those of their processes, and `EACH` for each parameter.
-    Raises ValueError if some case is required, and the memory that is available is enough for none.
+    memory: bytes that the judge and the port may take; by default those of their processes, and `EACH` for each parameter. sent: the number
+    of ports, if the parameters are sent to them; then the default is what is available.
+    Raises ValueError if some case is required, and the memory is enough for none.
     """
     cases, available = list(cases), available_memory()
-    found = [_limited(case, available, memory) for case in cases]
-    needs = [need(case, dtype) for case in cases for dtype in case.dtypes]
+    found = [_limited(case, available, memory, sent) for case in cases]
+    needs = [need(case, dtype, sent) for case in cases for dtype in case.dtypes]
     if required and needs and not any(fits(case) for case in found):
         raise ValueError(
             f"a model of {count(cases[0]) / 1e6:.0f} million parameters needs at least {(min(needs) + PROCESSES) / GIGA:.1f} GB of memory; "
@@ -51,10 +53,10 @@ def left_out(cases: Iterable[Case]) -> str:
     return f"left out, since they need more memory: {total} comparisons\n  " + "\n  ".join(parts) if total else ""
 
 
-def _limited(case: Case, available: int, memory: float | None) -> Case:
-    most = min(available, memory or PROCESSES + EACH * count(case))
+def _limited(case: Case, available: int, memory: float | None, sent: int) -> Case:
+    most = min(available, memory or (available if sent else PROCESSES + EACH * count(case)))
     why = f"more than {most / GIGA:.1f} GB of memory would be needed"
-    large = [dtype for dtype in case.dtypes if need(case, dtype) > max(SMALL, most - PROCESSES)]
+    large = [dtype for dtype in case.dtypes if need(case, dtype, sent) > max(SMALL, most - PROCESSES)]
     return dataclasses.replace(case, too_large=dict.fromkeys(large, why))
 
 
@@ -63,15 +65,16 @@ def count(case: Case) -> int:
     return sum(_sizes(case))
 
 
-def need(case: Case, dtype: str) -> int:
+def need(case: Case, dtype: str, sent: int = 0) -> int:
     """Returns about how many bytes the arrays of a case take, in the judge's process and in the port's, at the same time.
 
-    The judge has one parameter at a time, in float64, the outputs in float64 and in the dtype, and of gradients three of each.
+    The judge has one parameter at a time, in float64, the outputs in float64 and in the dtype, and of gradients three of each. Parameters
+    that are sent are in a message, in what arrives of it, and in the port's model.
     """
     sizes, item = _sizes(case), numpy_dtype(dtype).itemsize
     outputs, others = _outputs(case)
     judge = max(8 * max(sizes) + COMPUTED * (outputs + others), COMPARED * outputs)
-    port = item * (sum(sizes) + ANSWERED * outputs)
+    port = item * (max(1, COPIES * sent) * sum(sizes) + max(1, sent) * ANSWERED * outputs)
     gradients = (3 * 8 + 4 * item) * sum(sizes) if forward_of(case.component) else 0
     return judge + port + gradients
 

@@ -10,7 +10,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters
 
 from ..case import Case
-from ..stored import Stored, changed, flattened
+from ..stored import Stored, changed, flattened, in_c_order
 from . import components
 from .paths import SCOPES, Paths, joined, watched
 
@@ -100,7 +100,7 @@ class _Recorder:
             component=component,
             parent=parent,
             inputs={name: _own(value) for name, value in parameters.flatten(_inputs(bound, from_config)).items()},
-            parameters=changed(flat, _in_c_order),
+            parameters=changed(flat, in_c_order),
             config=config,
             output=_own(result[0] if isinstance(result, tuple) else result),
             origin=self._case,
@@ -124,10 +124,6 @@ def _inputs(bound: inspect.BoundArguments, from_config: Mapping[str, Any]) -> di
     declared = bound.signature.parameters
     others = {name: value for name, value in given.items() if value is not declared[name].default}
     return {name: value for name, value in others.items() if not isinstance(value, Mapping) or value}
-
-
-def _in_c_order(name: str, array: np.ndarray) -> np.ndarray:
-    return np.asarray(array, order="C")
 
 
 def _own(value: Any) -> Any:

@@ -58,7 +58,7 @@ class Adapter:
         settings, path = self._settings, self._settings.checkpoint
         if settings.expect:
             return {}
-        read = checkpoints.load(path, checkpoints.own_format(path), leave_out=settings.leave_out, ignore=settings.ignore)
+        read = checkpoints.view(path, checkpoints.own_format(path), leave_out=settings.leave_out, ignore=settings.ignore)
         return read.parameters
 
     def _of_an_answer(self) -> str:
