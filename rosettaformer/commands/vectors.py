@@ -33,6 +33,8 @@ def export(directory: Path, components: tuple[str, ...], core: bool, grad: bool)
     """Write the vectors into DIRECTORY; vectors that it holds are replaced."""
     known("component", components, COMPONENTS)
     cases = [case for case in of_components(all_cases(grad=True), components, grad) if case.core or not core]
+    if not cases:
+        raise ValueError(f"no case of {', '.join(components)} is in a quick check: leave out --core")
     golden.export(directory, cases)
     size = sum(path.stat().st_size for path in directory.iterdir())
     click.echo(f"{len(cases)} cases, {size / 1e6:.1f} MB in {directory}")
