@@ -36,6 +36,7 @@ SKIPPED = (
     Status.NOT_COMPARABLE, Status.EMPTY, Status.NOT_SHOWN, Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.SKIPPED,
     Status.TOO_LARGE,
 )  # fmt: skip
+COMPARED = "rosettaformer compared"  # what a worker of pytest-xdist sends
 
 
 class _Asked(NamedTuple):
@@ -63,6 +64,7 @@ class _Ports:
         self._open: dict[_Asked, Single] = {}
         self._store: Store | None = None
         self._results: dict[tuple[_Asked, str, str, str], Result] = {}
+        self.compared: dict[str, bool] = {}  # whether something of a port was compared
 
     def started(self, asked: _Asked) -> Single:
         """The port, whose process is started when it is asked for first, and a whole model's folders written."""
@@ -130,6 +132,7 @@ class PortCase(_Question):
         from .conformance.deviations import accept_newer, declare
 
         (result,) = accept_newer([declare(self.result(self.id, self.dtype, self.mode), self.deviations)], self.min_version)
+        self.ports.compared[self.port] = self.ports.compared.get(self.port, False) or result.status not in SKIPPED
         if result.status == Status.PASS:
             return
         others = f" ({self.alike} cases)" if self.alike > 1 else ""
@@ -277,11 +280,34 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         question.ports = item.config.stash.setdefault(_PORTS, _Ports())
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Ends the processes."""
+    """Fails a run that compared nothing of a port, and ends the processes."""
+    ports = session.config.stash.get(_PORTS, None)
+    if ports and hasattr(session.config, "workeroutput"):  # of pytest-xdist: the controller decides
+        session.config.workeroutput[COMPARED] = ports.compared
+    elif ports and _lacking(ports) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     try:
         return (yield)
     finally:
-        if _PORTS in session.config.stash:
-            session.config.stash[_PORTS].close()
+        if ports:
+            ports.close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Takes what a worker of pytest-xdist has compared."""
+    ports = node.config.stash.setdefault(_PORTS, _Ports())
+    for port, compared in getattr(node, "workeroutput", {}).get(COMPARED, {}).items():
+        ports.compared[port] = ports.compared.get(port, False) or compared
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Says of which ports nothing was compared."""
+    for port in _lacking(config.stash.get(_PORTS, _Ports())):
+        terminalreporter.write_line(f"{port}: nothing was compared", red=True)
+
+
+def _lacking(ports: _Ports) -> list[str]:
+    return [port for port, compared in ports.compared.items() if not compared]

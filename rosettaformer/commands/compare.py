@@ -118,7 +118,7 @@ def compare(
         comparison_text.render(_console(), found, quiet)
     if found.get("failed"):
         raise ValueError(found["failed"])
-    sys.exit(1 if found["verdict"] == "differs" else 0)
+    sys.exit(1 if found["verdict"] in ("differs", comparison_text.NOTHING) else 0)
 
 
 def _require(named: Sequence[sides.Side]) -> None:

@@ -8,7 +8,10 @@ from importlib.metadata import entry_points
 from typing import TypeVar
 
 import click
+import numpy as np
 
+from reference_numpy.optimizer import decay_mask
+from reference_numpy.parameters import flatten, nest
 from reference_numpy.sharding import Mesh
 from reference_numpy.strategy import Strategy
 
@@ -52,6 +55,7 @@ def _components(expression: str | None) -> Iterable[str]:
         given, fields = _arguments(cases), {own: field for own, field in COMPONENTS[name][1].items() if field != "dtype"}
         left = [other for other in inspect.signature(function).parameters if other not in {*given, *fields, *NEVER}]
         yield f"    a port's module is called with: {', '.join(given)}" + (f"; no case gives {', '.join(left)}" if left else "")
+        yield from _kinds(cases)
         if stands := stands_for(forward_of(name) or name):
             yield f"    in place of some: {', '.join(f'{made} for {of}' for made, of in stands.items())}"
         if "strategy" in given:
@@ -82,10 +86,30 @@ def _parameters(name: str) -> Iterable[str]:
     yield from (f"    {line}" for line in lines)
 
 
+def _kinds(cases: Sequence[Case]) -> Iterable[str]:
+    """Prints the arguments that are trees, which of their tensors decay, and the dtypes of ids and masks."""
+    values = {name: value for case in cases for name, value in case.inputs.items()}
+    trees: dict[str, list[str]] = {}
+    for name in values:
+        tree, dot, leaf = name.partition(".")
+        if dot and isinstance(values[name], np.ndarray):
+            trees.setdefault(tree, []).append(leaf)
+    for tree, leaves in trees.items():
+        first = "".join(f'["{part}"]' for part in leaves[0].split("."))
+        yield f"        {tree}: nested mappings, such as {tree}{first}, of {', '.join(leaves)}"
+    if "weight_decay" in values:
+        own = {leaf: values[f"parameters.{leaf}"] for leaf in trees["parameters"]}
+        decays = [name for name, decay in flatten(decay_mask(nest(own))).items() if decay]
+        yield f"        weight decay applies to {', '.join(decays)}; no bias, scale or offset decays"
+    for name, value in values.items():
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biu" and "." not in name:
+            yield f"        {name}: {value.dtype}"
+
+
 def _strategy() -> Iterable[str]:
     """Prints the fields of a search's strategy with their defaults, and the ids that no answer holds."""
     fields = [one.name + ("" if one.default is dataclasses.MISSING else f"={one.default}") for one in dataclasses.fields(Strategy)]
-    yield f"    strategy: {', '.join(fields)}"
+    yield f"    strategy: a mapping, always of all fields: {', '.join(fields)}"
     yield "    no answer holds the padding id or the strategy's start_id, unless it is its end_id: these ids are not scored"
 
 

@@ -34,6 +34,8 @@ def export(directory: Path, components: tuple[str, ...], core: bool, grad: bool)
     """Write the vectors into DIRECTORY; vectors that it holds are replaced."""
     known("component", components, COMPONENTS)
     cases = [case for case in of_components(all_cases(grad=True), components, grad) if case.core or not core]
+    if not cases:
+        raise ValueError(f"no case of {', '.join(components)} is in a quick check: leave out --core")
     with Working(f"writing {len(cases)} cases", len(cases), "about five minutes for all of them", "cases") as working:
         golden.export(directory, cases, working.advance)
     size = sum(path.stat().st_size for path in directory.iterdir())

@@ -28,8 +28,8 @@ def printable(text: str, most: int = MOST, lines: bool = False) -> str:
 
     lines: keep line feeds and spaces.
     """
-    text = without_codes(text)
-    kept = text[:most] if lines else " ".join(text[:most].split())
+    first = without_codes(text[:most])
+    kept = first if lines else " ".join(first.split())
     shown = "".join(letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape").decode() for letter in kept)
     return f"{shown} ... ({len(text) - most} more characters)" if len(text) > most else shown
 

@@ -49,7 +49,7 @@ def test_a_template_conforms_at_once_and_one_wrong_line_does_not(kind: str, tmp_
     assert found.code == 0, found
     assert time.monotonic() - start < 60  # 15 s on a quiet machine
     name = "--command ./my_port.py" if kind == "command" else "my_port.py"
-    for words in ("wrote my_port.py", "0 failed, 0 not compared: all conform", f"rosettaformer check {name}", f"diagnose {name}"):
+    for words in ("wrote my_port.py", "PASSED: ", f"rosettaformer check {name}", f"diagnose {name}"):
         assert words in found.out
     assert [path.name for path in tmp_path.iterdir()] == ["my_port.py"]
     port = Path("my_port.py")
@@ -78,7 +78,7 @@ def test_every_command_that_a_template_recommends_conforms(kind: str, tmp_path: 
     for command in (["check", "--full", *few, *named], ["diagnose", *few, *named]):  # --full is check with every mode and gradient besides
         found = invoke(*command)
         assert found.code == 0, found
-        assert re.search(r": all conform|: conforms except \d+ single outputs that are not comparable|nothing to explain", found.out)
+        assert re.search(r"PASSED: |nothing to explain", found.out)
     source = port.read_text()
     if kind != "command":
         assert source.count("\n# config = {") == 1

@@ -17,10 +17,11 @@ from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.combinators import on_arguments
 from rosettaformer.conformance.catalogue.reading_settings import readings
 from rosettaformer.conformance.catalogue.settings import all_settings
-from rosettaformer.conformance.diagnosis.beginning import beginning
+from rosettaformer.conformance.diagnosis.beginning import COUNTED, beginning
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
 from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.diagnosis.shapes import shapes
+from rosettaformer.conformance.diagnosis.symptoms import only_at
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.patching import patched
 
@@ -79,7 +80,7 @@ BEGIN: dict[str, Change] = {
 @pytest.mark.parametrize("words", BEGIN)
 @pytest.mark.parametrize("family", ["qwen3", later("bert")])
 def test_it_is_said_where_an_error_begins(words: str, family: str) -> None:
-    assert beginning(_search(_cases(family), BEGIN[words]), "float32") == words
+    assert beginning(_search(_cases(family), BEGIN[words]), "float32").removesuffix(COUNTED) == words
 
 
 SHAPES: dict[str, Change] = {
@@ -100,14 +101,17 @@ def test_of_logits_of_another_shape_that_is_said(sentence: str) -> None:
 
 def test_positions_are_counted_from_the_first_real_token() -> None:
     words = "equal up to position 2, wrong from there on"
-    assert beginning(_search(_cases("qwen3", names=["left_padding_alone"]), BEGIN[words]), "float32") == words
+    search = _search(_cases("qwen3", names=["left_padding_alone"]), BEGIN[words])
+    assert beginning(search, "float32") == words + COUNTED
+    probes = search.hypotheses.probes
+    assert only_at(probes, search.answers, search.clean) == "every position but the first 3"
 
 
 def test_the_dtypes_that_conform_are_named() -> None:
     search = _search(_cases("qwen3", dtype="bfloat16"), BEGIN["equal at position 0, wrong elsewhere"])
     said = "equal at position 0, wrong elsewhere"
-    assert beginning(search, "bfloat16", ["float32"]) == f"only in bfloat16 (float32 conforms), {said}"
-    assert beginning(search, "bfloat16", ["float64", "float32"]) == f"only in bfloat16 (float64 and float32 conform), {said}"
+    for right, words in ((["float32"], "float32 conforms"), (["float64", "float32"], "float64 and float32 conform")):
+        assert beginning(search, "bfloat16", right).removesuffix(COUNTED) == f"only in bfloat16 ({words}), {said}"
 
 
 @pytest.mark.parametrize("component", ["states", "decode_in_steps"])
@@ -115,7 +119,7 @@ def test_states_and_steps_have_positions_too(component: str) -> None:
     cases = _cases("qwen3", component, (*NAMES, "steps"))
     assert len(cases) == {"states": 2, "decode_in_steps": 1}[component]
     words = "equal up to position 2, wrong from there on"
-    assert beginning(_search(cases, BEGIN[words]), "float32") == words
+    assert beginning(_search(cases, BEGIN[words]), "float32").removesuffix(COUNTED) == words
 
 
 def test_nothing_is_said_of_the_cases_of_components_and_of_an_output_that_has_no_positions() -> None:

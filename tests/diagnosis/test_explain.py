@@ -145,7 +145,7 @@ def test_what_only_reads_parameters_otherwise_says_that_they_may_be_loaded_so() 
 
 def test_where_else_a_mistake_may_be_is_said_below_its_fix_and_on_its_page() -> None:
     text, page = explanation.fix(DEFECTS["SEG2"], "torch"), run("SEG2", "--json").output
-    assert "\n    where the code is so already: the ids are exchanged before it, another argument comes in their place" in text
+    assert DEFECTS["SEG2"].elsewhere in text
     assert json.loads(page)["elsewhere"] == DEFECTS["SEG2"].elsewhere
     assert "already" not in explanation.fix(DEFECTS["ATT3"], "torch")
 

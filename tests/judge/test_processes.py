@@ -213,14 +213,14 @@ def test_a_broken_framework_is_exit_3_with_the_reason_in_one_line(broken: Path, 
     assert all("torch is installed, but cannot be imported: " in line for line in lines)
     assert "Traceback" not in result.err
     if arguments[0] == "check":
-        assert "0 compared, 0 failed" in result.out
+        assert "nothing was compared" in result.out
 
 
 def test_a_broken_framework_beside_a_port_that_conforms_is_exit_3_where_it_is_named(broken: Path) -> None:
     port = _port(broken, "")
     for ports, code in (((port, "jax"), 3), ((port,), 0)):
         result = invoke("check", *ports, "--component", "layer_norm", "--dtype", "float64")
-        assert (result.code, " 0 failed" in result.out) == (code, True), result
+        assert (result.code, "FAILED" not in result.out) == (code, True), result
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_file_that_is_no_port_is_exit_2_and_nothing_is_compared(tmp_path: Path
     result = invoke("check", "port.py", "--component", "softmax", "--limit", "2", folder=tmp_path)
     assert result.code == 2, result
     assert reason in result.out + result.err
-    assert ("0 compared, 0 failed" in result.out) == (text is not None)
+    assert ("FAILED" in result.out) == (text is not None)
     assert "Traceback" not in result.err
 
 

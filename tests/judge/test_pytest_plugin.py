@@ -58,8 +58,13 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
+def test_a_run_that_compares_nothing_fails(suite) -> None:
+    assert suite('components=["softmax"], dtypes=["float32"], core=True').ret == 1
+
+
 def test_every_case_is_a_test_with_a_nice_id(suite) -> None:
     result = suite(ONE, "", "-v")
+    assert result.ret == 0
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] > 5
     assert (set(outcomes), outcomes["skipped"]) == ({"passed", "skipped", "deselected"}, 2)  # empty, and of a later suite
@@ -85,6 +90,7 @@ def test_options_choose_the_cases_and_what_is_not_covered_is_one_skip_for_each_c
     assert outcomes["deselected"] > 3
     result = suite('components=["self_attention", "token_encoder"], dtypes=["float64"], core=True')
     assert result.parseoutcomes()["skipped"] == 2
+    assert result.ret == 1  # nothing was compared
     result.stdout.fnmatch_lines(["SKIPPED*not covered: the port does not define token_encoder (* cases)"])
 
 
@@ -101,6 +107,7 @@ def test_a_failure_is_one_clear_message_a_port_that_cannot_start_fails_and_a_mis
     result.stdout.fnmatch_lines(["E*AssertionError: norm.py not started layer_norm/*: SyntaxError: * (13 cases)"])
     result = suite(ONE, "return y\n\nraise ModuleNotFoundError('no torch', name='torch')\n\ndef rest(y, case):")
     assert result.parseoutcomes() == {"skipped": 1, "deselected": 12}
+    assert result.ret == 1  # nothing was compared
     result.stdout.fnmatch_lines(["*missing: pip install *[[]torch[]]'*"])
 
 

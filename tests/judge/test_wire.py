@@ -186,7 +186,9 @@ def test_only_what_is_documented_is_an_answer(method: str, answer: tuple[str, An
     [
         ("plain ü 日本", "plain ü 日本"),
         ("two\r\n  lines\tand a tab", "two lines and a tab"),
-        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]8;;https://example.org\x1b\\link\x1b]8;;\x07", "link"),
+        ("\x1b", "\\x1b"),
         ("\x9b2J\x07\x00\x7f", "\\x9b2J\\x07\\x00\\x7f"),
         ("\ud800", "\\ud800"),
         ("\u202eesrever\u2066\u200b", "\\u202eesrever\\u2066\\u200b"),

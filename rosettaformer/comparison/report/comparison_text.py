@@ -11,18 +11,26 @@ from rich.table import Table
 from ...conformance.compare import HIGHEST
 from .training_rows import CONVENTION
 
-COLOURS = {"equal": "green", "rounding": "yellow", "differs": "red", "not comparable": "dim", CONVENTION: "yellow"}
+COLOURS = {
+    "equal": "green", "rounding": "yellow", "differs": "red", "not comparable": "dim",
+    CONVENTION: "yellow", "nothing was compared": "red",
+}  # fmt: skip
 AROUND = 6  # settings of what holds a place that are shown
 SHOWN = 12  # rows of gradients and of a step that differ
 Report = Mapping[str, Any]
 
 
+NOTHING = "nothing was compared"
+
+
 def verdict(report: Report) -> str:
-    """Returns `equal`, `rounding` or `differs`: the worst of outputs, gradients and steps. What layers give within counts only where a
-    constant of theirs differs, which rounding hides in the outputs.
+    """Returns `equal`, `rounding` or `differs`: the worst of outputs, gradients and steps; or `nothing was compared`.
+
+    What layers give within counts only where a constant of theirs differs, which rounding hides in
+    the outputs.
     """
     found = {row["verdict"] for row in _judged(report)} | ({"differs"} if report["hidden"] else set())
-    return next((word for word in ("differs", "rounding") if word in found), "equal")
+    return next((word for word in ("differs", "rounding", "equal") if word in found), NOTHING)
 
 
 def _judged(report: Report) -> Iterator[Mapping[str, Any]]:

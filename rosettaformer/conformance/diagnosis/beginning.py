@@ -14,6 +14,7 @@ from .altered import Outputs
 from .conditions import condition
 from .search import Search
 
+COUNTED = " (positions are counted without padding)"
 LARGE = 0.5  # of the largest error: where the root mean square alone is wrong
 
 
@@ -30,7 +31,7 @@ def beginning(search: Search, dtype: str, right: Sequence[str] = ()) -> str:
     found = [place for place in places if place is not None]
     where = condition(wrong, [probes[index] for index in search.right()]) if not only and len(failing) > 1 else ""
     only += [where] if "above" in where else []
-    counted = " (positions are counted without padding)" * any(map(_left, wrong))
+    counted = COUNTED * any(map(_left, wrong))
     return ", ".join([*only, *([_from(min(found)) + counted] if found else [])])
 
 

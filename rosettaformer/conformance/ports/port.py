@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from reference_numpy import parameters
+from reference_numpy.strategy import Strategy
 from reference_numpy.suggestions import known
 
 from ...artefacts.kinds import kind_of
@@ -33,6 +34,7 @@ PORTS = {
 }
 SKIP = "skip_padding"  # an argument of whole models that few ports have
 ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
+STRATEGY = "strategy."  # how the names of a strategy's fields begin in a case
 FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`
 ON_ONE_DEVICE = "the port answers on one device; `on_mesh(case)` in its file, or `load(folder, mesh)`, answers on a mesh"
 # packages -> the port that needs them
@@ -132,8 +134,10 @@ class Port:
         """Returns the port's outputs for the case; raises NotCovered if the port does not define the component or ignores `skip_padding`.
 
         A case on a mesh is answered by `on_mesh` of the file, which is given it as it is, or by the port of a whole model. A function is
-        given a case whose dotted input names are nested, as the arguments of the reference's function are.
+        given a case whose dotted input names are nested, as the arguments of the reference's function are. A search's strategy has every
+        field, the defaults filled in.
         """
+        case = _filled(case)
         if case.mesh and not getattr(self.adapter, "takes_mesh", False):
             return _meshes().answer(self.module, case)
         if case.component not in self.components:
@@ -159,6 +163,16 @@ class Port:
         if case.component not in self.components:
             raise NotCovered(undefined(case.component))
         return self.adapter.trace(case, forces)
+
+
+def _filled(case: Case) -> Case:
+    """Returns the case with every field of its strategy, if it has one."""
+    given = {name: value for name, value in case.inputs.items() if name.startswith(STRATEGY)}
+    if not given:
+        return case
+    strategy = Strategy(**{name.removeprefix(STRATEGY): value for name, value in given.items()})
+    filled = {f"{STRATEGY}{name}": value for name, value in dataclasses.asdict(strategy).items()}
+    return dataclasses.replace(case, inputs={**case.inputs, **filled})
 
 
 def _opened(name: str) -> tuple[Any, Any]:

@@ -1,15 +1,29 @@
 """Groups what reports say once instead of many times: components that a port does not cover, reasons, and equal messages."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..ports.port import undefined
+from ..ports.port import ON_ONE_DEVICE, undefined
 from ..result import Result
 from ..status import Status
 from .summary import Summary
 
 SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+# how a reason begins -> what to write in the port
+REMEDIES = {
+    re.escape(undefined("")) + r"\d+ components": "define those that the port has",
+    re.escape(undefined("")) + r"(\w+)": r"define \1",
+    r"the port does not support (\w+)": r'add "\1" to `dtypes`',
+    r"the port declares (\w+)": r"remove the declaration of `\1`, if the port can do it",
+    r"what load\(folder\) returns has no (\w+)": r"give it the attribute `\1`",
+    r"its function takes no (.+)": r"let the function take \1",
+    r"the port answers cases up to suite version": r"declare the newer `suite`",
+    re.escape(ON_ONE_DEVICE): "define `on_mesh`, or let `load` take a mesh",
+}
 
 
 @dataclass(frozen=True)
@@ -20,6 +34,14 @@ class Reason:
     status: Status
     text: str
     count: int
+
+    @property
+    def remedy(self) -> str:
+        """What to write in the port so that they are compared; empty if it cannot give them."""
+        if self.status != Status.NOT_COVERED:
+            return ""
+        found = ((re.match(pattern, self.text), remedy) for pattern, remedy in REMEDIES.items())
+        return next((match.expand(remedy) for match, remedy in found if match), "")
 
 
 def uncovered(summary: Summary) -> dict[str, list[str]]:

@@ -46,20 +46,32 @@ def render(console: Console, summary: Summary, seconds: float | None = None, opt
     _list(console, summary.accepted, "yellow")
     for result in _lower(summary):
         console.print(f"[green]{escape(result.port)}[/]: at most {escape(result.message)}", highlight=False, soft_wrap=True)
-    for reason in grouping.reasons(summary):
-        if reason.status == Status.NOT_STARTED:
-            continue
-        why = f"by {reason.text}" if reason.status == Status.UNSUPPORTED else reason.text
-        console.print(f"[yellow]{escape(reason.port)}: {reason.status}[/] {escape(why)} ({reason.count})", highlight=False, soft_wrap=True)
+    _list_skipped(console, summary)
     colour = "green" if summary.conforms else "red"
     suite = f"suite version {SUITE_VERSION}"
     if summary.min_version < SUITE_VERSION:
         suite += f", must conform to {summary.min_version}"
     took = f" in {duration(seconds)}" if seconds is not None else ""
-    console.print(f"{summary.totals}: [{colour}]{escape(summary.verdict)}[/] ({suite}){took}", highlight=False, soft_wrap=True)
+    console.print(f"[{colour}]{escape(summary.headline)}[/] ({suite}){took}", highlight=False, soft_wrap=True)
     for port in _to_diagnose(summary) if options is not None else ():
         command = " ".join([_named(port), *map(shlex.quote, options or ())])
         console.print(f"next: rosettaformer diagnose {command}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _list_skipped(console: Console, summary: Summary) -> None:
+    """Prints why results were not compared: first those that a line of code in the port would get, with what to write."""
+    reasons = [reason for reason in grouping.reasons(summary) if reason.status != Status.NOT_STARTED]
+    for reason in sorted(reasons, key=lambda reason: not reason.remedy):
+        why = f"by {reason.text}" if reason.status == Status.UNSUPPORTED else reason.text
+        line = f"[yellow]{escape(reason.port)}: {reason.status}[/] {escape(why)} ({reason.count})"
+        remedy = f" [cyan]{escape(f'to compare them: {reason.remedy}')}[/]" if reason.remedy else ""
+        console.print(line + remedy, highlight=False, soft_wrap=True)
+    gained = sum(reason.count for reason in reasons if reason.remedy)
+    if gained:
+        others = sum(reason.count for reason in reasons) - gained
+        text = f"{gained:,} of the skipped comparisons need only code in the port"
+        text += f"; the other {others:,} cannot be had from it" * bool(others)
+        console.print(text, style="dim", highlight=False, soft_wrap=True)
 
 
 def _lower(summary: Summary) -> list[Result]:

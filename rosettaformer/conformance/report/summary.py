@@ -13,7 +13,7 @@ from ..result import Result
 from ..status import FAILURES, UNANSWERED, Status
 
 ACCEPTED = (Status.DEVIATION, Status.NEW)
-WORDS = {Status.DEVIATION: "declared"}  # otherwise the status itself
+WORDS = {Status.DEVIATION: "expected to fail"}  # otherwise the status itself
 SHOWING_NOTHING = (Status.NOT_COMPARABLE, Status.EMPTY)  # although the port answered
 
 
@@ -122,10 +122,20 @@ class Summary:
         return sum(len(result.incomparable) for result in self.passed)
 
     @property
-    def totals(self) -> str:
-        """How many results were compared, failed, are accepted, and were not compared."""
-        parts = [f"{self.compared} compared", f"{len(self.failed)} failed", *self._counted(*ACCEPTED), f"{len(self.left)} not compared"]
-        return ", ".join(parts)
+    def headline(self) -> str:
+        """The verdict, the counts, and what was skipped, in one line."""
+        if self.conforms:
+            text = f"PASSED: {_count(self.compared, 'comparison')}"
+        elif self.failed:
+            differ = f"{len(self.failed):,} of {_count(self.compared + len(self.stale), 'comparison')} differ"
+            text = "; ".join(filter(None, (f"FAILED: {differ}", self.shortage)))
+        else:
+            text = f"FAILED: {self.shortage}"
+        counted = self._counted(*ACCEPTED)
+        if self.incomparable_parts:
+            counted.append(f"{_count(self.incomparable_parts, 'single output')} not comparable")
+        skipped = f" ({len(self.left):,} skipped: reasons above)" if self.left else ""
+        return ", ".join([text, *counted]) + skipped
 
     def _counted(self, *statuses: Status) -> list[str]:
         """Returns how many results there are of each of these statuses, leaving out those with none."""
@@ -177,6 +187,10 @@ class Summary:
             ],
             "results": [jsonable(dataclasses.asdict(result)) for result in self.results],
         }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def jsonable(value: Any) -> Any:

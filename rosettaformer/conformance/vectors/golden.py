@@ -70,6 +70,8 @@ def verify(directory: Path, written: Written = lambda: None) -> list[Finding]:
     if manifest["suite"] > SUITE_VERSION:
         raise ValueError(f"the vectors are of suite version {manifest['suite']}; this is version {SUITE_VERSION}")
     findings = [Finding(problem) for problem in seal.problems(directory, manifest)]
+    if not manifest["cases"]:
+        findings.append(Finding("nothing was compared: the folder has no cases"))
     intact = {}
     for row in manifest["cases"]:
         if problem := _damage(directory, row):

@@ -1,0 +1,96 @@
+"""A port that `check` does not pass has a finding: diagnosis looks at every case and dtype that check asks."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from expectations import store
+from in_process import InProcess
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.cases.expression import choose
+from rosettaformer.conformance.diagnosis import diagnose, examined_port
+from rosettaformer.conformance.diagnosis.findings import Verdict
+from rosettaformer.conformance.report.summary import Summary
+
+IMPORTS = """
+import numpy as np
+from reference_numpy import normalization, optimizer, parameters, softmax as s
+from rosettaformer.ports import NotCovered
+"""
+NORM = """
+def layer_norm(case):
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    return y{}
+"""
+# what fails -> the port, the cases that are asked, and the verdict of its finding; None if it conforms
+PORTS: dict[str, tuple[str, str, set[str] | None]] = {
+    "squares that underflow in float32 alone": ("""
+def clip_global_norm(case):
+    flat = parameters.flatten(case.inputs["gradients"])
+    norm = np.sqrt(sum((g * g).sum(dtype=g.dtype) for g in flat.values()))
+    limit = case.inputs["limit"]
+    scale = limit / norm if norm > limit else norm.dtype.type(1)
+    small = any((g != 0).any() and (g * g).max() < np.finfo(g.dtype).tiny for g in flat.values())
+    return {name: np.full_like(g, np.nan) if small else (g * scale).astype(g.dtype) for name, g in flat.items()}
+""", "clip_global_norm", {"described", "unexplained", "partly"}),
+    "one case beyond the core in half precision": (
+        NORM.format(' + y.dtype.type(0.5) * (case.name == "large_mean" and case.dtype == "float16")'), "layer_norm and not vjp",
+        {"described", "unexplained", "explained", "partly"},
+    ),
+    "one case beyond the core": ("""
+def softmax(case):
+    y = s.softmax(case.inputs["logits"], case.inputs.get("mask"))
+    return y * y.dtype.type(1 + (case.name == ONE))
+""", "softmax and not vjp", {"described", "unexplained", "explained", "partly"}),
+    "a gradient": (NORM.format("") + """
+def layer_norm_vjp(case):
+    given = case.inputs | {"parameters": parameters.nest(case.parameters), "epsilon": case.config.epsilon}
+    return parameters.flatten(normalization.layer_norm_vjp(**given | {"cotangent": 2 * case.inputs["cotangent"]}))
+""", "layer_norm", {"explained", "described", "indistinguishable", "unexplained"}),
+    "nothing is compared": ("""
+def softmax(case):
+    raise NotCovered("the mask is of another kind")
+""", "softmax and not vjp", {"not compared"}),
+    "no case of its dtypes": ("""
+dtypes = ("float64",)
+def softmax(case):
+    return s.softmax(case.inputs["logits"], case.inputs.get("mask"))
+""", "softmax and bfloat16", {"not compared"}),
+    "its config hides what is asked": (
+        'config = {"epsilon": 1e30}' + NORM.format(""), "layer_norm and not vjp", {"not compared"},
+    ),
+    "nothing": (NORM.format(""), "layer_norm and not vjp", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_a_port_conforms_where_it_has_no_finding_and_nowhere_else(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, expression, verdicts = PORTS[name]
+    extra = next(case.name for case in all_cases() if case.component == "softmax" and not case.core and not case.catches)
+    port = tmp_path / "a_port.py"
+    port.write_text(IMPORTS + text.replace("ONE", repr(extra)))
+    monkeypatch.setattr(runner, "open_worker", InProcess)
+    monkeypatch.setattr(examined_port, "open_worker", InProcess)
+    cases = choose(all_cases(grad=True), expression)
+    checked = Summary(runner.run(cases, [str(port)], DTYPES, store=store()))
+    found = diagnose(str(port), pairs=False, expression=expression).findings
+    assert checked.conforms == (verdicts is None) == (not found)
+    assert {finding.verdict for finding in found} <= (verdicts or set())
+
+
+def test_what_is_expected_to_fail_and_passes_is_a_finding(tmp_path: Path, in_process: Callable[[], None]) -> None:
+    in_process()
+    port = tmp_path / "a_port.py"
+    port.write_text(IMPORTS + NORM.format(""))
+    declared = {("layer_norm/plain", "float64")}
+    (finding,) = diagnose(str(port), expression="layer_norm and float64 and not vjp", declared=declared).findings
+    assert finding.verdict == Verdict.PASSES
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Runs ports in this process."""
+    return lambda: monkeypatch.setattr(examined_port, "open_worker", InProcess)

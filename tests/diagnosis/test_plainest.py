@@ -1,0 +1,62 @@
+"""Of two explanations that are the same on the cases, the plainer is said; and every fix fits the places of its bug."""
+
+import re
+
+import numpy as np
+import pytest
+from expectations import all_by_id, store
+
+from rosettaformer.conformance.catalogue import all_defects
+from rosettaformer.conformance.diagnosis.altered import answer
+from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
+from rosettaformer.conformance.diagnosis.ignored import ignored, reversed_rows
+from rosettaformer.conformance.diagnosis.search import Search
+
+DEFECTS = all_defects()
+
+
+def _first_row_is_full(case):
+    mask = case.inputs.get("mask_bhts")
+    return mask is not None and len(mask) > 1 and mask[0].all() and not mask.all() and mask.shape[1:3] == (1, 1)
+
+
+@pytest.fixture(scope="module")
+def search() -> Search:
+    """A multi-head attention that ignores its mask, on cases whose first row has no padding."""
+    cases = [case for case in all_by_id().values() if case.component == "multi_head_attention"]
+    probes = [case.at("float64") for case in cases if _first_row_is_full(case)][:2]
+    (one,) = (one for one in ignored(probes) if "mask_bhts" in one.id)
+    answers = [answer((one,), probe) for probe in probes]
+    return Search(Hypotheses(probes, [DEFECTS["ATT36"], DEFECTS["ATT7"]], store=store()), answers)
+
+
+def test_an_ignored_mask_is_called_ignored_before_what_gives_the_same(search: Search) -> None:
+    found = search.explain()
+    assert [[one.id for one in combination] for combination in found] == [["ATT36"]]
+    said = search.plainest(found, lambda one: search.explains(one, one))
+    assert [combination[0].id for combination in said] == ["multi_head_attention.mask_bhts=ignored", "ATT36"]
+
+
+def test_rows_in_reverse_order_tell_the_first_rows_mask_from_none(search: Search) -> None:
+    case = search.hypotheses.probes[0]
+    other = reversed_rows(case)
+    assert np.array_equal(other.inputs["mask_bhts"][::-1], case.inputs["mask_bhts"])
+    (one,) = (one for one in ignored([case]) if "mask_bhts" in one.id)
+    first, second = (answer((each,), other)["output"] for each in (one, DEFECTS["ATT36"]))
+    assert not np.allclose(first, second)
+
+
+SUBLAYERS = re.compile(r"\b(?:self\.)?(attention|self_attention|cross_attention|feed_forward)\(")
+PLACED = ("RES1", "RES2", "RES3", "RES5")  # around every sub-layer, or around one
+
+
+@pytest.mark.parametrize("id_", PLACED)
+def test_the_fix_of_what_may_be_around_any_sublayer_shows_no_other_one(id_: str) -> None:
+    for text in DEFECTS[id_].fix.values():
+        assert not SUBLAYERS.findall(text)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
+def test_a_fix_shows_everything_that_a_variant_may_have_wrong(framework: str) -> None:
+    assert "10000" in DEFECTS["PE4"].fix[framework]  # the timescales, not the layout alone
+    assert "left" in DEFECTS["PE13"].fix[framework]  # the padding, not the cache alone
