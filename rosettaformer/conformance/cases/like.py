@@ -69,6 +69,8 @@ def of_decoder(config: TransformerConfig) -> Iterator[Case]:
     for name, length, first in (("steps", PADDED, PADDED // 2), ("medium_steps", MEDIUM, MEDIUM - 9), ("long_steps", LONG + 6, LONG)):
         length = length_of(config, length)
         first = min(first, length - 1)
+        if name == "medium_steps":  # single tokens up to the original length and beyond it
+            first = min([first, *(original - 2 for original in _original_lengths(config))])
         mask = np.ones((1, length), bool) if name == "long_steps" else columns(length)[:, ::-1]
         single = min(4, length - first)
         splits = (first, *[1] * single, *([length - first - single] if length - first > single else []))
@@ -107,8 +109,8 @@ def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator
     """Yields prompts by name: the one that everybody tries, one token, rows alone and in batches, padding on either side, long ones."""
     long, padded = length_of(config, LONG), length_of(config, PADDED)
     full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2), "medium": (1, MEDIUM), "long": (1, long), "far": (1, FAR)}
-    for switch in [one for one in config.rotary_switches if one < LONG]:
-        full |= {"original_length": (1, switch), "beyond_original_length": (1, switch + 1)}
+    for original in (lengths := _original_lengths(config)):
+        full |= {"original_length": (1, original), "beyond_original_length": (1, original + 1)}
     for name, (rows, length) in full.items():
         yield name, {side: ids_of(config, side, np.ones((rows, length_of(config, length)), bool))}
     masks = {
@@ -117,10 +119,19 @@ def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator
         "left_padding_alone": np.arange(padded)[None] >= padded // 3,
         "right_padding_columns": columns(padded),
         "left_padding_columns": columns(padded)[:, ::-1],
-        "long_left_padding": np.arange(long)[None] >= np.array([[0], [long // 3]]),
+        "long_left_padding": np.arange(long)[None] >= np.array([[long // 20], [long // 3]]),
     }
+    for original in lengths:
+        masks["original_length_left_padding"] = np.arange(original + PADDED)[None] >= np.array([[PADDED], [PADDED + 2]])
     for name, mask in masks.items():
         yield name, {side: ids_of(config, side, mask), mask_name: mask}
+
+
+def _original_lengths(config: TransformerConfig) -> list[int]:
+    """Returns the lengths beyond which frequencies change, of a text that is shorter than a long one."""
+    kinds = [config.layer_kind(layer) for layer in range(config.encoder_layers or config.decoder_layers)]
+    lengths = {kind.scaling.original_length or LONG for kind in kinds if kind.rotary and kind.scaling.by_length}
+    return [length for length in lengths if length < LONG]
 
 
 def columns(length: int) -> np.ndarray:

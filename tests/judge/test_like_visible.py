@@ -1,0 +1,181 @@
+"""What `--like` asks of a built-in checkpoint shows every change of what the checkpoint computes.
+
+A change is one of the catalogue, of one operation of the reference, or of one number of the config. It must show if it alters the logits
+of another checkpoint of the same kind, whose numbers are others.
+"""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mutants import mutants_of
+from tiers import every, later, second_of
+from visibility import ENOUGH, changes_another, hidden, model
+
+from reference_numpy.fields import is_number
+from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.conformance.catalogue import all_defects, injected
+from rosettaformer.conformance.catalogue.settings import all_settings
+from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.reference.patching import patched
+
+Changes = Iterator[tuple[str, Any]]
+MODULES = (
+    "rotary", "positional_encoding", "mask", "softmax", "normalization", "attention", "embedding", "inputs", "layers", "stacks",
+    "transformer", "feed_forward", "heads", "encoder_only",
+)  # fmt: skip
+TOGETHER = {"qwen3-yarn": "llama-yarn", "llama-yarn": "qwen3-yarn"}  # of two, one clips the ends of its ramp and the other does not
+SCALED = ("llama", "qwen3-yarn", "llama-yarn", "llama-dynamic", "phi3", "gemma3_text")
+
+
+def _mutants(*functions: str) -> Changes:
+    for function in functions:
+        for mutant in mutants_of(function):
+            yield mutant.title, functools.partial(patched, mutant.replaces)
+
+
+def _not_shown(name: str, changes: Callable[[], Changes]) -> dict[str, float]:
+    found = hidden(name, changes())
+    return {title: times for title, times in found.items() if name not in TOGETHER or title in hidden(TOGETHER[name], changes())}
+
+
+@pytest.mark.parametrize("name", ["llama", *map(later, SCALED[1:])])
+def test_every_branch_of_a_rotary_scaling_shows(name: str) -> None:
+    """Among them the ends of a ramp, what is beyond them, and the length at which factors change."""
+    functions = ("rotary.rotary_frequencies", "rotary._kept", "rotary.rotation")
+    assert not _not_shown(name, lambda: _mutants(*functions))
+
+
+def test_what_is_hidden_is_found() -> None:
+    """A llama3 scaling whose waves are all beyond its ramp, as a large base and a small head make it."""
+    settings = {"rope_parameters.rope_theta": 500000.0, "rope_parameters.low_freq_factor": 1.0, "rope_parameters.high_freq_factor": 4.0}
+    found = hidden("llama", _mutants("rotary._kept"), settings=tuple(settings.items()))
+    assert any("high - low" in title for title in found)
+
+
+@pytest.mark.parametrize("name", second_of(new.names(), ("llama", "bert", "phi3", "gemma2")))
+@pytest.mark.parametrize("module", MODULES)
+def test_every_operation_shows(name: str, module: str) -> None:
+    assert not _not_shown(name, lambda: _mutants(*_called(name, module)))
+
+
+def _called(name: str, module: str) -> list[str]:
+    """The functions of a module of the reference that the model runs."""
+    own = components.module_of(module)
+    functions = [key for key, value in vars(own).items() if inspect.isfunction(value) and value.__module__ == own.__name__]
+    called: set[str] = set()
+    case = model(name).cases[0]
+
+    def counted(function: str, original: Callable, *args: Any, **options: Any) -> Any:
+        called.add(function)
+        return original(*args, **options)
+
+    with patched({f"{module}.{function}": functools.partial(counted, function) for function in functions}):
+        components.answer(case)
+    return [f"{module}.{function}" for function in functions if function in called]
+
+
+@pytest.mark.parametrize("name", second_of(new.names(), ("llama", "bert", "phi3", "gemma2", "gpt2")))
+def test_every_alteration_of_the_catalogue_shows(name: str) -> None:
+    every_one = (*all_defects().values(), *all_settings().values())
+    chosen = [each for one in every_one if not (one.rounding or one.random or one.of_case) for each in one.hypotheses]
+    assert not hidden(name, ((each.name, functools.partial(injected, each)) for each in chosen))
+
+
+# what becomes of one call, by the function that is called -> its result
+AT_EACH_CALL: dict[str, dict[str, Callable[..., Any]]] = {
+    "normalization.norm": {
+        "an epsilon of 1e-6": lambda original, tree, config, x: original(tree, config.replace(epsilon=1e-6), x),
+        "an epsilon 1.25 times as large": lambda original, tree, config, x: original(
+            tree, config.replace(epsilon=1.25 * config.epsilon), x
+        ),
+        "no scale": lambda original, tree, config, x: original(
+            tree | {"scale": np.full_like(tree["scale"], not config.norm_one_plus_scale)}, config, x
+        ),
+    },
+    "mask.window_mask": {
+        "a key more": lambda original, target, source, window: original(target, source, window + 1),
+        "a key less": lambda original, target, source, window: original(target, source, window - 1),
+        "no window": lambda original, *lengths: np.ones_like(original(*lengths)),
+    },
+    "mask.causal_mask": {"no causality": lambda original, *lengths: np.ones_like(original(*lengths))},
+    "softmax.soft_cap": {
+        "no cap": lambda original, x, cap: x,
+        "a clip": lambda original, x, cap: np.clip(x, -cap, cap),
+    },
+    "rotary.rotated": {"no rotation": lambda original, x, turned, layout: x},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", every(4, new.names()))
+def test_a_change_in_one_place_of_one_layer_shows(name: str) -> None:
+    """Epsilon and scale of each norm, window and causality of each layer, each cap, each rotation."""
+    for function, changes in AT_EACH_CALL.items():
+        for title, change in changes.items():
+            for call in range(_calls(name, function)):
+                assert model(name).times(functools.partial(_at_call, function, call, change)) > ENOUGH, (function, title, call)
+
+
+@contextlib.contextmanager
+def _at_call(function: str, call: int, change: Callable[..., Any]) -> Iterator[None]:
+    before = iter(range(1_000_000))
+
+    def altered(original: Callable, *args: Any, **options: Any) -> Any:
+        return change(original, *args, **options) if next(before) == call else original(*args, **options)
+
+    with patched({function: altered}):
+        yield
+
+
+def _calls(name: str, function: str) -> int:
+    count, case = 0, model(name).cases[0]
+
+    def counted(original: Callable, *args: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        return original(*args, **options)
+
+    with patched({function: counted}):
+        components.answer(case)
+    return count
+
+
+SIZES = (
+    "source_vocabulary", "target_vocabulary", "model_width", "heads", "key_value_heads", "key_size", "value_size", "feed_forward_width",
+    "encoder_layers", "decoder_layers", "segments", "max_positions", "classes", "padding_id",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", every(4, new.names()))
+def test_every_number_of_the_config_shows(name: str) -> None:
+    """Two per cent more of it, or one more, if another checkpoint reads it."""
+    config = model(name).cases[0].config
+    for field, value in config.to_dict().items():
+        if field in SIZES or "dropout" in field:
+            continue
+        for changed in _near(value):
+            changing = _with(**{field: changed})
+            assert not changes_another(name, changing) or model(name).times(changing) > ENOUGH, (field, changed)
+
+
+def _near(value: Any) -> Iterator[Any]:
+    """Values near this one: one entry of several differs."""
+    if isinstance(value, dict):
+        yield from ({**value, key: near} for key, one in value.items() for near in _near(one))
+    elif isinstance(value, list | tuple) and all(map(is_number, value)):
+        yield from ([*value[:index], one * 1.02, *value[index + 1 :]] for index, one in enumerate(value))
+    elif is_number(value):
+        yield value + 1 if isinstance(value, int) else value * 1.02
+
+
+def _with(**fields: Any) -> Any:
+    """The models with these fields of the config."""
+
+    def changed(original: Callable, parameters: Any, config: Any, *args: Any, **options: Any) -> Any:
+        return original(parameters, config.replace(**fields), *args, **options)
+
+    return lambda: patched({"transformer.transformer": changed, "encoder_only.masked_language_logits": changed})

@@ -1,0 +1,118 @@
+"""Whether what `--like` asks of a model shows a change of the reference: the logits of some prompt then miss their tolerance."""
+
+import functools
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases.like import like_cases
+from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.reference import components, tolerance
+
+__all__ = ["ENOUGH", "Model", "changes_another", "hidden", "model"]
+
+DTYPE = "float32"
+ENOUGH = 10.0  # times the tolerance, as every defect of the catalogue must miss it in some case
+CHANGED = 1e-5  # of the largest logit: what float32 tells from nothing
+# the prompts, the most revealing and cheap first
+ORDER = """
+    medium left_padding right_padding two_segments batch left_padding_columns right_padding_columns short one_token left_padding_alone
+    original_length original_length_left_padding beyond_original_length long
+""".split()  # noqa: SIM905 - a list of names reads better in lines
+OF_OTHERS = ("medium", "left_padding", "two_segments", "original_length_left_padding")
+LOGITS = ("transformer", "masked_language_logits")
+Changing = AbstractContextManager[Any]
+
+
+class Model:
+    """A built-in checkpoint, with its prompts and their expected logits in float32."""
+
+    def __init__(self, name: str, settings: tuple[tuple[str, Any], ...] = ()) -> None:
+        """settings: entries of config.json that differ."""
+        with tempfile.TemporaryDirectory() as root:
+            new.write(name, Path(root) / DTYPE, dtype=DTYPE, settings=dict(settings))
+            asked = like_cases(Path(root))
+        found = {case.name: case for case in asked if case.component in LOGITS}
+        self.cases = [_kept(found[prompt]) for prompt in ORDER if prompt in found]
+
+    @functools.cache  # noqa: B019 - models live as long as the tests
+    def _expected(self, index: int) -> tolerance.Expectation:
+        return tolerance.expect(self.cases[index].at(DTYPE))["output"]
+
+    def times(self, changing: Any) -> float:
+        """By how much the tolerance is missed at most, with the change in the reference; `ENOUGH` ends the search. changing: makes a
+        context manager."""
+        largest = 0.0
+        for index, case in enumerate(self.cases):
+            got = _answer(case, changing)
+            if got is None:
+                return np.inf
+            with np.errstate(over="ignore"):
+                largest = max(largest, compare(self._expected(index), got.astype(DTYPE)).excess)
+            if largest > ENOUGH:
+                break
+        return largest
+
+
+def _kept(case: Case) -> Case:
+    """The case, whose arrays no change can overwrite."""
+    for array in (*case.inputs.values(), *case.parameters.values()):
+        if isinstance(array, np.ndarray):
+            array.setflags(write=False)
+    return case
+
+
+def _answer(case: Case, changing: Any) -> np.ndarray | None:
+    """The logits with the change; None if it ends in an error, or gives no logits."""
+    try:
+        with changing(), np.errstate(all="ignore"):
+            got = components.answer(case)["output"]
+    except Exception:  # whatever a change leads to
+        return None
+    return got if isinstance(got, np.ndarray) and got.dtype.kind in "fV" else None
+
+
+model = functools.cache(Model)
+
+
+@functools.cache
+def others(name: str) -> list[tuple[Case, np.ndarray]]:
+    """Prompts and logits of another model of the same kind: every number of config.json that is no size is another one."""
+    with tempfile.TemporaryDirectory() as root:
+        new.write(name, Path(root) / "float64", seed=1, dtype="float64", settings=dict(_settings(new._said(name, "tiny", {}))))
+        cases = [_kept(case) for case in like_cases(Path(root)) if case.component in LOGITS and case.name in OF_OTHERS]
+    return [(case, components.answer(case)["output"]) for case in cases]
+
+
+def _settings(said: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in said.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{path}{name}.")
+        elif name in ("sliding_window", "original_max_position_embeddings", "query_pre_attn_scalar"):
+            yield path + name, value // 2 + 1
+        elif isinstance(value, float) and "drop" not in name and "partial" not in name:
+            yield path + name, value * 1.75
+        elif isinstance(value, list) and value and all(isinstance(one, float) for one in value):
+            yield path + name, [one * (1 + index / 5) for index, one in enumerate(value)]
+
+
+def changes_another(name: str, changing: Any) -> bool:
+    """Whether the change alters the logits of another model of that kind."""
+    for case, logits in others(name):
+        got = _answer(case, changing)
+        if got is None or got.shape != logits.shape or not np.abs(got - logits).max() <= CHANGED * np.abs(logits).max():
+            return True
+    return False
+
+
+def hidden(name: str, changes: Iterable[tuple[str, Any]], settings: tuple[tuple[str, Any], ...] = ()) -> dict[str, float]:
+    """The changes that alter another model of that kind, and that no prompt of this one shows, with how near they come."""
+    own = model(name, settings=settings)
+    found = ((title, own.times(changing)) for title, changing in changes if changes_another(name, changing))
+    return {title: times for title, times in found if times <= ENOUGH}
