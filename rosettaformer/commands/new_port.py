@@ -2,7 +2,9 @@
 
 import importlib.util
 import keyword
+import re
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -16,10 +18,12 @@ from ..conformance.ports.command import PREFIX
 from ..conformance.report import matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import Status
+from ..extras import install
 from ..processes import printable
 from .options import Choice, Missing, like_cases, like_words
 
-FRAMEWORKS = ("torch", "tf", "jax")
+FRAMEWORKS = {"torch": "torch", "tf": "tf", "keras": "tf", "jax": "jax", "flax": "jax"}  # of a class, as a port names them
+PLAIN = {"torch": "torch", "flax": "jax", "keras": "tf", "numpy": ""}  # of a whole model in plain code: its extra
 KINDS = ("torch", "keras", "flax", "numpy", "command", "like")
 TEMPLATES = Path(__file__).parent.parent / "templates"
 PLACEHOLDER = "my_port.py"  # the templates' placeholder for the name
@@ -32,7 +36,11 @@ LONGEST_SHEBANG = 120
 @click.argument("name", required=False)
 @click.option("--from", "source", metavar="FILE:CLASS", help="Propose the port of this class, or of what this function returns.")
 @click.option("--component", default="", help="What the class is, such as encoder_layer. [default: what its parameters show]")
-@click.option("--framework", type=Choice(FRAMEWORKS), help="The framework of the class. [default: the one that it shows]")
+@click.option(
+    "--framework",
+    type=Choice(list(dict.fromkeys((*PLAIN, *FRAMEWORKS)))),
+    help="The framework of the class, or of the model that `like` writes. [default: the class shows it; transformers]",
+)
 @click.option(
     "--with",
     "given",
@@ -48,21 +56,22 @@ def new_port(
 
     Kinds: modules of torch, keras or flax; functions in numpy; or a command, which may live in another environment or language.
 
-    new-port like FAMILY writes FAMILY_port.py, a port of a whole model that is judged by its logits: check FAMILY_port.py --like FAMILY.
+    new-port like FAMILY writes FAMILY_port.py, a port of a whole model, which is checked by its logits: check FAMILY_port.py --like FAMILY.
+    With --framework torch, flax, keras or numpy it is a small model in plain code, to extend; without, it calls transformers.
 
-    new-port --from my_model.py:Model [NAME] proposes the port of your own class, as my_model_port.py without NAME: it builds the class at
-    small sizes and matches its parameters and arguments with those of the reference. What it cannot decide is marked TODO in the file. FILE
-    may be an importable module, as in torch.nn:TransformerEncoderLayer.
+    new-port --from my_model.py:MyModel [NAME] proposes the port of your own class, as my_model_port.py without NAME: it builds the class
+    at small sizes and matches its parameters and arguments with those of the reference. What it cannot decide is marked TODO in the file.
+    FILE may be an importable module, as in torch.nn:TransformerEncoderLayer.
     """
     if source is not None:
         sys.exit(_propose(source, kind, name, component, framework, given, check))
-    if component or framework or given:
-        raise click.UsageError("--component, --framework and --with need --from")
+    if component or given or (framework and kind != "like"):
+        raise click.UsageError("--component and --with need --from; --framework needs --from or the kind like")
     if kind is None or name is None:
         raise click.UsageError("a kind and a name are needed, or --from")
     Choice(KINDS).convert(kind, None, None)
     if kind == "like":
-        sys.exit(_like(name, check))
+        sys.exit(_like(name, framework or "", check))
     path = Path(f"{name}.py")
     _refuse(name, path)
     _write(kind, path)
@@ -73,21 +82,41 @@ def new_port(
     sys.exit(code)
 
 
-def _like(family: str, check: bool) -> int:
+def _like(family: str, framework: str, check: bool) -> int:
     """Writes the port of a whole model of a family, and checks it; returns the exit code."""
     from ..checkpoints import unsupported
     from ..checkpoints.hugging_face import new
 
     unsupported.refuse(family)
     Choice(new.names()).convert(family, None, None)
-    path = Path(f"{family.replace('.', '_').replace('-', '_')}_port.py")
+    if framework:
+        Choice([*PLAIN]).convert(framework, None, None)
+    path = Path(f"{re.sub(r'[^a-z0-9]', '_', family)}_port.py")
     _refuse(path.stem, path)
-    _write("like", path)
+    if check:
+        _require(family, framework)
+    if framework:
+        from ..proposals.whole_models import written
+
+        with tempfile.TemporaryDirectory() as folder:
+            new.write(family, Path(folder, family))
+            write_text(path, written(Path(folder, family), framework, path.name))
+    else:
+        _write("like", path)
     click.echo(f"wrote {path}")
     code = _check(str(path), like=family) if check else 0
     named = f"{path} --like {family}"
     click.echo(f"\nPut your own code in {path}, then:\n  rosettaformer check {named}\n  rosettaformer diagnose {named}")
     return code
+
+
+def _require(family: str, framework: str) -> None:
+    """Raises Missing if a package that the port of a family imports is not installed."""
+    packages = {"": ("torch", "transformers"), "flax": ("flax",), "keras": ("keras",), "torch": ("torch",), "numpy": ()}[framework]
+    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
+        how = [install(PLAIN[framework or "torch"])] * (missing != ["transformers"]) + ["pip install transformers"] * (not framework)
+        plain = f"; new-port like {family} --framework torch writes a model that does not need transformers" * (not framework)
+        raise Missing(f"the port needs {' and '.join(missing)}: {'; '.join(how)}{plain}")
 
 
 def _propose(
@@ -96,8 +125,9 @@ def _propose(
     """Writes the port of a class, and checks it if nothing is left to decide; returns the exit code."""
     if spare is not None:
         raise click.UsageError(f"--from takes one name; got {name} and {spare}")
-    where = source.partition(":")[0]
-    name = name or f"{Path(where).stem if where.endswith('.py') else where.rpartition('.')[2]}_port"
+    if framework and framework not in FRAMEWORKS:
+        raise click.UsageError(f"--framework of --from must be one of {', '.join(FRAMEWORKS)}; got {framework}")
+    name = name or _named(source)
     path = Path(f"{name}.py")
     _refuse(name, path)
     if wrong := [text for text in given if not text.partition("=")[2]]:
@@ -106,7 +136,7 @@ def _propose(
 
     values = {one: value for one, _, value in (text.partition("=") for text in given)}
     with Console(stderr=True).status("building and trying"):
-        proposal = propose(source, path.name, component, framework or "", values)
+        proposal = propose(source, path.name, component, FRAMEWORKS.get(framework or "", ""), values)
     write_text(path, proposal.text)
     click.echo(f"wrote {path}: {source.partition(':')[2]} as {proposal.component}")
     for note in proposal.notes:
@@ -119,6 +149,12 @@ def _propose(
     if code == 0:  # if it differs, the summary says what comes next
         click.echo(f"\nNext:\n  rosettaformer check {path}")
     return code
+
+
+def _named(source: str) -> str:
+    """Returns the name of the port of FILE:CLASS, after the class: my_model_port for MyModel."""
+    name = source.rpartition(":")[2]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower().strip("_") + "_port"
 
 
 def _refuse(name: str, path: Path) -> None:

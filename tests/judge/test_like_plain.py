@@ -1,0 +1,115 @@
+"""`new-port like FAMILY --framework`: the model in plain code conforms, in every framework, and needs no other library."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+from invoke import invoke, refused
+from tiers import every, exhaustive, later
+from whole_models import in_this_process, judged, models
+
+from rosettaformer.checkpoints.hugging_face import FAMILIES
+from rosettaformer.commands.new_port import PLAIN
+from rosettaformer.conformance.case import Case
+from rosettaformer.proposals.whole_models import written
+
+IMPORTS = {"torch": {"torch", "numpy"}, "flax": {"flax", "jax", "numpy"}, "keras": {"keras", "numpy"}, "numpy": {"numpy"}}
+WITH_GRADIENTS = ("torch", "flax")
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_process(monkeypatch)
+
+
+def _port(folder: Path, family: str, framework: str, cases: list[Case]) -> Path:
+    path = folder / f"{family.replace('-', '_')}_port.py"
+    path.write_text(written(Path(cases[0].folder) / "float32", framework, path.name))
+    return path
+
+
+def _failing(port: Path, cases: list[Case], dtype: str) -> dict[str, str]:
+    chosen = [case for case in cases if dtype in case.dtypes and case.core]
+    return {case: result.message for case, result in judged(port, chosen, dtype).items() if result.status != "pass"}
+
+
+def test_a_plain_model_conforms_and_a_wrong_line_does_not(tmp_path: Path) -> None:
+    """Of the family with the most choices, on short texts."""
+    cases = [
+        case for case in models("gemma2", ("float32",)) if case.name in ("short", "left_padding", "steps") and "_vjp" not in case.component
+    ]
+    port = _port(tmp_path, "gemma2", "numpy", cases)
+    assert {result.status for result in judged(port, cases).values()} == {"pass"}
+    right = port.read_text()
+    for line, wrong in (
+        ("self.cap * np.tanh(score", "(score"),
+        ("(before_ts >= 0)", "(before_ts >= -1)"),
+        ("return y * (1 + self.scale)", "return y * self.scale"),
+    ):
+        assert line in right
+        port.write_text(right.replace(line, wrong))
+        assert "differs" in {result.status for result in judged(port, cases).values()}, line
+
+
+@pytest.mark.parametrize("framework", PLAIN)
+@pytest.mark.parametrize("family", every(4, FAMILIES))
+def test_a_plain_model_has_no_line_too_many(family: str, framework: str, tmp_path: Path) -> None:
+    """It imports its framework alone, binds no name in vain, and no line is wider than a page."""
+    text = _port(tmp_path, family, framework, models(family, ("float32",))).read_text()
+    tree = ast.parse(text)
+    imports = {(node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]
+               for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)}  # fmt: skip
+    assert imports <= {"json", "math", "pathlib", "safetensors"} | IMPORTS[framework]
+    loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    bound = {
+        alias.asname or alias.name.split(".")[0]
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    bound |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)} - {"load"}
+    assert bound <= loaded
+    assert max(map(len, text.splitlines())) <= 120
+    assert "#:" not in text and "$" not in text
+
+
+@pytest.mark.parametrize("family", [later(family) for family in FAMILIES])
+def test_every_family_conforms_in_numpy(family: str, tmp_path: Path) -> None:
+    cases = [case for case in models(family, ("float32",)) if "_vjp" not in case.component]
+    assert _failing(_port(tmp_path, family, "numpy", cases), cases, "float32") == {}
+
+
+@pytest.mark.parametrize(
+    ("family", "framework", "dtype"),
+    [
+        *(later((family, "torch", "float32")) for family in ("gpt2", "llama", "phi3", "olmo2", "bert")),
+        later(("gemma3_text", "torch", "bfloat16")),
+        *(later((family, "keras", "float32")) for family in ("gpt2", "qwen3", "gemma2", "bert")),
+        *(later((family, "flax", "float32")) for family in ("gpt2", "phi3")),
+        *(exhaustive(family, "flax", "float32") for family in ("gemma2", "smollm3", "bert")),
+        exhaustive("llama", "flax", "bfloat16"),
+    ],
+)
+def test_models_conform_in_the_other_frameworks(family: str, framework: str, dtype: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    cases = [case for case in models(family, (dtype,)) if framework in WITH_GRADIENTS or "_vjp" not in case.component]
+    assert _failing(_port(tmp_path, family, framework, cases), cases, dtype) == {}
+
+
+def test_the_command_writes_it_and_names_the_next_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = invoke("new-port", "like", "qwen3", "--framework", "numpy", "--no-check")
+    assert found.code == 0 and "rosettaformer check qwen3_port.py --like qwen3\n" in found.out
+    assert "import transformers" not in Path("qwen3_port.py").read_text()
+    assert "must be one of torch, flax, keras, numpy; got 'tf'" in refused("new-port", "like", "gpt2", "--framework", "tf")
+    assert "--framework needs" in refused("new-port", "numpy", "my_port", "--framework", "torch")
+    assert [path.name for path in tmp_path.iterdir()] == ["qwen3_port.py"]
+
+
+def test_a_missing_library_is_found_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.chdir(tmp_path)
+    found = invoke("new-port", "like", "qwen3")
+    assert (found.code, found.out, [*tmp_path.iterdir()]) == (3, "", [])
+    assert "--framework torch" in found.err
