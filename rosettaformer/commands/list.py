@@ -89,7 +89,7 @@ def _parameters(name: str) -> Iterable[str]:
 def _kinds(cases: Sequence[Case]) -> Iterable[str]:
     """Prints the arguments that are trees, which of their tensors decay, and the dtypes of ids and masks."""
     values = {name: value for case in cases for name, value in case.inputs.items()}
-    trees: dict[str, list[str]] = {}
+    trees: dict[str, Any] = {}
     for name in values:
         tree, dot, leaf = name.partition(".")
         if dot and isinstance(values[name], np.ndarray):
