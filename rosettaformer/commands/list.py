@@ -5,7 +5,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 import numpy as np
