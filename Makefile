@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 TOOL := PYTHONPATH=tests:tests/support:tests/backends $(BIN)/python tools
 
 .PHONY: help check test test-second test-all lint soak bench clean \
-  api artefacts docs field-bugs files fingerprints frameworks keras-hub matrix meshes mutation performance published said scaling session sharding-faults tables tutorials wild
+  api artefacts docs field-bugs files fingerprints frameworks keras-hub matrix meshes mutation performance published scaling session sharding-faults tables tutorials wild
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -43,7 +43,7 @@ soak: $(INSTALLED)  ## 200 random configurations on every port, 300 whole models
 	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
 	$(BIN)/python -m pytest tests/judge/test_like_soak.py --soak 25
 
-docs: api files performance scaling tables matrix meshes artefacts session tutorials frameworks keras-hub field-bugs sharding-faults published said mutation wild  ## every document that is made: hours; the targets below are its parts
+docs: api files performance scaling tables matrix meshes artefacts session tutorials frameworks keras-hub field-bugs sharding-faults published mutation wild  ## every document that is made: hours; the targets below are its parts
 
 api: $(INSTALLED)  ## docs/api.md
 	$(TOOL)/api.py
@@ -89,9 +89,6 @@ sharding-faults: $(INSTALLED)  ## mistakes of sharded ports, planted and judged:
 
 published: $(INSTALLED)  ## models as libraries publish them, compared: the table in docs/compare.md and the rename tables, five minutes
 	$(TOOL)/published.py docs/compare.md
-
-said: $(INSTALLED)  ## what diagnosis says of the guide's mistakes: said.toml, slow
-	$(TOOL)/mistakes.py --said
 
 mutation: $(INSTALLED)  ## every defect injected and named: docs/mutation.md, hours
 	$(TOOL)/mutation.py docs/mutation.md $(VENV)/mutation

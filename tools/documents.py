@@ -26,7 +26,6 @@ DOCUMENTS = {
     "docs/scaling.md": "scaling",
     "docs/sharding-faults.md": "sharding-faults",
     "docs/wild.md": "wild",
-    **{str(path.relative_to(HOUSE)): "said" for path in (HOUSE / "rosettaformer").rglob("said.toml")},
 }
 # what takes hours to make: each says of which version it is, and may be one behind
 SLOW = ("docs/mutation.md", "docs/wild.md")

@@ -6,38 +6,25 @@ python tools/mistakes.py NRM1 torch      # or without arguments: all; says which
 import contextlib
 import functools
 import importlib
-import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from documents import made_by, made_of
-
-from rosettaformer.atomic import replacing
-from rosettaformer.conformance.case import SUITE_VERSION, Case
+from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.catalogue import Defect, all_defects
 from rosettaformer.conformance.catalogue.alteration import Alteration
-from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, SAID, Mistake, all_mistakes, all_sayings, edited
+from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS, Mistake, all_mistakes, edited
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.diagnosis import altered, diagnose
+from rosettaformer.conformance.diagnosis import altered
 from rosettaformer.conformance.ports.port import NotCovered, Unsupported
 from rosettaformer.conformance.reference import statistics, tolerance
 from rosettaformer.conformance.reference.components import OWN, named_outputs, without_other_layouts
 
 ROOT = Path(__file__).resolve().parents[1]
-# the end of a copy's port.py: its process loads parameters by the copy's weights.py, in which an edit may be, instead of by ours
-OWN_WEIGHTS = """
-
-from rosettaformer.conformance.ports.adapters.torch import Adapter
-from . import weights as own
-
-Adapter.own = own
-"""
 PACKS_ALL = ", least=0"  # the argument in a port.py by which the smallest batch is unpadded
 # the end of the port.py of PyTorch's copy with a mistake in unpadding: its eager model leaves out padding, too
 UNPADDED = """
@@ -107,39 +94,6 @@ def port_with(mistake: Mistake, framework: str) -> Iterator[Any]:
         yield made(importlib.import_module(f"{name}.port"))
 
 
-def said(defect: Defect, mistake: Mistake) -> str:
-    """What `rosettaformer diagnose` finds in our PyTorch port with the edits in it, asked about the defect's component, or about the
-    smallest that shows it; where the edits do not show there, about the next."""
-    showing = list(dict.fromkeys(case.component for case in sorted(cases(), key=lambda case: case.size) if defect.id in case.catches))
-    asked = [defect.component] * (defect.component in showing or not showing) + [one for one in showing if one != defect.component]
-    with copied(mistake, "torch") as name:
-        port = Path(importlib.import_module(name).__file__ or "").parent / "port.py"
-        port.write_text(port.read_text(encoding="utf-8") + OWN_WEIGHTS, encoding="utf-8")
-        with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join([str(port.parents[1]), str(ROOT)])}):
-            return next(filter(NOTHING.__ne__, (_diagnosed(f"{name}.port", component) for component in asked)), NOTHING)
-
-
-def _diagnosed(port: str, component: str) -> str:
-    found = diagnose(port, [component], pairs=False, gradients=component.endswith("_vjp"))
-    own = [one for one in found.findings if one.component == component] or found.findings
-    return "\n".join(f"{one.verdict} {one.text}" for one in own) or NOTHING
-
-
-def write_said() -> None:
-    """The sentences of every mistake, each as soon as it is known: those that are missing, or all if the file is of another version."""
-    file = ROOT / "rosettaformer" / "conformance" / "catalogue" / SAID
-    of_now = made_of(file.read_text(encoding="utf-8")) == [("said", SUITE_VERSION)]
-    known = {identity: text.strip("\n") for identity, text in all_sayings().items()} if of_now else {}
-    for identity, made in all_mistakes().items():
-        if made["torch"].absent or identity in known:
-            continue
-        known[identity] = said(all_defects()[identity], made["torch"])
-        with replacing(file) as temporary:
-            entries = (f"{one} = '''\n{text.strip()}\n'''\n" for one, text in known.items())
-            temporary.write_text("".join([f"# {made_by('said')}\n", *entries]), encoding="utf-8")
-        print(identity, known[identity].partition("\n")[0], flush=True)
-
-
 def complaint(defect: Defect, mistake: Mistake, framework: str, most: int | None = None) -> str:
     """What the edited port gives that the catalogue does not say; empty where it is the reference with the defect in it.
 
@@ -180,9 +134,6 @@ def refused(defect: Defect, chosen: Alteration, run: Callable[[Case], Any], diff
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--said"]:
-        write_said()
-        return
     frameworks = [name for name in sys.argv[1:] if name in FRAMEWORKS]
     identities = [name for name in sys.argv[1:] if name not in frameworks]
     defects, wrong = all_defects(), 0

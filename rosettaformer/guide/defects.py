@@ -14,7 +14,7 @@ from ..conformance.case import Case
 from ..conformance.cases import all_cases
 from ..conformance.catalogue import Defect, all_defects
 from ..conformance.catalogue.effect import Effect, effect
-from ..conformance.catalogue.mistakes import FRAMEWORKS, NOTHING, Edit, all_mistakes, all_sayings
+from ..conformance.catalogue.mistakes import FRAMEWORKS, Edit, all_mistakes
 from ..conformance.reference import tolerance
 from .code import Code
 from .site import Page
@@ -115,13 +115,11 @@ def effects(identity: str) -> list[Effect]:
 def _page(defect: Defect, found: list[Effect]) -> Page:
     made = all_mistakes().get(defect.id, {})
     frameworks = [_framework(defect, name, made) for name in FRAMEWORKS]
-    said = all_sayings().get(defect.id, "").strip()
     values = {
         "defect": defect,
         "frameworks": frameworks,
         "effects": found,
         "evidence": _linked(defect.evidence),
-        "said": Code(said, "mistakes/said.toml", "text") if said not in ("", NOTHING) else None,
     }
     values |= {"title": title(defect), "plain": [_plain_sides(edit) for edit in plain_mistakes().get(defect.id, ())]}
     names = (defect.id, title(defect), *defect.variants)

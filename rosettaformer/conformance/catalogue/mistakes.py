@@ -5,17 +5,13 @@ apply the edits to a copy of the port and compare what it gives with the referen
 """
 
 import functools
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from .alteration import FRAMEWORKS
-from .records import SAID, families
-
-NOTHING = "all that was asked conforms"  # what is said of a mistake that no case of its component shows
+from .records import families
 
 
 @dataclass(frozen=True)
@@ -52,12 +48,6 @@ def all_mistakes() -> Mapping[str, Mapping[str, Mistake]]:
         for family in families().values()
         for id_, table in family.items()
     }
-
-
-@functools.cache
-def all_sayings() -> Mapping[str, str]:
-    """What `rosettaformer diagnose` says of our PyTorch port with a mistake in it, by the defect's id."""
-    return tomllib.loads((resources.files(__package__) / SAID).read_text(encoding="utf-8"))
 
 
 def _mistake(tables: Sequence[Mapping[str, Any]]) -> Mistake:

@@ -12,7 +12,6 @@ from typing import Any
 
 from .alteration import CONFIGURED, FRAMEWORKS, LOADED
 
-SAID = "said.toml"  # what diagnosis says of the mistakes in PyTorch; `python tools/mistakes.py --said` adds what is missing
 REQUIRED = ("title", "component", "what", "shows", "evidence")
 OPTIONAL = ("elsewhere", "dtypes", "rounding", "random", "undetermined", "family", "unobservable")
 FIXES = ("fix", "fix_of")  # by framework, or one for all; or the id of the same family whose fix it has
@@ -26,9 +25,7 @@ def families() -> Mapping[str, Family]:
     """The tables by the family's name and the defect's id. Raises ValueError if two families hold one id."""
     files = sorted(resources.files(__package__).iterdir(), key=lambda file: file.name)
     found = {
-        file.name.removesuffix(".toml"): tomllib.loads(file.read_text(encoding="utf-8"))
-        for file in files
-        if file.name.endswith(".toml") and file.name != SAID
+        file.name.removesuffix(".toml"): tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml")
     }
     owner: dict[str, str] = {}
     for name, family in found.items():
