@@ -32,7 +32,11 @@ def artefact_cases(path: Path, checkpoint: Checkpoint) -> list[Case]:
     config = checkpoint.config
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
     common: dict[str, Any] = {"parameters": checkpoint.parameters, "folder": str(path), "compared": REAL}
-    return [dataclasses.replace(case, **common) for case in of(config)]
+    return [dataclasses.replace(case, **common, since=10 if _is_new(case) else case.since) for case in of(config)]
+
+
+def _is_new(case: Case) -> bool:
+    return case.component in FILES or case.name in ("right_padding_columns", "left_padding_columns")
 
 
 def fixed_cases(cases: Sequence[Case], sizes: Mapping[str, int]) -> list[Case]:
