@@ -32,11 +32,7 @@ def artefact_cases(path: Path, checkpoint: Checkpoint) -> list[Case]:
     config = checkpoint.config
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
     common: dict[str, Any] = {"parameters": checkpoint.parameters, "folder": str(path), "compared": REAL}
-    return [dataclasses.replace(case, **common, since=10 if _is_new(case) else case.since) for case in of(config)]
-
-
-def _is_new(case: Case) -> bool:
-    return case.component in FILES or case.name in ("right_padding_columns", "left_padding_columns")
+    return [dataclasses.replace(case, **common) for case in of(config)]
 
 
 def fixed_cases(cases: Sequence[Case], sizes: Mapping[str, int]) -> list[Case]:
@@ -155,7 +151,7 @@ def _of_both(config: TransformerConfig) -> Iterator[Case]:
         "long_left_padding": {"source": long_bs[:, ::-1], "target": long_bs[:, ::-1]},
     }
     for name, given in masks.items():
-        yield Case(name, "transformer", config, _masked(config, given), core=name in CORE)
+        yield Case(name, "transformer", config, _masked(config, given), core=name in CORE, since=10 if "columns" in name else 1)
     for name, inputs in _others(config, ("source", "target")):
         yield Case(name, "transformer", config, inputs)
     length = target_bt.shape[1]
