@@ -208,9 +208,9 @@ class TransformerConfig(fields.Fields):
             factors = scaling.short_factors
             if factors is not None and 2 * len(factors) != size:
                 yield f"{name} needs a factor for each of {size // 2} pairs; got {len(factors)}"
-            base = self.rotary_base if name == "rotary_scaling" else self.local_rotary_base
-            if scaling.kind == "yarn" and base == 1:
-                yield f"{name} of the kind yarn needs a base other than 1; got {base}"
+            base = name.replace("scaling", "base")
+            if scaling.kind == "yarn" and getattr(self, base) == 1:
+                yield f"{base} must not be 1 where {name} is yarn; got {getattr(self, base)}"
             if scaling.kind == "dynamic" and size == 2:
                 yield f"{name} that is dynamic needs more than one pair; got {got}"
 

@@ -67,7 +67,7 @@ POSITIVE_OR_NONE = Rule(
 )
 LEAST, MOST = 1e-30, 1e30  # float32 holds such numbers and their inverses
 MODERATE = Rule(
-    lambda value: value is None or LEAST <= value <= MOST, f"from {LEAST:g} to {MOST:g}"
+    lambda value: not is_number(value) or LEAST <= value <= MOST, f"from {LEAST:g} to {MOST:g}"
 )
 FRACTION = Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")
 SHARE = Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1")

@@ -9,6 +9,7 @@ from rosettaformer.artefacts import meanings, unjudged
 from rosettaformer.artefacts.calls import Calls
 from rosettaformer.artefacts.constants import constants
 from rosettaformer.artefacts.declared import masks, randomness
+from rosettaformer.artefacts.opening import open_artefact
 from rosettaformer.artefacts.signature import Entry, Tensor
 
 onnx = pytest.importorskip("onnx")
@@ -169,6 +170,25 @@ def test_every_format_shows_what_is_drawn_at_random(kind: str, training: bool, t
     assert bool([*randomness.findings(found, randomness.live(found, {"forward"}))]) == training
     if kind == "savedmodel":
         assert [*randomness.findings(found, randomness.live(found, {"train"}))]
+
+
+@pytest.mark.second
+def test_a_function_that_a_saved_model_offers_twice_is_one(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((None, 4))])
+        def infer(self, x):
+            return x * 2
+
+        @tf.function(input_signature=[tf.TensorSpec((None, 4))])
+        def other(self, x):
+            return x * 3
+
+    model = Model()
+    tf.saved_model.save(model, tmp_path, signatures={"serving_default": model.infer, "serve": model.infer, "other": model.other})
+    bodies = {name: entry.body for name, entry in open_artefact(tmp_path).entries.items()}
+    assert bodies["forward"] == bodies["serve"] != bodies["other"]
 
 
 class Functions:

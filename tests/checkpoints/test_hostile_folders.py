@@ -125,7 +125,7 @@ def test_a_number_beyond_float32_is_a_problem_of_its_entry(name: str, tmp_path: 
 def test_a_warning_shows_no_place_in_our_source(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     text = [RuntimeWarning("overflow"), RuntimeWarning, "our_source.py", 1]
-    monkeypatch.setattr(cli, "_run", lambda arguments: shown.append(warnings.formatwarning(*text)) or 0)
+    monkeypatch.setattr(cli.cli, "main", lambda *arguments, **named: shown.append(warnings.formatwarning(*text)))
     before = warnings.formatwarning
     with pytest.raises(SystemExit):
         cli.main([])

@@ -13,7 +13,7 @@ from ... import archives
 
 DTYPES = ("float64", "float32", "float16", "int64", "int32", "bool")
 FORM = "NAME: AXIS=SIZE ... DTYPE, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'"
-LARGEST = 1 << 28  # elements, and bytes of a file once it is inflated
+LARGEST = 1 << 28  # elements
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -81,7 +81,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     try:
-        archives.require_at_most(path, LARGEST)
+        archives.require_at_most(path, 8 * LARGEST)
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: np.asarray(archive[name], order="C") for name in archive.files}
     except Exception as error:

@@ -146,13 +146,13 @@ def _of_both(config: TransformerConfig) -> Iterator[Case]:
         "right_padding": {"source": source_bs, "target": target_bt},
         "left_padding": {"source": source_bs[:, ::-1], "target": target_bt[:, ::-1]},
         "source_padding": {"source": source_bs, "target": np.ones_like(target_bt)},
+        "left_padding_alone": {"source": alone_bs[:, ::-1], "target": alone_bs[:, ::-1]},
         "right_padding_columns": {"source": columns_bs, "target": columns_bt},
         "left_padding_columns": {"source": columns_bs[:, ::-1], "target": columns_bt[:, ::-1]},
-        "left_padding_alone": {"source": alone_bs[:, ::-1], "target": alone_bs[:, ::-1]},
         "long_left_padding": {"source": long_bs[:, ::-1], "target": long_bs[:, ::-1]},
     }
     for name, given in masks.items():
-        yield Case(name, "transformer", config, _masked(config, given), core=name in CORE)
+        yield Case(name, "transformer", config, _masked(config, given), core=name in CORE, since=10 if "columns" in name else 1)
     for name, inputs in _others(config, ("source", "target")):
         yield Case(name, "transformer", config, inputs)
     length = target_bt.shape[1]
