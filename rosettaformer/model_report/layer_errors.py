@@ -195,11 +195,11 @@ def _tree(
             who: transposed(run[path].get("output"), output.shape) for who, run in found.items() if path in run and "output" in run[path]
         }
         got |= {"numpy": runs[0][path]} if "numpy" in workers else {}
-        places.append(_component(calls[path].name, path, depth, case.dtype, expected, got))
+        places.append(component_error(calls[path].name, path, depth, case.dtype, expected, got))
     return places
 
 
-def _component(name: str, path: str, depth: int, dtype: str, expected: Expectation, got: Mapping[str, Any]) -> OutputError:
+def component_error(name: str, path: str, depth: int, dtype: str, expected: Expectation, got: Mapping[str, Any]) -> OutputError:
     """How a component's output compares. A part that a framework computes once for all rows or positions counts for each of them; one that
     gives something else than the reference's part divides the work otherwise, and has no number.
     """
