@@ -75,8 +75,9 @@ def test_hidden_states_are_compared_with_hidden_states(kind: str, tmp_path: Path
 @pytest.mark.parametrize("kind", [name if name == "GPTNeoXForCausalLM" else later(name) for name in UNSUPPORTED])
 def test_families_that_are_not_converted_are_compared(kind: str, tmp_path: Path) -> None:
     folder = saved(kind, tmp_path / "folder")
-    (tmp_path / "own.py").write_text(LOADED.format(kind, str(folder)))
-    other = f"{tmp_path / 'own.py'}:model" if kind != "MambaForCausalLM" else f"transformers:{folder}"  # it takes no implementation
+    own = tmp_path / f"{tmp_path.name}_own.py"  # a name for each test, which shares its process with others
+    own.write_text(LOADED.format(kind, str(folder)))
+    other = f"{own}:model" if kind != "MambaForCausalLM" else f"transformers:{folder}"  # it takes no implementation
     report = compared(f"transformers:{folder}", other)
     assert report["verdict"] == "equal" and all(len(row["forced"]) == 2 for row in report["layers"] if row["leaf"] and not row["note"])
 
@@ -88,8 +89,9 @@ def test_a_changed_scale_is_found_though_the_length_is_the_number_or_the_size_of
     changed = (
         LOADED.replace("return", "made =") + "    for layer in made.model.layers:\n        layer.self_attn.scaling = 1.0\n    return made\n"
     )
-    (tmp_path / "own.py").write_text(changed.format("Gemma3ForCausalLM", str(folder)))
-    report = compared(f"transformers:{folder}", f"{tmp_path / 'own.py'}:model", f"input_ids: b=2 t={length} int64 <60")
+    own = tmp_path / f"{tmp_path.name}_own.py"
+    own.write_text(changed.format("Gemma3ForCausalLM", str(folder)))
+    report = compared(f"transformers:{folder}", f"{own}:model", f"input_ids: b=2 t={length} int64 <60")
     assert report["verdict"] == "differs" and report["first"]["before"][0] == "model.layers.0.self_attn.o_proj"
     assert "without a scale" in report["first"]["how"]
 
