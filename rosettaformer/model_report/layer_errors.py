@@ -195,8 +195,28 @@ def _tree(
             who: transposed(run[path].get("output"), output.shape) for who, run in found.items() if path in run and "output" in run[path]
         }
         got |= {"numpy": runs[0][path]} if "numpy" in workers else {}
-        places.append(_error(calls[path].name, path, depth, case.dtype, expected, got))
+        places.append(component_error(calls[path].name, path, depth, case.dtype, expected, got))
     return places
+
+
+def component_error(name: str, path: str, depth: int, dtype: str, expected: Expectation, got: Mapping[str, Any]) -> OutputError:
+    """How a component's output compares. A part that a framework computes once for all rows or positions counts for each of them; one that
+    gives something else than the reference's part divides the work otherwise, and has no number.
+    """
+    shape = expected.reference.shape
+    arrays = {who: np.asarray(array) if array is not None else None for who, array in got.items()}
+    said = {
+        who: f"gives shape {getattr(array, 'shape', None)}, the reference {shape}"
+        for who, array in arrays.items()
+        if array is None or not _spreads(array.shape, shape)
+    }
+    spread = {who: np.broadcast_to(array, shape) for who, array in arrays.items() if array is not None and who not in said}
+    return _error(name, path, depth, dtype, expected, spread, said=said)
+
+
+def _spreads(own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether one shape is the other with some of its axes of length 1."""
+    return len(own) == len(shape) and all(size in (1, other) for size, other in zip(own, shape, strict=True))
 
 
 def _traced(worker: Worker, case: Case, limit: float) -> tuple[str, Any]:

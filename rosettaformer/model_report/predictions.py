@@ -16,6 +16,7 @@ from .reported_model import Subject
 from .workers import together
 
 SHOWN = 5
+COUNTS = {3: "three", 4: "four", 5: "five"}
 TOKENS = Labels((), "softmax")
 
 
@@ -82,7 +83,7 @@ class Predictions:
 
     @property
     def sentence(self) -> str:
-        """Says whether a choice flips."""
+        """Says whether all choose the same."""
         if not self.choices:
             return f"The model gives numbers and chooses nothing; the largest error is {number(self.error)}."
         size = f"the smallest margin between the first two logits is {number(self.margin)}, the largest error {number(self.error)}"
@@ -90,9 +91,19 @@ class Predictions:
             beyond = sum(not flip.explained for flip in self.flips)
             how = f"{beyond} of them by more than rounding explains" if beyond else "each within what rounding explains"
             return f"{len(self.flips)} of {self.choices * len(self.found)} choices flip, {how}: {size}."
-        if self.close:
-            return f"No choice flips, but {self.close} of {self.choices} could within the error: {size}."
-        return f"{'No choice' if self.choices == 1 else f'None of {self.choices} choices'} flips: {size}."
+        could = f"; {self.close} of {self.choices} could flip within the error" if self.close else ""
+        return f"{self._agreement}{could}: {size}."
+
+    @property
+    def _agreement(self) -> str:
+        """Says what all implementations choose alike."""
+        count = len(self.found)
+        who = f"All {COUNTS.get(count, count)} give" if count > 2 else "Both give" if count == 2 else "The implementation gives"
+        of = "" if count > 1 else " as the reference"
+        if self.component == "classify":
+            return f"{who} the same label{of}" if self.choices == 1 else f"{who} the same answer for all {self.choices} labels{of}"
+        what = "next token" if self.component == "transformer" else "likeliest token"
+        return f"{who} the same {what} at {f'all {self.choices} positions' if self.choices > 1 else 'the one position'}{of}"
 
 
 def predict(

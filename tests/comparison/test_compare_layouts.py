@@ -99,6 +99,8 @@ def test_an_order_of_axes_is_found_by_numbers() -> None:
     assert layouts.transposition(array, array.transpose(3, 0, 1, 2)) == (1, 2, 3, 0)
     assert layouts.transposition(array, array[:1]) is layouts.transposition(array, -array) is None
     assert layouts.transposition(array, -array.transpose(0, 3, 1, 2)) == (0, 2, 3, 1)  # its shape says it
+    infinite = np.where(array > 2, np.inf, array)
+    assert layouts.agree(infinite, infinite) and not layouts.agree(infinite, -infinite)
 
 
 def test_the_axes_of_a_property_and_of_a_convolution_are_followed() -> None:

@@ -20,10 +20,10 @@ from reference_numpy import TransformerConfig, parameters
 from reference_numpy.states import states
 from rosettaformer.checkpoints import canonical, load
 from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.reference import components, tolerance
 from rosettaformer.model_report import report_making
 from rosettaformer.model_report.chart import Chart
-from rosettaformer.model_report.layer_errors import Attention
+from rosettaformer.model_report.layer_errors import Attention, component_error
 from rosettaformer.model_report.page import verdict
 from rosettaformer.model_report.predictions import Predictions, predict
 from rosettaformer.model_report.report_making import Options, Report
@@ -299,7 +299,8 @@ def test_a_choice_that_flips_is_seen_and_whether_rounding_explains_it(tmp_path: 
     assert found.sentence.startswith("1 of 48 choices flip, 1 of them by more than rounding explains")
     found, problems = said(tmp_path, random_parameters(CONFIG), lambda logits: logits)
     assert (found.flips, found.close, problems) == ([], 0, {})
-    assert found.sentence == f"None of 24 choices flips: {found.sentence.partition(': ')[2]}" and 0 < found.error < 1e-4 < found.margin
+    assert found.sentence.startswith("Both give the same") and (found.choices, len(found.found)) == (24, 2)
+    assert 0 < found.error < 1e-4 < found.margin
     twins = random_parameters(CONFIG)
     twins["logits.kernel"][..., 1:] = twins["logits.kernel"][..., :1]  # every token is as likely as the others
     twins["logits.bias"][:] = 0
@@ -312,6 +313,15 @@ def test_a_choice_that_flips_is_seen_and_whether_rounding_explains_it(tmp_path: 
     flips = [flip for flip in found.flips if flip.name == "torch"]  # a processor's products of equal kernels may differ, too
     assert any(flip.place.startswith("after token 5,") for flip in flips) and all(flip.explained for flip in flips) and not problems
     assert found.close == 24 and "each within what rounding explains" in found.sentence
+
+
+def test_a_part_that_is_computed_once_counts_for_every_position_and_one_of_another_shape_has_no_number() -> None:
+    row = np.random.default_rng(0).standard_normal((1, 1, 8)).astype(np.float32)
+    expected = tolerance.expectation(np.repeat(row, 6, 1).astype(np.float64), [np.repeat(row, 6, 1)])
+    got = {"torch": row, "tf": np.repeat(row, 6, 1), "jax": row[0], "numpy": row + 1}
+    found = component_error("segments", "segments", 0, "float32", expected, got)
+    assert {name: one.excess <= 1 for name, one in found.found.items()} == {"torch": True, "tf": True, "numpy": False}
+    assert [*found.said] == ["jax"]
 
 
 def test_a_busy_machine_is_said_and_threads_are_as_the_user_set_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,4 +82,5 @@ def transposition(left: np.ndarray, right: np.ndarray) -> tuple[int, ...] | None
 def agree(left: np.ndarray, right: np.ndarray) -> bool:
     """Whether the numbers are the same but for rounding."""
     one, other = left.astype(np.float64), right.astype(np.float64)
-    return bool(np.allclose(one, other, rtol=0, atol=CLOSE * float(np.nan_to_num(np.abs(one)).max(initial=0.0)), equal_nan=True))
+    largest = float(np.abs(one[np.isfinite(one)]).max(initial=0.0))
+    return bool(np.allclose(one, other, rtol=0, atol=CLOSE * largest, equal_nan=True))
