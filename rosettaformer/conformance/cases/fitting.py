@@ -92,5 +92,6 @@ def _outputs(case: Case) -> tuple[int, int]:
     if case.component.removesuffix(VJP) in ("pool", "classify"):
         return rows * config.model_width, 0
     if case.component == "states":
-        return (layers + 1) * rows * length * config.model_width, layers * rows * config.heads * length**2
+        hidden, weights = (layers + 1) * rows * length * config.model_width, layers * rows * config.heads * length**2
+        return (hidden, weights) if case.outputs else (hidden + weights, 0)
     return rows * length * (config.target_vocabulary if config.decoder_layers else config.source_vocabulary), 0
