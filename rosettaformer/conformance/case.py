@@ -71,9 +71,13 @@ class Case:
 
     @property
     def size(self) -> int:
-        """Returns the size of its arrays in bytes, without parameters that are in a file."""
-        arrays = (*self.inputs.values(), *(() if isinstance(self.parameters, Stored) else self.parameters.values()))
-        return sum(value.nbytes for value in arrays if isinstance(value, np.ndarray))
+        """Returns the size of its arrays in bytes, without parameters that are in a folder too."""
+        inputs = sum(value.nbytes for value in self.inputs.values() if isinstance(value, np.ndarray))
+        if self.folder:
+            return inputs
+        if isinstance(self.parameters, Stored):
+            return inputs + self.parameters.nbytes
+        return inputs + sum(array.nbytes for array in self.parameters.values())
 
     def at(self, dtype: str, device: str = "cpu", mode: str = "") -> "Case":
         """Returns the case with every floating array rounded to dtype, to be run on that device in that mode."""

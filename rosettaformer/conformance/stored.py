@@ -51,6 +51,12 @@ class Stored(Mapping[str, np.ndarray]):
         return str(next(iter(self._source.arrays.values())).dtype)
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of all of them, rounded as they are."""
+        dtype = next((step for step in reversed(self._steps) if isinstance(step, str)), self.dtype)
+        return sum(array.size for array in self._source.arrays.values()) * numpy_dtype(dtype).itemsize
+
+    @property
     def digest(self) -> str:
         """A text that tells these parameters from others; empty if only their values do."""
         return f"{self._source.digest} {self._steps}" if all(isinstance(step, str) for step in self._steps) else ""
