@@ -37,7 +37,8 @@ class Case:
     empty.
     mesh: the devices that the port computes on; None if it is one.
     splits: the numbers of target tokens that an artefact reads at a time, with its cache; empty if all at once. outside: the side whose ids
-    are out of range somewhere; empty if none are. too_large: the dtypes in which there is no memory for the case, with the reason.
+    are out of range somewhere; empty if none are. too_large: the dtypes in which there is no memory
+    for the case, with the reason.
     A case is declared in float64; `at` gives the case that a port runs.
     """
 

@@ -141,7 +141,9 @@ def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str
 
 
 def _model(checkpoint: checkpoints.Checkpoint) -> tuple[TransformerConfig, Mapping[str, np.ndarray]]:
-    """Returns the config, and the parameters as contiguous arrays, each of which is read when it is needed."""
+    """Returns the config, and the parameters as contiguous arrays, each of which is read when it is
+    needed.
+    """
     return checkpoint.config, Stored.of(checkpoint).then(in_c_order)
 
 

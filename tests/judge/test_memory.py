@@ -1,5 +1,6 @@
-"""Large models: their parameters stay in the file, cases that need more memory than there is are left out, and a model that does not fit is
-refused."""
+"""Large models: their parameters stay in the file, cases that need more memory than there is are
+left out, and a model that does not fit is refused.
+"""
 
 import os
 import subprocess
@@ -193,12 +194,15 @@ def load(folder):
     for array in checkpoint.parameters.values():
         weights.append(np.array(array))
         release(array)
-    return lambda token_bt: np.zeros((*token_bt.shape, checkpoint.config.target_vocabulary), weights[0].dtype)
+    ids = checkpoint.config.target_vocabulary
+    return lambda token_bt: np.zeros((*token_bt.shape, ids), weights[0].dtype)
 """
 
 
 def _peak(folder: Path, port: Path) -> int:
-    """The most bytes that the processes of a check have at the same time, each page of memory counted once."""
+    """The most bytes that the processes of a check have at the same time, each page of memory
+    counted once.
+    """
     command = [sys.executable, "-m", "rosettaformer", "check", port, "--like", folder, "-k", "transformer/short"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peaks = [0]

@@ -20,10 +20,11 @@ GIGA = 1e9
 
 
 def fitting(cases: Iterable[Case], memory: float | None = None, required: bool = True, sent: int = 0) -> list[Case]:
-    """Returns the cases, each with the dtypes in which it is not asked since there is no memory for it.
+    """Returns the cases, each with the dtypes for which there is no memory.
 
-    memory: bytes that the judge and the port may take; by default those of their processes, and `EACH` for each parameter. sent: the number
-    of ports, if the parameters are sent to them; then the default is what is available.
+    memory: bytes that the judge and the port may take; by default those of their processes, and
+    `EACH` for each parameter. sent: the number of ports, if the parameters are sent to them; then
+    the default is what is available.
     Raises ValueError if some case is required, and the memory is enough for none.
     """
     cases, available = list(cases), available_memory()
@@ -66,10 +67,12 @@ def count(case: Case) -> int:
 
 
 def need(case: Case, dtype: str, sent: int = 0) -> int:
-    """Returns about how many bytes the arrays of a case take, in the judge's process and in the port's, at the same time.
+    """Returns about how many bytes the arrays of a case take, in the judge's process and in the
+    port's, at the same time.
 
-    The judge has one parameter at a time, in float64, the outputs in float64 and in the dtype, and of gradients three of each. Parameters
-    that are sent are in a message, in what arrives of it, and in the port's model.
+    The judge has one parameter at a time, in float64, the outputs in float64 and in the dtype, and
+    of gradients three of each. Parameters that are sent are in a message, in what arrives of it,
+    and in the port's model.
     """
     sizes, item = _sizes(case), numpy_dtype(dtype).itemsize
     outputs, others = _outputs(case)

@@ -20,7 +20,8 @@ def cases_of(
     """Returns the cases of a family's new random model, or of the model in a folder, which is written into `root` in each dtype.
 
     like: a family, or a folder of Hugging Face. Of a folder the port is given the folder itself in the dtype that it has.
-    meshes, memory: see `like_cases`. Raises ValueError if it is neither, and listing everything that is wrong with a folder.
+    meshes, memory: see `like_cases`. Raises ValueError if it is neither, and listing everything
+    that is wrong with a folder.
     """
     if Path(like).is_dir():
         own = Path(like).resolve()

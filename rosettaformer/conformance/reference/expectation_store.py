@@ -15,8 +15,8 @@ LARGE = 1 << 24  # bytes of the outputs of one case, above which it is computed 
 
 
 class Store:
-    """The results of `tolerance.expect`, by what they depend on, unless they take more than `LARGE` bytes. Several threads may use it; one
-    computes at a time.
+    """The results of `tolerance.expect`, by what they depend on, unless they take more than `LARGE`
+    bytes. Several threads may use it; one computes at a time.
 
     computed: how many expectations were missing when they were asked for.
     """
