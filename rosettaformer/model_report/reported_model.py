@@ -64,7 +64,7 @@ class Subject:
     @property
     def count(self) -> int:
         """The number of parameters, tied ones counted once."""
-        return sum(array.size for array in self.parameters.values())
+        return parameters.count(self.config)
 
     @property
     def dtype(self) -> str:

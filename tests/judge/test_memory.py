@@ -181,6 +181,14 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_starts(
     assert ended.code == 2 and "Traceback" not in ended.err and "GB" in ended.err
 
 
+def test_a_report_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "available_memory", lambda: 10**10)
+    fitting.require(600_000_000, ["bfloat16", "float32"], 1)
+    with pytest.raises(ValueError, match="GB"):
+        fitting.require(600_000_000, ["bfloat16", "float64"], 1)
+    fitting.require(1000, ["float64"], 5)
+
+
 PORT = """
 import numpy as np
 from rosettaformer.checkpoints import view

@@ -31,11 +31,24 @@ def fitting(cases: Iterable[Case], memory: float | None = None, required: bool =
     found = [_limited(case, available, memory, sent) for case in cases]
     needs = [need(case, dtype, sent) for case in cases for dtype in case.dtypes]
     if required and needs and not any(fits(case) for case in found):
-        raise ValueError(
-            f"a model of {count(cases[0]) / 1e6:.0f} million parameters needs at least {(min(needs) + PROCESSES) / GIGA:.1f} GB of memory; "
-            f"{min(memory or available, available) / GIGA:.1f} GB are available"
-        )
+        _refuse(count(cases[0]), min(needs), min(memory or available, available))
     return found
+
+
+def require(parameters: int, dtypes: Sequence[str], ports: int) -> None:
+    """Raises ValueError if there is no memory to send a model of so many parameters, in each of the
+    dtypes, to ports that keep it.
+    """
+    size = parameters * max(numpy_dtype(dtype).itemsize for dtype in dtypes)
+    if size > SMALL and (needed := size * (COPIES - 1 + ports)) + PROCESSES > available_memory():
+        _refuse(parameters, needed, available_memory())
+
+
+def _refuse(parameters: int, needed: int, available: float) -> None:
+    raise ValueError(
+        f"a model of {parameters / 1e6:.0f} million parameters needs at least "
+        f"{(needed + PROCESSES) / GIGA:.1f} GB of memory; {available / GIGA:.1f} GB are available"
+    )
 
 
 def fits(case: Case) -> tuple[str, ...]:
