@@ -114,7 +114,7 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
             found = diagnosis.diagnose(port, components, **told, **options, cases=cases, limit=limit)
             if found.findings or found.stopped:
                 return found
-            _say(console, f"{', '.join(case.id for case in cases)} conform; asking what is longer")
+            _say(console, f"{', '.join(case.id for case in cases or ())} conform; asking what is longer")
         left = limit and max(0.1, limit - (time.monotonic() - started))
         return diagnosis.diagnose(port, components, **told, **options, cases=last, limit=left)
 

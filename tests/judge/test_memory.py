@@ -102,7 +102,12 @@ def test_large_operands_are_contracted_in_parts(monkeypatch: pytest.MonkeyPatch,
     generator = np.random.default_rng(0)
     seen: list[int] = []
     plain = orders._einsum
-    monkeypatch.setattr(orders, "_einsum", lambda subscripts, *operands: seen.append(operands[-1].size) or plain(subscripts, *operands))
+
+    def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+        seen.append(operands[-1].size)
+        return plain(subscripts, *operands)
+
+    monkeypatch.setattr(orders, "_einsum", einsum)
     replaced = orders.ORDERS.get(name) or orders.shuffled(name == "odd")
     for subscripts, first, last in (("btd,dhk->bthk", (2, 3, 6), (6, 4, 5)), ("bthe,hed->btd", (2, 3, 4, 5), (4, 5, 6)),
                                     ("btd,dv->btv", (1, 3, 5), (5, 31))):  # fmt: skip
@@ -153,7 +158,9 @@ def test_cases_that_do_not_fit_are_left_out_counted_and_never_passed(folder: Pat
     statuses = {pair: runner.unable(cases[pair[0]], pair[1], "cpu", about) for pair in large if pair[0].startswith("transformer/")}
     assert {status for status, _ in statuses.values()} == {Status.TOO_LARGE}
     rows = [
-        runner.Result(case, "transformer", "p", dtype, "cpu", "eager", *status) for (case, dtype), status in statuses.items() if status[0]
+        runner.Result(case, "transformer", "p", dtype, "cpu", "eager", status, why)
+        for (case, dtype), (status, why) in statuses.items()
+        if status
     ]
     summary = Summary([*rows, runner.Result("transformer/short", "transformer", "p", "float32", "cpu", "eager", Status.PASS)])
     assert len(summary.left) == len(rows) and len(summary.passed) == 1 and str(len(rows)) in summary.verdict
@@ -211,7 +218,7 @@ def _peak(folder: Path, port: Path) -> int:
     """The most bytes that the processes of a check have at the same time, each page of memory
     counted once.
     """
-    command = [sys.executable, "-m", "rosettaformer", "check", port, "--like", folder, "-k", "transformer/short"]
+    command = [sys.executable, "-m", "rosettaformer", "check", str(port), "--like", str(folder), "-k", "transformer/short"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peaks = [0]
 
