@@ -17,15 +17,17 @@ def physical_memory() -> int:
 
 
 def available_memory() -> int:
-    """Returns the bytes of memory that new processes can have: of the machine, or of the container if that has less; where neither says it,
-    the machine's memory.
+    """Returns the bytes of memory that new processes can have: of the machine, or of the container
+    if that has less; where neither says it, the machine's memory.
     """
     free = _fields("/proc/meminfo").get("MemAvailable", physical_memory() // 1024) * 1024
     return max(0, min(free, *(_left(*group) for group in _GROUPS)))
 
 
 def _left(limit: str, used: str, statistics: str, cached: str) -> int:
-    """Returns the bytes that a control group may still use, with those that hold what files hold too."""
+    """Returns the bytes that a control group may still use, with those that hold what files hold
+    too.
+    """
     try:
         return int(Path(limit).read_text()) - int(Path(used).read_text()) + _fields(statistics).get(cached, 0)
     except (OSError, ValueError):  # there is none, or it has no limit
@@ -33,7 +35,9 @@ def _left(limit: str, used: str, statistics: str, cached: str) -> int:
 
 
 def _fields(path: str) -> dict[str, int]:
-    """Returns the numbers of a file with a name and a number in each line; empty if there is no such file."""
+    """Returns the numbers of a file with a name and a number in each line; empty if there is no
+    such file.
+    """
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

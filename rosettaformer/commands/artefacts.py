@@ -65,8 +65,8 @@ def cases_of(
 ) -> list[Case]:  # fmt: skip
     """Returns the cases of the checkpoint; until the command ends, processes are told what they need to know of the artefacts.
 
-    inputs, outputs, function, allow_code: see `artefact_options`; memory: see `like_options`. Raises ValueError without a checkpoint, and
-    on one that cannot be read.
+    inputs, outputs, function, allow_code: see `artefact_options`; memory: see `like_options`.
+    Raises ValueError without a checkpoint, and on one that cannot be read.
     """
     if checkpoint is None:
         what = KINDS[kind_of(Path(artefacts[0])) or SUFFIXES[Path(artefacts[0]).suffix]].title

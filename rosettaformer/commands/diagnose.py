@@ -132,8 +132,8 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
 
 
 def stages(cases: Sequence[Case] | None) -> list[Sequence[Case] | None]:
-    """Returns the cases in the parts that are diagnosed one after another, until one is not right: of a large model, whose every answer
-    takes long, those of short prompts come first.
+    """Returns the cases in the parts that are diagnosed one after another, until one is not right:
+    of a large model, whose every answer takes long, those of short prompts come first.
     """
     asked = [case for case in cases or () if fits(case)]
     if not asked or count(asked[0]) < LARGE:

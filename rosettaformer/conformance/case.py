@@ -37,7 +37,8 @@ class Case:
     empty.
     mesh: the devices that the port computes on; None if it is one.
     splits: the numbers of target tokens that an artefact reads at a time, with its cache; empty if all at once. outside: the side whose ids
-    are out of range somewhere; empty if none are. too_large: the dtypes in which there is no memory for the case, with the reason.
+    are out of range somewhere; empty if none are. too_large: the dtypes in which there is no memory
+    for the case, with the reason.
     A case is declared in float64; `at` gives the case that a port runs.
     """
 
@@ -71,9 +72,13 @@ class Case:
 
     @property
     def size(self) -> int:
-        """Returns the size of its arrays in bytes, without parameters that are in a file."""
-        arrays = (*self.inputs.values(), *(() if isinstance(self.parameters, Stored) else self.parameters.values()))
-        return sum(value.nbytes for value in arrays if isinstance(value, np.ndarray))
+        """Returns the size of its arrays in bytes, without parameters that are in a folder too."""
+        inputs = sum(value.nbytes for value in self.inputs.values() if isinstance(value, np.ndarray))
+        if self.folder:
+            return inputs
+        if isinstance(self.parameters, Stored):
+            return inputs + self.parameters.nbytes
+        return inputs + sum(array.nbytes for array in self.parameters.values())
 
     def at(self, dtype: str, device: str = "cpu", mode: str = "") -> "Case":
         """Returns the case with every floating array rounded to dtype, to be run on that device in that mode."""

@@ -6,11 +6,12 @@ The reference's expectations are computed here meanwhile, in a single thread, si
 import contextlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from reference_numpy.sharding import Mesh
 
@@ -141,7 +142,8 @@ class _Plan:
     precision: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _fitted: dict[str, tuple[list[Case], Hidden]] = field(default_factory=dict)
-    _expected: dict[tuple[int, str, str], Future[Expected]] = field(default_factory=dict)
+    # those that some port waits for: one whose answer is judged needs its memory no longer
+    _expected: WeakValueDictionary[tuple[int, str, str], Future[Expected]] = field(default_factory=WeakValueDictionary)
 
     def questions(self, about: dict[str, Any], mesh: Mesh | None = None) -> list[Question]:
         """Returns the questions on a mesh, or on one device, to a port that describes itself so; cases of other layouts than its own are
@@ -167,9 +169,9 @@ class _Plan:
         """Returns the reference's answer, whose computation begins at the latest with this call."""
         key = (id(question.case), question.dtype, question.device)
         with self._lock:
-            if key not in self._expected:
-                self._expected[key] = self.reference.submit(question.expected, self.store, self.precision)
-            return self._expected[key]
+            if (found := self._expected.get(key)) is None:
+                found = self._expected[key] = self.reference.submit(question.expected, self.store, self.precision)
+            return found
 
     def followed(self, question: Question, expected: Expected, answer: Any) -> Expected:
         """Returns what is expected of a port that gave this answer."""
@@ -222,10 +224,10 @@ def _judged(worker: Worker, plan: _Plan, mesh: Mesh | None, limit: float, observ
     asked = [question for question in questions if not question.status]
     with observer.lock:
         observer.begin(worker.port, Counter(question.mode for question in asked))
-    expectations = [plan.expected(question) for question in asked]
+    expectations = deque(plan.expected(question) for question in asked)
     cases = (question.case.at(question.dtype, question.device, question.mode) for question in asked)
     answers = worker.answers(cases, limit)
-    answered = zip(expectations, answers, strict=True)
+    answered = ((expectations.popleft(), answer) for answer in answers)
     results = [observer.report(_finding(worker.port, about, *found)) for found in about.get("findings", {}).items()]
     for question in questions:
         row = question.row(worker.port)

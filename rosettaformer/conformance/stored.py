@@ -1,4 +1,6 @@
-"""The parameters of a model that may be too large to copy: they stay in its files, and are rounded whenever they are read."""
+"""The parameters of a model that may be too large to copy: they stay in its files, and are rounded
+whenever they are read.
+"""
 
 import functools
 import hashlib
@@ -21,7 +23,8 @@ Step = str | Callable[[str, np.ndarray], np.ndarray]  # a dtype, or a function o
 class Stored(Mapping[str, np.ndarray]):
     """Parameters by canonical name. Each is made from its file when it is read, and not kept.
 
-    steps: what is done to the stored array: rounding to a dtype, or a function of its name and itself.
+    steps: what is done to a stored array, in order: it is rounded to a dtype, or a function is
+    given its name and itself.
     """
 
     def __init__(self, source: "_Source", steps: tuple[Step, ...] = ()) -> None:
@@ -29,7 +32,9 @@ class Stored(Mapping[str, np.ndarray]):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Stored":
-        """Returns the parameters of a checkpoint whose arrays are views of files; if they are small, of a copy in memory."""
+        """Returns the parameters of a checkpoint whose arrays are views of files; if they are
+        small, of a copy in memory.
+        """
         small = sum(array.nbytes for array in checkpoint.parameters.values()) <= IN_MEMORY
         return cls(_Source(dict((checkpoint.in_memory() if small else checkpoint).parameters)))
 
@@ -51,6 +56,12 @@ class Stored(Mapping[str, np.ndarray]):
         return str(next(iter(self._source.arrays.values())).dtype)
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of all of them, rounded as they are."""
+        dtype = next((step for step in reversed(self._steps) if isinstance(step, str)), self.dtype)
+        return sum(array.size for array in self._source.arrays.values()) * numpy_dtype(dtype).itemsize
+
+    @property
     def digest(self) -> str:
         """A text that tells these parameters from others; empty if only their values do."""
         return f"{self._source.digest} {self._steps}" if all(isinstance(step, str) for step in self._steps) else ""
@@ -67,7 +78,7 @@ class Stored(Mapping[str, np.ndarray]):
         return Stored(self._source, (*self._steps, step))
 
     def called(self, names: Mapping[str, str]) -> "Stored":
-        """Returns some of the parameters by other names. names: from the new to the present ones."""
+        """Returns some of the parameters by other names. names: from new to present names."""
         return Stored(_Source({name: self._source.arrays[own] for name, own in names.items()}), self._steps)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from ..benchmarks.benchmark_report import environment
 from ..conformance import runner
 from ..conformance.cases.checkpoint import checkpoint_cases
+from ..conformance.cases.fitting import fitting, require
 from ..conformance.report.summary import Summary
 from ..conformance.result import Result
 from ..conformance.status import Status
@@ -107,7 +108,11 @@ class Report:
 
 
 def make(subject: Subject, options: Options, progress: Progress = lambda text: None) -> Report:
-    """Runs what the options ask for. progress is told what is being done, see `Options.parts`."""
+    """Runs what the options ask for. progress is told what is being done, see `Options.parts`.
+
+    Raises ValueError if there is no memory for it.
+    """
+    require(subject.count, [*options.dtypes, options.shown], len(options.names))
     report = Report(subject, options, load=_load())
     with tempfile.TemporaryDirectory(prefix="rosettaformer-") as folder:
         for name in options.names:
@@ -147,6 +152,7 @@ def _evaluate(report: Report, progress: Progress) -> None:
 
 def _matrix(report: Report, progress: Progress) -> Summary:
     cases = checkpoint_cases(report.subject.file, report.options.leave_out, report.options.ignore)
+    cases = fitting(cases, required=False, sent=len(report.present))
     names = {report.ports[name]: name for name in report.present}
     asked: dict[str, int] = {}
     done = 0

@@ -64,7 +64,7 @@ class Subject:
     @property
     def count(self) -> int:
         """The number of parameters, tied ones counted once."""
-        return sum(array.size for array in self.parameters.values())
+        return parameters.count(self.config)
 
     @property
     def dtype(self) -> str:
@@ -141,7 +141,9 @@ def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str
 
 
 def _model(checkpoint: checkpoints.Checkpoint) -> tuple[TransformerConfig, Mapping[str, np.ndarray]]:
-    """Returns the config, and the parameters as contiguous arrays, each of which is read when it is needed."""
+    """Returns the config, and the parameters as contiguous arrays, each of which is read when it is
+    needed.
+    """
     return checkpoint.config, Stored.of(checkpoint).then(in_c_order)
 
 

@@ -1,5 +1,6 @@
-"""Large models: their parameters stay in the file, cases that need more memory than there is are left out, and a model that does not fit is
-refused."""
+"""Large models: their parameters stay in the file, cases that need more memory than there is are
+left out, and a model that does not fit is refused.
+"""
 
 import os
 import subprocess
@@ -101,7 +102,12 @@ def test_large_operands_are_contracted_in_parts(monkeypatch: pytest.MonkeyPatch,
     generator = np.random.default_rng(0)
     seen: list[int] = []
     plain = orders._einsum
-    monkeypatch.setattr(orders, "_einsum", lambda subscripts, *operands: seen.append(operands[-1].size) or plain(subscripts, *operands))
+
+    def einsum(subscripts: str, *operands: np.ndarray) -> np.ndarray:
+        seen.append(operands[-1].size)
+        return plain(subscripts, *operands)
+
+    monkeypatch.setattr(orders, "_einsum", einsum)
     replaced = orders.ORDERS.get(name) or orders.shuffled(name == "odd")
     for subscripts, first, last in (("btd,dhk->bthk", (2, 3, 6), (6, 4, 5)), ("bthe,hed->btd", (2, 3, 4, 5), (4, 5, 6)),
                                     ("btd,dv->btv", (1, 3, 5), (5, 31))):  # fmt: skip
@@ -152,7 +158,9 @@ def test_cases_that_do_not_fit_are_left_out_counted_and_never_passed(folder: Pat
     statuses = {pair: runner.unable(cases[pair[0]], pair[1], "cpu", about) for pair in large if pair[0].startswith("transformer/")}
     assert {status for status, _ in statuses.values()} == {Status.TOO_LARGE}
     rows = [
-        runner.Result(case, "transformer", "p", dtype, "cpu", "eager", *status) for (case, dtype), status in statuses.items() if status[0]
+        runner.Result(case, "transformer", "p", dtype, "cpu", "eager", status, why)
+        for (case, dtype), (status, why) in statuses.items()
+        if status
     ]
     summary = Summary([*rows, runner.Result("transformer/short", "transformer", "p", "float32", "cpu", "eager", Status.PASS)])
     assert len(summary.left) == len(rows) and len(summary.passed) == 1 and str(len(rows)) in summary.verdict
@@ -180,6 +188,14 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_starts(
     assert ended.code == 2 and "Traceback" not in ended.err and "GB" in ended.err
 
 
+def test_a_report_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "available_memory", lambda: 10**10)
+    fitting.require(600_000_000, ["bfloat16", "float32"], 1)
+    with pytest.raises(ValueError, match="GB"):
+        fitting.require(600_000_000, ["bfloat16", "float64"], 1)
+    fitting.require(1000, ["float64"], 5)
+
+
 PORT = """
 import numpy as np
 from rosettaformer.checkpoints import view
@@ -193,13 +209,16 @@ def load(folder):
     for array in checkpoint.parameters.values():
         weights.append(np.array(array))
         release(array)
-    return lambda token_bt: np.zeros((*token_bt.shape, checkpoint.config.target_vocabulary), weights[0].dtype)
+    ids = checkpoint.config.target_vocabulary
+    return lambda token_bt: np.zeros((*token_bt.shape, ids), weights[0].dtype)
 """
 
 
 def _peak(folder: Path, port: Path) -> int:
-    """The most bytes that the processes of a check have at the same time, each page of memory counted once."""
-    command = [sys.executable, "-m", "rosettaformer", "check", port, "--like", folder, "-k", "transformer/short"]
+    """The most bytes that the processes of a check have at the same time, each page of memory
+    counted once.
+    """
+    command = [sys.executable, "-m", "rosettaformer", "check", str(port), "--like", str(folder), "-k", "transformer/short"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peaks = [0]
 

@@ -29,7 +29,9 @@ Inputs = dict[str, Any]
 
 
 def artefact_cases(path: Path, checkpoint: Checkpoint) -> list[Case]:
-    """Returns the cases of every file that may have been made of the checkpoint at that path, whose parameters may be views."""
+    """Returns the cases of every file that may have been made of the checkpoint at that path, whose
+    parameters may be views.
+    """
     config = checkpoint.config
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
     common: dict[str, Any] = {"parameters": Stored.of(checkpoint), "folder": str(path), "compared": REAL}

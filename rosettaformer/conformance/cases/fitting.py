@@ -20,21 +20,35 @@ GIGA = 1e9
 
 
 def fitting(cases: Iterable[Case], memory: float | None = None, required: bool = True, sent: int = 0) -> list[Case]:
-    """Returns the cases, each with the dtypes in which it is not asked since there is no memory for it.
+    """Returns the cases, each with the dtypes for which there is no memory.
 
-    memory: bytes that the judge and the port may take; by default those of their processes, and `EACH` for each parameter. sent: the number
-    of ports, if the parameters are sent to them; then the default is what is available.
+    memory: bytes that the judge and the port may take; by default those of their processes, and
+    `EACH` for each parameter. sent: the number of ports, if the parameters are sent to them; then
+    the default is what is available.
     Raises ValueError if some case is required, and the memory is enough for none.
     """
     cases, available = list(cases), available_memory()
     found = [_limited(case, available, memory, sent) for case in cases]
     needs = [need(case, dtype, sent) for case in cases for dtype in case.dtypes]
     if required and needs and not any(fits(case) for case in found):
-        raise ValueError(
-            f"a model of {count(cases[0]) / 1e6:.0f} million parameters needs at least {(min(needs) + PROCESSES) / GIGA:.1f} GB of memory; "
-            f"{min(memory or available, available) / GIGA:.1f} GB are available"
-        )
+        _refuse(count(cases[0]), min(needs), min(memory or available, available))
     return found
+
+
+def require(parameters: int, dtypes: Sequence[str], ports: int) -> None:
+    """Raises ValueError if there is no memory to send a model of so many parameters, in each of the
+    dtypes, to ports that keep it.
+    """
+    size = parameters * max(numpy_dtype(dtype).itemsize for dtype in dtypes)
+    if size > SMALL and (needed := size * (COPIES - 1 + ports)) + PROCESSES > available_memory():
+        _refuse(parameters, needed, available_memory())
+
+
+def _refuse(parameters: int, needed: int, available: float) -> None:
+    raise ValueError(
+        f"a model of {parameters / 1e6:.0f} million parameters needs at least "
+        f"{(needed + PROCESSES) / GIGA:.1f} GB of memory; {available / GIGA:.1f} GB are available"
+    )
 
 
 def fits(case: Case) -> tuple[str, ...]:
@@ -66,10 +80,12 @@ def count(case: Case) -> int:
 
 
 def need(case: Case, dtype: str, sent: int = 0) -> int:
-    """Returns about how many bytes the arrays of a case take, in the judge's process and in the port's, at the same time.
+    """Returns about how many bytes the arrays of a case take, in the judge's process and in the
+    port's, at the same time.
 
-    The judge has one parameter at a time, in float64, the outputs in float64 and in the dtype, and of gradients three of each. Parameters
-    that are sent are in a message, in what arrives of it, and in the port's model.
+    The judge has one parameter at a time, in float64, the outputs in float64 and in the dtype, and
+    of gradients three of each. Parameters that are sent are in a message, in what arrives of it,
+    and in the port's model.
     """
     sizes, item = _sizes(case), numpy_dtype(dtype).itemsize
     outputs, others = _outputs(case)
@@ -92,5 +108,6 @@ def _outputs(case: Case) -> tuple[int, int]:
     if case.component.removesuffix(VJP) in ("pool", "classify"):
         return rows * config.model_width, 0
     if case.component == "states":
-        return (layers + 1) * rows * length * config.model_width, layers * rows * config.heads * length**2
+        hidden, weights = (layers + 1) * rows * length * config.model_width, layers * rows * config.heads * length**2
+        return (hidden, weights) if case.outputs else (hidden + weights, 0)
     return rows * length * (config.target_vocabulary if config.decoder_layers else config.source_vocabulary), 0

@@ -39,7 +39,8 @@ def like_cases(
     """Returns the cases of the model in a folder that holds it in each dtype, in folders named after them; if meshes are given, those of
     its loss too, for each mesh.
 
-    own: the folder of which they are or will be made; the first of them if None. dtypes: theirs; by default of those that exist.
+    own: the folder of which they are or will be made; the first of them if None. dtypes: theirs; by
+    default of those that exist.
     memory: see `fitting`.
     Raises ValueError listing everything that is wrong with it, and if a mesh does not divide it.
     """

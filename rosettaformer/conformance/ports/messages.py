@@ -58,7 +58,8 @@ class Force(NamedTuple):
 
 
 def plain(arguments: Sequence[Any], has_weights: bool = False) -> list[Any]:
-    """Returns the arguments of a method of `Port` as they are sent: a case by its fields, a list of forces as tuples.
+    """Returns the arguments of a method of `Port` as they are sent: a case by its fields, a list of
+    forces as tuples.
 
     has_weights: the port has the parameters of the cases, which are not sent.
     """

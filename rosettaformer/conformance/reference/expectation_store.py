@@ -11,9 +11,12 @@ from ..case import Case
 from ..stored import Stored
 from . import tolerance
 
+LARGE = 1 << 24  # bytes of the outputs of one case, above which it is computed again
+
 
 class Store:
-    """The results of `tolerance.expect`, by what they depend on. Several threads may use it; one computes at a time.
+    """The results of `tolerance.expect`, by what they depend on, unless they take more than `LARGE`
+    bytes. Several threads may use it; one computes at a time.
 
     computed: how many expectations were missing when they were asked for.
     """
@@ -27,10 +30,13 @@ class Store:
         """Returns the expectation of every output of a case that has been cast to its dtype; not to be changed."""
         key = digest(case)
         with self._lock:
-            if key not in self._held:
-                self._held[key] = tolerance.expect(case)
-                self.computed += 1
-            return self._held[key]
+            if key in self._held:
+                return self._held[key]
+            found = tolerance.expect(case)
+            self.computed += 1
+            if sum(one.reference.nbytes for one in found.values()) <= LARGE:
+                self._held[key] = found
+            return found
 
 
 def digest(case: Case) -> str:

@@ -36,8 +36,9 @@ def _contracted(subscripts: str) -> tuple[list[str], str]:
 
 
 def _by_columns(contract: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Returns the same contraction, which contracts a large last operand with a few of its columns at a time: terms in another order are
-    copies, and a copy of all columns would be as large as the largest parameter.
+    """Returns the same contraction, which contracts a large last operand with a few of its columns
+    at a time: terms in another order are copies, and a copy of all columns would be as large as the
+    largest parameter.
     """
 
     def in_parts(subscripts: str, *operands: np.ndarray) -> np.ndarray:

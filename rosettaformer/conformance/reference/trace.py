@@ -107,7 +107,9 @@ class _Recorder:
         )
 
     def _stored_head(self, stored: Stored, flat: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Returns the head's parameters as they are stored: what the reference is given holds the tied kernel, the largest array."""
+        """Returns the head's parameters as they are stored: what the reference is given holds the
+        tied kernel, the largest array.
+        """
         tied = parameters.ties(self._case.config).get("logits.kernel", "")
         names = {name: tied if tied and name == "kernel" else f"logits.{name}" for name in flat}
         if not all(name in stored for name in names.values()):
