@@ -130,6 +130,17 @@ def softmax(case):
     logits, mask = case.inputs["logits"], case.inputs.get("mask")
     return s.softmax(logits if mask is None else np.where(mask, logits, logits.dtype.type(-1e-9)))
 """),
+    "a mask that is ignored": ("described", (), ["without `mask`: it is ignored"], [], """
+def softmax(case):
+    return s.softmax(case.inputs["logits"])
+dtypes = ("float64",)
+"""),
+    "the mask of the first row, which hides nothing in any case": ("described", (), [], ["it is ignored"], """
+def softmax(case):
+    mask = case.inputs.get("mask")
+    return s.softmax(case.inputs["logits"], None if mask is None else np.broadcast_to(mask[:1], mask.shape))
+dtypes = ("float64",)
+"""),
     "another dtype is said": ("described", (), ["the reference rounded to float16", "small_variance: must be float64; got float16"], [], """
 def layer_norm(case):
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)

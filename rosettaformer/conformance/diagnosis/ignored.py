@@ -27,6 +27,12 @@ def ignored(probes: Sequence[Case]) -> list[Alteration]:
     ]  # fmt: skip
 
 
+def words_of(one: Alteration) -> str:
+    """How a symptom says that the input of such an alteration is ignored."""
+    name = one.id.removesuffix("=ignored").rpartition(".")[2]
+    return f"without `{name}`: it is ignored"
+
+
 def reversed_rows(case: Case) -> Case:
     """The case with the rows of its batch in reverse order; itself if it has one row, or masks of dropout."""
     rows = {name: value for name, value in case.inputs.items() if isinstance(value, np.ndarray) and _of_rows(name, value)}
