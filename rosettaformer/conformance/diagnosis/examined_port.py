@@ -52,8 +52,13 @@ class Subject:
         self.whole = cases is not None
         self.said: dict[str, str] = about.get("findings", {})  # what an artefact shows without being run
         self._about = about
-        own = for_port(all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases, about)
-        own = own if expression is None else choose(own, expression)
+        try:
+            given = all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases
+            own = for_port(given, about)
+            own = own if expression is None else choose(own, expression)
+        except ValueError:
+            self.close()
+            raise
         asked = [case for case in own if not case.excluded and case.since <= self.suite]
         self.all_cases = [case for case in asked if not case.outside]
         self.outside = [case for case in asked if case.outside]

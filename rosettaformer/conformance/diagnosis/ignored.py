@@ -43,4 +43,6 @@ def reversed_rows(case: Case) -> Case:
 
 
 def _of_rows(name: str, value: np.ndarray) -> bool:
-    return value.ndim > 1 and len(value) > 1 and (name in ("source", "target", "token") or name.rpartition("_")[2].startswith("b"))
+    """Whether an array has a row for each of the batch: its name ends in axes that begin with b, or names none."""
+    axes = name.rpartition("_")[2] if "_" in name else "b"
+    return value.ndim > 1 and len(value) > 1 and axes.startswith("b")
