@@ -114,7 +114,8 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
         if any(case.mesh for case in options.get("cases") or ()):
             given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
             return on_mesh.diagnose(port, components=components, **told, **given)
-        return diagnosis.diagnose(port, components, **told, **options)
+        own = [entry for entry in entries if entry.port == port]
+        return diagnosis.diagnose(port, components, entries=own, **told, **options)
 
 
 def _show(found: diagnosis.Diagnosis) -> None:

@@ -496,8 +496,7 @@ components = {{"transformer": build}}
 
 def test_declared_deviations_are_left_out() -> None:
     declared = {(case.id, dtype) for case in all_cases() for dtype in DTYPES}
-    (finding,) = diagnose(str(TESTS / "support" / "wrong_port.py"), declared=declared).findings
-    assert (finding.verdict, finding.component) == (Verdict.NOT_COMPARED, "")  # as check says, too
+    assert diagnose(str(TESTS / "support" / "wrong_port.py"), declared=declared).findings == []
     assert diagnose(str(TESTS / "support" / "wrong_port.py"), declared={("softmax/plain", "float64")}).findings != []
 
 
