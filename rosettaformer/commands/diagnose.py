@@ -120,6 +120,7 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
         if any(case.mesh for case in options.get("cases") or ()):
             given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
             return on_mesh.diagnose(port, components=components, **told, **given)
+        told["entries"] = [entry for entry in entries if entry.port == port]
         *first, last = stages(options.pop("cases", None))
         started, limit = time.thread_time(), options.pop("limit", None)
         for cases in first:

@@ -26,9 +26,9 @@ FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 @click.argument("defect_id", metavar="[ID]", required=False, shell_complete=completion.words(completion.known_bugs))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(defect_id: str | None, as_json: bool) -> None:
-    """Explain the defect ID of the catalogue: what it is, how it shows, how to fix it, and, measured now, how large its error is.
+    """Explain the known bug ID: what it is, how it shows, its fix in each framework, and its error, measured now.
 
-    Without ID, list the catalogue, and what goes wrong on several devices.
+    Without ID, list all known bugs, and those of ports on several devices.
     """
     defects, faults = all_defects(), all_faults()
     if defect_id is None:

@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 from expectations import store
 from in_process import InProcess
+from tiers import later
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.expression import choose
+from rosettaformer.conformance.deviations import Deviation
 from rosettaformer.conformance.diagnosis import diagnose, examined_port
 from rosettaformer.conformance.diagnosis.findings import Verdict
 from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.conformance.status import Status
 
 IMPORTS = """
 import numpy as np
@@ -66,7 +69,10 @@ def softmax(case):
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PORTS)
+FIRST = ("squares that underflow in float32 alone", "nothing is compared")
+
+
+@pytest.mark.parametrize("name", [name if name in FIRST else later(name) for name in PORTS])
 def test_a_port_conforms_where_it_has_no_finding_and_nowhere_else(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, expression, verdicts = PORTS[name]
     extra = next(case.name for case in all_cases() if case.component == "softmax" and not case.core and not case.catches)
@@ -81,13 +87,21 @@ def test_a_port_conforms_where_it_has_no_finding_and_nowhere_else(name: str, tmp
     assert {finding.verdict for finding in found} <= (verdicts or set())
 
 
-def test_what_is_expected_to_fail_and_passes_is_a_finding(tmp_path: Path, in_process: Callable[[], None]) -> None:
+@pytest.mark.second
+def test_an_entry_of_which_nothing_fails_is_a_finding_and_no_other(tmp_path: Path, in_process: Callable[[], None]) -> None:
     in_process()
     port = tmp_path / "a_port.py"
-    port.write_text(IMPORTS + NORM.format(""))
-    declared = {("layer_norm/plain", "float64")}
-    (finding,) = diagnose(str(port), expression="layer_norm and float64 and not vjp", declared=declared).findings
-    assert finding.verdict == Verdict.PASSES
+    port.write_text(IMPORTS + NORM.format(' + y.dtype.type(case.name == "plain")'))
+    expression = "layer_norm and float64 and not vjp"
+
+    def found(*names: str) -> list[Verdict]:
+        pairs = frozenset((f"layer_norm/{name}", "float64") for name in names)
+        entry = Deviation("layer_norm/*", str(port), "a reason", "a link", Status.DIFFERS, pairs)
+        given = {"declared": pairs | {("layer_norm/plain", "float64")}, "entries": [entry]}
+        return [one.verdict for one in diagnose(str(port), expression=expression, **given).findings]
+
+    assert found("square") == [Verdict.PASSES]
+    assert found("square", "plain") == []
 
 
 @pytest.fixture

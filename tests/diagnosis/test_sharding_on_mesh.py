@@ -31,7 +31,7 @@ Answer = tuple[str, Any]
 class Worker:
     """A port that gives what a function says; processes that disagree give `apart`."""
 
-    greeting = Kind.READY, {"dtypes": ["float64"], "modes": ["eager"], "components": (), "on_mesh": True, "config": {}, "framework": "jax"}
+    greeting = Kind.READY, {"dtypes": ["float64"], "modes": ["eager"], "components": (), "on_mesh": True, "config": {}, "loaded": "jax"}
     port, left = "a port", 0
     apart: Sequence[Any] = ()
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from .. import outside
 from ..case import Case
+from ..deviations import Deviation, stale
 from ..reference.components import COMPONENTS, FORWARD, forward_of
-from ..result import judge
-from ..status import Kind, Status
+from ..result import Result, judge
+from ..status import FAILURES, Kind, Status
 from . import crashes, explanation, stability
 from .altered import Combination
 from .beginning import beginning
@@ -41,6 +42,7 @@ def diagnose(
     limit: float | None = None,
     answer_limit: float = 60.0,
     declared: Collection[tuple[str, str]] = (),
+    entries: Sequence[Deviation] = (),
     cases: Sequence[Case] | None = None,
     expression: str | None = None,
     progress: Progress = lambda what, share: None,
@@ -48,17 +50,20 @@ def diagnose(
 ) -> Diagnosis:
     """The diagnosis of a port, without findings where everything that it covers conforms.
 
-    components: only these. pairs: search also for two alterations together. gradients: run the gradient cases of the components whose
-    outputs are right, and walk the gradients of the largest one, where its modules can be traced. limit: seconds of processor time, the
-    port's not among them, after which the best so far is returned, as it is at KeyboardInterrupt; None for none. answer_limit: seconds for
-    one answer. declared: cases and dtypes in which the port is known to deviate, and which are left out. cases: those of a whole model; the
-    suite's if None. expression: chooses among the cases. progress is called with what is being done and the share of it that is done, say
-    with each sentence as soon as it is known to hold.
+    components: only these. pairs: search also for two alterations together. gradients: run the
+    gradient cases of the components whose outputs are right, and walk the gradients of the largest
+    one, where its modules can be traced. limit: seconds of processor time, the port's not among
+    them, after which the best so far is returned, as it is at KeyboardInterrupt; None for none.
+    answer_limit: seconds for one answer. declared: cases and dtypes in which the port is known to
+    deviate, and which are left out; entries: those that declare them. cases: those of a whole model;
+    the suite's if None. expression: chooses among the cases. progress is called with what is being
+    done and the share of it that is done, say with each sentence as soon as it is known to hold.
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
     deadline = Deadline(limit)
     with contextlib.closing(Subject(port, mode, answer_limit, declared, deadline, cases, expression)) as subject:
         examiner = _Examiner(subject, pairs, deadline, progress, functools.cache(say))  # nothing is said twice
+        examiner.entries = entries
         shown = [Finding(entry, subject.dtypes[0], Verdict.DESCRIBED, (), f"{entry}: {text}") for entry, text in subject.said.items()]
         try:
             for component in COMPONENTS:
@@ -79,10 +84,13 @@ def diagnose(
 
 
 class _Examiner(Inquiry):
-    """Examines component by component. stopped: why it ended early; empty where it did not. silent: a whole model has no answer at all."""
+    """Examines component by component. stopped: why it ended early; empty where it did not. silent: a whole model has no answer at all.
+    entries: the deviations that are declared.
+    """
 
     stopped = ""
     silent = False
+    entries: Sequence[Deviation] = ()
 
     def examine(self, component: str) -> None:
         """Adds the findings on a component, in the first dtype in which it fails; where it cannot run in float64, in the next one, too."""
@@ -134,17 +142,26 @@ class _Examiner(Inquiry):
                 self.record.add(About(result.component, result.dtype), verdict, f"{result.case} {result.status}: {result.message}")
         if self.record.findings:
             return
-        for case, kind, answer in subject.ask(subject.declared):
-            expected = self._store.expect(case) if kind == Kind.OUTPUTS else {}
-            result = judge(self.checked.row(case), kind, answer, expected)
-            if result.status == Status.PASS:
-                text = f"{case.id} is declared to fail, and passes"
-                self.record.add(About(case.component, case.dtype), Verdict.PASSES, text)
-            self.checked.put(case, dataclasses.replace(result, status=Status.DEVIATION))
+        results = self._ask_declared()
+        for entry in self.entries:
+            if stale(entry, results):
+                text = f"every case of {entry.case} passes, and is declared to fail: remove the entry"
+                self.record.add(About(entry.case.partition("/")[0], dtype), Verdict.PASSES, text)
         if not self.record.findings and (short := self.checked.shortage(subject.fixed, subject.suite)):
             reason = self.checked.reason or subject.excluded
             text = ": ".join(filter(None, (short, reason)))
             self.record.add(About("", dtype), Verdict.NOT_COMPARED, text)
+
+    def _ask_declared(self) -> list[Result]:
+        """The results of the cases that are declared to fail."""
+        results = []
+        for case, kind, answer in self._subject.ask(self._subject.declared):
+            expected = self._store.expect(case) if kind == Kind.OUTPUTS else {}
+            result = judge(self.checked.row(case), kind, answer, expected)
+            failed = result.status in FAILURES
+            self.checked.put(case, dataclasses.replace(result, status=Status.DEVIATION) if failed else result)
+            results.append(result)
+        return results
 
     def _ask_outside(self) -> None:
         """Asks the cases whose ids are out of range, of which a file says what becomes of them."""

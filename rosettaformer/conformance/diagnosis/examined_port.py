@@ -54,8 +54,13 @@ class Subject:
         shown = about.get("findings", {})  # what an artefact shows without being run
         self.said: dict[str, str] = {place: text for place, (status, text) in shown.items() if status in FAILURES}
         self._about = about
-        own = for_port(all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases, about)
-        own = own if expression is None else choose(own, expression)
+        try:
+            given = all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases
+            own = for_port(given, about)
+            own = own if expression is None else choose(own, expression)
+        except ValueError:
+            self.close()
+            raise
         asked = [case for case in own if not case.excluded and case.since <= self.suite]
         self.all_cases = [dataclasses.replace(case, dtypes=dtypes) for case in asked if not case.outside and (dtypes := fits(case))]
         self.outside = [case for case in asked if case.outside]

@@ -27,6 +27,12 @@ def ignored(probes: Sequence[Case]) -> list[Alteration]:
     ]  # fmt: skip
 
 
+def words_of(one: Alteration) -> str:
+    """How a symptom says that the input of such an alteration is ignored."""
+    name = one.id.removesuffix("=ignored").rpartition(".")[2]
+    return f"without `{name}`: it is ignored"
+
+
 def reversed_rows(case: Case) -> Case:
     """The case with the rows of its batch in reverse order; itself if it has one row, or masks of dropout."""
     rows = {name: value for name, value in case.inputs.items() if isinstance(value, np.ndarray) and _of_rows(name, value)}
@@ -37,4 +43,6 @@ def reversed_rows(case: Case) -> Case:
 
 
 def _of_rows(name: str, value: np.ndarray) -> bool:
-    return value.ndim > 1 and len(value) > 1 and (name in ("source", "target", "token") or name.rpartition("_")[2].startswith("b"))
+    """Whether an array has a row for each of the batch: its name ends in axes that begin with b, or names none."""
+    axes = name.rpartition("_")[2] if "_" in name else "b"
+    return value.ndim > 1 and len(value) > 1 and axes.startswith("b")

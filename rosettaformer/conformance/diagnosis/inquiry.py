@@ -225,5 +225,6 @@ class Inquiry(Parts):
         return [cover] if cover and search.explains(cover, self.record.known) else found
 
     def _cover(self, search: Search) -> Combination:
-        """What explains the most answers, from nothing or from what is known."""
-        return max((search.cover(base) for base in ((), self.record.known)), key=lambda cover: len(search.explained(cover)))
+        """What explains the most answers, from what is known or, if that is more, from nothing."""
+        covers = (search.cover(base) for base in (self.record.known, ()))
+        return max(covers, key=lambda cover: len(search.explained(cover)))

@@ -1,6 +1,7 @@
 """The examination of a port on meshes: what its outputs show of the sharding, for each component that fails."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ def diagnose(
             own = [case for case in asked if case.mesh == mesh]
             with contextlib.closing(open_worker(port, thread_share(), mesh=mesh)) as worker:
                 examiner = _Examiner(worker, mesh, mode, deadline, answer_limit, progress, store)
-                for finding in (*examiner.findings(own), *examiner.shortage(own)):
+                for finding in itertools.chain(examiner.findings(own), examiner.shortage(own)):
                     findings.append(finding)
                     say(finding.text)
     except TimeIsUp as error:

@@ -24,6 +24,7 @@ from .divergence import Failure
 from .examined_port import Subject
 from .findings import Verdict
 from .hypotheses import Hypotheses, candidates
+from .ignored import reversed_rows, words_of
 from .record import About, Record
 from .search import Search
 from .symptoms import Symptom, describe
@@ -112,9 +113,32 @@ class Parts:
         else:
             failing = [(probes[index], search.clean[index], search.answers[index]) for index in search.failing]
             found = common(failing, [probes[index] for index in search.right()])
+        if not place.paths:
+            found = self._asked_again(search, found)
         for one in found if aloud or any(symptom.complete for symptom in found) else ():
             self._say(f"{place.name}: {one.sentence}")
         return found
+
+    def _asked_again(self, search: Search, symptoms: list[Symptom]) -> list[Symptom]:
+        """The symptoms, those that say that an input is ignored only if that is so with the rows of the batch in reverse order, too."""
+        for one in search.hypotheses.ignored:
+            said = [symptom for symptom in symptoms if words_of(one) in symptom.sentence]
+            if said and not self._ignores(one, search):
+                words = words_of(one).partition(":")[0] + " on these cases, but not with their rows in reverse order"
+                symptoms = [
+                    replace(symptom, sentence=symptom.sentence.replace(words_of(one), words)) if symptom in said else symptom
+                    for symptom in symptoms
+                ]
+        return symptoms
+
+    def _ignores(self, one: Alteration, search: Search) -> bool:
+        """Whether the port ignores an input also where the rows of the cases that fail are in reverse order."""
+        probes = [search.hypotheses.probes[index] for index in search.cheapest()[:TRIED]]
+        again = [other for probe in probes if (other := reversed_rows(probe)) is not probe]
+        return all(
+            kind == Kind.OUTPUTS and altered.equal(altered.expected((one,), case, answer), answer)
+            for case, kind, answer in self._subject.ask(again)
+        )
 
     def _describe_besides(self, search: Search) -> list[Symptom]:
         """What the answers are in terms of the reference with what is known in it, where that is all of the output."""

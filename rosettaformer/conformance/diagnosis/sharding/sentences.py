@@ -51,8 +51,9 @@ def said(replies: Sequence[Reply], framework: str = "", check: Callable[[], None
 
 
 def _fixes(fault: Fault, framework: str) -> tuple[str, ...]:
-    own = {framework: fault.fix[framework]} if framework in fault.fix else fault.fix
-    return (f"fix of {fault.id}:", *(f"  {name}: {text}" for name, text in own.items()))
+    if framework not in fault.fix:
+        return (f"fix of {fault.id}: rosettaformer explain {fault.id}",)
+    return (f"fix of {fault.id}:", f"  {framework}: {fault.fix[framework]}")
 
 
 def fingerprint(case: Case, expected: Mapping[str, Expectation], given: Mapping[str, np.ndarray]) -> str:
