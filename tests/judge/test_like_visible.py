@@ -5,6 +5,7 @@ of another checkpoint of the same kind, whose numbers are others.
 """
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -14,13 +15,14 @@ import numpy as np
 import pytest
 from mutants import mutants_of
 from tiers import every, later, second_of
-from visibility import ENOUGH, changes_another, hidden, model
+from visibility import DTYPE, ENOUGH, changes_another, hidden, model
 
 from reference_numpy.fields import is_number
 from rosettaformer.checkpoints.hugging_face import new
 from rosettaformer.conformance.catalogue import all_defects, injected
 from rosettaformer.conformance.catalogue.settings import all_settings
-from rosettaformer.conformance.reference import components
+from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.reference import components, tolerance
 from rosettaformer.conformance.reference.patching import patched
 
 Changes = Iterator[tuple[str, Any]]
@@ -179,3 +181,22 @@ def _with(**fields: Any) -> Any:
         return original(parameters, config.replace(**fields), *args, **options)
 
     return lambda: patched({"transformer.transformer": changed, "encoder_only.masked_language_logits": changed})
+
+
+@pytest.mark.parametrize("name", ["llama-dynamic", "phi3"])
+def test_steps_pass_the_original_length_one_by_one(name: str) -> None:
+    """Where keys stay as they were rotated: logits of the whole text at once miss the tolerance."""
+    steps = next(case for case in model(name, steps=True).cases if case.name == "medium_steps")
+    original = steps.config.layer_kind(0).scaling.original_length
+    assert original is not None and {original, original + 1} <= {*np.cumsum(steps.inputs["splits"])}
+    inputs = {"source": None} | {key: value for key, value in steps.inputs.items() if key not in ("splits", "memory_bsd")}
+    at_once = components.answer(dataclasses.replace(steps, component="transformer", inputs=inputs))["output"]
+    assert compare(tolerance.expect(steps.at(DTYPE))["output"], at_once.astype(DTYPE)).excess > ENOUGH
+
+
+@pytest.mark.parametrize("name", [later(name) if name != "gemma3_text" else name for name in new.names()])
+def test_every_operation_of_a_cache_shows(name: str) -> None:
+    """In steps, with windows that are not full yet and with full ones."""
+    if model(name).cases[0].config.decoder_layers:
+        functions = ("start_cache", "decode_step", "decoder_layer_step", "_positions")
+        assert not hidden(name, _mutants(*(f"cache.{function}" for function in functions)), steps=True)
