@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 from invoke import invoke, refused, succeeded
-from tiers import later
+from tiers import every, later
 from whole_models import PLAIN, in_this_process, quick, written
 
 import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
+from rosettaformer.checkpoints import load
 from rosettaformer.checkpoints.hugging_face import new
 from rosettaformer.commands import diagnose
 from rosettaformer.conformance import diagnosis
@@ -49,6 +50,46 @@ def test_the_next_command_is_said_with_the_model(tmp_path: Path) -> None:
     found = invoke("check", port, "--like", "qwen3", "--seed", "3", *FEW)
     assert found.code == 1
     assert found.out.splitlines()[-1] == f"next: rosettaformer diagnose {port} --like qwen3 --seed 3"
+
+
+# a name -> its family, the kind of its scaling, and what `check` prints of it
+OF_FAMILIES = {
+    "llama2": ("llama", "none", "base 10000, not scaled"),
+    "llama3": ("llama", "none", "base 500000, not scaled"),
+    "llama3.1": ("llama", "llama3", "llama3 scaling"),
+    "llama": ("llama", "llama3", "llama3 scaling"),
+    "llama-dynamic": ("llama", "dynamic", "dynamic scaling"),
+    "llama-yarn": ("llama", "yarn", "yarn scaling"),
+    "qwen3-yarn": ("qwen3", "yarn", "yarn scaling"),
+}
+
+
+@pytest.mark.parametrize("name", every(4, OF_FAMILIES))
+def test_a_family_has_models_by_name(tmp_path: Path, name: str) -> None:
+    """`new-checkpoint` writes them, `list` and `check --help` name them."""
+    family, kind, _ = OF_FAMILIES[name]
+    succeeded("new-checkpoint", name, "--out", tmp_path / "a")
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["model_type"] == family
+    assert load(tmp_path / "a").config.rotary_scaling.kind == kind
+    for command in (("list",), ("new-checkpoint", "--help"), ("check", "--help")):
+        assert re.search(rf"\b{re.escape(name)}\b", succeeded(*command).out), command
+
+
+def test_llama_is_llama_3_1(tmp_path: Path) -> None:
+    for name in ("llama", "llama3.1"):
+        succeeded("new-checkpoint", name, "--out", tmp_path / name)
+    own, other = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("llama", "llama3.1"))
+    assert own == other
+
+
+@pytest.mark.parametrize("name", ["llama2", "llama3.1"])
+def test_check_says_which_positions_the_model_has(tmp_path: Path, name: str) -> None:
+    found = invoke("check", written(tmp_path), "--like", name, "-k", "transformer/short", "--dtype", "float32")
+    assert found.code == 0 and OF_FAMILIES[name][2] in found.err
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    assert "llama3.1" in refused("check", written(tmp_path), "--like", "llama3.11")
 
 
 def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:

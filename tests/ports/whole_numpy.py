@@ -1,8 +1,7 @@
-"""A port of a whole model: the reference itself, with everything that such a port may give. Of each step it computes the whole text."""
-
-import numpy as np
+"""A port of a whole model: the reference itself, with everything that such a port may give."""
 
 from reference_numpy import encoder_only, states, transformer
+from reference_numpy.cache import decode_step, start_cache
 from reference_numpy.parameters import flatten, nest
 from rosettaformer.checkpoints import load as read
 from rosettaformer.checkpoints import tables
@@ -21,8 +20,8 @@ def load(folder, **changes):
         return transformer.transformer(values, config, None, token_bt, target_mask_bt=mask_bt)
 
     def step(token_bt, mask_bt, cache):
-        text = token_bt if cache is None else np.concatenate([cache, token_bt], axis=1)
-        return logits(text, mask_bt)[:, -token_bt.shape[1] :], text
+        cache = start_cache(values, config, None, batch=len(token_bt)) if cache is None else cache
+        return decode_step(values, config, token_bt, cache, mask_bt[:, -token_bt.shape[1] :])
 
     def hidden(token_bt, mask_bt, segment_bt=None):
         given = {"source": token_bt, "source_mask_bs": mask_bt, "segment_bs": segment_bt}

@@ -15,7 +15,7 @@ from rosettaformer.conformance.cases.like import like_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference import components, tolerance
 
-__all__ = ["ENOUGH", "Model", "changes_another", "hidden", "model"]
+__all__ = ["DTYPE", "ENOUGH", "Model", "changes_another", "hidden", "model"]
 
 DTYPE = "float32"
 ENOUGH = 10.0  # times the tolerance, as every defect of the catalogue must miss it in some case
@@ -23,22 +23,22 @@ CHANGED = 1e-5  # of the largest logit: what float32 tells from nothing
 # the prompts, the most revealing and cheap first
 ORDER = """
     medium left_padding right_padding two_segments batch left_padding_columns right_padding_columns short one_token left_padding_alone
-    original_length original_length_left_padding beyond_original_length long
+    original_length original_length_left_padding beyond_original_length long medium_steps steps long_steps
 """.split()  # noqa: SIM905 - a list of names reads better in lines
-OF_OTHERS = ("medium", "left_padding", "two_segments", "original_length_left_padding")
-LOGITS = ("transformer", "masked_language_logits")
+OF_OTHERS = ("medium", "left_padding", "two_segments", "original_length_left_padding", "medium_steps", "steps")
+LOGITS, STEPS = ("transformer", "masked_language_logits"), ("decode_in_steps",)
 Changing = AbstractContextManager[Any]
 
 
 class Model:
     """A built-in checkpoint, with its prompts and their expected logits in float32."""
 
-    def __init__(self, name: str, settings: tuple[tuple[str, Any], ...] = ()) -> None:
-        """settings: entries of config.json that differ."""
+    def __init__(self, name: str, settings: tuple[tuple[str, Any], ...] = (), steps: bool = False) -> None:
+        """settings: entries of config.json that differ. steps: the prompts are read in steps."""
         with tempfile.TemporaryDirectory() as root:
             new.write(name, Path(root) / DTYPE, dtype=DTYPE, settings=dict(settings))
             asked = like_cases(Path(root))
-        found = {case.name: case for case in asked if case.component in LOGITS}
+        found = {case.name: case for case in asked if case.component in (STEPS if steps else LOGITS)}
         self.cases = [_kept(found[prompt]) for prompt in ORDER if prompt in found]
 
     @functools.cache  # noqa: B019 - models live as long as the tests
@@ -82,11 +82,12 @@ model = functools.cache(Model)
 
 
 @functools.cache
-def others(name: str) -> list[tuple[Case, np.ndarray]]:
+def others(name: str, steps: bool = False) -> list[tuple[Case, np.ndarray]]:
     """Prompts and logits of another model of the same kind: every number of config.json that is no size is another one."""
     with tempfile.TemporaryDirectory() as root:
         new.write(name, Path(root) / "float64", seed=1, dtype="float64", settings=dict(_settings(new._said(name, "tiny", {}))))
-        cases = [_kept(case) for case in like_cases(Path(root)) if case.component in LOGITS and case.name in OF_OTHERS]
+        asked = [case for case in like_cases(Path(root)) if case.component in (STEPS if steps else LOGITS)]
+        cases = [_kept(case) for case in asked if case.name in OF_OTHERS]
     return [(case, components.answer(case)["output"]) for case in cases]
 
 
@@ -102,17 +103,19 @@ def _settings(said: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
             yield path + name, [one * (1 + index / 5) for index, one in enumerate(value)]
 
 
-def changes_another(name: str, changing: Any) -> bool:
+def changes_another(name: str, changing: Any, steps: bool = False) -> bool:
     """Whether the change alters the logits of another model of that kind."""
-    for case, logits in others(name):
+    for case, logits in others(name, steps):
         got = _answer(case, changing)
         if got is None or got.shape != logits.shape or not np.abs(got - logits).max() <= CHANGED * np.abs(logits).max():
             return True
     return False
 
 
-def hidden(name: str, changes: Iterable[tuple[str, Any]], settings: tuple[tuple[str, Any], ...] = ()) -> dict[str, float]:
+def hidden(
+    name: str, changes: Iterable[tuple[str, Any]], settings: tuple[tuple[str, Any], ...] = (), steps: bool = False
+) -> dict[str, float]:
     """The changes that alter another model of that kind, and that no prompt of this one shows, with how near they come."""
-    own = model(name, settings=settings)
-    found = ((title, own.times(changing)) for title, changing in changes if changes_another(name, changing))
+    own = model(name, settings, steps)
+    found = ((title, own.times(changing)) for title, changing in changes if changes_another(name, changing, steps))
     return {title: times for title, times in found if times <= ENOUGH}

@@ -12,7 +12,7 @@ from typing import Any
 from ..case import Case
 from ..reference.components import COMPONENTS, forward_of
 from .build import Builder
-from .excluded import excluded
+from .excluded import excluded, reads_config
 from .gradients import gradients
 from .meshes import mesh_cases
 
@@ -32,7 +32,7 @@ def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared
         if hasattr(module, "cases")
         for case in module.cases(build)
     ]
-    if build.conflict and all(case.excluded for case in cases):
+    if build.conflict and all(case.excluded for case in cases if reads_config(case)):
         raise ValueError(build.conflict)
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("case ids must be unique")

@@ -14,8 +14,8 @@ NAMED = 3  # config fields that a reason names if there are many
 
 def excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
     """Returns the case, with the reason if the fixed fields exclude it. whose: introduces the case's own values, all of them."""
-    if not (case.parameters or ASKED[case.component][1] or takes_config(case.component)):
-        return case  # nothing of it comes from the config
+    if not reads_config(case):
+        return case
     own = case.config.to_dict()
     others = {name: value for name, value in TransformerConfig.apart(fixed).items() if own[name] != value}
     fields = [f"{name}={value!r}" for name, value in others.items()]
@@ -27,6 +27,11 @@ def excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
     if split and not reason:
         reason = f"all heads of the port share {split[0]}, each for its slice of the width, which the case cannot divide among them"
     return dataclasses.replace(case, excluded=reason) if reason else case
+
+
+def reads_config(case: Case) -> bool:
+    """Whether anything of the case comes from its config, so that what a port fixes can exclude it."""
+    return bool(case.parameters or ASKED[case.component][1] or takes_config(case.component))
 
 
 def _refused(case: Case) -> str:

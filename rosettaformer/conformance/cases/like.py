@@ -72,7 +72,8 @@ def of_decoder(config: TransformerConfig) -> Iterator[Case]:
         first = min(first, length - 1)
         if name == "medium_steps":  # single tokens up to the original length and beyond it
             first = min([first, *(original - 2 for original in _original_lengths(config))])
-        mask = np.ones((1, length), bool) if name == "long_steps" else columns(length)[:, ::-1]
+        masks = {"steps": ragged(B, length), "medium_steps": columns(length), "long_steps": np.ones((1, length), bool)}
+        mask = masks[name][:, ::-1]  # keys of the shorter text are dropped if a window is taken for full before it is
         single = min(4, length - first)
         splits = (first, *[1] * single, *([length - first - single] if length - first > single else []))
         inputs = {"target": ids_of(config, "target", mask), "memory_bsd": None, "target_mask_bt": mask, "splits": splits}
@@ -109,9 +110,10 @@ def case_of(name: str, component: str, config: TransformerConfig, inputs: dict[s
 def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields prompts by name: the one that everybody tries, one token, rows alone and in batches, padding on either side, long ones."""
     long, padded = length_of(config, LONG), length_of(config, PADDED)
-    full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2), "medium": (1, MEDIUM), "long": (1, long), "far": (1, FAR)}
+    full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2)}
     for original in (lengths := _original_lengths(config)):
         full |= {"original_length": (1, original), "beyond_original_length": (1, original + 1)}
+    full |= {"medium": (1, MEDIUM), "long": (1, long), "far": (1, FAR)}
     for name, (rows, length) in full.items():
         yield name, {side: ids_of(config, side, np.ones((rows, length_of(config, length)), bool))}
     masks = {
@@ -120,10 +122,10 @@ def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator
         "left_padding_alone": np.arange(padded)[None] >= padded // 3,
         "right_padding_columns": columns(padded),
         "left_padding_columns": columns(padded)[:, ::-1],
-        "long_left_padding": np.arange(long)[None] >= np.array([[long // 20], [long // 3]]),
     }
     for original in lengths:
         masks["original_length_left_padding"] = np.arange(original + PADDED)[None] >= np.array([[PADDED], [PADDED + 2]])
+    masks["long_left_padding"] = np.arange(long)[None] >= np.array([[long // 20], [long // 3]])
     for name, mask in masks.items():
         yield name, {side: ids_of(config, side, mask), mask_name: mask}
 

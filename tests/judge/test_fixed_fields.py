@@ -1,0 +1,56 @@
+"""Ports that fix fields of the config are asked everything that these fields do not exclude: of decoder-only ports all of generation."""
+
+from typing import Any
+
+import pytest
+from tiers import every
+
+from reference_numpy import preset
+from rosettaformer.conformance.case import SUITE_VERSION
+from rosettaformer.conformance.cases import all_cases, decoders, decoding, searches, single_stack
+from rosettaformer.conformance.cases.build import Builder
+from rosettaformer.conformance.cases.excluded import excluded
+from rosettaformer.conformance.hidden import Hidden
+
+MODULES = (decoding, searches, single_stack, decoders)
+GENERATION, CHOICES = ("greedy_search", "sample", "beam_search", "decode_in_steps"), ("penalise", "truncate", "draw")
+CHOSEN = (
+    "encoder_layers", "positions", "norm_placement", "final_norm", "activation", "tie_logits", "scale_embedding", "output_bias", "segments",
+    "position_start", "embedding_norm", "norm", "norm_offset", "gated_feed_forward", "padding_id", "query_key_value_bias",
+    "attention_output_bias", "feed_forward_bias",
+)  # fmt: skip
+# what a decoder-only port fixes -> how many cases of generation are about another value of what it fixes
+DECODERS: dict[str, tuple[dict[str, Any], int]] = {
+    "stack": ({"encoder_layers": 0}, 0),
+    "llama": ({name: getattr(preset("llama2_7b"), name) for name in CHOSEN}, 7),
+    "gpt2": ({name: getattr(preset("gpt2_small"), name) for name in CHOSEN}, 6),
+    "sizes": ({"encoder_layers": 0, "target_vocabulary": 50, "model_width": 16}, 8),
+}
+
+
+@pytest.mark.parametrize("name", every(2, DECODERS))
+def test_a_decoder_only_port_is_asked_all_of_generation(name: str) -> None:
+    """With every option of a strategy; of the choice of a token every case."""
+    fixed, others = DECODERS[name]
+    build, own = Builder(fixed), Builder({})
+    cases = [excluded(case, fixed) for module in MODULES for case in module.cases(build) if case.component in GENERATION + CHOICES]
+    asked = [case for case in cases if not case.excluded]
+    assert len(cases) - len(asked) <= others, [(case.id, case.excluded) for case in cases if case.excluded]
+    options = {(case.component, key) for case in searches.cases(own) for key in case.inputs if key.startswith("strategy.")}
+    assert options <= {(case.component, key) for case in asked for key in case.inputs}
+    assert all(case.inputs.get("source") is None and case.inputs.get("memory_bsd") is None for case in asked)
+    assert not [case.id for case in cases if case.component in CHOICES and case.excluded]
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_a_decoder_only_port_is_asked_of_generation_is_not_vacuous(name: str) -> None:
+    cases = all_cases(DECODERS[name][0])
+    hidden = Hidden(cases, all_cases(), SUITE_VERSION)
+    assert not [reason for case in cases if case.component in GENERATION and not case.excluded and (reason := hidden.reason(case))]
+
+
+def test_fields_that_make_no_config_are_refused() -> None:
+    """Although some cases read no config."""
+    with pytest.raises(ValueError, match="key_size"):
+        all_cases({"positions": "rotary", "key_size": 3})
