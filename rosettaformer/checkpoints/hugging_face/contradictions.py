@@ -51,7 +51,8 @@ def _together(entries: Mapping[str, str], letters: str) -> str:
     count, size = (entries.get(_OF_HEADS[letter], "") for letter in letters.split())
     if size:
         return f"{count} x {size}" if count else ""
-    return f"{count} x the size of a head" if count and count != entries.get("heads") else ""
+    width, heads = entries.get("model_width"), entries.get("heads")
+    return f"{count} x {width} / {heads}" if count and count != heads else ""
 
 
 def switched(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:

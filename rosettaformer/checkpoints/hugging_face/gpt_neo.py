@@ -32,7 +32,7 @@ def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 def _expanded(said: Any, layers: Any) -> list[Any]:
     """Returns the kinds of that many layers, of patterns with how often each comes; empty if they are not that many."""
-    groups = [[[*_KINDS], 12]] if said is None else said
+    groups: Any = [[[*_KINDS], 12]] if said is None else said
     try:
         length = sum(len(pattern) * count for pattern, count in groups)
         return [kind for pattern, count in groups for kind in pattern * count] if length == layers <= LAYERS else []
