@@ -97,9 +97,9 @@ def reason(model_type: str, entries: Entries, place: Path | None = None) -> str:
 
 def _sentences(model_type: str, entries: Entries, place: Path | None) -> Iterator[str]:
     if lacking := components(model_type, entries):
-        yield f"{model_type} is not supported: it needs {'; and '.join(lacking)}."
+        yield f"model_type {model_type} is not supported: it needs {'; and '.join(lacking)}."
     else:
-        yield f"{model_type} is not supported, and config.json does not show which component is missing."
+        yield f"model_type {model_type} is not supported, and config.json does not show which component is missing."
     folder = shlex.quote(str(place if place.is_dir() else place.parent)) if place else "DIR"
     yield f"`rosettaformer compare transformers:{folder} OTHER` compares the whole model with another;"
     yield "`rosettaformer new-port` begins a port of one of its parts"

@@ -25,7 +25,7 @@ IDS = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2, "max_position
 OTHERS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local", "local"], 1]], "window_size": 3, "max_position_embeddings": 9},
     "opt": {"max_position_embeddings": 9}, "exaone4": {"sliding_window": 3}, "olmo3": {"sliding_window": 3},
-    "ministral": {"sliding_window": 3}, "stablelm": {"hidden_size": 32}, "glm": {"head_dim": 8}, "glm4": {"head_dim": 8},
+    "ministral": {"sliding_window": 3}, "stablelm": {"hidden_size": 96}, "glm": {"head_dim": 12}, "glm4": {"head_dim": 12},
 }  # fmt: skip
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6, "beta_fast": 0.6, "beta_slow": 0.05}
@@ -58,7 +58,7 @@ FLIPPED: dict[str, tuple[Any, ...]] = {
     "attn_logit_softcapping": (0.7, None, 0.0), "final_logit_softcapping": (0.7, None, -1.0), "resid_pdrop": (0.5,), "embd_pdrop": (0.5,),
     "use_bidirectional_attention": (True, None, False), "pretraining_tp": (2,), "unsloth_version": ("2025.1",),
     "unsloth_fixed": (True,), "cache_implementation": ("hybrid",),
-    "use_mrope": (True, False), "architectures": (["LlamaForCausalLM", "LlamaModel"], ["BertModel"]), "model_type": ("roberta", 3),
+    "use_mrope": (True, False), "architectures": (["LlamaForCausalLM", "LlamaModel"], ["BertModel"]), "model_type": ("xlnet", 3),
     "dtype": ("float32",), "torch_dtype": ("float16",), "transformers_version": ("4.0.0",), "initializer_range": (0.5,),
     "problem_type": ("regression",), "pad_token_id": (3,), "bos_token_id": (5,), "eos_token_id": (None, [6, 7]), "temperature": (0.5,),
     "id2label": ({"0": "a", "1": "b", "2": "c"},), "per_layer_config": ({"0": {"hidden_size": 6}},), "num_heads": (3,), "clip_qkv": (3.0,),
@@ -74,7 +74,7 @@ FLIPPED: dict[str, tuple[Any, ...]] = {
 # entries with which the library computes something, although they change what a class of that family is, or it does not know them
 REFUSED: dict[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (0.5,), "use_bidirectional_attention": (True,), "resid_pdrop": (0.5,), "activation_function": ("mish",),
-    "use_mrope": (True,), "model_type": ("roberta", 3), "architectures": FLIPPED["architectures"], "auto_map": FLIPPED["auto_map"],
+    "use_mrope": (True,), "model_type": ("xlnet", 3), "architectures": FLIPPED["architectures"], "auto_map": FLIPPED["auto_map"],
     "quantization_config": FLIPPED["quantization_config"], "is_encoder_decoder": (True,), "tie_last_hidden_states": (False,),
     "rms_norm_eps": (0,), "attention_dropout": (1.5,), "tie_word_embeddings": (True,), "num_key_value_heads": (3,),
     "hidden_act": ("gelu_10", "mish"), "rope_parameters": BAD, "rope_scaling": BAD, "final_logit_softcapping": (-1.0,),
@@ -162,4 +162,4 @@ def test_an_entry_is_honoured_or_refused_by_its_name(tmp_path: Path, family: str
                 wrong.append(f"{label}: {error!s:.300}")
         (tmp_path / "config.json").write_text(before)
     assert not wrong, "\n".join(wrong)
-    assert read > (20 if step == 1 else 0)
+    assert read > (5 if step == 1 else 0)

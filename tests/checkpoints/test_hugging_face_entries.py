@@ -28,7 +28,7 @@ FLIPPED: dict[str, tuple[Any, ...]] = {
     "hidden_size": (15,), "n_embd": (15,), "num_attention_heads": (4, 5, 0, 2.0), "n_head": (4, 5, "3"), "n_inner": (None, 11),
     "num_hidden_layers": (1, 3, 0), "n_layer": (1, 3), "layer_norm_eps": (1e-2, 0, "1e-5"), "layer_norm_epsilon": (1e-2,),
     "hidden_dropout_prob": (0.5, 1.5), "classifier_dropout": (0.3,), "resid_pdrop": (0.5,), "embd_pdrop": (0.0,), "attn_pdrop": (0.9,),
-    "architectures": (["BertForMaskedLM", "BertModel"], ["RobertaForMaskedLM"], "BertForMaskedLM"), "model_type": ("roberta", 3, ...),
+    "architectures": (["BertForMaskedLM", "BertModel"], ["RobertaForMaskedLM"], "BertForMaskedLM"), "model_type": ("xlnet", 3, ...),
     "position_embedding_type": ("relative_key",), "pad_token_id": (3, None), "id2label": ({"0": "a", "1": "b", "2": "c"},),
     "dtype": ("float32",), "torch_dtype": ("float16",), "transformers_version": ("4.0.0",), "initializer_range": (0.5,),
     "problem_type": ("regression",), "summary_type": ("mean",), "summary_activation": ("tanh",), "chunk_size_feed_forward": (7,),

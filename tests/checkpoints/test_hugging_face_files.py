@@ -181,9 +181,9 @@ def test_a_model_type_may_be_absent_where_class_or_tensors_tell_it(tmp_path: Pat
     folder = edit(folder_of(tmp_path / "a", CONFIGS[kind]), model_type=...)
     for entries in ({}, {"architectures": None}, {"architectures": ...}):
         assert checkpoints.load(edit(folder, **entries)).config == CONFIGS[kind]
-    for classes in (["RobertaModel"], [["BertModel"]], "BertModel"):
+    for classes in (["XLNetModel"], [["BertModel"]], "BertModel"):
         folder = edit(folder_of(tmp_path / f"b{classes}", CONFIGS[kind]), model_type=..., architectures=classes)
-        assert "olmo2, smollm3; got None" in refused("inspect", folder)
+        assert "; got None" in refused("inspect", folder)
 
 
 # --- which of two

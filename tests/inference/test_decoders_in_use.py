@@ -31,7 +31,12 @@ SAID = {
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "gemma3_text", *map(later, ("mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "smollm3"))]
+    "family",
+    [
+        "llama",
+        "gemma3_text",
+        *map(later, ("mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "smollm3", "starcoder2", "gpt_neo", "opt", "glm")),
+    ],
 )
 def test_texts_are_continued_as_transformers_continues_them(tmp_path: Path, family: str) -> None:
     """Alone and in one batch, padded on the left, with what the folder says of generation, and an empty text."""

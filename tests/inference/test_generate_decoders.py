@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from decoder_folders import FIRST as OLDER
 from decoder_folders import KINDS, drawn, rope
 from hugging_face_folders import Drawn, made
 from model_folders import FOUR_NEEDS
-from tiers import later
+from tiers import exhaustive, later
 
 from rosettaformer.checkpoints import view
 from rosettaformer.inference.generation import Answer, generate
@@ -67,8 +68,13 @@ def searches(pair: Pair, model: Model, names: Any = tuple(SEARCHES)) -> None:
         assert_alike(pair, model, PROMPTS[1:2] if name == "runs" else PROMPTS, SEARCHES[name])
 
 
-@pytest.mark.parametrize("seed", [0, *map(later, (1, 2, 3))])
-@pytest.mark.parametrize("family", [family if family in FIRST else later(family) for family in KINDS])
+@pytest.mark.parametrize(
+    ("family", "seed"),
+    [(family, 0) for family in FIRST]
+    + [later((family, seed)) for family in OLDER for seed in range(4) if seed or family not in FIRST]
+    + [later((family, 0)) for family in KINDS if family not in OLDER]
+    + [exhaustive(family, seed) for family in KINDS if family not in OLDER for seed in (1, 2, 3)],
+)
 def test_every_search_is_that_of_transformers(tmp_path: Path, family: str, seed: int) -> None:
     """With windows and original lengths shorter than the texts, every kind of rotary positions, and prompts padded on the left."""
     pair = Pair(tmp_path, drawn(family, seed), seed)
@@ -81,7 +87,8 @@ OF_BACKENDS = {"torch": "qwen3", "tf": "mistral", "jax": "smollm3"}
 
 @pytest.mark.parametrize(
     ("backend", "family"),
-    [(backend, family) if first == family else later((backend, family)) for backend, first in OF_BACKENDS.items() for family in KINDS],
+    [(backend, family) if first == family else later((backend, family)) for backend, first in OF_BACKENDS.items() for family in OLDER]
+    + [exhaustive(backend, family) for backend in OF_BACKENDS for family in KINDS if family not in OLDER],
 )
 def test_every_backend_gives_the_tokens_of_transformers(tmp_path: Path, backend: str, family: str) -> None:
     pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")

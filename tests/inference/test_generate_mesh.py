@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from decoder_folders import KINDS, drawn
+from decoder_folders import FIRST, drawn
 from hugging_face_folders import Drawn, made
 from invoke import heed_interrupts, invoke, marked, refused
 from mesh_answers import Job, answers, found_by
@@ -79,7 +79,7 @@ def test_two_processes_give_the_answers_of_one(tmp_path: Path) -> None:
     assert_all_alike("torch", 2, [job(llama, "data=2", ("beams", "sampling")), job(olmo, "model=2", both), job(own, "model=2", FEW)])
 
 
-FAMILIES = ["gpt2", *KINDS]
+FAMILIES = ["gpt2", *FIRST]
 
 
 MESHES = ("model=4", "data=2,model=2", "data=4")

@@ -74,7 +74,7 @@ def load(folder):
 def test_the_librarys_own_model_conforms_in_float64(tmp_path: Path, family: str) -> None:
     """Of a decoder since Llama the library's source computes in float64 what it says is to be in float32."""
     pytest.importorskip("transformers")
-    kind = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}.get(family) or f"{KINDS[family]}ForCausalLM"
+    kind = next(iter(FAMILIES[family].classes))
     module = "decoder_folders" if family in KINDS else "hugging_face_folders"
     port = tmp_path / "in_double.py"
     port.write_text(DOUBLE.format(module=module, template=str(TEMPLATE), kind=kind))

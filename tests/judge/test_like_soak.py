@@ -15,13 +15,8 @@ from rosettaformer.checkpoints.hugging_face import FAMILIES, new
 from rosettaformer.conformance.cases.like import like_cases
 
 TEMPLATE = Path(rosettaformer.__file__).parent / "templates" / "like_port.py"
-POSITIONS = {"bert": "max_position_embeddings", "gpt2": "n_positions"}
 DTYPES = ("float32", "bfloat16")
 LONG, EVERY = ("long", "far"), 10  # beginnings of the names of cases that take long: every tenth model has them
-
-
-WIDER = {"bert": "hidden_size", "gpt2": "n_embd"}
-HIDDEN = {"gpt2": "n_inner"}
 
 
 def settings(family: str, seed: int) -> dict[str, Any]:
@@ -32,11 +27,14 @@ def settings(family: str, seed: int) -> dict[str, Any]:
     drawn = (decoder_folders if family in decoder_folders.KINDS else hugging_face_folders).drawn(family, seed).settings
     longest = int(np.random.default_rng(seed).integers(20, 700))
     kept = {name: value for name, value in drawn.items() if value is not None and name != "num_labels"}
-    if family in WIDER:
-        kept[WIDER[family]] *= 8
-    hidden = HIDDEN.get(family, "intermediate_size")
+    names = FAMILIES[family].entry_names()
+    learned = "max_positions" in names
+    kept.pop("word_embed_proj_dim", None)
+    if learned:
+        kept[names["model_width"]] *= 8
+    hidden = names["feed_forward_width"]
     kept[hidden] = 20 + kept.get(hidden, 20)
-    return kept | {POSITIONS.get(family, "max_position_embeddings"): longest if family in POSITIONS else 64}
+    return kept | {names.get("max_positions", "max_position_embeddings"): longest if learned else 64}
 
 
 @pytest.mark.parametrize("many", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])

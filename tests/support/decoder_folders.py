@@ -143,7 +143,7 @@ def _partial(family: str) -> bool:
     return family in ("phi3", "glm", "glm4", "stablelm")
 
 
-def _free_heads(family: str) -> bool:
+def free_heads(family: str) -> bool:
     """Whether heads may have another size than the width has for each."""
     return "head_dim" in entries_by_field(family).values() and family not in ("phi3", "helium")
 
@@ -160,7 +160,7 @@ def drawn(family: str, seed: int) -> Drawn:
     rates = [float(rate) for rate in rng.uniform(0, 0.5, 2)]
     window, flag = int(rng.integers(2, 5)), lambda: bool(rng.integers(2))
     by_field: dict[str, Any] = {
-        "target_vocabulary": int(rng.integers(20, 60)), "model_width": width if _free_heads(family) else heads * size,
+        "target_vocabulary": int(rng.integers(20, 60)), "model_width": width if free_heads(family) else heads * size,
         "decoder_layers": layers, "key_value_heads": groups, "heads": heads, "feed_forward_width": int(rng.integers(5, 30)),
         "key_size": size, "epsilon": [1e-6, 1e-2][seed % 2], "tie_logits": bool(seed % 2), "attention_dropout_rate": rates[0],
     }  # fmt: skip

@@ -102,7 +102,7 @@ STYLES = {
 }  # fmt: skip
 OF_FAMILY = {
     "llama": "llama", "smollm3": "llama", "olmo2": "llama", "mistral": "mistral", "qwen2": "qwen", "qwen3": "qwen", "gemma": "gemma",
-    "gemma2": "gemma", "gemma3_text": "gemma", "phi3": "phi",
+    "gemma2": "gemma", "gemma3_text": "gemma", "phi3": "phi", "starcoder2": "llama", "gpt_neo": "llama", "opt": "llama", "glm": "llama",
 }  # fmt: skip
 
 

@@ -47,9 +47,12 @@ def _axes(letters: str) -> list[str]:
 
 
 def _together(entries: Mapping[str, str], letters: str) -> str:
-    """Returns the entries of the axes that are one axis of a tensor; empty if the sizes of heads are no entry."""
-    names = [entries.get(_OF_HEADS[letter], "") for letter in letters.split()]
-    return " x ".join(names) if all(names) else ""
+    """Returns the entries of the axes that are one axis of a tensor; empty if none of them is an entry of its own."""
+    count, size = (entries.get(_OF_HEADS[letter], "") for letter in letters.split())
+    if size:
+        return f"{count} x {size}" if count else ""
+    width, heads = entries.get("model_width"), entries.get("heads")
+    return f"{count} x {width} / {heads}" if count and count != heads else ""
 
 
 def switched(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:
