@@ -45,9 +45,9 @@ def write(folder: Path, entries: Mapping[str, Any]) -> None:
     tokens, merges = _word_pieces(room) if name in WORDS else _pairs(name not in SCORED and _of_bytes(make, settings), room)
     free = (number for number in itertools.count() if number not in ids.values())
     numbered = ids | dict(zip(tokens, free, strict=False))
-    inner = make(
-        ([[token, -1.0] for token in sorted(numbered, key=numbered.__getitem__)], []) if name in SCORED else (numbered, merges), settings
-    )
+    scored = [[token, -1.0] for token in sorted(numbered, key=numbered.__getitem__)]
+    vocabulary: Any = scored if name in SCORED else numbered
+    inner = make((vocabulary, merges), settings)
     inner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in sorted(ids, key=ids.__getitem__)])
     if first := _first(name, kind, named):
         inner.post_processor = processors.TemplateProcessing(
