@@ -22,12 +22,14 @@ def guide(out: Path, dtypes: tuple[str, ...]) -> None:
     """
     ours = [package for packages in needs_of(*PORTS).values() for package in packages]
     require("the guide", {"guide": ["jinja2", "pygments", "markdown_it", *ours]})
-    from ..guide import build, site
-
-    site.require(out)
     started = time.monotonic()
-    total = len(PORTS) * sum(dtype in case.dtypes for case in build.cases() for dtype in dtypes or ("float32",))
-    with Working("measuring our ports", total, "the whole guide takes about three minutes on two cores", "results") as working:
-        made = build.build(out, dtypes or ("float32",), lambda result: working.advance(), lambda room: working.at(f"pages: {room}"))
+    usual = "the whole guide takes about three minutes on two cores"
+    with Working("measuring our ports", usual=usual, unit="results") as working:
+        from ..guide import build, site
+
+        site.require(out)
+        chosen = dtypes or ("float32",)
+        working.expect(len(PORTS) * sum(dtype in case.dtypes for case in build.cases() for dtype in chosen))
+        made = build.build(out, chosen, lambda result: working.advance(), lambda room: working.at(f"pages: {room}"))
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     click.echo(f"{out}: {len(made)} pages, {size / 1e6:.1f} MB, in {time.monotonic() - started:.0f} s")

@@ -42,6 +42,11 @@ class Working:
         """Prints a line."""
         self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def expect(self, total: float) -> None:
+        """Sets the total."""
+        self._total = total
+        self._bar.update(self._task, total=total)
+
     def at(self, what: str) -> None:
         """Says what is being done now."""
         self._what = what
@@ -85,21 +90,20 @@ class Checking(Working):
         """Announces what a port that has started is asked, and what takes long before it does."""
         for mode, count in modes.items():
             self.say(f"compiling {port}: {count} cases, each compiled ..." if mode == "compiled" else f"running {port}: {count} cases ...")
-        self._expect(sum(modes.values()))
+        self._asked(sum(modes.values()))
         self.at("checking")
 
     def answered(self, result: Result) -> None:
         """Counts a result of a case that the port was asked."""
         if not result.component:  # the port did not start
-            self._expect(0)
+            self._asked(0)
         elif result.seconds:
             self.advance()
 
-    def _expect(self, cases: int) -> None:
+    def _asked(self, cases: int) -> None:
         """Sets the number of cases that one of the ports will be asked."""
         self._all += cases - self._expected
-        self._total = self._all
-        self._bar.update(self._task, total=self._total)
+        self.expect(self._all)
 
 
 class Writing:

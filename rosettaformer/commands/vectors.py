@@ -33,10 +33,11 @@ def vectors() -> None:
 def export(directory: Path, components: tuple[str, ...], core: bool, grad: bool) -> None:
     """Write the vectors into DIRECTORY; vectors that it holds are replaced."""
     known("component", components, COMPONENTS)
-    cases = [case for case in of_components(all_cases(grad=True), components, grad) if case.core or not core]
-    if not cases:
-        raise ValueError(f"no case of {', '.join(components)} is in a quick check: leave out --core")
-    with Working(f"writing {len(cases)} cases", len(cases), "about five minutes for all of them", "cases") as working:
+    with Working("writing vectors", usual="about five minutes for all of them", unit="cases") as working:
+        cases = [case for case in of_components(all_cases(grad=True), components, grad) if case.core or not core]
+        if not cases:
+            raise ValueError(f"no case of {', '.join(components)} is in a quick check: leave out --core")
+        working.expect(len(cases))
         golden.export(directory, cases, working.advance)
     size = sum(path.stat().st_size for path in directory.iterdir())
     click.echo(f"{len(cases)} cases, {size / 1e6:.1f} MB in {directory}")
@@ -50,7 +51,8 @@ def verify(directory: Path, rounding: bool) -> None:
 
     Exit 0 where they are as they must be, otherwise 1.
     """
-    with Working("making the vectors again", len(all_cases(grad=True)), "about five minutes for all of them", "cases at most") as working:
+    with Working("making the vectors again", usual="about five minutes for all of them", unit="cases at most") as working:
+        working.expect(len(all_cases(grad=True)))
         findings = golden.verify(directory, working.advance)
     wrong = [finding for finding in findings if not (rounding and finding.rounding)]
     for finding in wrong:

@@ -78,7 +78,7 @@ class Session:
         return found.pop()
 
     def install(self, file: str) -> Code:
-        """Shows commands that install the project; the README has the same."""
+        """Shows commands that install the project, which are not run."""
         text = self._read(file)
         self.steps.append(Step("install", file, text))
         return self._code(file, text, "sh", "")
