@@ -141,13 +141,17 @@ def _propose(
     click.echo(f"wrote {path}: {source.partition(':')[2]} as {proposal.component}")
     for note in proposal.notes:
         click.echo(printable(note, 300))
+    whole = f"The whole model: rosettaformer new-port like {proposal.family}; check {proposal.family}_port.py --like {proposal.family}"
+    whole = f"\n{whole}" * bool(proposal.family)
     if proposal.left:
         click.echo(f"left to decide, where {path} says TODO:\n" + "\n".join(f"  {one}" for one in proposal.left))
-        click.echo(f"\nThen:\n  rosettaformer check {path}")
+        click.echo(f"\nThen:\n  rosettaformer check {path}{whole}")
         return 0
     code = _check(str(path), proposal.component) if check else 0
     if code == 0:  # if it differs, the summary says what comes next
-        click.echo(f"\nNext:\n  rosettaformer check {path}")
+        click.echo(f"\nNext:\n  rosettaformer check {path}{whole}")
+    elif whole:
+        click.echo(whole)
     return code
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from reference_numpy.config import POSITIONS
 from reference_numpy.suggestions import known
 
-from .component_inputs import INPUTS
+from ..checkpoints.hugging_face import FAMILIES
+from .component_inputs import INPUTS, has_norms
 from .draft import Choice, Draft
 from .drafting import drafted
 from .failures import TooLong, failure, quiet
@@ -15,15 +16,18 @@ from .port_text import UNPAIRED, written
 from .source import loaded
 from .trying import decide, said
 
+_OF_FAMILIES = ("norm", "norm_placement", "norm_one_plus_scale", "gated_feed_forward", "positions")  # fields that tell families apart
+
 
 @dataclass(frozen=True)
 class Proposal:
-    """A port's file: its text, what is left to be decided, and remarks about it."""
+    """A port's file: its text, what is left to be decided, remarks about it, and the family of models that it is a part of, if any."""
 
     component: str
     text: str
     left: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    family: str = ""
 
 
 def propose(source: str, file: str, component: str = "", framework: str = "", given: Mapping[str, str] | None = None) -> Proposal:
@@ -50,7 +54,16 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
         raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
     left = [*problems.values(), *(f"{leaf.path} of shape {leaf.shape} has no counterpart" for leaf in draft.match.rest)]
     left += [f"the argument {name} has no counterpart" for name in draft.call.unknown]
-    return Proposal(draft.component, text, tuple(left), tuple(_notes(draft)))
+    return Proposal(draft.component, text, tuple(left), tuple(_notes(draft)), _family(draft))
+
+
+def _family(draft: Draft) -> str:
+    """Returns the first family of models whose choices are the module's; empty if none is, or if the module shows too few."""
+    found = draft.config(draft.selection)
+    own = {name: found[name] for name in _OF_FAMILIES if name in found}
+    if not draft.is_modern or not has_norms(draft.component):
+        return ""
+    return next((name for name, family in FAMILIES.items() if all(family.fixed.get(field, own[field]) == own[field] for field in own)), "")
 
 
 def _notes(draft: Draft) -> Iterator[str]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from ..conformance.ports.adapters.derived import inputs_of
 from ..modules.arguments import training_flag
-from .component_inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_model
+from . import rotations
+from .component_inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_attention, is_model
 from .masks import candidates, lengths, side
 from .vocabulary import SEGMENTS, SOURCE, TARGET, role_of, tokens
 
@@ -65,7 +66,7 @@ def called(
     if decoder_only:
         data = data[-1:] if component == "transformer" else data[:1]
         masks = masks[-1:] if is_model(component) else masks[:1]
-    call, open_ = Call(by_row=by_row), []
+    call, open_, rotary = Call(by_row=by_row), [], {}
     for name, argument in arguments.items():
         needed = argument.default is argument.empty
         flag = training_flag(name, False)
@@ -74,6 +75,8 @@ def called(
                 call.given[name] = f"lambda inputs: {constant}"
         elif name in _OPTIONS and _OPTIONS[name] in inputs_of(component):
             call.given[name] = f'"{_OPTIONS[name]}"'
+        elif rotated := is_attention(component) and rotations.candidates(name, needed, framework):
+            rotary[name] = rotated
         elif "mask" in name.lower() or (masks and _is_length(name)):
             call.masks[name] = []
         elif is_model(component) and component != "transformer" and set(tokens(name)) & SEGMENTS:
@@ -95,6 +98,8 @@ def called(
             call.filled.pop(name, None)
             if arguments[name].default is inspect.Parameter.empty:
                 call.given[name] = "lambda inputs: None"
+    call.masks |= rotary
+    call.sides |= dict.fromkeys(rotary, "attention")
     if component == "positional_encoding":  # adds to vectors, or reads only how many tokens there are
         for name in [one for one, text in call.given.items() if text == f'"{data[0]}"']:
             of_ids = 'lambda inputs: inputs["zeros_btd"][..., 0]'  # reads only its length

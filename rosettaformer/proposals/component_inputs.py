@@ -6,6 +6,7 @@ from .vocabulary import CROSS
 # component -> its inputs, and its masks, in the usual order of arguments
 INPUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "layer_norm": (("x_btd",), ()),
+    "rms_norm": (("x_btd",), ()),
     "feed_forward": (("x_btd",), ()),
     "logits": (("x_btd",), ()),
     "embedding": (("token",), ()),
@@ -40,6 +41,11 @@ def is_model(component: str) -> bool:
 def has_norms(component: str) -> bool:
     """Whether it contains norms."""
     return component.endswith(("_layer", "_sublayer", "encoder", "decoder")) or is_model(component)
+
+
+def is_attention(component: str) -> bool:
+    """Whether it contains an attention."""
+    return "attention" in component or (has_norms(component) and not component.startswith("feed_forward"))
 
 
 def is_fed_forward(component: str) -> bool:

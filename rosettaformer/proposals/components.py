@@ -11,6 +11,7 @@ from .parameter_leaves import Leaf
 from .parameter_matching import Match, matched
 from .user_module import letters
 
+SHOWN = ("attention_bias", "output_bias", "norm_offset", "gated_feed_forward", "feed_forward_bias")  # fields that a layer's tensors show
 _SMALL = (
     "decoder_layer", "encoder_layer", "cross_attention_sublayer", "feed_forward_sublayer", "multi_head_attention", "feed_forward",
     "layer_norm", "logits",
@@ -33,7 +34,8 @@ def component_of(leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
     found = {component: _as(component, leaves, sizes) for component in _SMALL}
     whole = {component: _share(component, match, sizes) for component, match in found.items() if not match.rest}
     if whole and max(whole.values()) >= 0.5:
-        return max(whole, key=lambda component: whole[component])
+        best = max(whole, key=lambda component: whole[component])
+        return "rms_norm" if best == "layer_norm" and not found[best].shown.get("norm_offset", True) else best
     raise ValueError(
         "what the module is of a Transformer is not known from its parameters; name it with --component, one of "
         f"{', '.join(INPUTS)} (docs/ports.md, {OTHER_DIVISION}); its parameters are "
@@ -53,7 +55,7 @@ def _share(component: str, found: Match, sizes: Mapping[str, Any]) -> float:
     names = list(named_rows(found.root))
     if len(set(names)) < len(names) or (component == "decoder_layer" and not crosses(found.root)):
         return 0.0
-    shown = {name: found.shown[name] for name in ("attention_bias", "output_bias") if name in found.shown}
+    shown = {name: found.shown[name] for name in SHOWN if name in found.shown}
     wanted = parameters.axes(preset("semillero", **(dict(sizes) | shown)), component)
     return len(wanted.keys() & {*names}) / len(wanted)
 

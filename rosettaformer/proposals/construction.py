@@ -29,6 +29,7 @@ class Construction:
     text: str
     make: Callable[[TransformerConfig], Any]
     imports: tuple[str, ...] = ()
+    width = 20  # of the feed-forward, as the constructor is given it
 
     @property
     def fields(self) -> set[str]:
@@ -65,7 +66,8 @@ def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping
     imports: list[str] = []
     for argument in [one for one in found.unknown if one in CONFIGURATIONS]:
         found.unknown.remove(argument)
-        text, line, meanings = _configuration(make, argument, signature.parameters[argument].annotation, module, given)
+        others = {name: value for name, value in found.texts.items() if "config" not in value}
+        text, line, meanings = _configuration(make, argument, signature.parameters[argument].annotation, module, given, others)
         found.texts[argument] = text
         found.meanings |= meanings
         imports += [line] if line else []
@@ -118,12 +120,15 @@ def _matched(signature: inspect.Signature, given: Mapping[str, str]) -> _Argumen
 
 
 def _configuration(
-    make: Any, argument: str, annotation: Any, module: ModuleType, given: Mapping[str, str]
+    make: Any, argument: str, annotation: Any, module: ModuleType, given: Mapping[str, str], others: Mapping[str, str]
 ) -> tuple[str, str, dict[str, str]]:
-    """Returns the expression of a configuration object, the line that imports its class, if any, and the meanings of its fields."""
+    """Returns the expression of a configuration object, the line that imports its class, if any, and the meanings of its fields.
+
+    others: the expressions of the constructor's other arguments that are values.
+    """
     reader = _Reader(given)
     with contextlib.suppress(*FAILURES), limited(f"{getattr(make, '__name__', 'it')}({argument}=...)"):  # what it reads counts
-        make(**{argument: reader})
+        make(**{argument: reader, **{name: ast.literal_eval(value) for name, value in others.items()}})
     if reader.is_mapping:
         _require_known(reader, make, argument)
         return "{" + ", ".join(f'"{name}": {value}' for name, value in reader.texts.items()) + "}", "", reader.meanings
@@ -191,7 +196,9 @@ class _Reader:
         self.texts[name] = self.given.get(name, expression(meaning))
         self.meanings[name] = meaning
         flag = meaning in ("bias", "batch_first", "norm_first")
-        return True if flag else 0.0 if meaning == "rate" else getattr(preset("tiny"), meaning, 0) or 2
+        with contextlib.suppress(ValueError, SyntaxError):
+            return True if flag else ast.literal_eval(self.texts[name].replace("config.rotary_base", "10000.0"))
+        return getattr(preset("tiny"), meaning, 0) or 2
 
 
 def _require_value(argument: str, text: str) -> None:

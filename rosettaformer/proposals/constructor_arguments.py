@@ -68,13 +68,21 @@ _FIELDS = {
         forwardexpansion ffmult ffnmult mlpratio expansion expansionfactor ffexpansion widthmult ffhiddenmult ffnexpansion mlpmult
         feedforwardexpansion
     """,
+    "rotary_base": "ropetheta theta rotarybase ropebase",
+    "rope": "ropeparameters ropescaling",
+    "activation_name": "hiddenact hiddenactivation actfn",
+    "one": "multipleof",
+    "nothing": "ffndimmultiplier",
+    "index": "layerid layeridx layerindex",
+    "off": "usecache tiewordembeddings outputattentions outputhiddenstates",
+    "implementation": "attnimplementation",
     "device": "device",
     "special_id": """
         trgsosidx sosidx bosidx eosidx trgeosidx srcsosidx tgtsosidx sosid bosid eosid startid endid unkidx unkid sostoken eostoken clsid
         sepid maskid trgbosidx tgtbosidx starttokenid endtokenid bostokenid eostokenid
     """,
     "norm_first": "normfirst prenorm preln prelayernorm isprenorm normbefore normalizebefore",
-    "bias": "bias usebias qkvbias attentionbias attnbias outbias",
+    "bias": "bias usebias qkvbias attentionbias attnbias outbias mlpbias",
     "batch_first": "batchfirst",
     "random": "rngs",
     "dtype": "paramdtype",
@@ -92,11 +100,19 @@ _TEXTS = {
     "random": "nnx.Rngs(0)",
     "dtype": "dtype",
     "expansion": "4",
+    "rope": '{"rope_type": "default", "rope_theta": config.rotary_base}',
+    "activation_name": '"silu"',
+    "one": "1",
+    "nothing": "None",
+    "index": "0",
+    "off": "False",
+    "implementation": '"eager"',
     "device": '"cpu"',
     "special_id": "1",
 }
-CONFIGURATIONS = ("config", "cfg", "args", "hparams", "conf", "configuration")  # names of an argument that holds all others
-_WANTED = ("rate", "batch_first", "norm_first", "bias", "padding_id", "epsilon", "dtype")  # passed although they have a default
+CONFIGURATIONS = ("config", "cfg", "args", "hparams", "params", "conf", "configuration")  # names of an argument that holds all others
+# passed although they have a default
+_WANTED = ("rate", "batch_first", "norm_first", "bias", "padding_id", "epsilon", "dtype", "key_value_heads", "rotary_base")
 
 
 def expression(meaning: str) -> str:

@@ -92,6 +92,11 @@ class Draft:
         return found
 
     @property
+    def is_modern(self) -> bool:
+        """Whether it is a part of a decoder since Llama: its positions rotate, or its norms have no offset."""
+        return "norm_offset" in self.fixed or "rotary_fraction" in self.fixed or "gated_feed_forward" in self.fixed
+
+    @property
     def places_norms(self) -> bool:
         """Whether it is open if the norms beside the layers come before or after them."""
         return any(choice.name == "final_norm" for choice in self.choices)
@@ -117,7 +122,8 @@ class Draft:
         if self.sized:
             more = self.config(selection)["position_offset"] - self.spare_rows
             text = f"config.max_positions {'+' if more > 0 else '-'} {abs(more)}" if more else "config.max_positions"
-        return self.construction.replaced(max_positions=text).text
+        given = {} if self.sizes["feed_forward_width"] == self.construction.width else {"feed_forward_width": str(self.construction.width)}
+        return self.construction.replaced(max_positions=text, **given).text
 
     def free(self) -> dict[str, Any]:
         """Returns the sizes that a case need not have, and that the constructor takes."""
@@ -199,7 +205,9 @@ def _rows(part: Part, prefix: str = "") -> Iterator[tuple[str, Row]]:
 
 def canonical(draft: Draft) -> dict[str, str]:
     """Returns the axes of the component's parameters, by canonical name; empty if it has none."""
-    config = preset("semillero", **{**draft.sizes, **draft.config(draft.selection)})
+    found = draft.config(draft.selection)
+    learned = {} if found.get("positions", "learned") == "learned" else {"max_positions": 0}
+    config = preset("semillero", **{**draft.sizes, **learned, **found})
     try:
         return dict(parameters.axes(config, model_of(draft.component)))
     except ValueError:

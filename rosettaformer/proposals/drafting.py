@@ -43,7 +43,8 @@ def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str
             raise ValueError(
                 f"{source.name} gives its last layer's vectors, for which no case asks; name a model with logits, or its layers"
             )
-    if not component and draft.component in ("encoder_layer", "encoder") and is_causal(draft):
+    rotates = source.rotates and not draft.match.shown.get("norm_offset", True)  # a mask is then given to hide what is later
+    if not component and draft.component in ("encoder_layer", "encoder") and (rotates or is_causal(draft)):
         draft = _draft_of(draft.component.replace("encoder", "decoder"), found)
     if draft.component in OF_ITSELF.values() and is_causal(draft):
         draft.call.given["if"] = '"causal"'

@@ -1,5 +1,9 @@
 """The functions that a port's `call` uses: masks of the inputs, and which cases cannot be asked."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from . import rotations
 from .component_inputs import INPUTS
 
 _EARLIER = {
@@ -24,10 +28,12 @@ _OF_ROW = (
 )  # fmt: skip
 
 
-def helpers(text: str, component: str, framework: str, padding: object, by_row: bool) -> str:
+def helpers(text: str, component: str, framework: str, config: Mapping[str, Any], by_row: bool) -> str:
     """Returns the functions that the texts of a call use, as a part of the port's file. by_row: of one row without a batch axis."""
     needed = []
-    for name, source in _functions(component, framework, padding).items():
+    functions = _functions(component, framework, config.get("padding_id"))
+    size, base = config.get("key_size", 2), config.get("rotary_base", 10000.0)
+    for name, source in (functions | rotations.helpers(framework, INPUTS[component][0][0], size, base)).items():
         if by_row:
             for of_batch, of_row in _OF_ROW:
                 source = source.replace(of_batch, of_row)

@@ -132,7 +132,7 @@ class LayerMatching(PartMatching):
             native = leaf.parent
             while native and not any(self._units(other) for other in self._inside(native)):
                 native = native.rpartition(".")[0]
-            if native and sum(self._feeds(other) for other in self._inside(native)) == 2:
+            if native and sum(self._feeds(other) for other in self._inside(native)) in (2, 3):
                 found[native] = None
         return sorted(found, key=natural) if len({re.sub(r"\d+", "", native) for native in found}) == 1 else list(found)
 

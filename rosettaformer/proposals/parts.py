@@ -7,7 +7,7 @@ from typing import Any
 
 from .parameter_leaves import Leaf
 from .shapes import layouts
-from .vocabulary import ATTENTION, FUSED, OFFSETS, role_of, tokens, within
+from .vocabulary import ATTENTION, DOWNS, FUSED, GATES, OFFSETS, role_of, tokens, within
 
 # a kernel that all heads share: its axes, and which of them are outputs
 _OF_ALL_HEADS = {"query": ("i k", "k"), "key": ("i k", "k"), "value": ("i e", "e")}
@@ -91,6 +91,9 @@ class PartMatching:
 
     # components
 
+    def _rms_norm(self, part: Part) -> None:
+        self._layer_norm(part)
+
     def _layer_norm(self, part: Part) -> None:
         vectors = [leaf for leaf in self._inside(part.native) if self._is_vector(leaf, "d")]
         offsets = [leaf for leaf in vectors if set(tokens(within(leaf.path, part.native))) & OFFSETS]
@@ -100,6 +103,8 @@ class PartMatching:
         for name, found in (("scale", scales), ("offset", offsets)):
             if len(found) == 1:
                 self._take(part, name, found[0], "d", "d")
+        if vectors:
+            self.shown.setdefault("norm_offset", bool(offsets))
 
     def _is_vector(self, leaf: Leaf, axes: str) -> bool:
         size = math.prod(leaf.shape)
@@ -107,19 +112,35 @@ class PartMatching:
 
     def _feed_forward(self, part: Part) -> None:
         kernels = [leaf for leaf in self._inside(part.native) if self._feeds(leaf)]
-        if len(kernels) != 2:
+        if len(kernels) not in (2, 3):
             return
+        self.shown["gated_feed_forward"] = len(kernels) == 3
         width = self.sizes["f"]
         hidden = [
             leaf for leaf in kernels
             if (leaf.first == "out" and leaf.shape[0] == width) or (leaf.first == "in" and leaf.shape[0] != width)
         ]  # fmt: skip
-        first = hidden[0] if len(hidden) == 1 else kernels[0]
-        second = next(leaf for leaf in kernels if leaf is not first)
-        for kernel, name, axes, vector in ((first, "hidden", "d f", "f"), (second, "output", "f d", "d")):
+        last = next((leaf for leaf in kernels if self._words(leaf, part) & DOWNS), None) if len(kernels) == 3 else None
+        first = [leaf for leaf in kernels if leaf is not last] if last else hidden if len(hidden) == 1 else kernels[:-1]
+        if len(kernels) == 3:
+            named = [leaf for leaf in first if self._words(leaf, part) & GATES]
+            if len(named) == 1:
+                first = [*named, *(leaf for leaf in first if leaf is not named[0])]
+            else:
+                part.ordered += ["gate.kernel", "hidden.kernel"]
+        second = next(leaf for leaf in kernels if leaf not in first)
+        for kernel, name in (*zip(first, ("gate", "hidden")[-len(first) :], strict=True), (second, "output")):
+            axes, vector = ("f d", "d") if name == "output" else ("d f", "f")
             self._take(part, f"{name}.kernel", kernel, axes, vector)
-            if bias := self._bias(kernel, vector, 1, ""):
+            bias = self._bias(kernel, vector, 1, "")
+            self.shown.setdefault("feed_forward_bias", bool(bias))
+            if bias:
                 self._take(part, f"{name}.bias", bias, vector, vector)
+
+    def _words(self, leaf: Leaf, part: Part) -> set[str]:
+        """Returns the words of a leaf's name, `w1` and `wi_0` among them as they are."""
+        steps = within(leaf.path, part.native).split(".")
+        return {*tokens(".".join(steps)), *steps}
 
     def _multi_head_attention(self, part: Part, among: Sequence[Leaf] | None = None) -> None:
         kernels = [leaf for leaf in (self._inside(part.native) if among is None else among) if self._units(leaf)]

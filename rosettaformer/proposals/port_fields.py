@@ -3,14 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reference_numpy.config import ACTIVATIONS
+from reference_numpy.config import ACTIVATIONS, ROTARY_LAYOUTS
 
 from ..conformance.reference.components import model_of
-from .component_inputs import has_norms, is_fed_forward, is_model
+from .component_inputs import has_norms, is_attention, is_fed_forward, is_model
 from .draft import Choice, Draft
+from .rotations import are_given
 
 _OFFSETS = (0, 2, 1)  # of learned positions
 GUESSED = ("positions", "final_norm", "embedding_norm", "share_embeddings", "tie_logits")  # by which tensors exist, and by their names
+# what is taken for granted where positions rotate
+_PLAIN: dict[str, Any] = {
+    "rotary_scaling": {"kind": "none"}, "rotary_fraction": 1.0, "query_key_norm": "none", "layer_pattern": ("global",), "score_cap": None,
+}  # fmt: skip
+_BASES = (10000.0, 500000.0, 1000000.0)
 _EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7, 1e-9, 1e-4)
 
 
@@ -20,7 +26,14 @@ def fixed(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "attention" in component or (has_norms(component) and component != "feed_forward_sublayer"):
         found |= _of_attention(taken, sizes) | {"attention_bias": shown.get("attention_bias", True)}
-    if "feed_forward_width" not in taken and is_fed_forward(component):
+    if is_attention(component) and draft.source.rotates:
+        found |= _PLAIN | ({"rotary_base": _BASES[0], "key_size": sizes["key_size"]} if are_given(draft.call.masks.values()) else {})
+    if has_norms(component) or component == "rms_norm":
+        found |= {} if shown.get("norm_offset", True) else {"norm_offset": False}
+    if is_fed_forward(component):
+        names = ("gated_feed_forward", "feed_forward_bias")
+        found |= {name: shown[name] for name in names if shown.get("gated_feed_forward") or not shown.get("feed_forward_bias", True)}
+    if ("feed_forward_width" not in taken or sizes["feed_forward_width"] != draft.construction.width) and is_fed_forward(component):
         found |= {name: sizes[name] for name in ("model_width", "feed_forward_width")}
     if component in ("encoder", "decoder", "decoder_layer", "token_decoder", "transformer"):
         found["encoder_layers"] = 0 if draft.decoder_only else shown.get("encoder_layers", 2) or 2
@@ -69,7 +82,14 @@ def _of_model(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
 def choices(draft: Draft, epsilon: float | None) -> list[Choice]:
     """Returns the choices of the config that no tensor shows. epsilon: what the module's norms say."""
     taken, component, found = draft.construction.fields, draft.component, []
-    if (has_norms(component) or component == "layer_norm") and "epsilon" not in taken:
+    if "norm_offset" in draft.fixed:
+        found += [Choice("norm", ("rms", "layer"), "norms")] if has_norms(component) else []
+        found.append(Choice("norm_one_plus_scale", (False, True), "norms"))
+    if is_attention(component) and draft.source.rotates:
+        found.append(Choice("positions", tuple(dict.fromkeys(("rotary", draft.fixed.get("positions", "none")))), "attention"))
+        found.append(Choice("rotary_layout", ROTARY_LAYOUTS, "attention"))
+        found += [] if "rotary_base" in taken or "rotary_base" in draft.fixed else [Choice("rotary_base", _BASES, "attention")]
+    if (has_norms(component) or component.endswith("_norm")) and "epsilon" not in taken:
         values = dict.fromkeys(((epsilon,) if epsilon is not None else ()) + _EPSILONS)
         found.append(Choice("epsilon", tuple(values), "norms", read=epsilon is not None))
     if has_norms(component) and "norm_first" not in taken:

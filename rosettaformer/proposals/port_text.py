@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..conformance.case import SUITE_VERSION
 from ..processes import printable
 from .draft import Draft, Selection
 from .helpers import helpers
@@ -36,9 +37,8 @@ def written(draft: Draft, selection: Selection, file: str = "my_port.py", open_:
     call = _call(draft, selection, open_)
     config = _config(draft, selection, open_)
     weights = _weights(draft, selection, open_)
-    padding = draft.config(selection).get("padding_id")
     build = _build(draft, selection)
-    functions = helpers(call, draft.component, draft.adapter, padding, draft.call.by_row)
+    functions = helpers(call, draft.component, draft.adapter, draft.config(selection), draft.call.by_row)
     blocks = [_head(draft, file, functions, functions + build + call), functions, build, weights, call, config, _foot(draft)]
     return "\n".join(_spaced([block for block in blocks if block])) + "\n"
 
@@ -141,6 +141,7 @@ def _weights(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> st
 
 def _foot(draft: Draft) -> str:
     modes = "modes = ('eager', 'compiled')\n" if draft.adapter == "jax" else ""
+    modes += f"suite = {SUITE_VERSION}  # it is asked this version's cases of recent decoders, too\n" * draft.is_modern
     why = f"  # in float64: {printable(draft.refused)[:100]}" * bool(draft.refused)
     return f"{modes}dtypes = {draft.dtypes!r}".replace("'", '"') + why
 

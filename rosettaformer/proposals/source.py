@@ -31,6 +31,13 @@ class Source:
         return getattr(self.module, self.name)
 
     @property
+    def rotates(self) -> bool:
+        """Whether its file has a word of rotary positions, or it takes rotations."""
+        with contextlib.suppress(OSError, TypeError):
+            return bool(re.search(r"rope|rotary|rotate_half|freqs_cis|inv_freq", inspect.getsource(self.module), re.IGNORECASE))
+        return False
+
+    @property
     def imported(self) -> str:
         """Returns the lines that import it; a file in another folder than this one is found by its folder."""
         line = f"from {self.module.__name__} import {self.name}"

@@ -71,8 +71,8 @@ def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -
     for choice in choices:
         if (exact or near) and _is_decided(trials, choice, group, bool(exact)):
             del draft.undecided[choice.name]
-            text = f"{choice.name}: {said(draft, choice, draft.value(choice))}"
-            (draft.tried if exact else draft.nearest).append(text)
+            if value := said(draft, choice, draft.value(choice)):
+                (draft.tried if exact else draft.nearest).append(f"{choice.name}: {value}")
         elif limited:
             draft.undecided[choice.name] = f" ({TRIED} combinations were tried, not all)"
     return bool(exact)

@@ -21,7 +21,7 @@ from .vocabulary import role_of
 WIDTH, HEADS, SIZE = 12, 3, 4
 SIZES: dict[str, Any] = {
     "source_vocabulary": 11, "target_vocabulary": 17, "model_width": WIDTH, "heads": HEADS, "key_value_heads": HEADS, "key_size": SIZE,
-    "value_size": SIZE, "feed_forward_width": 20, "encoder_layers": 2, "decoder_layers": 2, "padding_id": 0,
+    "value_size": SIZE, "feed_forward_width": Construction.width, "encoder_layers": 2, "decoder_layers": 2, "padding_id": 0,
     "positions": "learned", "max_positions": 256,  # more than any case has
 }  # fmt: skip
 
@@ -85,7 +85,7 @@ class Subject:
         sizes = self.sizes | ({"encoder_layers": 0, "segments": 0} if decoder_only else {})
         arrays = example(name, sizes)
         batch, length = next(array for array in arrays.values() if array is not None).shape[:2]
-        arrays["zeros_btd"] = np.zeros((batch, length, WIDTH))
+        arrays["zeros_btd"] = np.zeros((batch, length, self.sizes["model_width"]))
         tensor = face(self.framework).tensor
         inputs = {one: tensor(value) for one, value in arrays.items() if value is not None}
         known = {"inputs": inputs, "segments": lambda inputs: inputs["segment_bs"]}
@@ -113,8 +113,10 @@ def _length(arrays: Mapping[str, Any], length: int) -> int:
 def _sizes(plan: Construction) -> dict[str, Any]:
     """Returns the sizes at which the module is built: all distinct, as far as its constructor can tell them apart."""
     sizes = dict(SIZES)
+    if "key_value_heads" in plan.fields:  # fewer than the heads, and more than one
+        sizes |= {"model_width": 2 * WIDTH, "heads": 2 * HEADS, "key_value_heads": 2}
     if "key_size" in plan.fields:
-        sizes |= {"key_size": 5, "value_size": 7 if "value_size" in plan.fields else 5}
+        sizes |= {"key_size": 6, "value_size": 10 if "value_size" in plan.fields else 6}  # even: features rotate in pairs
     if "heads" not in plan.fields and "key_size" not in plan.fields:
         sizes |= {"heads": 1, "key_value_heads": 1, "key_size": WIDTH, "value_size": WIDTH}
     if not {"source_vocabulary", "target_vocabulary"} <= plan.fields:
@@ -131,14 +133,15 @@ def _inferred(leaves: list[parameter_leaves.Leaf], plan: Construction) -> dict[s
     two kernels have beside the model width.
     """
     found, sizes = {}, _sizes(plan)
-    for name, role in (("key_size", "query"), ("value_size", "value")):
-        outputs = {_outputs(leaf) for leaf in leaves if role_of(_last(leaf.path)) == role} - {0}
-        if "key_size" not in plan.fields and len(outputs) == 1 and (size := outputs.pop()) % sizes["heads"] == 0:
-            found[name] = size // sizes["heads"]
-    if "feed_forward_width" not in plan.fields:
-        own = {WIDTH, 2 * WIDTH, 3 * WIDTH, SIZES["source_vocabulary"], SIZES["target_vocabulary"], SIZES["max_positions"]}
-        own |= {sizes["heads"] * (sizes | found)[name] for name in ("key_size", "value_size")}
-        other = [max(leaf.shape) for leaf in leaves if len(leaf.shape) > 1 and sorted(leaf.shape)[-2] == WIDTH]
+    width = sizes["model_width"]
+    for name, role, heads in (("key_size", "query", "heads"), ("value_size", "value", "key_value_heads")):
+        outputs = {_outputs(leaf, width) for leaf in leaves if role_of(_last(leaf.path)) == role} - {0}
+        if "key_size" not in plan.fields and len(outputs) == 1 and (size := outputs.pop()) % sizes[heads] == 0:
+            found[name] = size // sizes[heads]
+    if "feed_forward_width" not in plan.fields or not any(sizes["feed_forward_width"] in leaf.shape for leaf in leaves):
+        own = {width, 2 * width, 3 * width, SIZES["source_vocabulary"], SIZES["target_vocabulary"], SIZES["max_positions"]}
+        own |= {sizes[heads] * (sizes | found)["key_size"] for heads in ("heads", "key_value_heads")}
+        other = [max(leaf.shape) for leaf in leaves if len(leaf.shape) > 1 and width in leaf.shape]
         seen = [size for size in other if size not in own and other.count(size) > 1]
         found |= {"feed_forward_width": seen[0]} if seen else {}
     return found
@@ -149,10 +152,10 @@ def _last(path: str) -> str:
     return [step for step in path.split(".") if step not in ("kernel", "weight")][-1:][0] if path not in ("kernel", "weight") else ""
 
 
-def _outputs(leaf: parameter_leaves.Leaf) -> int:
+def _outputs(leaf: parameter_leaves.Leaf, width: int) -> int:
     """Returns how many outputs a projection from the model width has; 0 if it is not one."""
     size = int(np.prod(leaf.shape))
-    return size // WIDTH if len(leaf.shape) > 1 and WIDTH in leaf.shape and size % WIDTH == 0 else 0
+    return size // width if len(leaf.shape) > 1 and width in leaf.shape and size % width == 0 else 0
 
 
 def letters(sizes: Mapping[str, Any]) -> dict[str, int]:

@@ -1,0 +1,105 @@
+"""`new-port --from` of decoders since Llama: what is proposed conforms on the plain causal cases, and a mistake in the block is found."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from invoke import invoke
+from tiers import later
+from whole_models import in_this_process
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.cases import all_cases
+from rosettaformer.conformance.result import Result
+from rosettaformer.proposals import Proposal, propose
+
+pytest.importorskip("torch")
+MODELS = Path(__file__).parents[1] / "proposed"
+BLOCKS = [
+    ("meta_llama.py:TransformerBlock", "decoder_layer", "llama"),
+    ("hf_llama.py:LlamaMLP", "feed_forward", ""),
+    ("meta_llama.py:RMSNorm", "rms_norm", ""),
+    ("meta_llama.py:FeedForward", "feed_forward", ""),
+    ("meta_llama.py:Attention", "self_attention", ""),
+    ("meta_llama.py:Transformer", "transformer", "llama"),
+    ("hf_llama.py:LlamaAttention", "self_attention", ""),
+    ("hf_llama.py:LlamaDecoderLayer", "decoder_layer", "llama"),
+    ("hf_llama.py:LlamaForCausalLM", "transformer", "llama"),
+]
+PLAIN = ("plain_causal", "plain_causal_long", "plain_causal_one_position")
+# a line of the block, and what is written in its place
+MISTAKES = {
+    "gate on the other projection": ("F.silu(self.w1(x)) * self.w3(x)", "F.silu(self.w3(x)) * self.w1(x)"),
+    "no rotation of keys": ("torch.view_as_real(xk_ * freqs_cis)", "torch.view_as_real(xk_ * torch.ones_like(freqs_cis))"),
+    "key heads tiled": ("x.repeat_interleave(n_rep, dim=2)", "x.repeat(1, 1, n_rep, 1)"),
+    "the norm's input in the residual": (
+        "h + self.feed_forward(self.ffn_norm(h))",
+        "self.ffn_norm(h) + self.feed_forward(self.ffn_norm(h))",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    in_this_process(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+
+
+def _proposed(source: str) -> Proposal:
+    try:
+        return propose(source, "my_port.py")
+    finally:
+        _forget()
+
+
+def _forget() -> None:
+    for name in ("meta_llama", "hf_llama", "my_blocks"):
+        sys.modules.pop(name, None)
+
+
+def _judged(proposal: Proposal, names: tuple[str, ...] = ()) -> dict[str, Result]:
+    Path("my_port.py").write_text(proposal.text)
+    cases = [case for case in all_cases() if case.component == proposal.component and (not names or case.name in names)]
+    results = {result.case.partition("/")[2]: result for result in runner.run(cases, ["my_port.py"], ["float64"])}
+    _forget()
+    return results
+
+
+@pytest.mark.parametrize(("source", "component", "family"), [*BLOCKS[:2], *map(later, BLOCKS[2:])])
+def test_a_block_is_recognised_and_nothing_is_left_open(source: str, component: str, family: str) -> None:
+    proposal = _proposed(str(MODELS / source))
+    assert (proposal.component, proposal.left, proposal.family) == (component, (), family), proposal.text
+
+
+@pytest.mark.second
+@pytest.mark.parametrize(("source", "component", "family"), BLOCKS)
+def test_a_proposed_block_conforms(source: str, component: str, family: str) -> None:
+    """On the plain causal cases, all of which it is asked; a norm and a feed-forward network on every case."""
+    plain = PLAIN if family or "attention" in component else ()
+    results = _judged(_proposed(str(MODELS / source)), plain)
+    passed = {name for name, result in results.items() if result.status == "pass"}
+    assert passed and {result.status for result in results.values()} <= {"pass", "not covered"}, results
+    assert passed == {*plain} or not plain
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_block_is_found_by_the_port_of_the_right_one(mistake: str) -> None:
+    """A proposal of the right block is the port of the wrong one: the names and arguments are the same."""
+    text, (right, wrong) = (MODELS / "meta_llama.py").read_text(), MISTAKES[mistake]
+    assert text.count(right) == 1
+    Path("meta_llama.py").write_text(text)
+    proposal = _proposed("meta_llama.py:TransformerBlock")
+    Path("meta_llama.py").write_text(text.replace(right, wrong))
+    assert {name for name, result in _judged(proposal, PLAIN).items() if result.status == "differs"} >= {
+        "plain_causal",
+        "plain_causal_long",
+    }
+
+
+def test_two_classes_of_a_file_have_two_ports() -> None:
+    Path("my_blocks.py").write_text((MODELS / "meta_llama.py").read_text())
+    for name, port in (("RMSNorm", "rms_norm_port.py"), ("FeedForward", "feed_forward_port.py")):
+        found = invoke("new-port", "--from", f"my_blocks.py:{name}", "--no-check")
+        assert (found.code, Path(port).is_file()) == (0, True), found
+        _forget()
