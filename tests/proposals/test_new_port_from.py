@@ -89,9 +89,9 @@ def test_what_has_no_counterpart_is_listed_and_marked(tmp_path: Path) -> None:
     assert found.code == 0, found
     assert "gate.weight of shape (7, 12) has no counterpart" in found.out
     assert "the argument speaker has no counterpart" in found.out
-    assert "compared" not in found.out and "rosettaformer check gated_layer_port.py" in found.out
-    text = (tmp_path / "gated_layer_port.py").read_text()
-    compile(text, "gated_layer_port.py", "exec")
+    assert "compared" not in found.out and "rosettaformer check gated_port.py" in found.out
+    text = (tmp_path / "gated_port.py").read_text()
+    compile(text, "gated_port.py", "exec")
     assert "# TODO: decide: which parameter is gate.weight of shape (7, 12)?" in text
     assert '"speaker": lambda inputs: None,  # TODO: decide:' in text
 
