@@ -83,6 +83,7 @@ def roberta(name: str, model_type: str, begin: str, tokenizer: str, vocabulary: 
         buffers=r"embeddings\.(position_ids|token_type_ids)",
         twins={"lm_head.bias": "lm_head.decoder.bias"},
         tokenizer=tokenizer,
+        padded_by_id=True,
     )  # fmt: skip
 
 
