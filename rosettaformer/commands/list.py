@@ -106,6 +106,11 @@ def _kinds(cases: Sequence[Case]) -> Iterable[str]:
             yield f"        {name}: {value.dtype}"
 
 
+def _filled(words: Iterable[str]) -> str:
+    """Returns the words with commas between them, in indented lines."""
+    return textwrap.fill(", ".join(words), WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+
+
 def _strategy() -> Iterable[str]:
     """Prints the fields of a search's strategy with their defaults, and the ids that no answer holds."""
     fields = [one.name + ("" if one.default is dataclasses.MISSING else f"={one.default}") for one in dataclasses.fields(Strategy)]
@@ -167,7 +172,7 @@ def _overview() -> Iterable[str]:
         "dtypes, for --dtype": DTYPES,
     }
     for title, words in names.items():
-        yield from (f"{title}:", textwrap.fill(", ".join(words), WIDTH, initial_indent="    ", subsequent_indent="    "), "")
+        yield from (f"{title}:", _filled(words), "")
     yield "lists:"
     yield from (f"    rosettaformer list {words:14}{what}" for words, what in LISTS.items())
 

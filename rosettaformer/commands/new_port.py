@@ -18,7 +18,7 @@ from ..conformance.ports.command import PREFIX
 from ..conformance.report import matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import Status
-from ..extras import install
+from ..extras import OTHERS, install, lacking, require
 from ..processes import printable
 from .options import Choice, Missing, like_cases, like_words
 
@@ -112,11 +112,11 @@ def _like(family: str, framework: str, check: bool) -> int:
 
 def _require(family: str, framework: str) -> None:
     """Raises Missing if a package that the port of a family imports is not installed."""
-    packages = {"": ("torch", "transformers"), "flax": ("flax",), "keras": ("keras",), "torch": ("torch",), "numpy": ()}[framework]
-    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
-        how = [install(PLAIN[framework or "torch"])] * (missing != ["transformers"]) + ["pip install transformers"] * (not framework)
-        plain = f"; new-port like {family} --framework torch writes a model that does not need transformers" * (not framework)
-        raise Missing(f"the port needs {' and '.join(missing)}: {'; '.join(how)}{plain}")
+    module = {"": "torch", "flax": "flax", "keras": "keras", "torch": "torch", "numpy": "numpy"}[framework]
+    require("the port", {PLAIN[framework or "torch"]: [module]})
+    if not framework and lacking(["transformers"]):
+        plain = f"new-port like {family} --framework torch writes a model that does not need it"
+        raise Missing(f"the port needs transformers: {OTHERS['transformers']}; {plain}")
 
 
 def _propose(
