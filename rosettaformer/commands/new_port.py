@@ -18,7 +18,7 @@ from ..conformance.ports.command import PREFIX
 from ..conformance.report import matrix
 from ..conformance.report.summary import Summary
 from ..conformance.status import Status
-from ..extras import OTHERS, install, lacking, require
+from ..extras import OTHERS, lacking, require
 from ..processes import printable
 from .options import Choice, Missing, like_cases, like_words
 
