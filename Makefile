@@ -27,7 +27,7 @@ check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
 test: $(INSTALLED)  ## the core of every guarantee: ten minutes at most on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cpu-seconds 20 -m "not second and not exhaustive"
 
-test-second: $(INSTALLED)  ## what each guarantee has besides, one to three hours on two cores; PART=1/20 is a twentieth of it, of which `.ci/run` runs one
+test-second: $(INSTALLED)  ## what each guarantee has besides, one to three hours on two cores; PART=1/60 is a sixtieth of it, of which `.ci/run` runs one
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 40 -m "second and not exhaustive" $(if $(PART),--part $(PART))
 
 test-all: $(INSTALLED)  ## every proof, the slow ones and those on the weights of a pretrained model too
