@@ -1,5 +1,6 @@
 """What makes a port of the plain versions: a function of the case for every component that they have."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from reference_numpy.parameters import axes, flatten, nest, shapes
+from reference_numpy.strategy import Strategy
 from rosettaformer.conformance.reference.components import COMPONENTS, config_arguments, function_of
 from rosettaformer.ports import Case, NotCovered
 
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Strategy)}
 ANSWERED_APART = ("adam", "clip_global_norm", "initialise")  # whose plain versions are of one tensor
 # fields of the config -> the values that layers and models take for granted
 LAYER = {"norm": "layer", "gated_feed_forward": False, "query_key_norm": "none", "score_scale": None, "score_cap": None,
@@ -128,7 +131,7 @@ class Port:
         """Returns the tokens of the plain search, and what the plain model says of them."""
         _variant(case)
         given, padding_id, epsilon = _given(case), case.config.padding_id, case.config.epsilon
-        strategy = dict(given.pop("strategy"))
+        strategy = {name: value for name, value in given.pop("strategy").items() if value != DEFAULTS.get(name)}
         start_id, end_id, steps = (strategy.pop(name) for name in ("start_id", "end_id", "max_new_tokens"))
         source, prefix = given.pop("source"), given.pop("prefix", None)
         if padding_id is None or strategy or given.keys() - {"parameters", "config"}:
