@@ -86,7 +86,7 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
             file.parent.mkdir(parents=True, exist_ok=True)
             values = {"page": page, "pages": made, "sections": SECTIONS, "about": about, "code": highlighted, "to": _linking(page)}
             values |= {"slug": slug, "word": _wording(page, made), "headings": headings}
-            values |= dict(zip(("before", "after"), _neighbours(page, made), strict=True))
+            values |= {"neighbours": _neighbours(page, made)}
             file.write_text(environment.get_template(page.template).render(values | dict(page.values)), encoding="utf-8")
         if broken := dangling(folder):
             raise ValueError("links that lead nowhere:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
