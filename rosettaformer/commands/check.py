@@ -20,7 +20,6 @@ from ..conformance.cases.checkpoint import checkpoint_cases
 from ..conformance.cases.expression import choose
 from ..conformance.cases.fitting import GIGA, fitting
 from ..conformance.cases.gradients import gradients
-from ..conformance.cases.like_folders import described
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import Diagnosis
 from ..conformance.ports.port import PORTS, needs_of
@@ -312,6 +311,8 @@ def _run(
         if quick:
             checking.say("--quick: core cases in float32 only")
         if selection["like"] and cases:
+            from ..conformance.cases.like_folders import described
+
             checking.say(f"--like {selection['like']}: {described(cases[0].config)}")
         return runner.run(
             cases, ports, dtypes, devices, modes, limit, checking.answered, checking.begin, last, quick_compile=core,

@@ -15,7 +15,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy.sharding import Mesh
 
-from ...checkpoints import hugging_face, view
+from ...checkpoints import view
 from ..case import DTYPES, REAL, Case
 from ..reference.components import VJP
 from ..stored import Stored
@@ -44,13 +44,15 @@ def like_cases(
     memory: see `fitting`.
     Raises ValueError listing everything that is wrong with it, and if a mesh does not divide it.
     """
+    from ...checkpoints.hugging_face.reading import family_of  # the families, which few commands need
+
     dtypes = tuple(dtype for dtype in DTYPES if (dtype in dtypes if dtypes else (folder / dtype).exists()))
     checkpoint = view(own or folder / dtypes[0], "hugging-face")
     config, stored = checkpoint.config, Stored.of(checkpoint)
     common: dict[str, Any] = {"parameters": dict(stored) if meshes else stored, "folder": str(folder), "compared": REAL}
     said = checkpoint.foreign["config.json"]
     made = [dataclasses.replace(case, **common) for case in (_of_encoder if config.encoder_layers else of_decoder)(config)]
-    family = hugging_face.family_of(own or folder / dtypes[0], checkpoint.parameters)
+    family = family_of(own or folder / dtypes[0], checkpoint.parameters)
     found = [dataclasses.replace(case, inputs=_with_special_ids(case, said)) for case in made]
     apart = [dataclasses.replace(case, inputs=_without_padding_id(case, said.get("pad_token_id"))) for case in found]
     found = fitting((_in(dtypes, case) for case in (apart if family and family.padded_by_id else found)), memory)
