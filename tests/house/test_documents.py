@@ -20,11 +20,11 @@ def test_a_document_is_of_this_version(document: str, target: str) -> None:
 
 
 def test_what_is_recorded_is_of_this_version_and_what_is_made_in_a_moment_is_what_its_command_makes() -> None:
-    pages = [HOUSE / "README.md", *(HOUSE / "docs").glob("*.md"), *(HOUSE / "rosettaformer" / "guide").rglob("*.console")]
+    pages = [HOUSE / "README.md", *(page for page in (HOUSE / "docs").glob("*.md") if f"docs/{page.name}" not in SLOW)]
     shown = {page: re.findall(r"suite version (\d+)\)", page.read_text()) for page in pages}
-    assert sum(map(len, shown.values())) > 20
+    assert sum(map(len, shown.values())) > 3
     old = [str(page.relative_to(HOUSE)) for page, versions in shown.items() if {*versions} - {str(SUITE_VERSION)}]
-    assert not old, f"{', '.join(old)} must be recorded anew: make docs"
+    assert not old, f"{', '.join(old)} have outputs of an earlier suite version: make docs"
     assert api.PAGE.read_text() == api.page(), "make api"
     assert files.PAGE.read_text() == files.page(), "make files"
     assert performance.PAGE.read_text() == performance.page(performance.tables()), "make performance"
