@@ -62,7 +62,7 @@ def test_full_runs_every_mode_or_those_that_are_named(tmp_path: Path, options: t
     result = invoke("check", tmp_path / "two_modes.py", "--full", "--component", "softmax", "--dtype", "float64", *options, "--json", "-")
     cases = [case.id for case in of_components(all_cases(grad=True), ["softmax"], True)]
     assert Counter((row["case"], row["mode"]) for row in json.loads(result.out)["results"]) == Counter(itertools.product(cases, modes))
-    assert f"two_modes.py: {len(cases) * len(modes)} comparisons at most ..." in result.err
+    assert f"two_modes.py, {len(cases) * len(modes)} comparisons at most ..." in result.err
 
 
 @pytest.mark.parametrize("option", ["--full", "--dtype=float64", "--checkpoint=model.safetensors", "--results=."])

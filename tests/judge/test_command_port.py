@@ -130,7 +130,7 @@ HOSTILE = {
     "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "plain.safetensors must be at most "),
     "a long reason": ("reason('[' * (1 << 25))", "error", "plain.json must be at most 16777216 bytes long"),
     "a deep reason": ("reason('[' * 100000)", "error", "JSON must not be nested so deeply"),
-    "a reason of escapes": (r"""reason('{"error": "\\u001b[2J\\ud800"}')""", "error", r"\x1b[2J\ud800"),
+    "a reason of escapes": (r"""reason('{"error": "a\\u001b[2Jb\\u0007\\ud800"}')""", "error", r"ab\x07\ud800"),
     "a fork": ("os.fork() or time.sleep(600)", "not covered", "the command gave no answer"),
     "a flood": ("[os.write(2, b'x' * 65536) for _ in range(2000)]; sys.exit(3)", "crash", "the command ended with exit code 3: x"),
     "files": ("[(time.sleep(0.2), (file.parent / str(i)).touch()) for i in range(1000)]", "hang", "no answer within 1.5 s"),

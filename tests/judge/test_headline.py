@@ -62,9 +62,10 @@ def test_reasons_of_several_components_have_one_remedy() -> None:
 
 
 def test_a_comparison_of_nothing_is_not_equal() -> None:
-    report = {"outputs": [{"verdict": "not comparable"}], "first": ""}
+    report = {"outputs": [{"verdict": "not comparable"}], "hidden": [], "first": ""}
     assert comparison_text.verdict(report) == comparison_text.NOTHING
     assert comparison_text.verdict(report | {"outputs": [{"verdict": "equal"}]}) == "equal"
+    assert comparison_text.verdict(report | {"hidden": [{}]}) == "differs"
 
 
 def test_a_search_is_given_every_field_of_its_strategy() -> None:

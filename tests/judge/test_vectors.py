@@ -20,6 +20,7 @@ from fingerprints import FINGERPRINTS, changes, fingerprint
 from invoke import invoke, refused
 from safetensors.numpy import load_file, save_file
 
+from rosettaformer.comparison.report import comparison_text
 from rosettaformer.conformance.case import DTYPES, SUITE_VERSION, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.case_files import answer_path
@@ -90,7 +91,7 @@ def copy(two: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def made(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the suite makes of the cases of `two` is made once."""
-    monkeypatch.setattr(golden, "generate", lambda folder, ids: shutil.copytree(two, folder))
+    monkeypatch.setattr(golden, "generate", lambda folder, ids, written: shutil.copytree(two, folder))
 
 
 def test_an_export_holds_every_case_and_is_the_same_again(exported: Path, tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_flipped_bits_missing_and_other_files_and_double_rows_are_listed(copy: P
     empty = tmp_path / "empty"
     empty.mkdir()
     _write(empty, manifest | {"cases": []})
-    assert _messages(empty) == ["manifest.json has no cases"]
+    assert _messages(empty) == ["manifest.json has no cases", f"{comparison_text.NOTHING}: the folder has no cases"]
     copy = Path(shutil.copytree(exported, tmp_path / "many"))
     names = sorted(path.name for path in copy.iterdir() if path.suffix == ".safetensors")
     for name in names[:2]:

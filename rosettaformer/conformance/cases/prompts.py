@@ -71,7 +71,8 @@ def silence(folder: Path, files: Sequence[Path], end: str) -> str:
     if not missing or (len(missing) < len(files) and not others):
         return SILENCE
     meant = difflib.get_close_matches(missing[0], others[:MOST], n=1, cutoff=0.0)
-    found = printable("".join(meant)) + f" and {len(others) - 1} more" * (len(others) > 1)
+    name = "".join(meant).replace("\x1b", r"\x1b")  # a name is shown whole, although codes are taken out of messages
+    found = printable(name) + f" and {len(others) - 1} more" * (len(others) > 1)
     return f"{SILENCE}: LOGITS/{missing[0]} was expected, and there is {found or 'nothing'}; the command ended with {end}"
 
 

@@ -109,12 +109,17 @@ class Summary:
     def verdict(self) -> str:
         """The run in a few words."""
         if not self.conforms:
-            without = all(result.status in UNANSWERED for result in self.failed)
-            return "; ".join(filter(None, (("fails" if without else "differs") if self.failed else "", self.shortage)))
+            word = "fails" if self._without_answers else "differs"
+            return "; ".join(filter(None, (word if self.failed else "", self.shortage)))
         parts = self._counted(*ACCEPTED, Status.NOT_COMPARABLE, Status.NOT_SHOWN, Status.NOT_GIVEN, Status.TOO_LARGE)
         if self.incomparable_parts:
             parts.append(f"{self.incomparable_parts} single outputs that are not comparable")
         return f"conforms except {', '.join(parts)}" if parts else "all conform"
+
+    @property
+    def _without_answers(self) -> bool:
+        """Whether all that failed gave no answer, so that nothing can differ."""
+        return all(result.status in UNANSWERED for result in self.failed)
 
     @property
     def incomparable_parts(self) -> int:
@@ -127,8 +132,9 @@ class Summary:
         if self.conforms:
             text = f"PASSED: {_count(self.compared, 'comparison')}"
         elif self.failed:
-            differ = f"{len(self.failed):,} of {_count(self.compared + len(self.stale), 'comparison')} differ"
-            text = "; ".join(filter(None, (f"FAILED: {differ}", self.shortage)))
+            word = "failed" if self._without_answers else "differ"
+            counts = f"{len(self.failed):,} of {_count(self.compared + len(self.stale), 'comparison')} {word}"
+            text = "; ".join(filter(None, (f"FAILED: {counts}", self.shortage)))
         else:
             text = f"FAILED: {self.shortage}"
         counted = self._counted(*ACCEPTED)
