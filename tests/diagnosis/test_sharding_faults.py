@@ -75,7 +75,7 @@ def test_a_fault_is_named(fault: Fault) -> None:
         return
     assert found is not None and found.ids == ALIKE.get(fault.title, (fault.id,))
     assert found.verdict == Verdict.EXPLAINED and f"{fault.id} (" in found.text
-    assert any(all_faults()[fault.id].fix["torch"] in line for line in found.lines)
+    assert any(f"explain {fault.id}" in line for line in found.lines)  # the reference has no framework
 
 
 @pytest.mark.parametrize("place", every(3, ["decoder.layers.1.feed_forward", "feed_forward", "self_attention"]))

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from reference_numpy import TransformerConfig
 
 from ..case import Case
@@ -30,8 +32,13 @@ def excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
 
 
 def reads_config(case: Case) -> bool:
-    """Whether anything of the case comes from its config, so that what a port fixes can exclude it."""
-    return bool(case.parameters or ASKED[case.component][1] or takes_config(case.component))
+    """Whether anything of the case comes from its config, so that what a port fixes can exclude it.
+
+    Inputs with an axis of heads (h, g) come from it.
+    """
+    suffixes = {name.rpartition("_")[2]: value for name, value in case.inputs.items() if "_" in name}
+    heads = any({*axes} & {"h", "g"} and np.ndim(value) == len(axes) for axes, value in suffixes.items())
+    return bool(heads or case.parameters or ASKED[case.component][1] or takes_config(case.component))
 
 
 def _refused(case: Case) -> str:
