@@ -1,11 +1,12 @@
 """Extras: finds out, before any work, which packages are missing, and how to install them."""
 
+import contextlib
 import functools
 import importlib.util
 import json
 import shlex
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -54,10 +55,9 @@ def lacking(packages: Iterable[str]) -> list[str]:
 @functools.cache
 def _checkout() -> Path | None:
     """Returns the folder that is installed as editable, if it is (`direct_url.json`, PEP 610)."""
-    try:
-        said = json.loads(distribution(NAME).read_text("direct_url.json") or "{}")
-    except (PackageNotFoundError, ValueError):
-        return None
-    if not said.get("dir_info", {}).get("editable"):
-        return None
-    return Path(unquote(urlsplit(said["url"]).path))
+    for found in distributions(name=NAME):  # in the checkout its egg-info comes first, which has no URL
+        with contextlib.suppress(ValueError):
+            said = json.loads(found.read_text("direct_url.json") or "{}")
+            if said.get("dir_info", {}).get("editable"):
+                return Path(unquote(urlsplit(said["url"]).path))
+    return None

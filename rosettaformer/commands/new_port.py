@@ -157,7 +157,7 @@ def _propose(
 
 def _named(source: str) -> str:
     """Returns the name of the port of FILE:CLASS, after the class: my_model_port for MyModel."""
-    name = source.rpartition(":")[2]
+    name = source.rpartition(":")[2].removesuffix(".py")
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower().strip("_") + "_port"
 
 

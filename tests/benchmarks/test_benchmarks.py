@@ -24,6 +24,7 @@ from reference_numpy.transformer import training_loss
 from rosettaformer.benchmarks import answers, benchmark_report, data, measure, peer_process, problem, timed_rows, worker
 from rosettaformer.benchmarks.workloads import SCALING, WORKLOADS, Task, tiny
 from rosettaformer.commands import bench as command
+from rosettaformer.extras import install
 
 HOUSE = Path(__file__).resolve().parents[2]
 DATA = HOUSE / "docs" / "performance"
@@ -576,9 +577,9 @@ def test_a_missing_framework_and_a_missing_peer_are_reported() -> None:
 
     found = worker.reply(fail("jax"))
     result = peer_process.failure(timed_rows.Result("jax"), *found)
-    assert (result.status, result.message) == ("missing", "pip install -e '.[jax]'")
+    assert (result.status, result.message) == ("missing", install("jax"))
     result = peer_process.failure(timed_rows.Result("torch", "transformers Marian"), *worker.reply(fail("transformers")))
-    assert (result.status, result.message) == ("missing", "needs transformers: pip install -e '.[bench]'")
+    assert (result.status, result.message) == ("missing", f"needs transformers: {install('bench')}")
     result = peer_process.failure(timed_rows.Result("jax", "ours"), *worker.reply(fail("impl_jax.decoding")))
     assert result.status == "error"
 

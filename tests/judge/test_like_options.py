@@ -72,7 +72,7 @@ def test_a_family_has_models_by_name(tmp_path: Path, name: str) -> None:
     assert json.loads((tmp_path / "a" / "config.json").read_text())["model_type"] == family
     assert load(tmp_path / "a").config.rotary_scaling.kind == kind
     for command in (("list",), ("new-checkpoint", "--help"), ("check", "--help")):
-        assert re.search(rf"\b{re.escape(name)}\b", succeeded(*command).out), command
+        assert re.search(rf"\b{re.escape(name)}\b", re.sub(r"-\s+", "-", succeeded(*command).out)), command
 
 
 def test_llama_is_llama_3_1(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
     """By `check` with no word of `diagnose`, which has nothing to add; by `diagnose` as the only finding."""
     port = written(tmp_path, further=f"open({str(tmp_path / 'log.txt')!r}, 'a').write('x'); raise RuntimeError('no weights')")
     found = invoke("check", port, "--like", "qwen3", "-k", "not long and not far", "--dtype", "float64,float32")
-    assert found.code == 1 and found.out.count("no weights") == 1 and ": fails (suite" in found.out.splitlines()[-1]
+    assert found.code == 1 and found.out.count("no weights") == 1 and "FAILED: 2 of 2 " in found.out.splitlines()[-1]
     (tmp_path / "log.txt").unlink()
     found = invoke("diagnose", port, "--like", "qwen3", "--json", tmp_path / "a.json")
     (finding,) = json.loads((tmp_path / "a.json").read_text())
@@ -118,7 +118,7 @@ def test_a_model_that_cannot_be_loaded_in_one_dtype_is_examined_in_the_others(tm
 
 def test_diagnose_does_not_call_right_what_has_no_answer(tmp_path: Path) -> None:
     found = invoke("diagnose", written(tmp_path, further="del logits.hidden"), "--like", "qwen3", "--component", "states")
-    assert found.code == 1 and "states: nothing was compared: what load(folder) returns has no hidden" in found.out
+    assert found.code == 1 and "nothing was compared" in found.out and "no hidden" in found.out
 
 
 @pytest.mark.parametrize("command", ["check", "diagnose"])
@@ -177,7 +177,7 @@ def test_the_verdict_is_there_before_the_diagnosis_for_a_browser(tmp_path: Path,
     monkeypatch.setattr(diagnose, "run", stopped)
     pages = ("--junit", tmp_path / "a.xml", "--html", tmp_path / "a.html")
     said = invoke("check", written(tmp_path, WRONG), "--like", "qwen3", *FEW, *pages)
-    assert "1 failed" in said.out and "120 s at most" in said.err
+    assert "FAILED: 1 of " in said.out and "120 s at most" in said.err
     assert (tmp_path / "a.xml").exists() and not (tmp_path / "a.html").exists()
 
 

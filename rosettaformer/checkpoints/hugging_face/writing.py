@@ -77,13 +77,14 @@ def companions(folder: Path | None) -> list[Path]:
 
 def _family(config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     """Returns the family of the config, and its config.json: the earlier one's family if given, otherwise the first that can express it."""
-    own, problems = config.to_dict(), list[str]()
+    own, refused = config.to_dict(), list[tuple[int, list[str]]]()
     for kind, family in sorted(FAMILIES.items(), key=lambda item: item[0] != said.get("model_type")):
         if all(family.fixed.get(stack, own[stack]) == own[stack] for stack in ("encoder_layers", "decoder_layers")):
             result, found = entries.entries_of(family, config, said if kind == said.get("model_type") else {})
             if not found:
                 return family, result
-            problems = min(filter(None, (problems, found)), key=len)  # of the family that is nearest
+            refused.append((sum(own.get(name) != value for name, value in family.fixed.items()), found))
+    _, problems = min(refused, key=lambda one: (one[0], len(one[1])), default=(0, []))  # of the nearest family
     raise CheckpointError("the model", problems or ["no family of Hugging Face that is written has both an encoder and a decoder"])
 
 
