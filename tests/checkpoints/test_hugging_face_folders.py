@@ -245,7 +245,7 @@ def test_what_older_folders_hold(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"epsilon": 1e-3, "key_value_heads": 1}, "has key_value_heads=3; got 1"),
-        ({"position_start": "first_token"}, "a BERT of Hugging Face has position_start='row'; got 'first_token'"),
+        ({"position_start": "first_token"}, "max_position_embeddings at least 2 more"),
         ({"norm_placement": "pre", "final_norm": True}, "a BERT of Hugging Face has final_norm=False; got True"),
         ({"classes": 3}, "no class of a BERT has these heads together: classifier, masked_language_head, pooler"),
     ],
