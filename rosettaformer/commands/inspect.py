@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.table import Table
+from rich.table import Column, Table
 
 from reference_numpy import parameters
 
@@ -151,7 +151,7 @@ def _family(config: Mapping[str, Any]) -> str:
 
 
 def _pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> Table:
-    table = Table(title, "", box=None, title_justify="left")
+    table = Table(title, Column(overflow="fold"), box=None, title_justify="left")
     for name, value in pairs:
         table.add_row(name, str(value))
     return table
