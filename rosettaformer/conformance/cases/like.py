@@ -56,7 +56,8 @@ def like_cases(
     found = [dataclasses.replace(case, inputs=_with_special_ids(case, said)) for case in made]
     apart = [dataclasses.replace(case, inputs=_without_padding_id(case, said.get("pad_token_id"))) for case in found]
     found = fitting((_in(dtypes, case) for case in (apart if family and family.padded_by_id else found)), memory)
-    asked = (_in(dtypes, case) for case in apart if case.name in ("short", "left_padding") and case.component != "states")
+    padded = "right_padding" if config.classes else "left_padding"
+    asked = (_in(dtypes, case) for case in apart if case.name in ("short", padded) and case.component != "states")
     found += [_gradient(case, memory) for case in asked]
     if meshes and config.decoder_layers:
         found += [dataclasses.replace(case, **common | {"compared": ""}) for case in _of_training(config)]
@@ -83,9 +84,11 @@ def of_decoder(config: TransformerConfig) -> Iterator[Case]:
 
 
 def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
-    for component in (*(["masked_language_logits"] if config.masked_language_head else []), "states"):
+    heads = {"masked_language_logits": config.masked_language_head, "classify": config.classes}
+    for component in (*(name for name, present in heads.items() if present), "states"):
         for name, inputs in prompts_of(config, "source", "source_mask_bs"):
-            if component != "states" or name in STATES:
+            pooled = component == "classify" and "left_padding" in name  # padding, of which libraries have no gradient
+            if not pooled and (component != "states" or name in STATES):
                 yield case_of(name, component, config, inputs)
         if config.segments > 1:
             mask = ragged(B, length_of(config, PADDED))

@@ -59,7 +59,6 @@ VARIANTS: Variants = {
     },
     "HED3": {
         "the pooler has a ReLU for its tanh": {"heads._active": lambda original, x, name: original(x, "relu")},
-        "the pooler has a tanh for its ReLU": {"heads._active": lambda original, x, name: original(x, "tanh")},
         "the pooler has a GELU for its activation": {"heads._active": lambda original, x, name: feed_forward.activation(x, "gelu_erf")},
     },
     "HED5": {
