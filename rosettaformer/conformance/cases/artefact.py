@@ -103,7 +103,7 @@ def _sized(case: Case, sizes: Mapping[str, int]) -> Case:
 def _resized(case: Case, side: str, mask: np.ndarray) -> np.ndarray:
     """Returns the ids in the shape of the mask. An id that is all that stands at padding stays the one that does, and is no token."""
     before, real = case.inputs[side], case.inputs.get(MASKS[side])
-    ids, hidden = np.resize(before, mask.shape), np.unique(before[~real]) if real is not None else ()
+    ids, hidden = np.resize(before, mask.shape), np.unique(before[~real] if real is not None else before[:0])
     if len(hidden) != 1:
         return ids
     return np.where(mask, np.where(ids == hidden, (hidden + 1) % ids_in(case.config, side), ids), hidden)
