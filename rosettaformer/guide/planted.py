@@ -1,7 +1,8 @@
 """Known bugs, planted in the guide's plain files.
 
-`snippets/components/wrong.toml` has tables `[[file.function]]`: `right` is a piece of that function, whole lines that occur
-in it once; every other key is the id of a known bug, and its value the lines that replace the piece.
+`snippets/components/wrong.toml` has tables `[[file.function]]`. `right` is a piece of that function:
+whole lines that occur in it once. Every other key is the id of a known bug; its value replaces the
+piece.
 """
 
 import functools
@@ -23,13 +24,16 @@ class Edit:
     wrong: str
 
     def applied(self, text: str) -> str:
-        """Returns the edited text of the file. Raises ValueError unless the function holds the right lines once."""
+        """Returns the edited text of the file.
+
+        Raises ValueError unless the function holds the right lines once.
+        """
         before, start, after = f"\n{text}".partition(f"\ndef {self.function}(")
         body, end, rest = after.partition("\n\n\n")
         body = f"{start}{body}\n"
         if (count := body.count(f"\n{self.right}")) != 1:
-            where = f"{self.function} of {self.file}"
-            raise ValueError(f"{where} must hold these lines once; it holds them {count} times:\n{self.right}")
+            where = f"{self.function} in {self.file} must have these lines once"
+            raise ValueError(f"{where}; it has them {count} times:\n{self.right}")
         body = body.replace(f"\n{self.right}", f"\n{self.wrong}")
         return f"{before}{body[:-1]}{end}{rest}"[1:]
 
@@ -41,8 +45,9 @@ def planted() -> Mapping[str, Sequence[Edit]]:
     for name, functions in tomllib.loads(_text("wrong.toml")).items():
         for function, pieces in functions.items():
             for piece in pieces:
+                right = _lines(piece["right"])
                 for identity in piece.keys() - {"right"}:
-                    edit = Edit(f"{name}.py", function, _lines(piece["right"]), _lines(piece[identity]))
+                    edit = Edit(f"{name}.py", function, right, _lines(piece[identity]))
                     found.setdefault(identity, []).append(edit)
     return found
 
