@@ -45,9 +45,9 @@ def planted() -> Mapping[str, Sequence[Edit]]:
     for name, functions in tomllib.loads(_text("wrong.toml")).items():
         for function, pieces in functions.items():
             for piece in pieces:
-                right = _lines(piece["right"])
-                for identity in piece.keys() - {"right"}:
-                    edit = Edit(f"{name}.py", function, right, _lines(piece[identity]))
+                right, *bugs = piece.items()
+                for identity, wrong in bugs:
+                    edit = Edit(f"{name}.py", function, _lines(right[1]), _lines(wrong))
                     found.setdefault(identity, []).append(edit)
     return found
 
