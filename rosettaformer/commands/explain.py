@@ -16,6 +16,7 @@ from ..conformance.catalogue.effect import Effect, effect
 from ..conformance.catalogue.sharded import Fault, all_faults
 from ..conformance.reference import tolerance
 from ..conformance.reference.components import COMPONENTS
+from ..guide.planted import planted
 from . import completion
 
 SHOWN = 8
@@ -26,7 +27,7 @@ FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 @click.argument("defect_id", metavar="[ID]", required=False, shell_complete=completion.words(completion.known_bugs))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(defect_id: str | None, as_json: bool) -> None:
-    """Explain the known bug ID: what it is, how it shows, its fix in each framework, and its error, measured now.
+    """Explain the known bug ID: what it is, how it shows, broken code, its fixes, and its error, measured now.
 
     Without ID, list all known bugs, and those of ports on several devices.
     """
@@ -63,6 +64,7 @@ def _row(defect: Defect) -> dict[str, Any]:
 
 def _page(defect: Defect, effects: list[Effect]) -> dict[str, Any]:
     page: dict[str, Any] = {"what": defect.what, "variants": list(defect.variants), "shows": defect.shows, "fix": defect.fix}
+    page |= {"code": [vars(edit) for edit in planted().get(defect.id, ())]}
     page |= {"elsewhere": defect.elsewhere, "evidence": defect.evidence, "claimed": len(effects)}
     rows = [
         {name: None if value == math.inf else value for name, value in vars(one).items()}  # JSON has no infinity
@@ -104,6 +106,7 @@ def _print_page(defect: Defect, effects: list[Effect]) -> None:
     sections = {"Component": defect.component, "What": defect.what}
     sections |= {"Also": "\n  ".join(defect.variants)} if defect.variants else {}
     sections |= {"How it shows": defect.shows}
+    sections |= _code(defect.id)
     sections |= {f"Fix in {name}": defect.fix[framework] for framework, name in FRAMEWORKS.items()}
     sections |= {"If your code already does this": defect.elsewhere} if defect.elsewhere else {}
     sections |= {"Evidence": defect.evidence}
@@ -114,6 +117,16 @@ def _print_page(defect: Defect, effects: list[Effect]) -> None:
         count = f"{len(effects)} runs" if len(effects) <= SHOWN else f"the worst {SHOWN} of {len(effects)} runs"
         console.print(f"\nIts error, measured now, and how many times the tolerance that is: {count}", style="bold", soft_wrap=True)
         console.print(_effects_table(effects[:SHOWN]))
+
+
+def _code(id_: str) -> dict[str, str]:
+    """Returns the section that shows the known bug in the guide's plain file, if it is planted there."""
+    lines: list[str] = []
+    for edit in planted().get(id_, ()):
+        lines.append(f"in {edit.function}:")
+        lines += [f"- {line}" for line in edit.wrong.splitlines()]
+        lines += [f"+ {line}" for line in edit.right.splitlines()]
+    return {"Broken (-) and correct (+) in plain PyTorch": "\n  ".join(lines)} if lines else {}
 
 
 def _print_sections(console: Console, title: str, sections: dict[str, str]) -> None:

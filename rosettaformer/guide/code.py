@@ -13,8 +13,8 @@ FOLDED = re.compile(r'(?:<span class="go">[^\n]*: not covered [^\n]*</span>\n){4
 class Code:
     """A block of code.
 
-    origin: its file or entry, by which the tests find and execute it: a file of the packages (`impl_torch/attention.py`), one of
-    `rosettaformer/guide/snippets`, or an entry of the mistakes (`mistakes/NRM1.torch`). language: a name that Pygments knows, such as
+    origin: its file, by which the tests find and execute it: a file of the packages (`impl_torch/attention.py`), or one of
+    `rosettaformer/guide/snippets`. language: a name that Pygments knows, such as
     console or toml. caption: the line above it. label: what it is called for who does not see it; by default its caption or its origin.
     repaired: of code that is wrong as it stands, the steps of the page that repair it: (number, fragment).
     """

@@ -1,4 +1,4 @@
-"""Makes a page for each defect of the catalogue: wrong and right in each framework, its effect on cases, how diagnosis reports it."""
+"""Makes a page for each known bug: wrong and right code, the fix in each framework, its effect on cases."""
 
 import functools
 import multiprocessing
@@ -14,9 +14,9 @@ from ..conformance.case import Case
 from ..conformance.cases import all_cases
 from ..conformance.catalogue import Defect, all_defects
 from ..conformance.catalogue.effect import Effect, effect
-from ..conformance.catalogue.mistakes import FRAMEWORKS, Edit, all_mistakes
 from ..conformance.reference import tolerance
 from .code import Code
+from .planted import Edit, planted
 from .site import Page
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 TITLES = {"torch": "PyTorch", "tf": "Keras", "jax": "Flax"}
 REPORT = re.compile(r"([\w.-]+(?:/[\w.-]+)?)#(\d+)")  # in the evidence: an issue or a pull request of a repository
 MEASURED = 6  # at most this many runs of a defect are measured: core cases first, the smallest of them
-PLAIN = "plain_pytorch.py"
 # what the ids of a family begin with -> the family
 FAMILIES = {
     "ATT": "Attention and its masks",
@@ -113,47 +112,28 @@ def effects(identity: str) -> list[Effect]:
 
 
 def _page(defect: Defect, found: list[Effect]) -> Page:
-    made = all_mistakes().get(defect.id, {})
-    frameworks = [_framework(defect, name, made) for name in FRAMEWORKS]
     values = {
         "defect": defect,
-        "frameworks": frameworks,
+        "title": title(defect),
+        "edits": [_sides(edit) for edit in planted().get(defect.id, ())],
+        "fixes": {TITLES[framework]: fix for framework, fix in defect.fix.items()},
         "effects": found,
         "evidence": _linked(defect.evidence),
     }
-    values |= {"title": title(defect), "plain": [_plain_sides(edit) for edit in plain_mistakes().get(defect.id, ())]}
     names = (defect.id, title(defect), *defect.variants)
     return Page(f"defects/{defect.id}.html", f"{defect.id}: {title(defect)}", "defect.html.jinja", values, defect.component, names)
 
 
-@functools.cache
-def plain_mistakes() -> Mapping[str, Sequence[Edit]]:
-    """Returns the defects as people write them, by id: lines of the plain version in PyTorch, each of which stands there once."""
-    text = (resources.files(__package__) / "snippets/components/wrong.toml").read_text(encoding="utf-8")
-    sides = {identity: [(one["right"], one["wrong"]) for one in edits] for identity, edits in tomllib.loads(text).items()}
-    return {identity: [Edit(PLAIN, *pair) for pair in pairs] for identity, pairs in sides.items()}
-
-
-def _plain_sides(edit: Edit) -> dict[str, Code]:
-    file = f"rosettaformer/guide/snippets/components/{PLAIN}"
-    origins = {"wrong": "rosettaformer/guide/snippets/components/wrong.toml", "right": file}
-    return {side: Code(textwrap.dedent(getattr(edit, side)), origin, caption=side) for side, origin in origins.items()}
-
-
-def _framework(defect: Defect, framework: str, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a tab shows: the mistake, if there is one."""
-    mistake = made.get(framework)
+def _sides(edit: Edit) -> dict[str, Code]:
+    origins = {"wrong": "wrong.toml", "right": edit.file}
     return {
-        "name": framework,
-        "title": TITLES[framework],
-        "mistake": mistake,
-        "edits": [_sides(defect, framework, edit) for edit in mistake.edits] if mistake else [],
+        side: Code(
+            textwrap.dedent(getattr(edit, side)),
+            f"rosettaformer/guide/snippets/components/{file}",
+            caption=f"{edit.function}, {side}",
+        )
+        for side, file in origins.items()
     }
-
-
-def _sides(defect: Defect, framework: str, edit: Edit) -> dict[str, Code]:
-    origin, caption = f"mistakes/{defect.id}.{framework}", f"impl_{framework}/{edit.file}"
-    return {side: Code(textwrap.dedent(getattr(edit, side)), origin, caption=f"{caption}, {side}") for side in ("wrong", "right")}
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from rosettaformer.conformance.diagnosis.altered import FAILURES
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.components import COMPONENTS, FORWARD
 from rosettaformer.conformance.reference.patching import patched
+from rosettaformer.guide.planted import planted
 
 DEFECTS = all_defects()
 
@@ -57,6 +58,8 @@ def test_the_page_says_what_it_is_how_it_shows_and_how_to_fix_it(id_: str) -> No
     for text in (*texts, defect.unobservable):
         assert text in page
     assert ("how many times the tolerance" in page) == (not defect.unobservable)
+    lines = [line for edit in planted().get(id_, ()) for line in (edit.wrong + edit.right).splitlines()]
+    assert {*lines} <= {line[4:] for line in page.splitlines()}
 
 
 @pytest.mark.parametrize("id_", every(2, ["NRM4", "ATT10", "PE8", "CAU2"]))

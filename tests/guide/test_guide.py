@@ -21,7 +21,7 @@ from tutorials import all_pages, followed
 
 from rosettaformer.checkpoints.hugging_face import FAMILIES
 from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.catalogue.mistakes import FRAMEWORKS
+from rosettaformer.conformance.catalogue.alteration import FRAMEWORKS
 from rosettaformer.guide import defects, site
 from rosettaformer.guide.glossary import terms
 from rosettaformer.guide.translation import DIRECTIONS, direction
@@ -63,7 +63,7 @@ def test_it_is_whole_and_small_and_loads_nothing_from_elsewhere(guide: Path) -> 
 
 
 def test_every_block_of_code_stands_where_it_says(guide: Path) -> None:
-    """Quoted from the packages, from a file that a test runs, or from a mistake that a test makes."""
+    """Quoted from the packages, or from a file that a test runs."""
     seen = 0
     for file in guide.rglob("*.html"):
         for origin, text in blocks(file.read_text(encoding="utf-8")):
@@ -80,7 +80,7 @@ def blocks(page: str) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def source_of(origin: str) -> str:
-    """The text of a file of the project; of a mistake what its table holds."""
+    """The text of a file of the project."""
     if origin == "rosettaformer/guide/translation/snippets.py":  # what the snippets of a framework take for granted
         return "\n".join(line for lines in IMPORTS.values() for line in lines)
     if origin.endswith("#final"):  # what a tutorial has made of a file, by git
@@ -89,19 +89,8 @@ def source_of(origin: str) -> str:
         with tempfile.TemporaryDirectory() as place:
             list(followed(page, Path(place), ()))
             return (Path(place) / name).read_text(encoding="utf-8")
-    if not origin.startswith("mistakes/"):
-        text = (ROOT / origin.partition("#")[0]).read_text(encoding="utf-8")
-        return "\n".join([text, *strings(tomllib.loads(text))]) if origin.endswith(".toml") else text
-    name = origin.removeprefix("mistakes/")
-    tables = mistakes()
-    identity, framework = name.split(".")
-    edits = next(table[identity][framework] for table in tables if identity in table and not isinstance(table[identity], str))
-    return "\n".join(edit.get(side, "") for edit in edits for side in ("right", "wrong"))
-
-
-@functools.cache
-def mistakes() -> list[dict[str, Any]]:
-    return [tomllib.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "rosettaformer/conformance/catalogue").glob("*.toml")]
+    text = (ROOT / origin.partition("#")[0]).read_text(encoding="utf-8")
+    return "\n".join([text, *strings(tomllib.loads(text))]) if origin.endswith(".toml") else text
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -509,7 +498,7 @@ def test_a_defects_page_is_read_to_its_end_by_keyboard(driver: Any, guide: Path)
         assert driver.switch_to.active_element.text == "Keras"
         driver.switch_to.active_element.send_keys(Keys.END)
         assert shown(driver) == ["Flax"]
-        assert "impl_jax/layers.py" in driver.find_element("css selector", "[role=tabpanel]:not([hidden])").text
+        assert all_defects()["MHA11"].fix["jax"] in driver.find_element("css selector", "[role=tabpanel]:not([hidden])").text
         headings = [heading.text for heading in driver.find_elements("tag name", "h2")]
         assert headings == ["Wrong and right", "The same mistake otherwise", "What it does", "Seen in"]
         assert len(driver.find_elements("css selector", "table tbody tr")) >= 3

@@ -38,7 +38,7 @@ def loaded(framework: str) -> Iterator[str]:
     """The port of the plain versions in this process, which computes in float64 as long as it is used."""
     with contextlib.ExitStack() as stack:
         stack.callback(sys.path.__setitem__, slice(None), [*sys.path])
-        if framework == "pytorch":
+        if framework in ("pytorch", "decoder"):
             torch = importlib.import_module("torch")
             stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         if framework == "keras":
@@ -52,11 +52,15 @@ def loaded(framework: str) -> Iterator[str]:
 
 # JAX compiles each operation: it has few components here
 PARTS = [(framework, WITH) for framework in FRAMEWORKS[:3]] + [("flax", ("rotary_embedding", "softmax", "scaled_dot_product_attention"))]
+DECODER = "decoder", (
+    "rms_norm", "rotary_embedding", "scaled_dot_product_attention", "multi_head_attention", "decoder_layer", "decoder", "logits",
+    "transformer",
+)  # fmt: skip
 # of components whose core cases the plain versions do not cover
-BESIDE = ("penalise/penalty", "training_loss/unsmoothed", "greedy_search/plain")
+BESIDE = ("penalise/penalty", "training_loss/unsmoothed", "greedy_search/plain", "decoder/mixed")
 
 
-@pytest.mark.parametrize("framework, components", PARTS, ids=FRAMEWORKS)
+@pytest.mark.parametrize("framework, components", [*PARTS, DECODER], ids=[*FRAMEWORKS, "decoder"])
 def test_a_plain_version_gives_what_the_reference_gives(framework: str, components: tuple[str, ...]) -> None:
     few = [case for name, case in expectations.all_by_id().items() if (case.core or name in BESIDE) and case.component in components]
     with loaded(framework) as port, mock.patch.object(runner, "open_worker", lambda *rest: InProcess(port)):
@@ -72,7 +76,7 @@ def require(results: list[Result], components: Iterable[str]) -> Counter[str]:
     return passed
 
 
-EVERY = [(framework, WITH) for framework in FRAMEWORKS[:3]] + [("flax", WITH[start::3]) for start in range(3)]
+EVERY = [(framework, WITH) for framework in FRAMEWORKS[:3]] + [("flax", WITH[start::3]) for start in range(3)] + [DECODER]
 
 
 @pytest.mark.parametrize("framework, components", [later(part) for part in EVERY])

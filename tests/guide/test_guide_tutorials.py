@@ -37,7 +37,7 @@ SOME = {
     "port-bert": ("pool_again", "folder", "convert", "compare", "from_keras"),
     "port-llama": ("rotation_again", "half_again"),
     "port-llama-flax": ("rotation_again", "folder", "compare"),
-    "add-a-component": ("proof", "cases", "said", "defect"),
+    "add-a-component": ("proof", "cases", "defect"),
 }
 TIERS = [
     *(pytest.param(name, True, marks=pytest.mark.exhaustive) for name in SOME),

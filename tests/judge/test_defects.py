@@ -142,6 +142,7 @@ def test_an_unobservable_defect_passes_every_case(case_id: str) -> None:
     ("id_", "changes", "message"),
     [
         ("ATT1", {"sows": "x"}, "scale.toml: ATT1 has unknown keys: sows"),
+        ("ATT1", {"torch": [{"file": "attention.py"}]}, "scale.toml: ATT1 has unknown keys: torch"),
         ("ATT1", {"title": None, "what": None}, "scale.toml: ATT1 lacks title, what"),
         ("ATT2", {"fix_of": "ATT10"}, "scale.toml: ATT2 must have a fix for torch, tf, jax"),
         ("ATT1", {"fix": {"torch": "x"}}, "scale.toml: ATT1 must have a fix for torch, tf, jax"),

@@ -1,7 +1,6 @@
-"""The TOML files of the catalogue: for each family of defects their texts, and the edits of our ports that make them.
+"""The TOML files of the catalogue: the texts and properties of each family of known bugs, `[ID]` for each.
 
-`[ID]` has the texts and the properties of a defect, `[[ID.framework]]` the edits. What it alters in the reference is in the Python file of
-the same name, whose `ALTERED` has the same ids.
+The Python file of the same name has the alterations of the reference; its `ALTERED` has the same ids.
 """
 
 import functools
@@ -37,8 +36,7 @@ def families() -> Mapping[str, Family]:
 
 def properties(name: str, family: Family, id_: str) -> dict[str, Any]:
     """The fields of a defect that its table has. Raises ValueError if one is unknown or missing."""
-    where, table = f"{name}.toml: {id_}", family[id_]
-    own = {key: value for key, value in table.items() if key not in FRAMEWORKS}
+    where, own = f"{name}.toml: {id_}", dict(family[id_])
     if unknown := own.keys() - {*REQUIRED, *OPTIONAL, *FIXES}:
         raise ValueError(f"{where} has unknown keys: {', '.join(sorted(unknown))}")
     if missing := [key for key in REQUIRED if key not in own]:
