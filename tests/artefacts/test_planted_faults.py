@@ -27,7 +27,7 @@ NAMED = {
     "transposed_kernel": "graph/weights", "gelu_of_erf": "config.json/activation", "positions_of_the_row": "PE11",
     "untied_head": "graph/weights", "no_bias": "graph/weights", "exchanged_layers": "graph/weights", "float32_norms": "graph/precision",
     "float32_constants": "graph/precision", "mask_of_1e4": "ATT12", "gelu_of_tanh": "config.json/activation", "one_segment": "SEG1",
-    "length_in_a_slice": "source length is 7", "no_embedding_scale": "config.json/embedding_scale", "window_of_one_more": "WIN1",
+    "length_in_a_slice": "source length is 7", "no_embedding_scale": "config.json/scale_embedding", "window_of_one_more": "WIN1",
     "no_cap": "CAP1", "norm_offset_twice": "norm.scale=2+", "rotary_base": "config.json/rotary_base",
 }  # fmt: skip
 SQUARE = preset("gpt2_small").replace(
