@@ -20,7 +20,7 @@ from rosettaformer.artefacts.declared import findings, weights
 
 # fault -> the row of `check` that names it, or the known bug, setting or condition by which `diagnose` does
 NAMED = {
-    "rms_norm_epsilon": "config.json/epsilon", "no_rotary_scaling": "config.json/rotary_scaling",
+    "rms_norm_epsilon": "config.json/epsilon", "no_rotary_scaling": "config.json/rotary_base",
     "rotary_angles_in_float16": "graph/precision", "rotary_pairs": "ROT1", "no_causal_mask": "CAU6", "no_padding_mask": "ATT9",
     "key_heads_tiled": "MHA10", "gate_and_up": "FFN8", "no_final_norm": "NRM10", "scores_in_float16": "graph/precision",
     "batch_in_a_shape": "batch is 2", "layer_norm_epsilon": "config.json/epsilon", "attention_scale": "ATT1",
