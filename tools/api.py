@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from documents import HOUSE, made_by
+from evidence import HOUSE
 from files import PORTS, REFERENCE, modules
 
 from rosettaformer import checkpoints, ports, pytest_plugin
@@ -73,7 +73,7 @@ def _package() -> list[str]:
 
 def page() -> str:
     """The index."""
-    parts = [HEAD.format(made=made_by("api")), *("\n".join(_own(module)) + "\n" for module in OWN), "\n".join(_package()) + "\n"]
+    parts = [HEAD.format(made="Made by `make docs`."), *("\n".join(_own(module)) + "\n" for module in OWN), "\n".join(_package()) + "\n"]
     return "\n".join(parts)
 
 

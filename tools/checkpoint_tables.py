@@ -1,25 +1,21 @@
-"""Writes the tables of the families into docs/checkpoints.md, -decoders.md and -encoders.md.
+"""Writes the tables of the Hugging Face families.
 
-A family that no page has gets a section of its own at the end of the page of its kind.
-
-python tools/checkpoint_tables.py
+`make evidence STEP=checkpoints` is the command.
 """
 
 import json
-import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from evidence import write
 
 from rosettaformer.checkpoints.hugging_face import FAMILIES
 from rosettaformer.checkpoints.hugging_face.entries import supported
 from rosettaformer.checkpoints.hugging_face.family import Family
 
-__all__ = ["PAGES", "entries", "filled", "tensors"]
-
-PAGES = [
-    Path(__file__).resolve().parent.parent / "docs" / name
-    for name in ("checkpoints.md", "checkpoints-decoders.md", "checkpoints-encoders.md")
-]
+HEAD = """For each family: which parameters a tensor holds, with their axes in it; and which entries of `config.json` set which fields. An
+entry that is not listed is refused by its name if it has a value. docs/checkpoints.md says how folders are read."""
 
 
 def tensors(family: Family) -> str:
@@ -56,26 +52,13 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def filled(text: str) -> str:
-    """A page with the tables of now, each after the line that names it."""
-    for family in FAMILIES.values():
-        for kind, table in (("tensors", tensors(family)), ("entries", entries(family))):
-            pattern = rf"(<!-- {kind} of {family.name} -->\n)(\|.*\n)*"
-            text = re.sub(pattern, lambda found, new=table: f"{found[1]}{new}\n", text)
-    return text
-
-
-def with_sections(texts: list[str]) -> list[str]:
-    """The pages with a section for every family, of decoders on the second and of encoders on the third."""
-    texts = list(texts)
-    for family in FAMILIES.values():
-        marks = [f"<!-- {kind} of {family.name} -->\n" for kind in ("tensors", "entries")]
-        if not any(marks[0] in text for text in texts):
-            page = 1 if family.fixed.get("encoder_layers") == 0 else 2
-            texts[page] = f"{texts[page].rstrip()}\n\n## {family.name}\n\n{marks[0]}\n{marks[1]}"
-    return texts
+def page() -> str:
+    """A section for every family."""
+    parts = ["# Tensors and entries of the Hugging Face families", HEAD]
+    for name, family in FAMILIES.items():
+        parts += [f"## {family.name}: `{name}`", tensors(family), entries(family)]
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
-    for path, text in zip(PAGES, with_sections([page.read_text() for page in PAGES]), strict=True):
-        path.write_text(filled(text))
+    write(Path(sys.argv[1]), "checkpoints.md", page())

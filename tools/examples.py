@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DECLARED", "HOUSE", "INSTALL", "Block", "blocks", "declared", "lines", "run"]
+__all__ = ["DECLARED", "HOUSE", "INSTALL", "Block", "blocks", "declared", "lines", "ran", "run"]
 
 HOUSE = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
@@ -46,8 +46,8 @@ def lines(block: Block) -> list[str]:
     return [re.sub(r"\s+#.*", "", line).strip() for line in joined.splitlines() if line.strip()]
 
 
-def run(line: str, folder: Path, code: int = 0) -> str:
-    """What a line of the shell prints; in a folder that is a copy of the project, of the copy."""
+def ran(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a line of the shell; in a folder that is a copy of the project, the commands of the copy."""
     binaries = folder / ".bin"
     binaries.mkdir(exist_ok=True)
     for name, module in (("python", ""), ("rosettaformer", "-m rosettaformer")):
@@ -56,6 +56,11 @@ def run(line: str, folder: Path, code: int = 0) -> str:
         script.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # those are of this run
     environment |= {"PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": str(folder if (folder / "rosettaformer").is_dir() else HOUSE)}
-    result = subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=3000)
+    return subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=3000)
+
+
+def run(line: str, folder: Path, code: int = 0) -> str:
+    """What a line of the shell prints, which must end with this exit code."""
+    result = ran(line, folder)
     assert result.returncode == code, f"{line}\n{result.stdout}{result.stderr}"
     return result.stdout

@@ -1,9 +1,9 @@
 """Judges a port with each of the field's bugs and writes docs/field-bugs.md.
 
-`make field-bugs` is the command. `python tools/field_bugs.py docs/field-bugs.md 7 20` makes the rows of two of them anew, and keeps the
-others.
+`make evidence STEP=field-bugs` is the command.
 """
 
+import functools
 import os
 import sys
 import tempfile
@@ -18,9 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "ports
 import field_bugs
 import torch
 import transformers
-from documents import HOUSE, made_by
+from evidence import HOUSE, kept, made_by, write
 
-from rosettaformer.atomic import replacing
 from rosettaformer.checkpoints.hugging_face import new
 from rosettaformer.conformance import diagnosis, runner
 from rosettaformer.conformance.cases.like_folders import cases_of
@@ -111,17 +110,16 @@ def _practice(bug: field_bugs.Bug, folder: str) -> float:
     return float((answers[0] - answers[1])[:, -1].abs().max())
 
 
-def rows(entries: Mapping[str, Mapping[str, Any]], numbers: list[str]) -> Iterator[str]:
-    """The rows of these bugs. Raises ValueError where an entry is neither planted, nor the same as another one, nor said to be missing."""
-    for number in numbers:
-        entry = entries[number]
+def rows(entries: Mapping[str, Mapping[str, Any]], folder: Path) -> Iterator[str]:
+    """The row of each bug. Raises KeyError where an entry is neither planted, nor the same as another one, nor said to be missing."""
+    for number, entry in entries.items():
         thread = f"[{_short(entry['thread'])}]({entry['thread']})"
         if "same" in entry:
             yield f"| {number} | {entry['wrong']} | {thread} | as {entry['same']} | | | |"
         elif "missing" in entry:
             yield f"| {number} | {entry['wrong']} | {thread} | not covered: {entry['missing']} | | | |"
         else:
-            found = judged(entry["planted"])
+            found = Judged(*kept(folder, number, functools.partial(judged, entry["planted"])))
             five = f"{'seen' if found.five > ATOL else 'not seen'}: {found.five:.0e}"
             yield f"| {number} | {entry['wrong']} | {thread} | {found.caught} | {found.begins} | {found.names} | {five} |"
 
@@ -148,23 +146,15 @@ def page(made: list[str]) -> str:
     return "\n".join([HEAD, summary, "", *table, ""])
 
 
-def _kept(document: Path) -> dict[str, str]:
-    """The rows of the page, by number."""
-    found = [line for line in document.read_text(encoding="utf-8").splitlines() if line.startswith("| ") and line.split()[1].isdigit()]
-    return {line.split()[1]: line for line in found}
-
-
 def main() -> None:
     """Writes the page."""
-    document, numbers = Path(sys.argv[1]), sys.argv[2:]
+    folder = Path(sys.argv[1])
     transformers.logging.set_verbosity_error()
-    entries = tomllib.loads(FIELD.read_text(encoding="utf-8"))
-    kept = _kept(document) if numbers else {}
-    for number, row in zip(numbers or list(entries), rows(entries, numbers or list(entries)), strict=True):
+    made = []
+    for row in rows(tomllib.loads(FIELD.read_text(encoding="utf-8")), folder):
         print(row, flush=True)
-        kept[number] = row
-    with replacing(document) as temporary:
-        temporary.write_text(page([kept[number] for number in entries]), encoding="utf-8")
+        made.append(row)
+    write(folder, "docs/field-bugs.md", page(made))
 
 
 if __name__ == "__main__":

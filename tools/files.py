@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from documents import HOUSE, made_by
+from evidence import HOUSE
 
 __all__ = ["PAGE", "page"]
 
@@ -73,7 +73,7 @@ def page() -> str:
     lines = [
         "# Which file do I read?",
         "",
-        made_by("files"),
+        "Made by `make docs`.",
         "",
         "## Twins",
         "",

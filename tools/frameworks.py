@@ -8,7 +8,7 @@ import traceback
 from importlib.metadata import version
 from pathlib import Path
 
-from documents import made_by
+from evidence import made_by
 from framework_actions import FRAMEWORKS, Action, Actions, actions_of
 
 from rosettaformer.atomic import replacing

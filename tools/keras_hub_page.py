@@ -1,10 +1,9 @@
 """Judges KerasHub's decoders on every backend of Keras and writes docs/keras-hub.md.
 
-`make keras-hub` is the command.
+`make evidence STEP=keras-hub` is the command.
 """
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -12,14 +11,11 @@ from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "tensorflow"  # of this process
 
-from documents import made_by
+from evidence import made_by, write
 from hub_choices import BACKENDS, BASES, BESIDES, CHOICES, DIFFERENCES, FOLDERS, Difference
 from hub_measured import Cell, Cells, besides, folder_cell, of_backend, surprises
 
-from rosettaformer.atomic import replacing
-
 NAMES = dict(zip(BACKENDS, ("TensorFlow", "JAX", "PyTorch"), strict=True))
-EXCESS = re.compile(r"\d\.?\d*(e\+\d+)? times")  # what depends on the machine
 
 HEAD = f"""# KerasHub's decoders
 
@@ -50,7 +46,7 @@ same folder, which agrees with transformers (`tests/checkpoints/test_hugging_fac
 
 def page(found: Mapping[str, Cells], folders: Mapping[str, Cell]) -> str:
     """The whole page. found: the cells of every backend; folders: by name."""
-    rows = [f"| {name} | {' | '.join(_cell(found, family, name) for family in BASES)} |" for name in CHOICES]
+    rows = [f"| {name} | {' | '.join(cell(found, family, name) for family in BASES)} |" for name in CHOICES]
     return "\n".join(
         [
             HEAD, f"| | {' | '.join(BASES)} |", f"|---|{'---|' * len(BASES)}", *rows, "",
@@ -60,7 +56,8 @@ def page(found: Mapping[str, Cells], folders: Mapping[str, Cell]) -> str:
     )  # fmt: skip
 
 
-def _cell(found: Mapping[str, Cells], family: str, name: str) -> str:
+def cell(found: Mapping[str, Cells], family: str, name: str) -> str:
+    """What the first table says of a choice."""
     outcomes = [cells[family, name].outcome for cells in found.values() if (family, name) in cells]
     return next((outcome for outcome in outcomes if outcome != "equal"), "equal") or "-"
 
@@ -86,7 +83,7 @@ def _folders(folders: Mapping[str, Cell]) -> Iterator[str]:
         yield f"| {folder.name} | {said} | {folder.why} |"
 
 
-def main(path: str) -> int:
+def main(folder: str) -> int:
     """Measures everything and writes the page. Returns 1 where an outcome is another one."""
     found = {backend: of_backend(backend) for backend in BACKENDS}
     folders = {folder.name: folder_cell(folder) for folder in FOLDERS}
@@ -96,8 +93,7 @@ def main(path: str) -> int:
     if problems:
         print("\n".join(problems), file=sys.stderr)
         return 1
-    with replacing(Path(path)) as temporary:
-        temporary.write_text(page(found, folders))
+    write(Path(folder), "docs/keras-hub.md", page(found, folders))
     return 0
 
 

@@ -1,8 +1,9 @@
-"""Checks our ports on every mesh of docs/meshes.md and writes its table.
+"""Checks our ports on several meshes and writes the table.
 
-`make meshes` is the command. `python tools/meshes.py docs/meshes.md torch` checks one port anew, and keeps the rows of the others.
+`make evidence STEP=meshes` is the command.
 """
 
+import functools
 import json
 import subprocess
 import sys
@@ -12,9 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from documents import HOUSE, made_by
-
-from rosettaformer.atomic import replacing
+from evidence import HOUSE, kept, write
 
 MESHES = {
     "torch": ("data=2", "model=2", "data=2,replicate", "data=2,model=2", "data=4", "model=4"),
@@ -26,13 +25,12 @@ STEPS, LOSSES = "training_steps", ("training_loss", "classification_loss")
 
 HEAD = f"""# The matrix on several devices
 
-{made_by("meshes")}
 `rosettaformer check PORT --mesh MESH --dtype float64 --dtype float32` compares each port on a mesh with the reference on one device.
-[check.md](check.md#on-several-devices) says what is asked; these are the core cases. torch {version("torch").partition("+")[0]} has a
+docs/check.md says what is asked; these are the core cases. torch {version("torch").partition("+")[0]} has a
 process for each device, with gloo; JAX {version("jax")} has CPU devices of one process, and TensorFlow
 {version("tensorflow-cpu")} logical CPUs. *Gradients* are those
 of every component, model and loss. *Ten steps* are the losses of ten steps of training and the parameters after them. A number is the
-largest error in units of plain NumPy's own in that dtype; up to 4 passes ([decisions.md](decisions.md#tolerance)). Two numbers: float64,
+largest error in units of plain NumPy's own in that dtype; up to 4 passes (docs/decisions.md, TOLERANCE). Two numbers: float64,
 float32.
 
 | port | mesh | outputs | losses | gradients | ten steps | compared | failed | not compared |
@@ -73,17 +71,12 @@ def checked(port: str, mesh: str) -> str:
         return row(port, mesh, json.loads(file.read_text()))
 
 
-def main(page: str, *ports: str) -> None:
-    """Writes the page, with new rows of these ports, or of all; after each row."""
-    path = Path(page)
-    old = path.read_text().splitlines(keepends=True) if path.exists() else []
-    rows = {(cells[1].strip(), cells[2].strip(" `")): line for line in old if len(cells := line.split("|")) > 3}
+def main(path: str) -> None:
+    """Writes the page."""
+    folder = Path(path)
     asked = [(port, mesh) for port, meshes in MESHES.items() for mesh in meshes]
-    for port, mesh in asked:
-        if not ports or port in ports:
-            rows[port, mesh] = checked(port, mesh)
-            with replacing(path) as temporary:
-                temporary.write_text(HEAD + "".join(rows[one] for one in asked if one in rows))
+    rows = [kept(folder, f"{port} {mesh}", functools.partial(checked, port, mesh)) for port, mesh in asked]
+    write(folder, "meshes.md", HEAD + "".join(rows))
 
 
 if __name__ == "__main__":

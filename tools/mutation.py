@@ -1,6 +1,6 @@
 """Whether diagnosis names what is wrong: every defect put into the reference, and named from the outputs only.
 
-`make mutation` writes the page, in hours; stopped, it goes on where it was. The altered reference that stands for a port adds in an order
+`make evidence STEP=mutation` writes the page, in hours. The altered reference that stands for a port adds in an order
 of its own, which none of the orders of `tolerance` has, so that no answer is equal bit for bit.
 """
 
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from documents import made_by
+from evidence import KEPT, write
 from expectations import all_by_id
 from random_cases import random_case
 
 from reference_numpy import arithmetic
-from rosettaformer.conformance.case import DTYPES, SUITE_VERSION, Case
+from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.catalogue import Alteration, all_defects, injected
 from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws
@@ -231,21 +231,20 @@ def smallest(defect: Alteration) -> str:
 
 
 def main() -> None:
-    """Writes the page to the file that is named. What is found is kept in another one, from which an interrupted run goes on."""
-    page_file, kept_file = map(Path, sys.argv[1:])
-    with ProcessPoolExecutor(2) as pool, shelve.open(kept_file) as kept:
+    """Writes the page. Results are kept, from which an interrupted run resumes."""
+    folder = Path(sys.argv[1])
+    (folder / KEPT).mkdir(exist_ok=True)
+    with ProcessPoolExecutor(2) as pool, shelve.open(folder / KEPT / "named") as kept:
         rows = _all(pool, kept, single_row, [defect.id for defect in observable()])
         pairs = _all(pool, kept, _pair, range(PAIRS))
         unnamed = _all(pool, kept, unknown, range(UNKNOWN))
         page = _page(rows, pairs, unnamed, false_alarms(CONFIGURATIONS))
-        page_file.write_text(page)
-        kept.clear()
-    print(page.partition("| injected")[0])
+    write(folder, "mutation.md", page)
 
 
 def _all(pool: Executor, kept: "shelve.Shelf[Any]", function: Callable[[Any], Any], given: Sequence[Any]) -> list[Any]:
     """The function of each, those that are not kept computed in the pool."""
-    keys = {one: f"{SUITE_VERSION} {function.__name__} {one}" for one in given}
+    keys = {one: f"{function.__name__} {one}" for one in given}
     asked = {pool.submit(function, one): key for one, key in keys.items() if key not in kept}
     for future in as_completed(asked):
         kept[asked[future]] = future.result()
@@ -276,7 +275,6 @@ def _page(rows: Sequence[Row], pairs: Sequence[Naming], unnamed: Sequence[Naming
     lines = [
         "# What diagnosis names",
         "",
-        made_by("mutation"),
         "It injects every defect of the catalogue into the reference, lets it answer the cases in a summation order of its own, and asks",
         "diagnosis for a name from the outputs only.",
         "",
@@ -290,7 +288,7 @@ def _page(rows: Sequence[Row], pairs: Sequence[Naming], unnamed: Sequence[Naming
         f"- Names given to {UNKNOWN} random mistakes that the catalogue does not have: {sum(bool(naming.named) for naming in unnamed)}.",
         f"- Random correct configurations that get a name or a sentence, of {CONFIGURATIONS}: {len(alarms)}.",
         f"- Seconds of the search from the whole model on one core, median and largest: one defect {_times(one for *_, one in rows)}; two",
-        f"  {_times(pairs)}; none of the catalogue {_times(unnamed)}. What a port takes besides is in [wild.md](wild.md).",
+        f"  {_times(pairs)}; none of the catalogue {_times(unnamed)}.",
         "",
         "| injected | component | named from its outputs | named from the whole model | s |",
         "|---|---|---|---|---|",

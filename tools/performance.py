@@ -1,19 +1,21 @@
-"""Makes docs/performance.md, and the table of speed in README.md, from the tables in docs/performance/.
+"""Runs the benchmarks and makes docs/performance.md, and the table of speed in README.md.
 
-python tools/performance.py
+`make evidence STEP=performance` is the command.
 """
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from documents import HOUSE, made_by
+from evidence import HOUSE, kept, made_by, write
 
-__all__ = ["PAGE", "README", "Table", "page", "speed", "tables", "with_speed"]
+from rosettaformer.benchmarks.workloads import WORKLOADS
 
-DATA, PAGE, README = HOUSE / "docs" / "performance", HOUSE / "docs" / "performance.md", HOUSE / "README.md"
 PORTS = ("torch", "tf", "jax")
 EXPORTED = "impl_torch's export, ONNX Runtime"
 OTHER = ("int8", "bfloat16", "snapshot")  # rows of ours that are no float32 model in use
@@ -62,10 +64,10 @@ class Table:
         return row["ratio"] + ("\\*" if peer.endswith("*") else "")
 
 
-def tables() -> dict[str, Table]:
-    """Every table by its name."""
+def tables(folder: Path) -> dict[str, Table]:
+    """Every table of a folder by its name."""
     found = {}
-    for path in sorted(DATA.glob("*.json")):
+    for path in sorted(folder.glob("*.json")):
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         rows = {row[0]: dict(zip(data["columns"], row, strict=True)) for row in data["rows"]}
         found[data["name"]] = Table(data["title"], data["measured"], rows, data["environment"])
@@ -151,10 +153,6 @@ def page(found: dict[str, Table]) -> str:
     rows = [f"| {work} | {aim} | {' | '.join(_ratios(found, names, port) for port in PORTS)} |" for work, names, aim in WORK]
     machines = dict.fromkeys(line[5:] for table in found.values() for line in table.environment if line.startswith("CPU: "))
     stamps = [f"CPU: {', '.join(machines)}", *(line for line in found["W1 0 %"].environment if re.match("cores|versions", line))]
-    files: dict[str, list[str]] = {}
-    for path in sorted(DATA.glob("*.json")):
-        title = json.loads(path.read_text(encoding="utf-8"))["title"]
-        files.setdefault(re.sub("(?<=^Scaling)(.*), .*| torch(?=: )", r"\1", title), []).append(f"`{path.name}`")
     lines = [
         "# Performance",
         "",
@@ -184,22 +182,38 @@ def page(found: dict[str, Table]) -> str:
         "",
         *(f"- {line}" for line in stamps),
         "",
-        "## The tables",
+        "## Measure again",
         "",
-        "`docs/performance/` holds every row with its median, quartiles, least time, compile time and memory, the command that",
-        "measured it, and its environment. `make bench` measures all of them anew: `rosettaformer bench --data docs/performance",
-        "--plot docs/scaling.png`, with `--workload W1` for some, `--scaling` and `--first` for the others; `-torch` has its rows alone.",
-        "",
-        *(f"- {', '.join(names)}: {title}" for title, names in files.items()),
+        "`make evidence STEP=performance` measures all of it again, after `pip install -e '.[bench]'`, and writes every row with its",
+        "median, quartiles, least time, compile time and memory, the command that measured it, and its environment, as JSON.",
+        "`rosettaformer bench --help` has the workloads.",
     ]
     return "\n".join(lines) + "\n"
 
 
+def measure(folder: Path) -> None:
+    """Runs the benchmarks, each once for all runs of the step. Raises CalledProcessError where a row is wrong."""
+    command = [sys.executable, "-m", "rosettaformer", "bench", "--data", str(folder / "data")]
+    for words in (
+        *(["--workload", name] for name in WORKLOADS),
+        ["--scaling", "--plot", str(folder / "docs" / "scaling.png")],
+        ["--first"],
+    ):
+        kept(
+            folder,
+            " ".join(words[: 1 if "--plot" in words else 2]),
+            lambda more=words: subprocess.run([*command, *more], check=True).returncode,
+        )
+
+
 def main() -> None:
-    """Writes both."""
-    found = tables()
-    PAGE.write_text(page(found), encoding="utf-8")
-    README.write_text(with_speed(README.read_text(encoding="utf-8"), found), encoding="utf-8")
+    """Measures, and writes both."""
+    folder = Path(sys.argv[1])
+    (folder / "docs").mkdir(exist_ok=True)
+    measure(folder)
+    found = tables(folder / "data")
+    write(folder, "docs/performance.md", page(found))
+    write(folder, "README.md", with_speed((HOUSE / "README.md").read_text(encoding="utf-8"), found))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compares published models of two libraries and writes the table in docs/compare.md, and the rename tables that are shipped.
 
-`make published` is the command.
+`make evidence STEP=published` is the command. Both are written below the step's folder.
 """
 
 import os
@@ -14,15 +14,14 @@ from pathlib import Path
 os.environ["KERAS_BACKEND"] = "tensorflow"  # of this process
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from documents import HOUSE, made_by
+from evidence import HOUSE, made_by, write
 from published_pairs import OTHERWISE, PAIRS, PLANTED, WITHOUT_FLAX, compare, report_of, told
 
-from rosettaformer.atomic import replacing
 from rosettaformer.comparison.matching import rename_table
 
 __all__ = ["MARK", "cells"]
 
-MARK = "<!-- published -->\n"
+PAGE, MARK = "docs/compare.md", "<!-- published -->\n"
 FORWARD = ("--no-gradients", "--no-step")
 SEEDS = range(1, 5)  # of random sizes
 TITLES = {
@@ -32,14 +31,14 @@ TITLES = {
 RIGHTS = ("keras", "flax")
 
 
-def cells(family: str, folder: Path) -> list[str]:
+def cells(family: str, folder: Path, tables: Path) -> list[str]:
     """The cells of one row: the verdict beside each library, and how many planted differences are named first there."""
     found = []
     for right in RIGHTS:
         if right == "flax" and family in WITHOUT_FLAX:
             found += [f"not compared: {WITHOUT_FLAX[family]}", ""]
             continue
-        table = ("--write-rename", rename_table.TABLES / f"{family}.toml") if right == "keras" else ()
+        table = ("--write-rename", tables / f"{family}.toml") if right == "keras" else ()
         code = compare(PAIRS[family], right, family, folder, *FORWARD, *table).code
         found += [("equal", "differs")[code] if code < 2 else "fails", _named(right, family, folder)]
     return found
@@ -71,11 +70,11 @@ def _fixed(folder: Path) -> Iterator[str]:
         yield f"{TITLES[family]} (`{where[0]}`: {OTHERWISE[family][1]})"
 
 
-def section() -> tuple[str, list[str]]:
+def section(tables: Path) -> tuple[str, list[str]]:
     """The text after the mark, and what is not as it should be."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = {family: cells(family, folder) for family in TITLES}
+        rows = {family: cells(family, folder, tables) for family in TITLES}
         pairs = [*_random(folder)]
         fixed = ", ".join(_fixed(folder))
     planted = {family: ", ".join(PLANTED[name].what for name in PLANTED if name.partition("_")[0] == family) for family in TITLES}
@@ -105,20 +104,20 @@ def _t5() -> str:
     return " and ".join(f"`{name.rpartition('.')[2]}`" for name in PLANTED["t5_scale"].where)
 
 
-def main(path: str) -> int:
+def main(folder: Path) -> int:
     """Writes the page, or returns 1 where something is not as it should be."""
-    text, problems = section()
+    tables = folder / rename_table.TABLES.relative_to(HOUSE)
+    tables.mkdir(parents=True, exist_ok=True)
+    text, problems = section(tables)
     if problems:
         print("\n".join(problems), file=sys.stderr)
         return 1
-    page = HOUSE / path
-    before, mark, rest = page.read_text().partition(MARK)
+    before, mark, rest = (HOUSE / PAGE).read_text().partition(MARK)
     if not mark:
-        raise ValueError(f"{path} has no line {MARK.strip()}")
-    with replacing(page) as temporary:
-        temporary.write_text(before + mark + text + "\n## " + rest.partition("\n## ")[2])
+        raise ValueError(f"{PAGE} has no line {MARK.strip()}")
+    write(folder, PAGE, before + mark + text + "\n## " + rest.partition("\n## ")[2])
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,30 +1,29 @@
-"""Makes docs/scaling.md: plans of two models, and plans beside what was measured, which is in docs/scaling/measured.json.
+"""Plans of two models on many devices, and plans compared with measured steps; docs/scaling.md has the summary.
 
-`make scaling` measures, too: python tools/scaling.py --measure
+`make evidence STEP=scaling` is the command.
 """
 
-import argparse
+import functools
 import itertools
-import json
-from collections import Counter
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from documents import HOUSE, made_by
+from evidence import kept as once
+from evidence import write
 from measured_steps import Measured, kept, measure
 
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
-from rosettaformer.atomic import write_text
 from rosettaformer.scaling import memory, traffic
 from rosettaformer.scaling.plan import GIB, plan
 from rosettaformer.scaling.step import DATA, MODEL, Step
-from rosettaformer.scaling.strategies import NODE, STRATEGIES, problem
+from rosettaformer.scaling.strategies import STRATEGIES, problem
 
-__all__ = ["DATA_FILE", "PAGE", "SIZES", "SMALL", "added", "gathered", "label", "measured", "page", "sent", "steps"]
+__all__ = ["SIZES", "SMALL", "added", "differences", "gathered", "label", "sent", "steps"]
 
-PAGE, DATA_FILE = HOUSE / "docs" / "scaling.md", HOUSE / "docs" / "scaling" / "measured.json"
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 LIMIT = 80  # GiB of a device
 NUMBER = 8  # bytes of a payload that is no tensor
@@ -205,14 +204,6 @@ def sent(step: Step) -> list[tuple[str, int]]:
     return [(each.kind, each.payload) for each in traffic.traffic(step)]
 
 
-def measured(data: dict[str, Any]) -> Rows:
-    """What the file holds: of each step, how often a collective of a payload runs."""
-    return {
-        name: Measured([(kind, size) for kind, size, count in row["sent"] for _ in range(count)], row["held"])
-        for name, row in data["steps"].items()
-    }
-
-
 def gathered(sent: list[tuple[str, int]]) -> int:
     """The bytes that are gathered; numbers alone do not count."""
     return sum(size for kind, size in sent if kind == traffic.GATHER and size > NUMBER)
@@ -239,50 +230,40 @@ def _measured(rows: Rows) -> Iterator[str]:
         yield f"| {label(name, step)} | {' | '.join(f'{cell:,}' for cell in cells)} |"
 
 
-def _difference(rows: Rows) -> str:
-    """The largest difference between plan and what was measured, in percent of the plan."""
-    worst = 0.0
-    for name, step in steps():
-        planned, found = sent(step), rows[label(name, step)].sent
-        worst = max(worst, *(abs(of(found) - of(planned)) / max(of(planned), 1) for of in (gathered, added)))
-    return f"{100 * worst:.1f} %"
-
-
-def page(data: dict[str, Any]) -> str:
-    """The whole page, of the steps that were measured, and of what eager torch keeps of each model in units of the planned activations."""
-    rows, ratios, plans = measured(data), data["kept"].values(), {model.name: _rows(model) for model in MODELS}
-    text = (HOUSE / "tools" / "scaling_page.md").read_text(encoding="utf-8")
-    parts = {
-        "made": [made_by("scaling")],
-        "result": _result(plans),
-        "uneven": [_uneven(plans[MODELS[0].name])],
-        "models": itertools.chain.from_iterable(_model(model, plans[model.name]) for model in MODELS),
-        "measured": _measured(rows),
-        "difference": [_difference(rows)],
-        "kept": [f"{min(ratios):.2f} to {max(ratios):.2f}"],
-        "node": [str(NODE)],
+def differences(step: Step, found: Measured) -> list[str]:
+    """Where a measured step differs from its plan: sums within 5 %, nothing gathered but what is planned, parameters and moments exact."""
+    planned, held = sent(step), memory.memory(step)
+    as_planned = {
+        "kinds": {kind for kind, _ in found.sent} <= {kind for kind, _ in planned} | {traffic.REDUCE},
+        "gathered": gathered(found.sent) == gathered(planned),
+        "added up": abs(added(found.sent) - added(planned)) <= 0.05 * added(planned),
+        "state": found.held == {what: held[what] for what in ("parameters", "moments")},
     }
-    for name, lines in parts.items():
-        text = text.replace(f"{{{name}}}", "\n".join(lines).rstrip())
-    return text
+    return [what for what, so in as_planned.items() if not so]
+
+
+def _group(group: tuple[str, int]) -> dict[str, Any]:
+    """Measures the steps of a backend on so many devices."""
+    named = [(name, step) for name, step in steps() if (step.backend, step.mesh.devices) == group]
+    found = measure([step for _, step in named])
+    return {label(*pair): [one.sent, one.held] for pair, one in zip(named, found, strict=True)}
 
 
 def main() -> None:
-    """Writes the page, and with --measure what was measured before."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", action="store_true")
-    if parser.parse_args().measure:
-        chosen = sorted(steps(), key=lambda pair: (pair[1].backend, pair[1].mesh.devices))
-        rows = {}
-        for _, same in itertools.groupby(chosen, key=lambda pair: (pair[1].backend, pair[1].mesh.devices)):
-            named = [*same]
-            for (name, step), found in zip(named, measure([step for _, step in named]), strict=True):
-                counted = [[*each, count] for each, count in sorted(Counter(found.sent).items())]
-                rows[label(name, step)] = {"sent": counted, "held": found.held}
-        ratios = {name: kept(step) / memory.activations(step) for name, step in steps() if step.mesh.devices == 1}
-        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(rows[name])}" for name in (label(*pair) for pair in steps()))
-        write_text(DATA_FILE, f'{{"kept": {json.dumps(ratios)}, "steps": {{\n{lines}\n}}}}\n')
-    write_text(PAGE, page(json.loads(DATA_FILE.read_text(encoding="utf-8"))))
+    """Writes the page. Exits with 1 where a measured step differs from its plan."""
+    folder, rows = Path(sys.argv[1]), {}
+    for group in dict.fromkeys((step.backend, step.mesh.devices) for _, step in steps()):
+        found = once(folder, "{} {}".format(*group), functools.partial(_group, group))
+        rows |= {name: Measured([(kind, size) for kind, size in each], held) for name, (each, held) in found.items()}
+    plans = {model.name: _rows(model) for model in MODELS}
+    ratios = [kept(step) / memory.activations(step) for _, step in steps() if step.backend == "torch" and step.mesh.devices == 1]
+    lines = ["# Plans of training steps, and measured steps", "", *_result(plans), "", _uneven(plans[MODELS[0].name]), ""]
+    lines += itertools.chain.from_iterable(_model(model, plans[model.name]) for model in MODELS)
+    lines += ["## Compared with measured steps", "", *_measured(rows), ""]
+    lines += [f"Eager torch on a CPU keeps {min(ratios):.2f} to {max(ratios):.2f} times the planned activations of the small models."]
+    write(folder, "scaling.md", "\n".join(lines) + "\n")
+    wrong = {label(*pair): found for pair in steps() if (found := differences(pair[1], rows[label(*pair)]))}
+    sys.exit("\n".join(f"{name}: {', '.join(found)}" for name, found in wrong.items()) or 0)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""Judges a sharded port with each of its planted mistakes and writes docs/sharding-faults.md.
+"""Judges a sharded port with each of its planted mistakes.
 
-`make sharding-faults` is the command. `python tools/sharding_faults.py docs/sharding-faults.md column_input` makes the row of one of them
-anew, and keeps the others.
+`make evidence STEP=sharding-faults` is the command.
 """
 
+import functools
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from documents import made_by
+from evidence import kept, write
 from sharded_ports import Planted, judged, loss_ratio, planted
 
-from rosettaformer.atomic import replacing
 from rosettaformer.conformance.catalogue.sharded import all_faults
 from rosettaformer.conformance.diagnosis.sharding import Reply, Said
 
@@ -23,13 +22,12 @@ NOT_SEEN = 1e-12  # the same, from which on the loss shows nothing at all
 
 HEAD = f"""# Mistakes of sharded ports
 
-{made_by("sharding-faults")}
-Three ports, written from the mathematics and the public engines alone. [torch_decoder.py](../tests/ports/sharded/torch_decoder.py) is
+Three ports, written from the mathematics and the public engines alone. `tests/ports/sharded/torch_decoder.py` is
 Qwen 3 in PyTorch {version("torch").partition("+")[0]}: `parallelize_module` and DTensor split its layers, `fully_shard` its parameters, or
-`DistributedDataParallel` copies them. [jax_decoder.py](../tests/ports/sharded/jax_decoder.py) is OLMo 2 in JAX {version("jax")}:
-`jax.shard_map`, with the tokens split between its layers. [jax_steps.py](../tests/ports/sharded/jax_steps.py) trains GPT-2 with its
+`DistributedDataParallel` copies them. `jax_decoder.py` is OLMo 2 in JAX {version("jax")}:
+`jax.shard_map`, with the tokens split between its layers. `jax_steps.py` trains GPT-2 with its
 parameters and moments split. All conform. Each row is one of them with one mistake
-([faults.toml](../tests/ports/sharded/faults.toml)), on a mesh of CPU devices, in float64:
+(`faults.toml`), on a mesh of CPU devices, in float64:
 
     rosettaformer check my_port.py --like DIR --mesh data=2,model=2
     rosettaformer diagnose my_port.py --like DIR --mesh data=2,model=2
@@ -61,13 +59,6 @@ def _shown(what: Said | None) -> str:
     return fact.partition(":")[0]
 
 
-def rows(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The rows of these mistakes by name."""
-    with tempfile.TemporaryDirectory() as root:
-        for name in names:
-            yield name, row(name, planted()[name], *judged(planted()[name], Path(root)))
-
-
 def page(made: dict[str, str]) -> str:
     """The whole page. Raises ValueError where a name is given that is not the planted one."""
     own = {name: made[name].split(" | ") for name in planted()}
@@ -89,20 +80,15 @@ def page(made: dict[str, str]) -> str:
     return "\n".join([HEAD, summary, "", *table, ""])
 
 
-def _kept(document: Path) -> dict[str, str]:
-    found = [line for line in document.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    return {line.split("`")[1]: line for line in found}
+def _row(name: str) -> str:
+    with tempfile.TemporaryDirectory() as root:
+        return row(name, planted()[name], *judged(planted()[name], Path(root)))
 
 
 def main() -> None:
     """Writes the page."""
-    document, names = Path(sys.argv[1]), sys.argv[2:]
-    made = _kept(document) if names else {}
-    for name, text in rows(names or list(planted())):
-        print(text, flush=True)
-        made[name] = text
-    with replacing(document) as temporary:
-        temporary.write_text(page(made), encoding="utf-8")
+    folder = Path(sys.argv[1])
+    write(folder, "sharding-faults.md", page({name: kept(folder, name, functools.partial(_row, name)) for name in planted()}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The tutorials of the guide, followed: files are written, changed and commands run as their pages say, step by step.
 
-`python tools/tutorials.py [PAGE ...]` records anew what the commands print; `PAGE:BLOCK,BLOCK` those of these blocks alone.
+`python tools/tutorials.py FOLDER PAGE` records what the commands of a page print; `make evidence STEP=tutorial-PAGE` is the command.
 """
 
 import shlex
@@ -11,11 +11,13 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from examples import DECLARED, HOUSE
-from session import printed, steps
+from evidence import HOUSE, write
+from examples import DECLARED, ran
 
 from rosettaformer import pages
+from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.guide import tutorials
+from rosettaformer.guide.build import Run
 from rosettaformer.guide.site import Page
 from rosettaformer.guide.tutorials.session import FOLDER, Session, Step
 
@@ -24,7 +26,7 @@ SNIPPETS = HOUSE / "rosettaformer" / "guide" / FOLDER
 
 def every_page() -> dict[str, Page]:
     """The pages by the name of their file, without its ending. What a run has measured is not on them."""
-    return {Path(page.path).stem: page for page in tutorials.pages(None)}  # type: ignore[arg-type]
+    return {Path(page.path).stem: page for page in tutorials.pages(Run(Summary([])))}
 
 
 def all_pages() -> dict[str, Page]:
@@ -32,16 +34,9 @@ def all_pages() -> dict[str, Page]:
     return {name: page for name, page in every_page().items() if "session" in page.values}
 
 
-class Steps(Session):
-    """The steps of a page whose outputs may not be recorded yet, so that nothing is quoted from them."""
-
-    def quote(self, block: str, pattern: str) -> str:
-        return ""
-
-
 def session(page: Page) -> Session:
     """The steps of a page, as its template takes them."""
-    taken = Steps(page.values["session"].folder)
+    taken = Session(page.values["session"].folder)
     around = {"page": page, "pages": [], "sections": {}, "about": {}, "code": lambda code: code.text, "to": lambda path: path}
     pages.environment(tutorials.__package__.rpartition(".")[0]).get_template(page.template).render(
         around | dict(page.values) | {"session": taken}
@@ -49,7 +44,7 @@ def session(page: Page) -> Session:
     return taken
 
 
-def write(step: Step, folder: Path) -> None:
+def change(step: Step, folder: Path) -> None:
     """Adds to a file of the reader, or changes some."""
     if step.kind == "add":
         file = folder / step.name
@@ -64,7 +59,7 @@ def write(step: Step, folder: Path) -> None:
 def pip(folder: Path) -> None:
     """A `pip` beside the folder's other commands, which installs into the folder alone and needs no network.
 
-    What it installs is told by its metadata, which Python finds where a command is run.
+    Python finds the metadata of what it installs where a command is run.
     """
     script = folder / ".bin" / "pip"
     script.parent.mkdir()
@@ -74,11 +69,11 @@ def pip(folder: Path) -> None:
     script.chmod(0o755)
 
 
-def followed(page: Page, folder: Path, only: Collection[str] | None = None) -> Iterator[tuple[str, str, str]]:
-    """Follows a page in a folder: of every block of commands the name, what the page shows, and what is printed now.
+def followed(page: Page, folder: Path, only: Collection[str] | None = None) -> Iterator[tuple[Step, str]]:
+    """Follows a page in a folder: of every block of commands the step, and what is printed.
 
-    What is said to install is compared with what the README says. A component is added to a copy of the project.
-    only: the blocks that are run; all without it.
+    Commands that install are compared with those that the README has. A component is added to a copy of the project.
+    only: the blocks that are run; all without it. Raises ValueError where a result is not the block's, see `Session.run`.
     """
     if page.path.endswith("/add-a-component.html"):
         shutil.copytree(HOUSE, folder, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info"), dirs_exist_ok=True)
@@ -86,24 +81,33 @@ def followed(page: Page, folder: Path, only: Collection[str] | None = None) -> I
     for step in session(page).steps:
         if step.kind == "run":
             if only is None or step.name in only:
-                yield step.name, step.text, "".join(f"$ {line}\n{printed(line, folder)}" for line, _ in steps(step.text))
+                yield step, run(step, folder)
         elif step.kind == "install":
             assert {*step.text.splitlines()} <= {*DECLARED}
         else:
-            write(step, folder)
+            change(step, folder)
 
 
-def record(name: str, folder: Path, only: Collection[str] | None = None) -> None:
-    """Writes what the commands of a page print into its snippets; only: as in `followed`."""
-    page = all_pages()[name]
-    for block, shown, now in followed(page, folder, only):
-        if now != shown:
-            (SNIPPETS / page.values["session"].folder / f"{block}.console").write_text(now)
-            print(f"{name}: {block}", flush=True)
+def run(step: Step, folder: Path) -> str:
+    """Runs the commands of a block; returns what a console shows."""
+    shown = ""
+    for line in step.text.splitlines():
+        result = ran(line, folder)
+        shown += f"$ {line}\n" + "".join(f"{text.rstrip()}\n" for text in result.stdout.splitlines())
+        if result.returncode != step.code:
+            raise ValueError(f"{step.name}: exit code {result.returncode}, expected {step.code}\n{shown}{result.stderr}")
+    if step.bug and f"{step.bug} (" not in shown:
+        raise ValueError(f"{step.name}: {step.bug} is not named\n{shown}")
+    return shown
+
+
+def record(folder: Path, name: str) -> None:
+    """Writes what the commands of a page print, `BLOCK.console`."""
+    with tempfile.TemporaryDirectory() as place:
+        for step, console in followed(all_pages()[name], Path(place)):
+            print(step.name, flush=True)
+            write(folder, f"{step.name}.console", console)
 
 
 if __name__ == "__main__":
-    for chosen in sys.argv[1:] or all_pages():
-        with tempfile.TemporaryDirectory() as place:
-            name, _, named = chosen.partition(":")
-            record(name, Path(place), named.split(",") if named else None)
+    record(Path(sys.argv[1]), sys.argv[2])

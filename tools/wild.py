@@ -1,23 +1,22 @@
 """Mistakes that were written without sight of the catalogue and of the reference, and what diagnosis says of each.
 
-    python tools/wild.py docs/wild.md
-
-`tests/ports/wild/` has correct ports in plain styles; `mistakes.toml` the mistakes, each an edit of one of them. `second/` has more, with
-what was said of each when it was first diagnosed, before anything was added for it.
+`make evidence STEP=wild` is the command. `tests/ports/wild/` has correct ports in plain styles; `mistakes.toml` the mistakes, each an edit
+of one of them. `second/` has more.
 """
 
-import json
+import functools
 import re
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from documents import made_by
+from evidence import kept, write
 
 from rosettaformer.conformance.diagnosis import Diagnosis, diagnose
 
@@ -39,9 +38,9 @@ class Mistake:
     edits: Sequence[tuple[str, str]]
     accept: Sequence[str] = ()
 
-    def port(self, folder: Path) -> Path:
-        """The file with the mistake in it."""
-        text = (FOLDER / self.file).read_text()
+    def port(self, folder: Path, root: Path) -> Path:
+        """The file with the mistake in it. root: the folder of the correct files."""
+        text = (root / self.file).read_text()
         for old, new in self.edits:
             if text.count(old) != 1:
                 raise ValueError(f"{self.id}: the text to be edited must occur once; got {text.count(old)} times: {old!r}")
@@ -53,12 +52,11 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Said:
-    """What diagnosis said of a mistake; the seconds to its first sentence, to the third, after two about how it fails, and in all."""
+    """What diagnosis said of a mistake; the seconds to its first sentence, and in all."""
 
     mistake: Mistake
     diagnosis: Diagnosis
     first: float
-    cause: float
     total: float
 
     @property
@@ -80,100 +78,67 @@ def mistakes(folder: Path = FOLDER) -> list[Mistake]:
         return [Mistake(**each) for each in tomllib.load(file)["mistake"]]
 
 
-def say(mistake: Mistake, folder: Path) -> Said:
+def second() -> list[Mistake]:
+    """Those of the second folder; `named.toml` has the bug, setting or phrase by which diagnosis named each at first sight."""
+    named = tomllib.loads((FOLDER / "second" / "named.toml").read_text(encoding="utf-8"))
+    found = mistakes(FOLDER / "second")
+    return [replace(one, accept=(re.escape(named[one.id]),)) if one.id in named else one for one in found]
+
+
+def say(mistake: Mistake, folder: Path, root: Path = FOLDER) -> Said:
     """Diagnoses the mistake."""
     start = time.perf_counter()
     heard: list[float] = []
-    port = str(mistake.port(folder))
+    port = str(mistake.port(folder, root))
     found = diagnose(port, mistake.components, gradients=False, say=lambda _: heard.append(time.perf_counter() - start))
-    first, _, cause = (*heard, 0.0, 0.0, 0.0)[:3]
-    return Said(mistake, found, first, cause, time.perf_counter() - start)
+    return Said(mistake, found, heard[0] if heard else 0.0, time.perf_counter() - start)
 
 
-def row(said: Said) -> str:
-    """The line of the page, without times."""
-    text = said.accepted or next((finding.text.splitlines()[0] for finding in said.diagnosis.findings), "nothing")
-    return f"| {said.mistake.id} | {said.mistake.what} | {'' if said.accepted else 'no: '}{text.replace('|', '/')} |"
+def row(mistake: Mistake, root: Path) -> dict[str, Any]:
+    """What the page says of a mistake."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = say(mistake, Path(folder), root)
+    findings = said.diagnosis.findings
+    text = said.accepted or next((finding.text.splitlines()[0] for finding in findings), "nothing")
+    verdict = "named" if said.accepted else "wrong" if said.wrong else str(findings[0].verdict) if findings else "missed"
+    return {
+        "id": mistake.id,
+        "what": mistake.what,
+        "verdict": verdict,
+        "said": text.replace("|", "/"),
+        "first": said.first,
+        "total": said.total,
+    }
 
 
 def main() -> None:
-    """Writes the page to the file that is named."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = [say(mistake, Path(folder)) for mistake in mistakes()]
-    Path(sys.argv[1]).write_text(_page(found))
+    """Writes the page."""
+    out = Path(sys.argv[1])
+    lines = ["# What diagnosis says of bugs written without sight of the catalogue", "", HEAD]
+    for title, root, each in (("The first bugs", FOLDER, mistakes()), ("The second", FOLDER / "second", second())):
+        found = [kept(out, f"{root.name} {mistake.id}", functools.partial(row, mistake, root)) for mistake in each]
+        lines += ["", f"## {title}", "", *_counts(found), "", *_table(found)]
+    write(out, "wild.md", "\n".join(lines) + "\n")
 
 
-def _page(found: Sequence[Said]) -> str:
-    accepted, caught = sum(bool(one.accepted) for one in found), sum(bool(one.diagnosis.findings) for one in found)
-    named = {"to the first sentence": "first", "to the third, mostly the cause,": "cause", "in all": "total"}
-    seconds = {words: sorted(getattr(one, name) for one in found) for words, name in named.items()}
-    middle = len(found) // 2
-    lines = [
-        "# What diagnosis says of mistakes that it does not know",
-        "",
-        made_by("wild"),
-        "It diagnoses the mistakes of `tests/ports/wild/`: models and components in PyTorch, Keras, Flax Linen, JAX and NumPy in the",
-        "styles of tutorials and repositories. They were written from the paper and the frameworks' documentation only, without sight",
-        "of the catalogue and of the reference. Each mistake is an edit of a correct file, with a sentence that says what it is.",
-        "",
-        "Classes of mistakes that were missing were added to diagnosis. So the page says what diagnosis does with these, not with mistakes",
-        "that nobody has seen: of the 60 that were written last, 45 (75 %) were named or described before anything was added for them, and",
-        "1 wrongly.",
-        "",
-        f"- Caught: {caught} of {len(found)}.",
-        f"- Named, or described so that the cause is said: {accepted} of {len(found)} ({accepted / len(found):.0%}).",
-        f"- Wrong names: {sum(one.wrong for one in found)}.",
-        "- Seconds on two cores, the port's start among them, median and largest:",
-        *(f"  - {words} {each[middle]:.0f} and {each[-1]:.0f}" for words, each in seconds.items()),
-        "",
-        "| mistake | what it is | what diagnosis says first of it | first sentence, s | in all, s |",
-        "|---|---|---|---|---|",
-        *(f"{row(one)} {one.first:.0f} | {one.total:.0f} |" for one in found),
-    ]
-    return "\n".join([*lines, *second()]) + "\n"
+HEAD = """`tests/ports/wild/` has models and components in PyTorch, Keras, Flax Linen, JAX and NumPy in the styles of tutorials and
+repositories. Their bugs were written from the paper and the frameworks' documentation only, without sight of the catalogue and of the
+reference. Each is an edit of a correct file. *named*: a finding says what the bug is; otherwise the verdict of the first finding."""
 
 
-ROUNDS = {
-    1: ("on cores that had other work", "The wrong one is a constant that was fitted to a single loss; a constant needs two numbers."),
-    2: (
-        "on quiet cores",
-        "The wrong one is a cache that is kept from call to call, of which it is said that the rows of a batch depend on each other.",
-    ),
-    3: ("on cores that had other work", ""),
-}
+def _counts(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    verdicts = Counter(one["verdict"] for one in found)
+    yield f"- Of {len(found)}: {', '.join(f'{verdict} {count}' for verdict, count in verdicts.most_common())}."
+    for words, name in (("first sentence", "first"), ("in all", "total")):
+        seconds = sorted(one[name] for one in found)
+        yield f"- Seconds to the {words}, median and largest: {seconds[len(seconds) // 2]:.0f} and {seconds[-1]:.0f}."
 
 
-def second() -> list[str]:
-    """What was said of the mistakes of the second folder at first sight."""
-    what = {mistake.id: mistake.what for mistake in mistakes(FOLDER / "second")}
-    found = json.loads((FOLDER / "second" / "said.json").read_text())
-    return [
-        "",
-        "## At first sight",
-        "",
-        "The mistakes of `tests/ports/wild/second/` were written in the same way, in rounds of 40, ten of each in loss, optimiser,",
-        "schedule, cache and search, each with its cause before it was run. This is what diagnosis said of them when it saw them",
-        "first, and whether it is true as a reader of the code judges it. What a round showed was put right before the next one.",
-        "",
-        *(line for number in ROUNDS for line in _round(number, [one for one in found if one["round"] == number])),
-        "",
-        "| mistake | what it is | round | judged | what diagnosis says first of it |",
-        "|---|---|---|---|---|",
-        *(f"| `{one['id']}` | {what[one['id']]} | {one['round']} | {one['judged']} | {one['said'].replace('|', '/')} |" for one in found),
-    ]
-
-
-def _round(number: int, found: Sequence[dict[str, Any]]) -> list[str]:
-    """The counts and times of a round."""
-    cores, note = ROUNDS[number]
-    counts = {word: sum(one["judged"] == word for one in found) for word in ("named", "described", "unexplained", "wrong")}
-    times = {name: sorted(one[name] for one in found) for name in ("first", "total")}
-    middle = len(found) // 2
-    seconds = ", ".join(
-        f"{words} {times[name][middle]:.0f} and {times[name][-1]:.0f}" for words, name in (("first sentence", "first"), ("in all", "total"))
-    )
-    said = "; ".join(f"{word} {count}" for word, count in counts.items())
-    return [f"- Round {number}: {said}, of {len(found)}. Seconds on two cores, {cores}, median and largest: {seconds}. {note}".rstrip()]
+def _table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield "| bug | what it is | verdict | what diagnosis says first | first sentence, s | in all, s |"
+    yield "|---|---|---|---|---|---|"
+    for one in found:
+        yield f"| `{one['id']}` | {one['what']} | {one['verdict']} | {one['said']} | {one['first']:.0f} | {one['total']:.0f} |"
 
 
 if __name__ == "__main__":

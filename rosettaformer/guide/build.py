@@ -6,7 +6,7 @@ import math
 import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ..conformance.report.summary import Summary
 from .site import Page, write
 
 # the modules of this package that make pages, in the order of the navigation: each has `pages(run)`
-ROOMS = ("components", "translation", "defects", "models", "tutorials", "glossary")
+ROOMS = ("components", "translation", "defects", "models", "tutorials", "evidence", "glossary")
 # what readers come for: (title, page, what it has); a page from PyTorch to Flax gives way to the direction that the reader chooses
 SOUGHT = (
     ("Layouts of weights", "translate/pytorch-to-flax.html#layouts", "Every parameter in both frameworks, with its axes."),
@@ -41,11 +41,12 @@ APART = ("translation", "defects")  # those that measure in processes of their o
 class Run:
     """What the figures on the pages come from, all of it from a single run.
 
-    summary: the core cases on our three ports. cpus: processes that may measure at once.
+    summary: the core cases on our three ports. cpus: processes that may measure at once. evidence: the folder that `make evidence` writes.
     """
 
     summary: Summary
     cpus: int = 2
+    evidence: Path | None = None
 
 
 def cases() -> list[Case]:
@@ -63,13 +64,14 @@ def build(
     dtypes: Sequence[str],
     progress: Callable[[runner.Result], None] = lambda result: None,
     begin: Callable[[str], None] = lambda room: None,
+    evidence: Path | None = None,
 ) -> list[Page]:
     """Measures, writes the site into the folder `out`, and returns its pages. progress: called with every result; begin: with the name of
-    every room before its pages are made. Raises ValueError as `site.write` does.
+    every room before its pages are made; evidence: as in `Run`. Raises ValueError as `site.write` does.
     """
     with ThreadPoolExecutor(len(APART)) as pool:
         begun = {room: pool.submit(_pages_of, room, Run(Summary([]))) for room in APART}
-        run = measure(dtypes, progress)
+        run = replace(measure(dtypes, progress), evidence=evidence)
         begin(APART[0])
         apart = {room: pages.result() for room, pages in begun.items()}  # before others parse: two threads must not, in Python 3.11
         values = {"summary": run.summary, "ports": PORTS, "ratios": _ratios(run.summary), "sought": SOUGHT}

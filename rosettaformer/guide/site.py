@@ -17,13 +17,14 @@ from ..atomic import replacing
 from ..atomic import require as writable
 from .code import highlighted, styles, ticked
 
-# the sections of the site in the order of its navigation: folder -> title
+# the sections of the site in the order of its navigation, where they have an index: folder -> title
 SECTIONS = {
     "components": "Components",
     "translate": "From X to Y",
     "defects": "Defects",
     "models": "Models",
     "tutorials": "Tutorials",
+    "evidence": "Evidence",
 }
 GLOSSARY = "glossary.html"  # the glossary's page, to which the others link
 STYLES = (

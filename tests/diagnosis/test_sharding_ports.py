@@ -1,7 +1,6 @@
 """Sharded ports as users write them: the right ones conform on every mesh, and the mistakes in them are caught and named."""
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from tiers import exhaustive, later
 from rosettaformer.conformance.catalogue.sharded import all_faults
 from rosettaformer.conformance.diagnosis.sharding import said
 
-HOUSE = Path(__file__).parents[2]
-PAGE = HOUSE / "docs" / "sharding-faults.md"
 MESHES = [
     later(("jax_decoder.py", "data=2,model=4")),
     later(("torch_decoder.py", "data=2,model=2")),
@@ -44,23 +41,8 @@ def test_a_mistake_is_caught_and_named(name: str, tmp_path: Path) -> None:
     assert what.ids == ((planted()[name].name,) if planted()[name].name else ())
 
 
-def test_every_mistake_can_be_planted_and_is_on_the_page() -> None:
+def test_every_mistake_can_be_planted() -> None:
     for name, one in planted().items():
         assert one.text() != (PORTS / one.port).read_text(encoding="utf-8"), name
         assert not one.name or one.name in all_faults()
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert [name for name, _ in rows] == list(planted())
-    for name, row in rows:
-        what, mesh, caught, named, *_ = row.split(" | ")
-        assert (what, mesh) == (planted()[name].what, planted()[name].mesh)
-        assert not caught.startswith("0 ")
-        assert named.startswith(f"`{planted()[name].name}`" if planted()[name].name else "*unexplained*")
-
-
-def test_most_are_named_and_the_loss_hides_many() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    found = re.search(r"Of (\d+) mistakes `check --mesh` catches (\d+), and `diagnose` names (\d+)\. The loss of (\d+) stays", text)
-    assert found is not None
-    count, caught, named, close = map(int, found.groups())
-    assert caught == count == len(planted()) >= 12
-    assert named >= 0.75 * count and close >= 4
+    assert len(planted()) >= 12

@@ -1,6 +1,5 @@
 """Mistakes that were written without sight of the catalogue: caught, named or described, and never named wrongly."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from rosettaformer.conformance import runner
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.status import FAILURES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "wild.md").read_text()
 MISTAKES = wild.mistakes()
 EVERY = 20
 SLOW = ("decoder_attention_norms_exchanged", "padding_hides_queries")
@@ -21,22 +19,11 @@ SAMPLE = [
 ]
 
 
-def test_the_page_has_every_mistake_what_was_said_at_first_sight_and_no_wrong_name() -> None:
-    caught, named = re.findall(r": (\d+) of (\d+)", PAGE.partition("## At first sight")[0])
-    assert {mistake.id for mistake in MISTAKES} == set(re.findall(r"^\| (\w+) \| (?!what)", PAGE, re.MULTILINE))
-    assert caught == (str(len(MISTAKES)),) * 2
-    assert int(named[0]) >= 0.75 * int(named[1])
-    assert "- Wrong names: 0." in PAGE
-    assert PAGE.endswith("\n".join(wild.second()) + "\n")
-
-
 @pytest.mark.parametrize("mistake", [later(one) if one.id in SLOW else one for one in SAMPLE])
-def test_the_page_says_what_diagnosis_says(mistake: wild.Mistake, tmp_path: Path) -> None:
-    """`make wild` takes all."""
+def test_a_mistake_is_named_or_described(mistake: wild.Mistake, tmp_path: Path) -> None:
+    """`make evidence STEP=wild` takes all."""
     said = wild.say(mistake, tmp_path)
-    assert said.diagnosis.findings
-    assert not said.wrong
-    assert wild.row(said) in PAGE
+    assert said.accepted and not said.wrong
 
 
 @pytest.mark.exhaustive

@@ -89,8 +89,17 @@ def source_of(origin: str) -> str:
         with tempfile.TemporaryDirectory() as place:
             list(followed(page, Path(place), ()))
             return (Path(place) / name).read_text(encoding="utf-8")
+    if "/commands.toml#" in origin:
+        file, _, block = origin.partition("#")
+        (text,) = (table[block] for table in tables_of(tomllib.loads((ROOT / file).read_text(encoding="utf-8"))) if block in table)
+        return "\n".join(f"$ {line}" for line in text.splitlines())
     text = (ROOT / origin.partition("#")[0]).read_text(encoding="utf-8")
     return "\n".join([text, *strings(tomllib.loads(text))]) if origin.endswith(".toml") else text
+
+
+def tables_of(commands: dict[str, Any]) -> list[dict[str, str]]:
+    """The tables of a tutorial's commands."""
+    return [table for name, table in commands.items() if name != "names"] + [*commands.get("names", {}).values()]
 
 
 def strings(value: Any) -> Iterator[str]:

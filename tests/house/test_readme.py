@@ -11,7 +11,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import performance
 import pytest
 from decoder_tokenizers import decoder
 from examples import HOUSE, Block, blocks, declared, lines, run
@@ -89,7 +88,6 @@ def test_the_readme_is_short_and_says_which_lines_run_with_less() -> None:
     printed = {line for page in TEXTS for block in blocks(HOUSE / page) if block.language == "sh" for line in lines(block)}
     assert LESS.keys() | MORE.keys() <= printed
     assert len(README.splitlines()) <= 200
-    assert performance.with_speed(README, performance.tables()) == README, "make performance"
     assert "<!-- speed -->\n| work |" in README
 
 

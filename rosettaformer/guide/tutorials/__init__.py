@@ -86,7 +86,7 @@ START: Names = (
 
 def pages(run: "Run") -> Iterator[Page]:
     """Yields the index, and a page for each tutorial and each document."""
-    first = {"session": Session("start")}
+    first = _session(run, "index", "start", {})
     yield Page(
         "tutorials/index.html", "Start here", "tutorials.html.jinja", first, "Install, two commands, which page for which need.", START
     )
@@ -96,12 +96,18 @@ def pages(run: "Run") -> Iterator[Page]:
         steps = {fragment: number for number, _, fragment in headings}
         wrong = {place: tuple((steps[one], one) for one in ones) for place, ones in REPAIRED.get(folder, {}).items()}
         found = (*names, *((text, f"#{fragment}") for _, text, fragment in headings))
-        yield Page(f"tutorials/{file}.html", title, template, {"session": Session(folder, wrong)}, summary, found)
+        yield Page(f"tutorials/{file}.html", title, template, _session(run, file, folder, wrong), summary, found)
     links = {file: f"{page}.html" for page, file, *_ in DOCUMENTS}
     for page, file, title, summary, names in DOCUMENTS:
-        document = Document(file, links, {"keep": "../components/keep.html"})
+        document = Document.of_package(file, links, {"keep": "../components/keep.html"})
         found = (*names, *((text, f"#{fragment}") for text, fragment in document.headings))
         yield Page(f"tutorials/{page}.html", title, "document.html.jinja", {"document": document, "lead": summary}, summary, found)
+
+
+def _session(run: "Run", page: str, folder: str, repaired: Mapping[str, tuple[tuple[str, str], ...]]) -> dict[str, Session | str]:
+    """What the template of a page with steps is given; step: of `make evidence`, which records its consoles."""
+    step = f"tutorial-{page}"
+    return {"session": Session(folder, repaired, run.evidence and run.evidence / step), "step": step}
 
 
 def _headings(template: str) -> tuple[tuple[str, str, str], ...]:

@@ -13,21 +13,26 @@ PACKAGE = __package__.rpartition(".")[0]
 
 
 class Document:
-    """A file of docs/, which the package also contains: its first heading and what follows.
+    """A page in Markdown: its title, and the text without it.
 
-    links: other documents -> their pages; links to any other document are removed. names: text in code style -> the page that explains it,
-    linked at its first occurrence. body: HTML. headings: (text, fragment) of each section.
+    origin: of its blocks of code. links: other documents -> their pages; links to any other document are removed. names: text in code
+    style -> the page that explains it, linked at its first occurrence. body: HTML. headings: (text, fragment) of each section.
     """
 
-    def __init__(self, file: str, links: Mapping[str, str], names: Mapping[str, str] | None = None) -> None:
+    @classmethod
+    def of_package(cls, file: str, links: Mapping[str, str], names: Mapping[str, str] | None = None) -> "Document":
+        """A file of docs/ that the package also contains."""
+        return cls(resources.files(PACKAGE).joinpath(file).read_text(encoding="utf-8"), f"docs/{file}", links, names)
+
+    def __init__(self, text: str, origin: str, links: Mapping[str, str], names: Mapping[str, str] | None = None) -> None:
         from markdown_it import MarkdownIt
         from markdown_it.renderer import RendererHTML
         from markupsafe import Markup
 
-        self._file, self._links = file, links
+        self._origin, self._links = origin, links
         parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-        text = resources.files(PACKAGE).joinpath(file).read_text(encoding="utf-8")
-        tokens = parser.parse(text)[3:]  # without the title
+        tokens = parser.parse(text)
+        self.title, tokens = tokens[1].content, tokens[3:]
         self.headings = [
             (after.content.replace("`", ""), slug(after.content)) for token, after in pairwise(tokens) if token.type == "heading_open"
         ]
@@ -61,4 +66,4 @@ class Document:
             token.children = [child for child in inner if not child.hidden] if inner else token.children
 
     def _code(self, token: Any) -> Any:
-        return highlighted(Code(token.content, f"docs/{self._file}", token.info or "console"))
+        return highlighted(Code(token.content, self._origin, token.info or "console"))

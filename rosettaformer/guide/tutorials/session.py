@@ -1,9 +1,12 @@
 """What the reader of a tutorial does, in the order of the page: files that grow, changes to them, commands and their output."""
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 from ..code import Code
@@ -16,25 +19,50 @@ LANGUAGES = {"py": "python", "toml": "toml"}
 class Step(NamedTuple):
     """One step: `add` a text to the end of a file, `change` files by a diff, `run` commands, or `install` what the project declares.
 
-    name: of the file that grows, otherwise of the snippet. text: the added text, the diff, or the commands, with their output.
+    name: of the file that grows, otherwise of the snippet. text: the added text, the diff, or the commands. code: the exit code of the
+    commands. bug: the known bug that their diagnosis names.
     """
 
     kind: str
     name: str
     text: str
+    code: int = 0
+    bug: str = ""
 
 
 class Session:
     """The steps of one page; its template takes them one after the other, so that what is shown is what is done.
 
     folder: of the page's snippets, below that of the tutorials. repaired: of texts that are wrong when they are added, `file#region` -> the
-    steps that repair them, as `Code` has them.
+    steps that repair them, as `Code` has them. consoles: a folder of recorded outputs, `BLOCK.console`, which need not exist.
     """
 
-    def __init__(self, folder: str, repaired: Mapping[str, tuple[tuple[str, str], ...]] | None = None) -> None:
+    def __init__(
+        self, folder: str, repaired: Mapping[str, tuple[tuple[str, str], ...]] | None = None, consoles: Path | None = None
+    ) -> None:
         self.folder = folder
         self._repaired = repaired or {}
+        self._consoles = consoles
         self.steps: list[Step] = []
+
+    @cached_property
+    def blocks(self) -> Mapping[str, Step]:
+        """The blocks of commands in `commands.toml`: tables `passes` (exit code 0), `fails` (1) and `names.ID` (1, and a diagnosis)."""
+        table = tomllib.loads(self._read("commands.toml"))
+        kinds = [(0, "", table.get("passes", {})), (1, "", table.get("fails", {}))]
+        kinds += [(1, bug, blocks) for bug, blocks in table.get("names", {}).items()]
+        return {name: Step("run", name, text, code, bug) for code, bug, blocks in kinds for name, text in blocks.items()}
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there are outputs of all blocks, of the same commands."""
+        return all(map(self._console, self.blocks))
+
+    def _console(self, name: str) -> str:
+        """The recorded console of a block; empty if there is none of these commands."""
+        file = self._consoles / f"{name}.console" if self._consoles else None
+        text = file.read_text(encoding="utf-8") if file and file.is_file() else ""
+        return text if all(f"$ {line}\n" in text for line in self.blocks[name].text.splitlines()) else ""
 
     def add(self, file: str, region: str = "", caption: str = "") -> Code:
         """Adds a file that the reader writes, or a region of one, at its end."""
@@ -52,10 +80,11 @@ class Session:
         return self._code(f"{name}.diff", text, "diff", caption)
 
     def run(self, name: str) -> Code:
-        """Shows commands and their output: `name.console`."""
-        text = self._read(f"{name}.console")
-        self.steps.append(Step("run", name, text))
-        return self._code(f"{name}.console", text, "console", "")
+        """Shows the commands of a block, with their output if it is recorded."""
+        step = self.blocks[name]
+        self.steps.append(step)
+        commands = "".join(f"$ {line}\n" for line in step.text.splitlines())
+        return self._code(f"commands.toml#{name}", self._console(name) or commands, "console", "")
 
     def final(self, file: str) -> Code:
         """Shows a file of the reader as it is after all steps so far. Raises ValueError where a change does not fit it."""
@@ -66,16 +95,6 @@ class Session:
             elif step.kind == "change":
                 text = changed(text, step.text, file)
         return self._code(f"{file}#final", text, LANGUAGES.get(file.rpartition(".")[2], "text"), file)
-
-    def quote(self, block: str, pattern: str) -> str:
-        """Returns the group of the pattern in `block.console`: a number in prose is that of the output.
-
-        Raises ValueError where the pattern is found nowhere, or finds different texts.
-        """
-        found = {*re.findall(pattern, self._read(f"{block}.console"), re.MULTILINE)}
-        if len(found) != 1:
-            raise ValueError(f"{pattern!r} must find one text in {self.folder}/{block}.console; got {sorted(found) or 'none'}")
-        return found.pop()
 
     def install(self, file: str) -> Code:
         """Shows commands that install the project, which are not run."""
