@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from documents import stamped
+
 from examples import HOUSE, run
 
 __all__ = ["CONSOLE", "LIKE", "PAGE", "masked", "printed", "replayed", "steps"]

@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from examples import DECLARED, HOUSE
 from session import printed, steps
 
+from examples import DECLARED, HOUSE
 from rosettaformer import pages
 from rosettaformer.guide import tutorials
 from rosettaformer.guide.site import Page

@@ -14,11 +14,11 @@ from pathlib import Path
 import performance
 import pytest
 from decoder_tokenizers import decoder
-from examples import HOUSE, Block, blocks, declared, lines, run
 from invoke import invoke
 from model_folders import bert, gpt2
 from tiers import later
 
+from examples import HOUSE, Block, blocks, declared, lines, run
 from rosettaformer.cli import COMMANDS
 from rosettaformer.conformance.case import SUITE_VERSION
 from rosettaformer.conformance.cases import all_cases

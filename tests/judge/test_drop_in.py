@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from examples import HOUSE
 from hub_folders import FOLDERS, REFUSED, table
 from in_process import InProcess
 from invoke import invoke
 from tiers import later
 
+from examples import HOUSE
 from rosettaformer.checkpoints.hugging_face import FAMILIES, new
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES

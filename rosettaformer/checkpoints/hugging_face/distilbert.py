@@ -80,5 +80,4 @@ FAMILY = Family(
     older={},
     buffers=r"embeddings\.position_ids",
     twins={},
-    tokenizer="BertTokenizer",
 )  # fmt: skip
